@@ -15,10 +15,8 @@ from gputop.system.errors import UserError
 from gputop.system.memory import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
 
     from gputop.commands.screen import Guide
-    from gputop.model.frame import ProcInfo, ProcSample
     from gputop.tui.app import GputopApp
 
 EXAMPLES = """examples:
@@ -47,11 +45,6 @@ class Turns:
             self.app.on_news()
             view = self.app.context.view
             self.app.context.feed.closing.wait(min(max(LEAST_S, view.window_s / max(1, view.cells)), MOST_S))
-
-    def known(self) -> tuple[Mapping[int, ProcInfo], Mapping[int, ProcSample]]:
-        """The processes on the board."""
-        board = self.app.context.session.board if self.app is not None else None
-        return (board.infos, board.procs) if board is not None else ({}, {})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +79,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     turns = Turns()
     if args.host is not None:
         leave_root(*SCREEN)  # ssh is yours: your keys, your known hosts
-    first = ChildStream(argv, turns, turns.known)
+    first = ChildStream(argv, turns)
     leave_root(*SCREEN)
     # The collector starts while we import: the first data should be there when the screen is.
     return_freed_memory()
@@ -104,7 +97,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
         reverse=left.reverse, tree=left.tree,
     )  # fmt: skip
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
-    app = GputopApp(live_context(Session(), view, lambda: ChildStream(argv, turns, turns.known), first, look))
+    app = GputopApp(live_context(Session(), view, lambda: ChildStream(argv, turns), first, look))
     turns.app = app
     code = watch(app, "" if args.light else left.theme, guide)
     config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, app.theme))

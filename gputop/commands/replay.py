@@ -124,7 +124,7 @@ def _watch_pipe(args: argparse.Namespace) -> int:
     from gputop.session.pipe import PipeStream
 
     turns = Turns()
-    stream = PipeStream(_keys_from_terminal(), turns, turns.known)
+    stream = PipeStream(_keys_from_terminal(), turns)
     use_terminal(INSTEAD)
     stream.begin()
     from gputop.session.session import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from operator import attrgetter, mul
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from gputop.diagnosis.points import WINDOW_NS
 from gputop.diagnosis.symptoms import Standing, judge_job, leaving, without_job
 from gputop.diagnosis.window import Window
 from gputop.model.board import Board
-from gputop.model.frame import Frame, GpuReading, Header
+from gputop.model.frame import Frame, Header
 from gputop.model.roles import Role
 
 MIDDLE_NS = WINDOW_NS // 2
@@ -122,10 +122,6 @@ class Engine:
         Without the probes these samples are all there is to tell one sleep from another.
         """
         self._window.look(frame)
-
-    def look_back(self, frames: Sequence[Frame], kinds: Mapping[int, Sequence[str]], gpus: Sequence[GpuReading]) -> None:
-        """`look` for some frames at once, which are thinned: what each process was met at (words of `waits`), and every GPU's readings."""
-        self._window.look_back(frames, kinds, gpus)
 
     def feed(self, board: Board) -> None:
         """Take in the board as it stands. Feeding the same moment twice changes nothing."""

@@ -18,7 +18,7 @@ from gputop.diagnosis.intensity import BUSY, slowed_by
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.stepclock import Rhythm
 from gputop.model.board import GpuBoard
-from gputop.model.frame import Gpu, GpuReading, ProcInfo, ProcSample, SchedThread
+from gputop.model.frame import Gpu, ProcInfo, ProcSample, SchedThread
 from gputop.model.roles import Role
 
 STALE_NS = 3_000_000_000  # a GPU reading older than this says nothing of now
@@ -180,7 +180,7 @@ class GpuTrack:
         self.free_mhz: float | None = None
         self.pids: frozenset[int] = frozenset()  # who computes on it; of one that does not answer, who did
 
-    def look(self, gpu: Gpu | GpuReading) -> None:
+    def look(self, gpu: Gpu) -> None:
         """A reading between two pushes: its utilization counts in the mean, its power in the rhythm. Of a GPU that has GPM this is how
         long kernels ran: NVML's own counts copies, too."""
         if gpu.gr_active_pct is not None:

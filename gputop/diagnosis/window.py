@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,7 +24,7 @@ from gputop.diagnosis.tracks import GpuTrack, ProcTrack, any_worked
 from gputop.diagnosis.turns import Turns
 from gputop.model import roles as who
 from gputop.model.board import Board
-from gputop.model.frame import Frame, GpuReading, ProcInfo, ProcSample
+from gputop.model.frame import Frame, ProcInfo, ProcSample
 from gputop.model.roles import Role
 
 GAP_NS = 5_000_000_000
@@ -115,20 +115,6 @@ class Window:
             if track is not None:
                 track.look(sample)
         for gpu in frame.gpus:
-            known = self._gpus.get(gpu.index)
-            if known is not None:
-                known.look(gpu)
-
-    def look_back(self, frames: Sequence[Frame], kinds: Mapping[int, Sequence[str]], gpus: Sequence[GpuReading]) -> None:
-        """The same of some frames at once: what each process was met at (words of `waits`), and the GPUs' readings."""
-        self._points.looked = True
-        for frame in frames:
-            self._launches.note(frame.t_ns, frame.sampled)
-        for pid, met in kinds.items():
-            track = self._procs.get(pid)
-            if track is not None:
-                track.between += met
-        for gpu in gpus:
             known = self._gpus.get(gpu.index)
             if known is not None:
                 known.look(gpu)

@@ -26,7 +26,6 @@ from gputop.model.gpu import (
     SILENT,
     Gpu,
     GpuProc,
-    GpuReading,
     MigInstance,
     compute_pids,
     forget_parts,
@@ -40,7 +39,7 @@ from gputop.model.stream import BOUNDED, FORMAT_MAJOR, FORMAT_MINOR, MOST_IN_FRA
 
 __all__ = [
     "FORMAT_MAJOR", "FORMAT_MINOR", "MOST_IN_FRAME", "PART", "SECOND_NS", "SILENT", "CgroupSample", "CpuSample", "CudaCall",
-    "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "GpuReading", "Hardware", "Header", "Host", "LaunchRate", "MainSamples",
+    "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "Hardware", "Header", "Host", "LaunchRate", "MainSamples",
     "Mark", "MigInstance", "NetSample", "Nic", "Preempt", "Probes", "ProcInfo", "ProcSample", "Psi", "ReadLimit", "SchedThread",
     "SelfCost", "SourceState", "Stack", "ThreadInfo", "ThreadSample", "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s",
     "sizes_of_contexts",

@@ -6,7 +6,7 @@ from bisect import bisect_right
 
 import msgspec
 
-FORMAT_MAJOR, FORMAT_MINOR = 1, 2  # of a stream and a recording, see `gputop.recording.format`
+FORMAT_MAJOR, FORMAT_MINOR = 2, 0  # of a stream and a recording, see `gputop.recording.format`
 MOST_IN_FRAME = 1 << 16  # entries per list of a frame; Linux allows 32,768 processes by default
 BOUNDED = msgspec.Meta(max_length=MOST_IN_FRAME)  # a reader refuses longer lists: anybody may have written the stream
 

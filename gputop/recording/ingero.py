@@ -19,7 +19,7 @@ from urllib.parse import quote
 import msgspec
 
 from gputop.model.frame import CpuSample, CudaCall, Frame, Gpu, Header, Host, Mark, Probes, ProcInfo, SourceState
-from gputop.recording.input import open_regular
+from gputop.recording.scan import open_regular
 from gputop.system.errors import UserError
 from gputop.system.program import __version__
 from gputop.system.text import clean, counted

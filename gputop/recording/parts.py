@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import reduce
 from itertools import accumulate, pairwise
@@ -77,11 +77,6 @@ class Parts(Recording):
         """Part and offset -> damaged bytes there, as far as they have been read."""
         return {number << _OFFSET_BITS | at: count for number, part in enumerate(self._parts) for at, count in part.lost.items()}
 
-    def learn_losses(self, lost: dict[int, int]) -> None:
-        """As of one recording."""
-        for at, count in lost.items():
-            self._parts[at >> _OFFSET_BITS].learn_losses({at & (1 << _OFFSET_BITS) - 1: count})
-
     @property
     def growing(self) -> bool:
         """Whether a recorder still appends to any of them."""
@@ -110,10 +105,6 @@ class Parts(Recording):
 
     def _dated_by_all(self) -> Header:
         return reduce(Header.dated, (part.header for part in self._parts))
-
-    def beginnings(self, start_ns: int, end_ns: int) -> Iterable[int]:
-        """As of one recording."""
-        return (t_ns for part in self._told for t_ns in part.beginnings(start_ns, end_ns))
 
     def chunks(self) -> Sequence[FileChunk]:
         """All chunks, in order; none is read yet."""

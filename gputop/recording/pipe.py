@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from gputop.model import clocks
 from gputop.model.frame import Frame, Header
-from gputop.recording.format import MAGIC, pack_end, pack_frames, pack_header
+from gputop.recording.format import pack_end, pack_frames, pack_header, restated
 from gputop.system.errors import UserError
 
 SHORT_S = 0.1
@@ -59,7 +59,7 @@ class PipeSink:
         if header is self._header:
             return b""
         self._header = header
-        return pack_header(header)[len(MAGIC) :]
+        return restated(header)
 
     def flush(self) -> None:
         """Write without waiting. Raises `ReaderGone`, or UserError where there is nowhere to write to, as on a full disk."""

@@ -4,45 +4,104 @@ from __future__ import annotations
 
 import fcntl
 import os
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 
+import zstandard
 from msgspec import Struct
 
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, Mark
-from gputop.recording.blocks import Blocks
-from gputop.recording.columns.decode import Table
-from gputop.recording.columns.thin import NO_HISTOGRAMS, Second, Without, thin, whole
-from gputop.recording.contents import Contents
+from gputop.recording.chunks import Unpacker
 from gputop.recording.format import (
-    FLAG_FOLLOWS,
     KIND_FINDINGS,
+    KIND_FRAMES,
     KIND_HEADER,
     MAGIC,
+    MAX_BLOCK_BYTES,
     SYNC,
     FormatError,
-    NewerError,
+    VersionError,
+    check_beginning,
     check_unpacked,
-    inflate,
-    newer_by_magic,
     unpack_header,
 )
-from gputop.recording.input import open_regular
-from gputop.recording.scan import Place, payload_at, place_at, places
+from gputop.recording.scan import Contents, Place, open_regular, payload_at, place_at, places
 from gputop.recording.seek import Seeker, blocks_between
-from gputop.recording.sound import check_frames
 from gputop.system.text import clean, counted
 
-OPENING_BYTES = 1 << 20
-"""Within so much of a file's beginning or end its header must stand."""
+OPENING_BYTES = 1 << 20  # from a file's beginning and end, in which its header must stand
+
+
+class Blocks:
+    """The blocks of frames of the open file ``fd``, whose ``contents`` may grow."""
+
+    def __init__(self, fd: int, contents: Contents) -> None:
+        self.lost: dict[int, int] = {}
+        """Offset -> damaged bytes there, as far as it has been read."""
+        self._fd = fd
+        self._contents = contents
+        self._unpacker = Unpacker()
+
+    def between(self, start: int, end: int) -> list[Place]:
+        """The blocks of frames between two offsets, without those that go back in time, which are counted as lost."""
+        found = list(places(self._fd, start, end))
+        if end <= self._contents.end:
+            edges, following = [start, *(place.end for place in found)], [*(place.offset for place in found), end]
+            self.lost.update({edge: offset - edge for edge, offset in zip(edges, following, strict=True) if edge < offset})
+        reached_ns, kept = 0, []
+        for place in found:
+            if place.head.kind != KIND_FRAMES:
+                continue
+            if place.head.t_ns < reached_ns:
+                self.give_up(place)
+            else:
+                reached_ns = place.head.t_ns
+                kept.append(place)
+        return kept
+
+    def frames(self, place: Place, chunk: int) -> Sequence[Frame]:
+        """The frames of a block in the chunk that begins at offset ``chunk``; none where it is damaged."""
+        try:
+            payload = payload_at(self._fd, place)
+            if self._unpacker.lacks(payload, place.head):
+                self._read_until(place, chunk)
+            frames = self._unpacker.frames(payload, place.head)
+            if frames and frames[0].t_ns != place.head.t_ns:
+                raise FormatError("a block begins at another time than its head says")
+        except FormatError:
+            self.give_up(place)
+            return ()
+        return frames
+
+    def _read_until(self, place: Place, chunk: int) -> None:
+        """Read the blocks of a chunk that stand before one of its blocks."""
+        for before in places(self._fd, chunk, place.offset):
+            if before.head.kind == KIND_FRAMES and before.head.tier == place.head.tier:
+                try:
+                    self._unpacker.frames(payload_at(self._fd, before), before.head)
+                except FormatError:
+                    continue
+
+    def verify(self, place: Place) -> None:
+        """Count a block as lost where its bytes are damaged; it is not decoded."""
+        try:
+            payload_at(self._fd, place)
+        except FormatError:
+            self.give_up(place)
+
+    def give_up(self, place: Place) -> None:
+        """Count a block as lost."""
+        self.lost[place.offset] = place.end - place.offset
 
 
 class FileBlock(Struct, frozen=True):
-    """A block of a recording."""
+    """A block of a recording: about a second of frames."""
 
     file: Blocks
     place: Place
+    chunk: int
+    """Offset of the chunk that it stands in."""
 
     @property
     def t_ns(self) -> int:
@@ -51,38 +110,7 @@ class FileBlock(Struct, frozen=True):
 
     def frames(self) -> Sequence[Frame]:
         """Its frames; none where it is damaged, which the recording then counts."""
-        return self.file.frames(self.place)
-
-    def table(self) -> Table | None:
-        """Its columns, None where it has none or is damaged."""
-        return self.file.table(self.place)
-
-    def give_up(self) -> None:
-        """Count it as damaged: its columns are not what they should be."""
-        self.file.give_up(self.place)
-
-    def second(self, without: Without) -> Second:
-        """Its frames thinned, as far as they can be."""
-        try:
-            table = self.table()
-            if table is not None:
-                second = thin(table, without)
-                check_frames(second.frames)
-                return second
-        except ValueError:
-            pass
-        return whole(list(self.frames()))
-
-
-def in_order(blocks: Iterable[FileBlock]) -> Iterator[FileBlock]:
-    """Those that do not go back behind what the ones before them told, as far as these are read when the next one is asked for."""
-    reached_ns = 0
-    for block in blocks:
-        if block.t_ns < reached_ns:
-            block.give_up()
-            continue
-        yield block
-        reached_ns = max(reached_ns, block.file.reached_ns(block.place))
+        return self.file.frames(self.place, self.chunk)
 
 
 class FileChunk(Struct, frozen=True):
@@ -95,7 +123,7 @@ class FileChunk(Struct, frozen=True):
 
     def blocks(self) -> Sequence[FileBlock]:
         """Its blocks of frames."""
-        return [FileBlock(self.file, place) for place in self.file.between(self.start, self.end)]
+        return [FileBlock(self.file, place, self.start) for place in self.file.between(self.start, self.end)]
 
 
 class Recording:
@@ -147,7 +175,7 @@ class Recording:
         """Time of the last frame; the header's where there is none."""
         last = self._contents.last
         if last is not self._end_ns[0] and last is not None:
-            frames = self._blocks.frames(last)
+            frames = self._blocks.frames(last, self._chunk_of(last))
             self._end_ns = last, frames[-1].t_ns if frames else last.head.t_ns
         return max(self._end_ns[1], self.start_ns)
 
@@ -155,10 +183,6 @@ class Recording:
     def lost(self) -> dict[int, int]:
         """Offset -> damaged bytes there, as far as it has been read."""
         return self._blocks.lost
-
-    def learn_losses(self, lost: dict[int, int]) -> None:
-        """Take over what another reader of it has found damaged."""
-        self._blocks.lost.update(lost)
 
     def follow(self, before: int | None, seqs: Iterable[int]) -> int | None:
         """Note which frames are missing among some that come in order, ``before`` being the number of the one before; the last number.
@@ -227,8 +251,14 @@ class Recording:
     @property
     def marks(self) -> list[Mark]:
         """All markers, in order."""
-        later = [mark for place in self._contents.marked for frame in self._blocks.frames(place) for mark in frame.marks]
+        frames = (frame for place in self._contents.marked for frame in self._blocks.frames(place, self._chunk_of(place)))
+        later = [mark for frame in frames for mark in frame.marks]
         return sorted((*self._contents.marks, *later), key=lambda mark: mark.t_ns)
+
+    def _chunk_of(self, place: Place) -> int:
+        """Offset of the chunk that a block stands in."""
+        chunks = self._contents.chunks
+        return chunks[max(0, bisect_right(chunks, place.offset, key=lambda chunk: chunk[1]) - 1)][1]
 
     def findings(self) -> bytes | None:
         """What its recorder left of the diagnosis as it ended (see `gputop.session.findings`), None where it left nothing sound."""
@@ -236,8 +266,8 @@ class Recording:
         if place is None or place.head.kind != KIND_FINDINGS:
             return None
         try:
-            return inflate(payload_at(self._fd, place), place.head.codec)
-        except FormatError:
+            return zstandard.ZstdDecompressor().decompress(payload_at(self._fd, place), max_output_size=MAX_BLOCK_BYTES)
+        except (FormatError, zstandard.ZstdError):
             return None
 
     def refresh(self) -> bool:
@@ -258,35 +288,18 @@ class Recording:
 
     def frames(self, start_ns: int = 0, end_ns: int = 1 << 63) -> Iterator[Frame]:
         """The frames with ``start_ns <= t_ns < end_ns``, in order."""
-        before: int | None = None
-        for block in in_order(blocks_between(self.chunks(), start_ns, end_ns)):
+        before, reached_ns = None, 0
+        for block in blocks_between(self.chunks(), start_ns, end_ns):
+            if block.t_ns < reached_ns:
+                block.file.give_up(block.place)
+                continue
             for frame in block.frames():
-                if frame.t_ns >= end_ns:
+                reached_ns = frame.t_ns
+                if reached_ns >= end_ns:
                     break
                 before = self.follow(before, (frame.seq,))
-                if frame.t_ns >= start_ns:
+                if reached_ns >= start_ns:
                     yield frame
-
-    def seconds(self, start_ns: int = 0, end_ns: int = 1 << 63, without: Without = NO_HISTOGRAMS) -> Iterator[Second]:
-        """The same frames thinned, a block (a second or less) at a time: several times as fast, the more so ``without`` some fields."""
-        before: int | None = None
-        for block in in_order(blocks_between(self.chunks(), start_ns, end_ns)):
-            second = block.second(without) if block.t_ns >= start_ns else None
-            if second is None or not second.frames or second.frames[-1].t_ns >= end_ns:
-                told = [frame for frame in block.frames() if frame.t_ns < end_ns]
-                second = whole([frame for frame in told if frame.t_ns >= start_ns])
-                second.seqs = [frame.seq for frame in told]
-            before = self.follow(before, second.seqs)
-            yield second
-
-    def runs(self, start_ns: int = 0, end_ns: int = 1 << 63) -> list[tuple[int, int]]:
-        """(from, until) of stretches that can be read apart without reading anything twice; together they are what was asked for."""
-        return list(pairwise((start_ns, *self.beginnings(start_ns, end_ns), end_ns)))
-
-    def beginnings(self, start_ns: int, end_ns: int) -> Iterable[int]:
-        """Where between two moments that can be read which does not build upon what is before."""
-        chunks = [chunk for chunk in self._contents.chunks if start_ns < chunk[0] < end_ns]
-        return (t_ns for t_ns, offset in chunks if (place := place_at(self._fd, offset)) and not place.head.flags & FLAG_FOLLOWS)
 
     def chunks(self) -> Sequence[FileChunk]:
         """All chunks, in order; none is read yet."""
@@ -318,7 +331,7 @@ class Recording:
                 if place.head.kind == KIND_HEADER:
                     try:
                         return _header_at(self._fd, place)
-                    except NewerError as error:
+                    except VersionError as error:
                         problem = error
                     except FormatError:
                         continue
@@ -352,7 +365,11 @@ def _refusal(beginning: bytes) -> FormatError:
         return FormatError("the file is empty")
     if beginning.startswith(MAGIC):
         return FormatError("it was cut short, or is damaged, before anything was recorded: its header is missing")
-    return newer_by_magic(beginning) or FormatError("this is no recording of gputop")
+    try:
+        check_beginning(beginning)
+    except VersionError as error:
+        return error
+    return FormatError("this is no recording of gputop")
 
 
 def _header_at(fd: int, place: Place) -> Header:

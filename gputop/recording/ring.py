@@ -7,40 +7,43 @@ by ``max_bytes``: a machine with more to tell keeps fewer minutes.
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
-import zstandard
 from msgspec import Struct, field
 
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
-from gputop.recording.format import CODEC_PLAIN, CODEC_ZSTD, HEAD, KIND_FRAMES, flags_of, pack, unpack_frames, unpack_head
+from gputop.recording.chunks import Unpacker, pack_alone
+from gputop.recording.format import FLAG_KEY, FLAG_MARK, FLAG_PLAIN, HEAD, KIND_FRAMES, MAGIC, TICKS, Head, flags_of, restated, unpack_head
+from gputop.recording.scan import Index, pack_index
 from gputop.recording.seek import Block, Seeker, frames_between
 from gputop.recording.shelf import Shelf, Shelved
+from gputop.recording.writer import write_all
+from gputop.system.errors import UserError
+from gputop.system.text import clean
 
 WINDOW_NS = 600 * SECOND_NS
 MAX_BYTES = 40 << 20
-LEVEL = 3
-BLOCK_BYTES = 1 << 18
-"""Of msgpack, in a block: two seconds of a machine with a thousand processes, a whole chunk of most. So much is not compressed yet, and
-so much is decoded when the cursor goes there."""
-_ARRAY = struct.Struct(">BI")
-"""The head of a msgpack array of any length: 0xDD, how many."""
+PIECE_BYTES = 1 << 18  # of msgpack: two seconds of a thousand processes, a whole chunk of most machines
+_ARRAY = struct.Struct(">BI")  # head of a msgpack array of any length: 0xDD, count
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class _Packed(Struct, frozen=True):
-    """A sealed block."""
+    """A sealed piece."""
 
     t_ns: int
     shelved: Shelved
 
     def frames(self) -> Sequence[Frame]:
+        """Its frames; none where the disk does not give them back."""
         data = self.shelved.read()
         head = unpack_head(data)
-        return unpack_frames(data[HEAD.size :], head.codec) if head else ()
+        return Unpacker().frames(data[HEAD.size :], head) if head else ()
 
 
 class _Open:
@@ -55,7 +58,7 @@ class _Open:
 
     @property
     def is_full(self) -> bool:
-        return len(self._payload) >= BLOCK_BYTES
+        return len(self._payload) >= PIECE_BYTES
 
     def add(self, frame: Frame) -> None:
         self._count += 1
@@ -64,11 +67,11 @@ class _Open:
         _ARRAY.pack_into(self._payload, 0, 0xDD, self._count)
 
     def frames(self) -> Sequence[Frame]:
-        return unpack_frames(bytes(self._payload), CODEC_PLAIN)
+        payload = bytes(self._payload)
+        return Unpacker().frames(payload, Head(KIND_FRAMES, TICKS, FLAG_PLAIN, len(payload), self.t_ns, 0))
 
     def packed(self) -> bytes:
-        content = zstandard.ZstdCompressor(level=LEVEL).compress(self._payload)
-        return pack(KIND_FRAMES, content, CODEC_ZSTD, self._flags, self.t_ns)
+        return pack_alone(self._payload, self._flags, self.t_ns)
 
 
 class _Chunk(Struct):
@@ -156,7 +159,7 @@ class Ring:
         return list(self.frames(self._chunks[-1].t_ns, self.end_ns + 1)) if self._chunks else []
 
     def sealed(self) -> list[Shelved]:
-        """Everything held as the blocks of a recording, see `gputop.recording.saved.write_blocks`; they are shared, not copied."""
+        """Everything held as the blocks of a recording, see `write_blocks`; they are shared, not copied."""
         if self._chunks:
             self._chunks[-1].seal()
         return [packed.shelved for chunk in self._chunks for packed in chunk.sealed]
@@ -168,3 +171,36 @@ class Ring:
             over -= self._chunks.pop(0).size
         if over > 0:
             self._chunks[0].drop()
+
+
+def write_blocks(path: str, fd: int, header: Header, blocks: Iterable[Shelved], end_ns: int) -> int:
+    """A whole recording until ``end_ns`` into a new file, which is closed; its size in bytes. Where that cannot be it is removed.
+
+    Blocks are copied one by one, for together they need not fit into memory; what the disk does not give back is left out.
+    """
+    try:
+        write_all(fd, MAGIC + 2 * restated(header))
+        index = Index(0, [], [], end_ns)
+        for block in blocks:
+            data = block.read()
+            _enter(index, data, os.lseek(fd, 0, os.SEEK_CUR))
+            write_all(fd, data)
+        write_all(fd, restated(header) + pack_index(index))
+        return os.lseek(fd, 0, os.SEEK_CUR)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(path)
+        raise UserError(f"cannot write {clean(path)}: {error.strerror}") from None
+    finally:
+        os.close(fd)
+
+
+def _enter(index: Index, block: bytes, offset: int) -> None:
+    """Note in the index what a block that will stand at ``offset`` begins and bears."""
+    head = unpack_head(block)
+    if head is None:
+        return
+    if head.flags & FLAG_KEY or not index.chunks:
+        index.chunks.append((head.t_ns, offset))
+    if head.flags & FLAG_MARK:
+        index.marks.extend(mark for frame in Unpacker().frames(block[HEAD.size :], head) for mark in frame.marks)

@@ -1,23 +1,66 @@
-"""Finding the blocks of a file: through its index where there is one, by their heads where there is none."""
+"""The blocks of a file: found through its index where there is one, by their heads where there is none."""
 
 from __future__ import annotations
 
 import os
+import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from errno import EIO
 from itertools import pairwise
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, field
 
-from gputop.recording.columns.layout import tick_ns
-from gputop.recording.format import HEAD, KIND_FRAMES, KIND_HEADER, KIND_INDEX, KIND_REFERENCE, MAGIC, SYNC, FormatError, Head, unpack_head
-from gputop.recording.index import Index, unpack_index
+from gputop.model.frame import Mark
+from gputop.recording.format import (
+    BROKEN,
+    ENDS,
+    FLAG_KEY,
+    FLAG_MARK,
+    HEAD,
+    KIND_FRAMES,
+    KIND_HEADER,
+    KIND_INDEX,
+    MAGIC,
+    SYNC,
+    FormatError,
+    Head,
+    pack,
+    unpack_head,
+)
+from gputop.system.text import clean
 
-WINDOW_BYTES = 1 << 18
+WINDOW_BYTES = 1 << 18  # that are searched at once for a sync
 SECTOR_BYTES = 4096
-TAIL_BYTES = 8 << 20
-"""How far from the end an index is looked for; more than a writer puts between two."""
+TAIL_BYTES = 8 << 20  # from the file's end, in which an index is looked for; more than a writer puts between two
+HEADER_BYTES = 1 << 16  # more than a header takes
+
+
+class Index(Struct, frozen=True, omit_defaults=True):
+    """The payload of an index block, as msgpack: the chunks since the index before. It stands every few minutes and at the end of a file.
+
+    It only saves time: without it, or where it is damaged, the heads of all blocks are read.
+    """
+
+    previous: int = 0
+    """Offset of the index block before, 0 for none."""
+    chunks: list[tuple[int, int]] = []
+    """(t_ns of the key frame, offset of its block) of each chunk."""
+    marks: list[Mark] = []
+    end_ns: int = 0
+    """Time of the last frame."""
+    findings: int = 0
+    """Offset of the findings of all before, 0 for none; in the last index alone."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Index).decode
+
+
+def pack_index(index: Index) -> bytes:
+    """The block of an index."""
+    return pack(KIND_INDEX, _encode(index), t_ns=index.end_ns)
 
 
 class Place(Struct, frozen=True):
@@ -32,8 +75,24 @@ class Place(Struct, frozen=True):
         return self.offset + HEAD.size + self.head.size
 
 
+def open_regular(path: str) -> int:
+    """A descriptor of ``path`` to read from. FormatError, in one line, where it cannot be opened or is no regular file: a FIFO would block,
+    a device never end."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        mode = os.fstat(fd).st_mode
+    except OSError as error:
+        raise FormatError(f"cannot open {clean(path) or 'a file without a name'}: {error.strerror}") from None
+    except ValueError:
+        raise FormatError(f"{clean(path)!r} is no file name") from None
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    raise FormatError(f"{clean(path)} is a directory" if stat.S_ISDIR(mode) else f"{clean(path)} is no regular file")
+
+
 def read_through(fd: int, size: int, offset: int) -> bytes:
-    """What stands at an offset, with zeros for what lies on a bad sector."""
+    """The bytes at an offset, with zeros for bad sectors."""
     try:
         return os.pread(fd, size, offset)
     except OSError as error:
@@ -50,13 +109,8 @@ def _piece(fd: int, size: int, offset: int) -> bytes:
         return bytes(size)
 
 
-def scan(fd: int, start: int, end: int) -> list[Place]:
-    """The whole blocks between two offsets; their payloads are not looked at."""
-    return list(places(fd, start, end))
-
-
 def places(fd: int, start: int, end: int) -> Iterator[Place]:
-    """The same, one by one."""
+    """The whole blocks between two offsets; their payloads are not read."""
     offset, syncs = start, _Syncs(fd, end)
     while offset + HEAD.size <= end:
         head = unpack_head(read_through(fd, HEAD.size, offset))
@@ -68,14 +122,14 @@ def places(fd: int, start: int, end: int) -> Iterator[Place]:
 
 
 class _Syncs:
-    """Finds the words at which blocks may begin; each part of the file is read once, however many there are."""
+    """Finds the syncs at which blocks may begin; each part of the file is read once."""
 
     def __init__(self, fd: int, end: int) -> None:
         self._fd, self._end = fd, end
         self._begin, self._window = 0, b""
 
     def find(self, offset: int) -> int:
-        """Where the next one at or behind an offset stands; the end where there is none."""
+        """The offset of the next sync at or behind an offset; the end where there is none."""
         while offset < self._end:
             if not self._begin <= offset <= self._begin + len(self._window) - len(SYNC):
                 self._begin, self._window = offset, read_through(self._fd, min(WINDOW_BYTES, self._end - offset), offset)
@@ -89,7 +143,7 @@ class _Syncs:
 
 
 def payload_at(fd: int, place: Place) -> bytes:
-    """A block's payload. Raises FormatError where its check fails or it cannot be read."""
+    """A block's payload. FormatError where its check fails or it cannot be read."""
     try:
         payload = os.pread(fd, place.head.size, place.offset + HEAD.size)
     except OSError as error:
@@ -106,21 +160,83 @@ def place_at(fd: int, offset: int) -> Place | None:
 
 
 def begins_stream(fd: int, place: Place) -> bool:
-    """Whether it is the first block of a stream, and no header that is restated."""
+    """Whether it is the header right behind a magic, not one that is repeated."""
     return place.head.kind == KIND_HEADER and read_through(fd, len(MAGIC), place.offset - len(MAGIC)) == MAGIC
 
 
-def read_indices(fd: int, size: int, mended: Callable[[int], Place | None]) -> list[tuple[Place, Index]]:
-    """The index blocks, first to last, if an unbroken chain of them leads from the last one found to the file's beginning, and all that
-    they tell of stands where they say. ``mended`` gives the damaged block at an offset, if it can be brought back."""
+class Contents(Struct):
+    """What a file holds, without its frames. It grows with the file."""
+
+    chunks: list[tuple[int, int]] = field(default_factory=list)
+    """(t_ns of the first frame, offset) of each chunk."""
+    marks: list[Mark] = field(default_factory=list)
+    """Markers of the index."""
+    marked: list[Place] = field(default_factory=list)
+    """Later blocks that hold markers."""
+    last: Place | None = None
+    """The last block of frames, None where only the index was read."""
+    end_ns: int = 0
+    """Time of the last frame by the index."""
+    findings: int = 0
+    """Offset of the findings by the last index, 0 for none."""
+    end: int = len(MAGIC)
+    """Offset behind the last whole block."""
+    ended: bool = False
+    """Whether that block is one of `ENDS`."""
+    header: Place | None = None
+    """The last header, by the clocks as they were known last."""
+    another: int = 0
+    """Offset at which another stream begins, as after `cat a b`, 0 for none; what stands there is not read."""
+
+    @classmethod
+    def load(cls, fd: int, size: int) -> Contents:
+        """By the index as far as that goes, then by the heads of blocks."""
+        contents = cls()
+        for place, index in _read_indices(fd, size):
+            contents.chunks += index.chunks
+            contents.marks += index.marks
+            contents.header = _header_before(fd, place.offset)
+            contents.end_ns, contents.end, contents.findings, contents.ended = index.end_ns, place.end, index.findings, True
+        contents.extend(fd, size)
+        return contents
+
+    def extend(self, fd: int, size: int) -> None:
+        """Take in what was appended."""
+        for place in places(fd, self.end, self.another or size):
+            if self.end > len(MAGIC) and begins_stream(fd, place):
+                self.another = place.offset - len(MAGIC)
+                return
+            if place.head.kind == KIND_HEADER:
+                self.header = place
+            elif place.head.kind == KIND_FRAMES:
+                self._take(place)
+            self.end, self.ended = place.end, place.head.kind in ENDS
+
+    def _take(self, place: Place) -> None:
+        """The first chunk begins with the first sound piece, even where its key frame is damaged."""
+        if not self.chunks or (place.head.flags & FLAG_KEY and place.head.t_ns >= self.chunks[-1][0]):
+            self.chunks.append((place.head.t_ns, place.offset if self.chunks else self.end))
+        if place.head.flags & FLAG_MARK:
+            self.marked.append(place)
+        self.last = place
+
+
+def _header_before(fd: int, offset: int) -> Place | None:
+    """The header that is repeated right before an index."""
+    found = [place for place in places(fd, max(0, offset - HEADER_BYTES), offset) if place.head.kind == KIND_HEADER]
+    return found[-1] if found and found[-1].end == offset else None
+
+
+def _read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
+    """The index blocks, first to last; none where a part of their chain is damaged, or tells of chunks that do not stand there."""
     chain: list[tuple[Place, Index]] = []
     place = _last_index(fd, size)
     while place is not None and place.head.kind == KIND_INDEX:
         try:
-            index = unpack_index(payload_at(fd, place))
-        except FormatError:
+            index = _decode(payload_at(fd, place))
+        except (*BROKEN, FormatError):
             return []
-        if not _is_true(fd, place, index, mended) or (not chain and _tells_of_another(fd, place, index)):
+        if not _is_true(fd, place, index) or (not chain and _tells_of_another(fd, place, index)):
             return []
         chain.append((place, index))
         if not index.previous:
@@ -129,26 +245,22 @@ def read_indices(fd: int, size: int, mended: Callable[[int], Place | None]) -> l
     return []
 
 
-def _is_true(fd: int, place: Place, index: Index, mended: Callable[[int], Place | None]) -> bool:
-    """Whether chunks begin where the index says, one after the other, as far as these are not damaged themselves.
+def _is_true(fd: int, place: Place, index: Index) -> bool:
+    """Whether chunks begin where the index says, one after the other, as far as their heads are sound.
 
-    The last must be sound or mended: of a file that lacks a piece, or has one more, all are elsewhere from there on.
+    The last head must be: in a file that lacks some bytes, or has more of them, all chunks behind these stand elsewhere.
     """
     offsets = [index.previous, *(offset for _, offset in index.chunks), place.offset]
     times = [*(t_ns for t_ns, _ in index.chunks), index.end_ns]
     if not index.chunks or any(a >= b for a, b in pairwise(offsets)) or any(a > b for a, b in pairwise(times)):
         return False
-    if index.end_ns != place.head.t_ns or not all(0 < offset < place.offset for offset in index.references):
-        return False
     begins = [(place_at(fd, offset), t_ns) for t_ns, offset in index.chunks]
-    begins[-1] = begins[-1][0] or mended(index.chunks[-1][1]), index.chunks[-1][0]
-    sound = [begin.head.kind == KIND_FRAMES and tick_ns(begin.head.t_ns) == tick_ns(t_ns) for begin, t_ns in begins if begin is not None]
-    copies = [place_at(fd, offset) for offset in index.references]
-    return begins[-1][0] is not None and all(sound) and all(copy is None or copy.head.kind == KIND_REFERENCE for copy in copies)
+    sound = [begin.head.kind == KIND_FRAMES and begin.head.t_ns == t_ns for begin, t_ns in begins if begin is not None]
+    return index.end_ns == place.head.t_ns and begins[-1][0] is not None and all(sound)
 
 
 def _tells_of_another(fd: int, place: Place, index: Index) -> bool:
-    """Whether the file holds a stream twice: what the last index tells of stands as well in the first, where it is not."""
+    """Whether the file holds a stream twice: then the last index is also true of the first one."""
     return any(begins_stream(fd, between) for between in places(fd, index.chunks[-1][1], place.offset))
 
 

@@ -1,4 +1,4 @@
-"""Recordings as they are written: append-only, a block a second, so that whatever ends the writer costs at most that second."""
+"""Recordings as they are written: append-only, a piece a second, so that whatever ends the writer costs at most that second."""
 
 from __future__ import annotations
 
@@ -14,29 +14,20 @@ import zstandard
 
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header, Mark
-from gputop.recording.columns.layout import tick_ns
-from gputop.recording.compact import MOST_IN_RUN, Packer
-from gputop.recording.format import CODEC_ZSTD, KIND_FINDINGS, KIND_INDEX, MAGIC, MAX_BLOCK_BYTES, pack, pack_header
-from gputop.recording.index import Index, pack_index
+from gputop.recording.chunks import Packer
+from gputop.recording.format import KIND_FINDINGS, MAGIC, MAX_BLOCK_BYTES, pack, restated
 from gputop.recording.keyframe import key_frame
-from gputop.recording.parity import Parity
+from gputop.recording.scan import Index, pack_index
 from gputop.system.errors import UserError
 from gputop.system.output import create
 from gputop.system.text import clean, counted, file_size
 
-REFERENCE_EVERY_NS = 240 * SECOND_NS
-RUN_BYTES, RUN_NS = 160_000, 55 * SECOND_NS
-"""A run ends with the chunk that makes it so large, or so long: who wants its last block must open all."""
-INDEX_EVERY = 32
-"""Chunks."""
-MAX_PENDING_ROWS = 50_000
-"""Processes and threads in a block: far below what a block may hold."""
-NO_LIMIT = 1 << 62
-"""Of a file's size."""
-END_SHARE = 50
-"""One part in so many of a file is for what stands at its end: index and findings."""
+INDEX_EVERY = 32  # chunks
+MAX_PENDING_ROWS = 50_000  # processes and threads in a piece: far below what a piece may hold
+NO_LIMIT = 1 << 62  # bytes of a file
+END_SHARE = 50  # one part in so many of a file is for what stands at its end: index and findings
 Tell = Callable[[], bytes]
-"""What the diagnosis has found since a recording began; empty for nothing."""
+"""The findings of the diagnosis since a recording began; empty for none."""
 
 
 class DiskError(UserError):
@@ -60,35 +51,24 @@ class Writer:
         self.path = path
         self.header = header
         self.size = 0
-        self._tell = tell
         self.end_ns = header.t_ns
-        self._fd = create(path)
-        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._packer = Packer()
-        self._pending: list[Frame] = []
-        self._rows = 0
         self.frames = 0
         """Written so far."""
         self.problem = ""
         """What its end had no room for; empty where that had."""
-        self._parity = Parity()
-        self._run_ns = self._run_bytes = self._blocks = self._runs = 0
-        self._referred_ns = 0
-        self._index = 0
+        self._tell = tell
+        self._packer = Packer()
+        self._pending: list[Frame] = []
+        self._rows = 0
+        self._index_at = 0
         self._chunks: list[tuple[int, int]] = []
-        self._references: list[int] = []
         self._marks: list[Mark] = []
-        self._copy = b""
-        """Of a reference: it stands behind the run, for one hole not to hit both."""
-        self._restated = pack_header(header)[len(MAGIC) :]
-        self._begin()
-
-    def _begin(self) -> None:
-        """Where not even that can be written, nothing is left that would be in the way of another try."""
+        self._fd = create(path)
+        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
-            self._write(MAGIC + 2 * self._restated)
+            self._write(MAGIC + 2 * restated(header))
         except UserError:
-            os.unlink(self.path)
+            os.unlink(self.path)  # or it would be in the way of another try
             os.close(self._fd)
             raise
 
@@ -102,21 +82,17 @@ class Writer:
             self.flush()
 
     def restate(self, header: Header) -> None:
-        """Say the header anew, for a clock has jumped. It stands between two runs."""
+        """Repeat the header, by clocks that have jumped."""
         try:
             self.flush()
-            self._end_run()
         finally:
-            self.header, self._restated = header, pack_header(header)[len(MAGIC) :]
-        self._write(self._restated)
+            self.header = header
+        self._write(restated(header))
 
     def resume(self) -> None:
         """Go on after an error, behind what is whole. A key frame must come next."""
         self._pending, self._rows = [], 0
-        self._copy, self._referred_ns = b"", -REFERENCE_EVERY_NS  # the last one may not have been written
-        self._end_run()
-        self._restated = pack_header(self.header)[len(MAGIC) :]
-        self._write(self._restated)
+        self._write(restated(self.header))
 
     @property
     def may_grow(self) -> bool:
@@ -125,45 +101,34 @@ class Writer:
 
     @property
     def full_in_ns(self) -> int:
-        """How long after the last frame comes the one that completes a block, less half a beat for jitter."""
+        """How long after the last frame comes the one that completes a piece, less half a beat for jitter."""
         span_ns = self._pending[-1].t_ns - self._pending[0].t_ns if self._pending else -self.header.interval_ns
         return SECOND_NS - self.header.interval_ns * 3 // 2 - span_ns
-
-    @property
-    def closed_bytes(self) -> int:
-        """How large it would be if its run ended now, without findings and index."""
-        return self.size + self._parity.packed_bytes + len(self._copy)
 
     def flush(self) -> None:
         """Write what is pending."""
         frames, self._pending, self._rows = self._pending, [], 0
         if not frames:
             return
-        if frames[0].key or not self._runs:
+        if frames[0].key or not self.frames:
             self._begin_chunk(frames)
-        elif self._blocks >= MOST_IN_RUN:
-            self._end_run()
-        block = self._packer.pack(frames)
-        if not self._parity.has_room_for(block):
-            self._write_parity()
-        self._write(block)
+        try:
+            self._write(self._packer.pack(frames))
+        except UserError:
+            self._packer.begin()  # the next piece must not build upon one that is not there
+            raise
         self.frames += len(frames)
-        self._parity.add(block)
-        self._blocks += 1
-        self._run_bytes += len(block)
         self._marks += [mark for frame in frames for mark in frame.marks]
-        self.end_ns = tick_ns(frames[-1].t_ns)
+        self.end_ns = frames[-1].t_ns
 
     def close(self) -> None:
-        """Write what is pending, what ends the run, findings and index, and close the file; what the disk has no room for is left out."""
+        """Write what is pending, findings and index, and close the file; what the disk has no room for is left out."""
         if self._fd < 0:
             return
         frames = len(self._pending)
         try:
             self.flush()
             frames = 0
-            self._end_run()
-            self._write_reference(self._copy)
             self._write_index(self._write_findings())
         except UserError as error:
             self.problem = (
@@ -182,56 +147,26 @@ class Writer:
         return f"somebody has deleted {clean(self.path)} while it was recorded" if os.fstat(self._fd).st_nlink == 0 else ""
 
     def _begin_chunk(self, frames: list[Frame]) -> None:
-        now = tick_ns(frames[0].t_ns)
-        if not self._blocks or now - self._run_ns >= RUN_NS or self._run_bytes >= RUN_BYTES:
-            self._end_run()
-            self._begin_run(frames, now)
-        self._chunks.append((now, self.size))
-
-    def _begin_run(self, frames: list[Frame], now: int) -> None:
         if gone := self._gone:
             raise UserError(gone)
-        self._run_ns, self._runs = now, self._runs + 1
-        self._write_reference(self._copy)
-        self._copy = b""
         if len(self._chunks) >= INDEX_EVERY:
             self._write_index()
-        if self._runs <= 2 or now - self._referred_ns >= REFERENCE_EVERY_NS:  # as recording begins, the probes have told of nobody yet
-            self._referred_ns = now
-            self._copy = self._packer.refer(frames)
-            self._write_reference(self._copy)
-            self._parity.add(self._copy)
-
-    def _write_reference(self, reference: bytes) -> None:
-        if reference:
-            self._references.append(self.size)
-            self._write(reference)
-
-    def _end_run(self) -> None:
-        self._blocks = self._run_bytes = 0
-        self._packer.begin_run()
-        self._write_parity()
-
-    def _write_parity(self) -> None:
-        parity, self._parity = self._parity, Parity()
-        if parity.length:
-            self._write(parity.pack(self.end_ns))
+        self._chunks.append((frames[0].t_ns, self.size))
 
     def _write_findings(self) -> int:
-        """Where they stand, 0 where there are none."""
+        """Their offset, 0 where there are none."""
         findings = self._tell() if self._tell is not None else b""
         if not 0 < len(findings) <= MAX_BLOCK_BYTES:
             return 0
         at = self.size
-        self._write(pack(KIND_FINDINGS, zstandard.ZstdCompressor().compress(findings), CODEC_ZSTD, t_ns=self.end_ns))
+        self._write(pack(KIND_FINDINGS, zstandard.ZstdCompressor().compress(findings), t_ns=self.end_ns))
         return at
 
     def _write_index(self, findings: int = 0) -> None:
-        index = Index(self._index, self._chunks, self._references, self._marks, self.end_ns, findings)
-        self._write(self._restated)
+        self._write(restated(self.header))
         at = self.size
-        self._write(index_block(index))
-        self._index, self._chunks, self._references, self._marks = at, [], [], []
+        self._write(pack_index(Index(self._index_at, self._chunks, self._marks, self.end_ns, findings)))
+        self._index_at, self._chunks, self._marks = at, [], []
 
     def _write(self, data: bytes) -> None:
         if os.fstat(self._fd).st_size < self.size:
@@ -242,9 +177,7 @@ class Writer:
             with suppress(OSError):  # what is left then is passed over by readers
                 os.ftruncate(self._fd, self.size)
             os.lseek(self._fd, self.size, os.SEEK_SET)
-            # The index must not tell of what does not stand there.
-            self._chunks = [chunk for chunk in self._chunks if chunk[1] < self.size]
-            self._references = [at for at in self._references if at < self.size]
+            self._chunks = [chunk for chunk in self._chunks if chunk[1] < self.size]  # the index must not tell of what does not stand there
             raise DiskError(self.path, error) from None
         self.size += len(data)
 
@@ -320,7 +253,7 @@ class Rotation:
         self.writer.flush()
 
     def _has_no_room_for(self, size: int) -> bool:
-        return bool(self.writer.frames) and self.writer.closed_bytes + size > self._max_bytes - self._max_bytes // END_SHARE
+        return bool(self.writer.frames) and self.writer.size + size > self._max_bytes - self._max_bytes // END_SHARE
 
     @property
     def full_in_ns(self) -> int:
@@ -374,11 +307,6 @@ class Rotation:
             if not os.path.lexists(path):  # as an earlier recording of this name left some
                 return number, path
         raise AssertionError("numbers do not end")
-
-
-def index_block(index: Index) -> bytes:
-    """An index as it stands in a recording."""
-    return pack(KIND_INDEX, pack_index(index), t_ns=index.end_ns)
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -13,7 +13,6 @@ from gputop.system.program import argv_of
 
 if TYPE_CHECKING:
     from gputop.model.frame import Frame, Header
-    from gputop.recording.restated import Known
 
 CHUNK_BYTES = 1 << 18
 LAST_WORDS_BYTES = 4096
@@ -31,10 +30,10 @@ class ChildStream:
     """Starts ``argv`` and yields the header and frames that it writes to its standard output.
 
     ``rest`` is called when all that had come was given out, and may wait: who draws a few times a second need not be woken ten times.
-    ``known`` tells which processes stand, of whom key frames then say the same by the same objects. UserError where there can be no child.
+    UserError where there can be no child.
     """
 
-    def __init__(self, argv: list[str], rest: Callable[[], None] | None = None, known: Known | None = None) -> None:
+    def __init__(self, argv: list[str], rest: Callable[[], None] | None = None) -> None:
         self.argv = argv
         self._rest = rest
         # A session of its own: Ctrl-C and Ctrl-Z on our terminal are not meant for it. It ends when its pipe closes.
@@ -51,11 +50,11 @@ class ChildStream:
             self.close()
             raise
         # Imported only now: what this takes to load, the collector takes to start.
-        from gputop.recording.format import Decoder
+        from gputop.recording.chunks import Decoder
         from gputop.session.pipe import widen
 
         widen(self._fd)
-        self._decoder = Decoder(known)
+        self._decoder = Decoder()
 
     @property
     def _fd(self) -> int:

@@ -1,4 +1,4 @@
-"""A recording, or a stretch of it, through the diagnosis: frame by frame as live, or a second at a time where it is long."""
+"""A recording, or a stretch of it, through the diagnosis, frame by frame as live."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from gputop.diagnosis import Engine
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
 from gputop.recording.reader import Recording
-from gputop.session.hindsight import hindsight
 
 LEAD_NS = 10_000_000_000
 """What is looked at before a stretch of a recording."""
-LONG_NS = 300_000_000_000
-"""A longer stretch than this is read a second at a time."""
 
 
 def judged(engine: Engine, recording: Recording, start_ns: int, end_ns: int) -> Iterator[Board]:
@@ -28,10 +25,7 @@ def judged(engine: Engine, recording: Recording, start_ns: int, end_ns: int) -> 
         engine.feed(board)
         engine.begin()
         yield board
-    if end_ns - start_ns > LONG_NS:
-        yield from hindsight(engine, board, recording, start_ns + 1, end_ns)
-    else:
-        yield from closely(engine, board, recording.frames(start_ns + 1, end_ns))
+    yield from closely(engine, board, recording.frames(start_ns + 1, end_ns))
     if board.t_ns > engine.fed_ns:
         engine.feed(board)
         yield board

@@ -9,7 +9,6 @@ from time import localtime, strftime
 from typing import Protocol
 
 from gputop.model.frame import SECOND_NS, Header, Mark
-from gputop.recording.columns.layout import tick_ns
 from gputop.sources.markers import MAX_TEXT
 from gputop.system.errors import UserError
 from gputop.system.text import clean
@@ -111,7 +110,7 @@ def _marked(text: str, marks: Sequence[Mark], after_ns: int) -> int | None:
 
 def _times_of(text: str, marks: Sequence[Mark]) -> list[int]:
     said = text.strip()[:MAX_TEXT].strip()
-    return [tick_ns(mark.t_ns) for mark in marks if mark.text.strip() == said]
+    return [mark.t_ns for mark in marks if mark.text.strip() == said]
 
 
 def _no_time(text: str, marks: Sequence[Mark] = ()) -> UserError:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from gputop.model.frame import Frame, Header
-from gputop.recording.format import Decoder
-
-if TYPE_CHECKING:
-    from gputop.recording.restated import Known
+from gputop.recording.chunks import Decoder
 
 PIPE_BYTES = 1 << 20
 CHUNK_BYTES = 1 << 18
@@ -23,14 +19,14 @@ POLL_S = 0.2
 class PipeStream:
     """A stream that somebody else writes to the descriptor ``fd``; it is closed with us.
 
-    ``rest`` and ``known`` as in `gputop.session.child`.
+    ``rest`` as in `gputop.session.child`.
     """
 
-    def __init__(self, fd: int, rest: Callable[[], None] | None = None, known: Known | None = None) -> None:
+    def __init__(self, fd: int, rest: Callable[[], None] | None = None) -> None:
         self._fd = fd
         widen(fd)
         self._rest = rest
-        self._decoder = Decoder(known)
+        self._decoder = Decoder()
         self._ready: list[Header | Frame] = []
         self._ended = False
         self._closing = False

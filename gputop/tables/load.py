@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from gputop.diagnosis import Engine
 from gputop.model.frame import Frame, Mark
 from gputop.model.roles import program_name
-from gputop.recording.columns.layout import tick_ns
 from gputop.recording.reader import Recording
 from gputop.session.findings import explanation
 from gputop.session.judged import judged
@@ -47,7 +46,7 @@ class Loader:
         self.recording = recording
         self.wanted = wanted
         # Rows have their ticks' times as a recording keeps them: streams that were kept, and what `R` saved, begin a little later.
-        self._began_ns = tick_ns(recording.start_ns)
+        self._began_ns = recording.start_ns
         self.start_ns, self.end_ns = self._began_ns if start_ns <= recording.start_ns else start_ns, end_ns
         self._known = Known(recording.header, self._began_ns)
         self._specs = [TABLES[name] for name in wanted if TABLES[name].path]

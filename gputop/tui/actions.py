@@ -278,7 +278,7 @@ class KeepActions:
 
     def _write(self, path: str, header: Header, blocks: list[Shelved], end_ns: int, seconds: float) -> None:
         """Runs in a thread that the end of the program waits for."""
-        from gputop.recording.saved import write_blocks
+        from gputop.recording.ring import write_blocks
 
         try:
             size = file_size(write_blocks(path, create(path), header, blocks, end_ns))

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterator
 
 from gputop.model.frame import Frame, Header, Mark
-from gputop.recording.columns.layout import tick_ns
 from gputop.session.file import FileStream
 from gputop.session.playback import Playback
 from gputop.session.session import Session
@@ -149,7 +148,7 @@ class Player:
 
         A little ahead the frames between are run through; anywhere else sessions of their own are prepared, first a short one.
         """
-        t_ns = next((frame.t_ns for frame in self._file.recording.frames(tick_ns(t_ns), t_ns + NEAR_NS)), t_ns)
+        t_ns = next((frame.t_ns for frame in self._file.recording.frames(t_ns, t_ns + NEAR_NS)), t_ns)
         position_ns = self._file.position_ns
         whole = self.jumps and self._session.oldest_ns <= max(self.start_ns, position_ns - self.past_ns)
         if whole and 0 <= t_ns - position_ns <= self.past_ns:

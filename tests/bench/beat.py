@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gputop.model.frame import Frame
-from gputop.recording.format import Decoder
+from gputop.recording.chunks import Decoder
 from tests.bench.crowd import crowd
 from tests.bench.figures import quantile, table
 from tests.bench.live_cost import GPUTOP

@@ -15,7 +15,7 @@ from pathlib import Path
 from gputop.diagnosis import Engine
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
-from gputop.recording.format import Decoder
+from gputop.recording.chunks import Decoder
 from gputop.session.judged import closely
 from tests.bench import calm
 from tests.workloads import runner, scenario

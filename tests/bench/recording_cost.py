@@ -17,11 +17,10 @@ from pathlib import Path
 
 from gputop.model.board import Board
 from gputop.model.frame import Frame
-from gputop.recording.format import KIND_FRAMES, KIND_INDEX, KIND_REFERENCE, pack
-from gputop.recording.index import Index, pack_index
+from gputop.recording.format import FLAG_KEY, KIND_FRAMES, pack
 from gputop.recording.reader import Recording
 from gputop.recording.ring import Ring
-from gputop.recording.scan import payload_at, scan
+from gputop.recording.scan import Index, pack_index, payload_at, places
 from gputop.recording.writer import Writer
 from gputop.tables.database import Database
 from tests.bench import recording_live
@@ -113,27 +112,22 @@ def seek(recording: Recording, t_ns: int) -> None:
 def stretch(source: Path, path: Path, seconds: int) -> None:
     """Repeat the blocks of ``source`` until they fill ``seconds``, with an index as a writer leaves it."""
     fd = os.open(source, os.O_RDONLY)
-    places = scan(fd, 8, source.stat().st_size)
-    opening = next(place.offset for place in places if place.head.kind == KIND_REFERENCE)
-    blocks = [(place.head, payload_at(fd, place)) for place in places if place.head.kind in (KIND_FRAMES, KIND_REFERENCE)]
-    data = os.pread(fd, opening, 0)
+    found = list(places(fd, 8, source.stat().st_size))
+    blocks = [(place.head, payload_at(fd, place)) for place in found if place.head.kind == KIND_FRAMES]
+    data = os.pread(fd, next(place.offset for place in found if place.head.kind == KIND_FRAMES), 0)
     os.close(fd)
     chunks: list[tuple[int, int]] = []
-    references: list[int] = []
-    previous = second = 0
+    previous = 0
     with open(path, "wb") as file:
         file.write(data)
-        for head, payload in cycle(blocks):
+        for second, (head, payload) in enumerate(cycle(blocks)):
             t_ns = blocks[0][0].t_ns + second * SECOND
-            if head.kind == KIND_REFERENCE:
-                references.append(file.tell())
-            elif head.flags & 1:
+            if head.flags & FLAG_KEY:
                 if len(chunks) >= 32:
-                    index = pack(KIND_INDEX, pack_index(Index(previous, chunks, references, [], t_ns)))
-                    previous, chunks, references = file.tell(), [], []
+                    index = pack_index(Index(previous, chunks, [], t_ns))
+                    previous, chunks = file.tell(), []
                     file.write(index)
                 chunks.append((t_ns, file.tell()))
-            second += head.kind == KIND_FRAMES
             if second > seconds:
                 return
-            file.write(pack(head.kind, payload, head.codec, head.flags, t_ns))
+            file.write(pack(head.kind, payload, flags=head.flags, t_ns=t_ns))

@@ -10,10 +10,9 @@ from pathlib import Path
 from statistics import mean
 
 from gputop.model.frame import SECOND_NS
-from gputop.recording.format import KIND_FRAMES, KIND_PARITY, KIND_REFERENCE
+from gputop.recording.format import KIND_FRAMES
 from gputop.recording.reader import Recording
-from gputop.recording.scan import scan
-from gputop.recording.writer import REFERENCE_EVERY_NS
+from gputop.recording.scan import places
 from tests.bench.figures import spread, table
 from tests.bench.live_cost import GPUTOP, Scene, set_up
 from tests.pty.terminal import Pty
@@ -80,13 +79,11 @@ def screens(command: Sequence[str], env: dict[str, str], folder: str, run_s: flo
 
 
 def hour_mb(path: Path) -> float:
-    """MB that an hour of it takes: its blocks with what mends them, and a reference in every few minutes."""
+    """MB that an hour of it takes."""
     with Recording(str(path)) as recording, path.open("rb") as file:
-        places = scan(file.fileno(), 0, path.stat().st_size)
+        blocks = [place for place in places(file.fileno(), 0, path.stat().st_size) if place.head.kind == KIND_FRAMES]
         span_ns = recording.end_ns - recording.start_ns
-    running = sum(place.end - place.offset for place in places if place.head.kind in (KIND_FRAMES, KIND_PARITY))
-    reference = next(place.end - place.offset for place in reversed(places) if place.head.kind == KIND_REFERENCE)
-    return (running * HOUR_NS / span_ns + 2 * reference * HOUR_NS / REFERENCE_EVERY_NS) / 1e6
+    return sum(place.end - place.offset for place in blocks) * HOUR_NS / span_ns / 1e6
 
 
 def _cpu_pcts(pids: Sequence[int], run_s: float) -> list[float]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gputop.doctor.mask import Mask
 from gputop.model.frame import Frame, Header, Probes, ProcInfo
 from gputop.model.roles import assign
-from gputop.recording.format import Decoder
+from gputop.recording.chunks import Decoder
 from gputop.recording.writer import Writer
 from tests.device.story import HOG
 

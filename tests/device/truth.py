@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 
 from gputop.model.frame import Frame
-from gputop.recording.format import Decoder
+from gputop.recording.chunks import Decoder
 from tests.bench.figures import quantile, table
 from tests.workloads.gpu import Gpu
 

@@ -1,7 +1,7 @@
 """Streams that an enemy made, or that broke on the way, through all that users call.
 
 An input is made from a number alone: a valid stream is taken apart into blocks (`split`, `plain`), changed at some level, put together
-again with its checks recomputed (`joined`, `packed`), and read through one of `DRIVERS`. What of it depends on the codec stands in `plain`,
+again with its checks recomputed (`joined`, `packed`), and read through one of `DRIVERS`. What depends on the format stands in `plain`,
 `packed` and `SEEDS`. `python -m tests.recording.fuzz NUMBER…` makes and reads single inputs, for whoever looks for what one of them did.
 """
 
@@ -31,30 +31,24 @@ import zstandard
 
 from gputop import cli
 from gputop.model.frame import Frame, Header
-from gputop.recording.columns.encode import encode
-from gputop.recording.columns.layout import tick_ns
+from gputop.recording.chunks import Decoder, pack_alone
 from gputop.recording.format import (
-    CODEC_COLUMNS,
-    CODEC_PLAIN,
-    CODEC_RUN,
-    CODEC_ZSTD,
     FLAG_KEY,
+    FLAG_PLAIN,
     HEAD,
     KIND_FRAMES,
     KIND_HEADER,
-    KIND_REFERENCE,
     MAGIC,
     MAX_BLOCK_BYTES,
     SYNC,
-    Decoder,
+    TICKS,
     pack_end,
     pack_frames,
     pack_header,
     unpack_head,
 )
-from gputop.recording.index import Index
 from gputop.recording.reader import Recording
-from gputop.recording.writer import index_block
+from gputop.recording.scan import Index, pack_index
 from gputop.session import snapshot
 from gputop.session.file import FileStream
 from gputop.session.session import Session
@@ -71,14 +65,14 @@ MOST_GROWTH = 300 << 20  # bytes of memory that reading a small input may take b
 MOST_S = 10  # seconds of CPU that one input may take
 MOST_WAIT_S = 60  # seconds that it may last on a busy machine
 BATCH = 250  # inputs of a child: a fork takes as long as some of them
-_RUN = struct.Struct("<II")
+_ABOVE = struct.Struct("<II")  # check of the piece before, inflated size
 
 
 class Block(NamedTuple):
     """A block taken apart; ``size`` and ``check`` are None where they are to be right."""
 
     kind: int
-    codec: int
+    tier: int
     flags: int
     t_ns: int
     payload: bytes
@@ -93,7 +87,7 @@ def split(stream: bytes) -> list[Block]:
         head = unpack_head(stream, at)
         assert head is not None
         end = at + HEAD.size + head.size
-        blocks.append(Block(head.kind, head.codec, head.flags, head.t_ns, stream[at + HEAD.size : end]))
+        blocks.append(Block(head.kind, head.tier, head.flags, head.t_ns, stream[at + HEAD.size : end]))
         at = end
     return blocks
 
@@ -104,7 +98,7 @@ def joined(blocks: Sequence[Block]) -> bytes:
     for block in blocks:
         size = len(block.payload) if block.size is None else block.size
         check = zlib.crc32(block.payload) if block.check is None else block.check
-        fields = block.kind & 0xFF, block.codec & 0xFF, block.flags & 0xFFFF, size & 0xFFFFFFFF, block.t_ns & (1 << 64) - 1, check
+        fields = block.kind & 0xFF, block.tier & 0xFF, block.flags & 0xFFFF, size & 0xFFFFFFFF, block.t_ns & (1 << 64) - 1, check
         head = HEAD.pack(SYNC, *fields, 0)[:-4]
         parts += head, zlib.crc32(head).to_bytes(4, "little"), block.payload
     return b"".join(parts)
@@ -112,22 +106,19 @@ def joined(blocks: Sequence[Block]) -> bytes:
 
 def plain(block: Block) -> bytes | None:
     """The msgpack that a block holds, None where it holds none or builds upon another block."""
-    inflate = zstandard.ZstdDecompressor().decompress
+    if block.kind != KIND_FRAMES or block.flags & FLAG_PLAIN:
+        return block.payload
+    above, size = _ABOVE.unpack_from(block.payload) if len(block.payload) > _ABOVE.size else (1, 0)
     with suppress(zstandard.ZstdError):
-        if block.codec == CODEC_RUN:
-            return inflate(block.payload[_RUN.size :], max_output_size=MAX_BLOCK_BYTES) if block.payload[:4] == bytes(4) else None
-        if block.codec == CODEC_COLUMNS:
-            return inflate(block.payload[4:]) if block.payload[:4] == bytes(4) else None
-        return inflate(block.payload) if block.codec == CODEC_ZSTD else block.payload
+        return None if above else zstandard.ZstdDecompressor().decompressobj().decompress(block.payload[_ABOVE.size :])[:size]
     return None
 
 
 def packed(block: Block, data: bytes) -> Block:
     """The block with another msgpack in it."""
-    compressed = data if block.codec == CODEC_PLAIN else zstandard.ZstdCompressor(level=1).compress(data)
-    if block.codec == CODEC_RUN:
-        compressed = _RUN.pack(0, len(data)) + compressed
-    return block._replace(payload=bytes(4) + compressed if block.codec == CODEC_COLUMNS else compressed)
+    if block.kind != KIND_FRAMES or block.flags & FLAG_PLAIN:
+        return block._replace(payload=data)
+    return block._replace(payload=_ABOVE.pack(0, len(data)) + zstandard.ZstdCompressor(level=1).compress(data))
 
 
 def _session(count: int = 8, interval_ns: int = 200 * made.MS) -> list[Frame]:
@@ -148,26 +139,14 @@ def _kept() -> bytes:
 def _saved() -> bytes:
     frames, out = _session(), pack_header(made.HEADER)
     at, chunks = len(out), [(frames[0].t_ns, len(out)), (frames[5].t_ns, 0)]
-    first = pack_frames(frames[:5], level=1)
+    first, second = (pack_alone(msgspec.msgpack.encode(part), FLAG_KEY, part[0].t_ns) for part in (frames[:5], frames[5:]))
     chunks[1] = frames[5].t_ns, at + len(first)
-    return out + first + pack_frames(frames[5:], level=1) + index_block(Index(0, chunks, [], [], frames[-1].t_ns))
-
-
-def _columns(interval_ns: int = 200 * made.MS) -> bytes:
-    """Blocks that build upon nothing, in both codecs of columns."""
-    blocks, frames = split(pack_header(made.HEADER)), _session(interval_ns=interval_ns)
-    for i in range(0, len(frames), 4):
-        codec = (CODEC_COLUMNS, CODEC_RUN)[i // 4 % 2]
-        block = Block(KIND_FRAMES, codec, FLAG_KEY * frames[i].key, tick_ns(frames[i].t_ns), b"")
-        blocks.append(packed(block, encode(frames[i : i + 4])))
-    return joined(blocks) + pack_end(frames[-1].t_ns)
+    return out + first + second + pack_index(Index(0, chunks, [], frames[-1].t_ns))
 
 
 SEEDS: tuple[Callable[[], bytes], ...] = (
-    lambda: _recorded(_session()), _kept, _saved, _columns,
-    lambda: _columns(50 * made.SECOND), lambda: _recorded(_session(8, 50 * made.SECOND)),
+    lambda: _recorded(_session()), _kept, _saved, lambda: _recorded(_session(8, 50 * made.SECOND)),
 )  # fmt: skip
-"""The last two are of minutes: these are read another way."""
 
 
 @cache
@@ -286,10 +265,10 @@ def _syncs(rng: random.Random, data: bytes) -> bytes:
 
 
 def _block_changed(rng: random.Random, block: Block) -> Block:
-    field = rng.choice(("kind", "codec", "flags", "t_ns", "size", "check"))
+    field = rng.choice(("kind", "tier", "flags", "t_ns", "size", "check"))
     if field == "t_ns":
         return block._replace(t_ns=rng.choice((*_INTS, block.t_ns + rng.choice((-1, 1)) * rng.choice((1, made.SECOND, 1 << 40)))))
-    most = {"kind": 10, "codec": 5, "flags": 8, "size": len(block.payload) + 40, "check": 1 << 32}[field]
+    most = {"kind": 10, "tier": 3, "flags": 8, "size": len(block.payload) + 40, "check": 1 << 32}[field]
     return block._replace(**{field: rng.randrange(most)})
 
 
@@ -340,12 +319,10 @@ _FIELDS = ("procs", "infos", "gpus", "gone", "sources", "marks", "stacks", "samp
 @cache
 def bombs() -> list[Block]:
     """Blocks that are small, and large once read."""
-    rows = [[count, ["t_ns"], _constant(count, table)] for count in (1000, 100_000, 390_000, 1 << 31) for table in (False, True)]
+    rows = [_constant(count, table) for count in (1000, 100_000, 390_000, 1 << 31) for table in (False, True)]
     tables = [msgspec.msgpack.encode(one) for one in rows]
-    kinds = (KIND_FRAMES, CODEC_COLUMNS), (KIND_FRAMES, CODEC_RUN), (KIND_REFERENCE, CODEC_ZSTD)
-    empty = Block(KIND_FRAMES, CODEC_ZSTD, FLAG_KEY, made.START_NS, b"")
-    columns = [packed(empty._replace(kind=kind, codec=codec), data) for data in tables for kind, codec in kinds]
-    return columns + [empty._replace(payload=data) for data in _arrays()]
+    empty = Block(KIND_FRAMES, TICKS, FLAG_KEY, made.START_NS, b"")
+    return [packed(empty, data) for data in tables] + [empty._replace(payload=data) for data in _arrays()]
 
 
 def _arrays() -> Iterator[bytes]:
@@ -356,17 +333,18 @@ def _arrays() -> Iterator[bytes]:
             pieces, times = piece * 1000, size // len(piece) // 1000
             for before in (b"", *(frame + msgspec.msgpack.encode(field) for field in _FIELDS[: 3 if size > 4 << 20 else None])):
                 head = before + b"\xdd" + (1000 * times).to_bytes(4, "big")
-                stream = zstandard.ZstdCompressor(level=1).compressobj(size=len(head) + len(pieces) * times)
-                yield b"".join([stream.compress(head), *(stream.compress(pieces) for _ in range(times)), stream.flush()])
+                stream = zstandard.ZstdCompressor(level=1).compressobj()
+                parts = [stream.compress(head), *(stream.compress(pieces) for _ in range(times)), stream.flush()]
+                yield _ABOVE.pack(0, len(head) + len(pieces) * times) + b"".join(parts)
 
 
 def _constant(count: int, table: bool) -> dict[str, Any]:
     """Columns of so many frames, of which each row takes no byte, with or without processes below."""
-    columns: dict[str, Any] = {"t_ns": [7, None, 1, b"\1\1", b"\0"], "seq": [0, 5]}
+    columns: dict[str, Any] = {"": [count], "t_ns": [0, made.START_NS], "seq": [2, None, b"\0"]}
     if table:
-        below = {"pid": [7, None, 1, b"\0", b"\0"], "start_ticks": [0, 1], "t_ns": [0, 1], "state": [0, "S"]}
-        below |= {name: [12, None, 1, b"\0"] for name in ("utime_ns", "stime_ns", "rss_bytes", "num_threads")}
-        columns["procs"] = [6, [0, 1], [count, ["pid"], below]]
+        below = {"": [count, b"\0"], "start_ticks": [0, 1], "t_ns": [0, 1], "state": [0, "S"]}
+        below |= {name: [2, None, b"\0"] for name in ("utime_ns", "stime_ns", "rss_bytes", "num_threads")}
+        columns["procs"] = [4, b"\1" + b"\1" * min(count, 400_000), below]
     return columns
 
 
@@ -408,8 +386,6 @@ def _read(path: str) -> None:
         for t_ns in (recording.start_ns, recording.end_ns, 1 << 62):
             recording.board_at(t_ns)
         assert isinstance(recording.problem, str)
-        for second in recording.seconds():
-            assert isinstance(second.seqs, list)
         _ = recording.marks, recording.growing, recording.refresh()
 
 

@@ -14,7 +14,8 @@ from gputop.model import clocks
 from gputop.model.board import Board
 from gputop.model.clocks import Clocks
 from gputop.model.frame import Frame, Header
-from gputop.recording.format import Decoder, pack_end
+from gputop.recording.chunks import Decoder
+from gputop.recording.format import pack_end
 from gputop.recording.parts import open_recording
 from gputop.recording.pipe import PipeSink
 from gputop.recording.reader import Recording

@@ -1,4 +1,4 @@
-"""Whatever happens to a recording: at most a second is lost, the rest is read, the loss is said, nothing else is raised."""
+"""Whatever happens to a recording: at most the rest of a chunk is lost, the rest is read, the loss is said, nothing else is raised."""
 
 from __future__ import annotations
 
@@ -16,30 +16,28 @@ import msgspec
 import pytest
 
 from gputop.model.frame import Frame
+from gputop.recording.chunks import Decoder
 from gputop.recording.format import (
-    CODEC_COLUMNS,
-    CODEC_ZSTD,
+    FLAG_KEY,
+    FLAG_PLAIN,
     HEAD,
     KIND_FRAMES,
     KIND_HEADER,
     KIND_INDEX,
-    KIND_REFERENCE,
-    Decoder,
     FormatError,
     pack,
     pack_end,
     pack_frames,
     pack_header,
 )
-from gputop.recording.index import Index, pack_index, unpack_index
 from gputop.recording.reader import Recording
-from gputop.recording.scan import Place, scan
+from gputop.recording.scan import Index, Place, pack_index, places
 from gputop.recording.writer import Writer
 from gputop.system.errors import UserError
 from tests.recording.made import HEADER, SECOND, START_NS, Session, record
 from tests.recording.test_columns import coarse
 
-TICKS_A_SECOND = 10
+TICKS_A_SECOND, TICKS_A_CHUNK = 10, 30
 FLIPS = int(os.environ.get("GPUTOP_FLIPS", "400"))
 """All 10,000 take a minute or two: GPUTOP_FLIPS=10000."""
 
@@ -58,7 +56,7 @@ def read_all(path: Path) -> tuple[list[Frame], str]:
         return frames, recording.problem
 
 
-def test_a_bit_flipped_anywhere_costs_a_second_at_most_and_is_said(tmp_path: Path) -> None:
+def test_a_bit_flipped_anywhere_costs_the_rest_of_a_chunk_at_most_and_is_said(tmp_path: Path) -> None:
     path, rng = tmp_path / "a.gputop", random.Random(11)
     frames = small(path, 65)
     whole = {frame.seq: frame for frame in frames}
@@ -72,7 +70,7 @@ def test_a_bit_flipped_anywhere_costs_a_second_at_most_and_is_said(tmp_path: Pat
             os.pwrite(file.fileno(), good[place : place + 1], place)
             assert all(whole[frame.seq] == frame for frame in found), place
             lost = len(frames) - len(found)
-            assert lost <= TICKS_A_SECOND, (place, lost)
+            assert lost <= TICKS_A_CHUNK, (place, lost)
             unsaid += bool(lost and not problem)
     assert not unsaid
     assert read_all(path) == (frames, "")
@@ -92,47 +90,34 @@ def test_cut_anywhere_it_gives_what_is_whole(tmp_path: Path) -> None:
     frames = small(path, 60)
     good = path.read_bytes()
     fd = os.open(path, os.O_RDWR)
-    places = scan(fd, 8, len(good))
-    edges = [edge + d for place in places for edge in (place.offset, place.offset + HEAD.size, place.end) for d in (-1, 0, 1)]
-    opening = next(place.end for place in places)
+    blocks = list(places(fd, 8, len(good)))
+    edges = [edge + d for place in blocks for edge in (place.offset, place.offset + HEAD.size, place.end) for d in (-1, 0, 1)]
+    opening = blocks[0].end
     rng = random.Random(3)
     for length in sorted({*edges, *rng.sample(range(len(good)), 80)} & set(range(opening, len(good) + 1)), reverse=True):
         os.ftruncate(fd, length)
         found, problem = read_all(path)
-        whole = sum(1 for place in places if place.end <= length and place.head.kind == KIND_FRAMES)
+        whole = sum(1 for place in blocks if place.end <= length and place.head.kind == KIND_FRAMES)
         assert found == frames[: whole * TICKS_A_SECOND]
         assert ("cut short" in problem) == (length < len(good)), length
     os.close(fd)
 
 
-def test_a_copy_of_a_reference_is_spare(tmp_path: Path) -> None:
+def test_a_damaged_piece_costs_the_rest_of_its_chunk_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.gputop"
-    frames = small(path, 60)
+    frames = small(path, 90)
     good = path.read_bytes()
-    copies = [place for place in places_of(path) if place.head.kind == KIND_REFERENCE]
-    assert len(copies) == 2
-    assert any(copies[0].end < place.offset < copies[1].offset for place in places_of(path) if place.head.kind == KIND_FRAMES)
-    for place in copies:
-        for at in (place.offset, place.end - 1):
-            path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
-            assert read_all(path) == (frames, "")
+    pieces = [place for place in places_of(path) if place.head.kind == KIND_FRAMES]
+    for i, place in enumerate(pieces):
+        path.write_bytes(good[: place.offset + HEAD.size + 9] + bytes(3) + good[place.offset + HEAD.size + 12 :])
+        begins, ends = i * TICKS_A_SECOND, (i // 3 + 1) * TICKS_A_CHUNK
+        found, problem = read_all(path)
+        assert found == frames[:begins] + frames[ends:]
+        assert f"missing frames: {ends - begins}, " in problem or not 0 < begins < ends < len(frames)
+        assert f"{sum(one.end - one.offset for one in pieces[i : ends // TICKS_A_SECOND])} bytes are damaged" in problem
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_the_first_block_of_all_is_brought_back(tmp_path: Path, killed: bool) -> None:
-    path = tmp_path / "a.gputop"
-    frames = small(path, 60)
-    first = next(place for place in places_of(path) if place.head.kind == KIND_FRAMES)
-    good = path.read_bytes()[: places_of(path)[-1].offset if killed else None]
-    path.write_bytes(good[: first.offset - 50] + bytes(100) + good[first.offset + 50 :])
-    with Recording(str(path)) as recording:
-        assert recording.start_ns == frames[0].t_ns
-        assert list(recording.frames(recording.start_ns)) == frames
-        assert "left out" not in recording.problem
-
-
-def test_a_lost_disk_block_costs_the_runs_that_it_hits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gputop.recording.writer.RUN_NS", 6 * SECOND)
+def test_a_lost_disk_block_costs_the_chunks_that_it_hits(tmp_path: Path) -> None:
     path = tmp_path / "a.gputop"
     frames = [coarse(frame) for frame in Session(1, 20, threads=2, probes=False).frames(300, key_every=30)]
     record(path, frames)
@@ -140,13 +125,13 @@ def test_a_lost_disk_block_costs_the_runs_that_it_hits(tmp_path: Path, monkeypat
     for at in range(0, len(good), 4096):
         path.write_bytes(good[:at] + bytes(4096) + good[at + 4096 :])
         found, problem = read_all(path)
-        assert len(frames) - len(found) <= 2 * 6 * TICKS_A_SECOND, at
+        assert len(frames) - len(found) <= 3 * TICKS_A_CHUNK, at
         assert problem or len(found) == len(frames)
 
 
 def places_of(path: Path) -> list[Place]:
     with open(path, "rb") as file:
-        return scan(file.fileno(), 8, path.stat().st_size)
+        return list(places(file.fileno(), 8, path.stat().st_size))
 
 
 def absurd(value: Any) -> Any:
@@ -172,7 +157,7 @@ def test_absurd_numbers_with_right_checks_cost_nothing(tmp_path: Path, kind: int
 
 
 LIES: list[dict[str, Any]] = [
-    {"chunks": []}, {"chunks": [(1, 500)]}, {"chunks": [(1 << 60, 500)]}, {"previous": 300}, {"end_ns": 1 << 60}, {"references": [1 << 40]},
+    {"chunks": []}, {"chunks": [(1, 500)]}, {"chunks": [(1 << 60, 500)]}, {"previous": 300}, {"end_ns": 1 << 60},
 ]  # fmt: skip
 
 
@@ -181,8 +166,9 @@ def test_an_index_that_lies_is_left_aside(tmp_path: Path, lie: dict[str, Any]) -
     path = tmp_path / "a.gputop"
     frames = small(path, 60)
     good, place = path.read_bytes(), places_of(path)[-1]
-    index = unpack_index(good[place.offset + HEAD.size :])
-    path.write_bytes(good[: place.offset] + pack(KIND_INDEX, pack_index(msgspec.structs.replace(index, **lie)), t_ns=index.end_ns))
+    index = msgspec.msgpack.decode(good[place.offset + HEAD.size :], type=Index)
+    lying = pack(KIND_INDEX, msgspec.msgpack.encode(msgspec.structs.replace(index, **lie)), t_ns=index.end_ns)
+    path.write_bytes(good[: place.offset] + lying)
     assert read_all(path) == (frames, "")
 
 
@@ -195,24 +181,28 @@ def test_cut_within_the_header_it_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("index", [False, True])
 def test_parts_that_lie_are_left_out_within_bounds(tmp_path: Path, index: bool) -> None:
-    """Counts of 2^60, bombs, indices that point anywhere, references that are none: sound checks, senseless content."""
+    """Counts of 2^60, bombs, indices that point anywhere: sound checks, senseless content."""
+    import struct
+
     import zstandard
 
-    bomb = zstandard.ZstdCompressor().compress(bytes(200 << 20))
-    rows = zstandard.ZstdCompressor().compress(msgspec.msgpack.encode([1 << 60, [], {"seq": [0, 1], "t_ns": [0, 1]}]))
-    many = zstandard.ZstdCompressor().compress(msgspec.msgpack.encode([399_999, [], {"procs": [6, [0, 1 << 50], [1 << 60, [], {}]]}]))
+    def piece(data: bytes, above: int = 0, size: int | None = None) -> bytes:
+        return struct.pack("<II", above, len(data) if size is None else size) + zstandard.ZstdCompressor().compress(data)
+
+    rows = msgspec.msgpack.encode({"": [1 << 60], "seq": [0, 1], "t_ns": [0, 1]})
+    many = msgspec.msgpack.encode({"": [399_999], "seq": [0, 1], "t_ns": [0, 1], "procs": [4, b"\1" * 400_000, {"": [1 << 60]}]})
     late = START_NS + 3600 * SECOND
-    parts = [
-        (KIND_FRAMES, bomb, CODEC_ZSTD), (KIND_FRAMES, bytes(4) + rows, CODEC_COLUMNS), (KIND_FRAMES, bytes(4) + many, CODEC_COLUMNS),
-        (KIND_FRAMES, b"\xdd\xff\xff\xff\xff", 0), (KIND_FRAMES, b"\x01\x02\x03\x04" + rows, CODEC_COLUMNS), (KIND_FRAMES, b"", 9),
-        (KIND_REFERENCE, bomb, CODEC_ZSTD), (KIND_REFERENCE, rows, CODEC_ZSTD), (KIND_FRAMES, b"\xc1", 0),
+    payloads = [
+        piece(bytes(200 << 20)), piece(bytes(9 << 20)), piece(rows), piece(many), piece(rows, above=7), piece(rows, size=1 << 31),
+        piece(b""), b"", b"\1\2", piece(b"\xdd\xff\xff\xff\xff"), piece(b"\xc1"),
     ]  # fmt: skip
-    lies = [pack(kind, payload, codec, t_ns=late) for kind, payload, codec in parts]
+    lies = [pack(KIND_FRAMES, payload, flags=FLAG_KEY, t_ns=late) for payload in payloads]
+    lies += [pack(KIND_FRAMES, payload, flags=FLAG_PLAIN, t_ns=late) for payload in (b"\xdd\xff\xff\xff\xff", b"\xc1", b"")]
     lies.append(HEAD.pack(b"\x9dGP\n", KIND_FRAMES, 0, 0, 1 << 31, 0, 0, 0))
     if index:
         senseless = [(1, 1 << 60), (0, 3), (1 << 60, 8), (5, 1 << 62)]
-        lies.append(pack(KIND_INDEX, pack_index(Index(0, senseless, [1 << 60, 0, 5], [], 1 << 60))))
-        lies.append(pack(KIND_INDEX, pack_index(Index(1 << 60, [], [], [], 0))))
+        lies.append(pack_index(Index(0, senseless, [], 1 << 60)))
+        lies.append(pack_index(Index(1 << 60, [], [], 0)))
     path = tmp_path / "a.gputop"
     frames = small(path, 50)
     path.write_bytes(path.read_bytes() + b"".join(lies))
@@ -301,7 +291,7 @@ def test_a_full_disk_ends_it_in_a_line_and_costs_a_second(tmp_path: Path) -> Non
         assert found == frames[: len(found)]
         assert len(found) >= added - TICKS_A_SECOND
         assert added > 50
-        assert "cut short" in problem
+        assert not problem or "cut short" in problem  # the index may have found room
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 

@@ -7,9 +7,9 @@ import random
 import msgspec
 import pytest
 
-from gputop.model.board import Board
-from gputop.model.frame import Frame, Header, Host, Mark, Probes, ProcInfo, ProcSample, SourceState, ThreadSample
-from gputop.recording.format import FLAG_KEY, HEAD, KIND_FRAMES, MAGIC, Decoder, FormatError, pack, pack_frames, pack_header
+from gputop.model.frame import Frame, Header, ProcSample
+from gputop.recording.chunks import Decoder
+from gputop.recording.format import FLAG_KEY, FLAG_PLAIN, HEAD, KIND_FRAMES, MAGIC, FormatError, pack, pack_frames, pack_header
 
 HEADER = Header(host="node7", t_ns=5, unix_ns=1_700_000_000_000_000_000)
 FRAMES = [Frame(i, 5 + i * 100, key=i == 0, procs=[ProcSample(i + 1, 7, 5, "R", i, 0, 4096, 1)]) for i in range(20)]
@@ -66,11 +66,16 @@ def test_unknown_kinds_are_skipped() -> None:
     assert decoder.problem == ""
 
 
+def test_an_older_major_version_is_refused() -> None:
+    with pytest.raises(FormatError, match=r"made by an older gputop .format 1, this one reads format 2.: open it with that gputop"):
+        decode(pack_header(Header(major=1)))
+
+
 def test_a_newer_major_version_is_refused() -> None:
     with pytest.raises(FormatError, match="newer gputop"):
-        decode(pack_header(Header(major=2)))
+        decode(pack_header(Header(major=3)))
     with pytest.raises(FormatError, match="newer gputop"):
-        decode(b"Welcome to node7\n" + b"GPUTOP2\nanother layout" * 9)
+        decode(b"Welcome to node7\n" + b"GPUTOP3\nanother layout" * 9)
 
 
 @pytest.mark.parametrize("data", [b"", b"short", b"bash: gputop: command not found\n" * 3, bytes(100_000)])
@@ -91,31 +96,11 @@ def test_a_head_that_claims_too_much_is_no_head() -> None:
     assert str(len(head)) in decoder.problem
 
 
-def test_what_a_key_frame_says_again_is_the_object_that_stood() -> None:
-    info, other = ProcInfo(1, 7, comm="python", cmdline=["a"]), ProcInfo(2, 7, comm="sh")
-    sample = ProcSample(1, 7, 5, "R", 0, 0, 4096, 1, threads=[ThreadSample(1, 2, 3, 4)])
-    first = Frame(0, 5, key=True, procs=[sample], infos=[info, other], host=Host(5), marks=[Mark(5, "epoch")])
-    again = Frame(1, 9, late_ns=3, missed=2, key=True, procs=[sample, ProcSample(2, 7, 9, "S", 0, 0, 1, 1)],
-                  infos=[info, ProcInfo(2, 8, comm="sh")], gone=[9], probes=Probes(9), sources=[SourceState("nvml", "ok")])  # fmt: skip
-    board = Board()
-    decoder = Decoder(lambda: (board.infos, board.procs))
-    for frame in (first, again):
-        before = dict(board.infos), dict(board.procs)
-        [*_, found] = decoder.feed((pack_header(HEADER) if frame is first else b"") + pack_frames([frame]))
-        assert type(found) is Frame
-        assert found == frame
-        board.fold(found)
-    assert found.infos[0] is before[0][1] is board.infos[1]
-    assert found.procs[0] is before[1][1] is board.procs[1]
-    assert board.infos[2].start_ticks == 8
-
-
-def test_broken_processes_of_a_key_frame_cost_that_frame() -> None:
-    stood = {1: ProcInfo(1, 7)}
-    decoder = Decoder(lambda: (stood, {}))
+def test_broken_processes_of_a_frame_cost_that_frame() -> None:
+    decoder = Decoder()
     decoder.feed(pack_header(HEADER))
     for lie in ({"infos": [5]}, {"infos": 5}, {"procs": [[1]]}, {"procs": [[1, "x"]]}):
         payload = msgspec.msgpack.encode([{"seq": 1, "t_ns": 5, "key": True, **lie}])
-        assert decoder.feed(pack(KIND_FRAMES, payload, flags=FLAG_KEY)) == []
+        assert decoder.feed(pack(KIND_FRAMES, payload, flags=FLAG_KEY | FLAG_PLAIN)) == []
     assert decoder.lost_bytes
     assert decoder.feed(pack_frames([FRAMES[0]])) == [FRAMES[0]]

@@ -14,7 +14,8 @@ import zstandard
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, ProcSample
 from gputop.recording import writer
-from gputop.recording.format import KIND_HEADER, Decoder, FormatError, pack, pack_frames, pack_header
+from gputop.recording.chunks import Decoder, pack_alone
+from gputop.recording.format import KIND_HEADER, FormatError, flags_of, pack, pack_frames, pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.ring import Ring
 from gputop.recording.writer import Rotation, Writer, write_all
@@ -103,10 +104,13 @@ def test_a_growing_recording_is_read_as_it_grows(tmp_path: Path) -> None:
         assert recording.problem == ""
 
 
-@pytest.mark.parametrize("level", [None, 3])
-def test_streams_of_the_collector_and_the_ring_are_recordings_too(tmp_path: Path, level: int | None) -> None:
+@pytest.mark.parametrize("alone", [False, True])
+def test_streams_of_the_collector_and_the_ring_are_recordings_too(tmp_path: Path, alone: bool) -> None:
     path, frames = tmp_path / "stream.gputop", list(Session(1, 3).frames(130))
-    path.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame], level) for frame in frames))
+    pieces = (
+        pack_alone(msgspec.msgpack.encode([frame]), flags_of([frame]), frame.t_ns) if alone else pack_frames([frame]) for frame in frames
+    )
+    path.write_bytes(pack_header(HEADER) + b"".join(pieces))
     with Recording(str(path)) as recording:
         assert list(recording.frames()) == frames
         assert recording.board_at(frames[77].t_ns).procs.keys() == {proc.pid for proc in frames[0].procs}
@@ -137,7 +141,7 @@ def test_what_is_no_recording_is_said_in_a_line(tmp_path: Path, kind: str) -> No
         path.write_bytes(b"")
         path.chmod(0)
     elif kind != "missing":
-        path.write_bytes({"text": b"#!/bin/sh\nexit 0\n" * 9, "empty": b"", "newer": pack_header(Header(major=2)), "nul": b""}[kind])
+        path.write_bytes({"text": b"#!/bin/sh\nexit 0\n" * 9, "empty": b"", "newer": pack_header(Header(major=3)), "nul": b""}[kind])
     with pytest.raises(FormatError, match=expect) as caught:
         Recording("a\0b" if kind == "nul" else str(path))
     assert isinstance(caught.value, UserError)
@@ -148,7 +152,7 @@ def test_what_is_no_recording_is_said_in_a_line(tmp_path: Path, kind: str) -> No
 @pytest.mark.parametrize(
     ("data", "expect"),
     [
-        (b"GPUTOP2\nanother layout" * 99, "newer gputop"),
+        (b"GPUTOP3\nanother layout" * 99, "newer gputop"),
         (b"GPUTOP12\n" + pack(KIND_HEADER, msgspec.msgpack.encode({"major": 12, "unix_ns": ["other", "types"]})), "newer gputop"),
         (gzip.compress(pack_header(HEADER)), "compressed"),
         (lzma.compress(pack_header(HEADER)), "compressed"),
@@ -166,7 +170,7 @@ def test_what_cannot_be_read_says_why(tmp_path: Path, data: bytes, expect: str) 
 def test_a_digit_of_the_magic_that_was_damaged_is_no_newer_version(tmp_path: Path) -> None:
     path = tmp_path / "x.gputop"
     record(path, Session(1, 4, threads=3).frames(5))
-    path.write_bytes(b"GPUTOP2\n" + path.read_bytes()[8:])
+    path.write_bytes(b"GPUTOP1\n" + path.read_bytes()[8:])
     with Recording(str(path)) as recording:
         assert len(list(recording.frames())) == 5
 

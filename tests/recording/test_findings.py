@@ -68,7 +68,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise UserError("judged anew")
 
-    monkeypatch.setattr("gputop.session.judged.hindsight", refuse)
+    monkeypatch.setattr("gputop.session.judged.closely", refuse)
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gputop.model.frame import Frame
-from gputop.recording.format import FLAG_FOLLOWS, HEAD, KIND_FRAMES, KIND_PARITY, pack_frames, pack_header
+from gputop.recording.format import FLAG_KEY, HEAD, KIND_FRAMES, pack_frames, pack_header
 from gputop.recording.reader import Recording
-from gputop.recording.scan import Place, scan
+from gputop.recording.scan import Place, places
 from gputop.recording.writer import Writer
 from gputop.tables.database import Database
 from tests.recording.made import HEADER, MS, SECOND, START_NS, Session
@@ -47,32 +47,28 @@ def test_beats_that_were_skipped(tmp_path: Path, told: list[tuple[int, int]], ex
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[Place]]:
-    """20 s in two runs, and the blocks of frames."""
-    monkeypatch.setattr("gputop.recording.writer.RUN_NS", 9 * SECOND)
+def chunks(tmp_path: Path) -> tuple[Path, list[Place]]:
+    """20 s in two chunks, and the blocks of frames."""
     path = tmp_path / "a.gputop"
     writer = Writer(str(path), HEADER)
-    for frame in Session(1, 2, threads=1, probes=False).frames(200, key_every=50):
+    for frame in Session(1, 2, threads=1, probes=False).frames(200, key_every=100):
         writer.add(coarse(frame))
     writer.close()
     with path.open("rb") as file:
-        places = scan(file.fileno(), 8, path.stat().st_size)
-    return path, [place for place in places if place.head.kind == KIND_FRAMES]
+        found = list(places(file.fileno(), 8, path.stat().st_size))
+    return path, [place for place in found if place.head.kind == KIND_FRAMES]
 
 
-def lose(path: Path, *places: Place) -> None:
-    """Beyond mending: what could mend them is damaged too."""
+def lose(path: Path, *lost: Place) -> None:
     data = bytearray(path.read_bytes())
-    with path.open("rb") as file:
-        parities = [place for place in scan(file.fileno(), 8, len(data)) if place.head.kind == KIND_PARITY]
-    for place in (*places, *parities):
+    for place in lost:
         data[place.offset + HEAD.size] ^= 1
     path.write_bytes(data)
 
 
-def test_what_is_damaged_is_a_gap_up_to_what_can_be_read_again_or_the_end(runs: tuple[Path, list[Place]]) -> None:
-    path, blocks = runs
-    second = next(i for i, place in enumerate(blocks) if i and not place.head.flags & FLAG_FOLLOWS)
+def test_what_is_damaged_is_a_gap_up_to_what_can_be_read_again_or_the_end(chunks: tuple[Path, list[Place]]) -> None:
+    path, blocks = chunks
+    second = next(i for i, place in enumerate(blocks) if i and place.head.flags & FLAG_KEY)
     lose(path, blocks[0], blocks[2], blocks[second + 5], blocks[second + 7])
     begin, lost, end = ((blocks[i].head.t_ns - blocks[0].head.t_ns) / SECOND for i in (second, second + 5, -1))
     first, last = gaps(path)
@@ -80,4 +76,5 @@ def test_what_is_damaged_is_a_gap_up_to_what_can_be_read_again_or_the_end(runs: 
     assert last[:2] == (pytest.approx(lost - 0.1, abs=0.002), pytest.approx(end - lost + 1, abs=0.2))
     assert last[2:] == (None, "not in the file")
     assert gaps(path, begin + 1, lost - 0.5) == []
-    assert gaps(path, lost + 1, lost + 2) == [(pytest.approx(lost + 1, abs=0.002), pytest.approx(1.0), None, "not in the file")]
+    since, lasts = pytest.approx(lost - 0.1, abs=0.002), pytest.approx(2.1, abs=0.002)
+    assert gaps(path, lost + 1, lost + 2) == [(since, lasts, None, "not in the file")]

@@ -1,6 +1,6 @@
 """Files kept from every version open for ever, and files of versions to come as far as we understand them.
 
-``data/`` is only ever added to: `python -m tests.recording.test_growth data/v1.1.gputop` writes the file of a new version.
+``data/`` is only ever added to: `python -m tests.recording.test_growth data/v2.1.gputop` writes the file of a new version.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputop.model.frame import FORMAT_MINOR, Frame
-from gputop.recording.format import KIND_FRAMES, KIND_HEADER, MAGIC, Decoder, pack, pack_frames, pack_header
+from gputop.model.frame import FORMAT_MAJOR, FORMAT_MINOR, Frame
+from gputop.recording.chunks import Decoder
+from gputop.recording.format import FLAG_KEY, FLAG_PLAIN, KIND_FRAMES, KIND_HEADER, MAGIC, FormatError, pack, pack_frames, pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.tables.load import Loader
@@ -58,7 +59,12 @@ def test_files_of_every_version_say_what_they_said(path: Path) -> None:
 
 
 def test_this_version_has_a_file() -> None:
-    assert DATA / f"v1.{FORMAT_MINOR}.gputop" in KEPT
+    assert DATA / f"v{FORMAT_MAJOR}.{FORMAT_MINOR}.gputop" in KEPT
+
+
+def test_a_file_of_an_older_format_is_refused_in_a_line() -> None:
+    with pytest.raises(FormatError, match=r"made by an older gputop .format 1, this one reads format 2.: open it with that gputop"):
+        Recording(str(DATA / "old.v1.2"))
 
 
 def as_maps(frames: list[Frame]) -> list[dict[str, Any]]:
@@ -67,7 +73,7 @@ def as_maps(frames: list[Frame]) -> list[dict[str, Any]]:
 
 def test_a_newer_minor_version_is_read_as_far_as_it_is_understood(tmp_path: Path) -> None:
     frames = list(Session(1, 2).frames(20))
-    header = msgspec.to_builtins(HEADER) | {"minor": 9, "colour": "blue"}
+    header = msgspec.to_builtins(HEADER) | {"major": FORMAT_MAJOR, "minor": 9, "colour": "blue"}
     maps = as_maps(frames)
     for frame in maps:
         frame["weather"] = {"sky": [1, 2, 3]}
@@ -77,8 +83,8 @@ def test_a_newer_minor_version_is_read_as_far_as_it_is_understood(tmp_path: Path
             gpu["fans"] = [1, 2]
     encode = msgspec.msgpack.encode
     data = MAGIC + pack(KIND_HEADER, encode(header), t_ns=HEADER.t_ns)
-    data += pack(200, b"a new kind") + pack(KIND_FRAMES, encode(maps), flags=1 | 1 << 9)
-    data += pack(KIND_FRAMES, b"a codec to come", codec=77, t_ns=frames[-1].t_ns) + pack_frames(frames[:1])
+    data += pack(200, b"a new kind") + pack(KIND_FRAMES, encode(maps), flags=FLAG_KEY | FLAG_PLAIN | 1 << 9)
+    data += pack(KIND_FRAMES, b"a tier to come", tier=77, t_ns=frames[-1].t_ns) + pack(KIND_FRAMES, b"damaged") + pack_frames(frames[:1])
     decoder = Decoder()
     out = decoder.feed(data)
     assert decoder.header is not None
@@ -99,7 +105,7 @@ def test_an_older_minor_version_lacks_fields_that_are_then_absent() -> None:
         frame["procs"] = [proc[:11] for proc in frame["procs"]]
         frame.pop("cost", None)
     decoder = Decoder()
-    out = decoder.feed(pack_header(HEADER) + pack(KIND_FRAMES, msgspec.msgpack.encode(maps), flags=1))
+    out = decoder.feed(pack_header(HEADER) + pack(KIND_FRAMES, msgspec.msgpack.encode(maps), flags=FLAG_KEY | FLAG_PLAIN))
     assert all(isinstance(frame, Frame) and frame.procs[0].vol is None and frame.cost is None for frame in out[1:])
     assert len(out) == 6
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +20,6 @@ from gputop.session.file import FileStream
 from gputop.session.survey import survey
 from gputop.system.errors import UserError
 from tests.recording.made import HEADER, SECOND, Session, record
-from tests.recording.test_thinned import standing
 
 
 @dataclasses.dataclass
@@ -58,6 +58,13 @@ def test_frames_times_and_markers_are_those_of_the_whole(made: Made) -> None:
         assert parts.chunks()[-1].t_ns == whole.chunks()[-1].t_ns
 
 
+def standing(board: Board) -> dict[str, Any]:
+    """Everything on a board, GPUs by what they hold."""
+    names = "seq", "t_ns", "infos", "procs", "host", "cgroups", "sources", "preempts", "wakeups", "calls", "threads"
+    gpus = {index: (gpu.values, gpu.read_ns, gpu.missing) for index, gpu in board.gpus.items()}
+    return {name: getattr(board, name) for name in names} | {"gpus": gpus}
+
+
 def test_any_moment_is_that_of_the_whole(made: Made) -> None:
     rng = random.Random(3)
     with Recording(made.whole) as whole, open_recording(made.parts) as parts:
@@ -65,13 +72,6 @@ def test_any_moment_is_that_of_the_whole(made: Made) -> None:
         for t_ns in [*edges, *(edge - 1 for edge in edges), *(rng.randrange(whole.start_ns, whole.end_ns) for _ in range(20))]:
             assert standing(parts.board_at(t_ns)) == standing(whole.board_at(t_ns))
         assert parts.board_at(whole.start_ns - 1) == Board(header=HEADER)
-
-
-def test_what_is_read_apart_is_all_of_it_and_nothing_twice(made: Made) -> None:
-    with open_recording(made.parts) as parts:
-        runs = parts.runs(parts.start_ns, parts.end_ns + 1)
-        assert len(runs) >= len(made.parts)
-        assert [frame.seq for run in runs for frame in parts.frames(*run)] == [frame.seq for frame in parts.frames()]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_replay_goes_through_all_of_them(made: Made) -> None:
     assert last.until_ns == frames[-1].t_ns
 
 
-def test_damage_in_any_part_is_said_by_its_name_also_where_children_read(made: Made, tmp_path: Path) -> None:
+def test_damage_in_any_part_is_said_by_its_name(made: Made, tmp_path: Path) -> None:
     copies = [tmp_path / Path(part).name for part in made.parts]
     for part, copy in zip(made.parts, copies, strict=True):
         copy.write_bytes(Path(part).read_bytes())
@@ -131,10 +131,7 @@ def test_damage_in_any_part_is_said_by_its_name_also_where_children_read(made: M
         assert list(parts.frames())
         assert parts.problem.startswith(f"{hurt}: ")
         assert "damaged" in parts.problem
-        lost = dict(parts.lost)
-    with open_recording([str(copy) for copy in copies]) as parts:
-        parts.learn_losses(lost)
-        assert parts.lost == lost
+        assert sum(parts.lost.values()) >= 20_000
 
 
 def test_files_that_do_not_follow_each_other_are_refused(made: Made, tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ import pytest
 from gputop import cli
 from gputop.commands.query import WHO_SWITCHED, WHO_TOOK, WINDOWS
 from gputop.model.frame import CudaCall, Frame, Gpu, Mark, Preempt, Probes, ProcSample, SchedThread
-from gputop.recording.columns.layout import UNITS
+from gputop.recording.columns import UNITS
 from gputop.recording.format import HEAD, KIND_FRAMES, pack, pack_frames, pack_header
-from gputop.recording.scan import scan
+from gputop.recording.scan import places
 from gputop.tables.events import VIEWS
 from gputop.tables.schema import TABLES
 from tests.recording.made import HEADER, MS, SECOND, START_NS, Session, record
@@ -355,13 +355,13 @@ def test_a_made_up_block_is_left_out_and_said(tmp_path: Path, capsys: pytest.Cap
     record(path, Session(1, 4).frames(40))
     good, rng = path.read_bytes(), random.Random(4)
     with open(path, "rb") as file:
-        blocks = [place for place in scan(file.fileno(), 8, len(good)) if place.head.kind == KIND_FRAMES]
+        blocks = [place for place in places(file.fileno(), 8, len(good)) if place.head.kind == KIND_FRAMES]
     sql = "SELECT (SELECT count(*) FROM gpu) + (SELECT count(*) FROM proc) + (SELECT count(*) FROM wakeup) n"
     [whole] = ask(str(path), sql, capsys=capsys)
     for place in rng.choices(blocks, k=60):
         payload = bytearray(good[place.offset + HEAD.size : place.end])
         payload[rng.randrange(len(payload))] = rng.choice((0, 0xCF, 0xDF, 0xFF, rng.randrange(256)))
-        block = pack(place.head.kind, bytes(payload), place.head.codec, place.head.flags, place.head.t_ns)
+        block = pack(place.head.kind, bytes(payload), flags=place.head.flags, t_ns=place.head.t_ns)
         path.write_bytes(good[: place.offset] + block + good[place.end :])
         assert cli.main(["query", str(path), sql, "--json"]) == 0
         said = capsys.readouterr()

@@ -10,10 +10,10 @@ import pytest
 
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Stack
-from gputop.recording.format import Decoder, pack_frames, pack_header
+from gputop.recording.chunks import Decoder
+from gputop.recording.format import pack_frames, pack_header
 from gputop.recording.reader import Recording
-from gputop.recording.ring import Ring
-from gputop.recording.saved import write_blocks
+from gputop.recording.ring import Ring, write_blocks
 from gputop.recording.shelf import Shelved
 from gputop.session.session import Session as Watched
 from gputop.system.errors import UserError
@@ -74,7 +74,7 @@ def test_many_seconds_take_less_together(monkeypatch: pytest.MonkeyPatch) -> Non
     for frame in frames:
         ring.add(frame)
     assert len(ring.sealed()) == 3
-    monkeypatch.setattr("gputop.recording.ring.BLOCK_BYTES", 1)
+    monkeypatch.setattr("gputop.recording.ring.PIECE_BYTES", 1)
     for frame in frames:
         apart.add(frame)
     assert len(apart.sealed()) == len(frames)
@@ -147,7 +147,7 @@ def test_a_full_disk_leaves_no_half_a_file(tmp_path: Path, monkeypatch: pytest.M
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gputop.recording.saved.write_all", full)
+    monkeypatch.setattr("gputop.recording.ring.write_all", full)
     path = str(tmp_path / "out.gputop")
     with pytest.raises(UserError, match="No space left"):
         write_blocks(path, create(path), HEADER, [Shelved(b"block")], 0)

@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from gputop.model.frame import Frame, Header
-from gputop.recording.format import Decoder, pack_frames, pack_header
+from gputop.recording.chunks import Decoder
+from gputop.recording.format import pack_frames, pack_header
 from gputop.recording.pipe import PipeSink
 from gputop.recording.writer import write_all
 from gputop.session import pipe

@@ -16,7 +16,7 @@ from gputop.diagnosis import Engine
 from gputop.model import roles
 from gputop.model.board import Board
 from gputop.model.frame import Frame
-from gputop.recording.format import Decoder
+from gputop.recording.chunks import Decoder
 from gputop.session.judged import closely
 from gputop.sources import Beat, Settings
 from gputop.sources.procfs import ProcfsSource

@@ -18,8 +18,8 @@ from gputop.diagnosis import Engine
 from gputop.model.board import Board
 from gputop.model.frame import CudaCall, Frame, Gpu, ProcSample
 from gputop.model.rates import proc_rates
-from gputop.recording.input import open_regular
 from gputop.recording.reader import Recording
+from gputop.recording.scan import open_regular
 from gputop.system.errors import UserError
 from gputop.system.output import create, whole_or_gone
 from gputop.system.text import clean

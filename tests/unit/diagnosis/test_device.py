@@ -12,7 +12,7 @@ import pytest
 from gputop.cli import main
 from gputop.diagnosis import Engine
 from gputop.model.board import Board
-from gputop.recording.format import Decoder
+from gputop.recording.chunks import Decoder
 from gputop.session.judged import closely
 
 DATA = Path(__file__).parents[2] / "device" / "data"

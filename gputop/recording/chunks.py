@@ -1,0 +1,242 @@
+"""Frames to the pieces of chunks and back (the format stands in `gputop.recording.format`)."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Annotated
+
+import msgspec
+import zstandard
+
+from gputop.model.frame import Frame, Header
+from gputop.recording.columns import Decoder as ColumnDecoder
+from gputop.recording.columns import Encoder
+from gputop.recording.format import (
+    BROKEN,
+    ENDS,
+    FLAG_KEY,
+    FLAG_PLAIN,
+    HEAD,
+    KIND_FRAMES,
+    KIND_HEADER,
+    MAX_BLOCK_BYTES,
+    SYNC,
+    TICKS,
+    FormatError,
+    Head,
+    VersionError,
+    check_beginning,
+    flags_of,
+    pack,
+    pack_frames,
+    unpack_head,
+    unpack_header,
+)
+from gputop.recording.sound import check_frames
+
+PARAMETERS = zstandard.ZstdCompressionParameters.from_level(7, window_log=19)  # of columns; a chunk has 0.5 MB of them at most
+ALONE_LEVEL = 3  # of msgpack
+MOST_FRAMES = 4096  # in a piece; ten seconds at the fastest interval have a thousand
+FREE_BYTES = 2 << 20  # that a stream may inflate to however small it is: seconds of a large machine
+MOST_RATIO = 400  # inflated bytes per stored byte beyond that; measured: 130 of a thousand processes that all sleep
+_MAX_WINDOW_BYTES = 8 << 20
+_MAX_NOISE_BYTES = 64 << 10  # that a login shell may print before the stream begins
+_ABOVE = struct.Struct("<II")  # check of the piece before, inflated size
+_ONE = b"\x91"  # head of a msgpack array of one
+_ARRAYS = frozenset(bytes((head,)) for head in (*range(0x90, 0xA0), 0xDC, 0xDD))  # heads of msgpack arrays; columns are a map
+_decode = msgspec.msgpack.Decoder(Annotated[list[Frame], msgspec.Meta(max_length=MOST_FRAMES)]).decode
+
+
+class Packer:
+    """Makes the pieces of one tier. A piece whose first frame is a key frame begins a chunk; the others continue it."""
+
+    def __init__(self, tier: int = TICKS) -> None:
+        self._tier = tier
+        self._compressor = zstandard.ZstdCompressor(compression_params=PARAMETERS)
+        self.begin()
+
+    def begin(self) -> None:
+        """Let the next piece begin a zstd stream."""
+        self._above = 0
+        self._encoder = Encoder()
+        self._stream = self._compressor.compressobj()
+
+    def pack(self, frames: list[Frame]) -> bytes:
+        """One piece, as a block."""
+        flags, t_ns = flags_of(frames), frames[0].t_ns
+        if flags & FLAG_KEY:
+            self.begin()
+        try:
+            plain = self._encoder.encode(frames)
+        except OverflowError:  # numbers beyond 64 bits, from a stream that is not ours
+            self.begin()
+            return pack_frames(frames)
+        compressed = self._stream.compress(plain) + self._stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+        payload = _ABOVE.pack(self._above, len(plain)) + compressed
+        self._above = zlib.crc32(payload)
+        return pack(KIND_FRAMES, payload, tier=self._tier, flags=flags, t_ns=t_ns)
+
+
+def pack_alone(plain: bytes | bytearray, flags: int, t_ns: int) -> bytes:
+    """A piece of frames that are msgpack already, and that needs no other piece to be read: twice the bytes for a fifth of the CPU."""
+    payload = _ABOVE.pack(0, len(plain)) + zstandard.ZstdCompressor(level=ALONE_LEVEL).compress(plain)
+    return pack(KIND_FRAMES, payload, flags=flags, t_ns=t_ns)
+
+
+class _Source:
+    """The file that a zstd stream is read from, one piece at a time."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def read(self, size: int) -> bytes:
+        """The next bytes."""
+        part, self.data = self.data[:size], self.data[size:]
+        return part
+
+
+class Unpacker:
+    """Reads the pieces of one tier. The memory that it takes stays in proportion to what it was given."""
+
+    def __init__(self) -> None:
+        self._check = 0
+        """Of the last piece that was read."""
+        self._stored_bytes = self._inflated_bytes = 0
+
+    def lacks(self, payload: bytes, head: Head) -> bool:
+        """Whether another piece than the last one must be read before this one."""
+        return not head.flags & FLAG_PLAIN and int.from_bytes(payload[:4], "little") not in (0, self._check)
+
+    def frames(self, payload: bytes, head: Head) -> list[Frame]:
+        """The frames of a piece whose check held. FormatError where they cannot be decoded, or the piece before it was not read."""
+        try:
+            if head.flags & FLAG_PLAIN:
+                frames = check_frames(_decode(payload))
+                if payload[:1] == _ONE:
+                    frames[0].came_as(payload[1:])
+                return frames
+            plain = self._inflate(payload)
+            self._check = 0
+            frames = check_frames(_decode(plain) if plain[:1] in _ARRAYS else self._decoder.decode(plain))
+        except BROKEN as error:
+            raise FormatError(f"a block cannot be decoded: {error}") from None
+        self._check = head.check
+        return frames
+
+    def _inflate(self, payload: bytes) -> bytes:
+        if len(payload) < _ABOVE.size:
+            raise FormatError("a block is empty")
+        above, size = _ABOVE.unpack_from(payload)
+        if above not in (0, self._check):
+            raise FormatError("the block before is missing")
+        self._charge(len(payload) + HEAD.size, size)
+        if not above:
+            self._source, self._decoder = _Source(), ColumnDecoder()
+            self._stream = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(self._source)  # type: ignore[arg-type]
+        self._source.data = payload[_ABOVE.size :]
+        try:
+            plain = self._stream.read(size)
+        except zstandard.ZstdError as error:
+            self._check = 0
+            raise FormatError(f"a block cannot be inflated: {error}") from None
+        if len(plain) != size:
+            self._check = 0
+            raise FormatError("a block is shorter than it says")
+        return plain
+
+    def _charge(self, stored_bytes: int, inflated_bytes: int) -> None:
+        self._stored_bytes += stored_bytes
+        if inflated_bytes > MAX_BLOCK_BYTES or self._inflated_bytes + inflated_bytes > FREE_BYTES + MOST_RATIO * self._stored_bytes:
+            raise FormatError("a block claims more than its stream may")
+        self._inflated_bytes += inflated_bytes
+
+
+class Decoder:
+    """Turns a stream's bytes, in parts of any size, into its header and the frames of every tick.
+
+    Text before the first block, such as a login shell's greeting, is passed over.
+    """
+
+    def __init__(self) -> None:
+        self.header: Header | None = None
+        self.lost_bytes = 0
+        self.ended = False
+        """Whether the last block was the one with which a writer ends."""
+        self._noise = bytearray()
+        self._buffer = bytearray()
+        self._begun = False
+        self._unpacker = Unpacker()
+
+    @property
+    def problem(self) -> str:
+        """The losses so far; empty where there are none."""
+        if self.lost_bytes:
+            return f"{self.lost_bytes} bytes of the stream were damaged or cut off, and are left out"
+        return "the stream's header is missing" if self._begun and self.header is None else ""
+
+    def feed(self, data: bytes) -> list[Header | Frame]:
+        """What ``data`` completes: the header, then frames, and the header again where a clock has jumped. FormatError where this is no
+        stream, or one of another version."""
+        self._buffer += data
+        out: list[Header | Frame] = []
+        while (head := self._next_head()) is not None and len(self._buffer) >= HEAD.size + head.size:
+            payload = bytes(self._buffer[HEAD.size : HEAD.size + head.size])
+            del self._buffer[: HEAD.size + head.size]
+            out += self._open(head, payload)
+        return out
+
+    def finish(self) -> None:
+        """Count what was cut off at the stream's end. FormatError where it never began."""
+        if not self._begun:
+            start = bytes(self._noise + self._buffer)
+            check_beginning(start)
+            words = start[:60].decode("utf-8", "replace").strip()
+            raise FormatError(f"this is no gputop stream, it begins with {words!r}" if words else "the stream is empty")
+        self.lost_bytes += len(self._buffer)
+        self._buffer.clear()
+
+    def _next_head(self) -> Head | None:
+        """The next sound head, moved to the buffer's start; None while there is none."""
+        while len(self._buffer) >= HEAD.size:
+            head = unpack_head(self._buffer)
+            if head is not None:
+                self._begun = True
+                return head
+            found = self._buffer.find(SYNC, 1)
+            self._drop(found if found > 0 else len(self._buffer) - len(SYNC) + 1)
+        return None
+
+    def _drop(self, count: int) -> None:
+        if self._begun:
+            self.lost_bytes += count
+        else:
+            self._noise += self._buffer[:count]
+            if len(self._noise) > _MAX_NOISE_BYTES:
+                check_beginning(self._noise)
+                raise FormatError("this is no gputop stream")
+        del self._buffer[:count]
+
+    def _open(self, head: Head, payload: bytes) -> list[Header | Frame]:
+        """The content of a block, nothing where it is damaged."""
+        if zlib.crc32(payload) == head.check:
+            self.ended = head.kind in ENDS
+            try:
+                if head.kind == KIND_HEADER:
+                    return self._take_header(payload)
+                return [*self._unpacker.frames(payload, head)] if head.kind == KIND_FRAMES and head.tier == TICKS else []
+            except VersionError:
+                raise
+            except FormatError:
+                if head.kind == KIND_HEADER and self.header is None:
+                    raise
+        self.lost_bytes += HEAD.size + head.size
+        return []
+
+    def _take_header(self, payload: bytes) -> list[Header | Frame]:
+        """A repeated header says nothing new; one of another stream is ignored."""
+        header = unpack_header(payload)
+        if header == self.header or (self.header is not None and not header.repeats(self.header)):
+            return []
+        self.header = header
+        return [header]
