@@ -1,5 +1,4 @@
-"""The screens of the recording that comes with gputop, and of others, the same each time: time stands still, clocks are UTC, our own cost
-is left out."""
+"""Screens of recordings for pictures, equal in each run: time stands still, clocks show UTC, gputop's own cost is left out."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ HeaderPanel.cost = lambda _panel: ""  # type: ignore[method-assign]
 
 
 class Silence:
-    """A stream that brings nothing."""
+    """A stream without frames."""
 
     def __init__(self) -> None:
         self._closed = False
@@ -46,7 +45,7 @@ class Silence:
         return iter(())
 
     def ending(self) -> str:
-        """Never shown."""
+        """Why it ended: never shown."""
         return ""
 
     def close(self) -> None:
@@ -55,7 +54,7 @@ class Silence:
 
 
 def fed(session: Session, until_s: float, path: str = "") -> Iterator[float]:
-    """Put a recording, else ours, into a session, frame by frame; gives the seconds since its beginning."""
+    """Put a recording (default: the bundled one) into a session, frame by frame; yields the seconds since its begin."""
     with Recording(path or sample()) as recording:
         session.ingest(recording.header)
         for frame in recording.frames(end_ns=recording.start_ns + int(until_s * SECOND)):
@@ -64,7 +63,7 @@ def fed(session: Session, until_s: float, path: str = "") -> Iterator[float]:
 
 
 def session_at(at_s: float, path: str = "") -> Session:
-    """What is known so many seconds into it."""
+    """A session that has seen the first ``at_s`` seconds of a recording."""
     session = Session()
     for _ in fed(session, at_s, path):
         pass
@@ -72,15 +71,15 @@ def session_at(at_s: float, path: str = "") -> Session:
 
 
 def live(session: Session, theme: str = "gputop-dark") -> GputopApp:
-    """The live screen. Stacks come from the recording too, not from whoever has those pids now."""
+    """The live screen of a session. Stacks come from the recording, not from the processes that have these pids now."""
     app = GputopApp(live_context(session, View(), Silence, Silence(), Look(theme, remote=True)))
-    app.context.feed._heard_s = float("inf")  # frames are put into the session, so that on a slow machine it would say that nothing comes
+    app.context.feed._heard_s = float("inf")  # else a slow machine's screen says that no frames come
     return app
 
 
 @asynccontextmanager
 async def replayed(at_s: float, size: tuple[int, int], theme: str = "gputop-dark") -> AsyncIterator[tuple[GputopApp, Pilot[Any]]]:
-    """The replay's screen, standing at a moment."""
+    """The replay's screen, paused at ``at_s``."""
     file, survey = FileStream([sample()]), Survey([sample()])
     playback = Playback(file.recording.start_ns + int(at_s * SECOND), 1.0, playing=False)
     app = GputopApp(replay_context(View(), file, playback, survey, Look(theme, remote=True, auto_stacks=False)))
@@ -94,7 +93,7 @@ async def replayed(at_s: float, size: tuple[int, int], theme: str = "gputop-dark
 
 
 async def settle(app: GputopApp, pilot: Pilot[Any]) -> None:
-    """Until a jump has arrived and the whole recording is surveyed."""
+    """Wait until a jump has arrived and the whole recording is surveyed."""
     deadline = time.monotonic() + _PATIENCE_S
     while (app.context.replay.player.is_seeking or not app.context.replay.survey.done) and time.monotonic() < deadline:
         await pilot.pause(0.05)

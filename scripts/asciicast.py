@@ -1,6 +1,6 @@
-"""A terminal session as asciicast v2 (docs.asciinema.org/manual/asciicast/v2), written from screens and not from a terminal's bytes.
+"""A terminal session as asciicast v2 (docs.asciinema.org/manual/asciicast/v2), written from screens.
 
-Only what differs from the screen before is written, so that the same screens give the same small file.
+Only the differences to the previous screen are written: equal screens give the same small file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ATTRIBUTES = (("bold", "1", "22"), ("dim", "2", "22"), ("italic", "3", "23"), (
 
 
 class Cast:
-    """One session; ``now_s`` goes on by `wait` alone."""
+    """One session. Only `wait` advances ``now_s``."""
 
     def __init__(self, width: int, height: int, title: str) -> None:
         self._head = {"version": 2, "width": width, "height": height, "title": title, "env": {"TERM": "xterm-256color", "SHELL": "/bin/sh"}}
@@ -28,15 +28,15 @@ class Cast:
         self.now_s = 0.0
 
     def wait(self, seconds: float) -> None:
-        """Let time go by."""
+        """Advance the time."""
         self.now_s += seconds
 
     def marker(self, label: str) -> None:
-        """A chapter."""
+        """Begin a chapter."""
         self._events.append([round(self.now_s, 3), "m", label])
 
     def command(self, text: str) -> None:
-        """A shell's prompt, and a command typed at it; the screen it opens is a new one."""
+        """Show a shell's prompt and type a command at it; the next screen is a new one."""
         self._write("\x1b[0m\x1b[2J\x1b[H\x1b[?25h$ ")
         self.wait(0.8)
         for char in text:
@@ -47,7 +47,7 @@ class Cast:
         self._rows = []
 
     def show(self, strips: Iterable[Iterable[Segment]]) -> None:
-        """A screen: its rows, each of segments."""
+        """Show a screen, given as rows of segments."""
         rows = [_cells(strip) for strip in strips]
         old = self._rows or [[] for _ in rows]
         text = "".join(_difference(y, before, row) for y, (before, row) in enumerate(zip(old, rows, strict=True)))
@@ -56,7 +56,7 @@ class Cast:
             self._write(text)
 
     def text(self) -> str:
-        """The file."""
+        """The file's content."""
         lines = [json.dumps(self._head), *(json.dumps(event, ensure_ascii=False) for event in self._events)]
         return "\n".join(lines) + "\n"
 
@@ -69,7 +69,7 @@ def _cells(strip: Iterable[Segment]) -> list[Cell]:
 
 
 def _difference(y: int, before: list[Cell], row: list[Cell]) -> str:
-    """What turns one row into the other: from the first cell that differs to the last."""
+    """The escape sequence that turns one row into the other, from the first cell that differs to the last."""
     padded = before + [_BLANK] * (len(row) - len(before)) if before else [("", Style.null())] * len(row)
     changed = [x for x, (old, new) in enumerate(zip(padded, row, strict=False)) if old != new]
     if not changed:
@@ -79,7 +79,7 @@ def _difference(y: int, before: list[Cell], row: list[Cell]) -> str:
 
 
 def _coded(cells: list[Cell]) -> str:
-    """Characters, and of the style only what changes between them."""
+    """The characters of cells, with escape sequences where the style changes."""
     out, state = ["\x1b[0m"], _codes(Style.null())
     for char, style in cells:
         wanted = _codes(style)
@@ -91,7 +91,7 @@ def _coded(cells: list[Cell]) -> str:
 
 
 def _codes(style: Style) -> tuple[str, ...]:
-    """SGR parameters: foreground, background, attributes."""
+    """The SGR parameters of a style: foreground, background, attributes."""
     attributes = (on if getattr(style, name) else off for name, on, off in _ATTRIBUTES)
     return (_colour(style.color, 38, "39"), _colour(style.bgcolor, 48, "49"), *attributes)
 

@@ -1,6 +1,6 @@
-"""Write the man page and the shells' completions from the commands' own parsers: `make manual`. Nothing of them is made by hand.
+"""Write the man page and the shells' completions from the commands' parsers: `make manual`.
 
-With ``--check`` nothing is written, and the exit code is 1 where a file is not what it would be.
+With ``--check`` nothing is written; the exit code is 1 if a file is out of date.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ gputop \\- what the GPU does and what the host does to it, on one time axis
 _OUTRO = """.SH FILES
 .TP
 .I ~/.config/gputop/config.toml
-Defaults for the live view, of which demo, record and replay heed what they know: its long flags as keys, and [keys] for the key map.
+Defaults: the long flags of the live view as keys, and [keys] for the key map. demo, record and replay use the flags that they have.
 .TP
 .I ~/.local/state/gputop/screen.json
-How the screen was left.
+Time base, sort order and theme of the last screen.
 .SH EXIT STATUS
-0 fine, 1 it could not, 2 wrong usage, 3 \\-\\-fail\\-on met; of record its command's.
+0 success, 1 failure, 2 wrong usage, 3 \\-\\-fail\\-on met. record passes its command's exit code on.
 """
 
 
@@ -38,7 +38,7 @@ def options(name: str) -> list[argparse.Action]:
 
 
 def flags(name: str) -> list[str]:
-    """Its long and short flags."""
+    """The long and short flags of a command."""
     return [flag for action in options(name) for flag in action.option_strings]
 
 
@@ -83,7 +83,7 @@ complete -o default -F _gputop gputop
 
 
 def choices(name: str) -> list[str]:
-    """What its arguments may be."""
+    """The choices of a command's arguments."""
     return [str(one) for action in options(name) if not action.option_strings for one in action.choices or ()]
 
 
@@ -136,7 +136,7 @@ FILES = {
 
 
 def main(check: bool) -> int:
-    """Write or check them all."""
+    """Write or check all files."""
     stale = [name for name, make in FILES.items() if not (ROOT / name).exists() or (ROOT / name).read_text(encoding="utf-8") != make()]
     for name in stale if not check else ():
         (ROOT / name).write_text(FILES[name](), encoding="utf-8")

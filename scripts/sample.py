@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/sample.py [OUT]
 
-What is measured stays as it was measured. Left out: processes that are not the demo's. Renamed: host, user and paths.
+All measurements stay. Processes that are not the demo's are left out; host, user and paths are renamed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def record(path: str) -> None:
 
 
 def family(frames: list[Frame]) -> set[int]:
-    """This process's descendants over the whole recording, except the recorder's."""
+    """Pids of this process's descendants in the whole recording."""
     parents = {info.pid: info.ppid for frame in frames for info in frame.infos}
     found, more = {os.getpid()}, {os.getpid()}
     while more:
@@ -44,7 +44,7 @@ def family(frames: list[Frame]) -> set[int]:
 
 
 def stripped(frame: Frame, kept: set[int]) -> Frame:
-    """The frame without strangers."""
+    """The frame without other processes."""
     probes = frame.probes
     if probes is not None:
         known = {thread.tid for thread in probes.threads if thread.pid in kept} | kept | {0}

@@ -1,6 +1,6 @@
-"""Write screenshots/ from the recording that comes with gputop, and one of a real GPU: `make screenshots`. Nothing of it is made by hand.
+"""Write screenshots/ from the bundled recording and one of a real GPU: `make screenshots`. Each run writes the same bytes (see `apps`).
 
-The same bytes each time (see `apps`). With ``--check`` nothing is written, and the exit code is 1 where a file is not what it would be.
+With ``--check`` nothing is written; the exit code is 1 if a file is out of date.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "screenshots"
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """``at_s`` seconds into the recording, after ``keys``."""
+    """The screen ``at_s`` seconds into the recording, after ``keys``."""
 
     at_s: float
     size: tuple[int, int]
@@ -35,7 +35,7 @@ class Shot:
     theme: str = "gputop-dark"
     replay: bool = False
     path: str = ""
-    """Of another recording than the one that comes with gputop."""
+    """Another recording than the bundled one."""
 
 
 SHOTS = {
@@ -65,7 +65,7 @@ async def picture(name: str) -> str:
 
 
 def export(app: GputopApp, name: str) -> str:
-    """What is on the screen, as in a terminal with a light or a dark background; Textual's own export knows dark ones only."""
+    """The screen as SVG, in a terminal with a light or a dark background; Textual's own export knows dark ones only."""
     width, height = app.size
     console = Console(
         width=width, height=height, file=io.StringIO(), force_terminal=True, color_system="truecolor", record=True, legacy_windows=False
@@ -81,7 +81,7 @@ FILES: dict[str, Callable[[], Coroutine[Any, Any, str]]] = {
 
 
 def main(check: bool, wanted: list[str]) -> int:
-    """Write or check them, all unless some are named."""
+    """Write or check the ``wanted`` files, all if none is named; the exit code."""
     stale = []
     for name in wanted or FILES:
         path, text = FOLDER / name, asyncio.run(FILES[name]())

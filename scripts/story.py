@@ -1,4 +1,4 @@
-"""The session that screenshots/demo.cast shows: training well, then its workers starve; why; stacks; and later, the recording of it."""
+"""The session of screenshots/demo.cast: a training runs well, its workers starve; why; stacks; later the recording of it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def _open(told: Cast, app: GputopApp, pilot: Pilot[Any], key: str, label: 
 
 
 async def _look_back(told: Cast) -> None:
-    """Back in time by the arrow, why it was so then, and to where the incident began."""
+    """Back in time by the arrow key, why at that moment, and to the begin of the incident."""
     async with apps.replayed(_REPLAY_AT_S, SIZE) as (app, pilot):
         told.marker("replay")
         _shoot(told, app, 2.0)
@@ -72,7 +72,7 @@ async def _look_back(told: Cast) -> None:
 
 
 def _shoot(told: Cast, app: GputopApp, seconds: float) -> None:
-    """The screen as it is, for so long."""
+    """Show the present screen for ``seconds``."""
     update: Any = app.screen._compositor.render_update(full=True, screen_stack=app._background_screens)
     told.show([segment for strip in line for segment in strip] for line in update.strips)
     told.wait(seconds)

@@ -14,7 +14,6 @@ MOST_ROOMS = 24
 MOST_ARROWS = 96
 KNOWN_CIRCLES = (
     {"gputop.recording.budget", "gputop.recording.compact", "gputop.recording.format"},
-    {"gputop.tui"},
     {"gputop.commands.live", "gputop.commands.once"},
 )
 """Circles that are still there: no new member may join. A package stands for all its modules."""
