@@ -117,7 +117,9 @@ class Threads:
             if reported_ns >= begun_ns:
                 # What changed longer ago than a second has been reported by now.
                 since_ns = reported_ns if reported_ns > second_before else second_before
-                process.add(since_ns, tick, thread.max_run_delay_ns, switches - switches_before, offcpu - offcpu_before)
+                # Waits for a CPU are counted from a thread's birth, all else from when the probe first saw it.
+                grown = min(offcpu - offcpu_before, tick - reported_ns)
+                process.add(since_ns, tick, thread.max_run_delay_ns, switches - switches_before, grown)
             else:
                 since_ns = tick
                 process.add(tick, tick, thread.max_run_delay_ns, None, None)

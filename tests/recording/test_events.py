@@ -16,7 +16,7 @@ from gputop import cli
 from gputop.model.frame import CudaCall, Frame, Probes, ProcInfo, ProcSample, SchedThread
 from gputop.recording.reader import Recording
 from gputop.tables.events import DIGITS, operation
-from tests.recording.made import MS, START_NS, record
+from tests.recording.made import MS, SECOND, START_NS, record
 
 MOST_SWITCHES = """SELECT pn.name as process, COUNT(*) as context_switches, SUM(duration_ns)/1e9 as total_off_cpu_sec,
   MAX(duration_ns)/1e6 as worst_stall_ms
@@ -124,6 +124,19 @@ def test_all_threads_of_a_process_count_where_the_probe_knows_them(tmp_path: Pat
     record(tmp_path / "threads.gputop", frames)
     [row] = ask(tmp_path / "threads.gputop", "SELECT count(*) n, sum(duration_ns) ns, max(duration_ns) longest FROM events", capsys=capsys)
     assert row == {"n": 2 * 59 * 5, "ns": 2 * 59 * 50 * MS, "longest": pytest.approx(30 * MS, rel=0.04)}
+
+
+def test_a_thread_that_the_probe_sees_late_brings_no_time_from_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its waits for a CPU are the scheduler's sum since its birth."""
+    frames = []
+    for i in range(60):
+        t_ns = START_NS + i * 100 * MS
+        told = 900 * SECOND, 500 * SECOND + i * MS, 0, max(0, i - 12) * 90 * MS, 0, max(0, i - 12), 0, 0
+        threads = [SchedThread(7, 7, *told, start_ns=START_NS + 1200 * MS)] if i > 12 else []
+        frames.append(Frame(i, t_ns, key=not i, procs=[ProcSample(7, 1, t_ns, "S", 0, 0, 0, 1)], probes=Probes(t_ns, threads)))
+    record(tmp_path / "late.gputop", frames)
+    [row] = ask(tmp_path / "late.gputop", "SELECT count(*) n, sum(duration_ns) ns FROM events", capsys=capsys)
+    assert row == {"n": 47, "ns": pytest.approx(47 * 91 * MS, rel=0.01)}
 
 
 @pytest.mark.parametrize("flags", [[], ["--from", "6", "--until", "13"]])
