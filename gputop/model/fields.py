@@ -33,6 +33,9 @@ class Field(Struct, frozen=True):
     """ns over which the number beside a lane is a mean, because its parts are read in different ticks; 0: it is the last reading."""
     source: str = ""
     help: str = ""
+    lane: int | None = None
+    """Priority of its lane on the screen (lower numbers come first), for a series of the host (subject 0); None: it has no lane, or
+    `gputop.tui.draw.lanes` decides whether it has one."""
 
 
 _ALL = (
@@ -66,12 +69,12 @@ _ALL = (
           help="mean share of time in which main threads of trainers and workers were not on a CPU"),
     Field("switches.per_s", "ctx-switch", "/s", high=None, mean_ns=SECOND, source="status",
           help="context switches of the main threads of trainers and workers"),
-    Field("cpu.busy_pct", "host CPU", "%", warn=90, crit=98, source="/proc/stat", help="all CPUs together"),
+    Field("cpu.busy_pct", "host CPU", "%", warn=90, crit=98, source="/proc/stat", help="all CPUs together", lane=5),
     Field("psi.cpu_pct", "PSI cpu", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/cpu"),
-    Field("psi.io_pct", "PSI io", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/io"),
-    Field("psi.memory_pct", "PSI memory", "%", warn=5, crit=20, refresh_ns=SECOND, source="/proc/pressure/memory"),
-    Field("disk.read_mb_per_s", "disk read", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/diskstats"),
-    Field("net.rx_mb_per_s", "net rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/net/dev"),
+    Field("psi.io_pct", "PSI io", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/io", lane=8),
+    Field("psi.memory_pct", "PSI memory", "%", warn=5, crit=20, refresh_ns=SECOND, source="/proc/pressure/memory", lane=9),
+    Field("disk.read_mb_per_s", "disk read", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/diskstats", lane=9),
+    Field("net.rx_mb_per_s", "net rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/net/dev", lane=9),
 )  # fmt: skip
 
 FIELDS: dict[str, Field] = {field.id: field for field in _ALL}

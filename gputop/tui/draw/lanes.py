@@ -64,13 +64,12 @@ def all_lanes(session: Session, view: View) -> list[Lane]:
         found.append(Lane(("runq.pct", 0), "run-queue", absent=no_trainer, priority=2))
     found.append(Lane(("offcpu.pct", 0), "off-CPU", absent=no_trainer, priority=4))
     found.append(Lane(("switches.per_s", 0), "ctx-switch", absent=no_trainer, priority=5))
-    found.append(Lane(("cpu.busy_pct", 0), "host CPU", priority=5))
     host = board.sources.get("host") or imported
     no_pressure = UNREAD if host is None or host.state == "ok" else host.reason
-    found.append(Lane(("psi.io_pct", 0), "PSI io", absent=no_pressure, priority=8))
-    found.append(Lane(("psi.memory_pct", 0), "PSI memory", absent=no_pressure, priority=9))
-    found.append(Lane(("disk.read_mb_per_s", 0), "disk read", priority=9))
-    found.append(Lane(("net.rx_mb_per_s", 0), "net rx", priority=9))
+    for field in FIELDS.values():
+        if field.lane is not None:
+            absent = no_pressure if field.source.startswith("/proc/pressure") else ""
+            found.append(Lane((field.id, 0), field.title, absent=absent, priority=field.lane))
     return found
 
 
