@@ -22,7 +22,7 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="a recording; several of rotation are read as one")
-    parser.add_argument("--to", required=True, choices=FORMATS, help="format")
+    parser.add_argument("--to", required=True, choices=FORMATS, metavar="FORMAT", help=", ".join(FORMATS))
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="a new file; for csv and parquet a new directory")
     parser.add_argument("--beside", metavar="TRACE", help="with perfetto: a torch.profiler trace to put into the same file, on one clock")
     add_span(parser)

@@ -106,7 +106,7 @@ complete -c gputop -n '__fish_seen_subcommand_from query' -l json -d 'an array o
 complete -c gputop -n '__fish_seen_subcommand_from query' -l csv -d 'comma-separated values with a line of names'
 complete -c gputop -n '__fish_seen_subcommand_from export' -s h -d 'show this help message and exit'
 complete -c gputop -n '__fish_seen_subcommand_from export' -l help -d 'show this help message and exit'
-complete -c gputop -n '__fish_seen_subcommand_from export' -l to -d 'format'
+complete -c gputop -n '__fish_seen_subcommand_from export' -l to -d 'csv, sqlite, parquet, perfetto'
 complete -c gputop -n '__fish_seen_subcommand_from export' -s o -d 'a new file; for csv and parquet a new directory'
 complete -c gputop -n '__fish_seen_subcommand_from export' -l output -d 'a new file; for csv and parquet a new directory'
 complete -c gputop -n '__fish_seen_subcommand_from export' -l beside -d 'with perfetto  a torch.profiler trace to put into the same file, on one clock'

@@ -1,4 +1,4 @@
-"""The registry of series, `FIELDS`: id -> title, unit, range, precision, thresholds, refresh interval, source; and a GPU's limits in words.
+"""The registry of series, `SERIES`: id -> title, unit, range, precision, thresholds, refresh interval, source; and a GPU's limits in words.
 
 The screen, the help, the charts and the exports read the registry. A new series is one line here.
 """
@@ -38,7 +38,7 @@ class Field(Struct, frozen=True):
     `gputop.tui.draw.lanes` decides whether it has one."""
 
 
-_ALL = (
+SERIES = (
     Field("gpu.util_pct", "util", "%", refresh_ns=167 * MS, slowest_ns=SECOND, source="NVML utilization",
           help="share of time in which a kernel ran or data was copied; not how much of the GPU was used"),
     Field("gpu.gr_active_pct", "GR active", "%", source="NVML GPM",
@@ -77,7 +77,7 @@ _ALL = (
     Field("net.rx_mb_per_s", "net rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/net/dev", lane=9),
 )  # fmt: skip
 
-FIELDS: dict[str, Field] = {field.id: field for field in _ALL}
+FIELDS: dict[str, Field] = {field.id: field for field in SERIES}
 
 _IDLE = 0x1  # bit of nvmlClocksEventReasons (nvml.h) that is no limit
 _THROTTLE = (
