@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 
-from gputop.sources.simulated import layout
+from gputop.sources import simulated
 
 FULL = 1_000_000  # all SMs, in parts per million
 _SIGNALS_BYTES = 4096  # one page: a word for the stage, one a rank
@@ -51,9 +51,9 @@ class Gpu:
     """One device with this process as its only user: launches are booked, waits slept, copies copied."""
 
     def __init__(self, fd: int, device: int, memory_bytes: int = 11 << 30) -> None:
-        self._words = layout.attach(fd)
-        self._at = layout.base(device)
-        slot = self._at + layout.FIRST_PROC
+        self._words = simulated.attach(fd)
+        self._at = simulated.base(device)
+        slot = self._at + simulated.FIRST_PROC
         self._words[slot + 1] = memory_bytes
         self._words[slot] = os.getpid()
         self._pageable = memoryview(bytearray(_STAGING_BYTES))
@@ -62,16 +62,16 @@ class Gpu:
     def launch(self, length_ms: float, sms_ppm: int = FULL) -> None:
         """Book a kernel of ``length_ms`` on ``sms_ppm`` of the SMs; returns at once."""
         words, at, length = self._words, self._at, int(length_ms * 1e6)
-        words[at + layout.SM_PPM] = sms_ppm
-        words[at + layout.UNTIL] = max(time.monotonic_ns(), words[at + layout.UNTIL]) + length
-        words[at + layout.BUSY] += length
-        words[at + layout.SM_BUSY] += length * sms_ppm // FULL
-        words[at + layout.LAUNCHES] += 1
-        words[at + layout.FIRST_PROC + 2] += length
+        words[at + simulated.SM_PPM] = sms_ppm
+        words[at + simulated.UNTIL] = max(time.monotonic_ns(), words[at + simulated.UNTIL]) + length
+        words[at + simulated.BUSY] += length
+        words[at + simulated.SM_BUSY] += length * sms_ppm // FULL
+        words[at + simulated.LAUNCHES] += 1
+        words[at + simulated.FIRST_PROC + 2] += length
 
     def synchronize(self) -> None:
         """Sleep until all that was launched is done."""
-        while (left_ns := self._words[self._at + layout.UNTIL] - time.monotonic_ns()) > 0:
+        while (left_ns := self._words[self._at + simulated.UNTIL] - time.monotonic_ns()) > 0:
             time.sleep(left_ns / 1e9)
 
     def copy_in(self, count: int) -> None:
@@ -79,8 +79,8 @@ class Gpu:
         end = time.monotonic() + count / _BUS_BYTES_PER_S
         for _ in range(count // _STAGING_BYTES):
             self._staging[:] = self._pageable
-            self._words[self._at + layout.RX] += _STAGING_BYTES
-        self._words[self._at + layout.RX] += count % _STAGING_BYTES
+            self._words[self._at + simulated.RX] += _STAGING_BYTES
+        self._words[self._at + simulated.RX] += count % _STAGING_BYTES
         while time.monotonic() < end:
             pass
 

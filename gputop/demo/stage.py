@@ -20,7 +20,7 @@ from types import FrameType
 from gputop.demo.rank import Signals, create_signals
 from gputop.demo.resources import make_file, quota_group, quota_parent, set_quota
 from gputop.demo.scenarios import HOGS, MOST_CPUS, SCENARIOS, Scenario, cpus
-from gputop.sources.simulated import VARIABLE, layout
+from gputop.sources import simulated
 from gputop.system.errors import starting
 from gputop.system.program import argv_of
 
@@ -37,7 +37,7 @@ def staged(name: str, seconds: float) -> Iterator[dict[str, str]]:
     scenario = SCENARIOS[name]
     if scenario.quota:
         quota_parent()
-    fds = [layout.create(scenario.ranks), make_file() if scenario.file else -1]
+    fds = [simulated.create(scenario.ranks), make_file() if scenario.file else -1]
     try:
         with starting():
             stage = subprocess.Popen(
@@ -46,7 +46,7 @@ def staged(name: str, seconds: float) -> Iterator[dict[str, str]]:
                 pass_fds=[fd for fd in fds if fd >= 0],
             )  # fmt: skip
         try:
-            yield {**os.environ, VARIABLE: f"/proc/{os.getpid()}/fd/{fds[0]}"}
+            yield {**os.environ, simulated.VARIABLE: f"/proc/{os.getpid()}/fd/{fds[0]}"}
         finally:
             _end_stage(stage)
     finally:

@@ -10,13 +10,13 @@ import pytest
 from gputop.demo.rank import FULL, Gpu
 from gputop.model.frame import Frame
 from gputop.model.frame import Gpu as Reading
-from gputop.sources import Beat, Settings, Unavailable
-from gputop.sources.simulated import VARIABLE, SimulatedSource, layout
+from gputop.sources import Beat, Settings, Unavailable, simulated
+from gputop.sources.simulated import VARIABLE, SimulatedSource
 
 
 @pytest.fixture
 def gpu_fd(monkeypatch: pytest.MonkeyPatch) -> int:
-    fd = layout.create(1)
+    fd = simulated.create(1)
     monkeypatch.setenv(VARIABLE, f"/proc/self/fd/{fd}")
     return fd
 
@@ -37,13 +37,13 @@ def _until_util(source: SimulatedSource, accept: float) -> float:
 
 
 def test_counters_leave_out_what_is_booked_ahead() -> None:
-    fd = layout.create(1)
-    words, at = layout.attach(fd), layout.base(0)
+    fd = simulated.create(1)
+    words, at = simulated.attach(fd), simulated.base(0)
     words[at : at + 4] = memoryview(bytearray(32)).cast("Q")
-    words[at + layout.BUSY], words[at + layout.UNTIL] = 900, 5_000
-    words[at + layout.SM_BUSY], words[at + layout.SM_PPM] = 450, 500_000
-    assert layout.totals(words, 0, 4_900) == layout.Totals(4_900, 800, 400, 0, 0)
-    assert layout.totals(words, 0, 6_000).busy_ns == 900
+    words[at + simulated.BUSY], words[at + simulated.UNTIL] = 900, 5_000
+    words[at + simulated.SM_BUSY], words[at + simulated.SM_PPM] = 450, 500_000
+    assert simulated.totals(words, 0, 4_900) == simulated.Totals(4_900, 800, 400, 0, 0)
+    assert simulated.totals(words, 0, 6_000).busy_ns == 900
     os.close(fd)
 
 

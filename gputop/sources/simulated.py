@@ -1,28 +1,42 @@
 """The simulated GPU of `gputop demo`, in NVML's place: fills ``frame.gpus`` as NVML would, from work that was really booked.
 
-Only where the environment variable ``GPUTOP_SIMULATED`` names the file (`layout`). The stream's header then says ``simulated``,
-and so does the screen beside every such number. What the demo does not simulate is missing, with that reason.
+The environment variable ``GPUTOP_SIMULATED`` names its memory: a file of 64-bit words that the demo's trainers write and the source reads,
+mapped shared. The stream's header then says ``simulated``, and the screen says so beside each such number. Fields that the demo does not
+simulate are missing, with that reason.
+
+    word 0..2    MAGIC, VERSION, number of devices
+    per device   DEVICE_WORDS words from HEAD on: those named below, then PROCS slots of pid, bytes, busy ns
+
+Booked work is contiguous up to ``UNTIL``: by ``now`` the device has been busy for ``BUSY - max(0, UNTIL - now)``. Times are CLOCK_MONOTONIC
+in ns. Only its trainer writes to a device.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections import deque
 from threading import Event, Thread
 from time import monotonic_ns
 
+from msgspec import Struct
+
 from gputop.model.frame import SECOND_NS, Frame, Gpu, GpuProc, SourceState
 from gputop.sources import Beat, Settings, Unavailable
-from gputop.sources.simulated import layout
 
-VARIABLE = "GPUTOP_SIMULATED"
-WINDOW_NS = 166_666_667
-"""The driver's utilization is that of the last sixth of a second."""
-_LIMIT_W, _IDLE_W = 700.0, 90.0
+MAGIC, VERSION = 0x67_70_75_74_6F_70_44_31, 1
+HEAD, DEVICE_WORDS, PROCS = 4, 32, 8  # words before the first device, words per device, slots for processes
+BUSY, UNTIL, SM_BUSY, SM_PPM, RX, TX, LAUNCHES, FIRST_PROC = range(8)
+"""Words of a device: booked busy ns; end of the booked work; busy ns times share of SMs; that share now (ppm); bytes in, out; kernels."""
+MOST_DEVICES = 8
+SIZE = 8 * (HEAD + MOST_DEVICES * DEVICE_WORDS)
+VARIABLE = "GPUTOP_SIMULATED"  # environment variable: path of the memory
+WINDOW_NS = 166_666_667  # ns over which utilization is a mean, as in NVIDIA's driver
+_LIMIT_W, _IDLE_W = 700.0, 90.0  # as an H200
 _SM_MHZ, _IDLE_MHZ, _MEM_MHZ = 1980, 345, 3201
 _MEMORY_BYTES = 141 << 30
-_IDLE_C, _BUSY_C = 34.0, 30.0
-_IDLE_BIT = 0x1
+_IDLE_C, _BUSY_C = 34.0, 30.0  # °C idle, and what full work adds
+_IDLE_BIT = 0x1  # of NVML's clocks-event reasons
 _NOT_SIMULATED = (
     "mem_util_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "mem_temp_c", "fan_pct", "enc_pct", "dec_pct",
     "nvlink_tx_bytes", "nvlink_rx_bytes", "ecc_corrected", "ecc_uncorrected", "retired_pages", "remapped_rows",
@@ -30,8 +44,76 @@ _NOT_SIMULATED = (
 )  # fmt: skip
 
 
+class NotAGpu(Exception):
+    """The file was not made by `create`."""
+
+
+class Totals(Struct, frozen=True):
+    """A device's counters at ``t_ns``, without work that is booked for later."""
+
+    t_ns: int
+    busy_ns: int
+    sm_busy_ns: int
+    rx_bytes: int
+    tx_bytes: int
+
+
+def create(devices: int) -> int:
+    """Create the memory, a file without a name that leaves nothing behind; returns its descriptor."""
+    fd = os.memfd_create("gputop-simulated-gpu")
+    os.ftruncate(fd, SIZE)
+    words = attach(fd)
+    words[0:3] = memoryview(bytearray(24)).cast("Q")
+    words[1], words[2] = VERSION, devices
+    words[0] = MAGIC
+    return fd
+
+
+def attach(fd: int, writable: bool = True) -> memoryview:
+    """The words of an open file. Raises NotAGpu if the file is too short, OSError if it cannot be mapped."""
+    if os.fstat(fd).st_size < SIZE:
+        raise NotAGpu("too short")
+    access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    return memoryview(mmap.mmap(fd, SIZE, mmap.MAP_SHARED, access)).cast("Q")
+
+
+def open_path(path: str) -> memoryview:
+    """The words of the file at ``path``, read-only. Raises NotAGpu or OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        words = attach(fd, writable=False)
+    finally:
+        os.close(fd)
+    if words[0] != MAGIC or words[1] != VERSION or not 0 < words[2] <= MOST_DEVICES:
+        raise NotAGpu("made by another version of gputop")
+    return words
+
+
+def base(device: int) -> int:
+    """Index of the first word of a device."""
+    return HEAD + device * DEVICE_WORDS
+
+
+def totals(words: memoryview, device: int, now_ns: int) -> Totals:
+    """The device's counters at ``now_ns``. A reading during a booking is repeated."""
+    at = base(device)
+    while True:
+        busy, until, weighted, ppm = words[at : at + 4]
+        if words[at + BUSY] == busy and words[at + UNTIL] == until:
+            break
+    ahead = max(0, until - now_ns)
+    return Totals(now_ns, max(0, busy - ahead), max(0, weighted - ahead * ppm // 1_000_000), words[at + RX], words[at + TX])
+
+
+def procs(words: memoryview, device: int) -> list[tuple[int, int, int]]:
+    """(pid, memory bytes, busy ns) of each process on the device."""
+    first = base(device) + FIRST_PROC
+    slots = (tuple(words[first + 3 * slot : first + 3 * slot + 3]) for slot in range(PROCS))
+    return [(pid, held, busy) for pid, held, busy in slots if pid]
+
+
 class SimulatedSource:
-    """Reads the file that ``GPUTOP_SIMULATED`` names; ``pids`` are the processes with work on it."""
+    """The source. ``pids``: processes with a context on one of the GPUs."""
 
     name = "simulated"
 
@@ -46,10 +128,10 @@ class SimulatedSource:
         return frozenset(proc.pid for device in self._devices for proc in device.procs())
 
     def open(self) -> SourceState:
-        """Raises Unavailable where the demo that made the file is over."""
+        """Map the memory. Raises Unavailable if its demo is over."""
         try:
-            words = layout.open_path(os.environ.get(VARIABLE, ""))
-        except (OSError, layout.NotAGpu) as error:
+            words = open_path(os.environ.get(VARIABLE, ""))
+        except (OSError, NotAGpu) as error:
             raise Unavailable(f"the demo's GPU is not there: {error}", "start gputop demo") from None
         self._devices = [_Device(words, index) for index in range(words[2]) if self._wanted is None or index in self._wanted]
         self._over = Event()
@@ -57,7 +139,7 @@ class SimulatedSource:
         return SourceState(self.name, "ok", detail={"gpus": str(len(self._devices))})
 
     def read(self, beat: Beat, frame: Frame) -> None:
-        """Add a sample of each GPU; once a second and in key frames what NVML is asked seldom."""
+        """Add a sample of each GPU; once a second, and in key frames, also its slow readings."""
         for device in self._devices:
             frame.gpus.append(device.often(beat.t_ns))
             if beat.key or device.slow_due_ns <= beat.t_ns:
@@ -69,7 +151,7 @@ class SimulatedSource:
         self._over.set()
 
     def _close_windows(self, over: Event) -> None:
-        """The driver's own clock: utilization does not wait for whoever reads it."""
+        """Close the windows on time, as a driver does, whoever reads them."""
         due_ns = monotonic_ns() + WINDOW_NS
         while not over.wait(max(0.0, (due_ns - monotonic_ns()) / 1e9)):
             for device in self._devices:
@@ -78,28 +160,28 @@ class SimulatedSource:
 
 
 class _Device:
-    """One simulated GPU: what was booked on it, as a driver would report it."""
+    """One simulated GPU: its booked work as a driver would report it."""
 
     def __init__(self, words: memoryview, index: int) -> None:
         self.index = index
         self.slow_due_ns = 0
         self._words = words
-        now = layout.totals(words, index, monotonic_ns())
+        now = totals(words, index, monotonic_ns())
         self._window, self._sample = now, now
         self._recent = deque([now], maxlen=int(SECOND_NS / WINDOW_NS))
         self._utilization = (0.0, now.t_ns)
         self._proc_busy: dict[int, tuple[int, int]] = {}
 
     def close_window(self) -> None:
-        """Work out utilization over the time since the last window."""
-        now = layout.totals(self._words, self.index, monotonic_ns())
+        """Compute the utilization since the last window."""
+        now = totals(self._words, self.index, monotonic_ns())
         self._utilization = round(100 * _share(now.busy_ns - self._window.busy_ns, now.t_ns - self._window.t_ns)) + 0.0, now.t_ns
         self._window = now
         self._recent.append(now)
 
     def often(self, t_ns: int) -> Gpu:
-        """Every tick: utilization, power, SM activity, clocks, memory, PCIe."""
-        now, last = layout.totals(self._words, self.index, monotonic_ns()), self._sample
+        """The readings of each tick: utilization, power, SM activity, clocks, memory, PCIe."""
+        now, last = totals(self._words, self.index, monotonic_ns()), self._sample
         self._sample = now
         sm_share = _share(now.sm_busy_ns - last.sm_busy_ns, now.t_ns - last.t_ns)
         idle = now.busy_ns == last.busy_ns
@@ -114,7 +196,7 @@ class _Device:
         )  # fmt: skip
 
     def seldom(self, t_ns: int) -> Gpu:
-        """Once a second: identity, limits, temperature and processes."""
+        """The readings of each second: identity, limits, temperature and processes."""
         oldest = self._recent[0]
         warmth = _share(self._window.sm_busy_ns - oldest.sm_busy_ns, self._window.t_ns - oldest.t_ns)
         return Gpu(
@@ -125,12 +207,12 @@ class _Device:
         )  # fmt: skip
 
     def procs(self) -> list[GpuProc]:
-        """Who has a context, with the memory they hold."""
-        return [GpuProc(pid, mem_bytes=held) for pid, held, _ in layout.procs(self._words, self.index)]
+        """The processes with a context, and their memory."""
+        return [GpuProc(pid, mem_bytes=held) for pid, held, _ in procs(self._words, self.index)]
 
     def _used_by(self, t_ns: int) -> list[GpuProc]:
-        """The processes with the share of the time since the last call that their kernels took."""
-        now = {pid: (t_ns, busy) for pid, _, busy in layout.procs(self._words, self.index)}
+        """The processes, with their kernels' share of the time since the last call."""
+        now = {pid: (t_ns, busy) for pid, _, busy in procs(self._words, self.index)}
         known, self._proc_busy = self._proc_busy, now
         used = {pid: _share(busy - known[pid][1], t_ns - known[pid][0]) for pid, (_, busy) in now.items() if pid in known}
         return [GpuProc(proc.pid, proc.kind, proc.mem_bytes, _percent(used.get(proc.pid))) for proc in self.procs()]
