@@ -251,7 +251,7 @@ from collections import Counter
 
 from gputop.recording.reader import Recording
 from gputop.system.output import create
-from gputop.tables.exports.rows import batches
+from gputop.tables.exports import batches
 
 
 def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None:

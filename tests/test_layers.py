@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_ROOMS = 22
-MOST_ARROWS = 89
+MOST_ROOMS = 21
+MOST_ARROWS = 83
 KNOWN_CIRCLES = (
     {"gputop.recording.budget", "gputop.recording.compact", "gputop.recording.format"},
     {"gputop.commands.live", "gputop.commands.once"},

@@ -474,7 +474,7 @@ _TURNS = (*DRIVERS, _read, _pipe, _read, _explain_json, _survey)
 """The quick ones come more often."""
 IMPORTED = (
     "gputop.commands.explain", "gputop.commands.query", "gputop.commands.export", "gputop.session.report", "gputop.tables.database",
-    "gputop.tables.exports.csv", "gputop.tables.exports.sqlite", "gputop.tables.exports.perfetto",
+    "gputop.tables.export_csv", "gputop.tables.export_sqlite", "gputop.tables.export_perfetto",
 )  # fmt: skip
 """Before the children are made: what they import themselves would count as memory that an input took."""
 

@@ -20,8 +20,7 @@ import pytest
 from gputop import cli
 from gputop.model.frame import Frame, Gpu
 from gputop.recording.format import pack_frames, pack_header
-from gputop.tables.exports import FORMATS
-from gputop.tables.exports.rows import Row, batches
+from gputop.tables.exports import FORMATS, Row, batches
 from gputop.tables.schema import TABLES
 from tests.recording.made import HEADER, MS, START_NS, record
 from tests.recording.test_query import ask
@@ -73,7 +72,7 @@ def test_a_signal_leaves_no_half_of_an_export(
             yield batch
             signal.raise_signal(number)
 
-    monkeypatch.setattr(f"gputop.tables.exports.{to}.batches", stopped)
+    monkeypatch.setattr(f"gputop.tables.export_{to}.batches", stopped)
     try:
         code: object = cli.main(["export", session[0], "--to", to, "-o", str(tmp_path / "out")])
     except SystemExit as ended:
@@ -88,7 +87,7 @@ def test_kill_9_leaves_what_says_that_it_is_not_finished(session: tuple[str, lis
     code = f"""
 import os
 from gputop import cli
-from gputop.tables.exports import {to} as form
+from gputop.tables import export_{to} as form
 form.batches = lambda *_: os.kill(os.getpid(), {int(signal.SIGKILL)})
 cli.main(["export", {session[0]!r}, "--to", "{to}", "-o", "out"])
 """
@@ -114,7 +113,7 @@ def test_what_comes_there_meanwhile_stays(
         yield from batches(*what)
         out.touch() if kind == "file" else out.mkdir() if kind == "directory" else out.symlink_to("/nowhere")
 
-    monkeypatch.setattr(f"gputop.tables.exports.{to}.batches", late)
+    monkeypatch.setattr(f"gputop.tables.export_{to}.batches", late)
     assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 1
     assert "give another name" in capsys.readouterr().err
     assert (out.is_file(), out.is_dir(), out.is_symlink()) == (kind == "file", kind == "directory", kind == "link")
@@ -129,7 +128,7 @@ def test_an_unfinished_export_that_somebody_takes_away_is_no_success(
         yield from batches(*what)
         (tmp_path / "out.unfinished").rename(tmp_path / "elsewhere")
 
-    monkeypatch.setattr(f"gputop.tables.exports.{to}.batches", late)
+    monkeypatch.setattr(f"gputop.tables.export_{to}.batches", late)
     assert cli.main(["export", session[0], "--to", to, "-o", str(tmp_path / "out")]) == 1
     assert "cannot write" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]

@@ -13,7 +13,7 @@ from gputop.model.frame import Frame, ProcInfo, ProcSample
 from gputop.recording.reader import Recording
 from gputop.tables import database
 from gputop.tables.database import Database
-from gputop.tables.exports.rows import batches
+from gputop.tables.exports import batches
 from gputop.tables.schema import TABLES
 from tests.recording.made import MS, START_NS, Session, record
 from tests.recording.test_columns import coarse

@@ -15,7 +15,7 @@ import pytest
 import gputop
 from gputop import cli
 from gputop.model.frame import CudaCall, Frame, Probes
-from gputop.tables.exports import perfetto
+from gputop.tables import export_perfetto as perfetto
 from tests.recording.made import HEADER, MS, START_NS, Session, record
 from tests.recording.test_columns import coarse
 from tests.recording.test_query import ask

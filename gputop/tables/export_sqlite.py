@@ -10,7 +10,7 @@ from gputop.system.errors import UserError
 from gputop.system.output import create_file, whole_or_gone
 from gputop.tables.database import create_statement, gathered, insert
 from gputop.tables.events import create_views, fill_numbers
-from gputop.tables.exports.rows import ALL, batches
+from gputop.tables.exports import ALL, batches
 from gputop.tables.schema import TABLES
 
 

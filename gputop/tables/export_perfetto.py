@@ -23,7 +23,7 @@ from gputop.recording.scan import open_regular
 from gputop.system.errors import UserError
 from gputop.system.output import create, whole_or_gone
 from gputop.system.text import clean
-from gputop.tables.exports.rows import Row, batches
+from gputop.tables.exports import Row, batches
 
 Event = dict[str, Any]
 GPU_PID = 1_000_000_000  # GPU i is process GPU_PID + i; pids end far below

@@ -10,7 +10,7 @@ from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
 from gputop.system.output import create, new_directory
 from gputop.tables.database import within_64_bits
-from gputop.tables.exports.rows import Row, batches
+from gputop.tables.exports import Row, batches
 from gputop.tables.schema import TABLES
 
 

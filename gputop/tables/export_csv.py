@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from gputop.recording.reader import Recording
 from gputop.system.output import create, new_directory
 from gputop.system.text import csv_cell
-from gputop.tables.exports.rows import batches
+from gputop.tables.exports import batches
 from gputop.tables.schema import TABLES
 
 
