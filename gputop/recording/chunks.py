@@ -97,9 +97,11 @@ class _Source:
 
 
 class Unpacker:
-    """Reads the pieces of one tier. The memory that it takes stays in proportion to what it was given."""
+    """Reads the pieces of one tier, with ``parts`` only these tables of frames where they come as columns. The memory that it takes stays
+    in proportion to what it was given."""
 
-    def __init__(self) -> None:
+    def __init__(self, parts: tuple[str, ...] | None = None) -> None:
+        self._parts = parts
         self._check = 0
         """Of the last piece that was read."""
         self._stored_bytes = self._inflated_bytes = 0
@@ -132,7 +134,7 @@ class Unpacker:
             raise FormatError("the block before is missing")
         self._charge(len(payload) + HEAD.size, size)
         if not above:
-            self._source, self._decoder = _Source(), ColumnDecoder()
+            self._source, self._decoder = _Source(), ColumnDecoder(self._parts)
             self._stream = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(self._source)  # type: ignore[arg-type]
         self._source.data = payload[_ABOVE.size :]
         try:

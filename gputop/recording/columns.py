@@ -320,9 +320,10 @@ def _pack_key(column: Sequence[Any]) -> Any:
 
 
 class Decoder:
-    """Reads the columns of the pieces of one chunk, in order."""
+    """Reads the columns of the pieces of one chunk, in order; with ``parts`` only these tables, such as ``probes.calls``."""
 
-    def __init__(self) -> None:
+    def __init__(self, parts: tuple[str, ...] | None = None) -> None:
+        self._parts = parts
         self._subjects: dict[str, Subjects] = {}
 
     def decode(self, plain: bytes) -> list[Frame]:
@@ -332,6 +333,9 @@ class Decoder:
             return self._table("", Frame, msgspec.msgpack.decode(plain), [0])
         except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
             raise ColumnError(f"a table is broken: {error}") from None
+
+    def _is_wanted(self, path: str) -> bool:
+        return self._parts is None or any(part == path or part.startswith(f"{path}.") for part in self._parts)
 
     def _claim(self, rows: Any, columns: int) -> int:
         if type(rows) is not int or not 0 <= rows <= min(self._rows_left, self._cells_left // columns):
@@ -372,6 +376,8 @@ class Decoder:
 
     def _column(self, path: str, field: Field, packed: list[Any], count: int, subjects: Subjects) -> Sequence[Any]:
         code, *parts = packed
+        if field.child and code != SAME and not self._is_wanted(f"{path}.{field.name}"[1:]):
+            return [None if field.default is None else field.default() for _ in range(count)]
         if code == SAME:
             return [msgspec.convert(parts[0], field.type)] * count
         if code == ANY:

@@ -30,6 +30,8 @@ from gputop.recording.scan import Contents, Place, open_regular, payload_at, pla
 from gputop.recording.seek import Seeker, blocks_between
 from gputop.system.text import clean, counted
 
+Parts = tuple[str, ...] | None
+"""Paths of lists and structs in frames, such as ``probes.calls``, which alone are decoded: several times as fast. None is all."""
 OPENING_BYTES = 1 << 20  # from a file's beginning and end, in which its header must stand
 
 
@@ -41,7 +43,7 @@ class Blocks:
         """Offset -> damaged bytes there, as far as it has been read."""
         self._fd = fd
         self._contents = contents
-        self._unpacker = Unpacker()
+        self._unpackers: dict[Parts, Unpacker] = {}
 
     def between(self, start: int, end: int) -> list[Place]:
         """The blocks of frames between two offsets, without those that go back in time, which are counted as lost."""
@@ -60,13 +62,14 @@ class Blocks:
                 kept.append(place)
         return kept
 
-    def frames(self, place: Place, chunk: int) -> Sequence[Frame]:
+    def frames(self, place: Place, chunk: int, parts: Parts = None) -> Sequence[Frame]:
         """The frames of a block in the chunk that begins at offset ``chunk``; none where it is damaged."""
+        unpacker = self._unpackers.get(parts) or self._unpackers.setdefault(parts, Unpacker(parts))
         try:
             payload = payload_at(self._fd, place)
-            if self._unpacker.lacks(payload, place.head):
-                self._read_until(place, chunk)
-            frames = self._unpacker.frames(payload, place.head)
+            if unpacker.lacks(payload, place.head):
+                self._read_until(place, chunk, unpacker)
+            frames = unpacker.frames(payload, place.head)
             if frames and frames[0].t_ns != place.head.t_ns:
                 raise FormatError("a block begins at another time than its head says")
         except FormatError:
@@ -74,12 +77,12 @@ class Blocks:
             return ()
         return frames
 
-    def _read_until(self, place: Place, chunk: int) -> None:
+    def _read_until(self, place: Place, chunk: int, unpacker: Unpacker) -> None:
         """Read the blocks of a chunk that stand before one of its blocks."""
         for before in places(self._fd, chunk, place.offset):
             if before.head.kind == KIND_FRAMES and before.head.tier == place.head.tier:
                 try:
-                    self._unpacker.frames(payload_at(self._fd, before), before.head)
+                    unpacker.frames(payload_at(self._fd, before), before.head)
                 except FormatError:
                     continue
 
@@ -108,9 +111,9 @@ class FileBlock(Struct, frozen=True):
         """Time of its first frame."""
         return self.place.head.t_ns
 
-    def frames(self) -> Sequence[Frame]:
+    def frames(self, parts: Parts = None) -> Sequence[Frame]:
         """Its frames; none where it is damaged, which the recording then counts."""
-        return self.file.frames(self.place, self.chunk)
+        return self.file.frames(self.place, self.chunk, parts)
 
 
 class FileChunk(Struct, frozen=True):
@@ -286,14 +289,14 @@ class Recording:
         """What stood at ``t_ns``; an empty board (``seq`` -1) before `start_ns`."""
         return self._seeker.board_at(self.chunks(), t_ns)
 
-    def frames(self, start_ns: int = 0, end_ns: int = 1 << 63) -> Iterator[Frame]:
-        """The frames with ``start_ns <= t_ns < end_ns``, in order."""
+    def frames(self, start_ns: int = 0, end_ns: int = 1 << 63, parts: Parts = None) -> Iterator[Frame]:
+        """The frames with ``start_ns <= t_ns < end_ns``, in order; with ``parts`` the other lists and structs in them may be empty."""
         before, reached_ns = None, 0
         for block in blocks_between(self.chunks(), start_ns, end_ns):
             if block.t_ns < reached_ns:
                 block.file.give_up(block.place)
                 continue
-            for frame in block.frames():
+            for frame in block.frames(parts):
                 reached_ns = frame.t_ns
                 if reached_ns >= end_ns:
                     break

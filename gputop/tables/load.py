@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -32,11 +32,11 @@ _NEEDS_PIDS = {"victim", "victim_pid", "wakee", "wakee_pid"}
 _NEEDS_COUNTS = {"stall_ms", "thread_switches", "thread_offcpu_s"}
 
 
-def read_frames(recording: Recording, start_ns: int, end_ns: int, parts: Collection[str]) -> Iterator[Frame]:
-    """The frames up to ``end_ns``, from the last key frame before ``start_ns`` on; only these ``parts`` of them are looked at."""
+def read_frames(recording: Recording, start_ns: int, end_ns: int, parts: tuple[str, ...]) -> Iterator[Frame]:
+    """The frames up to ``end_ns``, from the last key frame before ``start_ns`` on; ``parts`` as in `Recording.frames`."""
     chunks = recording.chunks()
     first = max(0, bisect_left(chunks, start_ns, key=lambda chunk: chunk.t_ns) - 1)
-    return recording.frames(chunks[first].t_ns, end_ns) if len(chunks) and parts else iter(())
+    return recording.frames(chunks[first].t_ns, end_ns, parts) if len(chunks) and parts else iter(())
 
 
 class Loader:
@@ -45,7 +45,6 @@ class Loader:
     def __init__(self, recording: Recording, wanted: Wanted, start_ns: int = 0, end_ns: int = 1 << 62) -> None:
         self.recording = recording
         self.wanted = wanted
-        # Rows have their ticks' times as a recording keeps them: streams that were kept, and what `R` saved, begin a little later.
         self._began_ns = recording.start_ns
         self.start_ns, self.end_ns = self._began_ns if start_ns <= recording.start_ns else start_ns, end_ns
         self._known = Known(recording.header, self._began_ns)
@@ -77,21 +76,21 @@ class Loader:
             yield "incident", self._incidents()
 
     def _first_ns(self) -> int:
-        """From where on frames are read: what a row grew by, and what threads had counted, is told before the time that is asked for."""
-        return self.start_ns - (KNOWN_BEFORE_NS if self._counts else 0)
+        """Counters grow from their reading before, which may be as old; threads report when they run."""
+        return self.start_ns - (KNOWN_BEFORE_NS if self._counts else SETTLED_NS)
 
-    def _parts(self) -> set[str]:
-        """The fields of frames that rows are made of."""
-        parts = {spec.path[0] for spec in self._specs}
+    def _parts(self) -> tuple[str, ...]:
+        """The lists and structs of frames that rows are made of."""
+        parts = {part for spec in self._specs for part in (".".join(spec.path), *spec.parts)}
         if self._tally is not None:
-            parts |= {"procs", "probes"}
+            parts |= {"procs", "probes.calls"}
         if self._pids or self._counts:
-            parts.add("probes")
+            parts.add("probes.threads")
         if self._names:
-            parts |= {"infos", "gone", "gpus"}
+            parts |= {"infos", "gpus.procs"}
         if "gap" in self.wanted:
             parts.add("marks")
-        return parts
+        return tuple(sorted(parts))
 
     def _inside(self, t_ns: int) -> bool:
         return self.start_ns <= t_ns < self.end_ns

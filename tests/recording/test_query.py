@@ -19,8 +19,11 @@ from gputop.commands.query import WHO_SWITCHED, WHO_TOOK, WINDOWS
 from gputop.model.frame import CudaCall, Frame, Gpu, Mark, Preempt, Probes, ProcSample, SchedThread
 from gputop.recording.columns import UNITS
 from gputop.recording.format import HEAD, KIND_FRAMES, pack, pack_frames, pack_header
+from gputop.recording.reader import Recording
 from gputop.recording.scan import places
+from gputop.tables import load
 from gputop.tables.events import VIEWS
+from gputop.tables.load import Loader
 from gputop.tables.schema import TABLES
 from tests.recording.made import HEADER, MS, SECOND, START_NS, Session, record
 
@@ -348,6 +351,19 @@ def test_an_endless_statement_is_stopped_by_ctrl_c(session: tuple[str, list[Fram
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
+
+
+def test_frames_that_are_read_in_part_say_what_whole_ones_do(session: tuple[str, list[Frame]], monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows() -> dict[str, list[Any]]:
+        with Recording(session[0]) as recording:
+            wanted = {name: [column.name for column in spec.columns] for name, spec in TABLES.items() if name != "incident"}
+            return {name: [row for _, found in Loader(recording, {name: columns}).batches() for row in found]
+                    for name, columns in wanted.items()}  # fmt: skip
+
+    in_part = rows()
+    monkeypatch.setattr(load, "read_frames", lambda recording, *_: recording.frames())
+    assert in_part == rows()
+    assert sum(map(bool, in_part.values())) > 10
 
 
 def test_a_made_up_block_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
