@@ -5,32 +5,28 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from ctypes import byref, c_uint, c_void_p
 
 import pynvml
 
-from gputop.sources.nvml.abi import Device, Meter, bind, check
-from gputop.sources.nvml.fast import fast_readings
-from gputop.sources.nvml.identity import identity_readings
-from gputop.sources.nvml.reading import Reading
-from gputop.sources.nvml.slow import slow_readings
+from gputop.sources.nvml.driver import Device, Meter
+from gputop.sources.nvml.fast import fast_groups
+from gputop.sources.nvml.groups import FieldGroup
+from gputop.sources.nvml.slow import identity_groups, slow_groups
 from tests.bench.figures import quantile, table
 
 _INTERVAL_NS = 100_000_000
 
 
-def readings() -> list[Reading]:
+def readings() -> list[FieldGroup]:
     """All that one GPU is asked."""
-    handle = c_void_p()
-    check(bind("nvmlDeviceGetHandleByIndex_v2")(c_uint(0), byref(handle)))
-    device = Device(handle, Meter())
-    uncounted = Reading((), 0)  # for the rates over PCIe to be read beside the counters
-    return [*identity_readings(device), *fast_readings(device, _INTERVAL_NS), *slow_readings(device, uncounted)]
+    device = Device(pynvml.nvmlDeviceGetHandleByIndex(0), Meter())
+    uncounted = FieldGroup((), 0)  # for the rates over PCIe to be read beside the counters
+    return [*identity_groups(device), *fast_groups(device, _INTERVAL_NS), *slow_groups(device, uncounted)]
 
 
-def rounds(asked: list[Reading], count: int) -> tuple[dict[Reading, list[float]], dict[str, object], dict[str, str]]:
+def rounds(asked: list[FieldGroup], count: int) -> tuple[dict[FieldGroup, list[float]], dict[str, object], dict[str, str]]:
     """Microseconds that each of ``count`` readings took, 0.1 s apart; what was read last, and why what was not."""
-    took: dict[Reading, list[float]] = {one: [] for one in asked}
+    took: dict[FieldGroup, list[float]] = {one: [] for one in asked}
     values: dict[str, object] = {}
     missing: dict[str, str] = {}
     for _ in range(count):

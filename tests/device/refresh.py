@@ -5,16 +5,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from ctypes import byref, c_uint, c_void_p
 from itertools import pairwise
 from threading import Event, Thread
 
 import pynvml
 
-from gputop.sources.nvml.abi import Device, Meter, bind, check
-from gputop.sources.nvml.fast import fast_readings
-from gputop.sources.nvml.reading import Reading
-from gputop.sources.nvml.slow import slow_readings
+from gputop.sources.nvml.driver import Device, Meter
+from gputop.sources.nvml.fast import fast_groups
+from gputop.sources.nvml.groups import FieldGroup
+from gputop.sources.nvml.slow import slow_groups
 from tests.bench.figures import quantile, table
 from tests.workloads.gpu import Gpu
 
@@ -35,7 +34,7 @@ def jump(gpu: Gpu, over: Event) -> None:
         time.sleep(chance.uniform(0, 0.1))
 
 
-def watch(reading: Reading, seconds: float, pause_s: float) -> tuple[list[float], list[float], dict[str, list[int]]]:
+def watch(reading: FieldGroup, seconds: float, pause_s: float) -> tuple[list[float], list[float], dict[str, list[int]]]:
     """Wall and CPU microseconds of each call, and by field when its value changed (ns)."""
     wall, cpu, changes, had = [], [], {name: [] for name in reading.fields}, {}
     end = time.monotonic() + seconds
@@ -56,12 +55,10 @@ def watch(reading: Reading, seconds: float, pause_s: float) -> tuple[list[float]
 def report() -> Iterator[str]:
     """The tables."""
     pynvml.nvmlInit()
-    handle = c_void_p()
-    check(bind("nvmlDeviceGetHandleByIndex_v2")(c_uint(0), byref(handle)))
-    device = Device(handle, Meter())
-    make: Callable[[], list[Reading]] = lambda: [*fast_readings(device, 100_000_000), *slow_readings(device, Reading((), 0))]  # noqa: E731
+    device = Device(pynvml.nvmlDeviceGetHandleByIndex(0), Meter())
+    make: Callable[[], list[FieldGroup]] = lambda: [*fast_groups(device, 100_000_000), *slow_groups(device, FieldGroup((), 0))]  # noqa: E731
     kept = [one for one in make() if one.fields[0] in ("energy_mj", "temp_c", "mem_clock_mhz", "procs", "pcie_width")]
-    fast = fast_readings(device, 100_000_000)
+    fast = fast_groups(device, 100_000_000)
     rows = []
     for one in (*fast, *kept):
         wall, cpu, changes = watch(one, _SPAN_S, 0.002)

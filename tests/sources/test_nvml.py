@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from ctypes import byref, c_uint, c_void_p
 from itertools import pairwise
 from types import SimpleNamespace
 
+import pynvml
 import pytest
 
 from gputop.model.board import Board
-from gputop.sources.nvml.abi import Device, Meter, ProcessUtilization, bind, check
+from gputop.sources.nvml.driver import Device, Meter
 from gputop.sources.nvml.fast import Samples
 from gputop.sources.nvml.gpm import FIRST
 from gputop.sources.nvml.mig import FIELDS
@@ -244,9 +244,7 @@ def test_after_the_wall_clock_was_set_back_the_driver_is_asked_for_all(rig: Rig,
     """What was seen last then lies in the future, and NVML has nothing newer."""
     rig.set("gpus 1", "util 40", f"procs {os.getpid()}:1024:50:C")
     rig.until(rig.opened(), lambda board: "procs" in board.gpus[0].values)
-    handle = c_void_p()
-    check(bind("nvmlDeviceGetHandleByIndex_v2")(c_uint(0), byref(handle)))
-    reading = make(Device(handle, Meter()))
+    reading = make(Device(pynvml.nvmlDeviceGetHandleByIndex(0), Meter()))
     reading._seen_us = time.time_ns() // 1000 + 3_600_000_000
     assert read(reading)
     assert 0 < reading._seen_us <= time.time_ns() // 1000
@@ -274,10 +272,11 @@ def test_process_lists_with_memory_and_sm_share(rig: Rig) -> None:
 
 def test_of_several_shares_of_a_process_the_newest_counts() -> None:
     now_us = time.time_ns() // 1000
-    usage = _Usage(SimpleNamespace(mig=False, call=lambda *_: None))
-    usage._function = lambda: 0
-    usage._rows[0] = ProcessUtilization(pid=7, us=now_us, sm=90)
-    usage._rows[1] = ProcessUtilization(pid=7, us=now_us - 900_000, sm=10)
+    rows = [
+        pynvml.c_nvmlProcessUtilizationSample_t(pid=7, timeStamp=now_us, smUtil=90),
+        pynvml.c_nvmlProcessUtilizationSample_t(pid=7, timeStamp=now_us - 900_000, smUtil=10),
+    ]
+    usage = _Usage(SimpleNamespace(mig=False, call=lambda *_: rows))
     assert usage._fetch({})[7][0] == 90.0
     assert usage._seen_us == now_us
 
@@ -301,7 +300,7 @@ def test_what_was_refused_while_mig_was_on_is_read_once_it_is_off(rig: Rig) -> N
     source = rig.opened()
     why = "not available while MIG is on"
     rig.until(source, lambda board: {board.gpus[0].missing["util_pct"], board.gpus[0].missing["procs.sm_pct"]} == {why})
-    refused = [reading for gpu in source._gpus for tier in gpu.tiers for reading in tier.readings if reading.reason == why]
+    refused = [reading for gpu in source._gpus for poller in gpu.pollers for reading in poller.groups if reading.reason == why]
     for reading in refused:
         reading.due_ns = 1 << 62  # however long it has been refused
     rig.set("gpus 1", "util 50", "procs 4242:100:9:C")

@@ -17,9 +17,9 @@ import pytest
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
 from gputop.sources import Unavailable
-from gputop.sources.nvml import reading
+from gputop.sources.nvml import groups
+from gputop.sources.nvml.driver import why
 from gputop.sources.nvml.gpu import NEVER_READ, READ_FIELDS, WatchedGpu
-from gputop.sources.nvml.reasons import why
 from gputop.system.errors import NO_MORE_THREADS, UserError
 from tests.sources.nvml_rig import INTERVAL_NS, Rig, load, stub
 
@@ -45,7 +45,7 @@ def test_a_driver_that_is_too_old_to_be_started_says_so(rig: Rig) -> None:
     load(stub("-DNVML_OLDEST_DRIVER"))
     with pytest.raises(Unavailable) as caught:
         rig.opened()
-    assert caught.value.reason == "the NVIDIA driver is too old: it has no nvmlInitWithFlags"
+    assert caught.value.reason == "the NVIDIA driver is too old: its NVML lacks functions that every reading needs"
     assert "newer driver" in caught.value.remedy
 
 
@@ -210,13 +210,13 @@ def test_the_xid_of_a_gpu_that_is_back_at_once_is_told_before_its_events_are_fre
     rig.set("gpus 1")
     source, gpu = rig.opened(), WatchedGpu(0, INTERVAL_NS, Lock())
     assert gpu._attach(SECOND_NS)
-    gpu._slow_tick(SECOND_NS)
+    gpu._poll_slow(SECOND_NS)
     gpu._lose("GPU lost", lost=True)
     rig.set("gpus 1", "xid 79", "util 40")
     rig.until(source, lambda board: board.gpus[0].values["util_pct"] == 40.0)
     assert gpu._attach(10 * SECOND_NS)
-    gpu._slow_tick(10 * SECOND_NS)
-    assert {"xid": 79} in [report.values for report in gpu.reports]
+    gpu._poll_slow(10 * SECOND_NS)
+    assert {"xid": 79} in [report.values for report in gpu.polls]
 
 
 def test_a_gpu_that_is_added_is_read_too(rig: Rig) -> None:
@@ -298,9 +298,9 @@ def test_an_old_driver(rig: Rig) -> None:
     got = rig.gpu().values
     assert (got["util_pct"], got["power_w"], got["power_instant"], got["throttle_mask"]) == (33.0, 90.0, False, 4)
     assert got["mem_used_bytes"] == 150 << 20
-    reason = "the driver is too old: it has no nvmlDeviceGetMemoryInfo_v2; it is counted as used"
+    reason = "the driver is too old for it; it is counted as used"
     assert rig.gpu().missing["mem_reserved_bytes"] == reason
-    assert "too old: it has no nvmlGpm" in rig.gpu().missing["sm_active_pct"]
+    assert "the driver is too old for it" in rig.gpu().missing["sm_active_pct"]
     assert "too old" in rig.gpu().missing["remapped_rows"]
     assert (got["procs"][0].pid, got["procs"][0].sm_pct) == (4242, 9.0)
 
@@ -388,7 +388,7 @@ def test_who_a_gpu_is_may_be_unknown_for_a_reason(rig: Rig) -> None:
 
 
 def test_who_a_gpu_is_is_asked_again_when_the_driver_failed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_LONGEST_NS", SECOND_NS)
+    monkeypatch.setattr(groups, "_LONGEST_NS", SECOND_NS)
     rig.set("gpus 1", f"log {rig.log}", "error.Name UNKNOWN", "error.UUID TIMEOUT")
     source = rig.opened()
     rig.until(source, lambda board: {"name", "uuid"} <= board.gpus[0].missing.keys())

@@ -9,8 +9,7 @@ import pytest
 
 from gputop.doctor import gpu as doctor_gpu
 from gputop.doctor.gpu import checks
-from gputop.sources.nvml.gpu import READ_FIELDS, Tier
-from gputop.sources.nvml.lane import Lane
+from gputop.sources.nvml.gpu import READ_FIELDS, Poller
 from tests.sources.nvml_rig import Rig
 
 
@@ -47,9 +46,9 @@ def test_a_single_look_gives_up_on_a_call_that_hangs(rig: Rig, call: str) -> Non
 
 
 def test_silent_is_who_does_not_answer_a_call_not_who_has_many_to_answer() -> None:
-    first, late_ns = Tier(Lane("first", 10**8, 0, lambda _: None, Lock())), 10**12
-    second = Tier(Lane("second", 10**9, 0, lambda _: None, Lock()), first)
-    first.lane.began_ns, first.meter.calls, first.meter.called_ns = late_ns - 201_000_000, 9, late_ns - 50_000_000
+    first, late_ns = Poller("first", lambda _: None, Lock(), period_ns=10**8), 10**12
+    second = Poller("second", lambda _: None, Lock(), period_ns=10**9, starter=first)
+    first.began_ns, first.meter.calls, first.meter.called_ns = late_ns - 201_000_000, 9, late_ns - 50_000_000
     assert (first.silent_ns(late_ns), second.silent_ns(late_ns)) == (0, 0)
     first.meter.called_ns = late_ns - 200_000_000
     assert (first.silent_ns(late_ns), second.silent_ns(late_ns)) == (200_000_000, 200_000_000)
@@ -57,10 +56,10 @@ def test_silent_is_who_does_not_answer_a_call_not_who_has_many_to_answer() -> No
 
 @pytest.mark.parametrize(("since_ms", "told_ms"), [(450, 0), (1100, 1100)])
 def test_a_call_that_takes_as_long_as_those_before_it_is_no_silence(since_ms: int, told_ms: int) -> None:
-    tier, late_ns = Tier(Lane("first", 10**8, 0, lambda _: None, Lock())), 10**12
-    tier.meter.calls, tier.meter.called_ns = 5, late_ns - since_ms * 1_000_000
-    tier.lane.began_ns = tier.meter.called_ns - 4 * 500_000_000
-    assert tier.silent_ns(late_ns) == told_ms * 1_000_000
+    poller, late_ns = Poller("first", lambda _: None, Lock(), period_ns=10**8), 10**12
+    poller.meter.calls, poller.meter.called_ns = 5, late_ns - since_ms * 1_000_000
+    poller.began_ns = poller.meter.called_ns - 4 * 500_000_000
+    assert poller.silent_ns(late_ns) == told_ms * 1_000_000
 
 
 @pytest.mark.parametrize(("gpm", "state"), [(0, "limited"), (1, "ok")])

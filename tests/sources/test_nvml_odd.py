@@ -9,9 +9,9 @@ import pytest
 from gputop.recording.format import pack_frames
 from gputop.session.snapshot import _gpu_proc
 from gputop.sources import Unavailable
-from gputop.sources.nvml import numbers, slow
+from gputop.sources.nvml import numbers
 from gputop.sources.nvml.gpu import WatchedGpu
-from gputop.sources.nvml.reading import Report
+from gputop.sources.nvml.groups import Poll
 from gputop.system import crash
 from tests.sources.nvml_rig import Rig
 
@@ -116,7 +116,7 @@ def test_a_link_faster_than_any_is_not_believed(rig: Rig) -> None:
 
 def test_more_gpus_than_there_can_be_are_not_asked_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.set("gpus 2")
-    monkeypatch.setattr(numbers, "_MOST_GPUS", 1)
+    monkeypatch.setattr(numbers, "MOST_GPUS", 1)
     with pytest.raises(Unavailable, match="NVML does not start: the driver says 2 GPUs, which cannot be"):
         rig.source().open()
 
@@ -134,7 +134,7 @@ def test_what_nobody_foresaw_costs_the_reading_that_met_it(rig: Rig, tmp_path: P
         raise ZeroDivisionError(f"odd {number:g}")
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(slow, "celsius", odd)
+    monkeypatch.setattr(numbers, "celsius", odd)
     rig.set("gpus 2", "util 50")
     source = rig.opened()
     rig.until(source, lambda board: "temp_c" in board.gpus[0].missing and "pcie_gen" in board.gpus[1].values)
@@ -144,13 +144,13 @@ def test_what_nobody_foresaw_costs_the_reading_that_met_it(rig: Rig, tmp_path: P
 
 
 def test_a_bug_in_a_lane_costs_its_gpu(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def odd(gpu: WatchedGpu, _tier: object, report: Report) -> None:
+    def odd(gpu: WatchedGpu, _poller: object, poll: Poll) -> None:
         if not gpu.index:
             raise ZeroDivisionError("odd")
-        gpu.reports.append(report)
+        gpu.polls.append(poll)
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(WatchedGpu, "_tell", odd)
+    monkeypatch.setattr(WatchedGpu, "_add", odd)
     rig.set("gpus 2", "util 50")
     source = rig.opened()
     rig.until(source, lambda board: "this is a bug" in board.gpus[0].missing["util_pct"] and board.gpus[1].values["util_pct"] == 50.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from contextlib import suppress
-from ctypes import c_void_p
 from itertools import pairwise
 from math import inf
 
@@ -13,13 +12,12 @@ import pynvml
 import pytest
 
 from gputop.model.frame import SECOND_NS
-from gputop.sources.nvml import reading, slow
-from gputop.sources.nvml.abi import Device, Meter, MissingSymbol
-from gputop.sources.nvml.fast import fast_readings
+from gputop.sources.nvml import groups
+from gputop.sources.nvml.driver import Device, Meter, unavailable
+from gputop.sources.nvml.fast import fast_groups
 from gputop.sources.nvml.gpm import GPM_FIELDS, _value_of
-from gputop.sources.nvml.reading import Lost, Missing, Reading, Report, Values, Way, read_due
-from gputop.sources.nvml.reasons import unavailable
-from gputop.sources.nvml.slow import slow_readings
+from gputop.sources.nvml.groups import FieldGroup, Lost, Missing, Poll, Values, Way, read_due
+from gputop.sources.nvml.slow import NvLink, slow_groups
 
 
 class Ways:
@@ -27,13 +25,13 @@ class Ways:
 
     def __init__(self) -> None:
         self.errors = [0, 0]
-        self.reading = Reading(("x",), SECOND_NS, self._way(0), self._way(1))
+        self.group = FieldGroup(("x",), SECOND_NS, self._way(0), self._way(1))
 
     def read(self, at_s: int) -> tuple[object, str]:
         """The value and the reason."""
         values: Values = {}
         missing: Missing = {}
-        self.reading.read(at_s * SECOND_NS, values, missing, False)
+        self.group.read(at_s * SECOND_NS, values, missing, False)
         return values.get("x"), missing.get("x", "")
 
     def _way(self, at: int) -> Way:
@@ -46,10 +44,9 @@ class Ways:
 
 
 def test_a_library_without_a_function_that_all_others_need_is_too_old() -> None:
-    told = unavailable(MissingSymbol("nvmlDeviceGetCount_v2"))
-    assert (told.reason, told.remedy) == (
-        "the NVIDIA driver is too old: it has no nvmlDeviceGetCount_v2", "install a newer driver (R384 or later)",
-    )  # fmt: skip
+    told = unavailable(pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND))
+    assert told.reason.startswith("the NVIDIA driver is too old")
+    assert told.remedy == "install a newer driver (R384 or later)"
 
 
 def test_one_failure_is_a_gap_and_a_row_of_them_a_reason_and_the_way_that_worked_is_kept() -> None:
@@ -77,7 +74,7 @@ def test_where_no_way_gives_a_value_the_reason_is_the_one_that_may_pass() -> Non
     ways = Ways()
     ways.errors = [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_NOT_SUPPORTED]
     assert ways.read(0)[1].startswith("the driver failed")
-    assert ways.reading.due_ns < 2 * SECOND_NS
+    assert ways.group.due_ns < 2 * SECOND_NS
     ways.errors[0] = 0
     assert ways.read(1) == (1.0, "")
 
@@ -106,15 +103,15 @@ class Driver:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ns = 0
-        monkeypatch.setattr(reading, "monotonic_ns", lambda: self.now_ns)
+        monkeypatch.setattr(groups, "monotonic_ns", lambda: self.now_ns)
 
-    def gauge(self, name: str, takes_ns: Callable[[], int]) -> Reading:
-        return Reading((name,), TICK_NS, self._way(name, takes_ns))
+    def gauge(self, name: str, takes_ns: Callable[[], int]) -> FieldGroup:
+        return FieldGroup((name,), TICK_NS, self._way(name, takes_ns))
 
-    def counter(self, name: str, takes_ns: Callable[[], int]) -> Reading:
-        return Reading((name,), TICK_NS, self._way(name, takes_ns), counts=True)
+    def counter(self, name: str, takes_ns: Callable[[], int]) -> FieldGroup:
+        return FieldGroup((name,), TICK_NS, self._way(name, takes_ns), counts=True)
 
-    def ticks(self, readings: list[Reading], count: int = 20) -> list[list[Report]]:
+    def ticks(self, readings: list[FieldGroup], count: int = 20) -> list[list[Poll]]:
         """The reports of each tick."""
         told = []
         for beat_ns in range(SECOND_NS, SECOND_NS + count * TICK_NS, TICK_NS):
@@ -150,30 +147,25 @@ def test_a_quick_driver_is_told_in_one_report_a_tick(monkeypatch: pytest.MonkeyP
 
 
 def test_what_rates_are_made_of_is_a_counter() -> None:
-    readings = fast_readings(Device(c_void_p(), Meter()), TICK_NS)
-    readings += slow_readings(Device(c_void_p(), Meter()), readings[0])
+    readings = fast_groups(Device(None, Meter()), TICK_NS)
+    readings += slow_groups(Device(None, Meter()), readings[0])
     counted = {field for one in readings if one.counts for field in one.fields}
     counters = {"pcie_tx_bytes", "pcie_rx_bytes", "nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links", "energy_mj"}
     assert counted == counters | set(GPM_FIELDS)
     assert readings[0].counts, "in the first place it costs no report of its own"
 
 
-class WithoutLinks(Device):
-    def ask(self, *_: object) -> int:
-        return pynvml.NVML_ERROR_INVALID_ARGUMENT
-
-
 def test_links_that_are_refused_leave_nothing_for_the_collector_of_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow, "bind", lambda _: None)
-    monkeypatch.setattr(slow, "Fields", lambda *_, **__: None)
-    links = slow._NvLink(WithoutLinks(c_void_p(), Meter()))
-    values: Values = {}
-    missing: Missing = {}
+    def refuse(*_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetNvLinkState", refuse)
+    links = NvLink(Device(None, Meter()))
     gc.collect()
     gc.disable()
     try:
         with suppress(pynvml.NVMLError):
-            links(values, missing)
+            links({}, {})
         assert not [kept for kept in gc.get_objects() if isinstance(kept, pynvml.NVMLError)]
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""Processes on a GPU: NVML's lists, newest version of the call that the driver has, and what each used of the SMs."""
+"""Processes on a GPU: NVML's lists, by the newest version of the call that the driver has, and the share of the SMs that each used."""
 
 from __future__ import annotations
 
@@ -11,39 +11,47 @@ import pynvml
 from msgspec import Struct
 
 from gputop.model.frame import PART, SECOND_NS, GpuProc
-from gputop.sources.nvml.abi import (
-    Device,
-    Function,
-    LongProcessInfo,
-    MissingSymbol,
-    ProcessInfo,
-    ProcessInfoV1,
-    ProcessUtilization,
-    bind,
-    find,
-    is_past,
-)
-from gputop.sources.nvml.numbers import NONE, NoValue, part_of, percent
-from gputop.sources.nvml.reading import Missing, Values
-from gputop.sources.nvml.reasons import why
+from gputop.sources.nvml.driver import Device, is_past, library_function, why
+from gputop.sources.nvml.groups import Missing, Values
+from gputop.sources.nvml.numbers import NOT_AVAILABLE, NoValue, part_of, percent
 
 Number = TypeVar("Number", int, float)
 Shares = tuple[float | None, float | None, float | None, float | None]
 """Per cent of SMs, memory, encoder, decoder."""
+_SHARES = ("sm_pct", "mem_pct", "enc_pct", "dec_pct")
 _NOTHING: Shares = (0.0, 0.0, 0.0, 0.0)
-_NO_INSTANCE = 0xFFFFFFFF
-_ASK_AGAIN_NS = 60 * SECOND_NS
-_LAYOUTS: tuple[tuple[str, tuple[type[Structure], ...]], ...] = (
-    ("_v3", (ProcessInfo, LongProcessInfo)), ("_v2", (ProcessInfo,)), ("", (ProcessInfoV1,)),
-)  # fmt: skip
-"""Versions of the call, and how a row of theirs is laid out; where there are two, the rows themselves tell which it is."""
-_MOST_ROWS = 1 << 16
-"""A driver that has more to list than that is not believed."""
-_MOST_PID = 1 << 22
-"""PID_MAX_LIMIT of 64-bit kernels."""
-# An MPS client computes: for us it is what any other compute process is.
+_NO_INSTANCE = 0xFFFFFFFF  # MIG instance of a process on a GPU that is not split
+_ASK_AGAIN_NS = 60 * SECOND_NS  # ns until a refused list is asked for again
+_ROOM = 64  # rows of the first buffer
+_MOST_ROWS = 1 << 16  # a driver that has more to list is not believed
+_MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
 _LISTS = (("Compute", "C", ""), ("MPSCompute", "C", "mps"), ("Graphics", "G", "graphics"))
-"""NVML's name of the list, what its processes are, and what they are called where it is refused."""
+"""NVML's name of the list, the kind of its processes (an MPS client computes), and their name in the reason if the list is refused."""
+
+
+class _InfoV1(Structure):
+    """nvmlProcessInfo_v1_t, before R470."""
+
+    _fields_ = [("pid", c_uint), ("mem_bytes", c_ulonglong)]
+
+
+class _Info(Structure):
+    """nvmlProcessInfo_v2_t, which version 3 of the call shares."""
+
+    _fields_ = [*_InfoV1._fields_, ("gpu_instance", c_uint), ("compute_instance", c_uint)]
+
+
+class _LongInfo(Structure):
+    """What R535.43 to 535.98 give as version 3: with the protected memory of confidential computing."""
+
+    _fields_ = [*_Info._fields_, ("protected_bytes", c_ulonglong)]
+
+
+_LAYOUTS: dict[str, tuple[type[Structure], ...]] = {"_v3": (_Info, _LongInfo), "_v2": (_Info,), "": (_InfoV1,)}
+"""Versions of the call, newest first, and the layout of their rows; of two layouts the rows themselves tell which it is.
+
+nvidia-ml-py has only the layout of its own version, and makes each call twice, of which a real driver needs 4 ms (measured).
+"""
 
 
 class _Row(Struct):
@@ -57,6 +65,7 @@ class Processes:
     __slots__ = ("_lists", "_usage")
 
     def __init__(self, device: Device) -> None:
+        """Raises pynvml.NVMLError if the driver has no list of compute processes."""
         self._lists = [_List(device, *names) for names in _LISTS]
         self._usage = _Usage(device)
 
@@ -73,35 +82,31 @@ class Processes:
 
 
 def _proc(pid: int, instance: int | None, row: _Row, used: dict[int, Shares] | None) -> GpuProc:
-    # NVML leaves out those that used nothing since the last look; None is "cannot be told".
+    # NVML leaves out processes that used nothing since the last reading; None means unknown.
     sm, mem, enc, dec = (None, None, None, None) if used is None else used.get(pid, _NOTHING)
     return GpuProc(pid, "+".join(sorted(row.kinds)), row.mem_bytes, sm, mem, enc, dec, instance)
 
 
 class _List:
-    """nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses."""
+    """nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses, into a kept buffer."""
 
-    __slots__ = (
-        "_buffer", "_count", "_device", "_function", "_kind", "_layouts", "_mig", "_name", "_room", "_silent_until_ns", "part", "reason",
-    )  # fmt: skip
+    __slots__ = ("_buffer", "_count", "_device", "_function", "_kind", "_layouts", "_mig", "_silent_until_ns", "part", "reason")
 
     def __init__(self, device: Device, name: str, kind: str, part: str) -> None:
-        self._device, self._name, self._kind = device, name, kind
+        self._device, self._kind = device, kind
         self.part = part
-        """What its processes are called where they cannot be listed; empty of the main list, without which there is none."""
+        """The processes' name in the reason; empty for the main list, without which there is no list at all."""
         self.reason = ""
-        """Why they cannot be."""
+        """Why they cannot be listed."""
         self._silent_until_ns = 0
         self._mig = False
-        """Whether the GPU was split when the driver was asked last."""
+        """Whether the GPU was split at the last call."""
         self._count = c_uint()
-        self._function, self._layouts = self._bind()
-        self._room = 64
-        self._buffer = self._new_buffer()
+        self._function, self._layouts = self._find(f"nvmlDeviceGet{name}RunningProcesses")
+        self._buffer = self._new_buffer(_ROOM)
 
     def add_to(self, rows: dict[tuple[int, int | None], _Row], missing: Missing) -> None:
-        """Add what it lists. A list beside the main one that this GPU has not is asked for once a minute, and when MIG has been switched;
-        one of a newer driver never."""
+        """Add the list's processes to ``rows``. A refused list is asked for again once a minute, and when MIG is switched."""
         if self._function is None or (time.monotonic_ns() < self._silent_until_ns and self._mig == self._device.mig):
             return
         self._mig = self._device.mig
@@ -119,72 +124,70 @@ class _List:
             instance = getattr(info, "gpu_instance", _NO_INSTANCE)
             row = rows.setdefault((info.pid, None if instance == _NO_INSTANCE else instance), _Row(set(), None))
             row.kinds.add(self._kind)
-            mem_bytes = _believed("mem_bytes", info.mem_bytes, missing, lambda held: part_of(self._device.mem_bytes, held))
+            mem_bytes = _checked("mem_bytes", info.mem_bytes, missing, lambda held: part_of(self._device.mem_bytes, held))
             if mem_bytes is not None:
                 row.mem_bytes = max(row.mem_bytes or 0, mem_bytes)
 
-    def _bind(self) -> tuple[Function | None, tuple[type[Structure], ...]]:
-        for suffix, layouts in _LAYOUTS:
-            function = find(f"nvmlDeviceGet{self._name}RunningProcesses{suffix}")
-            if function:
-                return function, layouts
-        missing = MissingSymbol(f"nvmlDeviceGet{self._name}RunningProcesses")
+    def _find(self, name: str) -> tuple[Callable[..., int] | None, tuple[type[Structure], ...]]:
+        """The newest version of the call, and its layouts. Without any, a list beside the main one stays silent."""
+        for suffix, layouts in _LAYOUTS.items():
+            if hasattr(pynvml.nvmlLib, name + suffix):
+                return library_function(name + suffix), layouts
+        missing = pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         if not self.part:
             raise missing
         self.reason = why(missing).text
-        return None, (ProcessInfo,)
+        return None, (_Info,)
 
-    def _new_buffer(self) -> Array[Any]:
-        """Room for rows of the longest layout: whichever the driver has must not write beyond it."""
-        return (self._layouts[-1] * self._room)()
+    def _new_buffer(self, room: int) -> Array[Any]:
+        """Rows of the longest layout: the driver must not write beyond the buffer, whichever layout it has."""
+        return (self._layouts[-1] * room)()
 
     def _listed(self) -> list[Any]:
-        """The rows, in the layout in which they name processes; in the first one where none does."""
-        told = map(self._rows_in, self._layouts)  # the second is only looked at where the first does not fit
-        fitting = (rows for rows in told if all(0 < row.pid <= _MOST_PID for row in rows))
+        """The rows in the first layout in which all pids are possible; in the first of all if there is none."""
+        tried = map(self._rows_in, self._layouts)
+        fitting = (rows for rows in tried if all(0 < row.pid <= _MOST_PID for row in rows))
         return next(fitting, None) or self._rows_in(self._layouts[0])
 
     def _rows_in(self, layout: type[Structure]) -> list[Any]:
         return list((layout * self._count.value).from_buffer(self._buffer))
 
-    def _fetch(self, function: Function) -> None:
+    def _fetch(self, function: Callable[..., int]) -> None:
         while True:
-            self._count.value = self._room
+            self._count.value = room = len(self._buffer)
             try:
-                self._device.call(function, byref(self._count), self._buffer)
+                self._device.call_library(function, byref(self._count), self._buffer)
                 return
             except pynvml.NVMLError as error:
-                wanted = max(self._count.value, self._room)
+                wanted = max(self._count.value, room)
                 if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or wanted >= _MOST_ROWS:
                     raise
-            self._room = wanted * 2
-            self._buffer = self._new_buffer()
+            self._buffer = self._new_buffer(wanted * 2)
 
 
 class _Usage:
-    """nvmlDeviceGetProcessUtilization: share of the SMs, memory, encoder and decoder per process since the last look."""
+    """nvmlDeviceGetProcessUtilization: share of SMs, memory, encoder and decoder per process since the last reading."""
 
-    __slots__ = ("_count", "_device", "_function", "_mig", "_rows", "_seen_us", "_silent_until_ns", "reason")
+    __slots__ = ("_device", "_mig", "_seen_us", "_silent_until_ns", "reason")
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._count = c_uint()
-        self._rows: Array[ProcessUtilization] = (ProcessUtilization * 128)()
         self._seen_us = 0
+        """The newest stamp so far."""
         self._silent_until_ns = 0
         self._mig = False
-        """Whether the GPU was split when the driver was asked last."""
-        self._function: Function | None = None
+        """Whether the GPU was split at the last call."""
         self.reason = ""
+        """Why the shares are unknown."""
 
     def read(self, missing: Missing) -> dict[int, Shares] | None:
-        """By pid: sm, mem, enc, dec in per cent; None where the driver does not tell, see ``reason``."""
+        """Shares by pid; None if the driver does not tell them, see ``reason``."""
         if time.monotonic_ns() < self._silent_until_ns and self._mig == self._device.mig:
             return None
         self._mig = self._device.mig
         try:
             return self._fetch(missing)
-        except (pynvml.NVMLError, MissingSymbol) as error:
+        except pynvml.NVMLError as error:
             cause = why(error, self._mig)
             if cause.lost:
                 raise
@@ -193,37 +196,33 @@ class _Usage:
             return None
 
     def _fetch(self, missing: Missing) -> dict[int, Shares]:
-        if self._function is None:
-            self._function = bind("nvmlDeviceGetProcessUtilization")
-        self._count.value = len(self._rows)
-        since = c_ulonglong(self._seen_us if is_past(self._seen_us) else 0)
+        since = self._seen_us if is_past(self._seen_us) else 0
         try:
-            self._device.call(self._function, self._rows, byref(self._count), since)
+            found = self._device.call(pynvml.nvmlDeviceGetProcessUtilization, since)
         except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_NOT_FOUND:
-                return {}  # none of them used anything
-            if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or len(self._rows) >= _MOST_ROWS:
+            # The binding raises "success" if there is no row to make room for.
+            if error.value not in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):
                 raise
-            self._rows = (ProcessUtilization * (2 * len(self._rows)))()
-            return self._fetch(missing)
+            return {}  # no process used anything
+        rows = sorted((row for row in found if is_past(row.timeStamp)), key=_stamp_us)
+        self._seen_us = rows[-1].timeStamp if rows else since
         used: dict[int, Shares] = {}
-        rows = sorted((row for row in self._rows[: self._count.value] if is_past(row.us)), key=_stamp)
-        self._seen_us = rows[-1].us if rows else since.value
-        for row in rows:  # of several of one process the newest counts
-            sm, mem, enc, dec = (_believed(f"{what}_pct", getattr(row, what), missing, percent) for what in ("sm", "mem", "enc", "dec"))
+        for row in rows:  # the newest row of a process counts
+            numbers = row.smUtil, row.memUtil, row.encUtil, row.decUtil
+            sm, mem, enc, dec = (_checked(field, number, missing, percent) for field, number in zip(_SHARES, numbers, strict=True))
             used[row.pid] = sm, mem, enc, dec
         return used
 
 
-def _stamp(row: ProcessUtilization) -> int:
-    stamp: int = row.us
+def _stamp_us(row: pynvml.c_nvmlProcessUtilizationSample_t) -> int:
+    stamp: int = row.timeStamp
     return stamp
 
 
-def _believed(field: str, number: int, missing: Missing, check: Callable[[int], Number]) -> Number | None:
-    """What ``check`` makes of a process's number; None where there is none, with its reason where that cannot be."""
+def _checked(field: str, number: int, missing: Missing, check: Callable[[int], Number]) -> Number | None:
+    """A process's number; None if it is not available, or impossible, whose reason goes into ``missing``."""
     try:
-        return None if number in NONE else check(number)
+        return None if number in NOT_AVAILABLE else check(number)
     except NoValue as error:
         missing[PART + field] = str(error)
         return None

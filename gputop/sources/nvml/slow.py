@@ -1,167 +1,89 @@
-"""The readings of every second, two seconds and ten: process lists, sensors that cost, limits and health."""
+"""The groups that are read once, every second, two seconds or ten: identity, processes, sensors that cost, limits and health."""
 
 from __future__ import annotations
 
-from ctypes import Structure, byref, c_int, c_uint
+from collections.abc import Callable
+from ctypes import byref, c_uint
 
 import pynvml
 
 from gputop.model.frame import SECOND_NS
-from gputop.sources.nvml.abi import Device, Fields, bind
-from gputop.sources.nvml.events import XID, XidEvents
+from gputop.sources.nvml import numbers
+from gputop.sources.nvml.driver import Device, field_number, library_function, why
+from gputop.sources.nvml.groups import ONCE_NS, FieldGroup, Missing, Values, Way, made, single
 from gputop.sources.nvml.mig import Mig
-from gputop.sources.nvml.numbers import (
-    NONE,
-    bytes_per_s,
-    celsius,
-    count,
-    fan,
-    given,
-    limit_megahertz,
-    limit_watts,
-    link,
-    megahertz,
-    percent,
-    pstate,
-    some,
-)
 from gputop.sources.nvml.procs import Processes
-from gputop.sources.nvml.reading import Lazy, Missing, Reading, Values, Way, one
-from gputop.sources.nvml.reasons import why
 
-SLOWEST_NS = 10 * SECOND_NS
-"""What hardly ever changes is asked for so often."""
-_MEMORY_TEMP, _NVLINK_TX, _NVLINK_RX = 82, 138, 139
-_NVLINK_COUNTERS = ("nvlink_tx_bytes", "nvlink_rx_bytes")
-_ALL_LINKS = 0xFFFFFFFF
-_MOST_LINKS = 36
-_CLOCK_SM, _CLOCK_MEM = 1, 2
-_CORRECTED, _UNCORRECTED, _VOLATILE = 0, 1, 0
-_PSTATE_UNKNOWN = 32
-_COMPUTE_MODES = ("Default", "Exclusive Thread", "Prohibited", "Exclusive Process")
 PCIE_RATES = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
+XID = ("xid",)
+_NVLINK_COUNTERS = ("nvlink_tx_bytes", "nvlink_rx_bytes")
+_NVLINK_FIELDS = (138, 0xFFFFFFFF), (139, 0xFFFFFFFF)  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB, scope: all links
+_MOST_LINKS = 36
+_MEMORY_TEMP = 82  # NVML_FI_DEV_MEMORY_TEMP
+_SENSOR, _CLOCK_SM, _CLOCK_MEM = pynvml.NVML_TEMPERATURE_GPU, pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
+_COMPUTE_MODES = ("Default", "Exclusive Thread", "Prohibited", "Exclusive Process")  # by nvmlComputeMode_t
+_MOST_EVENTS = 64  # taken at once
+_ARCHITECTURES = {
+    2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper", 10: "Blackwell", 13: "Rubin",
+}  # fmt: skip
 
 
-def slow_readings(device: Device, pcie_counters: Reading) -> list[Reading]:
-    """What one GPU is asked seldom; what a person looks for first comes first. Energy takes a real driver 3 to 13 ms of CPU.
+def identity_groups(device: Device) -> list[FieldGroup]:
+    """What a GPU is asked once, when it answers."""
+    call = device.call
+    asked: dict[str, Callable[[], object]] = {
+        "name": lambda: call(pynvml.nvmlDeviceGetName),
+        "uuid": lambda: call(pynvml.nvmlDeviceGetUUID),
+        "pci_bus_id": lambda: call(pynvml.nvmlDeviceGetPciInfo).busId,
+        "architecture": lambda: _architecture(numbers.count(call(pynvml.nvmlDeviceGetArchitecture))),
+    }
+    return [single(field, ONCE_NS, read) for field, read in asked.items()]
 
-    ``pcie_counters``: while it works, the rates, which hold the driver for 20 ms each, are left alone.
+
+def _architecture(code: int) -> str:
+    return _ARCHITECTURES.get(code, f"architecture {code}")
+
+
+def slow_groups(device: Device, pcie_counters: FieldGroup) -> list[FieldGroup]:
+    """What one GPU is asked seldom, most wanted first. Energy takes a real driver 3 to 13 ms of CPU (measured on an H200).
+
+    ``pcie_counters``: PCIe rates, which hold the driver for 20 ms each, are read only while these counters have no value.
     """
-    number = device.number
+    call, second, seldom = device.call, SECOND_NS, 10 * SECOND_NS
     return [
-        Reading(("procs",), SECOND_NS, Lazy(Processes, device)),
-        one("temp_c", SECOND_NS, lambda: celsius(number("nvmlDeviceGetTemperature", 0)), Lazy(_TemperatureV, device)),
-        one("power_limit_w", SECOND_NS, lambda: limit_watts(number("nvmlDeviceGetEnforcedPowerLimit"))),
-        one("pstate", SECOND_NS, lambda: _pstate(number("nvmlDeviceGetPerformanceState"))),
-        Reading(("mem_temp_c",), SECOND_NS, Lazy(_memory_temp, device)),
-        one("mem_clock_mhz", SECOND_NS, lambda: megahertz(number("nvmlDeviceGetClockInfo", _CLOCK_MEM))),
-        one("energy_mj", 5 * SECOND_NS, lambda: device.long("nvmlDeviceGetTotalEnergyConsumption"), counts=True),
-        Reading(("mig_mode", "mig"), SECOND_NS, Lazy(Mig, device)),
-        Reading(XID, SECOND_NS, Lazy(XidEvents, device)),
-        Reading((*_NVLINK_COUNTERS, "nvlink_links"), SECOND_NS, Lazy(_NvLink, device), counts=True),
-        one("pcie_gen", 2 * SECOND_NS, lambda: link(number("nvmlDeviceGetCurrPcieLinkGeneration"))),
-        one("pcie_width", 2 * SECOND_NS, lambda: link(number("nvmlDeviceGetCurrPcieLinkWidth"))),
-        Reading(("enc_pct",), 2 * SECOND_NS, Lazy(_codec, device, "enc_pct", "nvmlDeviceGetEncoderUtilization")),
-        Reading(("dec_pct",), 2 * SECOND_NS, Lazy(_codec, device, "dec_pct", "nvmlDeviceGetDecoderUtilization")),
-        one("fan_pct", 2 * SECOND_NS, lambda: fan(number("nvmlDeviceGetFanSpeed"))),
-        one("sm_clock_max_mhz", SLOWEST_NS, lambda: limit_megahertz(number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM))),
-        one("mem_clock_max_mhz", SLOWEST_NS, lambda: limit_megahertz(number("nvmlDeviceGetMaxClockInfo", _CLOCK_MEM))),
-        one("power_limit_default_w", SLOWEST_NS, lambda: limit_watts(number("nvmlDeviceGetPowerManagementDefaultLimit"))),
-        one("power_limit_max_w", SLOWEST_NS, lambda: _power_most(device)),
-        one("pcie_gen_max", SLOWEST_NS, lambda: link(number("nvmlDeviceGetMaxPcieLinkGeneration"))),
-        one("pcie_width_max", SLOWEST_NS, lambda: link(number("nvmlDeviceGetMaxPcieLinkWidth"))),
-        one("compute_mode", SLOWEST_NS, lambda: _compute_mode(number("nvmlDeviceGetComputeMode"))),
-        one("ecc_corrected", SLOWEST_NS, lambda: _ecc(device, _CORRECTED)),
-        one("ecc_uncorrected", SLOWEST_NS, lambda: _ecc(device, _UNCORRECTED)),
-        one("retired_pages", SLOWEST_NS, lambda: _retired(device, 0) + _retired(device, 1)),
-        Reading(("remapped_rows", "remap_pending", "remap_failed"), SLOWEST_NS, Lazy(_remapped, device)),
-        Reading(PCIE_RATES, 2 * SECOND_NS, Lazy(_pcie_rates, device, pcie_counters)),
+        FieldGroup(("procs",), second, made(Processes, device)),
+        single(
+            "temp_c",
+            second,
+            lambda: numbers.celsius(call(pynvml.nvmlDeviceGetTemperature, _SENSOR)),
+            lambda: numbers.celsius(call(pynvml.nvmlDeviceGetTemperatureV, _SENSOR)),  # replaces it from R570 on
+        ),
+        single("power_limit_w", second, lambda: numbers.watts_limit(call(pynvml.nvmlDeviceGetEnforcedPowerLimit))),
+        single("pstate", second, lambda: numbers.pstate(call(pynvml.nvmlDeviceGetPerformanceState))),
+        single("mem_temp_c", second, lambda: numbers.celsius(field_number(*device.fields(_MEMORY_TEMP)))),
+        single("mem_clock_mhz", second, lambda: numbers.megahertz(call(pynvml.nvmlDeviceGetClockInfo, _CLOCK_MEM))),
+        single("energy_mj", 5 * second, lambda: numbers.count(call(pynvml.nvmlDeviceGetTotalEnergyConsumption)), counts=True),
+        FieldGroup(("mig_mode", "mig"), second, Mig(device)),
+        FieldGroup(XID, second, made(XidEvents, device)),
+        FieldGroup((*_NVLINK_COUNTERS, "nvlink_links"), second, NvLink(device), counts=True),
+        single("pcie_gen", 2 * second, lambda: numbers.link(call(pynvml.nvmlDeviceGetCurrPcieLinkGeneration))),
+        single("pcie_width", 2 * second, lambda: numbers.link(call(pynvml.nvmlDeviceGetCurrPcieLinkWidth))),
+        single("enc_pct", 2 * second, lambda: numbers.percent(call(pynvml.nvmlDeviceGetEncoderUtilization)[0])),
+        single("dec_pct", 2 * second, lambda: numbers.percent(call(pynvml.nvmlDeviceGetDecoderUtilization)[0])),
+        single("fan_pct", 2 * second, lambda: numbers.fan_percent(call(pynvml.nvmlDeviceGetFanSpeed))),
+        single("sm_clock_max_mhz", seldom, lambda: numbers.megahertz_limit(call(pynvml.nvmlDeviceGetMaxClockInfo, _CLOCK_SM))),
+        single("mem_clock_max_mhz", seldom, lambda: numbers.megahertz_limit(call(pynvml.nvmlDeviceGetMaxClockInfo, _CLOCK_MEM))),
+        single("power_limit_default_w", seldom, lambda: numbers.watts_limit(call(pynvml.nvmlDeviceGetPowerManagementDefaultLimit))),
+        single("power_limit_max_w", seldom, lambda: numbers.watts_limit(call(pynvml.nvmlDeviceGetPowerManagementLimitConstraints)[1])),
+        single("pcie_gen_max", seldom, lambda: numbers.link(call(pynvml.nvmlDeviceGetMaxPcieLinkGeneration))),
+        single("pcie_width_max", seldom, lambda: numbers.link(call(pynvml.nvmlDeviceGetMaxPcieLinkWidth))),
+        single("compute_mode", seldom, lambda: _compute_mode(numbers.count(call(pynvml.nvmlDeviceGetComputeMode)))),
+        single("ecc_corrected", seldom, lambda: _ecc(device, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
+        single("ecc_uncorrected", seldom, lambda: _ecc(device, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
+        single("retired_pages", seldom, lambda: sum(len(call(pynvml.nvmlDeviceGetRetiredPages, cause)) for cause in (0, 1))),
+        FieldGroup(("remapped_rows", "remap_pending", "remap_failed"), seldom, _remapped(device)),
+        FieldGroup(PCIE_RATES, 2 * second, _pcie_rates(device, pcie_counters)),
     ]
-
-
-class _Temperature(Structure):
-    _fields_ = [("version", c_uint), ("sensor", c_int), ("celsius", c_int)]
-
-
-class _TemperatureV:
-    """nvmlDeviceGetTemperatureV, which replaces nvmlDeviceGetTemperature from R570 on."""
-
-    def __init__(self, device: Device) -> None:
-        self._device, self._function, self._out = device, bind("nvmlDeviceGetTemperatureV"), _Temperature(version=0x100000C)
-
-    def __call__(self, values: Values, _: Missing) -> None:
-        self._device.call(self._function, byref(self._out))
-        values["temp_c"] = celsius(self._out.celsius)
-
-
-def _memory_temp(device: Device) -> Way:
-    fields = Fields(device, _MEMORY_TEMP)
-
-    def way(values: Values, _: Missing) -> None:
-        fields.read()
-        values["mem_temp_c"] = celsius(fields.number(0))
-
-    return way
-
-
-class _NvLink:
-    """Data bytes over all links (fields 138, 139, in KiB); which links are up is looked up every tenth time."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._fields = Fields(device, _NVLINK_TX, _NVLINK_RX, scope=_ALL_LINKS)
-        self._turn = 0
-        self._links = 0
-
-    def __call__(self, values: Values, missing: Missing) -> None:
-        if self._turn % 10 == 0:
-            self._links = self._count_links()
-        self._turn += 1
-        values["nvlink_links"] = self._links
-        if not self._links:
-            missing.update(dict.fromkeys(_NVLINK_COUNTERS, "no NVLink is up"))
-            return
-        self._fields.read()
-        for at, name in enumerate(_NVLINK_COUNTERS):
-            values[name] = count(self._fields.number(at) * 1024, " bytes")
-
-    def _count_links(self) -> int:
-        """Those that are up. Raises pynvml.NVMLError where nothing is told of any."""
-        states = [self._link_state(link) for link in range(_MOST_LINKS)]
-        known = [is_up for code, is_up in states if not code]
-        if not known:
-            raise pynvml.NVMLError(states[0][0])
-        return sum(known)
-
-    def _link_state(self, link: int) -> tuple[int, bool]:
-        """(NVML's return code, whether it is up); raises where the GPU is lost. No errors: kept ones hold frames that hold them."""
-        state = c_uint()
-        code = self._device.ask(bind("nvmlDeviceGetNvLinkState"), c_uint(link), byref(state))
-        if code and why(pynvml.NVMLError(code)).lost:
-            raise pynvml.NVMLError(code)
-        return code or (pynvml.NVML_ERROR_NO_DATA if state.value in NONE else 0), state.value != 0
-
-
-def _codec(device: Device, field: str, name: str) -> Way:
-    function, out, period_us = bind(name), c_uint(), c_uint()
-
-    def way(values: Values, _: Missing) -> None:
-        device.call(function, byref(out), byref(period_us))
-        values[field] = percent(given(out.value))
-
-    return way
-
-
-def _power_most(device: Device) -> float:
-    least, most = c_uint(), c_uint()
-    device.call(bind("nvmlDeviceGetPowerManagementLimitConstraints"), byref(least), byref(most))
-    return limit_watts(given(most.value))
-
-
-def _pstate(state: int) -> int:
-    if state == _PSTATE_UNKNOWN:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
-    return pstate(state)
 
 
 def _compute_mode(mode: int) -> str:
@@ -169,41 +91,97 @@ def _compute_mode(mode: int) -> str:
 
 
 def _ecc(device: Device, kind: int) -> int:
-    return device.long("nvmlDeviceGetTotalEccErrors", kind, _VOLATILE)
-
-
-def _retired(device: Device, cause: int) -> int:
-    """Pages retired for ``cause``; asked without a buffer NVML answers with the number alone."""
-    count = c_uint(0)
-    try:
-        device.call(bind("nvmlDeviceGetRetiredPages"), cause, byref(count), None)
-    except pynvml.NVMLError as error:
-        if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
-            raise
-    return given(count.value)
+    """ECC errors since the driver was loaded."""
+    return numbers.count(device.call(pynvml.nvmlDeviceGetTotalEccErrors, kind, pynvml.NVML_VOLATILE_ECC))
 
 
 def _remapped(device: Device) -> Way:
-    function = bind("nvmlDeviceGetRemappedRows")
-    corrected, uncorrected, pending, failed = c_uint(), c_uint(), c_uint(), c_uint()
-
     def way(values: Values, _: Missing) -> None:
-        device.call(function, byref(corrected), byref(uncorrected), byref(pending), byref(failed))
-        values["remapped_rows"] = given(corrected.value) + given(uncorrected.value)
-        values["remap_pending"], values["remap_failed"] = pending.value == 1, failed.value == 1
+        corrected, uncorrected, pending, failed = device.call(pynvml.nvmlDeviceGetRemappedRows)
+        values["remapped_rows"] = numbers.count(corrected) + numbers.count(uncorrected)
+        values["remap_pending"], values["remap_failed"] = pending == 1, failed == 1
 
     return way
 
 
-def _pcie_rates(device: Device, counters: Reading) -> Way:
-    function, out = bind("nvmlDeviceGetPcieThroughput"), c_uint()
-
+def _pcie_rates(device: Device, counters: FieldGroup) -> Way:
     def way(values: Values, missing: Missing) -> None:
         for kind, field in enumerate(PCIE_RATES):
             if counters.works and not counters.reason:
                 missing[field] = "the counters of bytes are read instead"
-                continue
-            device.call(function, kind, byref(out))
-            values[field] = bytes_per_s(some(out.value))
+            else:
+                values[field] = numbers.bytes_per_s(device.call(pynvml.nvmlDeviceGetPcieThroughput, kind))
 
     return way
+
+
+class NvLink:
+    """Data bytes over all links, and how many links are up, which is read every tenth time."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._readings = 0
+        self._links = 0
+
+    def __call__(self, values: Values, missing: Missing) -> None:
+        if self._readings % 10 == 0:
+            self._links = self._count_links()
+        self._readings += 1
+        values["nvlink_links"] = self._links
+        if not self._links:
+            missing.update(dict.fromkeys(_NVLINK_COUNTERS, "no NVLink is up"))
+            return
+        for name, value in zip(_NVLINK_COUNTERS, self._device.fields(*_NVLINK_FIELDS), strict=True):
+            values[name] = numbers.count(field_number(value) * 1024, " bytes")
+
+    def _count_links(self) -> int:
+        """Links that are up. Raises pynvml.NVMLError if the driver tells nothing of any link."""
+        states = [self._link_state(number) for number in range(_MOST_LINKS)]
+        known = [is_up for code, is_up in states if not code]
+        if not known:
+            raise pynvml.NVMLError(states[0][0])
+        return sum(known)
+
+    def _link_state(self, number: int) -> tuple[int, bool]:
+        """(NVML's error code, whether the link is up). Raises if the GPU is lost. Errors are not kept: they hold frames."""
+        try:
+            return 0, numbers.count(self._device.call(pynvml.nvmlDeviceGetNvLinkState, number)) > 0
+        except pynvml.NVMLError as error:
+            if why(error).lost:
+                raise
+            return error.value, False
+
+
+class XidEvents:
+    """Fills ``xid`` with the latest Xid error since it began to listen, by NVML's event set; no call waits."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._latest: int | None = None
+        self._data = pynvml.c_nvmlEventData_t()
+        self._wait = library_function("nvmlEventSetWait_v2", "nvmlEventSetWait")
+        self._set = pynvml.nvmlEventSetCreate()
+        try:
+            device.call(pynvml.nvmlDeviceRegisterEvents, pynvml.nvmlEventTypeXidCriticalError, self._set)
+        except pynvml.NVMLError:
+            pynvml.nvmlEventSetFree(self._set)
+            raise
+        device.own(self._set, pynvml.nvmlEventSetFree)
+
+    def __call__(self, values: Values, _: Missing) -> None:
+        try:
+            self._listen()
+        finally:  # also if the GPU was lost by the error that was just read
+            if self._latest is not None:  # again each time: a value that was read just before a hang is dropped
+                values["xid"] = self._latest
+
+    def _listen(self) -> None:
+        for _ in range(_MOST_EVENTS):
+            self._device.meter.count()
+            code = self._wait(self._set, byref(self._data), c_uint(0))
+            if code == pynvml.NVML_ERROR_TIMEOUT:
+                return
+            if code:
+                raise pynvml.NVMLError(code)
+            if self._data.eventType == pynvml.nvmlEventTypeXidCriticalError:
+                self._latest = self._data.eventData

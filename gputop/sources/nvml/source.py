@@ -1,49 +1,45 @@
-"""The NVML source: starts the library, watches each GPU on lanes of its own, and hands over what they reported.
+"""The NVML source: starts the library, has each GPU polled, and hands over what the polls gave.
 
-Nothing here waits for the driver: start-up runs on a thread, each GPU on two (see `lane`), and `NvmlSource.read` only takes what is
-finished.
+No call to the driver is made here: start-up runs on a thread, each GPU on two (see `gpu`), and `NvmlSource.read` takes what is finished.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from ctypes import byref, c_int, c_uint, create_string_buffer
+from collections.abc import Callable, Iterator
 from threading import Event, Lock, Thread
 from time import monotonic, monotonic_ns, sleep
 
 import pynvml
+from msgspec.structs import replace
 
-from gputop.model.frame import SECOND_NS, Frame, SourceState
+from gputop.model.frame import SECOND_NS, SILENT, Frame, Gpu, SourceState, compute_pids, forget_parts
 from gputop.sources import Beat, Settings, Unavailable
-from gputop.sources.nvml.abi import bind, check
-from gputop.sources.nvml.gpu import WatchedGpu
-from gputop.sources.nvml.numbers import devices
-from gputop.sources.nvml.reading import HANG_NS, Missing, Values, take
-from gputop.sources.nvml.reasons import FAILURES, unavailable
-from gputop.sources.nvml.standing import Standing
+from gputop.sources.nvml import numbers
+from gputop.sources.nvml.driver import FAILURES, unavailable
+from gputop.sources.nvml.gpu import Poller, WatchedGpu
+from gputop.sources.nvml.groups import HANG_NS, Missing, Poll, Values, take
 from gputop.system.errors import UserError
 
-_START_PATIENCE_S, _FIRST_PATIENCE_S, _LOOK_PATIENCE_S = 0.5, 0.2, 10.0
-"""For the driver to start, which takes seconds where nothing keeps it started, and for each call to have been made once: a screen goes on
-without, a single look waits so much longer for both, unless a call hangs."""
-_END_PATIENCE_S = 0.1
-_LOOK_AGAIN_S = 2.0
-_POLL_S = 0.001
-_QUICK_NS = 5_000_000
-"""`read` waits this long at most, and only for lanes that were quicker than that the last time; a single look waits for all that answer."""
-_STATE_EVERY_NS = SECOND_NS
-_MOST_NAMED = 8
+_START_PATIENCE_S = 0.5  # s for the driver to start; it takes seconds if nothing keeps it started, and a screen goes on without
+_FIRST_PATIENCE_S = 0.2  # s for the first poll of each GPU
+_LOOK_PATIENCE_S = 10.0  # s for both in a single look (--once), unless a call hangs
+_END_PATIENCE_S = 0.1  # s for the pollers to end
+_LOOK_AGAIN_S = 2.0  # s between two looks for GPUs that come later, or a driver
+_WAIT_STEP_S = 0.001  # s
+_QUICK_NS = 5_000_000  # ns that `read` waits at most, for polls that took less the last time; a single look waits for all that answer
+_STATE_EVERY_NS = SECOND_NS  # ns between two looks at the source's state
+_MOST_NAMED = 8  # GPUs named in an error
 
 
 class NvmlSource:
-    """NVIDIA GPUs, by NVML's C interface. Fills ``frame.gpus``: a sample per tick of a lane, so several per GPU and frame."""
+    """NVIDIA GPUs by NVML. Fills ``frame.gpus`` with a sample per poll, so several per GPU and frame."""
 
     name = "nvml"
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._gpus: list[WatchedGpu] = []
-        self._standing: list[Standing] = []
+        self._known: list[KnownGpu] = []
         self._detail: dict[str, str] = {}
         self._count = 0
         self._failure: Unavailable | UserError | None = None
@@ -56,8 +52,8 @@ class NvmlSource:
         self._state_due_ns = 0
 
     def open(self) -> SourceState:
-        """Start NVML and watch each GPU. Raises Unavailable, UserError; while the driver still thinks about it the state is ``partial``."""
-        self._gpus, self._standing, self._count, self._failure, self.pids = [], [], 0, None, frozenset()
+        """Start NVML and watch each GPU. Raises Unavailable, UserError; while the driver has not answered the state is ``partial``."""
+        self._gpus, self._known, self._count, self._failure, self.pids = [], [], 0, None, frozenset()
         self._begun, self._stop = Event(), Lock()
         self._stop.acquire()
         self._watching = True
@@ -66,54 +62,57 @@ class NvmlSource:
         if self._failure:
             self.close()
             raise self._failure
-        self._wait_for(self._has_begun, _LOOK_PATIENCE_S if self._settings.everyone else _FIRST_PATIENCE_S)
+        _wait_for(self._has_begun, _LOOK_PATIENCE_S if self._settings.everyone else _FIRST_PATIENCE_S)
         self._state = self._state_now()
         return self._state
 
     def read(self, beat: Beat, frame: Frame) -> None:
-        """Add the samples finished since the last call, and in a key frame all that stands. UserError: see `Source`."""
+        """Add the samples of all polls since the last call, and in a key frame all that is known. Raises UserError, see `Source`."""
         if isinstance(self._failure, UserError):
             raise self._failure
-        self._standing += [Standing(gpu.index) for gpu in self._gpus[len(self._standing) :]]
+        self._known += [KnownGpu(gpu.index) for gpu in self._gpus[len(self._known) :]]
         self._wait_for_quick(beat.t_ns)
         now_ns = monotonic_ns()
-        for gpu, standing in zip(self._gpus, self._standing, strict=False):
-            self._take(gpu, standing, frame)
-            frame.gpus += [silence for tier in gpu.tiers if (silence := standing.silence(tier, now_ns))]
+        for gpu, known in zip(self._gpus, self._known, strict=False):
+            self._take(gpu, known, frame)
+            frame.gpus += [sample for poller in gpu.pollers if (sample := known.add_silence(poller, now_ns))]
             if beat.key:
-                frame.gpus += standing.restate(now_ns)
+                frame.gpus += known.restate(now_ns)
         if now_ns >= self._state_due_ns:
             self._state_due_ns = now_ns + _STATE_EVERY_NS
             self._raise_errors()
-            self._tell_state(beat)
-
-    def _raise_errors(self) -> None:
-        for error in (tier.lane.error for gpu in self._gpus for tier in gpu.tiers):
-            if error is not None:
-                raise error
-
-    def _take(self, gpu: WatchedGpu, standing: Standing, frame: Frame) -> None:
-        standing.begin()
-        before = standing.pids
-        while gpu.reports:
-            frame.gpus.append(standing.take(gpu.reports.popleft()))
-        if standing.pids != before:
-            self.pids = frozenset().union(*(one.pids for one in self._standing))
+            self._update_state(beat)
 
     def close(self) -> None:
-        """End the lanes; NVML is shut down unless one of them still waits for the driver."""
+        """End the pollers; shut NVML down unless one of them still waits for the driver."""
         if not self._watching:
             return
         self._watching = False
         self._stop.release()
         until = monotonic() + _END_PATIENCE_S
-        ended = [tier.lane.join(max(0.0, until - monotonic())) for gpu in self._gpus for tier in gpu.tiers]
+        ended = [poller.join(max(0.0, until - monotonic())) for poller in self._pollers()]
         if self._count and all(ended):
             _shut_down()
         self._count = 0
 
+    def _pollers(self) -> Iterator[Poller]:
+        return (poller for gpu in self._gpus for poller in gpu.pollers)
+
+    def _raise_errors(self) -> None:
+        for poller in self._pollers():
+            if poller.error is not None:
+                raise poller.error
+
+    def _take(self, gpu: WatchedGpu, known: KnownGpu, frame: Frame) -> None:
+        known.begin_frame()
+        before = known.pids
+        while gpu.polls:
+            frame.gpus.append(known.add(gpu.polls.popleft()))
+        if known.pids != before:
+            self.pids = frozenset().union(*(one.pids for one in self._known))
+
     def _watch(self, stop: Lock) -> None:
-        """Start NVML and look for GPUs that come later; on its own thread, since the driver may hang in either."""
+        """Start NVML and look for GPUs that come later. It has a thread of its own, since the driver may hang in either."""
         while True:
             try:
                 if not self._count:
@@ -123,7 +122,7 @@ class NvmlSource:
             except (Unavailable, UserError) as failure:
                 self._failure = failure
             except FAILURES as error:
-                # Once GPUs are watched each of them says what ails it.
+                # Once GPUs are watched, each of them says what is wrong.
                 self._failure = self._failure if self._count else unavailable(error)
             self._begun.set()
             if stop.acquire(timeout=_LOOK_AGAIN_S):
@@ -131,44 +130,36 @@ class NvmlSource:
                 return
 
     def _add_gpus(self, stop: Lock) -> None:
-        count = _count_gpus()
+        count = numbers.gpus(pynvml.nvmlDeviceGetCount())
         absent = sorted((self._settings.gpus or frozenset()) - set(range(count)))
         if not self._count and (absent or not count):
             _shut_down()
             raise _no_gpu(count, absent)
-        for index in sorted(self._wanted(count) - {gpu.index for gpu in self._gpus}):
+        present = set(range(count))
+        wanted = present if self._settings.gpus is None else present & self._settings.gpus
+        for index in sorted(wanted - {gpu.index for gpu in self._gpus}):
             self._gpus.append(WatchedGpu(index, self._settings.interval_ns, stop))
         for gpu in self._gpus:
             gpu.start()
         self._count = max(count, self._count)
 
-    def _wanted(self, count: int) -> set[int]:
-        present = set(range(count))
-        return present if self._settings.gpus is None else present & self._settings.gpus
-
     def _has_begun(self) -> bool:
-        """Whether nothing more is to be expected of the first ticks: each has ended, is not to be, or hangs."""
+        """Whether the first polls are over: each has ended, cannot begin, or hangs."""
         now_ns = monotonic_ns()
-        tiers = (tier for gpu in self._gpus if not gpu.absent for tier in gpu.tiers)
-        return all(tier.lane.done_ns or tier.refused or tier.silent_ns(now_ns) >= HANG_NS for tier in tiers)
+        pollers = (poller for gpu in self._gpus if not gpu.absent for poller in gpu.pollers)
+        return all(poller.done_ns or poller.refused or poller.silent_ns(now_ns) >= HANG_NS for poller in pollers)
 
     def _wait_for_quick(self, t_ns: int) -> None:
-        """Give the quick ticks of this beat a few milliseconds to end, so that their samples are in this frame."""
+        """Give the quick polls of this beat a few milliseconds to end, so that their samples are in this frame."""
         quick_ns = HANG_NS if self._settings.everyone else _QUICK_NS
         beat_ns = t_ns // self._settings.interval_ns * self._settings.interval_ns
-        lanes = [gpu.fast.lane for gpu in self._gpus if not gpu.fast.refused]
-        behind = [lane for lane in lanes if lane.done_ns < beat_ns and lane.lasted_ns < quick_ns]
-        late = [lane for lane in behind if t_ns - (lane.began_ns or t_ns) < quick_ns]
+        pollers = [gpu.fast for gpu in self._gpus if not gpu.fast.refused]
+        behind = [poller for poller in pollers if poller.done_ns < beat_ns and poller.lasted_ns < quick_ns]
+        late = [poller for poller in behind if t_ns - (poller.began_ns or t_ns) < quick_ns]
         if late:
-            self._wait_for(lambda: all(lane.done_ns >= beat_ns for lane in late), quick_ns / 1e9)
+            _wait_for(lambda: all(poller.done_ns >= beat_ns for poller in late), quick_ns / 1e9)
 
-    @staticmethod
-    def _wait_for(condition: Callable[[], bool], patience_s: float) -> None:
-        deadline_ns = monotonic_ns() + int(patience_s * 1e9)
-        while not condition() and monotonic_ns() < deadline_ns:
-            sleep(_POLL_S)
-
-    def _tell_state(self, beat: Beat) -> None:
+    def _update_state(self, beat: Beat) -> None:
         state = self._state_now()
         if state != self._state:
             self._state = state
@@ -180,20 +171,102 @@ class NvmlSource:
         if not self._count:
             return SourceState(self.name, "partial", "the driver has not answered yet", "nvidia-smi -pm 1 keeps it started")
         now_ns = monotonic_ns()
-        unread = [f"GPU {gpu.index}: {why_not}" for gpu in self._gpus if (why_not := gpu.unread)]
-        silent = [
-            f"GPU {gpu.index} does not answer"
-            for gpu in self._gpus if not gpu.unread and any(tier.silent_ns(now_ns) for tier in gpu.tiers)
-        ]  # fmt: skip
-        reason = "; ".join(unread + silent)
+        unread = [f"GPU {gpu.index}: {gpu.unread}" for gpu in self._gpus if gpu.unread]
+        silent = [gpu for gpu in self._gpus if not gpu.unread and any(poller.silent_ns(now_ns) for poller in gpu.pollers)]
+        reason = "; ".join(unread + [f"GPU {gpu.index} does not answer" for gpu in silent])
         return SourceState(self.name, "partial" if reason else "ok", reason, "", self._detail | self._counts())
 
     def _counts(self) -> dict[str, str]:
         slowed = [
-            f"GPU {gpu.index} {reading.fields[0]} every {reading.period_ns / SECOND_NS:.1f} s"
-            for gpu in self._gpus for tier in gpu.tiers for reading in tier.readings if reading.slowed
+            f"GPU {gpu.index} {group.fields[0]} every {group.period_ns / SECOND_NS:.1f} s"
+            for gpu in self._gpus for poller in gpu.pollers for group in poller.groups if group.slowed
         ]  # fmt: skip
         return {"gpus": str(len(self._gpus))} | ({"slowed": ", ".join(slowed)} if slowed else {})
+
+
+class KnownGpu:
+    """What is known of GPU ``index``: the latest poll that gave each field, and the reason for each field without a value."""
+
+    __slots__ = ("_held_by", "_index", "_latest", "_missing", "_new", "pids")
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._latest: dict[str, Poll] = {}
+        self._missing: Missing = {}
+        self._new: list[Poll] = []
+        """Polls of this frame."""
+        self.pids: frozenset[int] = frozenset()
+        """Processes that compute on it, as last listed."""
+        self._held_by: list[int] = []
+
+    def begin_frame(self) -> None:
+        self._new.clear()
+
+    def add(self, poll: Poll) -> Gpu:
+        """Take in a poll. Returns its sample: values, and the reasons that are new."""
+        values = poll.values
+        for field in self._missing.keys() & values.keys() if self._missing else ():
+            del self._missing[field]
+        listed = values.get("procs")
+        if listed is not None:
+            forget_parts(self._missing)
+        news = {field: reason for field, reason in poll.missing.items() if field not in values and self._missing.get(field) != reason}
+        self._lack(news)
+        self._latest.update(dict.fromkeys(values, poll))
+        self._new.append(poll)
+        if isinstance(listed, list):
+            self.pids = compute_pids(listed)
+        return self._with_holders(Gpu(self._index, poll.t_ns, **values, missing=news))  # type: ignore[arg-type]
+
+    def add_silence(self, poller: Poller, now_ns: int) -> Gpu | None:
+        """A sample that says for how long a hanging poller's fields have had no answer; None if there is nothing new."""
+        ns = poller.silent_ns(now_ns)
+        if not ns:
+            return None
+        reason = SILENT + (f"{ns // SECOND_NS} s" if ns >= HANG_NS else f"{ns / SECOND_NS:.1f} s")
+        news = {field: reason for field in poller.fields() if self._missing.get(field, SILENT).startswith(SILENT)}
+        if ns < HANG_NS or not poller.groups:  # a field with a value was read just now, or by the other poller
+            news = {field: reason for field in news if field not in self._latest}
+        if all(self._missing.get(field) == reason for field in news):
+            return None
+        self._lack(news)
+        return self._with_holders(Gpu(self._index, now_ns, missing=news))
+
+    def restate(self, now_ns: int) -> list[Gpu]:
+        """All that is known and not in this frame yet: a sample per poll that gave it, then the reasons."""
+        fields: dict[int, list[str]] = {}
+        polls: dict[int, Poll] = {}
+        for field, poll in self._latest.items():
+            if poll not in self._new:
+                fields.setdefault(id(poll), []).append(field)
+                polls[id(poll)] = poll
+        samples = [
+            Gpu(self._index, poll.t_ns, **{field: poll.values[field] for field in fields[key]})  # type: ignore[arg-type]
+            for key, poll in polls.items()
+        ]
+        return [*samples, Gpu(self._index, now_ns, missing=dict(self._missing), held_by=self._held_by or None)]
+
+    def _lack(self, news: Missing) -> None:
+        """These fields have no value any more."""
+        for field in news:
+            self._latest.pop(field, None)
+        self._missing.update(news)
+
+    def _with_holders(self, sample: Gpu) -> Gpu:
+        """The sample; while the list of processes cannot be read, it says who was in it."""
+        if sample.procs is None and "procs" not in sample.missing:
+            return sample
+        held_by = sorted(self.pids) if sample.procs is None else []
+        if held_by == self._held_by:
+            return sample
+        self._held_by = held_by
+        return replace(sample, held_by=held_by)
+
+
+def _wait_for(condition: Callable[[], bool], patience_s: float) -> None:
+    deadline_ns = monotonic_ns() + int(patience_s * 1e9)
+    while not condition() and monotonic_ns() < deadline_ns:
+        sleep(_WAIT_STEP_S)
 
 
 def _no_gpu(count: int, absent: list[int]) -> Unavailable | UserError:
@@ -205,14 +278,21 @@ def _no_gpu(count: int, absent: list[int]) -> Unavailable | UserError:
 
 
 def _start() -> dict[str, str]:
-    """Start the library; the versions it and the driver have, and why which of them are ``unknown``. Raises where it does not start."""
+    """Start the library. Returns the versions of driver, CUDA and library, and why some are ``unknown``. Raises if it does not start."""
     pynvml.nvmlInit()
     known: Values = {}
     unknown: Missing = {}
-    for word, read in (("driver", _driver), ("cuda", _cuda), ("library", _library)):
-        take(word, read, known, unknown)
+    take("driver", pynvml.nvmlSystemGetDriverVersion, known, unknown)
+    take("cuda", _cuda_version, known, unknown)
+    take("library", pynvml.nvmlSystemGetNVMLVersion, known, unknown)
     versions = {word: str(version) for word, version in known.items()}
     return versions | ({"unknown": f"{', '.join(unknown)} ({'; '.join(dict.fromkeys(unknown.values()))})"} if unknown else {})
+
+
+def _cuda_version() -> str:
+    """The newest CUDA that the driver supports."""
+    version = pynvml.nvmlSystemGetCudaDriverVersion()
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _shut_down() -> None:
@@ -220,29 +300,3 @@ def _shut_down() -> None:
         pynvml.nvmlShutdown()
     except FAILURES:
         pass
-
-
-def _system_text(name: str) -> str:
-    out = create_string_buffer(96)
-    check(bind(name)(out, c_uint(len(out))))
-    return out.value.decode("utf-8", "replace")
-
-
-def _driver() -> str:
-    return _system_text("nvmlSystemGetDriverVersion")
-
-
-def _library() -> str:
-    return _system_text("nvmlSystemGetNVMLVersion")
-
-
-def _cuda() -> str:
-    out = c_int()
-    check(bind("nvmlSystemGetCudaDriverVersion")(byref(out)))
-    return f"{out.value // 1000}.{out.value % 1000 // 10}"
-
-
-def _count_gpus() -> int:
-    out = c_uint()
-    check(bind("nvmlDeviceGetCount_v2")(byref(out)))
-    return devices(out.value)

@@ -1,0 +1,185 @@
+"""The driver's answers: calls of nvidia-ml-py that are counted and timed, and what their failures mean in words."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from ctypes import Union
+from time import monotonic_ns, time_ns
+from typing import Any
+
+import pynvml
+from msgspec import Struct
+
+from gputop.sources import Unavailable
+from gputop.sources.nvml.numbers import MOST_BYTES, NoValue
+from gputop.system import crash
+
+FAILURES = Exception  # what a call may raise: NVML's errors, and whatever else an unknown driver causes; it must cost one value only
+
+_AHEAD_NS = 50_000_000  # ns that a driver's stamp may lie in the future, since two clocks differ
+_VALUE_FORMATS = ("=d", "=I", "=Q", "=Q", "=q", "=i", "=H")  # of nvmlValue_t, by nvmlValueType_t
+_VALUE_TYPES = tuple(map(struct.Struct, _VALUE_FORMATS))
+# Errors of a binding that is older or newer than the library.
+_MISFITS: tuple[type[Exception], ...] = (
+    getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError), AttributeError, TypeError, ValueError,
+)  # fmt: skip
+
+
+class Meter:
+    """What the calls of one GPU cost: their number, their time in ns, and when the latest began."""
+
+    __slots__ = ("called_ns", "calls", "ns")
+
+    def __init__(self) -> None:
+        self.called_ns = self.calls = self.ns = 0
+
+    def count(self) -> None:
+        """A call begins."""
+        self.calls += 1
+        self.called_ns = monotonic_ns()
+
+
+class Device:
+    """A GPU or MIG instance, whose calls ``meter`` counts. One thread uses it, so each poller of a GPU has its own."""
+
+    __slots__ = ("_owned", "handle", "mem_bytes", "meter", "mig")
+
+    def __init__(self, handle: object, meter: Meter) -> None:
+        self.handle = handle
+        """c_nvmlDevice_t, None before the GPU has answered."""
+        self.meter = meter
+        self.mig = False
+        """Whether the GPU was split into MIG instances when that was read last."""
+        self.mem_bytes = MOST_BYTES
+        """The GPU's whole memory as last read."""
+        self._owned: dict[int, tuple[object, Callable[[object], object]]] = {}
+
+    def call(self, function: Callable[..., Any], *arguments: object) -> Any:
+        """Call nvidia-ml-py's ``function`` for this device. Raises pynvml.NVMLError."""
+        self.meter.count()
+        return function(self.handle, *arguments)
+
+    def call_library(self, function: Callable[..., int], *arguments: object) -> None:
+        """Call a function of the library itself, see `library_function`. Raises pynvml.NVMLError."""
+        self.meter.count()
+        if code := function(self.handle, *arguments):
+            raise pynvml.NVMLError(code)
+
+    def fields(self, *wanted: int | tuple[int, int]) -> list[Any]:
+        """nvmlDeviceGetFieldValues of field ids, or pairs of id and scope: c_nvmlFieldValue_t, for `field_number`."""
+        values: list[Any] = self.call(pynvml.nvmlDeviceGetFieldValues, wanted)
+        return values
+
+    def own(self, thing: object, free: Callable[[object], object]) -> None:
+        """Call ``free(thing)`` when this device is released."""
+        self._owned[id(thing)] = thing, free
+
+    def disown(self, thing: object) -> None:
+        """Free ``thing`` now."""
+        thing, free = self._owned.pop(id(thing))
+        with suppress(pynvml.NVMLError):
+            free(thing)
+
+    def release(self) -> None:
+        """Free all that this device owns."""
+        for thing, _ in list(self._owned.values()):
+            self.disown(thing)
+
+
+def library_function(*names: str) -> Callable[..., int]:
+    """The first of these functions that the driver's library has. Raises pynvml.NVMLError if it has none.
+
+    For calls that nvidia-ml-py makes twice (size, then data), which costs a real driver milliseconds.
+    """
+    for name in names:
+        with suppress(AttributeError):
+            function: Callable[..., int] = getattr(pynvml.nvmlLib, name)
+            return function
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+
+def field_number(value: Any) -> int | float:
+    """The unchecked number of a c_nvmlFieldValue_t. Raises the pynvml.NVMLError that the driver gave for this field."""
+    if value.nvmlReturn:
+        raise pynvml.NVMLError(value.nvmlReturn)
+    return value_number(value.value, value.valueType)
+
+
+def value_number(value: Union, kind: int) -> int | float:
+    """The unchecked number of a c_nvmlValue_t, by its nvmlValueType_t."""
+    format_ = _VALUE_TYPES[kind if 0 <= kind < len(_VALUE_TYPES) else pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG]
+    number: int | float = format_.unpack_from(value)[0]
+    return number
+
+
+def is_past(stamp_us: int) -> bool:
+    """Whether a driver's stamp (wall clock) lies in the past. It does not after that clock was set back."""
+    return stamp_us * 1000 < time_ns() + _AHEAD_NS
+
+
+class Why(Struct, frozen=True):
+    """Why a call gave no value. ``lasting``: another try soon is pointless; ``lost``: the whole GPU is gone."""
+
+    text: str
+    lasting: bool = False
+    lost: bool = False
+
+
+_TOO_OLD = Why("the driver is too old for it", lasting=True)
+_KNOWN = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED: Why("not supported on this GPU", lasting=True),
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: _TOO_OLD,
+    25: _TOO_OLD,  # NVML_ERROR_ARGUMENT_VERSION_MISMATCH, not in older bindings
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: Why("not supported on this GPU (invalid argument)", lasting=True),
+    pynvml.NVML_ERROR_GPU_IS_LOST: Why("GPU lost: it has fallen off the bus or been removed", lost=True),
+    pynvml.NVML_ERROR_RESET_REQUIRED: Why("GPU needs a reset", lost=True),
+    pynvml.NVML_ERROR_NO_DATA: Why("the driver has no value for it"),
+    pynvml.NVML_ERROR_TIMEOUT: Why("the driver timed out"),
+}
+
+
+def why(error: Exception, mig: bool = False) -> Why:
+    """The meaning of a failed call; ``mig``: the GPU is split into MIG instances."""
+    if isinstance(error, NoValue):
+        return Why(str(error))
+    if not isinstance(error, pynvml.NVMLError):
+        return Why(f"nvidia-ml-py does not fit this driver: {error}" if isinstance(error, _MISFITS) else crash.log(error), lasting=True)
+    if mig and error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
+        return Why("not available while MIG is on", lasting=True)
+    if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
+        whom = "not even for root; in a container it may take CAP_SYS_ADMIN" if os.geteuid() == 0 else "the driver reserves it for root"
+        return Why(f"no permission: {whom}", lasting=True)
+    return _KNOWN.get(error.value) or Why(f"the driver failed: {error}")
+
+
+_START = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        "no NVIDIA driver: libnvidia-ml.so.1 is not found",
+        "install the NVIDIA driver; in a container start it with --gpus all (NVIDIA Container Toolkit)",
+    ),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+        "the NVIDIA driver is not loaded",
+        "modprobe nvidia (see dmesg for why it is not); in a container pass the GPU in with --gpus all",
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "driver/library version mismatch: libnvidia-ml was updated, the loaded kernel module was not",
+        "reboot, or stop what uses the GPUs and reload: rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia",
+    ),
+    pynvml.NVML_ERROR_NO_PERMISSION: (
+        "no permission to talk to the NVIDIA driver",
+        "ls -l /dev/nvidia*: join the group that may use them, or run as root; in a container pass the GPU in with --gpus all",
+    ),
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (
+        "the NVIDIA driver is too old: its NVML lacks functions that every reading needs",
+        "install a newer driver (R384 or later)",
+    ),
+}
+
+
+def unavailable(error: Exception) -> Unavailable:
+    """Why NVML as a whole cannot be used, and what the user can do about it."""
+    code = error.value if isinstance(error, pynvml.NVMLError) else None
+    return Unavailable(*_START.get(code, (f"NVML does not start: {error}", "nvidia-smi says more")))
