@@ -7,7 +7,16 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from gputop.commands.options import SCREEN, add_sampling, ask_sudo, check_pid, check_user, leave_root, process_id, sampling_argv
+from gputop.commands.options import (
+    SCREEN,
+    add_sampling,
+    ask_sudo,
+    check_pid,
+    check_user,
+    leave_root,
+    process_id,
+    stream_argv,
+)
 from gputop.commands.screen import add_looks, watch
 from gputop.system import config
 from gputop.system.console import draws_ascii
@@ -102,18 +111,6 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     code = watch(app, "" if args.light else left.theme, guide)
     config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, app.theme))
     return code
-
-
-def stream_argv(args: argparse.Namespace) -> list[str]:
-    """The command whose output is the stream: our own collector, or one at the other end of ssh."""
-    flags = sampling_argv(args)
-    if args.host is None:
-        from gputop.session.child import collector_argv
-
-        return collector_argv(flags)
-    if not args.host.strip() or args.host.startswith("-"):
-        raise UserError(f"--host {args.host!r}: no name of a machine", code=2)
-    return ["ssh", "-oBatchMode=yes", args.host, "gputop", "collect", *flags]
 
 
 def use_terminal(instead: str) -> None:

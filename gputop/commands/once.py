@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gputop.commands.options import RECORDER, leave_root, sampling_settings
+from gputop.commands.options import RECORDER, leave_root, sampling_settings, stream_argv
 from gputop.model.board import Board, LastSeconds
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.system.console import draws_ascii, show, tell, write
@@ -61,7 +61,6 @@ def _first(items: Iterator[Header | Frame], look_ns: int) -> Iterator[Header | F
 
 def _stream(args: argparse.Namespace) -> Iterator[Header | Frame]:
     """Without end, by a collector of its own."""
-    from gputop.commands.live import stream_argv
     from gputop.session.child import ChildStream
 
     if args.host is not None:

@@ -118,6 +118,18 @@ def sampling_argv(args: argparse.Namespace) -> list[str]:
     return argv + ["--no-ebpf"] * args.no_ebpf + ["--sudo"] * args.sudo
 
 
+def stream_argv(args: argparse.Namespace) -> list[str]:
+    """The command whose output is the stream: a collector of this machine, or with --host one over ssh. Raises UserError."""
+    flags = sampling_argv(args)
+    if args.host is None:
+        from gputop.session.child import collector_argv
+
+        return collector_argv(flags)
+    if not args.host.strip() or args.host.startswith("-"):
+        raise UserError(f"--host {args.host!r}: no name of a machine", code=2)
+    return ["ssh", "-oBatchMode=yes", args.host, "gputop", "collect", *flags]
+
+
 def ask_sudo(args: argparse.Namespace) -> None:
     """Let sudo ask for the password now, while the terminal is still ours to type on. UserError where it refuses."""
     import os

@@ -14,7 +14,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from gputop.commands.options import RECORDER, add_sampling, ask_sudo, duration, leave_root, number
+from gputop.commands.options import RECORDER, add_sampling, ask_sudo, duration, leave_root, number, stream_argv
 from gputop.system import crash
 from gputop.system.console import tell
 from gputop.system.errors import UserError, not_run
@@ -77,7 +77,6 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("there is no command behind --", code=2)
     if args.output == "-":
         raise UserError("a recording is a file: for standard output there is gputop collect", code=2)
-    from gputop.commands.live import stream_argv
     from gputop.session.child import ChildStream
     from gputop.session.lasting import LastingStream
 
