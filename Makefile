@@ -1,6 +1,6 @@
 # Each target sets up what it needs (scripts/setup). Install only Python, git and make beforehand.
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench accuracy wheel wheel-check kernels screenshots manual
+.PHONY: help run test test-newest check bench accuracy wheel wheel-check kernels screenshots manual
 
 VENV ?= .venv
 export VENV
@@ -20,6 +20,10 @@ run: ## Open the dashboard (ARGS="…": gputop's flags); without an NVIDIA GPU `
 test: ## Run the tests (ARGS="…": pytest's flags)
 	@scripts/setup test
 	$(PYTHON_BIN) -m pytest -n 2 --dist loadfile $(ARGS)
+
+test-newest: ## Some of the screen's tests with the newest Textual; warns, and never fails
+	@scripts/setup test
+	@scripts/test-newest
 
 check: ## Check style, types and import layers
 	@scripts/setup test

@@ -375,11 +375,11 @@ class TerminalApp(App[int]):
 
 def is_behind(app: App[Any]) -> bool:
     """Whether the terminal has not taken all that was sent: drawing more would only pile up. `_driver` writes to the terminal."""
-    return isinstance(app._driver, TerminalDriver) and app._driver.backlog > 0
+    return not TEXTUAL_ONLY and isinstance(app._driver, TerminalDriver) and app._driver.backlog > 0
 
 
 def send(app: App[Any], text: str) -> None:
-    """Write to the terminal past the compositor, as one update where the terminal knows those (`_sync_available`)."""
+    """Write to the terminal past the compositor, where `can_paint`; as one update where the terminal knows those (`_sync_available`)."""
     if app._driver is not None:
         app._driver.write(f"{SYNC_START}{text}{SYNC_END}" if app._sync_available else text)
 
@@ -389,13 +389,15 @@ def can_paint(screen: Screen[Any]) -> bool:
 
     `_notifications` lie over the screen; `_dirty_widgets` and `_layout_required` are what Textual has still to draw.
     """
+    if TEXTUAL_ONLY:
+        return False
     app = screen.app
     is_ours = isinstance(app._driver, TerminalDriver) and app.native_ansi_color
     return is_ours and app.screen is screen and not (len(app._notifications) or screen._dirty_widgets or screen._layout_required)
 
 
 def await_repaint(widgets: Iterable[Widget]) -> bool:
-    """Whether Textual has still to draw one of them (`_repaint_required`)."""
+    """Whether Textual has still to draw one of them (`_repaint_required`); asked where `can_paint`."""
     return any(widget._repaint_required for widget in widgets)
 
 
