@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from gputop.system import config, crash, priority
-from gputop.system.console import discard_output, replace_closed, tell, write
+from gputop.system.console import discard_output, notify, replace_closed, write
 from gputop.system.errors import UserError
 
 COMMANDS = {
@@ -104,10 +104,10 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     replace_closed()
     if argv is None:
-        crash.watch_threads(tell)
+        crash.watch_threads(notify)
     code = _outcome(arguments, argv is None)
     if failed := crash.last_words():
-        tell(failed)
+        notify(failed)
         return 1
     return code
 
@@ -119,7 +119,7 @@ def _outcome(arguments: list[str], is_own: bool) -> int:
             priority.WATCHERS_PLACE.take()
         return _run(arguments)
     except UserError as error:
-        tell(str(error))
+        notify(str(error))
         return error.code
     except KeyboardInterrupt:
         return 130

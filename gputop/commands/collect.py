@@ -10,7 +10,7 @@ import signal
 import sys
 
 from gputop.commands.options import add_sampling, number, sampling_settings
-from gputop.system.console import tell
+from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.memory import calm_garbage_collection, return_freed_memory
 
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         while not collector.stopping and sink.close(LAST_S):
             pass
         if left := sink.close(LAST_S):
-            tell(f"the reader is too slow: it has not taken the last {left} bytes, which end within a frame")
+            notify(f"the reader is too slow: it has not taken the last {left} bytes, which end within a frame")
     except ReaderGone:
         return 0
     return 0

@@ -6,7 +6,7 @@ import argparse
 
 from gputop.commands.explain import Found, explained
 from gputop.commands.span import add_span
-from gputop.system.console import show, tell, write
+from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
 
 EXAMPLES = """examples:
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         show(diff_lines((args.before, args.after), before.explanation, after.explanation))
     for path, found in ((args.before, before), (args.after, after)):
         for problem in found.problems:
-            tell(f"{path}: {problem}")
+            notify(f"{path}: {problem}")
     return 0
 
 

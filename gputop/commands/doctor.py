@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from gputop.system.console import takes_unicode, tell, write
+from gputop.system.console import notify, takes_unicode, write
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _bundle(args: argparse.Namespace, checks: list[Check], ok: bool) -> dict[str
     from gputop.doctor import bundle
     from gputop.system.text import clean
 
-    tell(f"recording {bundle.SECONDS:.0f} s …")
+    notify(f"recording {bundle.SECONDS:.0f} s …")
     path = args.output or bundle.default_path()
     parts = bundle.write(path, {"doctor.txt": as_text(checks, True), "doctor.json": as_json(checks, ok, {})}, args.with_names)
     return {"path": clean(path), "parts": [{"name": part.name, "bytes": len(part.data), "about": part.about} for part in parts]}

@@ -19,7 +19,7 @@ from gputop.diagnosis.model import SEVERITIES
 from gputop.diagnosis.report import Episode, Explanation
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
-from gputop.system.console import show, tell, write
+from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
 
 EXAMPLES = """examples:
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             picture = plot(found.points, found.explanation["incidents"])
             write(f"{picture if sys.stdout.isatty() else without_colour(picture)}\n")
     for line in found.problems:
-        tell(line)
+        notify(line)
     return FAILED_ON if _met(args.fail_on, found.explanation["incidents"]) else 0
 
 
@@ -119,7 +119,7 @@ def _live(args: argparse.Namespace) -> Found:
     ask_sudo(args)
     seconds = LIVE_S if args.last is None else args.last
     if sys.stderr.isatty():
-        tell(f"looking for {seconds:g} s …")
+        notify(f"looking for {seconds:g} s …")
     stream = ChildStream(collector_argv(sampling_argv(args)))
     leave_root(*RECORDER)
     try:

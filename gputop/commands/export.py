@@ -6,7 +6,7 @@ import argparse
 
 from gputop.commands.options import WRITER, acting_as_user
 from gputop.commands.span import add_span, span
-from gputop.system.console import tell
+from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.tables.exports import FORMATS, writer
 
@@ -45,5 +45,5 @@ def run(args: argparse.Namespace) -> int:
         except OSError as error:
             raise UserError(f"cannot write {args.output}: {error.strerror or error}") from None
         if recording.problem:
-            tell(f"{recording.path}: {recording.problem}")
+            notify(f"{recording.path}: {recording.problem}")
     return 0

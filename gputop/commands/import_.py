@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from gputop.model.frame import Frame, Header
     from gputop.recording.ingero import LeftOut, read
     from gputop.recording.writer import Writer
-    from gputop.system.console import tell
+    from gputop.system.console import notify
     from gputop.system.output import ended_like_ctrl_c, whole_or_gone
     from gputop.system.text import clean, counted
 
@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
                     writer.add(item)
                     count += 1
                 elif isinstance(item, LeftOut):
-                    tell(str(item))
+                    notify(str(item))
             writer.flush()  # raises where there is no room; closing does not
         if writer.problem:
             raise UserError(f"cannot write the end of {clean(path)}: is the disk full?")
-    tell(f"{counted(count, 'frame')} in {path}")
+    notify(f"{counted(count, 'frame')} in {path}")
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from gputop.system.console import tell
+from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
 
@@ -47,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
         said = f"has not taken the marker within {PATIENCE_S:g} s: is it stopped?"
         if not took:
             raise UserError(f"{which} {said}")
-        tell(f"{which} {said} {took} others have")
+        notify(f"{which} {said} {took} others have")
     if len(text) > MAX_TEXT:
-        tell(f"the marker has its first {MAX_TEXT} characters only")
+        notify(f"the marker has its first {MAX_TEXT} characters only")
     return 0
 
 

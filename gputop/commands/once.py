@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gputop.commands.options import RECORDER, leave_root, sampling_settings, stream_argv
 from gputop.model.board import Board, LastSeconds
 from gputop.model.frame import SECOND_NS, Frame, Header
-from gputop.system.console import draws_ascii, show, tell, write
+from gputop.system.console import draws_ascii, notify, show, write
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ LONG_S = 2.0
 def run_once(args: argparse.Namespace) -> int:
     """Print one object or screen, or with --json alone an object for every tick."""
     if args.once and args.interval > LONG_S and sys.stderr.isatty():
-        tell(f"looking for about {args.interval:g} s …")
+        notify(f"looking for about {args.interval:g} s …")
     if args.once and args.json:
         return _print_json(_look(args), args, every=False)
     if args.json:

@@ -9,7 +9,7 @@ from itertools import chain, count, islice
 
 from gputop.commands.options import duration
 from gputop.commands.span import add_span, span
-from gputop.system.console import tell, write
+from gputop.system.console import notify, write
 from gputop.system.errors import UserError
 from gputop.system.text import from_shell
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         for text in _together((_json if args.json else _csv if args.csv else _table)(names, rows)):
             write(text.encode() if args.csv else text)
         if recording.problem:
-            tell(f"{recording.path}: {recording.problem}")
+            notify(f"{recording.path}: {recording.problem}")
     return 0
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gputop.commands.options import RECORDER, add_sampling, ask_sudo, duration, leave_root, number, stream_argv
 from gputop.system import crash
-from gputop.system.console import tell
+from gputop.system.console import notify
 from gputop.system.errors import UserError, not_run
 from gputop.system.memory import return_freed_memory, return_pages
 from gputop.system.priority import WATCHERS_PLACE, ordinary
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     if args.host is not None:
         leave_root(*RECORDER)  # ssh is yours: your keys, your known hosts
     collector = stream_argv(args)
-    stream = LastingStream(ChildStream(collector), lambda: ChildStream(collector), tell)
+    stream = LastingStream(ChildStream(collector), lambda: ChildStream(collector), notify)
     session = _Session(args, stream)
     try:
         leave_root(*RECORDER)  # before a file is made or a command run: both are yours
@@ -157,7 +157,7 @@ class _Session:
                 self._take(0.0)
         except Exception as error:  # noqa: BLE001 - whatever it is, the command is none the worse for it
             self._problem = clean(crash.reason(error))
-            tell(self._problem if self._command is None else f"{self._problem}; the command runs on")
+            notify(self._problem if self._command is None else f"{self._problem}; the command runs on")
             if self._command is not None:
                 self._command.wait()
 
@@ -173,7 +173,7 @@ class _Session:
         """That nothing comes from a collector that runs, once."""
         if self._silent_s and not self._silence_told:
             self._silence_told = True
-            tell(f"no reading for {self._silent_s:.0f} s: gputop collect hangs, or was stopped; it is waited for")
+            notify(f"no reading for {self._silent_s:.0f} s: gputop collect hangs, or was stopped; it is waited for")
 
     @property
     def _silent_s(self) -> float:
@@ -185,7 +185,7 @@ class _Session:
         if self._silence_told and self._file is not None:
             self._silence_told = False
             self._file.miss(silent_s, NO_READING)
-            tell(f"readings come again: {silent_s:.0f} s are missing")
+            notify(f"readings come again: {silent_s:.0f} s are missing")
 
     def close(self) -> None:
         """Complete the file and say where it is, and what is missing."""
@@ -197,9 +197,9 @@ class _Session:
         rotation, missing = self._file.rotation, self._file.missing
         runs_on = "; the command runs on" if self._command is not None and self._command.poll() is None else ""
         if rotation.frames or not self._problem:
-            tell(f"{counted(rotation.frames, 'frame')} in {rotation.summary()}{f'; {missing}' if missing else ''}{runs_on}")
+            notify(f"{counted(rotation.frames, 'frame')} in {rotation.summary()}{f'; {missing}' if missing else ''}{runs_on}")
         if rotation.problem and not missing and not self._problem:
-            tell(rotation.problem)
+            notify(rotation.problem)
         self._problem = self._problem or rotation.problem or missing
 
     def _discard(self) -> None:
@@ -265,14 +265,14 @@ class _Session:
         path = f"gputop-{host}-{time.strftime('%Y%m%d-%H%M%S')}.gputop" if self._args.output is None else self._args.output
         allowed, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         most = min(self._args.max_size or NO_LIMIT, NO_LIMIT if allowed == resource.RLIM_INFINITY else allowed)
-        return Lasting(Rotation(path, header, most, self._args.max_files, self._begin_account), tell)
+        return Lasting(Rotation(path, header, most, self._args.max_files, self._begin_account), notify)
 
     def _judge(self, frame: Frame, diagnosis: Unwatched) -> None:
         """A bug of the diagnosis is told, and the recording goes on: it is judged anew where it is read."""
         had = diagnosis.problem
         diagnosis.see(frame)
         if diagnosis.problem and not had:
-            tell(f"{clean(diagnosis.problem)}; recording goes on without the diagnosis")
+            notify(f"{clean(diagnosis.problem)}; recording goes on without the diagnosis")
 
     def _begin_account(self) -> Tell | None:
         """As a file begins: what the diagnosis is asked for as it ends."""

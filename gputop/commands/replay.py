@@ -12,7 +12,7 @@ from gputop.commands.live import Turns, use_terminal
 from gputop.commands.screen import add_looks, watch
 from gputop.commands.span import MOMENT
 from gputop.system import config
-from gputop.system.console import draws_ascii, tell
+from gputop.system.console import draws_ascii, notify
 from gputop.system.errors import UserError
 from gputop.system.memory import calm_garbage_collection
 from gputop.system.program import FOLDER
@@ -111,7 +111,7 @@ def _play(args: argparse.Namespace, file: FileStream, paths: list[str], at_ns: i
     finally:
         survey.close()
     if problem := survey.problem or file.recording.problem:
-        tell(f"{file.recording.path}: {problem}")
+        notify(f"{file.recording.path}: {problem}")
     return code
 
 

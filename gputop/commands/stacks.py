@@ -11,7 +11,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import WRITER, acting_as_user, duration, no_process, process_id, runs
-from gputop.system.console import tell, write
+from gputop.system.console import notify, write
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _that_run(pids: list[int]) -> list[int]:
     if gone and not known:
         raise UserError(" or ".join([gone[0], *(str(pid) for pid in pids[1:])]))
     for text in gone:
-        tell(text)
+        notify(text)
     return known
 
 
@@ -88,7 +88,7 @@ def _take(args: argparse.Namespace, pids: list[int], roles: dict[int, Role], wai
         _write(args, _json(taken, roles) if args.json else _text(taken, roles))
     unread = [stack for stack in taken.stacks if not (stack.python or stack.kernel)]
     if len(unread) == len(taken.stacks) and not args.json:
-        tell(f"no stack could be read: {unread[0].error}")
+        notify(f"no stack could be read: {unread[0].error}")
     return int(len(unread) == len(taken.stacks))
 
 
@@ -149,7 +149,7 @@ def _sample(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -
 
     found, failed = watch_main_threads(pids, args.duration)
     for pid, reason in failed.items():
-        tell(f"process {pid}: {reason}")
+        notify(f"process {pid}: {reason}")
     names = _names(pids, roles)
     if args.folded or args.speedscope:
         _write_weighted(args, [((names[one.pid], *frames), count) for one in found for frames, count in one.stacks], "none")

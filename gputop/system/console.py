@@ -106,7 +106,7 @@ def replace_closed() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode, encoding="utf-8"))
 
 
-def tell(text: str) -> None:
+def notify(text: str) -> None:
     """Print one line on standard error: an error with its remedy, or what was done. A closed stream is ignored."""
     try:
         print(_shown(f"gputop: {one_line(text)}", sys.stderr), file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import Any
 
 from gputop.recording.reader import Recording
-from gputop.system.console import tell
+from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 from gputop.tables.events import VIEWS, create_views, fill_numbers
@@ -157,7 +157,7 @@ class _Watch:
         self.problem = problem
         self._sqlite.interrupt()
         if not self._ended.wait(GRACE_S) and self._running:
-            tell(problem)
+            notify(problem)
             os._exit(1)
 
 

@@ -85,7 +85,7 @@ def test_what_a_host_says_last_is_one_line(tmp_path: Path, monkeypatch: pytest.M
 
 def test_an_error_of_several_lines_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert one_line("bad:\n  a\x1b[2J\r\n\n  b ") == "bad: a·[2J b"
-    console.tell("two\nlines")
+    console.notify("two\nlines")
     console.show(["one\nline"])
     said = capsys.readouterr()
     assert (said.err, said.out) == ("gputop: two lines\n", "one·line\n")
