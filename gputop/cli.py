@@ -1,7 +1,7 @@
-"""The command line: which command is asked for, and the errors in one line.
+"""The command line: finds the command, runs it, and prints errors in one line.
 
-A command is a module in `gputop.commands` with ``add_arguments(parser)`` and ``run(args) -> int``, and a line in `COMMANDS`,
-which says what it is for. Only the module of the command that is asked for is imported: start-up time counts.
+A command is a module in `gputop.commands` with ``add_arguments(parser)`` and ``run(args) -> int``, and a line in `COMMANDS`. Only the
+module of the command that runs is imported, for start-up time.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ COMMANDS = {
     "demo": "see it without a GPU: real trouble, a simulated GPU",
     "explain": "say why, from a live look or a recording",
     "diff": "compare two recordings, before and after a fix",
-    "stacks": "the stacks of what is stalled now",
+    "stacks": "the stacks of stalled processes",
     "record": "record to a file, for a time or around a command",
     "replay": "replay a recording, or a stream from standard input",
     "query": "ask a recording in SQL",
     "export": "a recording as CSV, SQLite, Parquet or a Perfetto trace",
-    "mark": "drop a marker into the live stream and the recordings of it",
+    "mark": "set a marker in the live view and in recordings",
     "import": "turn an Ingero trace into a recording",
-    "doctor": "what works here, what is missing, and the command that mends it",
+    "doctor": "what works here, what is missing, and the command that fixes it",
     "completion": "complete commands and flags in bash, zsh or fish",
     "collect": "write the stream of frames to standard output",
 }
 SELDOM = ("mark", "import", "completion", "collect")
 """Commands that the overview only names."""
 WATCHING = ("live", "record", "collect")
-"""Those that follow this machine, and take their place before its crowds before anything is imported."""
+"""Commands that watch this machine; they raise their priority before they import anything."""
 CONFIGURED = ("live", "demo", "replay", "record")
-"""Those that take their defaults from the user's file; the others are scripts' and do what they are told."""
+"""Commands that take defaults from the user's configuration; scripts use the others."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with its errors in one line."""
+    """argparse with errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit 2 with one line on standard error."""
         raise UserError(f"{message} (see {self.prog} --help)", code=2)
 
     def print_help(self, file: object = None) -> None:  # noqa: ARG002 - argparse's own
-        """On standard output."""
+        """Print to standard output."""
         write(self.format_help())
 
 
@@ -67,11 +67,11 @@ class Help(argparse.RawDescriptionHelpFormatter):
         super().add_usage(usage or " ".join(["%(prog)s", "[OPTIONS]", *words]), [], groups, prefix)
 
     def start_section(self, heading: str | None) -> None:  # noqa: ARG002 - argparse's own
-        """Without headings: what begins with a dash is an option."""
+        """Leave headings out."""
         super().start_section(argparse.SUPPRESS)
 
     def add_argument(self, action: argparse.Action) -> None:
-        """As always, but for ``--help``."""
+        """List every argument but ``--help``."""
         if not isinstance(action, argparse._HelpAction):
             super().add_argument(action)
 
@@ -86,13 +86,13 @@ class Help(argparse.RawDescriptionHelpFormatter):
         return f"[{name}]" if action.nargs in ("?", "*", argparse.REMAINDER) else name
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002 - argparse's own
-        """Paragraphs in lines of the terminal's width; what is set out in columns stays."""
+        """Wrap paragraphs to the terminal's width, except those in columns."""
         blocks = (block if "  " in block else textwrap.fill(" ".join(block.split()), width) for block in text.strip("\n").split("\n\n"))
         return "\n\n".join(blocks)
 
 
 def _columns() -> int:
-    """Of the terminal, as `shutil.get_terminal_size` has it; each parser asks, and that would load compressors for it."""
+    """The terminal's width, as by `shutil.get_terminal_size`, whose module imports compressors."""
     try:
         return max(0, int(os.environ.get("COLUMNS", 0))) or os.get_terminal_size(1).columns or 80
     except (ValueError, OSError):
@@ -100,7 +100,7 @@ def _columns() -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command that was asked for. Exit codes: 0 fine, 1 it could not, 2 wrong usage, 3 `--fail-on` met."""
+    """Run a command. Exit codes: 0 success, 1 failure, 2 wrong usage, 3 `--fail-on` met."""
     arguments = sys.argv[1:] if argv is None else argv
     replace_closed()
     if argv is None:
@@ -113,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _outcome(arguments: list[str], is_own: bool) -> int:
-    """The exit code; what went wrong is said. ``is_own``: the process is ours, and so is its place before others."""
+    """Run the command, print its error, and return the exit code. ``is_own``: the process runs nothing else; its priority may change."""
     try:
         if is_own and _name(arguments) in WATCHING:
             priority.WATCHERS_PLACE.take()
@@ -126,7 +126,7 @@ def _outcome(arguments: list[str], is_own: bool) -> int:
     except BrokenPipeError:
         discard_output()
         return 0
-    except Exception as error:  # noqa: BLE001 - a bug: one line for the user, the traceback for whoever mends it
+    except Exception as error:  # noqa: BLE001 - a bug: one line for the user, and a file with the traceback
         crash.end_with(error)
         return 1
 
@@ -146,7 +146,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _parsed(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    """With flags anywhere between the others, unless ``--`` ends the flags, or a command line of its own does."""
+    """Parse; flags may stand between arguments, unless there is a ``--`` or a command with flags of its own."""
     if "--" in arguments or any(action.nargs == argparse.REMAINDER for action in parser._actions):
         return parser.parse_args(arguments)
     return parser.parse_intermixed_args(arguments)
@@ -157,7 +157,7 @@ def _name(arguments: list[str]) -> str:
 
 
 def make_parser(name: str) -> tuple[argparse.ArgumentParser, ModuleType]:
-    """The parser of a command, and its module."""
+    """The parser of a command and its module."""
     module = importlib.import_module(f"gputop.commands.{name + '_' if name == 'import' else name}")
     parser = Parser(
         prog="gputop" if name == "live" else f"gputop {name}",
@@ -169,7 +169,7 @@ def make_parser(name: str) -> tuple[argparse.ArgumentParser, ModuleType]:
     if name == "live":
         parser.add_argument("-V", "--version", action=Version, nargs=0, help="the version and what it runs on, for bug reports")
     module.add_arguments(parser)
-    # Beside the option -1 argparse would take every negative number for an option, and a flag to have no value.
+    # Because of the option -1, argparse would take negative numbers for options.
     parser._has_negative_number_optionals.clear()
     return parser, module
 
@@ -186,7 +186,7 @@ class Version(argparse.Action):
 
 
 def overview() -> str:
-    """What `gputop --help` tells: the commands, the live view's flags by name, examples."""
+    """The text of `gputop --help`: commands, flags of the live view, examples."""
     parser, module = make_parser("live")
     listed = "\n".join(f"  {command:<10}{text}" for command, text in COMMANDS.items() if command not in SELDOM)
     flags = [action.option_strings[-1] for action in parser._actions[1:] if action.option_strings]

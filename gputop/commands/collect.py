@@ -1,6 +1,6 @@
 """Write the stream of frames to standard output, until it is closed.
 
-This is what the screen runs beside itself, and what `ssh node gputop collect | gputop replay -` reads from another machine.
+The screen runs this command as its collector; `ssh node gputop collect | gputop replay -` watches another machine.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.memory import calm_garbage_collection, return_freed_memory
 
-LAST_S = 0.5
-"""How long a reader that lags may take for the last frames once a signal has ended us. Otherwise it may take its time."""
+LAST_S = 0.5  # for a slow reader to take the last frames after a signal; after --frames it may take any time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Collect until the reader leaves or a signal ends it."""
+    """Collect until the reader closes the pipe, or a signal comes."""
     if sys.stdout.isatty():
         raise UserError("the stream is binary: send it to a file or a pipe, as in: gputop collect > session.gputop", code=2)
     return_freed_memory()
@@ -43,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         while not collector.stopping and sink.close(LAST_S):
             pass
         if left := sink.close(LAST_S):
-            notify(f"the reader is too slow: it has not taken the last {left} bytes, which end within a frame")
+            notify(f"the reader is too slow: the last {left} bytes were not read, and the stream ends within a frame")
     except ReaderGone:
         return 0
     return 0

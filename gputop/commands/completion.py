@@ -17,11 +17,11 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="whose")
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print it; scripts/manual.py wrote it."""
+    """Print the file that scripts/manual.py wrote."""
     path = os.path.join(FOLDER, "data", f"completion.{args.shell}")
     with open(path, encoding="utf-8") as file:
         write(file.read())

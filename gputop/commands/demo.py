@@ -1,4 +1,4 @@
-"""See it without a GPU: real processes, real trouble, and a SIMULATED GPU. It leaves nothing behind."""
+"""See gputop without a GPU: real processes, real trouble, and a SIMULATED GPU. Nothing is left behind."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gputop.system.console import show
 TOUR = "tour"
 EXAMPLES = (
     "".join(f"  {name:<20}{scenario.summary}\n" for name, scenario in SCENARIOS.items())
-    + f"  {TOUR:<20}the first of them, with captions that show you around\n"
+    + f"  {TOUR:<20}the first scenario, with captions that explain the screen\n"
     + """
 examples:
   gputop demo tour
   gputop demo slow-disk --plain --duration 60
 """
 )
-_LIVE_S, _PLAIN_S = 600.0, 30.0
+_LIVE_S, _PLAIN_S = 600.0, 30.0  # how long, with and without a screen
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     names = [*SCENARIOS, TOUR]
-    parser.add_argument("scenario", nargs="?", default=names[0], choices=names, metavar="SCENARIO", help=f"one of those below ({names[0]})")
+    parser.add_argument("scenario", nargs="?", default=names[0], choices=names, metavar="SCENARIO", help=f"a name from below ({names[0]})")
     parser.add_argument("--duration", type=duration("5s", "1h"), metavar="TIME", help="how long, 5s to 1h (10m; plain 30s)")
-    parser.add_argument("--plain", action="store_true", help="no screen: each verdict as a line")
+    parser.add_argument("--plain", action="store_true", help="no screen: print each new verdict")
     parser.add_argument("--no-ebpf", action="store_true", help=NO_EBPF)
     parser.add_argument("--sudo", action="store_true", help=SUDO)
     parser.add_argument("--readonly", action="store_true", help="no signals to processes")
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the scenario and watch it."""
+    """Run the scenario, on the screen or as lines."""
     from gputop.demo.stage import staged
 
     plain = args.plain or not (sys.stdin.isatty() and sys.stdout.isatty())
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_verdicts(flags: list[str], seconds: float) -> int:
-    """A line whenever the verdict changes."""
+    """Print a line when the verdict changes."""
     from gputop.session.session import Session
 
     session, said = Session(), ("", "")

@@ -11,7 +11,7 @@ from gputop.system.errors import UserError
 
 EXAMPLES = """examples:
   gputop diff before.gputop after.gputop
-  gputop diff before.gputop after.gputop --from 60    leave the first minute of both out
+  gputop diff before.gputop after.gputop --from 60    without the first minute of both
 """
 
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare."""
+    """Print the comparison, and problems of the recordings on standard error."""
     before, after = _explained(args.before, args), _explained(args.after, args)
     if args.json:
         import msgspec

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   gputop doctor
-  gputop doctor --bundle                 findings, versions and 10 s of a recording, without anybody's names
+  gputop doctor --bundle                 findings, versions and 10 s of a recording, names replaced
   gputop doctor --json | jq '.checks[] | select(.state == "missing")'
 """
 _WIDTH = 20
@@ -30,11 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one object: ok, and the checks with their state, detail and remedy")
     parser.add_argument("--bundle", action="store_true", help="write a file for a bug report; takes ten seconds")
     parser.add_argument("-o", "--output", metavar="FILE", help="the bundle's name (gputop-bundle-DATE-TIME.tar.gz)")
-    parser.add_argument("--with-names", action="store_true", help="leave names and command lines of processes in the bundle")
+    parser.add_argument("--with-names", action="store_true", help="keep names and command lines of processes in the bundle")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run all checks and print them; with --bundle write the file too."""
+    """Print the checks, and with --bundle write the file."""
     if not args.bundle and (args.output or args.with_names):
         raise UserError("--output and --with-names need --bundle (see gputop doctor --help)", code=2)
     from gputop.doctor import gpu, host, probes, works
@@ -47,12 +47,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write(as_json(checks, ok, packed).encode(errors="replace") + b"\n")
     elif packed:
-        write(f"\n{packed['path']}: look into it before you send it; it holds\n{_listing(packed['parts'])}\n")
+        write(f"\n{packed['path']}: read it before you send it; it holds\n{_listing(packed['parts'])}\n")
     return 0 if ok else 1
 
 
 def _bundle(args: argparse.Namespace, checks: list[Check], ok: bool) -> dict[str, Any]:
-    """Write it; its ``path`` and ``parts``."""
+    """Write the bundle; returns its ``path`` and ``parts`` (see `as_json`)."""
     from gputop.doctor import bundle
     from gputop.system.text import clean
 
@@ -77,7 +77,7 @@ def as_json(checks: list[Check], ok: bool, packed: dict[str, Any]) -> str:
 
 
 def as_text(checks: list[Check], unicode: bool) -> str:
-    """A line per check, and under it the remedy."""
+    """A line per check, and its remedy below."""
     from gputop.system.text import clean
 
     marks = {"ok": "✓", "limited": "◐", "missing": "✗"} if unicode else {"ok": "+", "limited": "~", "missing": "-"}

@@ -1,7 +1,4 @@
-"""Say why: the verdict, where the GPU's time went, the incidents with their evidence and fixes.
-
-With a FILE of a recording, without from a live look at this machine.
-"""
+"""Explain a recording, or without FILE this machine now: the verdict, lost GPU time by cause, incidents with evidence and fixes."""
 
 from __future__ import annotations
 
@@ -28,31 +25,30 @@ EXAMPLES = """examples:
   gputop explain run.gputop --from "epoch 3" --until "epoch 4"
   gputop explain --json --fail-on medium  for CI: exit code 3 where something is wrong
 """
-LIVE_S = 10.0
-LEAST_S = 2.0
-"""Of a recording: before, the diagnosis is still looking."""
-FAILED_ON = 3
+LIVE_S = 10.0  # of this machine, without --last
+LEAST_S = 2.0  # of a recording; the diagnosis needs so much
+FAILED_ON = 3  # exit code
 _OF_A_FILE = {"from_": None, "until": None}
-"""Flags that a recording alone heeds, as they are where nobody gave them."""
+"""Flags for recordings only -> their default."""
 _OF_A_LOOK = {"gpu": None, "interval": 0.1, "no_ebpf": False, "sudo": False}
-"""And those that a look at this machine alone heeds."""
+"""Flags for this machine only -> their default."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     parser.add_argument(
-        "files", nargs="*", metavar="FILE", help="a recording, or several of rotation; without it this machine, now, for --last (10s)"
+        "files", nargs="*", metavar="FILE", help="a recording, or files of a rotation; without it this machine for --last (10s)"
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object")
-    form.add_argument("--plot", action="store_true", help="GPU utilization over the time, with the incidents")
-    parser.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help="exit 3 where an incident is at least that bad")
+    form.add_argument("--plot", action="store_true", help="GPU utilization over time, with the incidents")
+    parser.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help="exit 3 for an incident of at least this severity")
     add_span(parser)
     add_sampling(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain; 3 where --fail-on is met."""
+    """Print the explanation. Returns 3 where --fail-on is met."""
     _check(args)
     found = explained(args.files, args, with_points=args.plot) if args.files else _live(args)
     if args.json:
@@ -72,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """UserError for flags that would do nothing."""
+    """Raise UserError for flags that have no effect."""
     idle, when = (_OF_A_LOOK, "without") if args.files else (_OF_A_FILE, "with")
     given = [f"--{name.strip('_').replace('_', '-')}" for name, absent in idle.items() if getattr(args, name) != absent]
     if given:
@@ -80,18 +76,18 @@ def _check(args: argparse.Namespace) -> None:
 
 
 class Found(Struct):
-    """What a stretch of frames says."""
+    """The explanation of a stretch of frames."""
 
     explanation: Explanation
     points: list[tuple[float, float]] = field(default_factory=list)
-    """(unix seconds, mean utilization of the GPUs in per cent), about one a second."""
+    """(unix seconds, mean utilization of the GPUs in %), about one a second."""
     problems: list[str] = field(default_factory=list)
     ongoing: bool = True
-    """Whether they go on behind it."""
+    """Whether more frames may follow."""
 
 
 def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool = False) -> Found:
-    """A recording, or the stretch of it that the flags choose. UserError where it cannot be read."""
+    """Explain the stretch of a recording that the flags choose. UserError where it cannot be read."""
     from gputop.recording.parts import open_recording
     from gputop.session.findings import explanation
     from gputop.session.judged import judged
@@ -137,7 +133,7 @@ def _until(stream: Iterable[Header | Frame], end_s: float) -> Iterator[Header | 
 
 
 def judge(engine: Engine, fed: Iterable[Board]) -> Found:
-    """What the engine says in the end of all that it is fed with."""
+    """Feed the engine to the end of ``fed``; its explanation."""
     points: list[tuple[float, float]] = []
     for board in fed:
         _add_point(points, board)

@@ -21,15 +21,15 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a recording; several of rotation are read as one")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a recording, or files of a rotation")
     parser.add_argument("--to", required=True, choices=FORMATS, metavar="FORMAT", help=", ".join(FORMATS))
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="a new file; for csv and parquet a new directory")
-    parser.add_argument("--beside", metavar="TRACE", help="with perfetto: a torch.profiler trace to put into the same file, on one clock")
+    parser.add_argument("--beside", metavar="TRACE", help="with perfetto: a torch.profiler trace to merge, on one clock")
     add_span(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write it; what of the recording is lost is said on standard error."""
+    """Write the export, and to standard error what of the recording is lost."""
     from gputop.recording.parts import open_recording
     from gputop.system.output import ended_like_ctrl_c
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if args.beside and args.to != "perfetto":
         raise UserError("--beside goes with --to perfetto", code=2)
     more = {"beside": args.beside} if args.beside else {}
-    # By sudo a recording of root's can be read; what is written is the user's.
+    # With sudo the recording is read as root, and the export belongs to the user.
     with ended_like_ctrl_c(), open_recording(args.files) as recording, acting_as_user(*WRITER):
         try:
             writer(args.to)(recording, args.output, *span(args, recording), **more)

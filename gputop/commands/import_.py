@@ -1,4 +1,4 @@
-"""Turn an Ingero trace (its SQLite database) into a recording, as far as its data goes: CUDA calls, host load, findings."""
+"""Turn an Ingero trace (an SQLite database) into a recording of its CUDA calls, host load and findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the recording, or nothing."""
+    """Write the recording whole, or not at all."""
     if args.output == "-":
         raise UserError("a recording is a file: give its name with -o", code=2)
     from contextlib import closing

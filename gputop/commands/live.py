@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from typing import TYPE_CHECKING
 
-from gputop.commands.options import (
-    SCREEN,
-    add_sampling,
-    ask_sudo,
-    check_pid,
-    check_user,
-    leave_root,
-    process_id,
-    stream_argv,
-)
-from gputop.commands.screen import add_looks, watch
+from gputop.commands.options import SCREEN, add_sampling, ask_sudo, check_pid, check_user, leave_root, process_id, stream_argv
+from gputop.commands.screen import Turns, add_looks, use_terminal, watch
 from gputop.system import config
 from gputop.system.console import draws_ascii
-from gputop.system.errors import UserError
 from gputop.system.memory import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
-
     from gputop.commands.screen import Guide
-    from gputop.tui.app import GputopApp
 
 EXAMPLES = """examples:
   gputop                       watch
@@ -36,41 +22,21 @@ EXAMPLES = """examples:
 """
 
 
-LEAST_S, MOST_S = 0.25, 0.5
-"""How often the stream is read and drawn: about once a column of the lanes, within these bounds."""
-
-
-class Turns:
-    """Between two readings of the stream: what came is drawn, then nobody is woken for a while.
-
-    Some samples share a column, so this loses nothing, and drawing while what was read is still in the CPU's caches costs least.
-    """
-
-    def __init__(self) -> None:
-        self.app: GputopApp | None = None
-
-    def __call__(self) -> None:
-        if self.app is not None:
-            self.app.on_news()
-            view = self.app.context.view
-            self.app.context.feed.closing.wait(min(max(LEAST_S, view.window_s / max(1, view.cells)), MOST_S))
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the live view."""
     add_sampling(parser)
-    parser.add_argument("--pid", type=process_id, metavar="PID", help="in the table only this process and its family")
-    parser.add_argument("--user", metavar="NAME", help="in the table only processes of this user")
+    parser.add_argument("--pid", type=process_id, metavar="PID", help="list only this process and its family")
+    parser.add_argument("--user", metavar="NAME", help="list only processes of this user")
     parser.add_argument("--host", metavar="[USER@]NODE", help="watch another machine: runs `gputop collect` there over ssh")
     parser.add_argument("-1", "--once", action="store_true", help="print one screen, or with --json one object, and leave")
     parser.add_argument("--json", action="store_true", help="print an object a line; with --once just one")
     parser.add_argument("--readonly", action="store_true", help="no signals to processes")
-    parser.add_argument("--no-auto-stacks", action="store_true", help="take no stacks by itself as an incident begins")
+    parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")
     add_looks(parser)
 
 
 def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
-    """Watch, or print once. ``guide`` walks through the screen meanwhile."""
+    """Watch, or print once. ``guide`` drives the screen (`gputop demo tour`)."""
     if args.host is None:
         check_pid(args.pid)
         check_user(args.user)
@@ -87,10 +53,10 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     argv = stream_argv(args)
     turns = Turns()
     if args.host is not None:
-        leave_root(*SCREEN)  # ssh is yours: your keys, your known hosts
+        leave_root(*SCREEN)  # ssh uses the user's keys and known hosts
     first = ChildStream(argv, turns)
     leave_root(*SCREEN)
-    # The collector starts while we import: the first data should be there when the screen is.
+    # The collector starts during the imports, so that the screen begins with data.
     return_freed_memory()
     from gputop.session.session import Session
     from gputop.tui.app import GputopApp
@@ -111,19 +77,3 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     code = watch(app, "" if args.light else left.theme, guide)
     config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, app.theme))
     return code
-
-
-def use_terminal(instead: str) -> None:
-    """UserError where no screen can be shown; ``instead`` is what to use then.
-
-    Where the terminal tells its size COLUMNS and LINES count no more: they are of when they were set (``docker exec -e COLUMNS=…``), and
-    would stand against each change of it.
-    """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UserError(f"this is no terminal: use {instead}")
-    if (kind := os.environ.get("TERM", "")) in ("", "dumb"):
-        told = f"TERM={kind}" if kind else "a terminal whose TERM is not set"
-        raise UserError(f"{told} cannot show a screen: use {instead}, or set TERM (xterm-256color, say)")
-    if all(os.get_terminal_size(sys.stdout.fileno())):
-        os.environ.pop("COLUMNS", None)
-        os.environ.pop("LINES", None)

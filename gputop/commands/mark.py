@@ -1,6 +1,6 @@
-"""Drop a marker into what gputop watches and records on this machine, from a shell or a training script.
+"""Set a marker in every gputop that you run on this machine, from a shell or a training script.
 
-It reaches the collectors of the same user; as root those of root, and by sudo those of the user who typed it, too.
+It reaches collectors of the same user; with sudo those of root and of the user who typed it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The text."""
-    parser.add_argument("text", type=from_shell, nargs="+", metavar="TEXT", help="what to write at this moment")
+    """The flags of the command."""
+    parser.add_argument("text", type=from_shell, nargs="+", metavar="TEXT", help="the marker")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send it to every collector of this user."""
+    """Send the marker to every collector. UserError where none took it."""
     import time
 
     from gputop.model.frame import Mark
@@ -49,17 +49,17 @@ def run(args: argparse.Namespace) -> int:
             raise UserError(f"{which} {said}")
         notify(f"{which} {said} {took} others have")
     if len(text) > MAX_TEXT:
-        notify(f"the marker has its first {MAX_TEXT} characters only")
+        notify(f"the marker was cut to its first {MAX_TEXT} characters")
     return 0
 
 
 def _called(path: str) -> str:
-    """As its user knows it: by the pid in the socket's name."""
+    """``gputop PID``, by the socket's name."""
     return f"gputop {clean(os.path.basename(path)[len('marks-') : -len('.sock')])}"
 
 
 def _send(message: bytes) -> tuple[int, list[str]]:
-    """How many took it, and the sockets of those that had no room for it."""
+    """Send to all; how many took it, and the sockets of those that had no room."""
     import time
 
     from gputop.sources.markers import sockets
@@ -79,10 +79,7 @@ def _send(message: bytes) -> tuple[int, list[str]]:
 
 
 def _send_to(path: str, descriptor: int, owners: frozenset[int], message: bytes, wait_s: float) -> bool | None:
-    """Whether it was taken, None where nobody of ``owners`` is there.
-
-    A socket whose collector is gone is taken away.
-    """
+    """Whether the collector took it, None where no collector of ``owners`` listens; a socket without a collector is removed."""
     import socket
     import struct
 
@@ -95,10 +92,10 @@ def _send_to(path: str, descriptor: int, owners: frozenset[int], message: bytes,
             if peer_uid(sending) not in owners:
                 return None
             sending.send(message, socket.MSG_NOSIGNAL)
-        except BlockingIOError:  # the kernel keeps only so many for who does not listen
+        except BlockingIOError:  # the socket's queue is full
             return False
         except ConnectionRefusedError:
-            if not path.startswith(ELSEWHERE):  # what lies there may be a link to what is ours
+            if not path.startswith(ELSEWHERE):  # which may be a link to a file of ours
                 _remove(path)
             return None
         except OSError:
@@ -107,7 +104,7 @@ def _send_to(path: str, descriptor: int, owners: frozenset[int], message: bytes,
 
 
 def _remove(path: str) -> None:
-    """From a directory that is ours alone; in others nothing is touched."""
+    """Remove a socket, if its directory belongs to this user alone."""
     from gputop.sources.markers import open_own
 
     try:

@@ -1,4 +1,4 @@
-"""`gputop --once` and `--json`: the live view for scripts and for terminals that cannot show a screen."""
+"""`gputop --once` and `--json`: the live view for scripts, and where no screen can be shown."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from gputop.model.roles import Role
     from gputop.session.child import ChildStream
 
-LOOK_S = 0.1
-"""Two readings make a rate; in a single look everything is read in each tick."""
-LONG_S = 2.0
-"""A look that takes longer is announced."""
+LOOK_S = 0.1  # at least, for two readings make a rate; in a single look everything is read in each tick
+LONG_S = 2.0  # a look that takes longer is announced
 
 
 def run_once(args: argparse.Namespace) -> int:
@@ -41,7 +39,7 @@ def run_once(args: argparse.Namespace) -> int:
 
 
 def _look(args: argparse.Namespace) -> Iterator[Header | Frame]:
-    """An interval of the stream, or what a rate takes: collected in this very process, or by a collector from afar."""
+    """The header and frames of one interval, at least `LOOK_S`: collected in this process, or by the collector of another machine."""
     look_s = max(LOOK_S, args.interval)
     if args.host is None:
         return iter(_collected(args, 1 + ceil(look_s / args.interval)))
@@ -49,7 +47,7 @@ def _look(args: argparse.Namespace) -> Iterator[Header | Frame]:
 
 
 def _first(items: Iterator[Header | Frame], look_ns: int) -> Iterator[Header | Frame]:
-    """What comes until ``look_ns`` have been seen: the first frame stands between two beats, half an interval before the next or more."""
+    """Items until ``look_ns`` have passed since the first frame, which is off the beat, half an interval or more before the next."""
     since_ns = None
     for item in items:
         yield item
@@ -60,7 +58,7 @@ def _first(items: Iterator[Header | Frame], look_ns: int) -> Iterator[Header | F
 
 
 def _stream(args: argparse.Namespace) -> Iterator[Header | Frame]:
-    """Without end, by a collector of its own."""
+    """The stream of a collector of its own, without end."""
     from gputop.session.child import ChildStream
 
     if args.host is not None:
@@ -91,7 +89,7 @@ def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
 
 
 def _load(module: str) -> None:
-    """What is needed next is imported while we wait anyway."""
+    """Import what is needed next while the collector waits for its beat."""
     importlib.import_module(module)
     importlib.import_module("gputop.diagnosis")
 
@@ -139,7 +137,7 @@ def _print_object(older: Board, newer: Board, engine: Engine, args: argparse.Nam
 
 
 def _only(board: Board, args: argparse.Namespace, roles: dict[int, Role]) -> frozenset[int] | None:
-    """The processes that --pid and --user ask for; None for everyone who matters."""
+    """The processes that --pid and --user ask for; None for all that a snapshot lists by itself."""
     if args.pid is None and args.user is None:
         return None
     found = frozenset(board.procs)

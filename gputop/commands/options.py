@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gputop.sources import Settings
 
 STANDARD = ("ctypes", "glob", "heapq", "json", "queue", "shutil", "socket", "subprocess", "tempfile", "threading", "traceback")
-"""Modules of Python's own that we import only when they are needed."""
+"""Modules of the standard library that are imported only when they are needed."""
 _READERS = ("gputop.diagnosis", "gputop.model.frame", "gputop.session", "gputop.stacks")
 RECORDER = (*_READERS, "gputop.recording", *STANDARD)
 WRITER = ("gputop.recording", "gputop.tables", "gputop.stacks", "csv", "sqlite3", *STANDARD)
@@ -41,7 +41,7 @@ def interval(text: str) -> float:
 
 
 def duration(least: str = "1ms", most: str = "10000d") -> Callable[[str], float]:
-    """Reads seconds from ``90``, ``90s``, ``10m``, ``1h30m`` or ``1d``; what lies outside of the bounds is refused."""
+    """A parser of seconds from ``90``, ``90s``, ``10m``, ``1h30m`` or ``1d``, within the bounds."""
 
     def seconds(text: str) -> float:
         value = _seconds(text)
@@ -53,7 +53,7 @@ def duration(least: str = "1ms", most: str = "10000d") -> Callable[[str], float]
 
 
 def _seconds(text: str) -> float:
-    """-1 where it is no length of time."""
+    """The seconds of a text, -1 for another text."""
     text = text.strip()
     if re.fullmatch(_NUMBER, text, re.ASCII):
         return float(text)
@@ -63,7 +63,7 @@ def _seconds(text: str) -> float:
 
 
 def number(least: int = 1) -> Callable[[str], int]:
-    """Reads a whole number from ``least`` on."""
+    """A parser of whole numbers from ``least`` on."""
 
     def whole(text: str) -> int:
         value = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
@@ -75,7 +75,7 @@ def number(least: int = 1) -> Callable[[str], int]:
 
 
 def process_id(text: str) -> int:
-    """A number that a process may have."""
+    """A process id, 1 to 2**31 - 1."""
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
         raise argparse.ArgumentTypeError(f"{text!r} is no process id")
     return int(text)
@@ -96,7 +96,7 @@ def indices(text: str) -> frozenset[int]:
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
-    """What and how often to sample."""
+    """Add the flags of the collector."""
     parser.add_argument("--interval", type=interval, default=0.1, metavar="S", help="seconds between samples, 0.02 to 60 (0.1)")
     parser.add_argument("--gpu", type=indices, metavar="LIST", help="only these GPUs: 0 or 0,2 or 0-3")
     parser.add_argument("--no-ebpf", action="store_true", help=NO_EBPF)
@@ -104,14 +104,14 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def sampling_settings(args: argparse.Namespace) -> Settings:
-    """The settings that `add_sampling`'s flags ask for."""
+    """The collector's settings by the flags of `add_sampling`."""
     from gputop.sources import Settings
 
     return Settings(interval_ns=round(args.interval * 1e9), gpus=args.gpu, ebpf=not args.no_ebpf, sudo=args.sudo)
 
 
 def sampling_argv(args: argparse.Namespace) -> list[str]:
-    """The same flags again, for a collector that is started beside us."""
+    """The flags of `add_sampling` for the command line of a collector."""
     argv = ["--interval", repr(args.interval)]
     if args.gpu is not None:
         argv += ["--gpu", ",".join(map(str, sorted(args.gpu)))]
@@ -119,7 +119,7 @@ def sampling_argv(args: argparse.Namespace) -> list[str]:
 
 
 def stream_argv(args: argparse.Namespace) -> list[str]:
-    """The command whose output is the stream: a collector of this machine, or with --host one over ssh. Raises UserError."""
+    """The command that writes the stream: a collector here, or with --host one at the other end of ssh. UserError for a wrong host."""
     flags = sampling_argv(args)
     if args.host is None:
         from gputop.session.child import collector_argv
@@ -131,7 +131,7 @@ def stream_argv(args: argparse.Namespace) -> list[str]:
 
 
 def ask_sudo(args: argparse.Namespace) -> None:
-    """Let sudo ask for the password now, while the terminal is still ours to type on. UserError where it refuses."""
+    """Let sudo ask for the password before the screen takes the terminal. UserError where it refuses."""
     import os
 
     if not args.sudo or os.geteuid() == 0 or getattr(args, "host", None) is not None:
@@ -143,11 +143,10 @@ def ask_sudo(args: argparse.Namespace) -> None:
 
 
 def leave_root(*packages: str) -> None:
-    """After `sudo gputop`: the screen and the recorder need no privilege, so they become the user who typed it.
+    """After `sudo gputop`: become the user who typed it, for the screen and the recorder need no privilege. Raises UserError.
 
-    ``packages`` are what is needed afterwards: where gputop or Python lie in root's home, they are loaded before. Raises UserError.
+    ``packages`` are needed afterwards: they are imported before where gputop or Python lie in root's home.
     """
-
     from gputop.system.privilege import drop_to_invoking_user, invoking_user
 
     user = invoking_user()
@@ -162,7 +161,7 @@ def leave_root(*packages: str) -> None:
 
 
 def _can_import_as(uid: int) -> bool:
-    """Not where Python or gputop lie in root's own home: whoever is not root can load nothing more from there."""
+    """Whether this user can read Python and gputop; both may lie in root's home."""
     import os
 
     os.seteuid(uid)
@@ -174,7 +173,7 @@ def _can_import_as(uid: int) -> bool:
 
 @contextmanager
 def acting_as_user(*packages: str) -> Iterator[None]:
-    """After `sudo gputop`: what is written meanwhile is written by the user who typed it, and belongs to that user.
+    """After `sudo gputop`: act as the user who typed it within the block, so that files belong to that user.
 
     ``packages`` as in `leave_root`.
     """
@@ -188,7 +187,7 @@ def acting_as_user(*packages: str) -> Iterator[None]:
 
 
 def _import_whole(packages: Sequence[str]) -> None:
-    """Every module of these packages, and what they import only when it is needed."""
+    """Import every module of these packages."""
     from contextlib import suppress
     from importlib import import_module
     from pkgutil import walk_packages
@@ -203,25 +202,25 @@ def _import_whole(packages: Sequence[str]) -> None:
 
 
 def check_pid(pid: int | None) -> None:
-    """UserError where no such process runs."""
+    """Raise UserError for a process that does not run."""
     if pid is not None and not runs(pid):
         raise UserError(no_process(pid))
 
 
 def runs(pid: int) -> bool:
-    """Whether there is such a process here."""
+    """Whether a process with this pid exists."""
     import os
 
     return os.path.exists(f"/proc/{pid}")
 
 
 def no_process(pid: int) -> str:
-    """What is said of one that is not there."""
+    """The error for a pid without a process."""
     return f"there is no process {pid}"
 
 
 def check_user(user: str | None) -> None:
-    """UserError where there is no such user."""
+    """Raise UserError for an unknown user name or uid."""
     if user is None:
         return
     try:

@@ -1,6 +1,6 @@
-"""Record what happens: until stopped (Ctrl-C), for a time, or as long as a command runs, whose exit code is passed on.
+"""Record until Ctrl-C, for a time, or while a command runs; the command's exit code is passed on.
 
-By sudo the probes are loaded as root; the file is made and the command run as the user who typed it.
+With sudo the probes are loaded as root; the file and the command belong to the user who typed it.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ EXAMPLES = """examples:
   gputop record                                  until Ctrl-C, to gputop-HOST-DATE-TIME.gputop
   gputop record -o run.gputop -- python train.py
   gputop record --max-size 100M --max-files 3    the last 200 MB or more, in files of 100 MB
-a recording that grows can be opened meanwhile: gputop replay run.gputop
-it leaves 15% of the disk free (4 GB at most), and goes on when there is room
+a growing recording can be opened: gputop replay run.gputop
+recording pauses while less than 15% of the disk (4 GB at most) is free
 """
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-LEAST_BYTES = 1 << 20
-_WAIT_S = 0.2
-SILENT_S = 10.0  # s without a reading, beside two beats, until that is said: the collector hangs, or was stopped; a choice
+LEAST_BYTES = 1 << 20  # of --max-size
+_WAIT_S = 0.2  # for the stream, between looks at the command and at signals
+SILENT_S = 10.0  # and two beats without a reading, until a line says so: the collector hangs or was stopped (a choice)
 NO_READING = "the collector gave no reading"
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""The last two are what job schedulers announce a job's end with."""
+"""Job schedulers announce a job's end with the last two."""
 
 
 def size(text: str) -> int:
-    """A number of bytes such as ``100M``."""
+    """Bytes of a text such as ``100M``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     value = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
     if value < LEAST_BYTES:
@@ -60,16 +60,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
     parser.add_argument("-o", "--output", metavar="FILE", help="a new file (gputop-HOST-DATE-TIME.gputop)")
     parser.add_argument("--duration", type=duration(), metavar="TIME", help="stop after 90s, 10m, 2h")
-    parser.add_argument("--max-size", type=size, metavar="SIZE", help="go on in FILE's name with .2, .3 … before a file is larger")
-    parser.add_argument("--max-files", type=number(), default=0, metavar="N", help="with --max-size: keep the newest N files only (all)")
+    parser.add_argument("--max-size", type=size, metavar="SIZE", help="go on in a file with .2, .3 … in its name before this one is larger")
+    parser.add_argument("--max-files", type=number(), default=0, metavar="N", help="with --max-size: keep only the newest N files (all)")
     parser.add_argument("--host", metavar="[USER@]NODE", help="record another machine: runs `gputop collect` there over ssh")
-    parser.add_argument("--no-auto-stacks", action="store_true", help="take no stacks by itself as an incident begins")
+    parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")
     add_sampling(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="record while this runs")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record. Exit code: the command's where there is one (128 + number where a signal ended it)."""
+    """Record. Returns the command's exit code, if there is a command (128 + number after a signal)."""
     if args.max_files and not args.max_size:
         raise UserError("--max-files needs --max-size", code=2)
     argv = args.command[1:] if args.command[:1] == ["--"] else args.command
@@ -83,12 +83,12 @@ def run(args: argparse.Namespace) -> int:
     return_freed_memory()
     ask_sudo(args)
     if args.host is not None:
-        leave_root(*RECORDER)  # ssh is yours: your keys, your known hosts
+        leave_root(*RECORDER)  # ssh uses the user's keys and known hosts
     collector = stream_argv(args)
     stream = LastingStream(ChildStream(collector), lambda: ChildStream(collector), notify)
     session = _Session(args, stream)
     try:
-        leave_root(*RECORDER)  # before a file is made or a command run: both are yours
+        leave_root(*RECORDER)  # the file and the command belong to the user
         session.begin()
         if argv:
             session.start(argv)
@@ -116,13 +116,13 @@ class _Session:
         self._silence_told = False
         self._wakes, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # or the command's end would wake nobody
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that the command's end wakes the recorder
         for signum in _PASSED_ON:
-            if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:  # as nohup has it
+            if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:  # under nohup it stays ignored
                 signal.signal(signum, self._on_signal)
 
     def begin(self) -> None:
-        """Wait for the first frame. Raises UserError where none comes, a signal comes before it, or the file cannot be made."""
+        """Wait for the first frame. Raises UserError if none comes, after a signal, or if the file cannot be created."""
         while self._frames == 0:
             if self._stopped_by:
                 raise UserError("stopped before the first reading: nothing was recorded", code=128 + self._stopped_by)
@@ -132,7 +132,7 @@ class _Session:
         self._started = time.monotonic()
 
     def start(self, argv: list[str]) -> None:
-        """Start the command. Raises UserError where it cannot be."""
+        """Start the command. Raises UserError if that fails."""
         import subprocess
 
         try:
@@ -142,11 +142,11 @@ class _Session:
             self._discard()
             code = 127 if isinstance(error, FileNotFoundError) else 126  # as shells do
             raise UserError(not_run(error), code=code) from None
-        if self._stopped_by:  # while it was being started
+        if self._stopped_by:  # a signal came during the start
             self._command.send_signal(self._stopped_by)
 
     def record(self) -> None:
-        """Until stopped. A recorder that fails says so, and lets the command run on."""
+        """Record until stopped. A recorder that fails says so, and the command runs on."""
         try:
             while not self._over():
                 self._take(_WAIT_S)
@@ -155,14 +155,14 @@ class _Session:
                     self._rest()
             while self._stream.waits:
                 self._take(0.0)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the command is none the worse for it
+        except Exception as error:  # noqa: BLE001 - no error of the recorder may end the command
             self._problem = clean(crash.reason(error))
             notify(self._problem if self._command is None else f"{self._problem}; the command runs on")
             if self._command is not None:
                 self._command.wait()
 
     def _rest(self) -> None:
-        """Until the next block is nearly full, or a signal comes: who is woken for every frame pays for cold caches every time."""
+        """Sleep until the next block is nearly full, or a signal comes: waking for every frame costs cold caches every time."""
         rest_s = min(self._file.rotation.full_in_ns / 1e9, self._stream.due_s) if self._file is not None else 0.0
         if self._args.duration is not None:
             rest_s = min(rest_s, self._started + self._args.duration - time.monotonic())
@@ -170,14 +170,14 @@ class _Session:
             os.read(self._wakes, 4096)
 
     def _tell_silence(self) -> None:
-        """That nothing comes from a collector that runs, once."""
+        """Say once that a running collector gives nothing."""
         if self._silent_s and not self._silence_told:
             self._silence_told = True
-            notify(f"no reading for {self._silent_s:.0f} s: gputop collect hangs, or was stopped; it is waited for")
+            notify(f"no reading for {self._silent_s:.0f} s: gputop collect hangs, or was stopped; still waiting")
 
     @property
     def _silent_s(self) -> float:
-        """How long a collector that runs has given nothing, 0 where that is no longer than usual."""
+        """How long a running collector has given nothing, 0 while that is no longer than usual."""
         silent_s = self._stream.silent_s
         return silent_s if silent_s > SILENT_S + 2 * self._args.interval and not self._stream.trouble else 0.0
 
@@ -188,7 +188,7 @@ class _Session:
             notify(f"readings come again: {silent_s:.0f} s are missing")
 
     def close(self) -> None:
-        """Complete the file and say where it is, and what is missing."""
+        """Complete the file, and say where it is and what is missing."""
         if self._file is None:
             return
         if why := self._problem or self._stream.trouble or (NO_READING if self._silent_s else ""):
@@ -203,13 +203,13 @@ class _Session:
         self._problem = self._problem or rotation.problem or missing
 
     def _discard(self) -> None:
-        """What was recorded while nothing ran is in nobody's way when the name is tried again."""
+        """Remove the file of a command that did not start, so that its name is free for the next try."""
         file, self._file = self._file, None
         if file is not None:
             file.rotation.discard()
 
     def exit_code(self) -> int:
-        """The command's; without one 1 where the recording is not whole."""
+        """The command's exit code; without a command 1 if the recording is incomplete."""
         if self._command is None:
             return 1 if self._problem else 0
         code = self._command.wait()
@@ -236,7 +236,7 @@ class _Session:
                 return_pages()
 
     def _date(self, header: Header) -> None:
-        """The stream begins, tells of clocks that have jumped, or goes on with another collector."""
+        """Take a header: the stream begins, a clock has jumped, or another collector goes on."""
         if self._diagnosis is None or (self._file is not None and self._file.is_of_another_boot(header)):
             self._diagnosis = self._diagnose(header)
         else:
@@ -247,12 +247,12 @@ class _Session:
             self._file.restate(header)
 
     def _is_past(self, frame: Frame) -> bool:
-        """Whether it comes after the time that was asked for: by the frames' own, for they may have waited for us."""
+        """Whether the frame is after --duration, by the frames' times: they may have waited in the pipe."""
         self._first_ns = self._first_ns or frame.t_ns
         return self._args.duration is not None and frame.t_ns - self._first_ns > self._args.duration * 1e9
 
     def _diagnose(self, header: Header) -> Unwatched:
-        """It takes stacks as an incident begins; not of another machine's processes."""
+        """The diagnosis, which takes stacks when an incident begins, on this machine only."""
         from gputop.session.autostacks import AutoStacks, Unwatched
 
         return Unwatched(header, None if self._args.no_auto_stacks or self._args.host is not None else AutoStacks())
@@ -268,14 +268,14 @@ class _Session:
         return Lasting(Rotation(path, header, most, self._args.max_files, self._begin_account), notify)
 
     def _judge(self, frame: Frame, diagnosis: Unwatched) -> None:
-        """A bug of the diagnosis is told, and the recording goes on: it is judged anew where it is read."""
+        """Feed the diagnosis; after a bug in it the recording goes on without, for a reader judges anew."""
         had = diagnosis.problem
         diagnosis.see(frame)
         if diagnosis.problem and not had:
             notify(f"{clean(diagnosis.problem)}; recording goes on without the diagnosis")
 
     def _begin_account(self) -> Tell | None:
-        """As a file begins: what the diagnosis is asked for as it ends."""
+        """Called when a file begins; the result gives its findings when the file ends."""
         from gputop.session.findings import Account
 
         diagnosis = self._diagnosis
@@ -290,7 +290,7 @@ class _Session:
         return bool(self._stopped_by) if self._command is None else self._command.poll() is not None
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        """Without a command it ends us; a command gets it, and its end is ours."""
+        """Stop, or pass the signal to the command, whose end stops the recorder."""
         if self._command is None:
             self._stopped_by = number
         elif number != signal.SIGINT or not _is_in_foreground(self._command.pid):
@@ -298,7 +298,7 @@ class _Session:
 
 
 def _is_in_foreground(pid: int) -> bool:
-    """Whether Ctrl-C on our terminal reaches the process by itself: to many programs a second one means to leave all as it is."""
+    """Whether the terminal's Ctrl-C reaches the process anyway: many programs take a second SIGINT as "quit without saving"."""
     try:
         with open("/dev/tty", "rb", buffering=0) as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgid(pid)

@@ -1,4 +1,4 @@
-"""Replay a recording: the same screen and keys as live, in the past. FILE `-` is a stream from standard input."""
+"""Replay a recording on the screen of the live view. FILE `-` is a stream from standard input."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from gputop.commands.live import Turns, use_terminal
-from gputop.commands.screen import add_looks, watch
+from gputop.commands.screen import Turns, add_looks, use_terminal, watch
 from gputop.commands.span import MOMENT
 from gputop.system import config
 from gputop.system.console import draws_ascii, notify
@@ -48,16 +47,16 @@ def speed(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help="a recording, or several of rotation; - is a stream from standard input")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="a recording, or files of a rotation; - is a stream from standard input")
     parser.add_argument("--sample", action="store_true", help="the recording that comes with gputop")
     parser.add_argument("--speed", type=speed, default=1.0, metavar="X", help="0.25 to 64 times as fast (1)")
     parser.add_argument("--at", type=from_shell, metavar="T", help=f"begin here: {MOMENT}")
-    parser.add_argument("--loop", action="store_true", help="begin anew at the end")
+    parser.add_argument("--loop", action="store_true", help="start again at the end")
     add_looks(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay until `q`."""
+    """Show the recording until the user leaves."""
     if args.sample == bool(args.files):
         raise UserError("name one recording, or --sample (see gputop replay --help)", code=2)
     if "-" in args.files[1:] or args.files[:1] == ["-"] != args.files:
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def sample() -> str:
-    """Where the recording that comes with gputop is."""
+    """Path of the recording that comes with gputop."""
     return os.path.join(FOLDER, "data", "sample.gputop")
 
 
@@ -87,7 +86,7 @@ def _replay_files(args: argparse.Namespace, paths: list[str]) -> int:
 
 
 def _start(file: FileStream, at: str | None) -> int:
-    """Where to begin. UserError where there is nothing to see."""
+    """The moment to begin at. UserError for a recording without frames."""
     from gputop.session.moment import moment_within
 
     recording = file.recording
@@ -116,7 +115,7 @@ def _play(args: argparse.Namespace, file: FileStream, paths: list[str], at_ns: i
 
 
 def _watch_pipe(args: argparse.Namespace) -> int:
-    """A stream that comes: shown as it comes, with ten minutes to look back into."""
+    """Show a stream live, with the last ten minutes to look back at."""
     if args.at is not None or args.loop or args.speed != 1.0:
         raise UserError("--at, --speed and --loop need a file: a stream from standard input is shown as it comes", code=2)
     if sys.stdin.isatty():
@@ -146,7 +145,7 @@ def _looks(args: argparse.Namespace) -> tuple[View, Look]:
 
 
 def _keys_from_terminal() -> int:
-    """Let the keyboard be standard input, and give the descriptor of what was there."""
+    """Make the terminal standard input; returns a descriptor of the former one."""
     data = os.dup(0)
     try:
         terminal = os.open("/dev/tty", os.O_RDWR)

@@ -1,8 +1,10 @@
-"""A screen from its flags to its end: it takes over from its user his keys, and the theme that he left."""
+"""What commands with a screen share: their flags, the check of the terminal, and running the app."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from gputop.system import config
@@ -17,26 +19,60 @@ if TYPE_CHECKING:
 
     Guide = Callable[[Pilot[object]], Coroutine[Any, Any, None]]
 
+LEAST_S, MOST_S = 0.25, 0.5  # between two readings of the stream: about a column of the lanes, within these bounds
+
+
+class Turns:
+    """Paces the reader of the stream: after each reading the app draws, then the reader waits.
+
+    Several samples share a column, so the wait loses nothing, and drawing directly after reading finds its data in the CPU's caches.
+    """
+
+    def __init__(self) -> None:
+        self.app: GputopApp | None = None
+
+    def __call__(self) -> None:
+        if self.app is not None:
+            self.app.on_news()
+            view = self.app.context.view
+            self.app.context.feed.closing.wait(min(max(LEAST_S, view.window_s / max(1, view.cells)), MOST_S))
+
 
 def add_looks(parser: argparse.ArgumentParser) -> None:
-    """The flags that every screen has."""
+    """Add the flags that every screen has."""
     parser.add_argument("--ascii", action="store_const", const=True, help="no character beyond ASCII, as where the locale is no UTF-8")
     parser.add_argument("--no-ascii", dest="ascii", action="store_const", const=False, help="every character, whatever the locale is")
     parser.add_argument("--light", action="store_true", help="colours for a light terminal")
 
 
+def use_terminal(instead: str) -> None:
+    """Raise UserError where no screen can be shown; ``instead`` names what to use then.
+
+    COLUMNS and LINES are dropped where the terminal reports its size: they were set once (``docker exec -e COLUMNS=…``) and would
+    override later changes of the size.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError(f"this is no terminal: use {instead}")
+    if (kind := os.environ.get("TERM", "")) in ("", "dumb"):
+        told = f"TERM={kind}" if kind else "a terminal whose TERM is not set"
+        raise UserError(f"{told} cannot show a screen: use {instead}, or set TERM (xterm-256color, say)")
+    if all(os.get_terminal_size(sys.stdout.fileno())):
+        os.environ.pop("COLUMNS", None)
+        os.environ.pop("LINES", None)
+
+
 def watch(app: GputopApp, theme: str, guide: Guide | None = None) -> int:
-    """Show the screen until it is left, then close its stream; the exit code. ``theme`` is the one of last time, empty for none."""
+    """Run the app until the user leaves, then close its stream; returns the exit code. ``theme`` is the saved one, empty for none."""
     try:
-        _suit(app, theme)
+        _apply_config(app, theme)
         app.run(mouse=app.context.look.mouse, auto_pilot=guide)
     finally:
         app.context.feed.close()
     return app.return_code or 0
 
 
-def _suit(app: GputopApp, theme: str) -> None:
-    """UserError where the keys are no keys of actions that there are."""
+def _apply_config(app: GputopApp, theme: str) -> None:
+    """Set the saved theme and the user's key map. UserError for wrong keys."""
     if theme in app.available_themes:
         app.theme = theme
     if wrong := app.use_keys(config.key_map()):

@@ -1,4 +1,4 @@
-"""Flags that choose a stretch of a recording, and what they mean."""
+"""Flags that choose a stretch of a recording."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     from gputop.recording.reader import Recording
 
 MOMENT = WAYS.replace("%", "%%")
-"""For the help of a flag: argparse formats it."""
+"""The ways to name a moment, for the help of a flag, which argparse formats."""
 
 
 def add_span(parser: argparse.ArgumentParser) -> None:
-    """Which part of the recording."""
+    """Add the flags."""
     parser.add_argument("--last", "--since", type=duration(), metavar="TIME", help="only the last 90s, 10m, 2h")
     parser.add_argument("--from", dest="from_", type=from_shell, metavar="T", help=f"only from here on: {MOMENT}")
     parser.add_argument("--until", type=from_shell, metavar="T", help="only up to here")
 
 
 def span(args: argparse.Namespace, recording: Recording) -> tuple[int, int]:
-    """(start_ns, end_ns) of what the flags ask for: ``start_ns`` is inside, ``end_ns`` is not. UserError where that is no time."""
+    """(start_ns, end_ns) that the flags ask for: ``start_ns`` is inside, ``end_ns`` is not. UserError for an empty stretch."""
     asked = recording.start_ns if args.from_ is None else moment(args.from_, recording)
     start, last = max(recording.start_ns, asked), recording.end_ns
     end = last if args.until is None else moment(args.until, recording, start)
-    end += end == last  # what goes on to the last tick has that tick, too
+    end += end == last  # up to the last tick includes that tick
     if args.from_ is not None and args.until is not None and end <= asked:
-        raise UserError(f"--until {clean(args.until)} is not after --from {clean(args.from_)}: {_goes_from(recording)}", code=2)
+        raise UserError(f"--until {clean(args.until)} is not after --from {clean(args.from_)}: {_extent(recording)}", code=2)
     if args.last is not None:
         start = max(start, end - round(args.last * 1e9))
     if start >= end or start > last:
-        raise UserError(f"nothing was recorded in that stretch: {_goes_from(recording)}", code=2)
+        raise UserError(f"nothing was recorded in that stretch: {_extent(recording)}", code=2)
     return start, end
 
 
-def _goes_from(recording: Recording) -> str:
+def _extent(recording: Recording) -> str:
     return f"this recording goes from {bounds(recording)}"

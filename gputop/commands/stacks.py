@@ -1,8 +1,8 @@
-"""The stacks of what is stalled now: Python and kernel, with what each waits for.
+"""Show Python and kernel stacks of stalled processes, and what each thread waits for.
 
-Without PID: the trainers on this machine and those of their workers that do not run freely. Processes are not paused, unless
---native asks for C and C++ frames (about 20 ms each). With --duration the main threads are sampled and their time is split by line;
-as root, every CUDA synchronize and memcpy of theirs is counted beside it, by the Python line that called it.
+Without PID: the trainers on this machine and their stalled workers. Processes are not paused, except with --native (C and C++ frames,
+about 20 ms each). --duration samples main threads and splits their time by line; as root it also counts their CUDA synchronize and
+memcpy calls by the Python line that made them.
 """
 
 from __future__ import annotations
@@ -28,25 +28,24 @@ EXAMPLES = """examples:
   gputop stacks 3821 --duration 30 --folded | flamegraph.pl > train.svg
   gputop stacks --speedscope -o stacks.json       for https://www.speedscope.app"""
 
-LOOK_TICKS, LOOK_INTERVAL_NS = 8, 100_000_000
-"""How long processes are watched to tell who is stalled: 0.7 s."""
+LOOK_TICKS, LOOK_INTERVAL_NS = 8, 100_000_000  # processes are watched for 0.7 s to find the stalled ones
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of the command."""
-    parser.add_argument("pids", type=process_id, nargs="*", metavar="PID", help="processes to look at; a trainer stands for itself only")
+    parser.add_argument("pids", type=process_id, nargs="*", metavar="PID", help="processes; a trainer without its workers")
     parser.add_argument("--native", action="store_true", help="C and C++ frames too: pauses each process for about 20 ms")
     parser.add_argument("--duration", type=duration("1s", "10m"), metavar="TIME", help="sample main threads so long (1s to 10m), by line")
-    parser.add_argument("--off-cpu", action="store_true", help="with eBPF: kernel stacks in which threads wait, over --duration (5 s)")
+    parser.add_argument("--off-cpu", action="store_true", help="with eBPF: kernel stacks of waiting threads, for --duration (5 s)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one object: stacks, and groups of equal ones")
     form.add_argument("--folded", action="store_true", help="a line a stack, for flame-graph tools")
     form.add_argument("--speedscope", action="store_true", help="a speedscope document")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to this new file and not to standard output")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to this new file instead of standard output")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Take stacks, or sample, and print. 1 where nobody's stack could be read."""
+    """Print stacks or samples. Returns 1 if no stack could be read."""
     if args.native and (args.duration or args.off_cpu):
         raise UserError("--native is for one set of stacks: take --duration and --off-cpu without it", code=2)
     if args.output not in (None, "-"):
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _that_run(pids: list[int]) -> list[int]:
-    """Those of them that run; of the others it is said that there are none. Raises UserError where none runs."""
+    """The pids that run; a line on standard error names the others. Raises UserError if none runs."""
     known = [pid for pid in pids if runs(pid)]
     gone = [no_process(pid) for pid in pids if pid not in known]
     if gone and not known:
@@ -93,7 +92,7 @@ def _take(args: argparse.Namespace, pids: list[int], roles: dict[int, Role], wai
 
 
 def _look() -> tuple[list[int], dict[int, Role], dict[int, str]]:
-    """Watch for a moment: who is stalled, who is who, what they wait for."""
+    """Watch for a moment; returns stalled pids, roles, and what each process waits for."""
     import threading
 
     from gputop.collector.beat import Collector, make_header
@@ -112,7 +111,7 @@ def _look() -> tuple[list[int], dict[int, Role], dict[int, str]]:
             engine.feed(board)
             return True
 
-    # In a thread of its own: the collector raises its thread's priority, and what comes next is no beat.
+    # In a thread of its own, for the collector raises the priority of its thread.
     watcher = threading.Thread(target=Collector(settings, Fold()).run, args=(LOOK_TICKS,))
     watcher.start()
     watcher.join()
@@ -163,7 +162,7 @@ def _names(pids: list[int], roles: dict[int, Role]) -> dict[int, str]:
 
 
 def _called(pid: int) -> str:
-    """As on the screen; empty where it has ended."""
+    """The process's name on the screen, empty if it has ended."""
     from gputop.model.frame import ProcInfo
     from gputop.model.roles import program_name
     from gputop.sources import parse
