@@ -13,6 +13,7 @@ from gputop.session.playback import Playback
 from gputop.session.session import Session
 from gputop.session.survey import Survey
 from gputop.tui import bindings
+from gputop.tui.box import Box
 from gputop.tui.context import Context, Look, Replay
 from gputop.tui.dashboard import DashboardScreen
 from gputop.tui.draw import duration
@@ -64,6 +65,8 @@ class ReplayMoves:
         if arrived != self._arrived:
             if arrived[0] != self._arrived[0]:
                 self._put_cursor()
+                if isinstance(box := self._screen.app.screen, Box):
+                    box.refresh_text()  # it was opened over what was known before the jump
             self._arrived = arrived
             self._drawing.redraw()
         if self._view.end_ns is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -251,6 +252,18 @@ async def test_why_tells_of_the_whole_recording_after_a_jump(make_replay: MakeRe
         whole = f"{time_of_day(app.context.session.unix_s(START + SECOND))}–{time_of_day(app.context.session.unix_s(END))}"
         assert whole in next(line for line in told.splitlines() if "it reads" in line), "and not up to a now that has a loss yet to come"
         assert "later" not in told
+
+
+async def test_a_box_that_is_opened_before_a_jump_arrives_shows_what_came(make_replay: MakeReplay, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, prepare = threading.Event(), Player._prepare
+    monkeypatch.setattr(Player, "_prepare", lambda *given: opened.wait(20) and prepare(*given))
+    monkeypatch.setattr(WhyScreen, "REFRESH_S", 0.0)
+    app = make_replay(Playback(START + 50 * SECOND, playing=False))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("e")
+        opened.set()
+        await until(pilot, lambda: "INPUT-BOUND" in app.screen.query_one(Scrolled).text, "the verdict there")
+        assert isinstance(app.screen, WhyScreen)
 
 
 async def test_every_cause_of_an_incident_stands_apart_from_its_headline(make_replay: MakeReplay) -> None:

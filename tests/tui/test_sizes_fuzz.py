@@ -18,6 +18,7 @@ from gputop.session.session import Session
 from gputop.tui import actions, drawing
 from gputop.tui.app import GputopApp
 from gputop.tui.draw import TOO_SMALL
+from gputop.tui.replay import ReplayScreen
 from gputop.tui.widgets import Drawn, Scrolled
 from tests.recording import hostile
 from tests.tui import scene, typist
@@ -107,6 +108,13 @@ def check(app: GputopApp, width: int, height: int) -> None:
             assert cell_len(line) <= max(2, width), line  # a wide character in one column is cut as it is drawn
 
 
+def is_settled(app: GputopApp) -> bool:
+    """Whether the jump to where a replay begins has arrived, and is drawn: a box may be opened before."""
+    screen = app.screen_stack[0]
+    assert isinstance(screen, ReplayScreen)
+    return not player(app).is_seeking and screen.moves._arrived[0] == player(app).jumps and bool(shown(app)[-1].strip())
+
+
 async def resize(pilot: Pilot[int], width: int, height: int) -> None:
     began = time.process_time()
     await pilot.resize_terminal(width, height)
@@ -124,7 +132,7 @@ async def walk(make: Callable[[], GputopApp], keys: str, seed: int) -> None:
         for key in keys:
             await pilot.press(*{"\r": ["enter"], "\x10": ["ctrl+p"], "/": ["slash"], "?": ["question_mark"], "@": ["at"]}.get(key, [key]))
             await settle(pilot)
-        while app.context.replay is not None and (player(app).is_seeking or not shown(app)[-1].strip()):
+        while app.context.replay is not None and not is_settled(app):
             await pilot.pause(0.05)
         await resize(pilot, 120, 40)
         before, oldest = shown(app), app.context.session.oldest_ns
