@@ -116,7 +116,7 @@ def _outcome(arguments: list[str], is_own: bool) -> int:
     """Run the command, print its error, and return the exit code. ``is_own``: the process runs nothing else; its priority may change."""
     try:
         if is_own and _name(arguments) in WATCHING:
-            priority.WATCHERS_PLACE.take()
+            priority.SCREEN_PRIORITY.request()
         return _run(arguments)
     except UserError as error:
         notify(str(error))

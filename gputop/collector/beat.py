@@ -24,7 +24,7 @@ from gputop.sources.files import read_text
 from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.system.memory import return_pages
-from gputop.system.priority import BEAT, MOST_SHARE, Place, raise_priority
+from gputop.system.priority import BEAT, MOST_SHARE, OwnPriority, raise_priority
 from gputop.system.program import __version__
 from gputop.system.text import clean
 
@@ -130,7 +130,7 @@ class Collector:
         self._dropped = self._read_ns = 0
         self._nvml: dict[int, tuple[int, int]] = {}
         """GPU -> ns and number of its NVML calls so far."""
-        self._place = Place(BEAT, MOST_SHARE, raise_priority)
+        self._priority = OwnPriority(BEAT, MOST_SHARE, raise_priority)
         self._unfit = ""
         """Why the first frame that could not be encoded could not be."""
         self._may_leave_root = leaves_root and os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
@@ -145,8 +145,8 @@ class Collector:
         """Beat until stopped, or for ``ticks`` ticks. Raises what the sink raises, and a source's UserError."""
         try:
             self._open_missing(time.monotonic_ns())  # before the first frame gets its time: it may take longer than a beat
-            self._place.take()
-            self._report_place()
+            self._priority.request()
+            self._report_priority()
             self._beat(ticks, wait)
         finally:
             self.close()
@@ -176,8 +176,8 @@ class Collector:
             if self._leave_root():
                 key_due = 0  # restate what can be read now, and what no longer
             ended = time.monotonic_ns()
-            if self._place.note(ended):
-                self._report_place()
+            if self._priority.check(ended):
+                self._report_priority()
             # The first frame takes long and stands between two beats; a single look has no beats but its own.
             alone = self.settings.everyone and not seq
             following = ended + interval if alone else next_deadline(deadline, now if seq else ended, ended, interval)
@@ -185,9 +185,9 @@ class Collector:
             while seq != ticks and (left := deadline - time.monotonic_ns()) > 0 and not self.stopping:
                 wait(min(left / 1e9, STOPS_WITHIN_S))
 
-    def _report_place(self) -> None:
-        reason, remedy = self._place.reason, "gputop asks for it again once it takes less, after a minute at the earliest"
-        state, detail = "partial" if reason else "ok", {"priority": self._place.told}
+    def _report_priority(self) -> None:
+        reason, remedy = self._priority.reason, "gputop asks for it again once it takes less, after a minute at the earliest"
+        state, detail = "partial" if reason else "ok", {"priority": self._priority.granted}
         self._add_state(SourceState("beat", state, reason, remedy if reason else "", detail))
 
     def _send(self, frame: Frame) -> bool:

@@ -19,7 +19,7 @@ from gputop.system import crash
 from gputop.system.console import notify
 from gputop.system.errors import UserError, not_run
 from gputop.system.memory import return_freed_memory, return_pages
-from gputop.system.priority import WATCHERS_PLACE, ordinary
+from gputop.system.priority import SCREEN_PRIORITY, ordinary_priority
 from gputop.system.text import clean, counted
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class _Session:
         import subprocess
 
         try:
-            with ordinary():
+            with ordinary_priority():
                 self._command = subprocess.Popen(argv)
         except OSError as error:
             self._discard()
@@ -217,7 +217,7 @@ class _Session:
 
     def _take(self, wait_s: float) -> None:
         """Take what comes within ``wait_s``."""
-        WATCHERS_PLACE.note(time.monotonic_ns())
+        SCREEN_PRIORITY.check(time.monotonic_ns())
         silent_s = self._stream.silent_s
         for item in self._stream.read(wait_s):
             self._end_silence(silent_s)

@@ -19,7 +19,7 @@ import msgspec
 
 from gputop.sources import parse
 from gputop.stacks.frames import MAX_FRAMES, MAX_THREADS, Line, PythonThread, Unreadable
-from gputop.system.priority import ordinary
+from gputop.system.priority import ordinary_priority
 from gputop.system.privilege import CAP_SYS_PTRACE, start_as
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _start(program: str, arguments: list[str], owner: tuple[int, int] | None, ou
     command = ["sh", "-c", _BOUNDED, "sh", *_bounds(), f"/proc/self/fd/{handle}/{name}", *arguments]
 
     def begin(**user: Any) -> subprocess.Popen[bytes]:
-        with ordinary():
+        with ordinary_priority():
             return subprocess.Popen(
                 command, executable="/bin/sh", stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, env=_ENVIRONMENT,
                 cwd="/", pass_fds=(handle,), **user,

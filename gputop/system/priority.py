@@ -37,15 +37,15 @@ _STEP_NS = SPAN_NS // 10  # ns between two readings of the CPU time
 _NICENESS = os.getpriority(os.PRIO_PROCESS, 0)  # niceness that this process was started with
 
 
-class Place:
+class OwnPriority:
     """This process's scheduling priority, given up while the process takes more than ``share`` of one CPU.
 
     Otherwise another user could start thousands of processes, and gputop's reading of them would keep the CPU from everybody.
     """
 
     def __init__(self, rank: int, share: float, ask: Callable[[int], str] = raise_priority) -> None:
-        self.told = ""
-        """The priority now, in words; empty before `take`."""
+        self.granted = ""
+        """The priority now, in words; empty before `request`."""
         self.reason = ""
         """Why it was given up; empty if it was not."""
         self._rank, self._share = rank, share
@@ -54,14 +54,14 @@ class Place:
         """(CLOCK_MONOTONIC, CPU time of this process) in ns, one a step of the last `SPAN_NS`."""
         self._given_up_ns = 0
 
-    def take(self) -> None:
+    def request(self) -> None:
         """Ask for the priority, for all threads of this process."""
-        self.told = self._ask(self._rank)
+        self.granted = self._ask(self._rank)
         _share_with_threads()
 
-    def note(self, now_ns: int, used_ns: int | None = None) -> bool:
+    def check(self, now_ns: int, used_ns: int | None = None) -> bool:
         """Compare the CPU time used so far with the limit; returns whether the priority changed. Times in ns."""
-        if not self.reason and (not self.told or self.told.startswith("ordinary")):
+        if not self.reason and (not self.granted or self.granted.startswith("ordinary")):
             return False
         used_ns = time.process_time_ns() if used_ns is None else used_ns
         if not self._used or now_ns - self._used[-1][0] >= _STEP_NS:
@@ -73,22 +73,22 @@ class Place:
             self._give_up(now_ns, share)
             return True
         if self.reason and now_ns - self._given_up_ns >= CALM_NS and 2 * share <= self._share:
-            self.reason, self.told = "", self._ask(self._rank)
+            self.reason, self.granted = "", self._ask(self._rank)
             _share_with_threads()
             return True
         return False
 
     def _give_up(self, now_ns: int, share: float) -> None:
         self._given_up_ns = now_ns
-        self.reason = f"it took {share:.1%} of a CPU over {SPAN_NS // 10**9} s, more than {self._share:.0%}: {self.told} is given up"
-        self.told = "ordinary"
+        self.reason = f"it took {share:.1%} of a CPU over {SPAN_NS // 10**9} s, more than {self._share:.0%}: {self.granted} is given up"
+        self.granted = "ordinary"
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
             os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
         _share_with_threads()
 
 
-WATCHERS_PLACE = Place(WATCHER, MOST_WATCHING)  # of the screen or the recorder: `gputop.cli` takes it, each frame checks it
+SCREEN_PRIORITY = OwnPriority(WATCHER, MOST_WATCHING)  # of the screen or the recorder: `gputop.cli` requests it, each frame checks it
 
 
 def _share_with_threads() -> None:
@@ -107,7 +107,7 @@ def lowered_to(rank: int) -> dict[str, Any]:
 
 
 @contextmanager
-def ordinary() -> Iterator[None]:
+def ordinary_priority() -> Iterator[None]:
     """Within the block, children that this thread starts get ordinary scheduling: the user's command must not have gputop's priority."""
     policy, rank = os.sched_getscheduler(0), os.sched_getparam(0)
     with suppress(OSError):

@@ -12,7 +12,7 @@ from gputop.session.lasting import Restarts
 from gputop.session.session import Session
 from gputop.system.errors import UserError
 from gputop.system.memory import return_pages
-from gputop.system.priority import WATCHERS_PLACE
+from gputop.system.priority import SCREEN_PRIORITY
 from gputop.tui.recorder import Recorder
 
 TROUBLE_S = 5.0  # s that the end of a stream stays on screen though frames come again: long enough to read it
@@ -104,7 +104,7 @@ class Feed:
     def _take(self, item: Header | Frame) -> None:
         self._heard_s = time.monotonic()
         self._restarts.take(item)
-        WATCHERS_PLACE.note(time.monotonic_ns())
+        SCREEN_PRIORITY.check(time.monotonic_ns())
         self._session.ingest(item)
         self.recorder.take(item)
         if isinstance(item, Frame):

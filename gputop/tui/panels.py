@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gputop.model.frame import SECOND_NS
 from gputop.session.session import Session
-from gputop.system.priority import WATCHERS_PLACE
+from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import file_size, fit
 from gputop.tui.context import Context, Replay
 from gputop.tui.draw import NEARLY_S, Line, Span, axis, duration, edges, gpus, scrub, table
@@ -429,7 +429,7 @@ def own_cost(session: Session, began: tuple[float, float]) -> str:
         return ""
     collected = cost.cpu_ns / (session.now_ns - session.header.t_ns)
     own = f"self {100 * (cpu / wall + collected):.1f}% CPU {cost.rss_bytes >> 20}+{_rss_mb()} MB"
-    return f"{own}, priority given up" if edges.beat_yields(session.board) or WATCHERS_PLACE.reason else own
+    return f"{own}, priority given up" if edges.beat_yields(session.board) or SCREEN_PRIORITY.reason else own
 
 
 def _rss_mb() -> int:

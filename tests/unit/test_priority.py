@@ -1,4 +1,4 @@
-"""The place before crowds, as the kernel keeps it: in a process of its own, for a test's is not to be raised."""
+"""gputop's own scheduling priority, as the kernel keeps it: in processes of its own, since a test must not raise the runner's."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from gputop.system.priority import BEAT, Place
+from gputop.system.priority import BEAT, OwnPriority
 
 _THREADS = """
 import os, threading
-from gputop.system.priority import BEAT, MOST_SHARE, WATCHER, Place, raise_priority
+from gputop.system.priority import BEAT, MOST_SHARE, WATCHER, OwnPriority, raise_priority
 
 asked, raised = threading.Event(), threading.Event()
 
@@ -26,7 +26,7 @@ raise_priority(WATCHER)
 thread = threading.Thread(target=work)
 thread.start()
 asked.wait()
-Place(BEAT, MOST_SHARE).take()
+OwnPriority(BEAT, MOST_SHARE).request()
 raised.set()
 thread.join()
 """
@@ -54,56 +54,56 @@ class Asked:
         return self.granted
 
 
-def _seconds(place: Place, share: float, first: int, last: int) -> list[int]:
-    """Its process takes so much of a CPU from the one second to the other; the seconds in which its place changed."""
-    return [at for at in range(first, last) if place.note(at * SECOND_NS, int(share * at * SECOND_NS))]
+def _seconds(own: OwnPriority, share: float, first: int, last: int) -> list[int]:
+    """The seconds from ``first`` to ``last`` in which the priority changed while the process takes ``share`` of a CPU."""
+    return [at for at in range(first, last) if own.check(at * SECOND_NS, int(share * at * SECOND_NS))]
 
 
 def test_who_takes_more_than_its_share_gives_up_its_place_and_gets_it_back_when_it_is_calm() -> None:
     asked = Asked()
-    place = Place(BEAT, 0.3, asked)
-    place.take()
-    assert _seconds(place, 0.29, 0, 100) == []
+    own = OwnPriority(BEAT, 0.3, asked)
+    own.request()
+    assert _seconds(own, 0.29, 0, 100) == []
     used_ns = int(0.29 * 100 * SECOND_NS)
-    changed = [at for at in range(20) if place.note((100 + at) * SECOND_NS, used_ns + at * SECOND_NS)]
+    changed = [at for at in range(20) if own.check((100 + at) * SECOND_NS, used_ns + at * SECOND_NS)]
     assert changed == [1]  # 0.29 of four seconds and all of one are too much for five
-    assert (place.told, asked.ranks) == ("ordinary", [BEAT])
-    assert "of a CPU over 5 s, more than 30%: SCHED_RR 3 is given up" in place.reason
+    assert (own.granted, asked.ranks) == ("ordinary", [BEAT])
+    assert "of a CPU over 5 s, more than 30%: SCHED_RR 3 is given up" in own.reason
     used_ns += 20 * SECOND_NS
-    back = [at for at in range(20, 100) if place.note((100 + at) * SECOND_NS, used_ns)]
+    back = [at for at in range(20, 100) if own.check((100 + at) * SECOND_NS, used_ns)]
     assert back == [61]
-    assert (place.told, place.reason, asked.ranks) == ("SCHED_RR 3", "", [BEAT, BEAT])
+    assert (own.granted, own.reason, asked.ranks) == ("SCHED_RR 3", "", [BEAT, BEAT])
 
 
 def test_who_is_busy_for_ever_never_gets_it_back() -> None:
     asked = Asked()
-    place = Place(BEAT, 0.3, asked)
-    place.take()
-    assert _seconds(place, 0.4, 0, 1000) == [4]
+    own = OwnPriority(BEAT, 0.3, asked)
+    own.request()
+    assert _seconds(own, 0.4, 0, 1000) == [4]
     assert asked.ranks == [BEAT]
 
 
 def test_looking_seldom_is_no_reason_to_give_it_up() -> None:
     """The recorder looks each ten seconds, of which each may have taken its share."""
-    place = Place(BEAT, 0.3, Asked())
-    place.take()
-    assert not any(place.note(at * 10 * SECOND_NS, int(at * 2.9 * SECOND_NS)) for at in range(20))
+    own = OwnPriority(BEAT, 0.3, Asked())
+    own.request()
+    assert not any(own.check(at * 10 * SECOND_NS, int(at * 2.9 * SECOND_NS)) for at in range(20))
 
 
 @pytest.mark.parametrize("granted", ["", "ordinary: raising it needs CAP_SYS_NICE"])
 def test_who_has_none_gives_up_nothing(granted: str) -> None:
-    place = Place(BEAT, 0.3, Asked(granted))
-    place.take()
-    assert _seconds(place, 1.0, 0, 100) == []
-    assert place.reason == ""
+    own = OwnPriority(BEAT, 0.3, Asked(granted))
+    own.request()
+    assert _seconds(own, 1.0, 0, 100) == []
+    assert own.reason == ""
 
 
 _GIVEN_UP = """
 import os, threading
-from gputop.system.priority import BEAT, CALM_NS, Place
+from gputop.system.priority import BEAT, CALM_NS, OwnPriority
 
-place, ends = Place(BEAT, 0.3), threading.Event()
-place.take()
+own, ends = OwnPriority(BEAT, 0.3), threading.Event()
+own.request()
 thread = threading.Thread(target=ends.wait)
 thread.start()
 
@@ -111,12 +111,12 @@ def policies():
     return {os.sched_getscheduler(int(tid)) for tid in os.listdir("/proc/self/task")}
 
 print(policies() == {os.SCHED_RR})
-place.note(0, 0)
-place.note(10**9, 10**10)
+own.check(0, 0)
+own.check(10**9, 10**10)
 print(policies() == {os.SCHED_OTHER})
-place.note(CALM_NS + 2 * 10**9, 10**10)
-place.note(CALM_NS + 9 * 10**9, 10**10)
-print(policies() == {os.SCHED_RR}, place.told)
+own.check(CALM_NS + 2 * 10**9, 10**10)
+own.check(CALM_NS + 9 * 10**9, 10**10)
+print(policies() == {os.SCHED_RR}, own.granted)
 ends.set()
 thread.join()
 """
