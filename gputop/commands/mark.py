@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     import time
 
     from gputop.model.frame import Mark
-    from gputop.sources.markers import MAX_TEXT, pack_mark, places
+    from gputop.sources.marks import MAX_TEXT, pack_mark, places
 
     text = " ".join(args.text).strip()
     if not text:
@@ -62,7 +62,7 @@ def _send(message: bytes) -> tuple[int, list[str]]:
     """Send to all; how many took it, and the sockets of those that had no room."""
     import time
 
-    from gputop.sources.markers import sockets
+    from gputop.sources.marks import sockets
     from gputop.system.privilege import invoking_user
 
     sudo = invoking_user()
@@ -83,7 +83,7 @@ def _send_to(path: str, descriptor: int, owners: frozenset[int], message: bytes,
     import socket
     import struct
 
-    from gputop.sources.markers import ELSEWHERE, peer_uid
+    from gputop.sources.marks import ELSEWHERE, peer_uid
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sending:
         sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(wait_s), int(wait_s % 1 * 1e6)))
@@ -105,7 +105,7 @@ def _send_to(path: str, descriptor: int, owners: frozenset[int], message: bytes,
 
 def _remove(path: str) -> None:
     """Remove a socket, if its directory belongs to this user alone."""
-    from gputop.sources.markers import open_own
+    from gputop.sources.marks import open_own
 
     try:
         folder = open_own(os.path.dirname(path), os.geteuid())

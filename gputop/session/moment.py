@@ -9,7 +9,7 @@ from time import localtime, strftime
 from typing import Protocol
 
 from gputop.model.frame import SECOND_NS, Header, Mark
-from gputop.sources.markers import MAX_TEXT
+from gputop.sources.marks import MAX_TEXT
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 

@@ -1,7 +1,7 @@
-"""CPU quota and throttling, cpuset, memory and pressure of the cgroups that trainers, workers, who feeds these and we ourselves are in.
+"""CPU quota and throttling, cpuset, memory and pressure of cgroups: those of trainers, workers, their feeders and of gputop itself.
 
-v1, v2, and hosts where both are mounted: for each controller the hierarchy that has it. In a container the paths of other
-processes may lie outside of what is mounted here; such a cgroup is left out and the source says why.
+v1, v2 and hosts that mount both: each controller is read in the hierarchy that has it. In a container the cgroup of another process may
+lie outside of what is mounted; it is left out, and the source's state says so.
 """
 
 from __future__ import annotations
@@ -19,27 +19,26 @@ from gputop.sources.files import MOUNTS_BYTES, read_list, read_once
 from gputop.sources.host import psi
 from gputop.sources.parse import cgroups, main_cgroup, text
 
-CPU_EVERY_NS = 200_000_000
-REST_EVERY_NS = 1_000_000_000
-ASK_EVERY_NS, CROWD_EVERY_NS = 2_000_000_000, 4_000_000_000
-CGROUPS = 64
-"""Most cgroups read."""
-ASKED = 512  # processes that are asked for their cgroup in a second, who has waited longest first; 8 us each (measured)
-LEVELS = 32  # of a cgroup's path, counted from below, that are asked for limits; container runtimes nest them five deep (guess)
-_NO_LIMIT = 1 << 62
-"""v1 says "no limit" with the largest multiple of the page size."""
+CPU_EVERY_NS = 200_000_000  # ns between two readings of throttling
+REST_EVERY_NS = 1_000_000_000  # ns between two readings of memory, cpuset, quota and pressure
+ASK_EVERY_NS = 2_000_000_000  # ns between two readings of a process's cgroup
+CROWD_EVERY_NS = 4_000_000_000  # ns of the same if there are more than `FEW` processes
+CGROUPS = 64  # most cgroups read
+ASKED = 512  # processes whose cgroup is read in a second, longest waiting first; 8 us each (measured)
+LEVELS = 32  # of a cgroup's path, from below, whose limits are read; container runtimes nest five deep (guess)
+_NO_LIMIT = 1 << 62  # v1 writes "no limit" as the largest multiple of the page size
 _REMEDY = "run gputop on the host, or start the container with --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:ro"
 
 
 class Mount(Struct, frozen=True):
-    """Where a hierarchy is mounted, and which of its cgroups that mount shows."""
+    """Where a hierarchy is mounted, and the top cgroup that this mount shows."""
 
     version: int
     point: str
     root: str
 
     def folder(self, path: str) -> str | None:
-        """The folder of the cgroup that /proc/PID/cgroup calls ``path``; None where this mount does not show it."""
+        """The folder of the cgroup that /proc/PID/cgroup calls ``path``; None if this mount does not show it."""
         if self.root != "/":
             if path != self.root and not path.startswith(self.root + "/"):
                 return None
@@ -50,11 +49,11 @@ class Mount(Struct, frozen=True):
         return folder if os.path.isdir(folder) else None
 
     def path(self, folder: str) -> str:
-        """The other way round."""
+        """The path of a cgroup's folder, as /proc/PID/cgroup writes it."""
         return (self.root.rstrip("/") + folder[len(self.point) :]) or "/"
 
     def up(self, folder: str) -> list[str]:
-        """The folder and those above it, as far as the mount goes, or `LEVELS` do."""
+        """The folder and those above it up to the mount, at most `LEVELS`."""
         folders = [folder]
         while len(folder) > len(self.point) and len(folders) < LEVELS:
             folder = folder.rpartition("/")[0]
@@ -63,7 +62,7 @@ class Mount(Struct, frozen=True):
 
 
 def mounts(mountinfo: bytes, root: str) -> dict[str, Mount]:
-    """/proc/self/mountinfo: v1 controller -> its mount, the unified hierarchy under the empty name."""
+    """/proc/self/mountinfo: v1 controller -> its mount; the unified hierarchy has the empty name."""
     found: dict[str, Mount] = {}
     for line in mountinfo.splitlines():
         front, _, back = text(line).partition(" - ")
@@ -77,12 +76,12 @@ def mounts(mountinfo: bytes, root: str) -> dict[str, Mount]:
 
 
 def _unescape(field: str) -> str:
-    """mountinfo writes blanks in octal."""
+    """mountinfo writes blanks and backslashes in octal."""
     return field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 
 
 class Group(Struct):
-    """One cgroup: its folders from itself up to the mount's top, per controller (empty where it cannot be seen)."""
+    """One cgroup: per controller its folders, from itself up to the mount (empty if they are not visible)."""
 
     path: str
     cpu: Mount
@@ -93,12 +92,12 @@ class Group(Struct):
     io: Mount | None
     io_folders: list[str]
     quota: tuple[float, str] | None = None
-    """CPUs and the folder that limits to them."""
+    """(CPUs, folder that has the quota) of the tightest quota on the path."""
     slow: CgroupSample | None = None
-    """What is read about once a second."""
+    """The last reading of what is read once a second."""
 
     def sample(self, slowly: bool) -> CgroupSample:
-        """Throttling counters are those of the cgroup that has the quota, since only there they move."""
+        """Throttling counters are read from the cgroup that has the quota: only there they move."""
         if slowly or self.slow is None:
             self.slow = self._read_slow()
         folder = self.quota[1] if self.quota else self.cpu_folders[0]
@@ -119,13 +118,15 @@ class Group(Struct):
         )
 
     def _read_limit(self) -> ReadLimit | None:
-        """The tightest on the path, by bytes rather than by reads."""
+        """The tightest limit on the path, by bytes before operations."""
         limits = [limit for folder in self.io_folders if self.io is not None for limit in read_limits(folder, self.io)]
         return min(limits, key=_tightness, default=None)
 
     def _read_memory(self) -> dict[str, Any]:
-        """The tightest limit on the path (memory.high counts: there reclaim begins); use, page cache and refaults of the cgroup that has
-        it, which those of all in it count into, or of the first where none has one."""
+        """The tightest limit on the path (memory.high counts: reclaim begins there), and memory, page cache and refaults of its cgroup.
+
+        Without a limit they are those of the process's own cgroup.
+        """
         if self.memory is None or not self.memory_folders:
             return {}
         limits = ((limit, folder) for folder in self.memory_folders if (limit := _memory_limit(folder)) is not None)
@@ -138,8 +139,7 @@ class Group(Struct):
 class CgroupSource:
     """Fills ``frame.host.cgroups`` five times a second; memory, cpuset, quota and pressure are read once a second and restated in between.
 
-    ``read`` uses ``beat.hot``, ``beat.wakers``, ``beat.programs`` and ``beat.key`` and must come after the host source, to whose `Host`
-    it adds.
+    It reads the cgroups of ``beat.hot``, ``beat.wakers`` and ``beat.programs``, after the host source, to whose `Host` it adds.
     """
 
     name = "cgroup"
@@ -149,14 +149,14 @@ class CgroupSource:
         self._early_ns = CPU_EVERY_NS if settings.everyone else settings.interval_ns // 2
         self._mounts: dict[str, Mount] = {}
         self._paths: dict[str, tuple[int, bytes]] = {}
-        """When those who matter are due to be asked again, and their /proc/PID/cgroup."""
+        """Pid -> (when its cgroup is read again, its /proc/PID/cgroup)."""
         self._groups: dict[bytes, Group | None] = {}
         self._members: frozenset[int] = frozenset()
         self._cpu_due_ns = self._rest_due_ns = 0
         self._state = SourceState(self.name, "ok")
 
     def open(self) -> SourceState:
-        """Raises Unavailable where no hierarchy is mounted."""
+        """Raises Unavailable if no hierarchy is mounted."""
         self._mounts = mounts(read_list(f"{self._root}proc/self/mountinfo", MOUNTS_BYTES), self._root)
         if not self._mounts:
             raise Unavailable("no cgroup hierarchy is mounted", "mount /sys/fs/cgroup, or run the container with it")
@@ -171,7 +171,7 @@ class CgroupSource:
         self._groups.clear()
 
     def read(self, beat: Beat, frame: Frame) -> None:
-        """Add the cgroups to ``frame.host`` where they are due."""
+        """Add the cgroups to ``frame.host`` if they are due."""
         members = beat.hot | beat.wakers | beat.programs
         if not beat.key and beat.t_ns + self._early_ns < self._cpu_due_ns and members == self._members:
             return
@@ -186,8 +186,7 @@ class CgroupSource:
         frame.host = msgspec.structs.replace(frame.host or Host(beat.t_ns), cgroups=list(samples.values()))
 
     def _find(self, beat: Beat) -> None:
-        """Who is in which cgroup; a process that stays is asked every two seconds, of a crowd every four, for a running job may be moved
-        into one with a quota."""
+        """Find each process's cgroup. A process is asked again later, since a running job may be moved into a cgroup with a quota."""
         members = sorted(self._members, key=lambda pid: (self._paths.get(str(pid), (0, b""))[0], pid))
         left = {pid: self._paths[pid] for pid in map(str, members[ASKED:]) if pid in self._paths}
         self._paths = {pid: self._path(pid, beat.t_ns) for pid in ["self", *map(str, members[:ASKED])]} | left
@@ -212,7 +211,7 @@ class CgroupSource:
         return Group(main_cgroup(paths), cpu, folders, *self._place(paths, "memory"), cpuset[0] if cpuset else "", *io)
 
     def _place(self, paths: dict[str, str], controller: str) -> tuple[Mount | None, list[str]]:
-        """The hierarchy that has the controller, and the folders on the path there."""
+        """The hierarchy that has the controller, and the folders of the path in it."""
         name = controller if controller in paths and controller in self._mounts else ""
         mount = self._mounts.get(name)
         folder = mount.folder(paths[name]) if mount is not None and name in paths else None
@@ -234,7 +233,7 @@ class CgroupSource:
 
 
 def quota(folder: str, version: int) -> tuple[float, str] | None:
-    """(CPUs, folder) where the cgroup has a quota of its own."""
+    """(CPUs, folder) of the cgroup's own quota, None if it has none."""
     if version == 2:
         words = _read(folder, "cpu.max").split()
     else:
@@ -264,7 +263,7 @@ def _memory(folder: str) -> dict[str, int]:
 
 
 def _memory_limit(folder: str) -> int | None:
-    """The cgroup's own."""
+    """The cgroup's own limit in bytes."""
     limits = (_number(folder, name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes"))
     return min((limit for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
 
@@ -273,11 +272,11 @@ _READ_LIMITS = {
     1: (("blkio.throttle.read_bps_device", "rbps"), ("blkio.throttle.read_iops_device", "riops")),
     2: (("io.max", ""),),
 }
-"""Version -> its files, and what a number without a name is there."""
+"""Version -> its files, and the key of a number that has none."""
 
 
 def read_limits(folder: str, mount: Mount) -> list[ReadLimit]:
-    """What the cgroup itself may read, a device each: lines as ``8:0 rbps=104857 wbps=max riops=max``, under v1 ``8:0 104857``."""
+    """The cgroup's own read limits, one per device: lines such as ``8:0 rbps=104857 wbps=max riops=max``, in v1 ``8:0 104857``."""
     found: dict[str, dict[str, int]] = {}
     for name, known in _READ_LIMITS[mount.version]:
         for line in text(_read(folder, name)).splitlines():
@@ -294,7 +293,7 @@ def _tightness(limit: ReadLimit) -> tuple[float, float]:
 
 
 def refaults(stat: dict[bytes, int]) -> int | None:
-    """Pages that came back after they were evicted: the sum of the kinds this kernel has, v1's with those below."""
+    """Pages read again after they were evicted: the sum over anonymous and file pages, in v1 including child cgroups."""
     for prefix in (b"total_", b""):
         kinds = [value for name, value in stat.items() if name.startswith(prefix + b"workingset_refault")]
         if kinds:

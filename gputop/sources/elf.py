@@ -1,12 +1,12 @@
-"""What a 64-bit ELF file exports: its dynamic symbols, which stripping leaves. Standard library only.
+"""The exports of a 64-bit ELF file: its dynamic symbols, which stripping leaves. Standard library only.
 
-The files are other people's, and their owners may be hostile to root, who reads them:
+The files belong to other users, who may be hostile to root, and root reads them:
 
-- A file is opened once and known by its descriptor from then on. A path would be resolved again, and lead to another file by then. What is
-  opened is the mapping's own file; nothing but a regular file is opened, for to open a device can do things, and a pipe would keep us.
-- It is read by pread and never mapped: its owner can cut it any time, and who touches a page behind the end is killed (SIGBUS).
-- No size that stands in it is believed: `MOST_BYTES` are read of a whole library, and `MOST_FOUND` symbols are taken.
-- Its owner can write into it while it is read, and afterwards: see `facts`. What he changes then is the code of those who map his file.
+- A file is opened once and known by its descriptor: a path may lead to another file the next time. Only the mapping's own file is opened,
+  and only a regular one: opening a device can have effects, and opening a pipe waits.
+- It is read by pread and never mapped: its owner may cut it at any time, and touching a page behind the end kills (SIGBUS).
+- Its sizes are not believed: at most `MOST_BYTES` are read of a library and `MOST_FOUND` symbols taken.
+- Its owner may write into it while it is read, see `facts`. That changes the code of the processes that map it.
 """
 
 from __future__ import annotations
@@ -20,52 +20,51 @@ from collections.abc import Callable, Iterator
 from io import FileIO
 from typing import NamedTuple
 
-MOST_BYTES = 16 << 20  # bytes read of one library: libcuda's, libpython's and libtorch's tables of symbols take 0.1 to 15 MB
-MOST_FOUND = 1 << 14  # symbols taken of one library: libcudart, which has most, has 500
-MOST_NAME = 512  # bytes of a symbol's name; what is looked for is C's
+MOST_BYTES = 16 << 20  # read of one library: the symbol tables of libcuda, libpython and libtorch take 0.1 to 15 MB
+MOST_FOUND = 1 << 14  # symbols taken of one library; libcudart has the most, 500
+MOST_NAME = 512  # bytes of a symbol's name; gputop looks for names of C
 MOST_MAPS = 8 << 20  # bytes read of a process's maps: 65,530 mappings, which is what Linux allows, take 6 MB
 
-OBJECT, FUNCTION = 1, 2
-LOAD, EH_FRAME = 1, 0x6474E550
-"""Kinds of segments: what is loaded, and where the table of `.eh_frame` lies."""
-_EXECUTABLE = 1
-_SHT_DYNSYM = 11
+OBJECT, FUNCTION = 1, 2  # kinds of symbols: STT_OBJECT, STT_FUNC (elf.h)
+LOAD, EH_FRAME = 1, 0x6474E550  # kinds of segments: PT_LOAD, PT_GNU_EH_FRAME
+_EXECUTABLE = 1  # PF_X
+_SHT_DYNSYM = 11  # kind of section
 
 Read = Callable[[int, int], bytes]
-"""What stands at an offset of an ELF file, so many bytes; fewer at its end."""
+"""(offset, size) -> the bytes there; fewer at the end of the file."""
 Segment = tuple[int, int, int]
 """Virtual address, file offset, bytes in the file."""
 
 
 class NotElf(Exception):
-    """The file is nothing whose symbols can be read; the text says why."""
+    """The file's symbols cannot be read; says why."""
 
 
 class Exports(NamedTuple):
-    """The chosen symbols of one file, by name: virtual addresses as the file counts them."""
+    """The chosen symbols of one file: name -> virtual address in the file."""
 
     symbols: dict[str, int]
     loads: list[Segment]
     code: list[Segment]
-    """Those of ``loads`` that are executable, and within the file."""
+    """The executable ones of ``loads`` that lie within the file."""
     sizes: dict[str, int]
-    """Bytes of each symbol, 0 where the file does not tell."""
+    """Bytes of each symbol, 0 if the file does not say."""
 
     def code_offset(self, address: int) -> int | None:
-        """Where in the file the instruction at ``address`` lies, None outside its code."""
+        """File offset of the instruction at ``address``, None outside the code."""
         return next((address - virtual + offset for virtual, offset, size in self.code if virtual <= address < virtual + size), None)
 
     @property
     def base(self) -> int:
-        """The address that the file's first byte has."""
+        """Virtual address of the file's first byte."""
         return next((virtual for virtual, offset, _ in self.loads if offset == 0), 0)
 
 
 class Mapping(NamedTuple):
-    """A line of /proc/PID/maps that tells of a file."""
+    """A line of /proc/PID/maps."""
 
     span: str
-    """Its addresses, as they stand there."""
+    """Its addresses as written there."""
     permissions: str
     offset: int
     device: str
@@ -75,20 +74,20 @@ class Mapping(NamedTuple):
 
     @property
     def addresses(self) -> tuple[int, int]:
-        """The first, and the one behind the last."""
+        """(first address, address behind the last)."""
         start, _, end = self.span.partition("-")
         return int(start, 16), int(end, 16)
 
     @property
     def file(self) -> tuple[str, str]:
-        """What tells the mapped file from others of the same process."""
+        """(device, inode), which tells the mapped file from others of the same process."""
         return self.device, self.inode
 
 
 def mappings(base: str, named: bool = True) -> Iterator[Mapping]:
-    """What ``base`` (/proc/PID) maps of files, and of what the kernel names, or all; OSError where that cannot be read."""
+    """The mappings of ``base`` (/proc/PID) that have a name, or all. Raises OSError if they cannot be read."""
     left = MOST_MAPS
-    # The kernel writes a line break in a name as \012, but not a carriage return, which is no end of a line here.
+    # In a name the kernel writes a line break as \012, but a carriage return as it is: it must not end a line here.
     with open(f"{base}/maps", encoding="utf-8", errors="surrogateescape", newline="\n") as maps:
         for line in maps:
             fields = line.rstrip("\n").split(None, 5)
@@ -100,48 +99,48 @@ def mappings(base: str, named: bool = True) -> Iterator[Mapping]:
 
 
 def open_mapped(base: str, one: Mapping) -> FileIO:
-    """The very file that ``base`` (/proc/PID) maps there, whatever stands at its path by now. Raises OSError.
+    """Open the file that ``base`` (/proc/PID) maps, whatever its path leads to by now. Raises OSError.
 
-    The mapping itself leads to it, for who has CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE. For others its path in the process's own root does,
-    if the file there has the mapping's inode. Its device tells nothing: overlayfs and btrfs show another in stat than in maps.
+    With CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE it is opened by the mapping (map_files), else by its path in the process's root, if the
+    inode there is the mapping's. The device is not compared: overlayfs and btrfs show another one in stat than in maps.
     """
     start, end = one.addresses
     try:
-        return opened(f"{base}/map_files/{start:x}-{end:x}")  # without the zeros that maps puts before them
+        return opened(f"{base}/map_files/{start:x}-{end:x}")  # maps pads the addresses with zeros, map_files does not
     except (PermissionError, FileNotFoundError):
-        pass  # no such right; or the kernel has no map_files, or it is mapped no more
+        pass  # no such capability, no map_files in this kernel, or no longer mapped
     name = one.name.replace("\\012", "\n")
     file = opened(f"{base}/root{name}")
     if str(os.fstat(file.fileno()).st_ino) != one.inode:
         file.close()
-        raise OSError(errno.ESTALE, "another file stands at its path by now, and only root can open the one that is mapped")
+        raise OSError(errno.ESTALE, "its path leads to another file by now, and only root can open the mapped one")
     return file
 
 
 def opened(path: str) -> FileIO:
-    """A regular file by its path, without waiting for anybody. Raises OSError."""
+    """Open a regular file by its path, without waiting. Raises OSError."""
     handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")
-        # Not waiting concerns whoever holds a lease on it.
+        # O_NONBLOCK: do not wait for a process that holds a lease on it.
         return FileIO(os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     finally:
         os.close(handle)
 
 
 def facts(file: FileIO) -> tuple[int, int, int, int, int]:
-    """Device, inode, size and times of change: while these stay, what was read of it holds.
+    """Device, inode, size and times of change: while they stay the same, so do the contents.
 
-    Who writes through a mapping that he has written through before is not seen. He owns the file, or may write it: he decides what runs in
-    those who map it anyway.
+    One change is missed: a write through a mapping that was written through before. Only those who may write the file can do that, and they
+    decide what runs in the processes that map it anyway.
     """
     status = os.fstat(file.fileno())
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def exports(file: FileIO, kind: int, prefix: re.Pattern[bytes]) -> Exports:
-    """Symbols of ``kind`` whose name begins with what matches. Raises NotElf, or OSError where it cannot be read."""
+    """Symbols of ``kind`` whose name matches ``prefix`` at its start. Raises NotElf, or OSError if the file cannot be read."""
     try:
         found = _parse(_bounded(file.fileno()), kind, prefix)
         end = os.fstat(file.fileno()).st_size
@@ -151,21 +150,21 @@ def exports(file: FileIO, kind: int, prefix: re.Pattern[bytes]) -> Exports:
 
 
 def functions(file: FileIO, prefix: re.Pattern[bytes]) -> list[tuple[int, int, str]]:
-    """(file offset, bytes, name) of the functions whose name begins with what matches. Raises as `exports`."""
+    """(file offset, bytes, name) of the functions whose name matches ``prefix`` at its start. Raises as `exports`."""
     found = exports(file, FUNCTION, prefix)
     places = ((found.code_offset(address), found.sizes[name], name) for name, address in found.symbols.items())
     return sorted((offset, size, name) for offset, size, name in places if offset is not None and size)
 
 
 def segments(read: Read, kind: int, flags: int = 0) -> list[Segment]:
-    """Those of ``kind`` that have these flags. Raises NotElf, struct.error where it is damaged."""
+    """Segments of ``kind`` with these flags. Raises NotElf, or struct.error if the file is damaged."""
     head = _head(read)
     programs = list(struct.iter_unpack("<IIQQQQQQ", _whole(read(head[4], 56 * head[9]), 56)))
     return [(program[3], program[2], program[5]) for program in programs if program[0] == kind and program[1] & flags == flags]
 
 
 def _bounded(descriptor: int) -> Read:
-    """Reads `MOST_BYTES` in all, and nothing less than what is asked for."""
+    """A `Read` of the file that raises NotElf for a short read, and after `MOST_BYTES` in all."""
     left = MOST_BYTES
 
     def read(at: int, size: int) -> bytes:

@@ -1,7 +1,7 @@
 """Files of /proc that are read again and again: opened once, read in place.
 
-`os.pread` on a kept descriptor costs half to a tenth of open, read and close, and it fails with ESRCH once the process is
-gone, even where its pid has been given away again.
+`os.pread` on a kept descriptor costs half to a tenth of open, read and close. It fails with ESRCH once the process is gone, even if
+its pid belongs to another process by then.
 """
 
 from __future__ import annotations
@@ -12,20 +12,16 @@ import resource
 from collections.abc import Callable
 from contextlib import suppress
 
-LIMIT = 16_384
-"""Most descriptors kept, however high RLIMIT_NOFILE is: the kernel pays about 2 KB for each."""
-RESERVE = 256
-"""Descriptors left to the rest of the program."""
-MOUNTS_BYTES = 1 << 22
-"""Most that is read of a mountinfo."""
-ROOM_BYTES = 1 << 14
-"""A buffer to begin with: larger ones are mapped anew for each read."""
+LIMIT = 16_384  # most descriptors kept, however high RLIMIT_NOFILE is: each costs the kernel about 2 KB
+RESERVE = 256  # descriptors left to the rest of the program
+MOUNTS_BYTES = 1 << 22  # most bytes read of a mountinfo
+ROOM_BYTES = 1 << 14  # of the first buffer: larger ones are mapped anew for each read
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
 
 class Descriptors:
-    """How many descriptors may still be kept. Raises the soft RLIMIT_NOFILE of this process as far as it needs and may."""
+    """The budget of kept descriptors. Raises this process's soft RLIMIT_NOFILE as far as needed and allowed."""
 
     __slots__ = ("kept", "limit")
 
@@ -34,7 +30,7 @@ class Descriptors:
         self.limit = _raised_limit() - RESERVE
 
     def take(self, share: float) -> bool:
-        """Whether one more may be kept by someone who may use ``share`` of all."""
+        """Count one more descriptor; False if ``share`` of all are in use."""
         if self.kept >= self.limit * share:
             return False
         self.kept += 1
@@ -54,12 +50,12 @@ def _raised_limit() -> int:
 
 
 class KeptFile:
-    """One file, kept open where the descriptors suffice. What cannot be read says why in ``reason`` and is not tried again."""
+    """One file, kept open while the budget lasts. If it cannot be read, ``reason`` says why and it is not tried again."""
 
     __slots__ = ("_fd", "_folder", "_name", "_room", "_share", "_size", "pool", "reason")
 
     def __init__(self, folder: str, name: str, size: int, pool: Descriptors, share: float = 1.0) -> None:
-        self._folder, self._name = folder, name  # apart: thousands of files share them
+        self._folder, self._name = folder, name  # thousands of files share the folder's text
         self.reason = ""
         self._fd = -1
         self._size = size
@@ -72,12 +68,12 @@ class KeptFile:
         return self._folder + self._name
 
     def read(self) -> bytes:
-        """Its text, cut to ``size``; empty where unreadable. Raises ProcessLookupError when the process is gone."""
+        """Its text, cut to ``size``; empty if it cannot be read. Raises ProcessLookupError if the process is gone."""
         if self.reason:
             return b""
         try:
             data = os.pread(self._fd, self._room, 0) if self._fd >= 0 else self._first_read()
-            while len(data) == self._room < self._size:  # all of it at once: two reads may tell of two moments
+            while len(data) == self._room < self._size:  # all in one read: two reads may show two moments
                 self._room = min(4 * self._room, self._size)
                 data = os.pread(self._fd, self._room, 0) if self._fd >= 0 else self._first_read()
             return data
@@ -100,7 +96,7 @@ class KeptFile:
         return data
 
     def _refuse(self, error: OSError) -> bytes:
-        """Remember why, unless it may pass (descriptors used up) or the process is gone with its folder."""
+        """Remember why, unless it may pass (no descriptors left). Raises ProcessLookupError if the folder is gone."""
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR):
             return b""
         if error.errno == errno.ENOENT and not os.path.exists(os.path.dirname(self.path)):
@@ -110,7 +106,7 @@ class KeptFile:
         return b""
 
     def retry(self) -> None:
-        """Forget that it was refused: an exec may have changed who may read it."""
+        """Forget a refusal: an exec may have changed who may read the file."""
         self.reason = ""
 
     def close(self) -> None:
@@ -121,7 +117,7 @@ class KeptFile:
 
 
 class KeptList(KeptFile):
-    """A kept file of lines without number: of such the kernel gives a page at a time, however much is asked for."""
+    """A kept file of any number of lines, which the kernel returns a page at a time."""
 
     __slots__ = ()
 
@@ -140,7 +136,7 @@ def why(error: OSError) -> str:
 
 
 def read_once(path: str, size: int) -> bytes | None:
-    """The first ``size`` bytes of a file that is seldom read; None where it is gone or not readable."""
+    """The first ``size`` bytes of a file; None if it is gone or not readable."""
     return _read(path, lambda fd: trimmed(os.read(fd, size)))
 
 
@@ -154,7 +150,7 @@ def read_text(root: str, path: str) -> str:
 
 
 def read_list(path: str, size: int) -> bytes:
-    """The same of a file of lines without number, see `KeptList`; empty where it is gone or not readable."""
+    """The first ``size`` bytes of a file that the kernel returns a page at a time, see `KeptList`; empty if it is not readable."""
     return _read(path, lambda fd: (begun := os.pread(fd, min(size, ROOM_BYTES), 0)) + _rest(fd, begun, size)) or b""
 
 
@@ -172,7 +168,7 @@ def _read(path: str, how: Callable[[int], bytes]) -> bytes | None:
 
 
 def _rest(fd: int, begun: bytes, size: int) -> bytes:
-    """What comes behind the first page, as far as ``size`` goes. However little a page holds, a long line may follow."""
+    """The bytes after the first page, up to ``size``. A page may be short where a long line follows."""
     parts, have = [], len(begun)
     with suppress(OSError):
         while 0 < have < size and (part := os.pread(fd, min(size - have, ROOM_BYTES), have)):
@@ -182,5 +178,5 @@ def _rest(fd: int, begun: bytes, size: int) -> bytes:
 
 
 def trimmed(data: bytes) -> bytes:
-    """A copy to keep: what was read has been made for ``size`` bytes, and cut to its own size it leaves a hole in the heap."""
+    """A copy of its own size: the buffer of a read, cut to what was read, leaves a hole in the heap."""
     return bytes(memoryview(data))

@@ -11,23 +11,23 @@ from gputop.sources import Beat, Settings, Unavailable
 from gputop.sources.files import MOUNTS_BYTES, Descriptors, KeptFile, KeptList, read_list
 from gputop.sources.parse import NS_PER_CLOCK_TICK
 
-CPU_EVERY_NS = 200_000_000
-REST_EVERY_NS = 1_000_000_000
-SECTOR_BYTES = 512
+CPU_EVERY_NS = 200_000_000  # ns between two readings of the CPUs
+REST_EVERY_NS = 1_000_000_000  # ns between two readings of the rest
+SECTOR_BYTES = 512  # of /proc/diskstats
 _OPTIONAL = {
     "pressure/cpu": ("no pressure stall information", "boot with psi=1, where the kernel has CONFIG_PSI"),
     "diskstats": ("no disks", ""),
     "net/dev": ("no network interfaces", ""),
 }
-"""File of /proc -> what is missing without it, and what would mend that."""
+"""File of /proc -> what is missing without it, and the remedy."""
 _CPU_LISTS = b"/sys/devices/system/cpu"
-_US = 1000
+_US = 1000  # ns
 
 
 class HostSource:
     """/proc/stat, loadavg, meminfo, vmstat, pressure, diskstats, net/dev, net/snmp and the size of /dev/shm.
 
-    ``read`` uses ``beat.key`` and sets ``frame.host`` in the ticks in which something was due.
+    ``read`` sets ``frame.host`` in the ticks in which a reading is due.
     """
 
     name = "host"
@@ -63,7 +63,7 @@ class HostSource:
             file.close()
 
     def read(self, beat: Beat, frame: Frame) -> None:
-        """Set ``frame.host`` where something is due."""
+        """Set ``frame.host`` if a reading is due."""
         host: dict[str, object] = {}
         if beat.key or beat.t_ns + self._early_ns >= self._cpu_due_ns:
             self._cpu_due_ns = beat.t_ns + CPU_EVERY_NS
@@ -98,7 +98,7 @@ class HostSource:
         return found and [disk for disk in found if self._is_whole(disk.name)]
 
     def _is_whole(self, name: str) -> bool:
-        """Not a partition, and not a loop or RAM disk, whose I/O is counted at what lies below."""
+        """Whether it is a disk. A partition is none, nor is a loop or RAM device, whose I/O its backing disk counts."""
         whole = self._whole.get(name)
         if whole is None:
             below = name.startswith(("loop", "ram"))
@@ -106,7 +106,7 @@ class HostSource:
         return whole
 
     def _shm(self) -> dict[str, object]:
-        """Where DataLoader workers put their batches."""
+        """Size of /dev/shm, where DataLoader workers put their batches."""
         try:
             shm = os.statvfs(self._root + "dev/shm")
         except OSError:
@@ -115,8 +115,10 @@ class HostSource:
 
 
 def mounted_over(mountinfo: bytes) -> str:
-    """What hides the kernel's own /proc/stat or list of CPUs, empty where nothing does: lxcfs (LXC, Proxmox) numbers a container's CPUs
-    from 0 on, while masks (Cpus_allowed) and /proc/PID/stat have the kernel's numbers."""
+    """What is mounted over /proc/stat or the list of CPUs, empty if nothing is.
+
+    lxcfs (LXC, Proxmox) numbers a container's CPUs from 0, while Cpus_allowed and /proc/PID/stat use the kernel's numbers.
+    """
     for line in mountinfo.splitlines():
         front, _, back = line.partition(b" - ")
         fields, kind = front.split(b" "), back.partition(b" ")[0]
@@ -127,10 +129,10 @@ def mounted_over(mountinfo: bytes) -> str:
 
 
 def cpu_fields(stat: bytes) -> dict[str, object]:
-    """/proc/stat: ``cpus``, ``ctxt``, ``procs_running``. Guests' time is part of user time; nice counts as user."""
+    """/proc/stat: ``cpus``, ``ctxt``, ``procs_running``. User time includes guests and nice."""
     cpus: list[CpuSample] = []
     found: dict[str, object] = {}
-    for line in stat.split(b"\n")[:-1]:  # behind the last there is nothing, or what was cut
+    for line in stat.split(b"\n")[:-1]:  # the last line is empty or cut
         if line.startswith(b"cpu") and line[3:4].isdigit():
             cpus.append(_cpu(line.split()))
         elif line.startswith((b"ctxt ", b"procs_running ")):
@@ -169,8 +171,7 @@ _VMSTAT = (b"pswpin", b"pswpout", b"pgmajfault", b"pgscan_direct")
 
 
 def vm_fields(vmstat: bytes) -> dict[str, object]:
-    """/proc/vmstat. ``allocstall`` is summed over zones, ``refaults`` over kinds, of which kernels before 5.9 had one, and ``pgscan`` too,
-    which is told by kinds since 5.8."""
+    """/proc/vmstat. ``allocstall`` is summed over zones; ``refaults`` and ``pgscan`` over kinds of pages since 5.9 and 5.8."""
     found: dict[str, int] = {}
     for line in vmstat.split(b"\n"):
         name, _, value = line.partition(b" ")
@@ -186,7 +187,7 @@ def vm_fields(vmstat: bytes) -> dict[str, object]:
 
 
 def psi(cpu: bytes, io: bytes, memory: bytes) -> Psi | None:
-    """Totals of the three pressure files; None where there are none."""
+    """Totals of the three pressure files; None if there are none."""
     if not (cpu or io or memory):
         return None
     (cpu_some, _), (io_some, io_full), (memory_some, memory_full) = _pressure(cpu), _pressure(io), _pressure(memory)
@@ -204,7 +205,7 @@ def _pressure(text: bytes) -> tuple[int | None, int | None]:
 
 
 def disks(diskstats: bytes) -> list[DiskSample] | None:
-    """Every line of /proc/diskstats, partitions too; None where it could not be read, or shows a container none."""
+    """Every line of /proc/diskstats, partitions too; None if it is empty, as in some containers."""
     if not diskstats:
         return None
     found = []
@@ -219,7 +220,7 @@ def disks(diskstats: bytes) -> list[DiskSample] | None:
 
 
 def nets(dev: bytes) -> list[NetSample] | None:
-    """/proc/net/dev without lo; None where it could not be read."""
+    """/proc/net/dev without lo; None if it could not be read."""
     if not dev:
         return None
     found = []
@@ -232,7 +233,7 @@ def nets(dev: bytes) -> list[NetSample] | None:
 
 
 def tcp_retrans(snmp: bytes) -> int | None:
-    """RetransSegs of the Tcp lines of /proc/net/snmp."""
+    """RetransSegs of /proc/net/snmp."""
     lines = [line.split() for line in snmp.split(b"\n") if line.startswith(b"Tcp:")]
     if len(lines) != 2 or b"RetransSegs" not in lines[0]:
         return None

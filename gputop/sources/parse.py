@@ -1,4 +1,4 @@
-"""The texts of /proc/PID as values. Pure; ValueError or IndexError where a text is not what the kernel writes."""
+"""The texts of /proc/PID as values. Raises ValueError or IndexError for a text that the kernel does not write."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ CLOCK_TICK_HZ = os.sysconf("SC_CLK_TCK")
 NS_PER_CLOCK_TICK = 1_000_000_000 // CLOCK_TICK_HZ
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
-CMDLINE_BYTES = 4096
-"""A command line is cut to this."""
-ENV_VALUE_CHARS = 256
-_KTHREAD = 0x0020_0000
-SHARED, SHARED_LONG, SHORT_BYTES = 512, 32, 256
-"""So many texts are remembered, and of command lines longer than that so many: hundreds of processes run the same program in the same
-cgroup, and where each has a long line of its own megabytes would be kept."""
+CMDLINE_BYTES = 4096  # most bytes kept of a command line
+ENV_VALUE_CHARS = 256  # most characters kept of a variable's value
+_KTHREAD = 0x0020_0000  # PF_KTHREAD (linux/sched.h)
+SHARED = 512  # short texts that are cached: hundreds of processes run the same program in the same cgroup
+SHARED_LONG = 32  # long command lines that are cached: more would take megabytes
+SHORT_BYTES = 256  # most bytes of a short text
 
 
 class Stat(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -32,22 +31,22 @@ class Stat(msgspec.Struct, frozen=True, gc=False, array_like=True):
     utime: int
     stime: int
     children: int
-    """User and system time of the children that it has waited for, and of theirs."""
+    """User and system time of the children that it has waited for, and of their children."""
     num_threads: int
     start_ticks: int
     rss: int
     stack: bytes
-    """startstack: another one after an exec, 0 where we may not know."""
+    """startstack: changes by exec; 0 if we may not read it."""
     processor: int
     blkio_ticks: int
     session: int = 0
     policy: int = 0
     exit_code: int | None = None
-    """Of a zombie, as waitpid gives it; 0 also where we may not know. Kernels before 3.5 do not tell."""
+    """A zombie's, as waitpid gives it; also 0 if we may not read it. None before Linux 3.5."""
 
 
 def stat(data: bytes) -> Stat:
-    """The name may hold anything, brackets and spaces too: what counts is the last bracket."""
+    """/proc/PID/stat. The name may hold brackets and spaces: it ends at the last bracket."""
     end = data.rindex(b")")
     f = data[end + 2 :].split()
     return Stat(
@@ -58,19 +57,19 @@ def stat(data: bytes) -> Stat:
 
 
 def state(data: bytes) -> str:
-    """The state alone, of /proc/PID/task/TID/stat."""
+    """The state letter of /proc/PID/task/TID/stat."""
     at = data.rindex(b")") + 2
     return data[at : at + 1].decode()
 
 
 def schedstat(data: bytes) -> tuple[int, int, int]:
-    """(ns on a CPU, ns runnable but not running, times it got a CPU)."""
+    """(ns on a CPU, ns runnable but not running, times it got a CPU) of /proc/PID/schedstat."""
     oncpu, delay, slices = data.split()
     return int(oncpu), int(delay), int(slices)
 
 
 def switches(data: bytes) -> tuple[int, int]:
-    """(voluntary, involuntary) context switches of a status text."""
+    """(voluntary, involuntary) context switches of /proc/PID/status."""
     return _number(data, b"\nvoluntary_ctxt_switches:\t"), _number(data, b"\nnonvoluntary_ctxt_switches:\t")
 
 
@@ -80,13 +79,13 @@ def _number(data: bytes, label: bytes) -> int:
 
 
 def status_state(data: bytes) -> str:
-    """The state letter of a status text."""
+    """The state letter of /proc/PID/status."""
     at = data.index(b"\nState:\t") + 8
     return data[at : at + 1].decode()
 
 
 def status_line(data: bytes, label: bytes) -> bytes:
-    """What stands behind ``label`` (such as ``Uid``) in a status text; empty where there is no such line."""
+    """The text behind ``label`` (such as ``Uid``) in /proc/PID/status; empty if there is no such line."""
     at = data.find(b"\n" + label + b":\t")
     if at < 0:
         return b""
@@ -101,7 +100,7 @@ def io(data: bytes) -> tuple[int, int, int]:
 
 
 def text(data: bytes) -> str:
-    """Bytes of other people as text that msgpack can carry."""
+    """Bytes of another process as valid text."""
     return _short_text(data) if len(data) <= SHORT_BYTES else _text(data)
 
 
@@ -110,7 +109,7 @@ def _text(data: bytes) -> str:
 
 
 def cmdline(data: bytes) -> list[str]:
-    """The arguments, cut to `CMDLINE_BYTES` in all; not to be changed, for whoever runs the same gets the same list."""
+    """The arguments, cut to `CMDLINE_BYTES` in all. Do not change the list: it is cached."""
     return _short_cmdline(data) if len(data) <= SHORT_BYTES else _long_cmdline(data)
 
 
@@ -125,7 +124,7 @@ _long_cmdline = lru_cache(maxsize=SHARED_LONG)(_cmdline)
 
 
 def environ(data: bytes, wanted: frozenset[bytes]) -> dict[str, str]:
-    """The variables named in ``wanted``."""
+    """The variables named in ``wanted`` of /proc/PID/environ."""
     found = {}
     for entry in data.split(b"\0"):
         name, equals, value = entry.partition(b"=")
@@ -136,7 +135,7 @@ def environ(data: bytes, wanted: frozenset[bytes]) -> dict[str, str]:
 
 @lru_cache(maxsize=SHARED)
 def cgroups(data: bytes) -> dict[str, str]:
-    """/proc/PID/cgroup: controller -> path; the unified hierarchy under the empty name. Not to be changed, see `cmdline`."""
+    """/proc/PID/cgroup: controller -> path; the unified hierarchy has the empty name. Do not change the dict: it is cached."""
     paths = {}
     for line in data.splitlines():
         parts = line.split(b":", 2)
@@ -147,7 +146,7 @@ def cgroups(data: bytes) -> dict[str, str]:
 
 
 def main_cgroup(paths: dict[str, str]) -> str:
-    """v1's cpu controller where there is one, otherwise the unified hierarchy; one that limits something else where that is the root."""
+    """The path in v1's cpu controller if there is one, else in the unified hierarchy; if that is the root, in another controller."""
     found = paths.get("cpu", paths.get("", ""))
     others = (paths.get(controller, "/") for controller in ("memory", "cpuset", "blkio")) if found == "/" else ()
     return next((path for path in others if path != "/"), found)

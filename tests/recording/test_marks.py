@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gputop import cli
-from gputop.sources.markers import elsewhere, sockets
+from gputop.sources.marks import elsewhere, sockets
 from tests.recording.test_record import runtime as runtime
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare, for namespaces")

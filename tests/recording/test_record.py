@@ -21,8 +21,7 @@ from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.session.file import FileStream
 from gputop.sources import Beat, Settings
-from gputop.sources.markers import bound, places
-from gputop.sources.marks import MarksSource
+from gputop.sources.marks import MarksSource, bound, places
 from gputop.system.errors import UserError
 from tests.pty.terminal import Pty
 from tests.recording.made import HEADER, SECOND, Session
@@ -37,8 +36,8 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "run"
     path.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
-    monkeypatch.setattr("gputop.sources.markers.places", lambda uid: [path for path in places(uid) if path.startswith(f"{tmp_path}/")])
-    monkeypatch.setattr("gputop.sources.markers.bound", lambda pid="self": [path for path in bound(pid) if path.startswith(f"{tmp_path}/")])
+    monkeypatch.setattr("gputop.sources.marks.places", lambda uid: [path for path in places(uid) if path.startswith(f"{tmp_path}/")])
+    monkeypatch.setattr("gputop.sources.marks.bound", lambda pid="self": [path for path in bound(pid) if path.startswith(f"{tmp_path}/")])
     return path
 
 

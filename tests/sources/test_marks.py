@@ -21,8 +21,7 @@ import pytest
 from gputop import cli
 from gputop.model.frame import Frame, Mark
 from gputop.sources import Beat, Settings
-from gputop.sources.markers import bound, pack_mark, places
-from gputop.sources.marks import MOST_A_SECOND, MarksSource
+from gputop.sources.marks import MOST_A_SECOND, MarksSource, bound, pack_mark, places
 from tests.wait import until
 
 NOBODY, SOMEBODY = 65534, 54321
@@ -37,9 +36,9 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TMPDIR", str(path))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("gputop.sources.markers.places", lambda uid: [place for place in places(uid) if place.startswith(str(path))])
+    monkeypatch.setattr("gputop.sources.marks.places", lambda uid: [place for place in places(uid) if place.startswith(str(path))])
     # No other collector on this machine is to hear us.
-    monkeypatch.setattr("gputop.sources.markers.bound", lambda pid="self": [name for name in bound(pid) if name.startswith(f"{path}/")])
+    monkeypatch.setattr("gputop.sources.marks.bound", lambda pid="self": [name for name in bound(pid) if name.startswith(f"{path}/")])
     yield path
     shutil.rmtree(path)
 
@@ -298,7 +297,7 @@ def test_where_a_name_is_too_long_for_a_socket_another_place_is_taken(temporary:
     deep.mkdir()
     monkeypatch.setenv("TMPDIR", str(deep))
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("gputop.sources.markers.places", places)
+    monkeypatch.setattr("gputop.sources.marks.places", places)
     with opened() as source:
         assert len(source._path) < 108
         assert not list(deep.iterdir())

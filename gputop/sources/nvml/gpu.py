@@ -23,7 +23,7 @@ from gputop.system.errors import NO_MORE_THREADS
 _ATTACH_AGAIN_NS = SECOND_NS  # ns between two tries to reach a GPU that does not answer
 _MOST_POLLS = 1024  # kept, should nobody take them for a while
 _FIRST_ANSWER_NS = SECOND_NS // 10  # ns after which a call of the first poll hangs, unless all its calls take long
-_APART_NS = 300_000  # ns between the polls of two GPUs: on a quick driver a poll takes less, so they do not contend for the GIL
+_APART_NS = 400_000  # ns between the polls of two GPUs: on a quick driver a poll takes less, so they do not contend for the GIL
 _SLOW_AFTER_NS = 15_000_000  # ns from a beat to the slow poll: by then the fast polls and the frame are done
 _KNOWN_ONCE = ("name", "uuid", "pci_bus_id", "architecture", "nvml_ns", "nvml_calls")
 _NOT_READ = {"index", "t_ns", "lost", "xid", "mig", "missing", "held_by", *_KNOWN_ONCE}
