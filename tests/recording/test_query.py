@@ -343,6 +343,11 @@ def test_schema_documents_every_column(session: tuple[str, list[Frame]], capsys:
         assert f"CREATE TABLE {word} " in text
 
 
+def test_the_page_about_tables_names_all_of_them() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    assert [name for name in (*TABLES, *VIEWS) if f"`{name}`" not in page] == []
+
+
 def test_an_endless_statement_is_stopped_by_ctrl_c(session: tuple[str, list[Frame]]) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     script = ("import os, sys, threading; from gputop import cli; threading.Timer(1, os.kill, (os.getpid(), 2)).start(); "
