@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.stage import stage
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 _PATIENCE_S = 60.0
@@ -83,9 +85,9 @@ class Tree:
         lines[value.end_lineno - 1] = f"{before}{comma} {line}, {after}" if before.strip() else f"    {line},\n{last}"
         file.write_text("\n".join(lines) + "\n")
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments: str, **variables: str) -> str:
         """Standard output of ``python ARGUMENTS`` with this package instead of the installed one."""
-        environ = {**os.environ, "PYTHONPATH": str(self.folder), "TERM": "xterm-256color", "PYTHONDONTWRITEBYTECODE": "1"}
+        environ = {**os.environ, "PYTHONPATH": str(self.folder), "TERM": "xterm-256color", "PYTHONDONTWRITEBYTECODE": "1", **variables}
         done = subprocess.run(
             [sys.executable, *arguments], cwd=self.folder, env=environ, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
         )
@@ -156,6 +158,34 @@ assert hosts and all(host.answer is None for host in hosts)
 print(msgspec.msgpack.decode(msgspec.msgpack.encode(Host(1, answer=42)), type=Host).answer)
 """
     assert tree.run("-c", written).strip() == "42"
+
+
+def test_an_nvml_reading(tree: Tree) -> None:
+    """A collector before the stub library reads it."""
+    text = paragraph("An NVML reading")
+    (struct, model), (groups, module) = re.findall(r"`(\w+)` in `(gputop/[\w/]+\.py)`", text)
+    model_file, module_file = tree.folder / model, tree.folder / module
+    field = "    temp_c: float | None = None\n"
+    assert f"class {struct}(" in model_file.read_text()
+    model_file.write_text(model_file.read_text().replace(field, f"{field}    answer: int | None = None\n"))
+    head, start, rest = module_file.read_text().partition(f"def {groups}(")
+    before, first, after = rest.partition("    return [\n")
+    line = '        single("answer", second, lambda: 42),\n'
+    module_file.write_text(head + start + before + first + line + after)
+    read = """
+from gputop.collector.beat import Collector
+from gputop.sources import Settings
+answers = []
+class Keep:
+    def send(self, frame):
+        answers.extend(gpu.answer for gpu in frame.gpus if gpu.answer is not None)
+        return True
+Collector(Settings(ebpf=False), Keep()).run(30)
+print(sorted(set(answers)))
+"""
+    with stage(1, ()) as environ:
+        stub = {name: environ[name] for name in ("LD_LIBRARY_PATH", "GPUTOP_NVML_CONTROL")}
+        assert tree.run("-c", read, **stub).strip() == "[42]"
 
 
 def test_a_lane(tree: Tree) -> None:
@@ -274,6 +304,9 @@ def test_every_recipe_names_what_exists() -> None:
     paths = re.findall(r"`((?:gputop|tests|probes|packaging|scripts)/[\w./-]*)`", DOCUMENT)
     assert len(paths) > 25
     assert [path for path in paths if not (ROOT / path).exists()] == []
+    inside = re.findall(r"`(\w+)` in `(gputop/[\w/]+\.py)`", DOCUMENT)
+    assert len(inside) > 1
+    assert [(name, path) for name, path in inside if not re.search(rf"^(?:def|class) {name}\b", (ROOT / path).read_text(), re.M)] == []
     names = re.findall(r"`(gputop(?:\.\w+)+)`", DOCUMENT)
     assert len(names) > 6
     assert [name for name in names if not _exists(name)] == []

@@ -96,7 +96,7 @@ class Nic(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     is_up: bool = False
     speed_mbit: int | None = None
-    """Mbit/s of the link; None where the driver tells none, as those of virtual machines."""
+    """Speed of the link; None if the driver reports none, as in virtual machines."""
     mtu: int | None = None
 
 
@@ -104,26 +104,26 @@ class FileSystem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One mounted file system (/proc/self/mounts, statvfs)."""
 
     path: str
-    """Where it is mounted."""
+    """Mount point."""
     device: str
-    """Such as ``/dev/nvme0n1p2`` or ``filer:/export``."""
+    """``/dev/nvme0n1p2``, ``filer:/export``."""
     kind: str
-    """Such as ``ext4`` or ``nfs4``."""
+    """``ext4``, ``nfs4``."""
     is_remote: bool = False
     total_bytes: int | None = None
-    """None of a remote one: asking could hang."""
+    """None for a remote one: statvfs could hang."""
     free_bytes: int | None = None
     """Free to ordinary users."""
 
 
 class Hardware(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Facts of the host that change within minutes, if at all (psutil)."""
+    """Slow facts of the host, which change within minutes at most (psutil)."""
 
     cores: int | None = None
     threads: int | None = None
     """Logical CPUs that are online."""
     cpu_mhz: float | None = None
-    """Mean over all CPUs."""
+    """Mean of all CPUs."""
     cpu_max_mhz: float | None = None
     cpu_temp_c: float | None = None
     """The hottest sensor of the CPU."""
