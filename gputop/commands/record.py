@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gputop.model.frame import Frame, Header
     from gputop.recording.lasting import Lasting
     from gputop.recording.writer import Tell
-    from gputop.session.autostacks import Unwatched
-    from gputop.session.lasting import LastingStream
+    from gputop.session.restarts import LastingStream
+    from gputop.session.stalled import Unwatched
 
 EXAMPLES = """examples:
   gputop record                                  until Ctrl-C, to gputop-HOST-DATE-TIME.gputop
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output == "-":
         raise UserError("a recording is a file: for standard output there is gputop collect", code=2)
     from gputop.session.child import ChildStream
-    from gputop.session.lasting import LastingStream
+    from gputop.session.restarts import LastingStream
 
     return_freed_memory()
     ask_sudo(args)
@@ -253,7 +253,7 @@ class _Session:
 
     def _diagnose(self, header: Header) -> Unwatched:
         """The diagnosis, which takes stacks when an incident begins, on this machine only."""
-        from gputop.session.autostacks import AutoStacks, Unwatched
+        from gputop.session.stalled import AutoStacks, Unwatched
 
         return Unwatched(header, None if self._args.no_auto_stacks or self._args.host is not None else AutoStacks())
 

@@ -1,4 +1,4 @@
-"""Which moment of a recording a text means, wherever one is asked for."""
+"""Moments of a recording from text, for flags and for the screen."""
 
 from __future__ import annotations
 
@@ -20,36 +20,35 @@ _PERCENT = re.compile(r"(\d{1,3}(?:\.\d*)?)%", re.ASCII)
 _CLOCK = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d{1,2}):(\d\d)(?::(\d\d)(\.\d+)?)?", re.ASCII)
 _NTH = re.compile(r"(.+)#(\d{1,9})", re.ASCII | re.DOTALL)
 _DAY = timedelta(days=1)
-_NAMED, _NAMED_CHARS = 5, 40
-"""Markers that a message names, and how much of each."""
+_NAMED, _NAMED_CHARS = 5, 40  # markers that a message names, and characters of each
 
 
 class Timed(Protocol):
-    """What a recording, and the player of one, know of its time."""
+    """The times of a recording, or of the player of one."""
 
     @property
     def header(self) -> Header:
-        """It dates what follows."""
+        """Its clocks."""
 
     @property
     def start_ns(self) -> int:
-        """Of the first frame, CLOCK_MONOTONIC."""
+        """Time of the first frame, CLOCK_MONOTONIC."""
 
     @property
     def end_ns(self) -> int:
-        """Of the last frame."""
+        """Time of the last frame."""
 
     @property
     def marks(self) -> Sequence[Mark]:
-        """In order."""
+        """Its markers, in order."""
 
 
 def moment(text: str, recording: Timed, after_ns: int = 0) -> int:
-    """CLOCK_MONOTONIC ns, which may lie outside of the recording. UserError where the text means none.
+    """The moment, CLOCK_MONOTONIC ns; it may lie outside the recording. UserError for a text that names none.
 
-    ``90``, ``+90s``, ``5m``, ``2h`` count from the start on, ``50%`` is of the way. ``14:03``, ``14:03:07.5`` are local time: the first
-    such time in the recording, or the one nearest to it; ``2026-11-20 14:03:07`` says the day. A marker's text is the first such
-    marker behind ``after_ns``, or the first at all; ``text#2`` the second such, wherever.
+    ``90``, ``+90s``, ``5m`` and ``2h`` count from the start; ``50%`` is half way. ``14:03`` and ``14:03:07.5`` are local time: the first
+    such time in the recording, else the nearest; ``2026-11-20 14:03:07`` has the day. A marker's text is the first such marker after
+    ``after_ns``, else the first of all; ``text#2`` is the second such marker.
     """
     text = text.strip()
     if match := _AFTER.fullmatch(text):
@@ -65,7 +64,7 @@ def moment(text: str, recording: Timed, after_ns: int = 0) -> int:
 
 
 def moment_within(text: str, recording: Timed) -> int:
-    """As `moment`; UserError where it lies outside. The second in which the recording begins counts as inside."""
+    """As `moment`, with UserError for a moment outside. The whole second in which the recording begins counts as inside."""
     t_ns = moment(text, recording)
     if not recording.header.t_ns_of(_first_second_ns(recording)) <= t_ns <= recording.end_ns:
         raise UserError(f"{text.strip()} lies outside the recording ({bounds(recording)})", code=2)
@@ -83,7 +82,7 @@ def _at_clock(match: re.Match[str], recording: Timed) -> int:
     today = date.fromtimestamp(began_ns // SECOND_NS)
     try:
         days = [date.fromisoformat(match[1])] if match[1] else [today - _DAY, today, today + _DAY]
-        # Where clocks are put back an hour comes twice: fold 0 and 1.
+        # When clocks are put back, an hour comes twice: fold 0 and 1.
         times = [time(int(match[2]), int(match[3]), int(match[4] or 0), fold=fold) for fold in (0, 1)]
         asked = [round(datetime.combine(day, one).timestamp()) for day in days for one in times]
     except (ValueError, OverflowError, OSError):
@@ -94,12 +93,12 @@ def _at_clock(match: re.Match[str], recording: Timed) -> int:
 
 
 def _first_second_ns(recording: Timed) -> int:
-    """A recording that began at 14:03:07.6 is one of 14:03:07 to everybody."""
+    """Start of the second in which the recording begins: 14:03:07 names a recording that began at 14:03:07.6."""
     return recording.header.unix_ns_of(recording.start_ns) // SECOND_NS * SECOND_NS
 
 
 def _marked(text: str, marks: Sequence[Mark], after_ns: int) -> int | None:
-    """When the marker was dropped that a text means, as the rows of a recording have it; None where it means none."""
+    """Time of the marker that a text names, None if there is none."""
     if times := _times_of(text, marks):
         return next((t_ns for t_ns in times if t_ns > after_ns), times[0])
     if not (match := _NTH.fullmatch(text)):

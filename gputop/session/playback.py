@@ -1,30 +1,29 @@
-"""The clock of a replay: where it stands, and how fast it runs."""
+"""The clock of a replay: position and speed."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-MOST_BEHIND_NS = 250_000_000
-"""What a turn may make up for. A machine that cannot keep up plays slower than asked, and says so, instead of ever later."""
-PACE_OVER_NS = 1_000_000_000
+MOST_BEHIND_NS = 250_000_000  # made up for in one turn; a machine that cannot keep up plays slower, and the screen says so
+PACE_OVER_NS = 1_000_000_000  # over which the real speed is measured
 
 
 class Playback(Struct):
-    """A position that moves with the wall clock, ``speed`` times as fast. One thread asks `due`; any may set the switches."""
+    """A position that moves ``speed`` times as fast as the wall clock. One thread calls `due`; any thread may set the fields."""
 
     position_ns: int
     speed: float = 1.0
     playing: bool = True
     loop: bool = False
     pace: float | None = None
-    """The speed really reached over the last second; None while that is not known."""
+    """The speed reached over the last second; None while it is not known."""
     _turn_ns: int = 0
     _paced_ns: int = 0
     _paced_from_ns: int = 0
 
     def due(self, wall_ns: int, end_ns: int) -> int:
-        """The moment to be shown at ``wall_ns``, which becomes the position; never behind ``end_ns``."""
+        """Move to the moment to show at ``wall_ns``, at most ``end_ns``, and return it."""
         passed = min(wall_ns - self._turn_ns, MOST_BEHIND_NS) if self._turn_ns else 0
         self._turn_ns = wall_ns if self.playing else 0
         if self.playing:
@@ -33,13 +32,13 @@ class Playback(Struct):
         return self.position_ns
 
     def jump(self, t_ns: int) -> None:
-        """Stand elsewhere; time goes on from there."""
+        """Move to another moment and go on from there."""
         self.position_ns = t_ns
         self._turn_ns = self._paced_ns = 0
         self.pace = None
 
     def step_speed(self, steps: int) -> None:
-        """The next faster (positive) or slower speed of `SPEEDS`."""
+        """Take the next faster (positive) or slower speed of `SPEEDS`."""
         if steps > 0:
             self.speed = next((speed for speed in SPEEDS if speed > self.speed), SPEEDS[-1])
         else:

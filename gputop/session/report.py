@@ -1,4 +1,4 @@
-"""What was found, as text: `explain` and `diff` in words, tables and a plot."""
+"""Explanations as text: `gputop explain` and `gputop diff`, and the plot."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ from gputop.diagnosis.report import Booked, Culprit, Episode, Explanation, Parts
 from gputop.system.text import clean, figure
 
 WIDTH = 100
-LEAST_SHARE = 0.005
-"""Of the workers' time, to be told."""
-_NAMED = 8
-"""Culprits of an incident; on a large host dozens may share the blame."""
-LEAST_LOST = 0.0005
-"""Of the GPUs' time, to be told: less is 0.0 %."""
+LEAST_SHARE = 0.005  # of the workers' time that is printed
+_NAMED = 8  # culprits of an incident that are named; on a large host dozens share the blame
+LEAST_LOST = 0.0005  # of the GPUs' time that is printed: less is 0.0 %
 
 
 def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
-    """The verdict, where the GPU's time went, and each incident with its evidence and fixes. What has not ended is ``ongoing``, or was when
-    what was looked at ended."""
+    """The verdict, lost GPU time by cause, and each incident with evidence and fixes. ``ongoing``: more frames may follow, so incidents
+    without an end still go on."""
     verdict = found["verdict"]
     cause = "" if verdict["cause"] == "none" else f" <- {clean(verdict['cause'])}"
     yield f"{clean(_symptom(verdict).upper())}{cause}"
@@ -56,7 +53,7 @@ def _workers(states: dict[str, float]) -> Iterator[str]:
 
 
 def ledger_lines(ledger: Booked) -> Iterator[str]:
-    """Lost GPU seconds by cause, the dearest first."""
+    """Lost GPU seconds by cause, largest first."""
     total, lost = ledger["gpu_total_s"], ledger["gpu_lost_s"]
     if lost is None or not total:
         yield "GPU time lost: none counted (no GPU is measured, or nobody trained on one)"
@@ -86,7 +83,7 @@ def _incident(incident: Episode, unended: str) -> Iterator[str]:
 
 
 def _culprits(ranked: list[Culprit]) -> Iterator[str]:
-    """Those that took most by name, the rest together."""
+    """The culprits that took most by name, the others as a number."""
     named = ranked if len(ranked) <= _NAMED + 1 else ranked[:_NAMED]
     for who in named:
         yield f"   by {clean(who['name'])} ({who['pid']}){_cpu_s(who['cpu_s'])}"
@@ -99,7 +96,7 @@ def _cpu_s(seconds: float | None) -> str:
 
 
 def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) -> Iterator[str]:
-    """Two explanations side by side: verdicts, lost share, each cause's part."""
+    """Two explanations side by side: verdicts, lost GPU time by cause, steps, workers, incidents."""
     for name, found in zip(names, (before, after), strict=True):
         verdict = found["verdict"]
         yield clean(f"{name}: {_symptom(verdict)} <- {verdict['cause']}")
@@ -146,13 +143,13 @@ def lost_share(ledger: Booked) -> float | None:
 
 
 def cause_shares(ledger: Booked) -> dict[str, float]:
-    """The same by cause."""
+    """Cause -> lost GPU seconds per observed one."""
     total = ledger["gpu_total_s"]
     return {cause: seconds / total for cause, seconds in ledger["by_cause"].items() if seconds} if total else {}
 
 
 def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Episode], width: int = WIDTH, height: int = 16) -> str:
-    """Mean utilization of the GPUs over time (seconds since the start, per cent), incidents marked under it."""
+    """Mean utilization of the GPUs over time (seconds since the start, %), incidents below."""
     if not points:
         return "no GPU utilization in this stretch"
     first = points[0][0]
@@ -163,7 +160,7 @@ def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Episode], wi
 
 
 class Times(NamedTuple):
-    """What of its x axis a chart shows, and where on it what is written."""
+    """The x axis of a chart: first and last value, and the texts at its ticks."""
 
     first: float
     last: float
@@ -179,7 +176,7 @@ def chart(
     height: int,
     times: Times | None = None,
 ) -> str:
-    """Lines through (x, y) over axes, as text; y from ``low`` to ``high`` (None: as the values are), x as ``times`` says."""
+    """Lines through (x, y) points, as text; y from ``low`` to ``high`` (None: by the values), x by ``times``."""
     import plotext
 
     figure = plotext.figure
@@ -201,7 +198,7 @@ def chart(
 
 
 def without_colour(text: str) -> str:
-    """For a pipe or a file."""
+    """The text without escape sequences of colours."""
     return re.sub("\x1b\\[[0-9;]*m", "", text)
 
 

@@ -1,6 +1,6 @@
-"""Everything that is known of one stream: what a screen looks at, live or replayed.
+"""The state of one stream, live or replayed: board, history, diagnosis, stacks and the last ten minutes.
 
-A reader thread ingests; the screen reads. Both hold `Session.lock` while they touch what is inside. Nothing here draws.
+One thread ingests the stream, the screen reads; both hold `Session.lock`. Nothing here draws.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ STATE_WORDS = (
     "", "running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped",
     "computing", "waiting-data", "waiting-gpu", "transfer", "sleeping", "dead",
 )  # fmt: skip
-"""State words (see `gputop.diagnosis.model`) by their code in `History.states`; `STARVING` is added while a worker starves, `INFERRED`
-where what it waits for cannot be read."""
-STARVING, INFERRED = 64, 128
+"""State words (see `gputop.diagnosis.model`) by their code in `History.states`."""
+STARVING, INFERRED = 64, 128  # added to a code: the worker starves; its wait cannot be read, so the state is inferred
 KEPT_EVERY_NS = 5 * SECOND_NS  # between two ledgers, and two verdicts of one cause, which take 1 KB each; a choice
 _CODES = {word: code for code, word in enumerate(STATE_WORDS)}
 
 
 class Dated(Protocol):
-    """An incident, as far as it must be known to find when it was told."""
+    """The fields of an incident that `Session.told_ns` needs."""
 
     @property
     def cause(self) -> str: ...
@@ -47,7 +46,7 @@ Told = TypeVar("Told", bound=Dated)
 
 
 class Session:
-    """Board, history, diagnosis and the last ten minutes of one stream."""
+    """The state of one stream."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -57,19 +56,19 @@ class Session:
         self.ring = Ring(Header())
         self.engine = Engine()
         self.ledgers: deque[tuple[int, Ledger]] = deque()
-        """What was lost by then, every few seconds as far back as `oldest_ns`."""
+        """(t_ns, lost GPU time until then), every few seconds, back to `oldest_ns`."""
         self.verdicts: deque[tuple[int, Verdict]] = deque()
-        """When each verdict began to stand, as far back as `oldest_ns`; those that only count anew are kept every few seconds."""
+        """(start, verdict), back to `oldest_ns`; verdicts that differ only in numbers are kept every few seconds."""
         self._said: dict[tuple[object, ...], tuple[int, Verdict]] = {}
-        """The last of each symptom, cause, GPU and trainer that was kept, and since when."""
+        """(symptom, cause, GPU, trainer) -> start and verdict of the last entry that was kept."""
         self._past = LastSeconds()
         self.marks: deque[Mark] = deque()
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)
-        """Sets of stacks in the stream, with the time of their frame."""
+        """(time of the frame, stacks in it)."""
         self._own_stacks: list[Stack] = []
 
     def ingest(self, item: Header | Frame) -> None:
-        """Take the next thing of the stream."""
+        """Take the next item of the stream."""
         with self.lock:
             if isinstance(item, Header):
                 self._begin(item)
@@ -77,32 +76,32 @@ class Session:
                 self._advance(item)
 
     def become(self, other: Session) -> None:
-        """Take over what another session knows, which is then no more to be used: a jump to another time, done at once."""
+        """Take over the state of ``other``, which must not be used any more: so a jump to another time takes a moment."""
         with self.lock:
-            # Drawn cells are remembered by their time and this number: none of ours may pass for one of the other's.
+            # The screen keeps drawn cells by their time and this number, which must differ between the two.
             other.history.trimmed += self.history.trimmed + self.history.ticks + 1
             self.__dict__.update({name: value for name, value in vars(other).items() if name != "lock"})
 
     def add_stacks(self, stacks: list[Stack]) -> None:
-        """Stacks that were taken here, not by the collector: they join the next frame, and so the recording."""
+        """Add stacks that this process took; they join the next frame, and so the recording."""
         with self.lock:
             self._own_stacks += stacks
 
     def stacks_of(self, pids: Sequence[int] | None) -> list[tuple[int, list[Stack]]]:
-        """The sets, with their times, that have the first of ``pids``, each as far as it is of them; None is everybody's."""
+        """(time, stacks of ``pids``) of the sets that have the first of ``pids``; None is all processes."""
         if pids is None:
             return list(self.stacks)
         found = ((at, [one for one in stacks if one.pid in pids]) for at, stacks in self.stacks)
         return [(at, stacks) for at, stacks in found if any(one.pid == pids[0] for one in stacks)]
 
     def stacks_at(self, t_ns: int | None, pids: Sequence[int] | None = None) -> tuple[int, list[Stack]] | None:
-        """The last of these sets taken until ``t_ns`` (None is now), None where there is none."""
+        """The last such set until ``t_ns`` (None is now), None if there is none."""
         until = self.now_ns if t_ns is None else t_ns
         return max((one for one in self.stacks_of(pids) if one[0] <= until), key=_when, default=None)
 
     def _begin(self, header: Header) -> None:
-        """A stream begins, or its collector was restarted: rates start anew, the past stays where the clock is the same. What is only said
-        again dates all anew."""
+        """Take a header: a stream begins, a collector was restarted, or a clock has jumped. The past stays while the machine's boot is the
+        same; rates start over after a restart."""
         known, self.header = self.header, header
         same_clock = known is not None and header.boot_id == known.boot_id
         if known is not None and same_clock:
@@ -156,7 +155,7 @@ class Session:
             self.marks.popleft()
 
     def _keep_verdict(self, t_ns: int, verdict: Verdict) -> None:
-        """When it began to stand; where it says again what was said a moment ago, that one's numbers will do."""
+        """Keep a verdict with its start; one that differs only in numbers is kept every `KEPT_EVERY_NS`."""
         said = verdict.symptom, verdict.cause, verdict.gpu, verdict.trainer_pid
         since_ns, kept = self._said.get(said, (0, verdict))
         if not 0 <= t_ns - since_ns < KEPT_EVERY_NS:
@@ -166,30 +165,30 @@ class Session:
 
     @property
     def now_ns(self) -> int:
-        """The newest moment known."""
+        """Time of the newest frame."""
         return self.board.t_ns
 
     @property
     def oldest_ns(self) -> int:
-        """The oldest moment that can still be looked at; charts may reach further back, beyond a restart of the collector."""
+        """The oldest moment with a board; charts may reach further back, beyond a restart of the collector."""
         times = self.history.times
         return max(times[0], self.ring.start_ns, self.now_ns - WINDOW_NS) if times else 0
 
     def board_at(self, t_ns: int | None) -> Board:
-        """The board as it stood at ``t_ns``, empty before `oldest_ns`; None, and any time from now on, is the newest."""
+        """The board at ``t_ns``, empty before `oldest_ns`; the newest for None and for later times."""
         if t_ns is None or t_ns >= self.now_ns:
             return self.board
         return self.ring.board_at(t_ns)
 
     def verdict_at(self, t_ns: int | None) -> Verdict:
-        """The verdict that stood at ``t_ns``."""
+        """The verdict at ``t_ns``; None is now."""
         if t_ns is None or not self.verdicts:
             return self.engine.verdict
         i = bisect_right(self.verdicts, t_ns, key=_when)
         return self.verdicts[max(0, i - 1)][1]
 
     def told_ns(self, incident: Dated) -> int:
-        """When the verdict of an incident first stood, which is dated back to its start; that where it is not known to have stood."""
+        """When the verdict of an incident was first shown, which is later than its start; the start if that is not known."""
         start_ns, cause = incident.start_ns, incident.cause
         if start_ns < self.oldest_ns or self.verdict_at(start_ns).cause == cause:
             return start_ns
@@ -198,27 +197,27 @@ class Session:
         return next(told, start_ns)
 
     def next_told(self, incidents: Iterable[Told], t_ns: int, direction: int) -> Told | None:
-        """Which of ``incidents`` is the next to be told behind (``direction`` 1) or before (-1) a moment."""
+        """The next of ``incidents`` that was shown after (``direction`` 1) or before (-1) a moment."""
         told = [(self.told_ns(one), one) for one in incidents]
         ahead = [(direction * (told_ns - t_ns), one) for told_ns, one in told if direction * (told_ns - t_ns) > 0]
         return min(ahead, key=_when)[1] if ahead else None
 
     def ledger_at(self, t_ns: int | None) -> Ledger:
-        """What was lost by ``t_ns``, to some seconds."""
+        """Lost GPU time until ``t_ns``, a few seconds early or late."""
         if t_ns is None or not self.ledgers:
             return self.engine.ledger
         i = bisect_right(self.ledgers, t_ns, key=_when)
         return self.ledgers[i - 1][1] if i else Ledger()
 
     def state_at(self, pid: int, t_ns: int | None) -> int:
-        """The state code of a trainer or worker at ``t_ns``, 0 where none was known."""
+        """The state code of a trainer or worker at ``t_ns``, 0 if none is known."""
         end = (self.now_ns if t_ns is None else t_ns) + 1
         return self.history.state_cell(pid, end - self.engine.pace_ns, end)
 
     def boards_around(self, t_ns: int | None, span_ns: int) -> tuple[Board, Board]:
-        """(older, newer): two boards about ``span_ns`` apart, the newer at ``t_ns``; what rates in the table are taken from.
+        """(older, newer): boards about ``span_ns`` apart for rates, the newer one at ``t_ns``.
 
-        The older one may hold `Board.counters` alone, and reaches back two seconds at most.
+        The older one is at most two seconds older, and may hold `Board.counters` only.
         """
         if t_ns is not None and t_ns < self.now_ns:
             newer = self.board_at(t_ns)
@@ -226,13 +225,13 @@ class Session:
         return self._past.before(self.board, span_ns), self.board
 
     def roles_at(self, board: Board) -> dict[int, Role]:
-        """Who is who on a board: the engine's answer for the newest one, found anew for a past one."""
+        """The roles on a board: the engine's for the newest board, assigned anew for a past one."""
         if board is self.board:
             return self.engine.roles
         return assign(board.infos, board.compute_pids, board.contexts)
 
     def feeders_at(self, board: Board) -> dict[int, Role]:
-        """Those that feed a trainer without being workers of its own, and programs that it started, as its helpers."""
+        """Processes that feed a trainer without being its workers, and programs that it started, as helpers."""
         trainers = [pid for pid, role in self.engine.roles.items() if role.kind == "trainer"]
         own = {pid: board.infos[pid].ppid for pid in children_of(board.infos, trainers)}
         known = {pid: trainer for pid, trainer in self.engine.feeders.items() if pid in board.infos and trainer in board.infos}
@@ -247,12 +246,12 @@ class Session:
 
 
 def code_of(state: ProcState) -> int:
-    """A state in one byte."""
+    """The code of a state, one byte."""
     return _CODES.get(state.state, 0) + STARVING * bool(state.starving) + INFERRED * state.inferred
 
 
 def word_of(code: int) -> tuple[str, bool, bool]:
-    """The state that a code stands for, empty where none is known, whether the worker starves, and whether that is inferred."""
+    """(word, starving, inferred) of a state code; the word is empty if the state is not known."""
     return STATE_WORDS[code & ~(STARVING | INFERRED)], bool(code & STARVING), bool(code & INFERRED)
 
 

@@ -1,9 +1,8 @@
-"""One moment as a plain object: what `gputop --json` prints. Units are in the names.
+"""One moment as a plain object, which `gputop --json` prints. Units are in the names.
 
-What was not measured is null and has its reason in the ``missing`` beside it; what does not apply to a process (the rank of one that
-has none, the state of a bystander, a GPU instance outside MIG) is left out.
-``oncpu_ns``, ``run_delay_ns``, ``runq_pct``, ``vol_switches`` and ``invol_switches`` are the main thread's, as the kernel counts them;
-``runq_pct`` is null where there are others of which nothing is known.
+Values that were not measured are null, with the reason in ``missing`` beside them. Fields that do not apply to a process (a rank, the
+state of a bystander, a GPU instance outside MIG) are left out. ``oncpu_ns``, ``run_delay_ns``, ``runq_pct``, ``vol_switches`` and
+``invol_switches`` are the main thread's; ``runq_pct`` is null if other threads were not read.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from gputop.model.roles import Role, is_foreign_list, program_name
 from gputop.system.text import clean
 
 SCHEMA = 1
-LEAST_CPU_PCT = 1.0
+LEAST_CPU_PCT = 1.0  # of a bystander that is listed
 _GPU_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in ("index", "t_ns", "missing", "procs", "mig"))
 _BYTE_COUNTERS = ("pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes", "nvlink_tx_bytes")
 _BYTE_RATES = {f"{name}_per_s": name for name in _BYTE_COUNTERS}
 _MADE_OF = _BYTE_RATES | {"limits": "throttle_mask", "mig": "mig_mode"}
-"""What is not read but made -> the field that it is made of, whose reason it shares."""
+"""Derived field -> the field that it is made of, whose reason it shares."""
 _UNREAD = "not read yet"
 _READ_ONCE = "not yet: a rate takes two readings"
 _NONE = {
     "xid": "the driver has told of none since gputop began to watch",
     "held_by": "told only while procs cannot be read",
 }  # fmt: skip
-"""Why there is none although the driver answers."""
+"""Field -> why it is null although the driver answers."""
 _FILES = {
     "oncpu_ns": "schedstat", "run_delay_ns": "schedstat", "runq_pct": "schedstat", "vol_switches": "status", "invol_switches": "status",
     "main_switches_per_s": "status", "main_invol_per_s": "status", "read_bytes": "io", "write_bytes": "io", "rank": "environ",
 }  # fmt: skip
-"""Of a process -> the file of /proc/PID that may be its owner's alone, or not kept by the kernel."""
+"""Field of a process -> its file in /proc/PID, which may be unreadable, or not kept by the kernel."""
 _NO_SENSE = "the kernel's figure is more than the process's whole life"
 _THREADS = "only trainers and workers are read thread by thread"
 _UNCOUNTED = f"{_THREADS}: only eBPF counts the switches of all threads, over a second"
@@ -44,15 +43,15 @@ _UNFOLLOWED = "more of its threads run than are followed: only eBPF counts them 
 _STATED = ("state", "starving", "state_fractions", "state_inferred")
 _NO_STATE = "not yet: it was watched too shortly to tell"
 _SHARES = ("sm_pct", "mem_pct", "enc_pct", "dec_pct")
-"""Of a process on a GPU; where the driver tells none the GPU's ``missing`` has it under the first."""
+"""Fields of a process on a GPU that have one reason, under the first one's name in the GPU's ``missing``."""
 _UNTOLD = "the driver has no value for it"
 _RATES = ("cpu_pct", "runq_pct", "switches_per_s", "invol_per_s", "main_switches_per_s", "main_invol_per_s", "disk_pct")
 
 
 def keep(older: Board, board: Board, frame: Frame) -> None:
-    """Before ``board`` takes in ``frame``: ``older`` gets the readings that the frame's replace.
+    """Before ``board`` takes in ``frame``, move the readings that it replaces to ``older``.
 
-    So each rate is over a subject's own last two readings, however seldom it is read.
+    So each rate is over a subject's own last two readings, however rarely it is read.
     """
     for pid in frame.gone:
         older.procs.pop(pid, None)
@@ -74,9 +73,9 @@ def _keep_counters(older: GpuBoard, stood: GpuBoard, gpu: Gpu) -> None:
 def take(
     older: Board, newer: Board, roles: dict[int, Role], states: dict[int, ProcState], only: frozenset[int] | None = None
 ) -> dict[str, object]:
-    """The object; rates are over the time from ``older`` to ``newer``. Texts come without what a terminal would obey.
+    """The object, with rates from ``older`` to ``newer``, and without terminal escapes in its texts.
 
-    ``only`` limits the processes; otherwise they are trainers, workers, GPU processes and those that take CPU.
+    ``only`` limits the processes; without it they are trainers, workers, processes on GPUs and bystanders with `LEAST_CPU_PCT`.
     """
     header, switched = newer.header, ProbedSwitches(older, newer)
     on_gpu = _gpu_procs(newer)
@@ -119,7 +118,7 @@ def _hardware(hardware: object) -> dict[str, object]:
 
 
 def _gpu_procs(board: Board) -> dict[int, list[dict[str, object]]]:
-    """Who is on which GPU, and what of it is his, by pid; nobody where the driver speaks of others' pids."""
+    """pid -> its entries on GPUs; empty where the driver's pids are of another namespace."""
     found: dict[int, list[dict[str, object]]] = {}
     if is_foreign_list(board.infos, board.compute_pids):
         return found
@@ -155,7 +154,7 @@ def _gpu(gpu: GpuBoard, before: GpuBoard | None) -> dict[str, object]:
 
 
 def _missing(out: dict[str, object], reasons: dict[str, str]) -> dict[str, str]:
-    """Of all that is null in ``out`` why."""
+    """Field -> reason, for all that is null in ``out``."""
     return {name: reasons.get(name, _UNREAD) for name, value in out.items() if value is None}
 
 
@@ -188,7 +187,7 @@ def _proc(
 
 
 def _diagnosed(role: Role | None, state: ProcState | None, info: ProcInfo | None) -> dict[str, object]:
-    """What it is to a training, as far as that applies to it."""
+    """The fields about a process's role and state, as far as they apply."""
     if role is None:
         return {"role": "bystander"}
     out: dict[str, object] = {"role": role.kind, "label": role.label, "rank": role.rank, "trainer_pid": role.trainer_pid}
@@ -248,7 +247,7 @@ def _rates(before: ProcSample | None, sample: ProcSample, rates: ProcRates | Non
 
 
 def _proc_reasons(pid: int, board: Board, rates: ProcRates | None) -> dict[str, str]:
-    """Why what may be missing of a process is."""
+    """Field -> reason, for all fields of a process that may be null."""
     reasons = {name: f"/proc/{pid}/{file} is not readable" for name, file in _FILES.items()} | {"disk_pct": _NO_SENSE}
     sample = board.procs[pid]
     reasons |= dict.fromkeys(("switches_per_s", "invol_per_s"), _UNFOLLOWED if sample.threads else _UNCOUNTED)

@@ -1,15 +1,25 @@
-"""Whose stacks are worth taking now, and what each waits for in the diagnosis's words. Pure."""
+"""Stalled processes: which they are, what they wait for, and their stacks, taken automatically when an incident begins."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 
-from gputop.diagnosis import ProcState, Verdict
+from gputop.diagnosis import Engine, Incident, ProcState, Verdict
+from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.model.board import Board
+from gputop.model.frame import Frame, Header, Stack
 from gputop.model.roles import Role, hot
+from gputop.system import crash
+from gputop.system.errors import UserError, starting
 
+MOST_PROCESSES = 17  # per automatic set, some 15 ms of CPU each: the incident's trainer and its first workers
+UNWATCHED_NS = 2 * FEED_EVERY_NS  # ns between judgements when only this module reads them: an incident takes a second to begin
+COST_SHARE = 300  # a set of stacks that took t delays the next by 300 t, so that sets take at most 1/300 of the time
+_HOUR_NS = 3_600_000_000_000
 _FREE = frozenset({"running", "computing", "ahead"})
-_NAMED = 4
+_NAMED = 4  # workers that a text names
 _MEANING = {
     "runnable": "wanted a CPU and had none", "disk": "waited for block I/O", "memory": "reclaimed memory or faulted pages in",
     "throttled": "was throttled by its cgroup's CPU quota", "stopped": "was stopped", "transfer": "copied to or from the GPU",
@@ -18,7 +28,7 @@ _MEANING = {
 
 
 def stalled_pids(roles: Mapping[int, Role], states: Mapping[int, ProcState]) -> list[int]:
-    """Trainers and those of their workers that do not run freely, trainers first; all of them where nobody is stalled."""
+    """Stalled workers and their trainers, trainers first; all trainers and workers if none is stalled."""
     ours = sorted(hot(roles), key=lambda pid: (roles[pid].kind != "trainer", roles[pid].trainer_pid or 0, roles[pid].index or 0))
     stuck = [pid for pid in ours if (state := states.get(pid)) and (state.starving or state.state not in _FREE)]
     with_trainers = {roles[pid].trainer_pid for pid in stuck} | set(stuck)
@@ -26,7 +36,7 @@ def stalled_pids(roles: Mapping[int, Role], states: Mapping[int, ProcState]) -> 
 
 
 def family(pid: int, roles: Mapping[int, Role]) -> list[int]:
-    """The process itself; a trainer with its workers."""
+    """The pid, and for a trainer those of its workers."""
     role = roles.get(pid)
     if role is None or role.kind != "trainer":
         return [pid]
@@ -34,7 +44,7 @@ def family(pid: int, roles: Mapping[int, Role]) -> list[int]:
 
 
 def waits(board: Board, roles: Mapping[int, Role], states: Mapping[int, ProcState], verdict: Verdict) -> dict[int, str]:
-    """pid -> what its main thread waited for over the diagnosis's window, for those of whom that is known."""
+    """pid -> what its main thread waited for in the diagnosis's window, where that is known."""
     words = {pid: _words(pid, state, board, roles, states, verdict) for pid, state in states.items()}
     return {pid: text for pid, text in words.items() if text}
 
@@ -65,9 +75,126 @@ def _on(state: ProcState) -> str:
 
 
 def _behind(pid: int, board: Board, verdict: Verdict) -> str:
-    """Who had the CPUs instead, and the longest single wait that the probes saw lately."""
+    """The processes that had its CPUs, and its longest wait that the probes saw lately."""
     culprits = verdict.culprits if any(victim.pid == pid for victim in verdict.victims) else ()
     text = f", behind {', '.join(f'{culprit.name} ({culprit.pid})' for culprit in culprits[:3])}" if culprits else ""
     thread = board.threads.get(pid)
     longest_ms = thread.max_run_delay_ns / 1e6 if thread else 0.0
     return text + (f", longest {longest_ms:.0f} ms" if longest_ms >= 1 else "")
+
+
+class AutoStacks:
+    """The policy: decides for which incident to take a set of stacks now.
+
+    Each incident gets one set, while it lasts; one that must wait gets it later, if it still lasts. Sets are at least ``least_gap_ns`` and
+    `COST_SHARE` times their own length apart, and at most ``most_per_hour`` are taken in an hour.
+    """
+
+    def __init__(self, least_gap_ns: int = 30_000_000_000, most_per_hour: int = 60) -> None:
+        self._least_gap_ns = least_gap_ns
+        self._taken: deque[int] = deque(maxlen=most_per_hour)
+        self._not_before_ns = 0
+        self._done: set[tuple[int, int]] = set()
+        """(id, start_ns): ids begin anew when the collector is restarted."""
+
+    def due(self, incidents: Iterable[Incident], now_ns: int) -> Incident | None:
+        """The newest incident that is due at ``now_ns``, None if there is none. Call `taken` once its set is taken."""
+        if now_ns < self._not_before_ns or self._is_spent(now_ns):
+            return None
+        waiting = [one for one in incidents if one.end_ns is None and one.start_ns <= now_ns and (one.id, one.start_ns) not in self._done]
+        return max(waiting, key=lambda one: (one.start_ns, one.id), default=None)
+
+    def taken(self, incident: Incident, now_ns: int, took_ns: int = 0) -> None:
+        """Count a set for this incident that took ``took_ns``, also a failed one: it is not repeated."""
+        self._done.add((incident.id, incident.start_ns))
+        self._taken.append(now_ns)
+        self._not_before_ns = now_ns + max(self._least_gap_ns, COST_SHARE * took_ns)
+
+    def _is_spent(self, now_ns: int) -> bool:
+        """Whether the last hour had as many sets as an hour may have."""
+        return len(self._taken) == self._taken.maxlen and now_ns - self._taken[0] < _HOUR_NS
+
+
+class AutoCapture:
+    """Takes the sets that the policy asks for, in a thread of its own, and passes their stacks to ``deliver``."""
+
+    def __init__(self, policy: AutoStacks, deliver: Callable[[list[Stack]], None]) -> None:
+        self._policy = policy
+        self._deliver = deliver
+        self._taking: threading.Thread | None = None
+
+    def step(self, board: Board, engine: Engine) -> bool:
+        """Start taking a set if one is due; returns whether it did. Call this a few times a second."""
+        if self._taking is not None and self._taking.is_alive():
+            return False
+        incident = self._policy.due(engine.incidents, board.t_ns)
+        if incident is None:
+            return False
+        pids = _of(incident, engine)[:MOST_PROCESSES]
+        words = waits(board, engine.roles, engine.states, engine.verdict)
+        taking = threading.Thread(target=self._take, args=(incident, board.t_ns, pids, words), daemon=True, name="autostacks")
+        try:
+            with starting():
+                taking.start()
+        except UserError:
+            return False  # the next call tries again
+        self._taking = taking
+        return True
+
+    def _take(self, incident: Incident, now_ns: int, pids: list[int], words: dict[int, str]) -> None:
+        from gputop.stacks.capture import capture
+        from gputop.stacks.group import is_helper
+
+        try:
+            taken = capture(pids, waits=words, incident=str(incident.id))
+        except Exception as error:  # noqa: BLE001 - no stacks this time; the screen and the recording go on
+            crash.reason(error)
+            self._policy.taken(incident, now_ns)
+            return
+        self._policy.taken(incident, now_ns, taken.took_ns)
+        self._deliver([stack for stack in taken.stacks if not is_helper(stack)])
+
+
+def _of(incident: Incident, engine: Engine) -> list[int]:
+    """The pids to take stacks of: the incident's trainer with its workers; all stalled processes if it has no trainer."""
+    if incident.trainer_pid is not None:
+        return family(incident.trainer_pid, engine.roles)
+    return stalled_pids(engine.roles, engine.states)
+
+
+class Unwatched:
+    """The diagnosis of a stream that is recorded without a screen; it adds automatic stacks to the frames."""
+
+    def __init__(self, header: Header, policy: AutoStacks | None) -> None:
+        """``policy`` None: no stacks are taken."""
+        self.engine = Engine()
+        self.board = Board(header=header)
+        self.problem = ""
+        """The error that ended the diagnosis; empty if there was none."""
+        self._lock = threading.Lock()
+        self._ready: list[Stack] = []
+        self._auto = AutoCapture(policy, self._keep) if policy is not None else None
+
+    def restate(self, header: Header) -> None:
+        """Take the stream's header with corrected clocks."""
+        self.board = self.board.with_header(header)
+
+    def see(self, frame: Frame) -> None:
+        """Judge the stream's next frame, and add the stacks that were taken since the last one, before it is written."""
+        self.board.fold(frame)
+        if not self.problem:
+            try:
+                self._judge(frame)
+            except Exception as error:  # noqa: BLE001 - a bug of the diagnosis costs what it would have found, not the recording
+                self.problem = crash.reason(error)
+        with self._lock:
+            if self._ready:
+                frame.stacks, self._ready = [*frame.stacks, *self._ready], []
+
+    def _judge(self, frame: Frame) -> None:
+        if self.engine.follow(self.board, frame, UNWATCHED_NS) and self._auto is not None:
+            self._auto.step(self.board, self.engine)
+
+    def _keep(self, stacks: list[Stack]) -> None:
+        with self._lock:
+            self._ready += stacks

@@ -1,4 +1,4 @@
-"""The incidents and lost GPU time of a whole recording, found by a process of its own while the replay is already watched.
+"""The incidents and lost GPU time of a whole recording, found by a process of its own while the replay runs.
 
 `python -m gputop.session.survey FILE…` writes a line of JSON (`News`) whenever there is news.
 """
@@ -24,14 +24,13 @@ from gputop.session.judged import closely, judged
 from gputop.system.errors import starting
 from gputop.system.program import argv_of
 
-TELL_EVERY_S = 0.2
-GROWS_EVERY_S = 0.5
-LEDGER_EVERY_NS = 5_000_000_000
-"""Of recorded time: a day's are some megabytes."""
+TELL_EVERY_S = 0.2  # between two lines about the progress
+GROWS_EVERY_S = 0.5  # between two looks at a growing file
+LEDGER_EVERY_NS = 5_000_000_000  # of recorded time between two ledgers; those of a day take some megabytes
 
 
 class Episode(msgspec.Struct, frozen=True):
-    """An incident, as far as the bar and the jumps need it."""
+    """An incident as the bar and the jumps of the replay need it."""
 
     id: int
     start_ns: int
@@ -42,29 +41,29 @@ class Episode(msgspec.Struct, frozen=True):
 
 
 class News(msgspec.Struct, frozen=True):
-    """What is new: how far the recording has been looked at, and the episodes that began or changed."""
+    """Progress: how far the recording was judged, and the episodes that began or changed."""
 
     until_ns: int
     episodes: list[Episode] = []
     ledger: Ledger | None = None
-    """Where the GPUs' time went until then; now and then."""
+    """Lost GPU time until then; every `LEDGER_EVERY_NS`."""
     problem: str = ""
-    """What of the recording is lost; at the end."""
+    """What of the recording is damaged or missing; in the last line."""
 
 
 class Survey:
-    """The other end of the process: what it has found so far. It ends by itself when we do."""
+    """The process and its findings so far. The process ends by itself with this one."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.until_ns = 0
-        """Up to here the recording has been looked at."""
+        """Up to here the recording was judged."""
         self.episodes: dict[int, Episode] = {}
         self.ledgers: list[tuple[int, Ledger]] = []
         """(t_ns, what was lost by then)"""
         self.problem = ""
-        """What of the recording is lost, once all of it has been looked at."""
+        """As in `News`."""
         self.done = False
-        """True once nothing more will come, for whatever reason."""
+        """Whether the process has ended, for any reason."""
         with starting():
             self._child = subprocess.Popen(
                 argv_of("gputop.session.survey", *paths),
@@ -74,14 +73,14 @@ class Survey:
         self._thread.start()
 
     def until(self, t_ns: int) -> tuple[Ledger, list[Episode]] | None:
-        """What was lost, and what happened, from the recording's start up to a moment; None where it has not been looked at so far."""
+        """Lost GPU time and episodes from the start to ``t_ns``; None where that was not judged yet."""
         i = bisect_right(self.ledgers, t_ns, key=lambda entry: entry[0])
         if self.until_ns < t_ns or not i:
             return None
         return self.ledgers[i - 1][1], [episode for episode in list(self.episodes.values()) if episode.start_ns <= t_ns]
 
     def close(self) -> None:
-        """Stop looking."""
+        """End the process."""
         if self._child.poll() is None:
             self._child.kill()
         self._child.wait()
@@ -95,7 +94,7 @@ class Survey:
                 for line in pipe:
                     self._take(decode(line))
         except (OSError, msgspec.MsgspecError):
-            pass  # it was killed within a line: what it had found until then stands
+            pass  # killed within a line; its findings until then stay
         finally:
             self.done = True
 
@@ -107,7 +106,7 @@ class Survey:
 
 
 def survey(paths: Sequence[str]) -> Iterator[News]:
-    """Look at a recording from start to end, of one that grows as it comes; raises UserError as `open_recording` does."""
+    """Judge a recording from start to end, and a growing one as it grows. Raises UserError as `open_recording` does."""
     engine, known, told_s, booked_ns, until_ns = Engine(), dict[int, Episode](), 0.0, 0, 0
     with open_recording(paths) as recording:
         kept = explanation(recording)
@@ -140,7 +139,7 @@ def _boards(engine: Engine, recording: Recording) -> Iterator[Board]:
 
 
 def _kept(recording: Recording, incidents: list[report.Episode]) -> list[Episode]:
-    """Those that its recorder knew of."""
+    """The episodes that the recorder found."""
     return [
         Episode(
             one["id"], _t_ns(recording, one["start_unix_s"]), None if one["end_unix_s"] is None else _t_ns(recording, one["end_unix_s"]),
@@ -162,7 +161,7 @@ def _news(incidents: Iterable[Incident], known: dict[int, Episode]) -> list[Epis
 
 
 def main() -> int:
-    """Survey the recording that the arguments name; its end, or a reader that has left, ends us."""
+    """Survey the recording that the arguments name, until its end or until the reader has left."""
     os.nice(10)
     try:
         for found in survey(sys.argv[1:]):

@@ -15,7 +15,7 @@ from textual.dom import DOMNode
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
 
-from gputop.session.autostacks import AutoCapture, AutoStacks
+from gputop.session.stalled import AutoCapture, AutoStacks
 from gputop.tui import bindings
 from gputop.tui.context import Context
 from gputop.tui.dashboard import DashboardScreen, LiveScreen

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from gputop.model.frame import Frame, Header
-from gputop.session.lasting import Restarts
+from gputop.session.restarts import Restarts
 from gputop.session.session import Session
 from gputop.system.errors import UserError
 from gputop.system.memory import return_pages

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gputop.recording.writer import NO_LIMIT, Rotation
-from gputop.session.autostacks import Unwatched
 from gputop.session.findings import Account
+from gputop.session.stalled import Unwatched
 from tests.bench.figures import spread
 from tests.recording.made import HEADER, Session
 

@@ -14,8 +14,8 @@ from gputop.model.frame import Frame, Header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import NO_LIMIT, Rotation, Writer
 from gputop.session import findings
-from gputop.session.autostacks import Unwatched
 from gputop.session.session import Session
+from gputop.session.stalled import Unwatched
 from gputop.session.survey import survey
 from gputop.system.errors import UserError
 from gputop.tui.recorder import Recorder

@@ -28,9 +28,9 @@ from gputop.recording.lasting import TRY_S, Lasting
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.writer import NO_LIMIT, Rotation
-from gputop.session import lasting
+from gputop.session import restarts
 from gputop.session.child import ChildStream
-from gputop.session.lasting import RESTART_S, LastingStream, Restarts
+from gputop.session.restarts import RESTART_S, LastingStream, Restarts
 from gputop.tables.database import Database
 from tests.pty.tree import tree
 from tests.recording.made import HEADER, Session
@@ -246,12 +246,12 @@ def test_a_machine_that_was_started_anew_goes_on_in_the_next_file(tmp_path: Path
 
 def test_pauses_grow_until_one_runs_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(lasting.time, "monotonic", lambda: now[0])
-    restarts, pauses = Restarts(), []
+    monkeypatch.setattr(restarts.time, "monotonic", lambda: now[0])
+    pacing, pauses = Restarts(), []
     for lasted_s in (1.0,) * (len(RESTART_S) + 2) + (100.0, 1.0):
-        restarts.begin()
+        pacing.begin()
         now[0] += lasted_s
-        pauses.append(restarts.end("gone"))
+        pauses.append(pacing.end("gone"))
     assert pauses == [*RESTART_S, RESTART_S[-1], RESTART_S[-1], RESTART_S[0], RESTART_S[1]]
 
 
@@ -263,7 +263,7 @@ def program(tmp_path: Path, frames: list[Frame], then: str) -> list[str]:
 
 
 def test_a_collector_that_ends_is_started_again_and_its_last_words_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lasting, "RESTART_S", (0.01, 0.02))
+    monkeypatch.setattr(restarts, "RESTART_S", (0.01, 0.02))
     frames, told = frames_made(60), list[str]()
     later = [replace(frame, seq=i, key=i == 0) for i, frame in enumerate(frames[40:])]
     first = program(tmp_path, frames[:20], "echo 'gputop: out of luck' >&2; exit 1")
@@ -281,7 +281,7 @@ def test_a_collector_that_ends_is_started_again_and_its_last_words_are_told(tmp_
 
 
 def test_collectors_that_end_all_the_time_are_told_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lasting, "RESTART_S", (0.01, 0.02, 0.03))
+    monkeypatch.setattr(restarts, "RESTART_S", (0.01, 0.02, 0.03))
     told, started = list[str](), list[int]()
     argv = program(tmp_path, frames_made(3), "echo 'gputop: no luck' >&2; exit 1")
 

@@ -12,8 +12,8 @@ import pytest
 from gputop.diagnosis import Engine, Incident
 from gputop.model.board import Board
 from gputop.model.frame import Stack
-from gputop.session import autostacks
-from gputop.session.autostacks import AutoCapture, AutoStacks
+from gputop.session import stalled
+from gputop.session.stalled import AutoCapture, AutoStacks
 from gputop.session.survey import Survey
 from gputop.stacks import capture as capture_module
 from gputop.stacks import sampling
@@ -67,7 +67,7 @@ async def test_the_screen_says_why_there_are_none_and_takes_them_again(monkeypat
 
 def test_an_incident_whose_stacks_fail_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture_module, "capture", fail)
-    monkeypatch.setattr(autostacks, "_of", lambda *_: [os.getpid()])
+    monkeypatch.setattr(stalled, "_of", lambda *_: [os.getpid()])
     engine, taken = Engine(), list[list[Stack]]()
     engine.incidents.append(Incident(1, 5, None, "idle", "pause", "high", 1.0, None, None, 0.0, "", "", [], [], [], []))
     auto = AutoCapture(AutoStacks(), taken.append)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gputop.model.frame import Stack
-from gputop.session.autostacks import AutoStacks
+from gputop.session.stalled import AutoStacks
 from gputop.stacks import kernel, permission, pyspy, source_line
 from gputop.stacks.capture import which_python
 from gputop.stacks.frames import Line, Unreadable

@@ -1,4 +1,4 @@
-"""A stream whose collector is started again when it ends: pauses between the tries, and what the first frame behind the gap says of it."""
+"""A stream whose collector is restarted when it ends: the pauses between restarts, and the marker at the first frame behind a gap."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from gputop.system.errors import UserError
 if TYPE_CHECKING:
     from gputop.session.child import ChildStream
 
-RESTART_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # s before a collector that ended is started again, the last one repeats; a choice
-STEADY_S = 30.0  # s that a collector must have run for the pauses to begin anew; a choice
+RESTART_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # s before each restart in a row; the last one repeats (a choice)
+STEADY_S = 30.0  # s that a collector must run for the pauses to start over (a choice)
 
 
 class Restarts:
-    """When the next collector is started, and how its first frame is marked."""
+    """Times restarts, and marks the first frame of each collector."""
 
     def __init__(self) -> None:
         self.failures = 0
-        """Collectors that ended one after the other, none of which ran for long."""
+        """Collectors in a row that ran for less than `STEADY_S`."""
         self._began_s = time.monotonic()
         self._last_ns = 0
         self._why = ""
 
     @property
     def at_slowest(self) -> bool:
-        """Whether the pauses grow no more."""
+        """Whether the pauses have reached the longest."""
         return self.failures > len(RESTART_S)
 
     @property
     def is_steady(self) -> bool:
-        """Whether the collector has run for so long that its end would be no more of the same trouble."""
+        """Whether the collector has run for `STEADY_S`."""
         return time.monotonic() - self._began_s > STEADY_S
 
     def begin(self) -> None:
-        """A collector is started."""
+        """Note the start of a collector."""
         self._began_s = time.monotonic()
 
     def end(self, why: str) -> float:
-        """It has ended; seconds until the next one is to be started."""
+        """Note its end; returns the seconds until the next start."""
         self._why = why
         self.failures = 1 if self.is_steady else self.failures + 1
         return RESTART_S[min(self.failures, len(RESTART_S)) - 1]
 
     def take(self, item: Header | Frame) -> None:
-        """Mark what comes, where it is the first frame behind a gap."""
+        """Add the gap's marker to the first frame behind a gap."""
         if isinstance(item, Frame):
             if self._why and 0 < self._last_ns < item.t_ns:
                 item.marks = [Mark.of_gap(self._last_ns, item.t_ns, f"the collector ended ({self._why})"), *item.marks]
@@ -56,41 +56,41 @@ class Restarts:
 
 
 class LastingStream:
-    """Reads one collector after the other. ``tell`` gets a line when one ends, and when the next one gives readings."""
+    """Reads collectors one after the other. ``tell`` gets a line when one ends, and when readings come again."""
 
     def __init__(self, first: ChildStream, start: Callable[[], ChildStream], tell: Callable[[str], None]) -> None:
         self.why = ""
         """Why the last collector ended."""
         self.trouble = ""
-        """That none runs, or that it has given no reading yet; empty while readings come."""
+        """Why there are no readings now; empty while they come."""
         self._start = start
         self._tell = tell
         self._stream: ChildStream | None = first
         self._untold = ""
-        """That readings come again, until that is worth a line: not each time while collectors end all the time."""
+        """The line that readings come again; it waits while collectors end again and again."""
         self._restarts = Restarts()
         self._begun = False
         self._heard_s = time.monotonic()
         self._next_s = 0.0
-        """When the next collector is started."""
+        """Time of the next start."""
 
     @property
     def waits(self) -> bool:
-        """Whether there is something to read."""
+        """Whether data is ready to be read."""
         return self._stream is not None and self._stream.waits
 
     @property
     def silent_s(self) -> float:
-        """How long nothing has come."""
+        """Seconds since the last frame."""
         return time.monotonic() - self._heard_s
 
     @property
     def due_s(self) -> float:
-        """Seconds until the next collector is to be started; infinite while one runs."""
+        """Seconds until the next start; infinite while a collector runs."""
         return float("inf") if self._stream is not None else max(0.0, self._next_s - time.monotonic())
 
     def read(self, wait_s: float) -> list[Header | Frame]:
-        """What comes within ``wait_s``."""
+        """The items that come within ``wait_s``."""
         try:
             if self._stream is None:
                 time.sleep(min(wait_s, self.due_s))
