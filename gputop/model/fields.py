@@ -28,7 +28,7 @@ class Field(Struct, frozen=True):
     refresh_ns: int = 0
     """ns in which the source measures anew; 0: each tick."""
     slowest_ns: int = 0
-    """The same on the slowest GPU; 0: no GPU differs."""
+    """ns in which the slowest GPU measures anew; 0: all GPUs are alike."""
     mean_ns: int = 0
     """ns over which the number beside a lane is a mean, because its parts are read in different ticks; 0: it is the last reading."""
     source: str = ""

@@ -44,7 +44,7 @@ __all__ = [
     "SelfCost", "SourceState", "Stack", "ThreadInfo", "ThreadSample", "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s",
     "sizes_of_contexts",
 ]  # fmt: skip
-"""What one import of this module gives: the frame and all structs that it holds."""
+"""The frame and all structs that it holds."""
 SECOND_NS = 1_000_000_000  # ns
 
 

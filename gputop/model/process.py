@@ -152,7 +152,7 @@ class Stack(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     state: str = ""
     """The thread's state at that moment: R, S, D, T, t or Z."""
     gil: bool = False
-    """It held the GIL."""
+    """Whether it held the GIL."""
     missing: dict[str, str] = {}
     """Part (``kernel``, ``syscall``, ``native``) -> why it is missing; ``moment`` -> why the parts may be of different moments."""
     source: dict[str, str] = {}

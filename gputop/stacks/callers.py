@@ -21,7 +21,7 @@ from gputop.stacks.layout import Torn
 from gputop.stacks.permission import why_not
 
 MOST_LIBRARIES = 16  # distinct libcudas probed at once
-_NO_LINE = Line("a line that cannot be told any more", "", 0)
+_NO_LINE = Line("unknown line", "", 0)  # the code object was freed before it was read
 
 
 class CudaLine(Struct, frozen=True):

@@ -219,7 +219,7 @@ def _stack(pid: int, thread: PythonThread, view: kernel.KernelView | None, order
     error = "" if lines else "no Python frame: the thread is starting, ending or between calls"
     stack = _of_view(pid, view, order, name=thread.name, python=lines, gil=thread.gil, error=error)
     if view is None:
-        stack.missing["kernel"] = "the thread ended, or its id cannot be told"
+        stack.missing["kernel"] = "the thread ended, or its id is unknown"
     return stack
 
 

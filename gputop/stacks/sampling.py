@@ -153,7 +153,7 @@ def watch_main_threads(pids: Sequence[int], duration_s: float) -> tuple[list[Mai
     def watch_cuda() -> None:
         try:
             lines, missing = callers.watch_cuda_calls(pids, duration_s)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the samples are told
+        except Exception as error:  # noqa: BLE001 - an error here must not cost the samples
             lines, missing = {}, dict.fromkeys(pids, crash.reason(error))
         cuda.update(lines)
         no_cuda.update(missing)

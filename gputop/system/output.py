@@ -66,7 +66,7 @@ def whole_or_gone(path: str, make: Make = create_file, remove: Make = os.unlink)
 
 @contextmanager
 def new_directory(path: str) -> Iterator[str]:
-    """As `whole_or_gone` for a directory, with mode 0700, which is there when the block begins."""
+    """Yield an empty temporary directory (mode 0700) that becomes ``path`` as in `whole_or_gone`. Raises UserError."""
     with whole_or_gone(path, _create_directory, shutil.rmtree) as part:
         _create_directory(part)
         yield part

@@ -1,4 +1,4 @@
-"""What this process may do, whether a container is around it, and how root is left: capabilities(7), sudo, pid namespaces."""
+"""Privileges of this process: capabilities(7), containers, pid namespaces, sudo, and how root is dropped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ _CAPABILITIES = 64  # bits in the kernel's capability masks
 _T = TypeVar("_T")
 
 
-
 def capabilities(root: str = "/", which: str = "CapEff") -> int:
     """This process's capabilities as a bit mask (/proc/self/status): the effective ones, or with ``CapBnd`` those it could ever get."""
     with suppress(OSError), open(os.path.join(root, "proc/self/status"), encoding="utf-8", errors="replace") as file:
@@ -38,7 +37,7 @@ def capabilities(root: str = "/", which: str = "CapEff") -> int:
 
 
 def may_ptrace(root: str = "/") -> bool:
-    """Whether it has CAP_SYS_PTRACE: needed to read what processes of other users and containers wait for."""
+    """Whether this process has CAP_SYS_PTRACE, which the waits of other users' processes and of containers need."""
     return bool(capabilities(root) >> CAP_SYS_PTRACE & 1)
 
 
@@ -111,7 +110,7 @@ def drop_to_invoking_user(keep_probing: bool = False, sealed: bool = False) -> b
     os.setresuid(uid, uid, uid)
     _set_capabilities(libc, kept)
     if os.getresuid() != (uid, uid, uid) or capabilities() & ~kept:
-        raise OSError(1, "root could not be left")
+        raise OSError(1, "root could not be dropped")
     libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
     _take_environment(uid)
     return True
