@@ -9,7 +9,7 @@ from threading import Thread
 from gputop.doctor import Check
 from gputop.model.hardware import cpu_words, speed_words
 from gputop.sources.files import read_text
-from gputop.sources.procfs.sight import sight
+from gputop.sources.procfs.source import hidden_processes
 from gputop.stacks.permission import yama_scope
 from gputop.system.console import charset, takes_unicode
 from gputop.system.priority import BEAT, MOST_SHARE, raise_priority
@@ -94,7 +94,7 @@ def _pid_namespace() -> Check:
 
 
 def _processes(root: str) -> Check:
-    hidden, remedy = sight(root)
+    hidden, remedy = hidden_processes(root)
     return Check("processes", "processes", "limited" if hidden else "ok", hidden or "everything that /proc has, of all users", remedy)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import gputop.cli
 from gputop.session.child import ChildStream
 from gputop.session.session import Session
-from gputop.sources.procfs.users import Users
+from gputop.sources.procfs.identity import Users
 from gputop.tui.actions import BoxActions
 from gputop.tui.app import GputopApp
 from gputop.tui.dashboard import DashboardScreen

@@ -12,9 +12,9 @@ import pytest
 from gputop.sources import Settings
 from gputop.sources.files import Descriptors
 from gputop.sources.procfs import ProcfsSource
+from gputop.sources.procfs.identity import Users
 from gputop.sources.procfs.libraries import VOID_AT_LEAST, Libraries, look
 from gputop.sources.procfs.process import Process
-from gputop.sources.procfs.users import Users
 from gputop.sources.procfs.waits import RUNNING, Waits
 from tests.sources.fake_proc import FakeProc, Reader, info
 

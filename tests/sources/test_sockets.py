@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from gputop.sources.procfs.sockets import use_of_sockets
+from gputop.sources.procfs.ends import use_of_sockets
 from tests.sources.test_procfs_real import Live, child
 from tests.sources.test_procfs_real import live as live
 

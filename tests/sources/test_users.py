@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from gputop.sources.procfs import users
-from gputop.sources.procfs.users import Users
+from gputop.sources.procfs import identity
+from gputop.sources.procfs.identity import Users
 from tests.wait import until
 
 
@@ -16,7 +16,7 @@ from tests.wait import until
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Uids that a slow name service was asked for; it knows those that are even. `LET_GO` lets it answer."""
     LET_GO.clear()
-    monkeypatch.setattr(users, "_passwd", lambda _: {0: "root"})
+    monkeypatch.setattr(identity, "_passwd", lambda _: {0: "root"})
     found: list[int] = []
 
     def ask(uid: int) -> pwd.struct_passwd:

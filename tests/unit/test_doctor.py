@@ -11,7 +11,7 @@ import pytest
 from gputop.commands import doctor
 from gputop.doctor import Check, bundle, host, probes, works
 from gputop.sources.ebpf.source import LEAST_THREADS, room_for_threads
-from gputop.sources.procfs import sight
+from gputop.sources.procfs import source
 
 CHECKS = [
     Check("nvml", "NVML", "ok", "driver 580", required=True),
@@ -59,7 +59,7 @@ def test_how_much_is_seen_of_other_users_processes(
     uid: int, shown: bool, state: str, detail: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, answer in (("in_initial_pid_namespace", True), ("may_ptrace", True)):
-        monkeypatch.setattr(sight, name, lambda answer=answer: answer)
+        monkeypatch.setattr(source, name, lambda answer=answer: answer)
     monkeypatch.setattr(host, "in_initial_pid_namespace", lambda: True)
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     put(tmp_path, "proc/1/stat" if shown else "proc/77/stat", "1 (init) S")

@@ -1,7 +1,7 @@
-"""Who holds the other end of what a trainer reads from, or waits to write to: a pipe, a UNIX socket, a connection to this machine.
+"""Who is at the other end of a process's pipes and sockets, and what it has sockets for.
 
-The kernel tells the socket at the other end (sock_diag, /proc/PID/net/tcp), not whose it is: the descriptors of all processes are looked
-through for that, some of them in each tick.
+The kernel tells which socket is at the other end (sock_diag, /proc/PID/net/tcp), not which process has it. For that the descriptors of all
+processes are searched, some of them in each tick.
 """
 
 from __future__ import annotations
@@ -10,45 +10,44 @@ import os
 import platform
 import socket
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from gputop.sources.files import read_list, read_once
-from gputop.sources.procfs.sockets import MOST_FILES
+from gputop.sources.procfs.waits import FUTEX, TIMEOUTS
 
-# read, readv, recvfrom, recvmsg, recvmmsg: their first argument is the descriptor.
+# read, readv, recvfrom, recvmsg, recvmmsg: the first argument is the descriptor.
 READS = frozenset({"x86_64": (0, 19, 45, 47, 299), "aarch64": (63, 65, 207, 212, 243)}.get(platform.machine(), ()))
-# write, writev, sendto, sendmsg, sendmmsg: likewise.
+# write, writev, sendto, sendmsg, sendmmsg: the first argument is the descriptor.
 WRITES = frozenset({"x86_64": (1, 20, 44, 46, 307), "aarch64": (64, 66, 206, 211, 269)}.get(platform.machine(), ()))
-PER_TICK = 25
-"""Processes whose descriptors are looked at: some milliseconds, where each has many."""
-MOST_ENDS, ASK_EVERY = 32, 10
-FIRST_REST, LONGEST_REST = 50, 3200
-"""Ticks after a search that found nobody, each time twice as many: who was not there, or not to be seen, may be now."""
-_TABLE_BYTES = 1 << 19
-_SOCK_DIAG, _BY_FAMILY, _REQUEST, _ERROR = 4, 20, 1, 2
-_SHOW_PEER, _PEER = 4, 2
-"""UDIAG_SHOW_PEER and the attribute UNIX_DIAG_PEER of linux/unix_diag.h."""
-_ANY_COOKIE = 0xFFFFFFFF
+PER_TICK = 25  # processes whose descriptors are searched in a tick: some milliseconds if each has many
+MOST_ENDS = 32  # pipes and sockets followed of one process
+ASK_EVERY = 10  # sightings of the same descriptor after which its link is read again
+FIRST_REST, LONGEST_REST = 50, 3200  # ticks after a search that found no process: doubled each time, up to the second
+_TCP_BYTES = 1 << 19  # most bytes read of /proc/PID/net/tcp for a peer
+_SOCK_DIAG, _BY_FAMILY, _REQUEST, _ERROR = 4, 20, 1, 2  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, NLMSG_ERROR
+_SHOW_PEER, _PEER = 4, 2  # UDIAG_SHOW_PEER, UNIX_DIAG_PEER (linux/unix_diag.h)
+_ANY_COOKIE = 0xFFFFFFFF  # INET_DIAG_NOCOOKIE
 
 
 class Ends:
-    """What one process reads from, and who writes there; or, with ``writes``, what it writes to, and who reads there."""
+    """What one process reads from, and which processes write there; with ``writes`` what it writes to, and which processes read there."""
 
     def __init__(self, proc: str, pid: int, writes: bool = False) -> None:
         self.holders: frozenset[int] = frozenset()
+        """Pids at the other end."""
         self._proc, self._pid, self._writes = proc, pid, writes
         self._wanted: dict[str, str] = {}
-        """What it reads from -> the other end, as links in /proc/PID/fd; empty where that is not on this machine."""
+        """Its pipe or socket -> the other end, both as links in /proc/PID/fd; empty if that is on another machine."""
         self._left: list[int] = []
+        """Pids not searched yet."""
         self._rests, self._rest = 0, FIRST_REST
         """Ticks until the next search, and after it."""
         self._descriptor, self._met = -1, 0
-        """The latest, and how often it was met since another one."""
+        """The latest descriptor, and how often in a row it was seen."""
 
-    def note(self, descriptor: int, at_pipe: bool = False) -> None:
-        """It was met there; what the same descriptor is, is not asked each time. ``at_pipe``: it slept where pipes are waited for, so that
-        what has a path is a FIFO."""
+    def add(self, descriptor: int, at_pipe: bool = False) -> None:
+        """The process waits at ``descriptor``. ``at_pipe``: it sleeps in the kernel's pipe code, so a descriptor with a path is a FIFO."""
         self._met = self._met + 1 if descriptor == self._descriptor else 0
         self._descriptor = descriptor
         if self._met % ASK_EVERY:
@@ -61,7 +60,7 @@ class Ends:
                 self._rests, self._rest = 0, FIRST_REST
 
     def search(self, pids: Collection[int]) -> bool:
-        """Look through some more processes; whether others were found than are known."""
+        """Search some more processes; True if ``holders`` changed."""
         wanted = {end for end in self._wanted.values() if end}
         if not self._left and not self._begins(pids, bool(wanted)):
             return False
@@ -71,7 +70,7 @@ class Ends:
         return self.holders != before
 
     def _begins(self, pids: Collection[int], wanted: bool) -> bool:
-        """Whether it is time for another search: not while those are there whom the last one found."""
+        """Begin another search if it is due; not while the processes exist that the last one found."""
         self._rests -= 1
         found = bool(self.holders) and self.holders.issubset(pids)
         if not wanted or self._rests > 0 or (found and self._rest > FIRST_REST):
@@ -82,7 +81,7 @@ class Ends:
 
 
 def _holds(folder: str, wanted: Collection[str], here: int) -> bool:
-    """Whether it has one of these open, of a pipe otherwise than ``here``: to write where somebody reads, and to read where one writes."""
+    """Whether the process has one of these open; a pipe counts only if it is open in another mode than ``here``."""
     with suppress(OSError):
         for name in os.listdir(folder + "fd")[:MOST_FILES]:
             with suppress(FileNotFoundError):
@@ -93,7 +92,7 @@ def _holds(folder: str, wanted: Collection[str], here: int) -> bool:
 
 
 def _mode(path: str) -> int:
-    """Whether it is open to read, to write, or both (O_ACCMODE)."""
+    """Access mode (O_ACCMODE) of a descriptor, from its fdinfo."""
     flags = next((line.split()[1] for line in (read_once(path, 1024) or b"").splitlines() if line.startswith(b"flags:")), b"0")
     return int(flags, 8) & os.O_ACCMODE
 
@@ -107,7 +106,7 @@ def _other_end(proc: str, pid: int, link: str) -> str:
 
 
 def unix_peer(inode: int) -> int:
-    """Inode of the UNIX socket that one is connected to (NETLINK_SOCK_DIAG), 0 where it is none of this network namespace."""
+    """Inode of the peer of a UNIX socket (NETLINK_SOCK_DIAG); 0 if ``inode`` is none in this network namespace."""
     request = struct.pack("<BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, inode, _SHOW_PEER, _ANY_COOKIE, _ANY_COOKIE)
     header = struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, _REQUEST, 1, 0)
     with suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asked:
@@ -118,7 +117,7 @@ def unix_peer(inode: int) -> int:
 
 
 def _peer_in(answer: bytes) -> int:
-    """nlmsghdr, unix_diag_msg, then attributes of (length, type) each."""
+    """The peer's inode in an answer: nlmsghdr, unix_diag_msg, then attributes with length and type."""
     if len(answer) < 32 or struct.unpack_from("<H", answer, 4)[0] == _ERROR:
         return 0
     at = 32
@@ -131,11 +130,80 @@ def _peer_in(answer: bytes) -> int:
 
 
 def _tcp_peer(folder: str, inode: int) -> int:
-    """The same of a TCP connection to this machine; both ends stand in one table."""
+    """Inode of the peer of a TCP connection within this machine, 0 if there is none. Both ends stand in one table."""
     for name in ("tcp", "tcp6"):
-        rows = [line.split(None, 10) for line in read_list(folder + name, _TABLE_BYTES).splitlines()[1:]]
+        rows = [line.split(None, 10) for line in read_list(folder + name, _TCP_BYTES).splitlines()[1:]]
         ends = {(row[1], row[2]): row[9] for row in rows if len(row) > 9}
         own = next((pair for pair, number in ends.items() if number == b"%d" % inode), None)
         if own is not None:
             return int(ends.get((own[1], own[0]), b"0"))
     return 0
+
+
+LISTENING, CONNECTED, NONE, UNREADABLE = "listening", "connected", "none", ""  # what a process has sockets for
+_ACCEPTING = {"x86_64": (43, 288), "aarch64": (202, 242)}
+POLLS = (frozenset(TIMEOUTS) - {FUTEX}).union(_ACCEPTING.get(platform.machine(), ()))
+"""System calls: poll, select, epoll_wait and their variants; accept, accept4."""
+MOST_FILES = 1024  # descriptors looked at of one process
+_TABLE_BYTES = 1 << 18  # most bytes read of a table of sockets; listening ones come first in tcp, older ones in unix
+_LISTENS = b"0A"  # TCP_LISTEN, the state of a listening socket
+_ACCEPTS = b"00010000"  # __SO_ACCEPTCON, the flags of a listening UNIX socket
+
+
+def use_of_sockets(proc: str, pid: int, above: Iterable[int]) -> str:
+    """What a process that polls waits for: clients, or an answer.
+
+    `LISTENING`: it has a listening socket, or a process ``above`` it in its session has, which may forward requests. `CONNECTED`: it
+    has a socket that is no UNIX socket. `UNREADABLE`: its descriptors, or those of a process above, may not be read. Else `NONE`.
+    """
+    listening, local = _sockets(f"{proc}{pid}/net/")
+    own = _open_sockets(f"{proc}{pid}/fd/")
+    others = [_open_sockets(f"{proc}{other}/fd/") for other in _in_session(pid, above)]
+    if own is None or None in others:
+        return UNREADABLE
+    if any(inodes & listening for inodes in (own, *others) if inodes):
+        return LISTENING
+    return CONNECTED if own - local else NONE
+
+
+def _in_session(pid: int, above: Iterable[int]) -> list[int]:
+    """Those of ``above`` in the session of ``pid``: not the login or terminal server that started it."""
+    with suppress(OSError):
+        session = os.getsid(pid)
+        return [other for other in above if os.getsid(other) == session]
+    return []
+
+
+def _sockets(folder: str) -> tuple[set[bytes], set[bytes]]:
+    """(inodes of listening sockets, inodes of UNIX sockets)."""
+    listening = {inode for name in ("tcp", "tcp6") for inode in _listening_tcp(read_list(folder + name, _TABLE_BYTES))}
+    local = set()
+    for line in read_list(folder + "unix", _TABLE_BYTES).splitlines()[1:]:
+        fields = line.split(None, 7)
+        if len(fields) > 6:
+            local.add(fields[6])
+            if fields[3] == _ACCEPTS:
+                listening.add(fields[6])
+    return listening, local
+
+
+def _listening_tcp(table: bytes) -> Iterable[bytes]:
+    for line in table.splitlines()[1:]:
+        fields = line.split(None, 10)
+        if len(fields) < 10 or fields[3] != _LISTENS:
+            return
+        yield fields[9]
+
+
+def _open_sockets(folder: str) -> set[bytes] | None:
+    """Inodes of a process's sockets, None if its descriptors may not be read."""
+    found = set()
+    try:
+        for name in os.listdir(folder)[:MOST_FILES]:
+            with suppress(FileNotFoundError):
+                target = os.readlink(folder + name)
+                if target.startswith("socket:["):
+                    found.add(target[8:-1].encode())
+    except OSError:
+        return None
+    return found

@@ -1,8 +1,11 @@
-"""Who a process is: what changes only by exec, prctl, taskset or a move to another cgroup."""
+"""Who a process is: what changes only by exec, prctl, taskset or a move to another cgroup; and the names of users."""
 
 from __future__ import annotations
 
 import os
+import queue
+import threading
+from contextlib import suppress
 
 import msgspec
 
@@ -10,14 +13,13 @@ from gputop.model.frame import ProcInfo
 from gputop.model.roles import ENV_OF_INTEREST
 from gputop.sources import parse
 from gputop.sources.files import read_once
-from gputop.sources.procfs.users import Users
 
 _WANTED = frozenset(name.encode() for name in ENV_OF_INTEREST)
-_ENVIRON_BYTES = 262_144
+_ENVIRON_BYTES = 262_144  # most bytes read of a process's environment
 
 
 class Identity:
-    """What is told of a process, and where it is read."""
+    """The identity of one process, read from ``folder``."""
 
     __slots__ = ("_folder", "_users", "info")
 
@@ -27,7 +29,7 @@ class Identity:
         self._users = users
 
     def read(self, stat: parse.Stat) -> ProcInfo:
-        """Everything anew: it is new, or ran another program."""
+        """Read everything: the process is new, or runs another program."""
         status = read_once(self._folder + "status", 16_384) or b""
         uid = _uid(status)
         self.info = msgspec.structs.replace(
@@ -49,8 +51,10 @@ class Identity:
         return self.info
 
     def refresh(self, stat: parse.Stat, status: bytes, titled: bool) -> bool:
-        """Look again at what changes without an exec, at the command line, for which the kernel looks into its memory, only where
-        ``titled``; whether anything did change."""
+        """Read again what changes without an exec; True if anything changed.
+
+        The command line is read only if ``titled``: for it the kernel looks into the process's memory.
+        """
         uid = _uid(status)
         found = {
             "ppid": stat.ppid,
@@ -65,14 +69,14 @@ class Identity:
         return self.change(**found)
 
     def change(self, **found: object) -> bool:
-        """Take over fields; whether any differs from what it was."""
+        """Set fields; True if any differs from before."""
         if all(getattr(self.info, name) == value for name, value in found.items()):
             return False
         self.info = msgspec.structs.replace(self.info, **found)
         return True
 
     def _cmdline(self, stat: parse.Stat) -> list[str]:
-        """A zombie has none any more: the one it had stands."""
+        """A zombie has no command line: it keeps the last one."""
         if stat.kthread or stat.state in "ZX":
             return self.info.cmdline
         return parse.cmdline(read_once(self._folder + "cmdline", parse.CMDLINE_BYTES) or b"")
@@ -99,6 +103,63 @@ def _uid(status: bytes) -> int | None:
 
 
 def _ns_pid(status: bytes, pid: int) -> int | None:
-    """Its pid in the innermost namespace, where that is another number or another namespace than ours."""
+    """Its pid in its own pid namespace, if the namespace is not ours or the number differs."""
     pids = parse.status_line(status, b"NSpid").split()
     return int(pids[-1]) if len(pids) > 1 or (pids and int(pids[-1]) != pid) else None
+
+
+class Users:
+    """uid -> name: from /etc/passwd, else from the name service, which a thread asks, since LDAP may take seconds.
+
+    ``resolved`` counts late answers, so that a caller notices them.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._names = _passwd(root + "etc/passwd")
+        self._ask = root == "/"
+        self._asked: set[int] = set()
+        self._to_ask: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        """One for all names, since a user may own 65,536 uids. It ends when none is left to ask for: a thread from before privileges were
+        dropped would keep them."""
+        self.resolved = 0
+
+    def name(self, uid: int) -> str:
+        """Empty while the name is unknown, and if there is none."""
+        name = self._names.get(uid, "")
+        if not name and self._ask:
+            if uid not in self._asked:
+                self._asked.add(uid)
+                self._to_ask.put(uid)
+            if not self._to_ask.empty() and (self._thread is None or not self._thread.is_alive()):
+                self._start()
+        return name
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._resolve, daemon=True, name="gputop-users")
+        with suppress(RuntimeError):  # no room for another thread now
+            thread.start()
+            self._thread = thread
+
+    def _resolve(self) -> None:
+        import pwd
+
+        with suppress(queue.Empty):
+            while True:
+                uid = self._to_ask.get_nowait()
+                with suppress(KeyError, OSError):
+                    self._names[uid] = pwd.getpwuid(uid).pw_name
+                    self.resolved += 1
+
+
+def _passwd(path: str) -> dict[int, str]:
+    names: dict[int, str] = {}
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                parts = line.split(":")
+                if len(parts) > 2 and parts[2].isdecimal():
+                    names.setdefault(int(parts[2]), parts[0])
+    except OSError:
+        pass
+    return names

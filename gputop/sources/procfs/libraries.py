@@ -1,7 +1,7 @@
-"""Which processes use CUDA, and which frameworks they load: from what they map and hold open.
+"""Which processes use CUDA, and which frameworks they load: from their mappings and open descriptors.
 
-A process loads libcuda long after it started, so it is looked at again with growing delay. Reading the maps of a large
-process takes a millisecond, so that all looking together may take a small share of one CPU; who is likely comes first.
+A process loads libcuda long after it started, so it is looked at again with growing delays. Reading the maps of a large process takes a
+millisecond, so all looks together have a budget; likely processes come first.
 """
 
 from __future__ import annotations
@@ -14,17 +14,13 @@ from gputop.model.frame import SECOND_NS
 from gputop.sources.files import ROOM_BYTES
 from gputop.sources.procfs.process import Process
 
-SHARE = 0.0005
-"""Of one CPU, what looking may take in the long run."""
-BURST_NS = 30_000_000
-"""What it may take at once, so that a start finds the trainers quickly."""
-TICK_NS = 1_000_000
-"""What it may take in one tick after the first."""
-VOID_AT_LEAST = 256
-"""Entries of a queue, besides as many as are meant, that may be void."""
-_MAPS_BYTES = 8 * 1024 * 1024
-_DESCRIPTORS = 512
-_LIKELY_RSS_BYTES = 64 * 1024 * 1024
+SHARE = 0.0005  # of one CPU, most that looks take in the long run
+BURST_NS = 30_000_000  # ns of CPU time that looks may take at once, so that the first tick finds the trainers
+TICK_NS = 1_000_000  # ns of CPU time in one tick after the first
+VOID_AT_LEAST = 256  # void entries of a queue, beyond as many as are valid, from which on it is cleaned
+_MAPS_BYTES = 8 * 1024 * 1024  # most bytes read of a process's maps
+_DESCRIPTORS = 512  # descriptors looked at of one process
+_LIKELY_RSS_BYTES = 64 * 1024 * 1024  # a process of this size may be a trainer whatever its name
 
 _LIBRARIES: tuple[tuple[str, tuple[bytes, ...]], ...] = (
     ("cuda", (b"/libcuda.so",)),
@@ -39,22 +35,22 @@ _LIBRARIES: tuple[tuple[str, tuple[bytes, ...]], ...] = (
 
 
 class Libraries:
-    """Two queues of processes to look at, the likely ones before the others."""
+    """Two queues of processes to look at: likely ones, and the others."""
 
     def __init__(self) -> None:
         self._queues: tuple[list[tuple[int, int, int]], ...] = ([], [])
-        """Each of (when, pid, start_ticks), a heap."""
+        """Heaps of (due, pid, start_ticks)."""
         self._next: dict[tuple[int, int], tuple[int, int]] = {}
-        """(pid, start_ticks) -> (when, delay until the look after it); entries of the queue that say another time are void."""
+        """(pid, start_ticks) -> (due, delay until the look after that); entries of the queues with another due time are void."""
         self._credit_ns = BURST_NS
         self._credited_ns = 0
 
     def __len__(self) -> int:
-        """Entries of the queues, void ones too."""
+        """Entries of the queues, including void ones."""
         return sum(map(len, self._queues))
 
     def add(self, process: Process, now: int, parent: Process | None) -> None:
-        """A new process, or one that runs another program. A forked child maps what its parent mapped."""
+        """Add a process that is new or runs another program. A forked child maps what its parent maps."""
         inherits = parent is not None and bool(process.info.cmdline) and _same_program(process, parent)
         if inherits and parent is not None:
             process.identity.change(uses_cuda=parent.info.uses_cuda, libs=parent.info.libs)
@@ -63,12 +59,12 @@ class Libraries:
         else:
             self._push(process, now + 3 * SECOND_NS, 3 * SECOND_NS, 1)
 
-    def hurry(self, process: Process, now: int) -> None:
-        """It turned out to matter."""
+    def look_soon(self, process: Process, now: int) -> None:
+        """Look at it now: it turned out to be a trainer, a worker or on a GPU."""
         self._push(process, now, SECOND_NS // 2, 0)
 
     def forget(self, process: Process) -> None:
-        """It has ended. What a budget that is used up leaves in the queues must not pile up where processes come and go."""
+        """Remove a process that has ended. Void entries are cleaned up, so that they do not pile up while the budget is used up."""
         self._next.pop((process.pid, process.stat.start_ticks), None)
         for queue in self._queues:
             if len(queue) > 2 * len(self._next) + VOID_AT_LEAST:
@@ -81,7 +77,7 @@ class Libraries:
         heapq.heappush(self._queues[rank], (due, *who))
 
     def run(self, now: int, processes: dict[int, Process]) -> list[Process]:
-        """Look at those that are due, as far as the budget goes; returns those of which something new was found."""
+        """Look at the processes that are due, as far as the budget goes; returns those whose identity changed."""
         first = not self._credited_ns
         self._credit_ns = min(BURST_NS, self._credit_ns + (0 if first else int((now - self._credited_ns) * SHARE)))
         self._credited_ns = now
@@ -98,7 +94,7 @@ class Libraries:
         return changed
 
     def _take(self, rank: int, processes: dict[int, Process]) -> Process | None:
-        """The first of a queue, unless it ended or waits for another moment."""
+        """Take the first process of a queue; None if its entry is void or it has ended."""
         due, pid, start_ticks = heapq.heappop(self._queues[rank])
         process = processes.get(pid)
         if process is None or process.stat.start_ticks != start_ticks:
@@ -111,7 +107,7 @@ class Libraries:
         uses_cuda, libs = look(process.folder)
         if uses_cuda is not None:
             rank = 0 if uses_cuda or _likely(process) else rank
-            growth = 4 if uses_cuda else 2  # what it waits for it has: more libraries are all that can come
+            growth = 4 if uses_cuda else 2  # a process with CUDA can only load more libraries
             self._push(process, now + delay, min(delay * growth, (300 if rank else 60) * SECOND_NS), rank)
         return process.identity.change(uses_cuda=uses_cuda, libs=libs)
 
@@ -121,7 +117,7 @@ def _same_program(process: Process, parent: Process) -> bool:
 
 
 def _likely(process: Process) -> bool:
-    """Python, or large."""
+    """Whether it may become a trainer: it runs Python, or is large."""
     info, sample = process.info, process.sample
     if b"python" in os.fsencode(info.exe) or info.comm.startswith(("python", "pt_data")):
         return True
@@ -129,7 +125,7 @@ def _likely(process: Process) -> bool:
 
 
 def look(folder: str) -> tuple[bool | None, list[str]]:
-    """(uses CUDA, libraries) of the process under ``folder``; (None, []) where its maps cannot be read."""
+    """(uses CUDA, libraries) of the process under ``folder``; (None, []) if its maps cannot be read."""
     maps = _read_maps(folder)
     if maps is None:
         return None, []
@@ -138,7 +134,7 @@ def look(folder: str) -> tuple[bool | None, list[str]]:
 
 
 def _read_maps(folder: str) -> bytes | None:
-    """/proc/PID/maps gives a page at a time."""
+    """/proc/PID/maps, which the kernel returns a page at a time; None if it cannot be read."""
     try:
         fd = os.open(folder + "maps", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -157,7 +153,7 @@ def _read_maps(folder: str) -> bytes | None:
 
 
 def holds_device(folder: str, watches: bool) -> bool:
-    """Whether a descriptor is a GPU. NVML opens /dev/nvidia0 too, so for who ``watches`` only CUDA's own /dev/nvidia-uvm counts."""
+    """Whether the process has a GPU open. NVML opens /dev/nvidia0 too: with ``watches`` only CUDA's own /dev/nvidia-uvm counts."""
     try:
         names = os.listdir(folder + "fd")[:_DESCRIPTORS]
     except OSError:

@@ -1,8 +1,8 @@
-"""Who holds a file that a process waits for: /proc/locks, and the files that the process has open.
+"""Which process holds a file that another one waits for: /proc/locks, and the files that a process has open.
 
-Who waits in fcntl or flock is listed there behind the holder. Who merely asks again and again (SQLite, whatever uses LOCK_NB) is
-not: it sleeps by a timer, with a file open on which somebody else holds an exclusive lock. Or without: Python's ``filelock`` closes
-the file between two tries. There it is told by its siblings, who hold the lock in turns.
+A process that waits in fcntl or flock is listed behind the holder. One that tries again and again (SQLite, LOCK_NB) is not listed: it
+sleeps by a timer, with a file open on which another process holds an exclusive lock. Python's ``filelock`` even closes the file between
+two tries: there siblings of the process hold the lock in turn.
 """
 
 from __future__ import annotations
@@ -21,51 +21,48 @@ from gputop.sources.files import MOUNTS_BYTES, Descriptors, KeptList, read_list,
 
 _CALLS = {"x86_64": (35, 230, 23, 270, 72, 73), "aarch64": (101, 115, 72, 25, 32)}
 CALLS = frozenset(_CALLS.get(platform.machine(), ()))
-"""nanosleep, clock_nanosleep, select, pselect6, fcntl, flock."""
-READ_NS, SHARE = 90_000_000, 0.001
-"""/proc/locks is read no more often, and takes no more of one CPU: it tells of a moment, and some locks are held for a few milliseconds."""
-STILL_SHARE, STILL_AFTER_NS = 0.0003, 5_000_000_000
-"""What it takes while nothing has changed there for so long."""
-OPEN_NS, NEWS_NS = 10_000_000_000, 1_000_000_000
-"""The files that a process has open are looked at this often; sooner where a file is locked that was not before."""
-MOST_FILES = 256
+"""System calls: nanosleep, clock_nanosleep, select, pselect6, fcntl, flock."""
+READ_NS = 90_000_000  # ns between two readings of /proc/locks: it shows a moment, and some locks are held for milliseconds
+SHARE = 0.001  # of one CPU, most that reading it takes
+STILL_AFTER_NS, STILL_SHARE = 5_000_000_000, 0.0003  # ns without a change after which it takes less, and how much of one CPU then
+OPEN_NS = 10_000_000_000  # ns between two looks at the files that a process has open
+NEWS_NS = 1_000_000_000  # ns of the same after a file was locked that was not before
+MOST_FILES = 256  # descriptors looked at of one process
 _PLACE = re.compile(rb"^mnt_id:\s+(\d+)\nino:\s+(\d+)$", re.MULTILINE)
 _MOUNT = re.compile(rb"^(\d+) \d+ (\d+):(\d+) ", re.MULTILINE)
-TURN_NS = 10_000_000_000
-"""Siblings that held the same lock within such a time take turns at it."""
-MOST_TURNS = 16
-"""Such locks are looked at in one reading: each asks for the parents of some."""
+SIBLINGS_NS = 10_000_000_000  # ns within which siblings that held the same lock hold it in turn
+MOST_SHARED = 16  # locks with several holders that one reading looks at: each asks for the parents of some
 
 
 class Held(Struct):
-    """Exclusive locks on files as of one tick."""
+    """Exclusive locks on files in one reading."""
 
     by_file: dict[str, int] = field(default_factory=dict)
-    """``major:minor:inode`` -> pid of who holds it."""
+    """``major:minor:inode`` -> pid of the holder."""
     waited: dict[int, int] = field(default_factory=dict)
-    """Pid of who waits in the kernel for such a lock -> pid of who holds it."""
+    """Pid that waits in the kernel for such a lock -> pid of the holder."""
     by_parent: dict[int, int] = field(default_factory=dict)
-    """Pid of whose children take turns at a lock -> pid of the one who holds it."""
+    """Pid whose children hold a lock in turn -> pid of the child that holds it."""
 
 
-class _Turns:
-    """Who held which lock of late."""
+class _Holders:
+    """The recent holders of each lock."""
 
     def __init__(self, proc: str) -> None:
         self._proc = proc
         self._held: dict[str, dict[int, int]] = {}
-        """``major:minor:inode`` -> pid of a holder -> t_ns of the last reading that it stood in."""
+        """``major:minor:inode`` -> pid of a holder -> t_ns of the last reading that lists it."""
 
     def by_parent(self, by_file: dict[str, int], t_ns: int) -> dict[int, int]:
-        """As `Held.by_parent`."""
+        """`Held.by_parent`, with this reading taken into account."""
         for file, pid in by_file.items():
             self._held.setdefault(file, {})[pid] = t_ns
-        self._forget(t_ns - TURN_NS)
-        turning = [(file, pid) for file, pid in by_file.items() if len(self._held[file]) > 1][:MOST_TURNS]
-        return {parent: pid for file, pid in turning if (parent := self._parent_of_several(file, pid))}
+        self._forget(t_ns - SIBLINGS_NS)
+        shared = [(file, pid) for file, pid in by_file.items() if len(self._held[file]) > 1][:MOST_SHARED]
+        return {parent: pid for file, pid in shared if (parent := self._parent_of_several(file, pid))}
 
     def _parent_of_several(self, file: str, pid: int) -> int:
-        """The parent of a holder and of others who held it; 0 where there is none."""
+        """The common parent of a holder and another recent one; 0 if there is none."""
         others = [other for other in self._held[file] if other != pid]
         own = _parent_of(self._proc, pid)
         return own if own and any(_parent_of(self._proc, other) == own for other in others) else 0
@@ -79,23 +76,23 @@ class _Turns:
 
 
 def _parent_of(proc: str, pid: int) -> int:
-    """0 where it is gone."""
+    """Its parent's pid, 0 if it is gone."""
     data = read_once(f"{proc}{pid}/stat", 1024)
     return parse.stat(data).ppid if data else 0
 
 
 class Locks:
-    """Of the machine; read now and then, and only when somebody asks."""
+    """The machine's locks; read on demand, and no more often than the budget allows."""
 
     def __init__(self, proc: str, pool: Descriptors) -> None:
         self._file = KeptList(proc, "locks", 1 << 18, pool)
         self._text = b""
         self._held = Held()
-        self._turns = _Turns(proc)
+        self._holders = _Holders(proc)
         self._due_ns = self._changed_ns = 0
 
     def held(self, t_ns: int) -> Held:
-        """Empty where it cannot be read."""
+        """The locks of the last reading, which is made anew if due; empty if /proc/locks cannot be read."""
         if t_ns >= self._due_ns:
             started = time.thread_time_ns()
             self._read(t_ns)
@@ -108,14 +105,14 @@ class Locks:
         if text != self._text:
             self._changed_ns = t_ns
             self._text, self._held = text, parse_locks(text.decode("ascii", "replace"))
-            self._held.by_parent = self._turns.by_parent(self._held.by_file, t_ns)
+            self._held.by_parent = self._holders.by_parent(self._held.by_file, t_ns)
 
     def close(self) -> None:
         self._file.close()
 
 
 def parse_locks(text: str) -> Held:
-    """Lines such as ``1: POSIX  ADVISORY  WRITE 812 08:01:99 0 EOF``; those with an arrow wait for the last one without."""
+    """Lines such as ``1: POSIX  ADVISORY  WRITE 812 08:01:99 0 EOF``; one with an arrow waits for the last one without."""
     held, holder = Held(), 0
     for line in text.splitlines():
         waits = " -> " in line
@@ -133,7 +130,7 @@ def parse_locks(text: str) -> Held:
 
 
 class OpenFiles:
-    """Those of one process."""
+    """The locked files that one process has open."""
 
     __slots__ = ("_checked", "_files", "_folder", "_locked", "_looked_ns", "_pid")
 
@@ -141,13 +138,13 @@ class OpenFiles:
         self._folder, self._pid = folder, pid
         self._looked_ns = -OPEN_NS
         self._locked: frozenset[str] = frozenset()
-        """Files that were locked of late."""
+        """Files that were locked since the last look."""
         self._files: frozenset[str] = frozenset()
-        """Those among them that it has open."""
+        """Those of ``_locked`` that it has open."""
         self._checked: tuple[Held | None, int | None] = None, None
 
     def locked_by(self, held: Held, t_ns: int, parent: int) -> int | None:
-        """The pid of another process that holds a lock which this one waits for, or keeps a file from it; None where nobody does."""
+        """The pid of another process that holds a lock which this one waits for; None if there is none."""
         if not held.by_file and not held.waited:
             return None
         if self._checked[0] is not held or t_ns - self._looked_ns >= OPEN_NS:
@@ -165,9 +162,9 @@ class OpenFiles:
 
 
 def _open_among(locked: frozenset[str], folder: str) -> frozenset[str]:
-    """Those of ``locked`` that the process has open; what cannot be seen is left out.
+    """Those of ``locked`` that the process has open, as far as that can be read. Before Linux 5.14 fdinfo has no inodes.
 
-    Nothing is asked of the files themselves: a stat on a dead network mount never returns. Kernels before 5.14 do not tell inodes.
+    The files themselves are not touched: a stat on a dead network mount never returns.
     """
     inodes = {file.rpartition(":")[2].encode() for file in locked}
     opened = {(mount, inode) for mount, inode in _opened(folder) if inode in inodes}
@@ -176,7 +173,7 @@ def _open_among(locked: frozenset[str], folder: str) -> frozenset[str]:
 
 
 def _opened(folder: str) -> Iterator[tuple[bytes, bytes]]:
-    """(mount id, inode) of each file open that has a path (/proc/PID/fdinfo)."""
+    """(mount id, inode) of each open file that has a path (/proc/PID/fdinfo)."""
     with suppress(OSError):
         for name in os.listdir(folder + "fd")[:MOST_FILES]:
             with suppress(FileNotFoundError):  # closed meanwhile

@@ -1,6 +1,6 @@
-"""One process: what is kept open of it, what it was last, and how it is read.
+"""One process: its kept files, its last readings, and how it is read.
 
-Of a text that is only compared with the next its hash is kept, a tenth of its size: there are thousands of processes.
+There are thousands of processes, so of a text that is only compared with the next one the hash is kept.
 """
 
 from __future__ import annotations
@@ -11,38 +11,31 @@ import time
 from gputop.model.frame import ProcInfo, ProcSample, ThreadInfo, ThreadSample
 from gputop.sources import parse
 from gputop.sources.files import Descriptors, KeptFile
-from gputop.sources.procfs.ends import READS, WRITES
-from gputop.sources.procfs.identity import Identity
+from gputop.sources.procfs.ends import POLLS, READS, WRITES
+from gputop.sources.procfs.identity import Identity, Users
 from gputop.sources.procfs.locks import CALLS, OpenFiles
-from gputop.sources.procfs.sockets import POLLS
-from gputop.sources.procfs.threads import Threads
-from gputop.sources.procfs.tick import Tick
-from gputop.sources.procfs.users import Users
+from gputop.sources.procfs.threads import Threads, Tick
 from gputop.sources.procfs.waits import FUTEX, RUNNING, UNKNOWN, Wait, Waits
 
-COLD_SHARE = 0.5
-"""Of all descriptors, so much at most goes to processes that are read once a second."""
-LOOKS_PER_S = 5
-"""State, waits, memory and switches of hot processes; their CPU time, run delay and timeslices are read in every tick while they
-are few."""
-IO_PER_S = 1
-RESTS_AFTER, RESTS_S, RESTS_BELOW_NS = 3, 3, 1_000_000
-"""Readings, between which it ran for less than so much, after which a kernel thread is read once in so many seconds: most of them,
-hundreds on a large machine, do nothing all day."""
-_NEVER = -(1 << 40)
-_NOTHING_NOTICED: tuple[list[ThreadInfo], str] = ([], "")
+COLD_SHARE = 0.5  # of all descriptors, most that processes which are read once a second may keep
+LOOKS_PER_S = 5  # readings of a hot process's state, waits, memory and switches; its CPU time and run delay are read in every tick
+IO_PER_S = 1  # readings of a hot process's I/O
+RESTS_AFTER, RESTS_BELOW_NS = 3, 1_000_000  # readings, with less ns on a CPU between two, after which a kernel thread rests
+RESTS_S = 3  # s between two readings of a kernel thread that rests: of hundreds on a large machine most do nothing all day
+_NEVER = -(1 << 40)  # tick number before the first reading
+_NO_NEWS: tuple[list[ThreadInfo], str] = ([], "")
 _UNREAD = parse.Stat(b"", "", 0, False, 0, 0, 0, 0, 0, 0, 0, 0, b"", 0, 0)
 
 
 class Process:
-    """A process under observation. Every reader raises ProcessLookupError once it is gone or its pid is another's.
+    """A process that is read. Its methods raise ProcessLookupError once it is gone, or its pid belongs to another process.
 
-    While its schedstat stays the same its main thread has neither left nor got a CPU, so its context switches and the
-    system call it sleeps in are the same too, and are restated without asking.
+    While its schedstat stays the same, its main thread has neither left nor got a CPU. So its switches and the system call it sleeps
+    in are the same too, and are not read again.
     """
 
     __slots__ = (
-        "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_noticed", "_number", "_ran", "_rested", "_sched", "_sched_data",
+        "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_news", "_number", "_ran", "_rested", "_sched", "_sched_data",
         "_sched_numbers", "_stat", "_stat_seen", "_status", "_switches", "_switches_due", "_threads", "_wait", "_waits", "folder",
         "identity", "pid", "sample", "since", "slot", "stat",
     )  # fmt: skip
@@ -64,12 +57,12 @@ class Process:
         self._stat_seen, self._sched_data = hash(b""), b""
         self._ran = self._io_stale = True
         self._rested = 0
-        """Readings without running."""
+        """Readings in which it hardly ran."""
         self._switches_due = 2
         self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
         self._switches: tuple[int | None, int | None] = (None, None)
         self._io_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
-        self._noticed = _NOTHING_NOTICED
+        self._news = _NO_NEWS
         self._threads: Threads | None = None
         self._waits: Waits | None = None
         self._wait = UNKNOWN
@@ -82,37 +75,35 @@ class Process:
 
     @property
     def reads(self) -> int | None:
-        """The descriptor from which its main thread, as far as it is asked, read when it was met last."""
+        """The descriptor that its main thread read from at the last look."""
         return self._wait[1] if self._wait[0] in READS else None
 
     @property
     def writes(self) -> int | None:
-        """The same of a write that waits for who reads."""
+        """The descriptor that its main thread waited to write to at the last look."""
         return self._wait[1] if self._wait[0] in WRITES and self.stat.state == "S" else None
 
     @property
     def at_pipe(self) -> bool:
-        """Whether it slept where pipes and FIFOs are waited for."""
+        """Whether it slept in the kernel's pipe code."""
         return "pipe_" in (self._wait[2] or "")
 
     @property
     def polls(self) -> bool:
-        """Whether its main thread, as far as it is asked, slept in a poll when it was met last."""
+        """Whether its main thread slept in a poll at the last look."""
         return self._wait[0] in POLLS
 
     def rests(self, tick: Tick) -> bool:
-        """Whether it is a kernel thread that does nothing, and not due. They are due in the same second: a recording repeats itself in the
-        others."""
+        """Whether it is a kernel thread that rests and is not due. All are due in the same second: recordings are smaller."""
         return self._rested >= RESTS_AFTER and self.stat.kthread and tick.number // tick.per_second % RESTS_S > 0
 
     def read(self, tick: Tick, hot: bool, full: bool, near: bool = False) -> bool:
-        """Take a sample, per thread where ``hot``; whether it has become another program since the last one.
+        """Take a sample, per thread if ``hot``; True if the process runs another program since the last one.
 
-        What its main thread waits in is asked where it is hot, or ``near``: a child of one that is, or who wakes one.
+        The main thread's wait is read if the process is ``hot`` or ``near`` (a child of a hot process, or a process that wakes one).
 
-        On-CPU time and run delay are read every time. The rest of a hot process is looked at `LOOKS_PER_S` times a second and
-        restated in between. A process of one thread that did not run has the same counters as before: unless ``full`` they are
-        restated too.
+        On-CPU time and run delay are read every time. The rest of a hot process is read `LOOKS_PER_S` times a second. A process of one
+        thread that did not run has the same counters as before: they are read only if ``full``.
         """
         t_ns = time.monotonic_ns()
         before = self.stat
@@ -128,13 +119,13 @@ class Process:
         if hot:
             threads = self._read_threads(tick, stat, look)
         self.sample = self._sample(tick, t_ns, stat, threads, self._wait if hot or near else UNKNOWN)
-        # A kworker's name is what it works on at the moment.
+        # A kworker's name changes with its work.
         return stat.stack != before.stack or (stat.comm != before.comm and not before.kthread)
 
     def _read_sched(self, look: bool) -> None:
-        """Status is read after schedstat: should it run in between, the next schedstat differs and status is read again.
+        """Read schedstat, then the switches in status: if it runs in between, the next schedstat differs and status is read again.
 
-        And once more after that: it leaves the CPU for schedstat a moment before it does for status.
+        Status is read twice after a change: it shows a moment later than schedstat that the thread left the CPU.
         """
         data = self._sched.read()
         self._rested += 1
@@ -214,26 +205,26 @@ class Process:
             self._threads.unfollowed if self._threads else 0,
         )  # fmt: skip
 
-    def notice(self) -> bool:
-        """Take over what the last reading found out about its identity; whether that is new."""
-        threads = self._threads.infos if self._threads else _NOTHING_NOTICED[0]
+    def update_identity(self) -> bool:
+        """Add the thread names and the reason for unreadable waits to its identity; True if they changed."""
+        threads = self._threads.infos if self._threads else _NO_NEWS[0]
         reason = self._waits.unreadable() if self._waits else ""
-        if threads is self._noticed[0] and reason == self._noticed[1]:
+        if threads is self._news[0] and reason == self._news[1]:
             return False
-        self._noticed = (threads, reason)
+        self._news = (threads, reason)
         return self.identity.change(threads=threads, wait_unreadable=reason)
 
     def refresh(self, titled: bool) -> bool:
-        """As `Identity.refresh`."""
+        """See `Identity.refresh`."""
         return self.identity.refresh(self.stat, self._status.read(), titled)
 
     def retry(self) -> None:
-        """It runs another program: what was refused may be readable now."""
+        """Try refused files again: the process runs another program."""
         for file in (self._stat, self._sched, self._status, self._io, *((self._waits,) if self._waits else ())):
             file.retry()
 
     def cool(self) -> None:
-        """No trainer or worker any more: its threads and waits are left alone."""
+        """Close its threads and waits: it is no trainer or worker any more."""
         for part in (self._threads, self._waits):
             if part is not None:
                 part.close()
@@ -246,6 +237,6 @@ class Process:
 
 
 def blkio_delay_ns(stat: parse.Stat, boot_ticks: int) -> int | None:
-    """stat field 42; None where it is more than the process's whole life, as some kernels leave garbage there."""
+    """Field 42 of stat in ns; None if it is longer than the process's life, as some kernels leave garbage there."""
     alive = boot_ticks - stat.start_ticks + 2
     return stat.blkio_ticks * parse.NS_PER_CLOCK_TICK if 0 <= stat.blkio_ticks <= alive else None

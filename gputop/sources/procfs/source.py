@@ -1,11 +1,11 @@
-"""Who is read when.
+"""Which process is read when.
 
-Trainers and workers (`Beat.hot`) in every tick, per thread, and where there are more than `FEW` of them some times a second, trainers
-as long as these are few twice as often as the rest; everyone else about once a second, spread evenly over the ticks, and kernel threads
-that rest in every third. New processes are found by the pids that the kernel gave out since the last tick (/proc/loadavg), and by
-listing /proc once a second.
+Trainers and workers (`Beat.hot`) are read in every tick and per thread; if there are more than `FEW`, some times a second, and up to `FEW`
+trainers among them twice as often as the rest. Other processes are read about once a second, spread over the ticks; kernel threads that
+rest every three seconds. New processes are found by the pids that the kernel gave out since the last tick (/proc/loadavg), and by listing
+/proc once a second.
 
-A tick reads for `READ_SHARE` of its time at most: whom it does not come to is read in the next ones, who has waited longest first.
+Reading takes at most `READ_SHARE` of a tick; processes left over are read in the next ticks, longest waiting first.
 """
 
 from __future__ import annotations
@@ -16,49 +16,38 @@ import time
 from gputop.model.frame import Frame, SourceState
 from gputop.sources import FEW, Beat, Settings, Unavailable, parse
 from gputop.sources.files import Descriptors, KeptFile, read_once
-from gputop.sources.procfs.ends import Ends
+from gputop.sources.procfs.ends import LISTENING, Ends, use_of_sockets
+from gputop.sources.procfs.identity import Users
 from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.locks import Locks
 from gputop.sources.procfs.process import LOOKS_PER_S, Process
-from gputop.sources.procfs.sight import sight
-from gputop.sources.procfs.sockets import LISTENING, use_of_sockets
-from gputop.sources.procfs.tick import Tick
-from gputop.sources.procfs.users import Users
+from gputop.sources.procfs.threads import Tick
+from gputop.system.privilege import in_initial_pid_namespace, may_ptrace
 
-GIVEN_MOST = 64
-"""So many new pids are looked at one by one; when more were given out /proc is listed, which takes 0.5 ms per 1,000 processes."""
-LIST_EVERY_NS = 200_000_000
-LIST_AT_LEAST_NS = 1_000_000_000
-CROWD_LOOKS_PER_S = 2.5
-"""How often one of a crowd is read, as its maps are (see `gputop.sources.ebpf`); up to `FEW` trainers among many workers are read
-`LOOKS_PER_S` times."""
-TOGETHER = 2 * FEW
-"""So many are read in the same tick: that costs less than in two, where the caches are cold in each."""
-HOT_REFRESH_S, CROWD_REFRESH_S, TITLE_REFRESH_S = 3, 6, 12
-"""Seconds between two looks at the cgroup and affinity of a trainer or worker, of one in a crowd, and, a multiple of these, at its command
-line, too."""
-COLD_REFRESH_S, SETTLED_S = 60, 2
-"""The same for everyone else, and the age at which they are looked at once more: by then they are in the cgroup that they are meant for."""
+GIVEN_MOST = 64  # new pids that are looked at one by one; if there are more, /proc is listed, 0.5 ms per 1,000 processes
+LIST_EVERY_NS = 200_000_000  # ns between two such lists
+LIST_AT_LEAST_NS = 1_000_000_000  # ns after which /proc is listed in any case
+CROWD_LOOKS_PER_S = 2.5  # readings of a trainer or worker if there are more than `FEW`, as often as the probes' maps are read
+TOGETHER = 2 * FEW  # trainers and workers that are read in the same tick: cheaper than in two, each with cold caches
+HOT_REFRESH_S, CROWD_REFRESH_S = 3, 6  # s between two readings of a trainer's or worker's cgroup and affinity; if there are many
+TITLE_REFRESH_S = 12  # s between two readings of its command line, a multiple of both
+COLD_REFRESH_S = 60  # s between two readings of other processes' identity
+SETTLED_S = 2  # s of age at which it is read once more: by then a process is in its final cgroup
 
-READ_SHARE = 0.2  # of one CPU, what reading processes may take; 100 of them, 20 hot, take 0.01 (measured: tests.bench.tick_cost)
-FIRST_NS = 500_000_000  # ns of CPU time, what the first tick may take: it has everybody to read, 5,000 in that time (measured)
-HOT_PART = 0.75  # of that time, what those that are hot may take of it where it does not do for all (guess)
-CHEAP = 16  # processes that are not hot, after which the clock is asked: reading one takes 10 us, the clock 0.3 (measured)
-ENDS_NS = 2_000_000  # ns of CPU time that a tick looks for who writes what trainers read, after which no other one's search begins
-ABOVE = 32  # parents of a process that are asked for their sockets: a shell, a launcher and a container's stand between (guess)
+READ_SHARE = 0.2  # of one CPU, most that reading processes takes; 100 of them, 20 hot, take 0.01 (measured: tests.bench.tick_cost)
+FIRST_NS = 500_000_000  # ns of CPU time that the first tick may take: it reads all processes, 5,000 in that time (measured)
+HOT_PART = 0.75  # of that time, most that trainers and workers get if it does not suffice for all (guess)
+CHEAP = 16  # other processes between two readings of the clock: a process takes 10 us, the clock 0.3 (measured)
+ENDS_NS = 2_000_000  # ns of CPU time in a tick after which no other search for the writers of a trainer's input begins
+ABOVE = 32  # most ancestors of a process whose sockets are read: a shell, a launcher, a container's init (guess)
 
 UNMEASURED_DELAYS = {"blkio_delay_ns": "the kernel does not measure it: sysctl kernel.task_delayacct=1"}
-"""What the source's state says where delay accounting is off: the field of `ProcSample` that has no value, and why."""
-COLD_FULL_S = 5
-"""Seconds within which the state and memory are asked of a single-threaded process that did not run; kernel threads are not asked."""
+"""Detail of the source's state if delay accounting is off: the field of `ProcSample` without a value, and why."""
+COLD_FULL_S = 5  # s between two readings of state and memory of a process of one thread that did not run
 
 
 class ProcfsSource:
-    """Processes, threads and identities from /proc.
-
-    ``read`` uses ``beat.hot``, ``beat.wakers``, ``beat.gpu_pids`` and ``beat.key`` and fills ``frame.procs``, ``frame.infos`` and
-    ``frame.gone``.
-    """
+    """Processes, threads and identities from /proc. Fills ``frame.procs``, ``frame.infos`` and ``frame.gone``."""
 
     name = "procfs"
 
@@ -77,22 +66,22 @@ class ProcfsSource:
         self._looks_every = max(1, self._per_second // LOOKS_PER_S)
         turns = int(self._per_second // CROWD_LOOKS_PER_S) // self._looks_every or 1
         self._shifts: list[dict[int, Process]] = [{} for _ in range(turns * self._looks_every)]
-        """Those again, by the tick in which they are read where they are many."""
+        """The hot processes by the tick that reads them, if there are many."""
         self._late: dict[int, Process] = {}
-        """Who was due and not come to; who has waited longest stands first."""
+        """Processes that were due and not read, longest waiting first."""
         self._budget_ns = int(settings.interval_ns * READ_SHARE)
         self._wakers: frozenset[int] = frozenset()
         self._ends: dict[int, Ends] = {}
         self._readers: dict[int, Ends] = {}
-        self._told: dict[int, Process] = {}
-        """Whose identity is new or changed in this tick."""
+        self._changed: dict[int, Process] = {}
+        """Processes whose identity is new or changed in this tick."""
         self._gpu_pids: frozenset[int] = frozenset()
         self._asked: tuple[frozenset[int], frozenset[int], int] | None = None
         self._lost: list[int] = []
         self._births = 0
         self._number = -1
         self._names: set[str] = set()
-        """What listing /proc gave last."""
+        """The entries of /proc when it was listed last."""
         self._listed_ns = -LIST_AT_LEAST_NS
         self._last_pid = -1
         self._loadavg = KeptFile(self._proc, "loadavg", 128, self._pool)
@@ -110,7 +99,7 @@ class ProcfsSource:
         return self._state()
 
     def _state(self) -> SourceState:
-        reason, remedy = sight(self._root)
+        reason, remedy = hidden_processes(self._root)
         return SourceState(self.name, "partial" if reason else "ok", reason, remedy, {} if self._delays else UNMEASURED_DELAYS)
 
     def close(self) -> None:
@@ -122,23 +111,23 @@ class ProcfsSource:
         self._locks.close()
 
     def read(self, beat: Beat, frame: Frame) -> None:
-        """Add what this tick reads to ``frame``."""
+        """Add this tick's readings to ``frame``."""
         tick = self._tick(beat)
-        self._told.clear()
+        self._changed.clear()
         born = self._list(tick, frame)
         self._follow(beat, tick)
         read = self._read_due(born, tick, frame)
         read += self._revive(tick, frame)
-        self._look(tick)
+        self._update_late(tick)
         self._look_for_ends(beat)
         self._look_for_readers(beat)
         if beat.key:
             read = [process for process in self._processes.values() if process.sample is not None]
-        frame.infos.extend(process.info for process in (read if beat.key else self._told.values()))
+        frame.infos.extend(process.info for process in (read if beat.key else self._changed.values()))
         frame.procs.extend(process.sample for process in read if process.sample is not None)
 
     def _read_due(self, born: dict[int, Process], tick: Tick, frame: Frame) -> list[Process]:
-        """Those that were read: of those that are hot, and then of the others, who has waited longest first."""
+        """Read the processes that are due: hot ones first, then the others; within both the longest waiting first."""
         due = (self._hot if len(self._hot) <= FEW else {}) | self._late | born | self._due(tick)
         if self._everyone:  # a single look has no other tick
             return [process for process in due.values() if not process.rests(tick) and self._read(process, tick, frame)]
@@ -151,7 +140,7 @@ class ProcfsSource:
         return read + self._read_until(began_ns + budget_ns, others, CHEAP, tick, frame)
 
     def _read_until(self, until_ns: int, due: list[Process], asked_every: int, tick: Tick, frame: Frame) -> list[Process]:
-        """Those of ``due`` that were read when this thread had taken so much CPU time; the rest is late. At least one is read."""
+        """Read processes of ``due``, at least one, until this thread has used so much CPU time; the rest is late."""
         read: list[Process] = []
         for at, process in enumerate(due):
             if at and not at % asked_every and time.thread_time_ns() >= until_ns:
@@ -162,7 +151,7 @@ class ProcfsSource:
         return read
 
     def _due(self, tick: Tick) -> dict[int, Process]:
-        """Who is due now of those that are known."""
+        """Known processes that are due."""
         if self._everyone:
             return self._processes
         hot = self._hot if tick.key or len(self._hot) <= FEW else self._shifts[tick.number % len(self._shifts)]
@@ -170,14 +159,14 @@ class ProcfsSource:
 
     def _tick(self, beat: Beat) -> Tick:
         self._number += 1
-        if beat.key:  # a kernel may begin to account; we may have left root
+        if beat.key:  # the sysctl may have changed, or root may have been left
             self._delays = self._accounts_delays()
             beat.changed.append(self._state())
         boot_ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // parse.NS_PER_CLOCK_TICK
         return Tick(self._number, beat.t_ns, beat.key, self._per_second, self._locks, boot_ticks, self._delays)
 
     def _accounts_delays(self) -> bool:
-        """Kernels before 5.14 have no switch and always account."""
+        """Whether the kernel accounts delays. Before Linux 5.14 it always does."""
         try:
             with open(self._proc + "sys/kernel/task_delayacct", "rb") as file:
                 return file.read().strip() != b"0"
@@ -185,7 +174,7 @@ class ProcfsSource:
             return True
 
     def _list(self, tick: Tick, frame: Frame) -> dict[int, Process]:
-        """Find out who came and who went; returns the new."""
+        """Find new and ended processes; returns the new ones."""
         last_pid = self._newest_pid()
         age = tick.t_ns - self._listed_ns
         if age < LIST_AT_LEAST_NS:
@@ -199,14 +188,14 @@ class ProcfsSource:
         return self._list_all(frame)
 
     def _newest_pid(self) -> int:
-        """The pid given out last, to a process or a thread; -1 where the kernel does not say."""
+        """The pid given out last, to a process or a thread; -1 if the kernel does not say."""
         try:
             return int(self._loadavg.read().rpartition(b" ")[2])
         except (OSError, ValueError):
             return -1
 
     def _born_among(self, pids: range) -> dict[int, Process]:
-        """Some were given to threads, whose status names another Tgid."""
+        """New processes among these pids. Some are threads, whose status has another Tgid."""
         own = [pid for pid in pids if parse.status_line(read_once(f"{self._proc}{pid}/status", 512) or b"", b"Tgid") == b"%d" % pid]
         born = {pid: self._adopt(pid) for pid in own if pid not in self._processes}
         self._names.update(map(str, born))
@@ -226,7 +215,7 @@ class ProcfsSource:
 
     def _adopt(self, pid: int) -> Process:
         self._births += 1
-        # All are looked at in the same ticks, and those between have little to do: caches once warm are made use of.
+        # All are read in the same ticks, and few in those between: with warm caches that is cheaper.
         slot = self._births * self._looks_every % self._per_second
         process = Process(self._proc, pid, slot, self._pool, self._users)
         self._processes[pid] = self._slots[process.slot][pid] = process
@@ -236,14 +225,14 @@ class ProcfsSource:
         process.close()
         self._libraries.forget(process)
         pid = process.pid
-        for table in (self._processes, self._slots[process.slot], self._hot, self._told, self._late, *self._shifts):
+        for table in (self._processes, self._slots[process.slot], self._hot, self._changed, self._late, *self._shifts):
             table.pop(pid, None)
         self._names.discard(str(pid))
         if process.sample is not None:
             frame.gone.append(pid)
 
     def _follow(self, beat: Beat, tick: Tick) -> None:
-        """Take over who is hot, and look first at what these and the GPUs' processes map."""
+        """Take over who is hot; libraries of these and of processes on a GPU are read first."""
         self._wakers = beat.wakers
         asked = (beat.hot, beat.gpu_pids, self._births)
         if asked == self._asked:
@@ -255,12 +244,12 @@ class ProcfsSource:
                 process.cool()
         new = (hot.keys() - self._hot.keys()) | (beat.gpu_pids - self._gpu_pids)
         for pid in new & self._processes.keys():
-            self._libraries.hurry(self._processes[pid], tick.t_ns)
+            self._libraries.look_soon(self._processes[pid], tick.t_ns)
         self._hot, self._gpu_pids = hot, beat.gpu_pids
         self._divide()
 
     def _divide(self) -> None:
-        """Who of many is read in which tick."""
+        """Divide the hot processes over the ticks, if they are many."""
         trainers = self._hot.keys() & self._gpu_pids
         often = trainers if len(trainers) <= FEW else frozenset[int]()
         together = len(self._hot) <= TOGETHER
@@ -272,15 +261,15 @@ class ProcfsSource:
                 self._shifts[turn][pid] = process
 
     def _read(self, process: Process, tick: Tick, frame: Frame) -> bool:
-        """Read one process; False when it is gone or gave no sense."""
+        """Read one process; False if it is gone or its files make no sense."""
         try:
             hot = process.pid in self._hot
             if process.read(tick, hot, hot or self._is_full_look(process, tick), hot or self._is_near(process)):
                 self._identify(process, tick)
             elif self._refresh_due(process, tick, hot) and self._refresh(process, tick, hot):
-                self._told[process.pid] = process
-            if hot and process.notice():
-                self._told[process.pid] = process
+                self._changed[process.pid] = process
+            if hot and process.update_identity():
+                self._changed[process.pid] = process
         except ProcessLookupError:
             self._drop(process, frame)
             self._lost.append(process.pid)
@@ -290,7 +279,7 @@ class ProcfsSource:
         return True
 
     def _is_near(self, process: Process) -> bool:
-        """A child of a trainer or worker, or a shell's, or who wakes a trainer, or a child of such a one."""
+        """Whether it is a child of a trainer or worker, also through a shell, or wakes a trainer, or is a child of one that does."""
         parent = process.stat.ppid
         if parent in self._hot or not self._wakers.isdisjoint((process.pid, parent)):
             return True
@@ -302,7 +291,7 @@ class ProcfsSource:
     def _identify(self, process: Process, tick: Tick) -> None:
         process.retry()
         info = process.identity.read(process.stat)
-        self._told[process.pid] = process
+        self._changed[process.pid] = process
         if not process.stat.kthread:
             self._libraries.add(process, tick.t_ns, self._processes.get(info.ppid))
 
@@ -318,7 +307,7 @@ class ProcfsSource:
         return tick.passes(every_s * self._per_second, process.slot + process.pid * self._per_second, process.since)
 
     def _refresh(self, process: Process, tick: Tick, hot: bool) -> bool:
-        """Look again at what changes without an exec; whether anything did."""
+        """Read again what changes without an exec; True if anything changed."""
         titled = not hot or self._passes(process, tick, TITLE_REFRESH_S)
         changed = process.refresh(titled)
         if hot and process.polls and process.stat.ppid not in self._hot and process.info.sockets != LISTENING:
@@ -327,7 +316,7 @@ class ProcfsSource:
         return changed
 
     def _above(self, process: Process) -> list[int]:
-        """The pids of its parents, nearest first."""
+        """The pids of its ancestors, nearest first."""
         found: dict[int, None] = {}
         while len(found) < ABOVE and (parent := self._processes.get(process.stat.ppid)) is not None and parent.pid not in found:
             found[parent.pid] = None
@@ -335,19 +324,19 @@ class ProcfsSource:
         return list(found)
 
     def _revive(self, tick: Tick, frame: Frame) -> list[Process]:
-        """A pid that was given away again within the tick is a new process."""
+        """New processes that have the pid of one that ended within the tick."""
         lost, self._lost = self._lost, []
         found = [self._adopt(pid) for pid in lost if os.path.exists(f"{self._proc}{pid}")]
         self._names.update(str(process.pid) for process in found)
         return [process for process in found if self._read(process, tick, frame)]
 
     def _look_for_ends(self, beat: Beat) -> None:
-        """Who writes what trainers without workers read; the probe, where it runs, tells better."""
+        """Search for the processes that write what trainers without workers read. The eBPF probe, if loaded, tells better."""
         alone = sorted(beat.alone & self._hot.keys(), key=lambda pid: (pid not in beat.gpu_pids, pid))[:FEW]
         reading = {pid: self._hot[pid].reads for pid in alone}
         for pid, descriptor in reading.items():
             if descriptor is not None:
-                self._ends.setdefault(pid, Ends(self._proc, pid)).note(descriptor)
+                self._ends.setdefault(pid, Ends(self._proc, pid)).add(descriptor)
         for pid in self._ends.keys() - reading.keys():
             del self._ends[pid]
         found = frozenset[int]().union(*(ends.holders for ends in self._ends.values()))
@@ -355,30 +344,44 @@ class ProcfsSource:
         for pid, ends in list(self._ends.items()) if beat.wakers <= found else ():
             if time.thread_time_ns() > until_ns:
                 break
-            self._ends[pid] = self._ends.pop(pid)  # the last to have its turn again
+            self._ends[pid] = self._ends.pop(pid)  # move it to the end
             if ends.search(self._processes.keys()):
                 self._hot[pid].identity.change(other_ends=sorted(ends.holders))
-                self._told[pid] = self._hot[pid]
+                self._changed[pid] = self._hot[pid]
 
     def _look_for_readers(self, beat: Beat) -> None:
-        """Who reads what trainers wait to write."""
+        """Search for the processes that read what trainers wait to write."""
         for pid in beat.trainers:
             process = self._hot.get(pid)
             if process is not None and (descriptor := process.writes) is not None:
-                self._readers.setdefault(pid, Ends(self._proc, pid, writes=True)).note(descriptor, process.at_pipe)
+                self._readers.setdefault(pid, Ends(self._proc, pid, writes=True)).add(descriptor, process.at_pipe)
         for pid in [pid for pid in self._readers if pid not in beat.trainers or pid not in self._hot]:
             del self._readers[pid]
         for pid, ends in self._readers.items():
             if ends.search(self._processes.keys()):
                 self._hot[pid].identity.change(read_by=sorted(ends.holders))
-                self._told[pid] = self._hot[pid]
+                self._changed[pid] = self._hot[pid]
 
-    def _look(self, tick: Tick) -> None:
-        """Libraries that are due, and names of users that came late."""
+    def _update_late(self, tick: Tick) -> None:
+        """Read libraries that are due, and names of users that came late."""
         for process in self._libraries.run(tick.t_ns, self._processes):
-            self._told[process.pid] = process
+            self._changed[process.pid] = process
         if self._users.resolved != self._users_seen:
             self._users_seen = self._users.resolved
             for process in self._processes.values():
                 if process.info.uid is not None and process.identity.change(user=self._users.name(process.info.uid)):
-                    self._told[process.pid] = process
+                    self._changed[process.pid] = process
+
+
+def hidden_processes(root: str = "/") -> tuple[str, str]:
+    """(what /proc hides of other processes, the remedy), both empty if nothing."""
+    if not in_initial_pid_namespace():
+        return "the machine's other processes are hidden: this pid namespace is a container's own", "start the container with --pid=host"
+    if os.geteuid() == 0:
+        if may_ptrace():
+            return "", ""
+        reason = "of processes outside this container no I/O, libraries, waits: no CAP_SYS_PTRACE"
+        return reason, "start the container with --cap-add SYS_PTRACE"
+    if not os.path.exists(os.path.join(root, "proc/1/stat")):
+        return "other users' processes are hidden: /proc is mounted with hidepid", "run gputop as root to see them"
+    return "of other users' processes no I/O, libraries, waits", "run gputop as root to see them"

@@ -1,7 +1,7 @@
 """The threads of one trainer or worker.
 
-Those that ran lately are read whenever the process is; those that rest (64 of a pool of 80 do nothing all day) about once a
-second, in rotation, and in key frames. A thread that was not read in a tick is left out of that tick's sample.
+Threads that ran lately are read whenever the process is. Threads that rest (64 of a pool of 80 do nothing all day) are read about once a
+second, in rotation, and in key frames. A thread that a tick does not read is not in that tick's sample.
 """
 
 from __future__ import annotations
@@ -9,34 +9,53 @@ from __future__ import annotations
 import os
 
 import msgspec
+from msgspec import Struct
 
 from gputop.model.frame import ThreadInfo, ThreadSample
 from gputop.sources import parse
 from gputop.sources.files import Descriptors, KeptFile, read_once
-from gputop.sources.procfs.tick import Tick
+from gputop.sources.procfs.locks import Locks
 from gputop.sources.procfs.waits import UNKNOWN, Waits
 
-FOLLOWED = 64
-"""Threads of one process that are read each time; what ran beyond them is read about once a second."""
-NEVER_REST = 8
-"""So few are read each time, resting or not."""
-LISTED = 1024
-"""Threads of one process that are known at all."""
-RESTING_READ = 64  # threads that rest which one reading comes to: with 100 ms between two, 640 a second
-NAMED = 512
-"""Threads of one process whose names are told."""
-RESTING_AFTER = 50
-"""Readings without running after which a thread is taken to rest."""
-_STATE_EVERY = 5
-ASKED, ASKED_FEW = 16, 4
-"""Threads of one process that are asked what they wait in at a look: while its main thread waits for a lock, and otherwise. A main
-thread that keeps time with the looks may never be met at the lock."""
-DOZING_AFTER = 20
-"""Readings without running after which a thread is read with the looks only; it wakes for us a tick late, nothing is lost."""
+FOLLOWED = 64  # most threads of one process that are read each time; others that ran are read about once a second
+NEVER_REST = 8  # threads of one process that are read each time in any case
+LISTED = 1024  # most threads of one process
+RESTING_READ = 64  # most resting threads in one reading: 640 a second at 100 ms
+NAMED = 512  # threads of one process whose names are in its identity
+RESTING_AFTER = 50  # readings without running after which a thread rests
+_STATE_EVERY = 5  # readings of a sleeping thread between two of its state
+ASKED, ASKED_FEW = 16, 4  # threads whose waits one look reads: if the main thread waits for a lock, and otherwise
+DOZING_AFTER = 20  # readings without running after which a thread is read with the looks only: its waking shows a tick late
+STATUSES = 64  # most status texts of threads read in one tick (9 us each, measured); beyond, state and switches are None
+
+
+class Tick(Struct):
+    """One tick as processes and threads see it. ``number`` counts ticks without gaps, so that a rotation leaves no process out."""
+
+    number: int
+    t_ns: int
+    key: bool
+    per_second: int
+    """Ticks in about a second, at least 1."""
+    locks: Locks
+    boot_ticks: int = 0
+    """CLOCK_BOOTTIME in clock ticks, the unit of start times."""
+    delays: bool = True
+    """Whether the kernel accounts delays (kernel.task_delayacct)."""
+    statuses: int = STATUSES
+    """Status texts that may still be read."""
+
+    def passes(self, every: int, slot: int, since: int) -> bool:
+        """Whether something done every ``every`` ticks, spread over the slots, became due in the last ``since`` ticks."""
+        return (self.number + slot) % every < since
+
+    def looks_at(self, slot: int, since: int, per_s: int) -> bool:
+        """Whether something done ``per_s`` times a second, and in key frames, is due."""
+        return self.key or self.passes(max(1, self.per_second // per_s), slot, since)
 
 
 class Thread:
-    """One thread. While its schedstat stays the same it has not left or got a CPU, so its switches are the same too."""
+    """One thread. While its schedstat stays the same it has neither left nor got a CPU, so its switches are the same too."""
 
     __slots__ = (
         "_data", "_folder", "_pool", "_sched", "_stale", "_stat", "_status", "_wait", "_waits", "comm", "idle", "looks", "resting",
@@ -54,7 +73,7 @@ class Thread:
         self.sample: ThreadSample | None = None
         self._data = b""
         self._stale = False
-        """Its numbers changed after the last look."""
+        """Whether its numbers changed after the last look."""
         self._wait = UNKNOWN
         self._waits: Waits | None = None
         self._sched = KeptFile(base, "schedstat", 128, pool)
@@ -62,9 +81,9 @@ class Thread:
         self._status = KeptFile(base, "status", 16_384, pool)
 
     def read(self, tick: Tick, look: bool) -> ThreadSample | None:
-        """Its sample, with state and switches as of the last ``look``; None where the kernel keeps no schedstat.
+        """Its sample, with state and switches of the last ``look``; None if the kernel keeps no schedstat.
 
-        Raises ProcessLookupError when it has ended.
+        Raises ProcessLookupError if it has ended.
         """
         sample = self.sample
         if sample is not None and self.idle >= DOZING_AFTER and not look:
@@ -78,7 +97,7 @@ class Thread:
             return sample
         if self._stale:
             return self._read_changed(data, tick, look)
-        # It may have been woken and wait for a CPU: run delay is booked when the wait is over, only the state tells before.
+        # If it was woken and waits for a CPU, only the state tells: the kernel books run delay when the wait is over.
         if sample.state == "R" or sample.state is None or not (tick.number + self.tid) % _STATE_EVERY:
             return self._read_state(sample)
         return sample
@@ -106,7 +125,7 @@ class Thread:
         return sample
 
     def ask(self, asked: bool) -> ThreadSample | None:
-        """Its sample with what it waits in, or without where that is not ``asked`` any more."""
+        """Its sample with its wait, or without if that is not ``asked``."""
         sample, wait = self.sample, UNKNOWN
         if sample is not None and asked:
             self._waits = self._waits or Waits(self._folder, self._pool)
@@ -125,7 +144,7 @@ class Thread:
 
 
 class Threads:
-    """All threads of one process but its main one, which is the process's own sample."""
+    """All threads of one process but the main thread, which is in the process's own sample."""
 
     __slots__ = (
         "_asked", "_counted", "_folder", "_followed", "_known", "_listed_ns", "_listings", "_lost", "_main", "_pool", "_readings",
@@ -142,18 +161,18 @@ class Threads:
         self._listed_ns = -(10**10)
         self._listings = self._readings = self._counted = 0
         self._asked = 0
-        """How many may still be asked in this look."""
+        """Threads whose waits this look may still read."""
         self._lost = False
         self._woke = False
         self.infos: list[ThreadInfo] = []
         self.unfollowed = 0
-        """Threads that ran of late and are read with those that rest."""
+        """Threads that ran lately and are read with those that rest, for want of room."""
 
     def read(self, tick: Tick, count: int, look: bool, since: int = 1, locked: bool = False) -> list[ThreadSample]:
-        """Samples of those read in this tick, ``since`` ticks after the last reading. ``count`` is what stat says: it tells when to list
-        them again.
+        """Samples of the threads read in this tick, ``since`` ticks after the last reading.
 
-        Those that work are asked what they wait in, more of them where the main thread is ``locked``.
+        ``count``: threads by the process's stat; a change of it lists them again. Waits of working threads are read too, of more threads if
+        the main thread is ``locked``.
         """
         self._readings += 1
         self._list_if_due(tick, count)
@@ -161,7 +180,7 @@ class Threads:
             self._asked = ASKED if locked else ASKED_FEW
         due = self._due(tick, since)
         samples = [sample for thread in due if (sample := self._read(thread, tick, look)) is not None]
-        if tick.key and len(due) < len(self._known):  # a key frame restates those that it does not read
+        if tick.key and len(due) < len(self._known):  # a key frame restates what it does not read
             told = {sample.tid for sample in samples}
             samples += [thread.sample for thread in self._resting if thread.sample is not None and thread.tid not in told]
         if self._lost or self._woke or (self._resting and not self._readings % RESTING_AFTER):
@@ -212,7 +231,7 @@ class Threads:
         self._sort()
 
     def _name(self) -> None:
-        """Threads get their names late: look again at the young, and now and then at the old."""
+        """Read names. Threads get theirs late: of young threads it is read again at once, of old ones now and then."""
         for thread in self._known.values():
             thread.looks += 1
             if thread.looks <= 3 or (thread.tid + self._listings) % 10 == 0:
@@ -223,7 +242,7 @@ class Threads:
             self.infos = infos
 
     def _sort(self) -> None:
-        """Those that ran lately first."""
+        """Divide into threads that ran lately and threads that rest."""
         self._lost = self._woke = False
         order = sorted(self._known.values(), key=_idle)
         awake = sum(1 for thread in order if thread.idle < RESTING_AFTER)

@@ -1,7 +1,7 @@
-"""What a sleeping main thread waits in: /proc/PID/syscall and wchan.
+"""The system call that a thread sleeps in: /proc/PID/syscall and wchan.
 
-A DataLoader worker that is *ahead* polls its index queue with a timeout; one that is *blocked* sits in a read, a futex or
-a connect. Both are state S; only the system call and its argument tell them apart.
+A DataLoader worker that is *ahead* polls its index queue with a timeout; one that is *blocked* sleeps in a read, a futex or a connect. Both
+are in state S: only the system call and its argument tell them apart.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import struct
 
 from gputop.sources.files import Descriptors, KeptFile
 
-RUNNING = -1
-
-# System call number -> (which argument is the timeout, what it is: ms, a pointer to seconds and 1/N seconds, or one whose being there
-# is enough: futex is asked too often to look where it points, which is to a moment and not to a time).
-MS, _MICRO, NANO, _LIMIT = 1, 1_000_000, 1_000_000_000, -1
-FOR_EVER = -1
+RUNNING = -1  # the system call of a thread that is in none
+FOR_EVER = -1  # the argument of a call without a time limit, as in poll(2)
+MS, _MICRO, NANO = 1, 1_000_000, 1_000_000_000  # a timeout in ms; a pointer to a pair of seconds and microseconds or nanoseconds
+_LIMIT = -1  # a pointer that is not followed: a futex's time limit is a moment, and calls to it are too many
+# System call number -> (index of the timeout argument, its unit).
 _TIMEOUTS: dict[str, dict[int, tuple[int, int]]] = {
     # poll, select, epoll_wait, pselect6, ppoll, epoll_pwait, epoll_pwait2, futex
     "x86_64": {
@@ -28,15 +27,15 @@ _TIMEOUTS: dict[str, dict[int, tuple[int, int]]] = {
 }  # fmt: skip
 TIMEOUTS = _TIMEOUTS.get(platform.machine(), {})
 FUTEX = next((call for call, timeout in TIMEOUTS.items() if timeout[1] == _LIMIT), None)
-"""Its number here, None on a machine that is not known."""
+"""Number of the system call, None on an unknown architecture."""
 
 Wait = tuple[int | None, int | None, str | None]
-"""(syscall, argument, wchan), each None where it cannot be read."""
+"""(system call, argument, wchan), each None if it cannot be read."""
 UNKNOWN: Wait = (None, None, None)
 
 
 class Waits:
-    """The wait of one thread: of a process its main one, of a thread's own folder that."""
+    """The waits of one thread, or of a process's main thread, by its folder in /proc."""
 
     __slots__ = ("_call", "_folder", "_kept", "_name", "_syscall", "_wchan")
 
@@ -49,9 +48,9 @@ class Waits:
         self._kept = 0
 
     def read(self, state: str) -> Wait:
-        """Ask the kernel. The thread need not be asleep any more: then the call is `RUNNING`.
+        """Ask the kernel. If the thread no longer sleeps, the call is `RUNNING`.
 
-        wchan is asked only in state D, when the call or its argument is another one, and in every tenth reading.
+        wchan is read in state D, when the call or its argument has changed, and in every tenth reading.
         """
         call = self._parse(self._syscall.read())
         if call[0] == RUNNING:
@@ -63,7 +62,7 @@ class Waits:
         return *call, self._name
 
     def unreadable(self) -> str:
-        """Why the system call cannot be read, empty where it can."""
+        """Why the system call cannot be read, empty if it can."""
         reason = self._syscall.reason
         if reason and "not permitted" in reason:
             return reason + " (needs CAP_SYS_PTRACE, or kernel.yama.ptrace_scope=0 for the same user)"
@@ -90,10 +89,7 @@ class Waits:
 
 
 def timeout_ms(argument: int, unit: int, folder: str) -> int | None:
-    """A call's time limit; -1 is for ever, as in poll(2), None what cannot be read. ``unit``: `MS`, or the argument points to a pair.
-
-    Of a futex 0 where there is some limit.
-    """
+    """A call's time limit in ms; `FOR_EVER` if it has none, None if it cannot be read, 0 for a futex with a limit. ``unit``: see `MS`."""
     if unit == MS:
         return _signed(argument & 0xFFFF_FFFF, 32)
     if argument == 0:
@@ -105,7 +101,7 @@ def timeout_ms(argument: int, unit: int, folder: str) -> int | None:
 
 
 def _memory(address: int, folder: str) -> tuple[int, int] | None:
-    """Two longs of its memory: what lets us read its system call lets us read them."""
+    """Two longs of the process's memory; the right to read its system calls is enough."""
     try:
         fd = os.open(folder + "mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
