@@ -155,7 +155,7 @@ class TableActions:
         self._screen.set_focus(None)
         pattern = self._view.pattern
         if pattern.startswith("!") and (problem := why_no_search(pattern[1:])):
-            self._drawing.note(f"{pattern[1:]} is no regular expression to search with, so nothing is hidden: {problem}")
+            self._drawing.note(f"{pattern[1:]} is no usable regular expression, so nothing is hidden: {problem}")
         self._drawing.redraw()
 
     async def click(self, event: events.Click, widget: Drawn) -> None:

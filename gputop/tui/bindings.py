@@ -66,11 +66,11 @@ REPLAY = [
     Binding("right_parenthesis,ctrl+right", "jump(10)", "10 s forward", id="jump", group=_REPLAY),
     Binding("left_curly_bracket", "jump(-60)", "a minute back", id="jump-back-far", group=_REPLAY),
     Binding("right_curly_bracket", "jump(60)", "a minute forward", id="jump-far", group=_REPLAY),
-    Binding("at", "moment", "to a clock time, 90s, 50% or a marker", id="moment", group=_REPLAY),
-    Binding("0", "edge(0)", "to the start", id="start", group=_REPLAY),
-    Binding("dollar_sign", "edge(1)", "to the end", id="last", group=_REPLAY),
-    Binding("a", "loop", "again and again, or once", id="loop", group=_REPLAY),
-    Binding("end,grave_accent", "follow", "back to where the playing stands", id="now", group=_REPLAY),
+    Binding("at", "moment", "go to a clock time, 90s, 50% or a marker", id="moment", group=_REPLAY),
+    Binding("0", "edge(0)", "go to the start", id="start", group=_REPLAY),
+    Binding("dollar_sign", "edge(1)", "go to the end", id="last", group=_REPLAY),
+    Binding("a", "loop", "play in a loop, or once", id="loop", group=_REPLAY),
+    Binding("end,grave_accent", "follow", "back to where the replay is", id="now", group=_REPLAY),
     *(one for one in LIVE if one.id not in ("pause", "now", "record")),
 ]
 NOT_IN_REPLAY = [one for one in LIVE if one.id == "record"]

@@ -1,4 +1,4 @@
-"""`w`: who took CPU from whom, and who ended the trainers' waits; from the sched probe's pairs."""
+"""`w`: who took CPU from whom, and who woke the trainers; from the pairs that the scheduler probe counts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Pair(Struct):
 class ContentionScreen(Box):
     """The ten seconds before the moment shown."""
 
-    TITLE = "who took CPU from whom, who ended whose wait   (last 10 s)"
+    TITLE = "who took CPU from whom, who woke whom   (last 10 s)"
     BINDINGS = [Binding("w", "dismiss", "close", show=False)]
 
     def lines(self) -> Sequence[Line]:
@@ -78,7 +78,7 @@ def _taken(older: Board, newer: Board, names: _Names, span_s: float) -> list[Lin
         style = "starving" if pair.one in names.roles and pair.other not in names.roles else ""
         seconds = pair.ns / SECOND_NS
         out.append([(names.pair(pair), style), (f"{seconds / span_s:>7.2f}{seconds:>9.2f}{pair.times:>8}", style)])
-    return out if pairs else [*out, [("  nobody had to wait behind anybody", "dim")]]
+    return out if pairs else [*out, [("  no process waited for a CPU behind another", "dim")]]
 
 
 def _ended(older: Board, newer: Board, names: _Names, span_s: float) -> list[Line]:
@@ -88,7 +88,7 @@ def _ended(older: Board, newer: Board, names: _Names, span_s: float) -> list[Lin
     for pair in pairs[:MOST_ROWS]:
         seconds = min(span_s, pair.ns / SECOND_NS)  # a wait is booked when it ends, whenever it began
         out.append([(names.pair(pair), ""), (f"{100 * seconds / span_s:>7.0f}{seconds:>9.2f}{pair.times:>8}", "")])
-    return out if pairs else [*out, [("  no trainer was woken by anybody", "dim")]]
+    return out if pairs else [*out, [("  no trainer was woken", "dim")]]
 
 
 def preemption_pairs(older: Board, newer: Board) -> list[Pair]:

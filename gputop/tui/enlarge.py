@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from gputop.session.report import Times
 
 PERCENTILES = (50, 90, 99)
-GAP_S = 2.5
-_RESET = "\x1b[0m"
-"""All that plotext sends beside text, without colours."""
+GAP_S = 2.5  # s without a reading that leave a gap in the line
+_RESET = "\x1b[0m"  # the only sequence that plotext writes without colours
 NOTHING = "nothing measured in this time"
 
 
 class EnlargeScreen(Box):
-    """One lane over the time that the dashboard shows; left and right choose the lane."""
+    """One lane over the time that the dashboard shows; left and right choose another."""
 
     BINDINGS = [
         Binding("right,l,tab", "lane(1)", "next lane"),
@@ -51,7 +50,7 @@ class EnlargeScreen(Box):
         return f"{self._lane}   ←→ other lanes, d distribution, Esc closes"
 
     def content(self) -> Sequence[Line]:
-        """A plot; plotext has one global figure, so this stays in the screen's own thread."""
+        """The plot, made in the screen's thread: plotext has one global figure."""
         with self.session.lock:
             lanes = all_lanes(self.session, self.view)
             lane = lanes[self.index % len(lanes)]
@@ -63,24 +62,24 @@ class EnlargeScreen(Box):
         return [[(line, "")] for line in (*drawn, *about)]
 
     def _about(self, lane: Lane) -> list[str]:
-        """The host's facts that belong to the lane: cores and clock, speeds of the network, file systems."""
+        """Facts of the host that explain the lane: cores and clock, network speed, file systems."""
         hardware = self.session.board_at(self.view.end_ns).host.get("hardware")
         words = LANES.get(lane.key[0])
-        told = words(hardware) if words and isinstance(hardware, Hardware) else ""
-        return [f"host: {told}"] if told else []
+        facts = words(hardware) if words and isinstance(hardware, Hardware) else ""
+        return [f"host: {facts}"] if facts else []
 
     def action_lane(self, step: int) -> None:
-        """Another lane."""
+        """Show another lane."""
         self.index += step
         self.refresh_text()
 
     def action_distribution(self) -> None:
-        """Over time, or how often which value."""
+        """Show values over time, or how often each value occurs."""
         self.distribution = not self.distribution
         self.refresh_text()
 
     def _waits(self, lane: Lane) -> dict[int, int]:
-        """The probes' histogram of what ended in the time shown; empty for lanes that have none."""
+        """The probes' histogram of waits that ended in the time shown (bucket -> count); empty where the lane has none."""
         session, view = self.session, self.view
         axis = view.axis(session)
         newer = session.board_at(view.end_ns)
@@ -88,7 +87,7 @@ class EnlargeScreen(Box):
         return observers.histogram(lane.key[0], older, newer, frozenset(session.roles_at(newer)))
 
     def _bars(self, lane: Lane, points: list[tuple[float, float]], waits: dict[int, int]) -> list[str]:
-        """How often: of every single wait where the probes counted them, else of the readings."""
+        """The distribution: of single waits where the probes counted them, else of the readings."""
         if not points and not waits:
             return [lane.absent or NOTHING]
         bars = wait_bars(waits) if waits else value_bars([value for _, value in points])
@@ -101,7 +100,7 @@ class EnlargeScreen(Box):
         ]
 
     def _points(self, lane: Lane) -> list[tuple[float, float]]:
-        """(seconds before the right end, value) of every fresh reading shown."""
+        """(seconds before the right end, value) of each reading in the time shown."""
         session, view = self.session, self.view
         axis = view.axis(session)
         end = view.end(session)
@@ -109,7 +108,7 @@ class EnlargeScreen(Box):
         return [((t - end) / SECOND_NS, value) for t, value in values]
 
     def _times(self) -> Times:
-        """As on the dashboard's ruler, which has no values to its left and no last time that is pushed inwards."""
+        """The times under the plot, as on the dashboard's ruler."""
         from gputop.session.report import Times
 
         axis = self.view.axis(self.session)
@@ -117,7 +116,7 @@ class EnlargeScreen(Box):
         return Times(-total_s, 0.0, {-back: text for back, text in times(total_s, self.text_width * 2 // 3, self._time.axis_end_s)})
 
     def _picture(self, lane: Lane, points: list[tuple[float, float]], below: int) -> list[str]:
-        """The plot, over so many rows that ``below`` more fit."""
+        """The plot and its summary, which leave ``below`` rows free."""
         if not points:
             return [lane.absent or NOTHING]
         picture = plot(lane, points, self._times(), self.text_width - 2, self.text_height - 4 - below)
@@ -125,7 +124,7 @@ class EnlargeScreen(Box):
 
 
 def wait_bars(waits: dict[int, int]) -> list[tuple[str, int]]:
-    """(range, count) by powers of two of the probes' buckets, in ms."""
+    """(range in ms, count) by powers of two; the probes have four buckets in each."""
     octaves: dict[int, int] = {}
     for bucket, count in waits.items():
         octaves[bucket // 4] = octaves.get(bucket // 4, 0) + count
@@ -133,7 +132,7 @@ def wait_bars(waits: dict[int, int]) -> list[tuple[str, int]]:
 
 
 def value_bars(values: list[float], bins: int = 12) -> list[tuple[str, int]]:
-    """(range, count) of readings in equal steps from the smallest to the largest."""
+    """(range, count) of readings in ``bins`` equal steps."""
     low, high = min(values), max(values)
     step = (high - low) / bins or 1.0
     counts = [0] * bins
@@ -143,7 +142,7 @@ def value_bars(values: list[float], bins: int = 12) -> list[tuple[str, int]]:
 
 
 def plot(lane: Lane, points: list[tuple[float, float]], shown: Times, width: int, height: int) -> str:
-    """The chart as text, over the time ``shown``, on the lane's own scale, with a gap where a second or more was not measured."""
+    """The chart as text over the times ``shown``, on the lane's scale, with gaps where nothing was measured."""
     from gputop.session.report import chart
 
     top = lane.field.high if lane.field.high is not None else lane.top
@@ -152,7 +151,7 @@ def plot(lane: Lane, points: list[tuple[float, float]], shown: Times, width: int
 
 
 def unbroken(points: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:
-    """The readings in runs without a gap: a line across what was not measured would be an invention."""
+    """The readings in runs without a gap: no line is drawn over what was not measured."""
     parts: list[list[tuple[float, float]]] = []
     for point in points:
         if not parts or point[0] - parts[-1][-1][0] > GAP_S:
@@ -162,7 +161,7 @@ def unbroken(points: list[tuple[float, float]]) -> list[list[tuple[float, float]
 
 
 def summary(lane: Lane, values: list[float]) -> list[str]:
-    """Readings, mean, percentiles and extremes in a line, and one for where they are from."""
+    """One line of count, mean, percentiles and extremes, one line for the source."""
     ordered = sorted(values)
     parts = [f"{len(values)} readings", f"mean {sum(values) / len(values):.4g}", f"min {ordered[0]:.4g}"]
     parts += [f"p{p} {ordered[min(len(ordered) - 1, len(ordered) * p // 100)]:.4g}" for p in PERCENTILES]

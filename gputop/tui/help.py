@@ -15,20 +15,20 @@ from gputop.tui.draw import Line
 from gputop.tui.draw.table import GLYPHS, STARVING_GLYPH
 
 STATES = {
-    "running": "on a CPU", "runnable": "wants a CPU and has none", "disk": "waits for block I/O",
+    "running": "on a CPU", "runnable": "ready to run, has no CPU", "disk": "waits for block I/O",
     "memory": "waits for memory: reclaim, swap", "throttled": "its cgroup's CPU quota is used up",
-    "blocked": "waits for a lock, a pipe, the network", "ahead": "idle, its queue is full: healthy",
+    "blocked": "waits for a lock, a pipe or the network", "ahead": "idle, its queue is full: healthy",
     "stopped": "stopped by a signal", "computing": "the trainer works", "waiting-data": "the trainer waits for its loader",
     "waiting-gpu": "the trainer waits for the GPU", "transfer": "copies to or from the GPU", "sleeping": "sleeps", "dead": "has ended",
 }  # fmt: skip
 COLUMNS = {
-    "STATE": "with ~ inferred: what it waits for cannot be read, as of another user's process",
-    "power": "with ~ what the driver averages over about a second",
-    "RUNQ%": "the main thread wanted a CPU and had none",
-    "SW/s INV/s": "context switches, involuntary ones, of all threads; of others than trainers and workers by eBPF alone",
+    "STATE": "~ is inferred: what it waits for cannot be read (another user's process, say)",
+    "power": "~ is the driver's average over about a second",
+    "RUNQ%": "share of time that the main thread was ready to run and had no CPU",
+    "SW/s INV/s": "context switches of all threads, and the involuntary ones; besides trainers and workers only with eBPF",
 }
 STARVING_HELP = "the trainer waits for data and this worker cannot deliver"
-_HELD = "  a dimmed cell repeats the last reading: the driver has not measured again"
+_HELD = "  a dimmed cell repeats the last reading: the driver has no newer one"
 
 
 class HelpScreen(Box):

@@ -1,7 +1,7 @@
-"""The colours of what we draw ourselves, by meaning.
+"""Colours by meaning.
 
-The ordinary themes use the terminal's own sixteen colours and its own background: they fit every terminal, and over a slow
-link they cost a fifth of the bytes of true colour. Every meaning has a glyph or a word beside its colour.
+Most themes use the terminal's own sixteen colours and its own background: they fit every terminal, and cost a fifth of the
+bytes of true colour. Every meaning has a glyph or a word beside its colour.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LIGHT = _DARK | {
     "runnable": "bold red", "throttled": "dark_orange3", "waiting-data": "dark_orange3", "disk": "blue", "memory": "magenta",
     "incident": "bold dark_orange3",
 }  # fmt: skip
-# Blue against orange, after Okabe and Ito: told apart with every common kind of colour blindness.
+# Blue against orange, after Okabe and Ito: with every common kind of colour blindness they differ.
 _COLOUR_BLIND = _DARK | {
     "good": "#56b4e9", "warn": "#f0e442", "crit": "bold #e69f00", "lane": "#56b4e9", "lane2": "#009e73", "lane3": "#cc79a7",
     "running": "#56b4e9", "computing": "#56b4e9", "runnable": "bold #e69f00", "starving": "bold #e69f00", "disk": "#0072b2",
@@ -62,7 +62,7 @@ def themes() -> list[Theme]:
 
 
 def palette(theme: str, coloured: bool = True) -> Palette:
-    """The styles of ``theme``; one of Textual's own gets those that can be read on it. NO_COLOR leaves bold, underline and reverse."""
+    """The styles of a theme; Textual's own themes get the dark or the light ones. Without colour bold, underline and reverse are left."""
     builtin = BUILTIN_THEMES.get(theme)
     specs = _SPECS.get(theme, _DARK if builtin is None or builtin.dark else _LIGHT)
     if not coloured:
@@ -71,8 +71,8 @@ def palette(theme: str, coloured: bool = True) -> Palette:
 
 
 class Ascii(LineFilter):
-    """What Textual draws by itself (borders, the command palette, notes), for terminals that show no more than ASCII."""
+    """Turns what Textual draws by itself (borders, command palette, notifications) into ASCII."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - Textual's own
-        """The same segments, of the same width."""
+        """The segments in ASCII, of the same width."""
         return [Segment(ascii_text(text), style, control) for text, style, control in segments]

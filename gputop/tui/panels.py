@@ -235,7 +235,7 @@ class VerdictPanel(Panel):
     def lines(self) -> Sequence[Line]:
         session, view, trouble = self.context.session, self.context.view, self.context.feed.trouble or self._silence()
         if not self.is_known:
-            return [[(f" {trouble or 'starting: the first readings are on their way'}", "crit" if trouble else "dim")]]
+            return [[(f" {trouble or 'starting: waiting for the first readings'}", "crit" if trouble else "dim")]]
         offer = "" if session.board.gpus else offer_of(session)
         return edges.verdict_lines(session.verdict_at(view.at_ns), view, trouble, offer)[: self.rows]
 
@@ -245,7 +245,7 @@ class VerdictPanel(Panel):
         if not silent_s:
             return ""
         if self.context.look.remote:
-            return f"no reading for {silent_s} s: look after the connection{f' to {header.host}' if header else ''}"
+            return f"no reading for {silent_s} s: check the connection{f' to {header.host}' if header else ''}"
         return f"no reading for {silent_s} s: gputop collect hangs; if it was stopped, kill -CONT"
 
 
@@ -348,12 +348,12 @@ class TablePanel(Panel):
     def _why_empty(self) -> str:
         session, view = self.context.session, self.context.view
         if view.pid is not None and view.pid not in session.boards_around(view.at_ns, 0)[1].infos:
-            return f"there is no process {view.pid}: it has ended (← looks back), or never was"
+            return f"there is no process {view.pid}: it has ended (← goes back in time) or never existed"
         if view.pattern:
             return "nothing matches the filter"
         if view.user:
             return f"no process of {view.user} trains, is on a GPU or takes CPU"
-        return f"no trainer, no GPU process{f'; {table.HIDDEN}' if view.hides_bystanders else ' and nobody taking CPU'}"
+        return f"no trainer, no GPU process{f'; {table.HIDDEN}' if view.hides_bystanders else ', no busy process'}"
 
 
 class ScrubPanel(Panel):

@@ -1,7 +1,7 @@
-"""A recording as a stream for the feed: paced by a `Playback`, and able to stand anywhere.
+"""A recording as a stream for the feed: paced by a `Playback`, and able to jump anywhere.
 
-A jump is prepared in a session of its own, fed with what lies before the moment, and taken over at once: the screen never
-shows it half done, and an older jump is dropped when a newer one is asked for.
+A jump is prepared in a session of its own, which takes in the time before the moment and then replaces the one on screen: a
+jump is never shown half done. A newer jump drops an older one.
 """
 
 from __future__ import annotations
@@ -17,37 +17,31 @@ from gputop.session.file import FileStream
 from gputop.session.playback import Playback
 from gputop.session.session import Session
 
-TURN_S = 0.1
-MOST_WORK_S, LEAST_REST_S = 0.06, 0.03
-"""A turn is cut short rather than let keys and drawing wait for it."""
-REFRESH_S = 0.5
-"""How often a file is asked whether it has grown."""
-LEAST_PAST_NS = 60_000_000_000
-"""What is shown of the time before a jump, and what the diagnosis needs to have settled."""
-QUICK_PAST_NS = 10_000_000_000
-"""What is shown first, where many processes make the whole past a matter of seconds."""
-NEAR_NS = 1_000_000_000
-"""Who asks for 14:03:00 means the first frame from then on; but not the one behind a gap."""
-GAP_NS = 5_000_000_000
-"""Silence in a recording that is longer than this is passed over."""
+ROUND_S = 0.1  # s between two rounds of reading
+MOST_WORK_S, LEAST_REST_S = 0.06, 0.03  # s of reading in a round at most, and of rest at least: keys and drawing need the time
+REFRESH_S = 0.5  # s between two looks whether the file has grown
+LEAST_PAST_NS = 60_000_000_000  # ns before a jump that are loaded: the window shows them, and the diagnosis needs them to settle
+QUICK_PAST_NS = 10_000_000_000  # ns before a jump that are loaded and shown first: with many processes all of it takes seconds
+NEAR_NS = 1_000_000_000  # ns after the wanted moment in which its first frame is looked for; a frame behind a gap is not meant
+GAP_NS = 5_000_000_000  # ns without a frame that playing skips
 
 
 class Player:
-    """Stream (see `gputop.tui.feed.Stream`) and remote control: the keys' thread asks, the feed's thread does."""
+    """A stream (`gputop.tui.feed.Stream`) with remote control: keys ask in the screen's thread, the feed's thread does it."""
 
     def __init__(self, session: Session, file: FileStream, playback: Playback) -> None:
         self.playback = playback
         self.past_ns = LEAST_PAST_NS
-        """How much of the time before a jump to load; the screen's window."""
+        """Time before a jump to load: the screen's window."""
         self.start_ns = file.recording.start_ns
         self.end_ns = file.recording.end_ns
         self.marks: list[Mark] = file.recording.marks
         self.jumps = 0
-        """Jumps done so far."""
+        """Jumps that have arrived."""
         self._session = session
         self._file = file
         self._wanted: deque[int] = deque([playback.position_ns], maxlen=1)
-        self._going = True
+        self._is_going = True
         self._steps = 0
         self._wake = threading.Event()
         self._closing = False
@@ -55,7 +49,7 @@ class Player:
 
     @property
     def header(self) -> Header:
-        """Of the recording; of one that grows, by the clocks as they are known by now."""
+        """The recording's header; of one that grows, with its clocks as known by now."""
         return self._file.header
 
     # remote control
@@ -63,11 +57,11 @@ class Player:
     @property
     def is_seeking(self) -> bool:
         """Whether a jump is on its way."""
-        return self._going or bool(self._wanted)
+        return self._is_going or bool(self._wanted)
 
     @property
     def problem(self) -> str:
-        """What of the recording is damaged, as far as it was read."""
+        """What is damaged, as far as the recording was read."""
         return self._file.recording.problem
 
     def seek(self, t_ns: int) -> None:
@@ -76,37 +70,37 @@ class Player:
         self._wake.set()
 
     def step(self) -> None:
-        """One frame forward."""
+        """Go one frame forward."""
         self._steps += 1
         self._wake.set()
 
     # the stream
 
     def __iter__(self) -> Iterator[Header | Frame]:
-        told = None
+        sent = None
         while not self._closing:
-            if told != self.header:
-                told = self.header
-                yield told
+            if sent != self.header:
+                sent = self.header
+                yield sent
             began_s = time.monotonic()
             if self._wanted:
-                self._going = True
-                yield from self._go(self._wanted.pop())
-            yield from self._turn(began_s + MOST_WORK_S)
-            self._wake.wait(max(LEAST_REST_S, began_s + TURN_S - time.monotonic()))
+                self._is_going = True
+                yield from self._jump(self._wanted.pop())
+            yield from self._play(began_s + MOST_WORK_S)
+            self._wake.wait(max(LEAST_REST_S, began_s + ROUND_S - time.monotonic()))
             self._wake.clear()
 
     def ending(self) -> str:
-        """Never seen: a replay ends when it is closed."""
+        """Not shown: a replay ends when it is closed."""
         return "closed"
 
     def close(self) -> None:
-        """End the stream; the file is closed by who opened it."""
+        """End the stream; whoever opened the file closes it."""
         self._closing = True
         self._wake.set()
 
-    def _turn(self, until_s: float) -> Iterator[Frame]:
-        """What has become due, as much of it as can be taken in until then."""
+    def _play(self, until_s: float) -> Iterator[Frame]:
+        """The frames that are due, as many as can be taken in until ``until_s`` (time.monotonic)."""
         playback = self.playback
         due = playback.due(time.monotonic_ns(), self.end_ns)
         for frame in self._file.advance(due) if due > self._file.position_ns else ():
@@ -130,7 +124,7 @@ class Player:
             self._wake.set()
 
     def _refresh(self) -> None:
-        """Take in what was appended, wherever the playing stands; at the end of what grows no more a loop begins anew, all else stands."""
+        """Take in what was appended to the file; at the end of a complete recording begin a loop anew, or stop playing."""
         if time.monotonic() - self._refreshed_s < REFRESH_S:
             return
         self._refreshed_s = time.monotonic()
@@ -143,28 +137,28 @@ class Player:
             if playback.loop:
                 self.seek(self.start_ns)
 
-    def _go(self, t_ns: int) -> Iterator[Frame]:
-        """Stand at the first frame from ``t_ns`` on, with what lies before it, unless another jump is wanted meanwhile.
+    def _jump(self, t_ns: int) -> Iterator[Frame]:
+        """Go to the first frame from ``t_ns`` on, unless another jump is wanted meanwhile.
 
-        A little ahead the frames between are run through; anywhere else sessions of their own are prepared, first a short one.
+        A jump a little ahead takes in the frames between; any other one prepares sessions of its own, first a short one.
         """
         t_ns = next((frame.t_ns for frame in self._file.recording.frames(t_ns, t_ns + NEAR_NS)), t_ns)
         position_ns = self._file.position_ns
-        whole = self.jumps and self._session.oldest_ns <= max(self.start_ns, position_ns - self.past_ns)
-        if whole and 0 <= t_ns - position_ns <= self.past_ns:
+        has_past = self.jumps and self._session.oldest_ns <= max(self.start_ns, position_ns - self.past_ns)
+        if has_past and 0 <= t_ns - position_ns <= self.past_ns:
             for frame in self._file.advance(t_ns):
                 yield frame
                 if self._is_interrupted:
                     return
             self._arrive(t_ns)
         else:
-            known = self.jumps and self._session.oldest_ns <= t_ns <= self._session.now_ns
-            if not (known or self._prepare(t_ns, QUICK_PAST_NS)) or not self._prepare(t_ns, self.past_ns):
+            is_loaded = self.jumps and self._session.oldest_ns <= t_ns <= self._session.now_ns
+            if not (is_loaded or self._prepare(t_ns, QUICK_PAST_NS)) or not self._prepare(t_ns, self.past_ns):
                 return
-        self._going = False
+        self._is_going = False
 
     def _prepare(self, t_ns: int, past_ns: int) -> bool:
-        """Take over a session that stands at ``t_ns``; whether that came to an end."""
+        """Replace the session by one that stands at ``t_ns``; False where another jump was wanted meanwhile."""
         fresh = Session()
         fresh.ingest(self._file.header)
         for frame in self._file.recording.frames(self._key_before(t_ns - past_ns), t_ns + 1):
@@ -185,7 +179,7 @@ class Player:
         return self._closing or bool(self._wanted)
 
     def _key_before(self, t_ns: int) -> int:
-        """Where to begin to read so that the board is whole at ``t_ns``."""
+        """The last key frame before ``t_ns``: from there on the board is whole."""
         chunks = self._file.recording.chunks()
         i = bisect_right(chunks, t_ns, key=lambda chunk: chunk.t_ns) - 1
         return chunks[max(0, i)].t_ns if len(chunks) else t_ns

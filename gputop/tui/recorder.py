@@ -1,4 +1,4 @@
-"""`r`: the stream into a file as it comes. Frames arrive in the feed's thread, keys in the screen's."""
+"""`r`: record the stream to a file as it comes. Frames arrive in the feed's thread, keys in the screen's."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """At most one recording at a time. One that cannot go on ends, and `problem` says why; what was written stays readable."""
+    """At most one recording at a time. Where it cannot go on it ends, `problem` says why, and what was written stays readable."""
 
     def __init__(self) -> None:
         self.problem = ""
-        """Why the last recording ended by itself, as long as nobody has been told; empty where it did not."""
+        """Why the last recording ended by itself; empty where it did not, or once the screen has said it."""
         self.broke = False
-        """Whether it did, until another begins."""
+        """Whether the last recording ended by itself; False once another begins."""
         self._lock = threading.Lock()
         self._writer: Writer | None = None
         self._last_ns = 0
@@ -33,7 +33,7 @@ class Recorder:
         return None if writer is None else writer.size
 
     def start(self, path: str, session: Session) -> None:
-        """Record to a new file, from the last key frame on, so that it is whole from its beginning. UserError where it cannot be."""
+        """Record to a new file, from the last key frame on, so that it is whole from its first frame. Raises UserError."""
         from gputop.recording.writer import Writer
         from gputop.session.findings import Account
 
@@ -54,7 +54,7 @@ class Recorder:
                 self._add(frame)
 
     def take(self, item: Header | Frame) -> None:
-        """What comes with the stream. A collector that was started again goes on in the same file where the clock is the same."""
+        """Record an item of the stream. A collector that was started again goes on in the same file, unless the machine was rebooted."""
         if self._writer is None:
             return
         with self._lock:
@@ -64,7 +64,7 @@ class Recorder:
                 self._date(item)
 
     def stop(self) -> str:
-        """End the recording; where it is and how large, empty where there was none."""
+        """End the recording; gives its path and size in words, empty where nothing was recorded."""
         with self._lock:
             writer, self._writer = self._writer, None
             if writer is None:
@@ -85,7 +85,7 @@ class Recorder:
         if self._writer is None:
             return
         if header.boot_id != self._writer.header.boot_id:
-            self._end("that machine was started anew")
+            self._end("the recorded machine was rebooted")
             return
         try:
             self._writer.restate(self._writer.header.dated(header))

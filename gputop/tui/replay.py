@@ -163,7 +163,7 @@ class ReplayMoves:
         else:
             self._awaits_incident = True
             reached = duration((self._survey.until_ns - self._player.start_ns) / SECOND_NS)
-            self._drawing.note(f"no incident as far as {reached}; still looking, and going there")
+            self._drawing.note(f"no incident up to {reached}; still looking, the next one will be shown")
 
     def _next_incident(self, direction: int) -> Episode | None:
         again_ns = AGAIN_NS if self._player.playback.playing and direction < 0 else 0
@@ -176,7 +176,7 @@ class ReplayMoves:
 
     def action_record(self) -> None:
         """Say that there is nothing new to record."""
-        self._drawing.note("this is a recording already; R saves the ten minutes before this moment to a file of their own")
+        self._drawing.note("this is a recording already; R saves the ten minutes before this moment to a new file")
 
     def action_speed(self, steps: int) -> None:
         """Play slower or faster."""
@@ -187,7 +187,7 @@ class ReplayMoves:
         """Begin anew at the end, or stop there."""
         playback = self._player.playback
         playback.loop = not playback.loop
-        self._drawing.note("plays again and again" if playback.loop else "plays once")
+        self._drawing.note("plays in a loop" if playback.loop else "plays once")
 
     def action_zoom(self, steps: int) -> None:
         """Change the time base, and load what lies before where it is not known yet."""

@@ -1,4 +1,4 @@
-"""`s`: the stacks of everything stalled now, or of the selected process; in the past, those that were taken then."""
+"""`s`: stacks of all stalled processes, or of the selected one; while looking back, those that the stream holds."""
 
 from __future__ import annotations
 
@@ -22,22 +22,27 @@ from gputop.tui.box import Box
 from gputop.tui.context import Context
 from gputop.tui.draw import Line, duration, time_of_day
 
-SAMPLE_S = 10.0
+SAMPLE_S = 10.0  # s that `t` samples
 MEANINGS = {
     "title": "title", "members": "dim", "wait": "warn", "own": "accent", "row": "accent", "frame": "", "source": "good", "kernel": "dim",
     "error": "crit", "note": "dim", "blank": "",
 }  # fmt: skip
+_ELSEWHERE = "these processes do not run here now: on their machine, run `gputop stacks{}`"
+_WHEN = (
+    "Stacks are taken when asked for. A gputop that watches its own machine also takes those of trainer and workers when an "
+    "incident begins."
+)
 _KEYS = "r again  n native  t by line  o off-CPU  c copy  w write  f folded  Esc"
 
 
 class StacksScreen(Box):
-    """Stacks as lines; taken in a thread, so that the screen never waits for a process."""
+    """Stacks as lines. A thread takes them, so that the screen never waits for a process."""
 
     BINDINGS = [
-        Binding("r", "take(False)", "again"),
+        Binding("r", "take(False)", "take them again"),
         Binding("n", "take(True)", "with native frames (pauses each process for about 20 ms)"),
-        Binding("t", "sample", "where the main thread's time goes, by line"),
-        Binding("o", "off_cpu", "where threads wait in the kernel, with eBPF"),
+        Binding("t", "sample", "sample the main thread's time by line"),
+        Binding("o", "off_cpu", "where threads wait in the kernel (eBPF)"),
         Binding("c", "copy", "copy"),
         Binding("w", "write('txt')", "write to a file"),
         Binding("f", "write('folded')", "write for flame-graph tools"),
@@ -46,7 +51,7 @@ class StacksScreen(Box):
     REFRESH_S = 0.0
 
     class Taken(Message):
-        """What a thread brought back: the title's words, the lines, and the stacks they show for flame-graph tools."""
+        """What the thread took: a heading, the lines, and the stacks with weights for flame-graph tools."""
 
         def __init__(self, heading: str, shown: list[TextLine], weighted: Sequence[Weighted] = ()) -> None:
             super().__init__()
@@ -55,35 +60,35 @@ class StacksScreen(Box):
             self.weighted = weighted
 
     def __init__(self, context: Context, pids: list[int] | None = None) -> None:
-        """``pids``: whose stacks; None is all that are stalled."""
+        """``pids``: the processes; None is all that are stalled."""
         super().__init__(context)
         self.pids = pids
         self.heading = ""
-        self._said = ""
+        self._status = ""
         self.shown: list[TextLine] = []
         self.weighted: Sequence[Weighted] = ()
         self._roles: dict[int, Role] = {}
         self._waits: dict[int, str] = {}
-        self._busy = False
+        self._is_busy = False
 
     def on_mount(self) -> None:
-        """Take them at once; of the past, or of another machine, show what its stream holds."""
+        """Take stacks at once; of the past or of another machine show those of the stream."""
         if self.context.look.remote or self.view.at_ns is not None:
             self._show_recorded()
         else:
             self.action_take(False)
 
     def lines(self) -> Sequence[Line]:
-        """The lines as last brought; rows of a table are cut to the box."""
+        """The lines as last taken; rows of a table are cut to the box."""
         width = self.text_width
         return [[(cut(line.text, width) if line.kind == "row" else line.text, MEANINGS[line.kind])] for line in self.shown]
 
     def fit(self, lines: Sequence[Line], head: int) -> None:
-        """The same size whatever the box holds: what comes and goes in it must not make it jump."""
+        """Give the box one size for any text, so that it does not jump when stacks come."""
         self.page.take_room(self.text_width, self.text_height + 1, len(lines) - head >= self.text_height)
 
-    def _wanted(self) -> list[int]:
-        """Whose stacks to take now, with the roles and waits of this moment."""
+    def _find_pids(self) -> list[int]:
+        """The processes whose stacks to take now; keeps their roles and waits."""
         session = self.session
         with session.lock:
             engine = session.engine
@@ -106,37 +111,37 @@ class StacksScreen(Box):
         self.on_stacks_screen_taken(self.Taken(heading, _drawn(found[1], self._roles), weigh_stacks(found[1])))
 
     def _why_none(self, at_ns: int) -> list[str]:
-        """That there are none of then, why, and where there are some; the session is locked meanwhile."""
+        """In lines: that there are no stacks of then, why, and when there are some. Hold the session's lock."""
         session, pids = self.session, self.pids
         whose = "" if pids is None else f" of {self._who_is(pids[0])}"
         said = [f"none{whose} were taken from {self._clock(session.oldest_ns)} to {self._clock(at_ns)}"]
-        said.append("They are taken when asked for, and as an incident begins on the machine that watches: of its trainer and workers.")
+        said.append(_WHEN)
         if later := [t_ns for t_ns, _ in session.stacks_of(pids) if t_ns > at_ns]:
-            said.append(f"The next{whose} are of {self._clock(min(later))}: look at that moment (→).")
+            said.append(f"The next{whose} are of {self._clock(min(later))}: go there (→).")
         if pids is not None and (others := session.stacks_at(at_ns)):
-            said.append(f"Of others there are some, of {self._clock(others[0])}: close this, Esc (nothing is selected), s.")
-        return said + ["r takes them as it stands now."] * (not self.context.look.remote)
+            said.append(f"There are some of other processes, of {self._clock(others[0])}: close this, Esc (selects none), s.")
+        return said + ["r takes them now."] * (not self.context.look.remote)
 
     def _clock(self, t_ns: int) -> str:
         return time_of_day(self.session.unix_s(t_ns))
 
     def action_take(self, native: bool) -> None:
-        """Take stacks of the processes as they are now."""
+        """Take stacks now."""
         if self.context.look.remote:
-            self._say("these are no processes of this machine now: run `gputop stacks` where they are")
+            self._set_status(_ELSEWHERE.format(""))
             return
-        pids = self._wanted()
+        pids = self._find_pids()
         if not pids:
-            self._say("no trainer runs here: select a process first (↑↓)")
+            self._set_status("no trainer runs here: select a process first (↑↓)")
             return
         self._start("taking stacks with native frames …" if native else "taking stacks …", lambda: self._taken(pids, native))
 
     def action_sample(self) -> None:
-        """Where the trainers' main threads spend their time, or the selected process's."""
+        """Sample where the main threads of trainers, or of the selected process, spend their time."""
         if self.context.look.remote:
-            self._say("these are no processes of this machine now: run `gputop stacks --duration 10` where they are")
+            self._set_status(_ELSEWHERE.format(" --duration 10"))
             return
-        pids = [pid for pid in self._wanted() if pid not in self._roles or self._roles[pid].kind == "trainer" or self.pids == [pid]]
+        pids = [pid for pid in self._find_pids() if pid not in self._roles or self._roles[pid].kind == "trainer" or self.pids == [pid]]
         self._start(f"sampling {len(pids)} main thread{'s' if len(pids) != 1 else ''} for {SAMPLE_S:.0f} s …", lambda: self._sampled(pids))
 
     def _taken(self, pids: list[int], native: bool) -> Taken:
@@ -161,12 +166,12 @@ class StacksScreen(Box):
         return self.Taken(f"where {SAMPLE_S:.0f} s of the main thread went, by line", shown, weighted)
 
     def action_off_cpu(self) -> None:
-        """Kernel stacks of what the chosen processes wait in, summed over some seconds."""
+        """Sum up the kernel stacks in which the processes wait, over some seconds."""
         if self.context.look.remote:
-            self._say("these are no processes of this machine now: run `gputop stacks --off-cpu` where they are")
+            self._set_status(_ELSEWHERE.format(" --off-cpu"))
             return
-        pids = self._wanted()
-        self._start("watching where they leave the CPU for 5 s …", lambda: self._watched(pids))
+        pids = self._find_pids()
+        self._start("watching for 5 s where they leave the CPU …", lambda: self._watched(pids))
 
     def _watched(self, pids: list[int]) -> Taken:
         from gputop.sources import Unavailable
@@ -183,40 +188,40 @@ class StacksScreen(Box):
     def _who_is(self, pid: int) -> str:
         return self._roles[pid].label if pid in self._roles else f"process {pid}"
 
-    def _start(self, saying: str, work: Callable[[], Taken]) -> None:
-        """Do ``work`` in a thread that nothing waits for."""
-        if self._busy:
+    def _start(self, status: str, work: Callable[[], Taken]) -> None:
+        """Do ``work`` in a thread."""
+        if self._is_busy:
             return
-        self._say(saying)
+        self._set_status(status)
         try:
             with starting():
-                threading.Thread(target=self._bring, args=(work,), daemon=True, name="stacks").start()
-            self._busy = True
+                threading.Thread(target=self._work, args=(work,), daemon=True, name="stacks").start()
+            self._is_busy = True
         except UserError as error:
-            self._say(str(error))
+            self._set_status(str(error))
 
-    def _bring(self, work: Callable[[], Taken]) -> None:
+    def _work(self, work: Callable[[], Taken]) -> None:
         try:
-            brought = work()
-        except Exception as error:  # noqa: BLE001 - or nobody would ever hear of it
-            brought = self.Taken("none could be taken", [TextLine("error", crash.reason(error))])
-        with suppress(RuntimeError):  # the loop has just been closed: we are leaving
-            self.post_message(brought)
+            taken = work()
+        except Exception as error:  # noqa: BLE001 - the box says it
+            taken = self.Taken("none could be taken", [TextLine("error", crash.reason(error))])
+        with suppress(RuntimeError):  # the loop has just been closed: gputop ends
+            self.post_message(taken)
 
     def on_stacks_screen_taken(self, message: Taken) -> None:
-        """Show what was brought."""
-        self._busy = False
+        """Show what the thread took."""
+        self._is_busy = False
         self.heading, self.shown, self.weighted = message.heading, message.shown, message.weighted
-        self._say(self.heading)
+        self._set_status(self.heading)
 
-    def _say(self, words: str) -> None:
-        self._said = words
+    def _set_status(self, words: str) -> None:
+        self._status = words
         self.refresh_text()
 
     @property
     def first_line(self) -> str:
-        """What is shown or going on, and the keys."""
-        return f"{cut(f'stacks: {self._said}', self.text_width)}\n{_KEYS}"
+        """The status, and the keys."""
+        return f"{cut(f'stacks: {self._status}', self.text_width)}\n{_KEYS}"
 
     @property
     def text(self) -> str:
@@ -224,25 +229,25 @@ class StacksScreen(Box):
         return plain([TextLine("title", self.heading), TextLine("blank", ""), *self.shown])
 
     def action_copy(self) -> None:
-        """To the clipboard, by the terminal's own means (OSC 52)."""
+        """Copy all to the clipboard, by the terminal (OSC 52)."""
         self.app.copy_to_clipboard(self.text)
-        self._say(f"{len(self.shown)} lines copied, if this terminal lets programs do that")
+        self._set_status(f"{len(self.shown)} lines copied, if this terminal allows it")
 
     def action_write(self, form: str) -> None:
-        """To a new file in the working folder: the text, or folded stacks."""
+        """Write the text, or folded stacks, to a new file in the working directory."""
         from gputop.stacks.lines import save, to_folded
         from gputop.system.output import unused
 
         if form == "folded" and not self.weighted:
-            self._say("there is no stack to write")
+            self._set_status("there are no stacks to write")
             return
         path = unused(f"gputop-stacks-{strftime('%Y%m%d-%H%M%S')}", f".{form}")
         try:
             save(path, self.text if form == "txt" else to_folded(self.weighted))
         except UserError as error:
-            self._say(str(error))
+            self._set_status(str(error))
         else:
-            self._say(f"written to {path}")
+            self._set_status(f"written to {path}")
 
 
 def _drawn(stacks: Sequence[Stack], roles: dict[int, Role]) -> list[TextLine]:

@@ -1,4 +1,4 @@
-"""`e`: the verdict with its whole chain of evidence, its fixes, the ledger and the incidents so far."""
+"""`e`: the verdict with its evidence and fixes, lost GPU time by cause, and the incidents so far."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _ledger(ledger: Ledger) -> list[Line]:
     if not ledger.gpu_total_s:
         return []
     share = 100 * ledger.gpu_lost_s / ledger.gpu_total_s
-    out: list[Line] = [[], [("where the GPU's time went since the start", "head")]]
+    out: list[Line] = [[], [("GPU time lost since the start", "head")]]
     out.append([(f"  {ledger.gpu_lost_s:.1f} of {ledger.gpu_total_s:.1f} GPU seconds without work ({share:.0f} %)", "title")])
     for cause, lost_s in sorted(ledger.by_cause.items(), key=lambda item: -item[1]):
         if lost_s > 0:
@@ -98,7 +98,7 @@ def _ledger(ledger: Ledger) -> list[Line]:
 
 
 def _incidents(session: Session, incidents: Sequence[Incident | Episode], width: int) -> list[Line]:
-    out: list[Line] = [[], [("incidents, each as a whole (n, N jump to them)", "head")]] if incidents else []
+    out: list[Line] = [[], [("incidents (n, N jump to them)", "head")]] if incidents else []
     return out + [_incident(session, incident, width) for incident in reversed(incidents)]
 
 

@@ -93,7 +93,7 @@ def test_killed_collector_is_reported_and_restarted(launch: Launch) -> None:
     assert terminal.exit_code() == 0
 
 
-@pytest.mark.parametrize(("host", "remedy"), [(None, "kill -CONT"), ("node7", "look after the connection to")])
+@pytest.mark.parametrize(("host", "remedy"), [(None, "kill -CONT"), ("node7", "check the connection to")])
 def test_a_collector_that_stops_answering_is_not_called_live(launch: Launch, tmp_path: Path, host: str | None, remedy: str) -> None:
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()

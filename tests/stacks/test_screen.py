@@ -165,7 +165,7 @@ async def test_the_past_of_a_process_is_its_own_or_none() -> None:
             assert ("before" in screen.text) is (pid != scene.HOG)
             await pilot.press("escape")
         assert "r takes them" in screen.text
-        assert "Esc (nothing is selected), s" in screen.text
+        assert "Esc (selects none), s" in screen.text
         program.context.view.selected, program.context.view.end_ns = worker, whole.t_ns - SECOND
         await pilot.press("s")
         await shown(program, pilot, "The next of worker 0 are of")
@@ -177,9 +177,9 @@ async def test_another_machines_processes_are_not_looked_for_here() -> None:
         await pilot.press("s")
         text = program.screen.query_one(Scrolled).text
         assert "none were taken" in text
-        assert "on the machine that watches" in " ".join(text.split())
+        assert "A gputop that watches its own machine" in " ".join(text.split())
         await pilot.press("r")
-        assert "no processes of this machine" in program.screen.query_one(Scrolled).text
+        assert "on their machine, run `gputop stacks`" in program.screen.query_one(Scrolled).text
 
 
 def test_stacks_join_the_sessions_next_frame_and_survive_a_recording() -> None:

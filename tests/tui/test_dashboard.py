@@ -227,7 +227,7 @@ async def test_what_is_no_expression_is_said(make_app: MakeApp) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("slash", "!", "(", "enter")
         await pilot.pause()
-        assert "no regular expression" in part(app, "keys")[0]
+        assert "no usable regular expression" in part(app, "keys")[0]
         assert sum("worker" in line for line in part(app, "procs")) == 4
 
 
@@ -285,7 +285,7 @@ async def test_hidden_bystanders_are_said_to_be_hidden(make_app: MakeApp, monkey
         monkeypatch.setattr("gputop.tui.panels.rows", lambda *_: [])
         main(app).drawing.redraw()
         assert "bystanders hidden (b)" in part(app, "procs")[1]
-        assert "nobody taking CPU" not in part(app, "procs")[1]
+        assert "no busy process" not in part(app, "procs")[1]
 
 
 async def test_the_one_process_asked_for_is_said_to_have_ended(make_app: MakeApp) -> None:

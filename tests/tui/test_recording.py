@@ -90,7 +90,7 @@ def test_a_collector_started_again_goes_on_in_the_same_file_another_boot_does_no
     assert recorder.size is not None
     recorder.take(Header(boot_id="another"))
     assert recorder.size is None
-    assert "started anew" in recorder.problem
+    assert "rebooted" in recorder.problem
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "no such directory"])
