@@ -56,6 +56,7 @@ PEAKS = {"max_run_delay_ns": 50_000, "max_ns": 1000}  # ns that the longest wait
 TENTHS = frozenset((
     "power_w", "gr_active_pct", "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "sm_pct", "mem_pct",
 ))  # fmt: skip
+CLOCKS = frozenset(("t_ns", "start_ticks"))  # columns that every reader of a table needs
 JUMPING = frozenset(("syscall", "syscall_arg", "processor", "locked_by", "wchan", "gone", "forgotten"))  # numbers that count nothing
 MAIN_THREAD = ("pid", "oncpu_ns", "run_delay_ns", "timeslices", "state", "vol", "invol")  # of a process, repeated by its main thread
 _REPEATS = astuple(ThreadSample(0, 0, 0, -1))[1:]
@@ -320,7 +321,11 @@ def _pack_key(column: Sequence[Any]) -> Any:
 
 
 class Decoder:
-    """Reads the columns of the pieces of one chunk, in order; with ``parts`` only these tables, such as ``probes.calls``."""
+    """Reads the columns of the pieces of one chunk, in order.
+
+    With ``parts`` only these tables and columns, such as ``probes.calls`` and ``procs.vol``; all columns of frames, keys and `CLOCKS` are
+    always read. Other values are defaults.
+    """
 
     def __init__(self, parts: tuple[str, ...] | None = None) -> None:
         self._parts = parts
@@ -334,8 +339,13 @@ class Decoder:
         except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
             raise ColumnError(f"a table is broken: {error}") from None
 
-    def _is_wanted(self, path: str) -> bool:
-        return self._parts is None or any(part == path or part.startswith(f"{path}.") for part in self._parts)
+    def _is_wanted(self, path: str, field: Field) -> bool:
+        if self._parts is None or field.name in CLOCKS:
+            return True
+        name = f"{path}.{field.name}"[1:]
+        if field.child is None:
+            return not path or path[1:] in self._parts or name in self._parts
+        return any(part == name or part.startswith(f"{name}.") for part in self._parts)
 
     def _claim(self, rows: Any, columns: int) -> int:
         if type(rows) is not int or not 0 <= rows <= min(self._rows_left, self._cells_left // columns):
@@ -358,9 +368,12 @@ class Decoder:
         for field in plan.fields:
             if field.name in known:
                 columns.append(known[field.name])
-            elif field.name not in packed:
-                if field.default is None:
+            elif field.name not in packed or not self._is_wanted(path, field):
+                if field.default is None and self._parts is None:
                     raise ColumnError("a field is missing")
+                if field.default is None:
+                    columns.append(repeat("" if field.kind == "any" else 0, count))
+                    continue
                 columns.append([field.default() for _ in range(count)] if field.default in (list, dict) else repeat(field.default(), count))
             else:
                 column = self._column(path, field, packed[field.name], count, subjects)
@@ -376,8 +389,6 @@ class Decoder:
 
     def _column(self, path: str, field: Field, packed: list[Any], count: int, subjects: Subjects) -> Sequence[Any]:
         code, *parts = packed
-        if field.child and code != SAME and not self._is_wanted(f"{path}.{field.name}"[1:]):
-            return [None if field.default is None else field.default() for _ in range(count)]
         if code == SAME:
             return [msgspec.convert(parts[0], field.type)] * count
         if code == ANY:

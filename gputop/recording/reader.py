@@ -31,7 +31,8 @@ from gputop.recording.seek import Seeker, blocks_between
 from gputop.system.text import clean, counted
 
 Parts = tuple[str, ...] | None
-"""Paths of lists and structs in frames, such as ``probes.calls``, which alone are decoded: several times as fast. None is all."""
+"""Paths in frames that alone are decoded, several times as fast: lists and structs such as ``probes.calls``, and fields in these such as
+``procs.vol``. None is all."""
 OPENING_BYTES = 1 << 20  # from a file's beginning and end, in which its header must stand
 
 

@@ -18,6 +18,11 @@ from msgspec import Struct
 from gputop.tables.rows import Rows
 from gputop.tables.schema import OFFCPU, SWITCHES, TALLY, WAITS, of_threads, offcpu_ns
 
+TALLIED = {
+    "procs.pid", "procs.oncpu_ns", "procs.vol", "procs.invol", "probes.calls.pid", "probes.calls.call", "probes.calls.count",
+    "probes.calls.total_ns", "probes.calls.max_ns",
+}  # fmt: skip
+"""Fields of frames that `Tally` reads, besides those of `Threads`."""
 SWITCH = "sched_switch"
 DIGITS = 4096  # rows of the table of numbers; an event's number within its tick has two such digits
 MOST_DIGITS = 1 << 20

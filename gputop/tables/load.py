@@ -15,9 +15,10 @@ from gputop.model.roles import program_name
 from gputop.recording.reader import Recording
 from gputop.session.findings import explanation
 from gputop.session.judged import judged
-from gputop.tables.events import Tally
-from gputop.tables.rows import Known, Rows, rows_at
+from gputop.tables.events import TALLIED, Tally
+from gputop.tables.rows import FieldNames, Known, Rows, rows_at
 from gputop.tables.schema import GPU, NS, PROC, TABLES, TALLY, TableSpec
+from gputop.tables.threads import COUNTED
 
 Wanted = Mapping[str, Sequence[str]]
 """Table -> its columns, in the order of the rows' values."""
@@ -80,12 +81,18 @@ class Loader:
         return self.start_ns - (KNOWN_BEFORE_NS if self._counts else SETTLED_NS)
 
     def _parts(self) -> tuple[str, ...]:
-        """The lists and structs of frames that rows are made of."""
-        parts = {part for spec in self._specs for part in (".".join(spec.path), *spec.parts)}
+        """The fields of frames that rows are made of."""
+        parts: set[str] = set()
+        for spec in self._specs:
+            rows = FieldNames()
+            for column in spec.columns:
+                if column.name in self.wanted[spec.name]:
+                    column.make(rows)
+            parts |= {".".join((*spec.path, name)) for name in ("t_ns", *rows.names)}
         if self._tally is not None:
-            parts |= {"procs", "probes.calls"}
+            parts |= TALLIED
         if self._pids or self._counts:
-            parts.add("probes.threads")
+            parts |= COUNTED
         if self._names:
             parts |= {"infos", "gpus.procs"}
         if "gap" in self.wanted:

@@ -220,6 +220,25 @@ class Rows:
         return grown
 
 
+class FieldNames(Rows):
+    """Stands for rows, and notes which fields columns are made of."""
+
+    def __init__(self) -> None:
+        super().__init__("", (), (), (), Known(Header(), 0))
+        self.names: set[str] = set()
+
+    def gauge(self, name: str) -> Sequence[Any]:
+        """As of no row."""
+        self.names.add(name)
+        return ()
+
+    increment = gauge
+
+    def sum_of_increments(self, items: str, name: str) -> Sequence[Any]:
+        """As of no row."""
+        return self.gauge(f"{items}.{name}")
+
+
 def _key_of(struct: Any) -> Key:
     return _KEYS.get(struct) or attrgetter(struct.__struct_fields__[0])
 

@@ -37,8 +37,6 @@ class TableSpec(Struct, frozen=True):
     """Which rows belong to it, None for all."""
     own_time: bool = False
     """Whether a row's time is its own ``t_ns``, not that of its tick."""
-    parts: tuple[str, ...] = ()
-    """Lists and structs below ``path`` that columns are made of, as paths such as ``host.cpus``."""
 
 
 def _gauge(name: str, type_: str, help_: str, field: str = "") -> Column:
@@ -363,7 +361,7 @@ HOST = TableSpec("host", "the machine; CPUs five times a second, the rest once a
     _count("pgscan", "pages looked at for reclaim, by anybody"),
     _count("refaults", "pages read again soon after they were dropped"),
     _count("tcp_retrans", "TCP segments sent again (/proc/net/snmp)"),
-), parts=("host.cpus", "host.psi"))  # fmt: skip
+))  # fmt: skip
 
 CPU = TableSpec("cpu", "each logical CPU, five times a second (/proc/stat)", ("host", "cpus"), (
     *CLOCK,
@@ -413,7 +411,7 @@ CGROUP = TableSpec("cgroup", "each cgroup of trainers, workers and gputop, five 
     _gauge("read_limit_device", "TEXT", "the device, major:minor", "read_limit.device"),
     _gauge("read_limit_bytes_per_s", "INTEGER", "limit of reads, bytes/s", "read_limit.bytes_per_s"),
     _gauge("read_limit_ios_per_s", "INTEGER", "limit of reads, 1/s", "read_limit.ios_per_s"),
-), parts=("host.cgroups.psi", "host.cgroups.read_limit"))  # fmt: skip
+))  # fmt: skip
 
 GPU_PROCESS = TableSpec("gpu_process", "each process on each GPU, once a second (NVML)", ("gpus", "procs"), (
     *CLOCK,

@@ -14,6 +14,10 @@ from typing import Any
 from gputop.model.frame import SECOND_NS, Frame
 
 FORGOTTEN_NS = 10 * SECOND_NS  # a process without a row and a report for so long has ended
+COUNTED = {f"probes.threads.{name}" for name in (
+    "tid", "pid", "runnable_ns", "sleeping_ns", "uninterruptible_ns", "vol", "invol", "max_run_delay_ns", "start_ns", "state",
+)}  # fmt: skip
+"""Fields of frames that `Threads` reads."""
 _Report = list[Any]
 """From, until (ns), longest wait (ns), switches and ns off a CPU in that time; the two counts are None in a thread's first report."""
 Columns = tuple[list[Any], list[Any], list[Any]]
