@@ -95,7 +95,7 @@ class Engine:
     def follow(self, board: Board, frame: Frame, every_ns: int = FEED_EVERY_NS) -> bool:
         """`look` at the next frame of a stream, which ``board`` holds already, and `feed` when it is time; whether it was."""
         self.look(frame)
-        if not self.is_due(frame.t_ns, max(every_ns, self.pace_ns)):
+        if not frame.ticks or not self.is_due(frame.t_ns, max(every_ns, self.pace_ns)):
             return False
         self.feed(board)
         return True

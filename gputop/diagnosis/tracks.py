@@ -18,7 +18,7 @@ from gputop.diagnosis.intensity import BUSY, slowed_by
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.stepclock import Rhythm
 from gputop.model.board import GpuBoard
-from gputop.model.frame import Gpu, ProcInfo, ProcSample, SchedThread
+from gputop.model.frame import Gpu, GpuReading, Met, ProcInfo, ProcSample, SchedThread
 from gputop.model.roles import Role
 
 STALE_NS = 3_000_000_000  # a GPU reading older than this says nothing of now
@@ -61,11 +61,11 @@ class ProcTrack:
             self.kinds.insert(0, [])
             self.uninterruptible_ns.insert(0, 0 if sched else None)
 
-    def look(self, sample: ProcSample) -> None:
-        """A sample between two feeds: only what it waits for is kept."""
-        self.between.append(self._met(sample))
+    def look(self, sample: ProcSample | Met) -> None:
+        """A sample between two feeds, or several with the same wait: only what it waits for is kept."""
+        self.between += [self._met(sample)] * (sample.times if isinstance(sample, Met) else 1)
 
-    def _met(self, sample: ProcSample) -> str:
+    def _met(self, sample: ProcSample | Met) -> str:
         return self.kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan)
 
     def push(self, sample: ProcSample, sched: SchedThread | None, oldest_ns: int) -> None:
@@ -180,7 +180,7 @@ class GpuTrack:
         self.free_mhz: float | None = None
         self.pids: frozenset[int] = frozenset()  # who computes on it; of one that does not answer, who did
 
-    def look(self, gpu: Gpu) -> None:
+    def look(self, gpu: Gpu | GpuReading) -> None:
         """A reading between two pushes: its utilization counts in the mean, its power in the rhythm. Of a GPU that has GPM this is how
         long kernels ran: NVML's own counts copies, too."""
         if gpu.gr_active_pct is not None:

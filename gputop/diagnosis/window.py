@@ -24,7 +24,7 @@ from gputop.diagnosis.tracks import GpuTrack, ProcTrack, any_worked
 from gputop.diagnosis.turns import Turns
 from gputop.model import roles as who
 from gputop.model.board import Board
-from gputop.model.frame import Frame, ProcInfo, ProcSample
+from gputop.model.frame import Frame, Gpu, GpuReading, Met, ProcInfo, ProcSample
 from gputop.model.roles import Role
 
 GAP_NS = 5_000_000_000
@@ -107,14 +107,16 @@ class Window:
     def look(self, frame: Frame) -> None:
         """What the processes of the window wait for in a frame between two pushes."""
         self._points.looked = True
-        if frame.probes is not None:
+        if frame.probes is not None and frame.ticks == 1:  # one reading a second tells of no pauses between steps
             self._points.look(frame.probes)
         self._launches.note(frame.t_ns, frame.sampled)
-        for sample in frame.procs:
+        samples: tuple[Met | ProcSample, ...] = (*frame.met, *frame.procs)
+        for sample in samples:
             track = self._procs.get(sample.pid)
             if track is not None:
                 track.look(sample)
-        for gpu in frame.gpus:
+        readings: list[Gpu] | list[GpuReading] = frame.gpus if frame.ticks == 1 else frame.readings
+        for gpu in readings:
             known = self._gpus.get(gpu.index)
             if known is not None:
                 known.look(gpu)

@@ -26,6 +26,7 @@ from gputop.model.gpu import (
     SILENT,
     Gpu,
     GpuProc,
+    GpuReading,
     MigInstance,
     compute_pids,
     forget_parts,
@@ -34,13 +35,13 @@ from gputop.model.gpu import (
 )
 from gputop.model.machine import CgroupSample, CpuSample, DiskSample, FileSystem, Hardware, Host, NetSample, Nic, Psi, ReadLimit
 from gputop.model.probes import CudaCall, LaunchRate, MainSamples, Preempt, Probes, SchedThread, Wakeup
-from gputop.model.process import ProcInfo, ProcSample, Stack, ThreadInfo, ThreadSample
+from gputop.model.process import Met, ProcInfo, ProcSample, Stack, ThreadInfo, ThreadSample
 from gputop.model.stream import BOUNDED, FORMAT_MAJOR, FORMAT_MINOR, MOST_IN_FRAME, Header, Mark, SelfCost, SourceState
 
 __all__ = [
     "FORMAT_MAJOR", "FORMAT_MINOR", "MOST_IN_FRAME", "PART", "SECOND_NS", "SILENT", "CgroupSample", "CpuSample", "CudaCall",
-    "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "Hardware", "Header", "Host", "LaunchRate", "MainSamples",
-    "Mark", "MigInstance", "NetSample", "Nic", "Preempt", "Probes", "ProcInfo", "ProcSample", "Psi", "ReadLimit", "SchedThread",
+    "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "GpuReading", "Hardware", "Header", "Host", "LaunchRate", "MainSamples",
+    "Mark", "Met", "MigInstance", "NetSample", "Nic", "Preempt", "Probes", "ProcInfo", "ProcSample", "Psi", "ReadLimit", "SchedThread",
     "SelfCost", "SourceState", "Stack", "ThreadInfo", "ThreadSample", "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s",
     "sizes_of_contexts",
 ]  # fmt: skip
@@ -73,6 +74,12 @@ class Frame(msgspec.Struct, omit_defaults=True, dict=True):
     stacks: Annotated[list[Stack], BOUNDED] = []
     marks: Annotated[list[Mark], BOUNDED] = []
     cost: SelfCost | None = None
+    ticks: int = 1
+    """Frames of the collector that are merged in this one, as the tier of seconds of a recording has them."""
+    met: Annotated[list[Met], BOUNDED] = []
+    """Of a merged frame: the waits of processes in the samples before those in ``procs``."""
+    readings: Annotated[list[GpuReading], BOUNDED] = []
+    """Of a merged frame: every GPU reading of utilization and power; ``gpus`` has the last of each field."""
 
     @property
     def packed(self) -> bytes:

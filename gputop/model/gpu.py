@@ -165,3 +165,14 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Field name -> why it has no value. A name that begins with `PART` is a part of ``procs``; its reason stands until the next list."""
     held_by: Annotated[list[int], BOUNDED] | None = None
     """While ``procs`` cannot be read (the GPU hangs or is lost): the pids of its last list with compute contexts; otherwise empty."""
+
+
+class GpuReading(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The fields of a `Gpu` that change from tick to tick and that the diagnosis looks at."""
+
+    index: int
+    t_ns: int
+    util_pct: float | None = None
+    power_w: float | None = None
+    power_instant: bool | None = None
+    gr_active_pct: float | None = None

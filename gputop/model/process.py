@@ -132,6 +132,17 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Number of recently running threads that are too many to be in each sample: ``threads`` lacks their switches."""
 
 
+class Met(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The wait of a process in some samples that are merged into a later one, see `ProcSample`."""
+
+    pid: int
+    times: int
+    state: str
+    syscall: int | None = None
+    syscall_arg: int | None = None
+    wchan: str | None = None
+
+
 class Stack(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One thread's stack, taken at ``t_ns``; frames innermost first."""
 

@@ -41,13 +41,13 @@ MOST_CELLS = 4_000_000  # values of a piece; the largest that is written has hal
 FREE_ROWS = 1024  # of a piece, however short
 SAME, ANY, INTEGERS, FLOATS, TABLE, COUNTS = range(6)
 KEYS = {
-    "Frame": (), "Host": (), "Psi": (), "Probes": (), "SelfCost": (), "Preempt": ("victim_tid", "culprit_tid"),
+    "Frame": (), "Host": (), "Psi": (), "Probes": (), "SelfCost": (), "Hardware": (), "Preempt": ("victim_tid", "culprit_tid"),
     "Wakeup": ("wakee_tid", "waker_tid"), "CudaCall": ("pid", "call"),
 }  # fmt: skip
 """The subject of a row, where that is not its first field."""
 UNITS = dict.fromkeys(
     ("late_ns", "oncpu_ns", "run_delay_ns", "runnable_ns", "preempted_ns", "sleeping_ns", "uninterruptible_ns", "ns", "wait_ns", "nvml_ns",
-     "proc_ns", "cpu_ns", "drain_ns", "run_ns", "Gpu.t_ns", "util_t_ns"), 100_000,
+     "proc_ns", "cpu_ns", "drain_ns", "run_ns", "Gpu.t_ns", "GpuReading.t_ns", "util_t_ns"), 100_000,
 ) | {"t_ns": 10_000, "Frame.t_ns": 1, "Mark.t_ns": 1, "total_ns": 1000, "energy_mj": 100} | dict.fromkeys(
     ("pcie_tx_bytes", "pcie_rx_bytes", "nvlink_tx_bytes", "nvlink_rx_bytes"), 1 << 16,
 )  # fmt: skip

@@ -10,6 +10,7 @@ from functools import reduce
 from itertools import accumulate, pairwise
 
 from gputop.model.frame import Header, Mark
+from gputop.recording.format import TICKS, TIERS
 from gputop.recording.reader import FileChunk, Recording, missing_words
 from gputop.recording.seek import Seeker
 from gputop.system.errors import UserError
@@ -54,7 +55,7 @@ class Parts(Recording):
         self._empty = empty
         self.path = f"{parts[0].path} and {len(parts) + len(empty) - 1} more"
         self.header = self._dated_by_all()
-        self._seeker = Seeker(self.header)
+        self._seekers = {tier: Seeker(self.header) for tier in TIERS}
         self.missing = {}
 
     def close(self) -> None:
@@ -100,15 +101,17 @@ class Parts(Recording):
     def refresh(self) -> bool:
         """Take in what was appended since; whether there was anything."""
         grown = sum(part.refresh() for part in self._told) > 0
-        self.header = self._seeker.header = self._dated_by_all()
+        self.header = self._dated_by_all()
+        for seeker in self._seekers.values():
+            seeker.header = self.header
         return grown
 
     def _dated_by_all(self) -> Header:
         return reduce(Header.dated, (part.header for part in self._parts))
 
-    def chunks(self) -> Sequence[FileChunk]:
-        """All chunks, in order; none is read yet."""
-        return _Joined([part.chunks() for part in self._told])
+    def chunks(self, tier: int = TICKS) -> Sequence[FileChunk]:
+        """As of one recording."""
+        return _Joined([part.chunks(tier) for part in self._told])
 
 
 class _Joined(Sequence[FileChunk]):

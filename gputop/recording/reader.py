@@ -5,13 +5,13 @@ from __future__ import annotations
 import fcntl
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import zstandard
 from msgspec import Struct
 
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Header, Mark
+from gputop.model.frame import SECOND_NS, Frame, Header, Mark
 from gputop.recording.chunks import Unpacker
 from gputop.recording.format import (
     KIND_FINDINGS,
@@ -19,14 +19,18 @@ from gputop.recording.format import (
     KIND_HEADER,
     MAGIC,
     MAX_BLOCK_BYTES,
+    MINUTES,
+    SECONDS,
     SYNC,
+    TICKS,
+    TIERS,
     FormatError,
     VersionError,
     check_beginning,
     check_unpacked,
     unpack_header,
 )
-from gputop.recording.scan import Contents, Place, open_regular, payload_at, place_at, places
+from gputop.recording.scan import Chunk, Contents, Place, open_regular, payload_at, place_at, places
 from gputop.recording.seek import Seeker, blocks_between
 from gputop.system.text import clean, counted
 
@@ -44,17 +48,17 @@ class Blocks:
         """Offset -> damaged bytes there, as far as it has been read."""
         self._fd = fd
         self._contents = contents
-        self._unpackers: dict[Parts, Unpacker] = {}
+        self._unpackers: dict[tuple[int, Parts], Unpacker] = {}
 
-    def between(self, start: int, end: int) -> list[Place]:
-        """The blocks of frames between two offsets, without those that go back in time, which are counted as lost."""
+    def between(self, start: int, end: int, tier: int) -> list[Place]:
+        """The blocks of a tier between two offsets, without those that go back in time, which are counted as lost."""
         found = list(places(self._fd, start, end))
         if end <= self._contents.end:
             edges, following = [start, *(place.end for place in found)], [*(place.offset for place in found), end]
             self.lost.update({edge: offset - edge for edge, offset in zip(edges, following, strict=True) if edge < offset})
         reached_ns, kept = 0, []
         for place in found:
-            if place.head.kind != KIND_FRAMES:
+            if place.head.kind != KIND_FRAMES or place.head.tier != tier:
                 continue
             if place.head.t_ns < reached_ns:
                 self.give_up(place)
@@ -65,7 +69,8 @@ class Blocks:
 
     def frames(self, place: Place, chunk: int, parts: Parts = None) -> Sequence[Frame]:
         """The frames of a block in the chunk that begins at offset ``chunk``; none where it is damaged."""
-        unpacker = self._unpackers.get(parts) or self._unpackers.setdefault(parts, Unpacker(parts))
+        key = place.head.tier, parts
+        unpacker = self._unpackers.get(key) or self._unpackers.setdefault(key, Unpacker(parts))
         try:
             payload = payload_at(self._fd, place)
             if unpacker.lacks(payload, place.head):
@@ -118,16 +123,31 @@ class FileBlock(Struct, frozen=True):
 
 
 class FileChunk(Struct, frozen=True):
-    """The stretch of a file from one key frame to the next."""
+    """A chunk of a file, from one key frame to the next, as far as no finer one tells of the same time."""
 
     file: Blocks
     t_ns: int
-    start: int
+    """From here on it is read; behind its key frame where a finer chunk comes before."""
+    chunk: Chunk
     end: int
+    """Offset behind it."""
+    until_ns: int
+    """From here on the next one is read, where that is of another tier."""
+
+    @property
+    def tier(self) -> int:
+        """See `gputop.recording.format`."""
+        return self.chunk.tier
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is read from its key frame on."""
+        return self.t_ns == self.chunk.t_ns
 
     def blocks(self) -> Sequence[FileBlock]:
-        """Its blocks of frames."""
-        return [FileBlock(self.file, place, self.start) for place in self.file.between(self.start, self.end)]
+        """Its blocks of frames, from the key frame on."""
+        found = self.file.between(self.chunk.offset, self.end, self.tier)
+        return [FileBlock(self.file, place, self.chunk.offset) for place in found]
 
 
 class Recording:
@@ -152,7 +172,8 @@ class Recording:
             self.close()
             raise FormatError(f"{clean(path)}: {error}") from None
         self._blocks = Blocks(self._fd, self._contents)
-        self._seeker = Seeker(self.header)
+        self._seekers = {tier: Seeker(self.header) for tier in TIERS}
+        self._stretches: dict[int, tuple[int, list[FileChunk]]] = {}
         self._end_ns: tuple[Place | None, int] = (None, self._contents.end_ns)
         self.missing: dict[int, int] = {}
         """Number of a frame -> how many behind it are not there, as far as it has been read in order."""
@@ -172,7 +193,8 @@ class Recording:
     @property
     def start_ns(self) -> int:
         """Time of the first frame; the header's where there is none."""
-        return self._contents.chunks[0][0] if self._contents.chunks else self.header.t_ns
+        chunks = self.chunks()
+        return chunks[0].chunk.t_ns if chunks else self.header.t_ns
 
     @property
     def end_ns(self) -> int:
@@ -188,21 +210,23 @@ class Recording:
         """Offset -> damaged bytes there, as far as it has been read."""
         return self._blocks.lost
 
-    def follow(self, before: int | None, seqs: Iterable[int]) -> int | None:
-        """Note which frames are missing among some that come in order, ``before`` being the number of the one before; the last number.
+    def follow(self, before: int | None, frame: Frame) -> int | None:
+        """Note the frames that are missing between the one of number ``before`` and the next one; its number.
 
         A lower one is of a collector that was started again."""
-        for seq in seqs:
-            if before is not None and seq > before + 1:
-                self.missing[before] = seq - before - 1
-            before = seq
-        return before
+        if not frame.ticks:
+            return before
+        first = frame.seq - frame.ticks + 1
+        if before is not None and first > before + 1:
+            self.missing[before] = first - before - 1
+        return frame.seq
 
     def verify(self) -> None:
         """Look at all that nobody needs to read, for what is damaged."""
-        for chunk in self.chunks():
-            for block in chunk.blocks():
-                block.file.verify(block.place)
+        for tier in TIERS:
+            for chunk in self.chunks(tier):
+                for block in chunk.blocks():
+                    block.file.verify(block.place)
 
     @property
     def growing(self) -> bool:
@@ -248,7 +272,7 @@ class Recording:
         if self._contents.another:
             at = self._contents.another
             parts.append(f"another recording begins at byte {at} and is left out: `tail -c +{at + 1}` makes a file of it")
-        if not self._contents.chunks:
+        if not len(self.chunks()):
             parts.append("it holds no frames")
         return "; ".join(parts)
 
@@ -261,8 +285,8 @@ class Recording:
 
     def _chunk_of(self, place: Place) -> int:
         """Offset of the chunk that a block stands in."""
-        chunks = self._contents.chunks
-        return chunks[max(0, bisect_right(chunks, place.offset, key=lambda chunk: chunk[1]) - 1)][1]
+        chunks = self._contents.chunks[place.head.tier]
+        return chunks[max(0, bisect_right(chunks, place.offset, key=lambda chunk: chunk.offset) - 1)].offset
 
     def findings(self) -> bytes | None:
         """What its recorder left of the diagnosis as it ended (see `gputop.session.findings`), None where it left nothing sound."""
@@ -283,31 +307,57 @@ class Recording:
         self._contents.extend(self._fd, size)
         if self._contents.header is not self._dated_by:
             self._dated_by = self._contents.header
-            self.header = self._seeker.header = self._dated(self.header)
+            self.header = self._dated(self.header)
+            for seeker in self._seekers.values():
+                seeker.header = self.header
         return self._contents.end > before
 
-    def board_at(self, t_ns: int) -> Board:
+    def board_at(self, t_ns: int, tier: int = TICKS) -> Board:
         """What stood at ``t_ns``; an empty board (``seq`` -1) before `start_ns`."""
-        return self._seeker.board_at(self.chunks(), t_ns)
+        return self._seekers[tier].board_at(self.chunks(tier), t_ns)
 
-    def frames(self, start_ns: int = 0, end_ns: int = 1 << 63, parts: Parts = None) -> Iterator[Frame]:
-        """The frames with ``start_ns <= t_ns < end_ns``, in order; with ``parts`` the other lists and structs in them may be empty."""
-        before, reached_ns = None, 0
-        for block in blocks_between(self.chunks(), start_ns, end_ns):
-            if block.t_ns < reached_ns:
+    def key_before(self, t_ns: int, tier: int = TICKS) -> int:
+        """From where on frames must be read for a board to be whole at ``t_ns``: the last key frame before, or the first of all."""
+        chunks = self.chunks(tier)
+        i = bisect_right(chunks, t_ns, key=lambda chunk: chunk.t_ns) - 1
+        while i > 0 and not chunks[i].is_whole:
+            i -= 1
+        return chunks[max(0, i)].t_ns if len(chunks) else t_ns
+
+    def tier_at(self, t_ns: int) -> int:
+        """The finest tier that tells of a moment."""
+        chunks = self.chunks()
+        i = bisect_right(chunks, t_ns, key=lambda chunk: chunk.t_ns) - 1
+        return chunks[max(0, i)].tier if len(chunks) else TICKS
+
+    def frames(self, start_ns: int = 0, end_ns: int = 1 << 63, parts: Parts = None, tier: int = TICKS) -> Iterator[Frame]:
+        """The frames with ``start_ns <= t_ns < end_ns``, in order: those of a tier, or of another one where it has nothing of the time.
+
+        With ``parts`` the other lists and structs in them may be empty.
+        """
+        before: int | None = None
+        reached_ns, is_of = 0, tier
+        for chunk, block in blocks_between(self.chunks(tier), start_ns, end_ns):
+            changes, is_of = chunk.tier != is_of or not chunk.is_whole, chunk.tier
+            if block.t_ns < reached_ns and not changes:
                 block.file.give_up(block.place)
                 continue
             for frame in block.frames(parts):
-                reached_ns = frame.t_ns
-                if reached_ns >= end_ns:
+                if frame.t_ns < reached_ns or (changes and frame.t_ns == reached_ns):
+                    continue
+                if frame.t_ns >= min(end_ns, chunk.until_ns):
                     break
-                before = self.follow(before, (frame.seq,))
+                reached_ns = frame.t_ns
+                before = self.follow(before, frame)
                 if reached_ns >= start_ns:
                     yield frame
 
-    def chunks(self) -> Sequence[FileChunk]:
-        """All chunks, in order; none is read yet."""
-        return _Chunks(self._blocks, self._contents)
+    def chunks(self, tier: int = TICKS) -> Sequence[FileChunk]:
+        """The chunks that are read for a tier, in order."""
+        size, chunks = self._contents.end, self._stretches.get(tier)
+        if chunks is None or chunks[0] != size:
+            chunks = self._stretches[tier] = size, _stretches(self._blocks, self._contents, tier)
+        return chunks[1]
 
     def t_ns_of(self, unix_ns: int) -> int:
         """As `Header.t_ns_of`."""
@@ -342,20 +392,40 @@ class Recording:
         raise problem
 
 
-class _Chunks(Sequence[FileChunk]):
-    """The chunks of a recording, made as they are asked for: a day has thousands."""
+ORDER = {TICKS: (TICKS, SECONDS, MINUTES), SECONDS: (SECONDS, TICKS, MINUTES), MINUTES: (MINUTES, SECONDS, TICKS)}
+"""For a tier the ones that are read, the first that tells of a time."""
+_SLACK_NS = {TICKS: 3 * SECOND_NS, SECONDS: 13 * SECOND_NS, MINUTES: 780 * SECOND_NS}
+"""ns between the last piece of a chunk and the next chunk, beyond which coarser ones are looked for."""
 
-    def __init__(self, blocks: Blocks, contents: Contents) -> None:
-        self._blocks = blocks
-        self._contents = contents
 
-    def __len__(self) -> int:
-        return len(self._contents.chunks)
+_EVER = 1 << 63
 
-    def __getitem__(self, i: int) -> FileChunk:  # type: ignore[override]
-        t_ns, start = self._contents.chunks[i]
-        following = i % len(self) + 1
-        return FileChunk(self._blocks, t_ns, start, self._contents.chunks[following][1] if following < len(self) else self._contents.end)
+
+def _stretches(file: Blocks, contents: Contents, tier: int) -> list[FileChunk]:
+    """All times, each by the first tier in order that tells of it."""
+    found: list[FileChunk] = []
+    holes = [(0, _EVER)]
+    for of in ORDER[tier]:
+        chunks, left = contents.chunks[of], list[tuple[int, int]]()
+        for begin, end in holes:
+            if begin > 0 and end == _EVER and of > tier:  # a coarser tier does not go on behind the end of a finer one
+                continue
+            edge_ns, is_first = begin, True
+            i = max(0, bisect_right(chunks, begin, key=lambda chunk: chunk.t_ns) - 1)
+            while i < len(chunks) and chunks[i].t_ns < end:
+                chunk = chunks[i]
+                i += 1
+                if chunk.last_ns + _SLACK_NS[of] < begin:
+                    continue
+                start_ns = max(chunk.t_ns, begin)
+                if start_ns - edge_ns > _SLACK_NS[of] or (is_first and begin < start_ns):
+                    left.append((edge_ns, start_ns))
+                behind = chunks[i].offset if i < len(chunks) else contents.end
+                found.append(FileChunk(file, start_ns, chunk, behind, end))
+                edge_ns, is_first = max(edge_ns, chunk.last_ns), False
+            left.append((edge_ns, end))
+        holes = left
+    return sorted(found, key=lambda one: (one.t_ns, ORDER[tier].index(one.tier)))
 
 
 def missing_words(missing: Mapping[int, int]) -> str:

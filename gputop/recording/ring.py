@@ -19,7 +19,7 @@ from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording.chunks import Unpacker, pack_alone
 from gputop.recording.format import FLAG_KEY, FLAG_MARK, FLAG_PLAIN, HEAD, KIND_FRAMES, MAGIC, TICKS, Head, flags_of, restated, unpack_head
-from gputop.recording.scan import Index, pack_index
+from gputop.recording.scan import Chunk, Index, pack_index
 from gputop.recording.seek import Block, Seeker, frames_between
 from gputop.recording.shelf import Shelf, Shelved
 from gputop.recording.writer import write_all
@@ -201,6 +201,7 @@ def _enter(index: Index, block: bytes, offset: int) -> None:
     if head is None:
         return
     if head.flags & FLAG_KEY or not index.chunks:
-        index.chunks.append((head.t_ns, offset))
+        index.chunks.append(Chunk(head.t_ns, offset, TICKS, head.t_ns))
+    index.chunks[-1].last_ns = head.t_ns
     if head.flags & FLAG_MARK:
         index.marks.extend(mark for frame in Unpacker().frames(block[HEAD.size :], head) for mark in frame.marks)

@@ -24,6 +24,8 @@ from gputop.recording.format import (
     KIND_INDEX,
     MAGIC,
     SYNC,
+    TICKS,
+    TIERS,
     FormatError,
     Head,
     pack,
@@ -37,6 +39,17 @@ TAIL_BYTES = 8 << 20  # from the file's end, in which an index is looked for; mo
 HEADER_BYTES = 1 << 16  # more than a header takes
 
 
+class Chunk(Struct, array_like=True):
+    """Where a chunk begins."""
+
+    t_ns: int
+    """Of its first frame."""
+    offset: int
+    tier: int
+    last_ns: int
+    """Of the first frame of its last piece."""
+
+
 class Index(Struct, frozen=True, omit_defaults=True):
     """The payload of an index block, as msgpack: the chunks since the index before. It stands every few minutes and at the end of a file.
 
@@ -45,8 +58,8 @@ class Index(Struct, frozen=True, omit_defaults=True):
 
     previous: int = 0
     """Offset of the index block before, 0 for none."""
-    chunks: list[tuple[int, int]] = []
-    """(t_ns of the key frame, offset of its block) of each chunk."""
+    chunks: list[Chunk] = []
+    """Those that were complete; at the end of a file all others, too."""
     marks: list[Mark] = []
     end_ns: int = 0
     """Time of the last frame."""
@@ -167,8 +180,8 @@ def begins_stream(fd: int, place: Place) -> bool:
 class Contents(Struct):
     """What a file holds, without its frames. It grows with the file."""
 
-    chunks: list[tuple[int, int]] = field(default_factory=list)
-    """(t_ns of the first frame, offset) of each chunk."""
+    chunks: dict[int, list[Chunk]] = field(default_factory=lambda: {tier: [] for tier in TIERS})
+    """By tier, in order of time."""
     marks: list[Mark] = field(default_factory=list)
     """Markers of the index."""
     marked: list[Place] = field(default_factory=list)
@@ -193,7 +206,8 @@ class Contents(Struct):
         """By the index as far as that goes, then by the heads of blocks."""
         contents = cls()
         for place, index in _read_indices(fd, size):
-            contents.chunks += index.chunks
+            for chunk in index.chunks:
+                contents.chunks[chunk.tier].append(chunk)
             contents.marks += index.marks
             contents.header = _header_before(fd, place.offset)
             contents.end_ns, contents.end, contents.findings, contents.ended = index.end_ns, place.end, index.findings, True
@@ -214,11 +228,16 @@ class Contents(Struct):
 
     def _take(self, place: Place) -> None:
         """The first chunk begins with the first sound piece, even where its key frame is damaged."""
-        if not self.chunks or (place.head.flags & FLAG_KEY and place.head.t_ns >= self.chunks[-1][0]):
-            self.chunks.append((place.head.t_ns, place.offset if self.chunks else self.end))
-        if place.head.flags & FLAG_MARK:
-            self.marked.append(place)
-        self.last = place
+        head, chunks = place.head, self.chunks.get(place.head.tier)
+        if chunks is None:
+            return
+        if not chunks or (head.flags & FLAG_KEY and head.t_ns >= chunks[-1].t_ns):
+            chunks.append(Chunk(head.t_ns, place.offset if chunks or head.tier else self.end, head.tier, head.t_ns))
+        chunks[-1].last_ns = max(chunks[-1].last_ns, head.t_ns)
+        if head.tier == TICKS:
+            self.last = place
+            if head.flags & FLAG_MARK:
+                self.marked.append(place)
 
 
 def _header_before(fd: int, offset: int) -> Place | None:
@@ -246,22 +265,26 @@ def _read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
 
 
 def _is_true(fd: int, place: Place, index: Index) -> bool:
-    """Whether chunks begin where the index says, one after the other, as far as their heads are sound.
+    """Whether chunks begin where the index says, one after the other in each tier, as far as their heads are sound.
 
     The last head must be: in a file that lacks some bytes, or has more of them, all chunks behind these stand elsewhere.
     """
-    offsets = [index.previous, *(offset for _, offset in index.chunks), place.offset]
-    times = [*(t_ns for t_ns, _ in index.chunks), index.end_ns]
-    if not index.chunks or any(a >= b for a, b in pairwise(offsets)) or any(a > b for a, b in pairwise(times)):
+    tiers = [[chunk for chunk in index.chunks if chunk.tier == tier] for tier in TIERS]
+    ordered = all(a.offset < b.offset and a.t_ns <= a.last_ns <= b.t_ns for chunks in tiers for a, b in pairwise(chunks))
+    bounded = all(len(MAGIC) <= one.offset < place.offset and one.t_ns <= one.last_ns <= index.end_ns for one in index.chunks)
+    if not ordered or not bounded or index.end_ns != place.head.t_ns or sum(map(len, tiers)) != len(index.chunks) or not index.chunks:
         return False
-    begins = [(place_at(fd, offset), t_ns) for t_ns, offset in index.chunks]
-    sound = [begin.head.kind == KIND_FRAMES and begin.head.t_ns == t_ns for begin, t_ns in begins if begin is not None]
-    return index.end_ns == place.head.t_ns and begins[-1][0] is not None and all(sound)
+    begins = [(place_at(fd, chunk.offset), chunk) for chunk in index.chunks]
+    sound = [
+        place.head.kind == KIND_FRAMES and (place.head.t_ns, place.head.tier) == (chunk.t_ns, chunk.tier)
+        for place, chunk in begins if place is not None
+    ]  # fmt: skip
+    return max(begins, key=lambda begin: begin[1].offset)[0] is not None and all(sound)
 
 
 def _tells_of_another(fd: int, place: Place, index: Index) -> bool:
     """Whether the file holds a stream twice: then the last index is also true of the first one."""
-    return any(begins_stream(fd, between) for between in places(fd, index.chunks[-1][1], place.offset))
+    return any(begins_stream(fd, between) for between in places(fd, max(chunk.offset for chunk in index.chunks), place.offset))
 
 
 def _last_index(fd: int, size: int) -> Place | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
@@ -42,21 +42,25 @@ class Chunk(Protocol[AnyBlock]):
         ...
 
 
-def blocks_between(chunks: Sequence[Chunk[AnyBlock]], start_ns: int, end_ns: int) -> Iterator[AnyBlock]:
-    """The blocks in which frames with ``start_ns <= t_ns < end_ns`` may stand, in order."""
+AnyChunk = TypeVar("AnyChunk", bound=Chunk[Any])
+
+
+def blocks_between(chunks: Sequence[AnyChunk], start_ns: int, end_ns: int) -> Iterator[tuple[AnyChunk, Any]]:
+    """The blocks in which frames with ``start_ns <= t_ns < end_ns`` may stand, each with its chunk, in order."""
     for i in range(_find(chunks, start_ns), len(chunks)):
-        if chunks[i].t_ns >= end_ns:
+        chunk = chunks[i]
+        if chunk.t_ns >= end_ns:
             return
-        blocks = chunks[i].blocks()
-        for block in blocks[_find(blocks, start_ns) :]:
+        blocks = chunk.blocks()
+        for block in blocks[_find(blocks, max(start_ns, chunk.t_ns)) :]:
             if block.t_ns >= end_ns:
-                return
-            yield block
+                break
+            yield chunk, block
 
 
 def frames_between(chunks: Sequence[Chunk[AnyBlock]], start_ns: int, end_ns: int) -> Iterator[Frame]:
     """The frames with ``start_ns <= t_ns < end_ns``, in order."""
-    for block in blocks_between(chunks, start_ns, end_ns):
+    for _, block in blocks_between(chunks, start_ns, end_ns):
         yield from (frame for frame in block.frames() if start_ns <= frame.t_ns < end_ns)
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gputop.model.frame import MOST_IN_FRAME, CgroupSample, Frame, Gpu, GpuProc, Hardware, Header, Host, MigInstance
+from gputop.model.frame import MOST_IN_FRAME, CgroupSample, Frame, Gpu, GpuProc, GpuReading, Hardware, Header, Host, MigInstance
 
 MOST_NS = 1 << 62  # 146 years: no clock of the kernel's reaches it
 MOST_COUNT = 1 << 53  # of frames and beats
@@ -45,10 +45,14 @@ def check_frames(frames: list[Frame]) -> list[Frame]:
         if not before <= frame.t_ns < MOST_NS or not 0 <= frame.seq < MOST_COUNT or not 0 <= frame.missed < MOST_COUNT:
             raise ValueError("a frame's clock cannot be")
         before = frame.t_ns
-        if max(map(len, _lists(frame))) > MOST_IN_FRAME:
+        if not 0 <= frame.ticks <= MOST_IN_FRAME or not all(0 < one.times <= MOST_IN_FRAME for one in frame.met):
+            raise ValueError("a merged frame counts too many")
+        if max(map(len, _lists(frame)), default=0) > MOST_IN_FRAME or sum(one.times for one in frame.met) > MOST_IN_FRAME:
             raise ValueError("a frame tells of too many")
         if frame.gpus:
             frame.gpus = list(map(_gpu, frame.gpus))
+        if frame.readings:
+            frame.readings = list(map(_measured, frame.readings))
         if frame.host is not None:
             frame.host = _host(frame.host)
         if frame.probes is not None and not all(isfinite(rate.per_s) for rate in frame.probes.launches):
@@ -59,7 +63,7 @@ def check_frames(frames: list[Frame]) -> list[Frame]:
 def _lists(frame: Frame) -> Iterable[list[Any]]:
     probes = frame.probes
     below = (probes.threads, probes.preempts, probes.wakeups, probes.calls) if probes is not None else ()
-    return chain((frame.gpus, frame.procs, frame.infos, frame.sources, frame.stacks, frame.marks), below)
+    return chain((frame.gpus, frame.procs, frame.infos, frame.sources, frame.stacks, frame.marks, frame.met, frame.readings), below)
 
 
 def _gpu(gpu: Gpu) -> Gpu:
@@ -103,5 +107,5 @@ def _numbers(struct: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[float
 
 
 _NUMBERS: dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[float | None, ...]]]] = {
-    struct: _numbers(struct) for struct in (Gpu, GpuProc, MigInstance, Host, Hardware, CgroupSample)
+    struct: _numbers(struct) for struct in (Gpu, GpuProc, GpuReading, MigInstance, Host, Hardware, CgroupSample)
 }

@@ -10,22 +10,26 @@ from errno import EFBIG
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import zstandard
 
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header, Mark
 from gputop.recording.chunks import Packer
-from gputop.recording.format import KIND_FINDINGS, MAGIC, MAX_BLOCK_BYTES, pack, restated
+from gputop.recording.format import KIND_FINDINGS, MAGIC, MAX_BLOCK_BYTES, MINUTES, SECONDS, TICKS, TIERS, pack, restated
 from gputop.recording.keyframe import key_frame
-from gputop.recording.scan import Index, pack_index
+from gputop.recording.scan import Chunk, Index, pack_index
+from gputop.recording.seconds import Minutes, Seconds
 from gputop.system.errors import UserError
 from gputop.system.output import create
 from gputop.system.text import clean, counted, file_size
 
-INDEX_EVERY = 32  # chunks
+INDEX_EVERY = 32  # chunks of ticks
+PIECE_NS = {SECONDS: 10 * SECOND_NS, MINUTES: 600 * SECOND_NS}  # of a tier in a piece; a kill costs it no frame, for the ticks are there
 MAX_PENDING_ROWS = 50_000  # processes and threads in a piece: far below what a piece may hold
 NO_LIMIT = 1 << 62  # bytes of a file
 END_SHARE = 50  # one part in so many of a file is for what stands at its end: index and findings
+_encode = msgspec.msgpack.Encoder().encode
 Tell = Callable[[], bytes]
 """The findings of the diagnosis since a recording began; empty for none."""
 
@@ -46,8 +50,8 @@ class Writer:
     The file is locked (flock) while it grows, which is how a reader knows that it does.
     """
 
-    def __init__(self, path: str, header: Header, tell: Tell | None = None) -> None:
-        """``tell`` is asked as the recording ends."""
+    def __init__(self, path: str, header: Header, tell: Tell | None = None, minutes: bool = False) -> None:
+        """``tell`` is asked as the recording ends. ``minutes``: with a tier of minutes."""
         self.path = path
         self.header = header
         self.size = 0
@@ -57,11 +61,13 @@ class Writer:
         self.problem = ""
         """What its end had no room for; empty where that had."""
         self._tell = tell
-        self._packer = Packer()
+        self._packers = {tier: Packer(tier) for tier in TIERS}
         self._pending: list[Frame] = []
         self._rows = 0
+        self._begin_tiers(minutes)
         self._index_at = 0
-        self._chunks: list[tuple[int, int]] = []
+        self._chunks: list[Chunk] = []
+        self._last_chunks: dict[int, Chunk] = {}
         self._marks: list[Mark] = []
         self._fd = create(path)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,6 +98,7 @@ class Writer:
     def resume(self) -> None:
         """Go on after an error, behind what is whole. A key frame must come next."""
         self._pending, self._rows = [], 0
+        self._begin_tiers(self._minutes is not None)
         self._write(restated(self.header))
 
     @property
@@ -105,21 +112,67 @@ class Writer:
         span_ns = self._pending[-1].t_ns - self._pending[0].t_ns if self._pending else -self.header.interval_ns
         return SECOND_NS - self.header.interval_ns * 3 // 2 - span_ns
 
+    @property
+    def closed_bytes(self) -> int:
+        """At most how large it would be if it ended now, without findings and index."""
+        return self.size + sum(self._merged_bytes.values())
+
     def flush(self) -> None:
         """Write what is pending."""
         frames, self._pending, self._rows = self._pending, [], 0
         if not frames:
             return
-        if frames[0].key or not self.frames:
-            self._begin_chunk(frames)
-        try:
-            self._write(self._packer.pack(frames))
-        except UserError:
-            self._packer.begin()  # the next piece must not build upon one that is not there
-            raise
+        if frames[0].key and (gone := self._gone):
+            raise UserError(gone)
+        if frames[0].key and sum(chunk.tier == TICKS for chunk in self._chunks) >= INDEX_EVERY:
+            self._write_index()
+        self._write_piece(TICKS, frames)
         self.frames += len(frames)
         self._marks += [mark for frame in frames for mark in frame.marks]
         self.end_ns = frames[-1].t_ns
+        if self._seconds is not None:
+            for frame in frames:
+                self._keep(SECONDS, self._seconds.add(frame))
+
+    def _begin_tiers(self, minutes: bool) -> None:
+        """Let the tiers of seconds and minutes begin with the next frame."""
+        self._seconds = Seconds() if self.header.interval_ns <= SECOND_NS // 2 else None
+        self._minutes = Minutes() if minutes else None
+        self._merged: dict[int, list[Frame]] = {SECONDS: [], MINUTES: []}
+        self._merged_bytes = {SECONDS: 0, MINUTES: 0}
+
+    def _keep(self, tier: int, merged: list[Frame]) -> None:
+        """Append frames of a tier; about every `PIECE_NS` this writes."""
+        for frame in merged:
+            pending = self._merged[tier]
+            if pending and (frame.key or frame.t_ns - pending[0].t_ns >= PIECE_NS[tier]):
+                self._merged[tier], self._merged_bytes[tier] = [], 0
+                self._write_piece(tier, pending)
+            self._merged[tier].append(frame)
+            self._merged_bytes[tier] += len(_encode(frame)) // 2  # compressed it is far less
+            if tier == SECONDS and self._minutes is not None:
+                self._keep(MINUTES, self._minutes.add(frame))
+
+    def _end_tiers(self) -> None:
+        if self._seconds is not None:
+            self._keep(SECONDS, self._seconds.flush())
+        if self._minutes is not None:
+            self._keep(MINUTES, self._minutes.flush())
+        for tier, frames in self._merged.items():
+            if frames:
+                self._write_piece(tier, frames)
+
+    def _write_piece(self, tier: int, frames: list[Frame]) -> None:
+        at, last = self.size, self._last_chunks.get(tier)
+        try:
+            self._write(self._packers[tier].pack(frames))
+        except UserError:
+            self._packers[tier].begin()  # the next piece must not build upon one that is not there
+            raise
+        if frames[0].key or last is None:
+            last = self._last_chunks[tier] = Chunk(frames[0].t_ns, at, tier, frames[0].t_ns)
+            self._chunks.append(last)
+        last.last_ns = frames[0].t_ns
 
     def close(self) -> None:
         """Write what is pending, findings and index, and close the file; what the disk has no room for is left out."""
@@ -129,7 +182,8 @@ class Writer:
         try:
             self.flush()
             frames = 0
-            self._write_index(self._write_findings())
+            self._end_tiers()
+            self._write_index(self._write_findings(), complete=True)
         except UserError as error:
             self.problem = (
                 f"{error}: {counted(frames, 'last frame')} not written" if frames else f"{error}: its frames are there, its index is not"
@@ -146,13 +200,6 @@ class Writer:
         """Said where no name leads to the file any more: what is written is lost as it is closed."""
         return f"somebody has deleted {clean(self.path)} while it was recorded" if os.fstat(self._fd).st_nlink == 0 else ""
 
-    def _begin_chunk(self, frames: list[Frame]) -> None:
-        if gone := self._gone:
-            raise UserError(gone)
-        if len(self._chunks) >= INDEX_EVERY:
-            self._write_index()
-        self._chunks.append((frames[0].t_ns, self.size))
-
     def _write_findings(self) -> int:
         """Their offset, 0 where there are none."""
         findings = self._tell() if self._tell is not None else b""
@@ -162,11 +209,15 @@ class Writer:
         self._write(pack(KIND_FINDINGS, zstandard.ZstdCompressor().compress(findings), t_ns=self.end_ns))
         return at
 
-    def _write_index(self, findings: int = 0) -> None:
+    def _write_index(self, findings: int = 0, complete: bool = False) -> None:
+        """Of the tiers of seconds and minutes the last chunk may still grow, unless all is ``complete``."""
         self._write(restated(self.header))
         at = self.size
-        self._write(pack_index(Index(self._index_at, self._chunks, self._marks, self.end_ns, findings)))
-        self._index_at, self._chunks, self._marks = at, [], []
+        growing = [] if complete else [last for tier, last in self._last_chunks.items() if tier != TICKS]
+        told = [chunk for chunk in self._chunks if not any(chunk is one for one in growing)]
+        self._write(pack_index(Index(self._index_at, told, self._marks, self.end_ns, findings)))
+        self._index_at, self._marks = at, []
+        self._chunks = [chunk for chunk in self._chunks if any(chunk is one for one in growing)]
 
     def _write(self, data: bytes) -> None:
         if os.fstat(self._fd).st_size < self.size:
@@ -177,7 +228,6 @@ class Writer:
             with suppress(OSError):  # what is left then is passed over by readers
                 os.ftruncate(self._fd, self.size)
             os.lseek(self._fd, self.size, os.SEEK_SET)
-            self._chunks = [chunk for chunk in self._chunks if chunk[1] < self.size]  # the index must not tell of what does not stand there
             raise DiskError(self.path, error) from None
         self.size += len(data)
 
@@ -253,7 +303,7 @@ class Rotation:
         self.writer.flush()
 
     def _has_no_room_for(self, size: int) -> bool:
-        return bool(self.writer.frames) and self.writer.size + size > self._max_bytes - self._max_bytes // END_SHARE
+        return bool(self.writer.frames) and self.writer.closed_bytes + size > self._max_bytes - self._max_bytes // END_SHARE
 
     @property
     def full_in_ns(self) -> int:

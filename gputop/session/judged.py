@@ -1,4 +1,4 @@
-"""A recording, or a stretch of it, through the diagnosis, frame by frame as live."""
+"""A recording, or a stretch of it, through the diagnosis: frame by frame as live, or by its tier of seconds where it is long."""
 
 from __future__ import annotations
 
@@ -6,37 +6,47 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from gputop.diagnosis import Engine
+from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Header
+from gputop.model.frame import SECOND_NS, Frame, Header
+from gputop.recording.format import SECONDS, TICKS
 from gputop.recording.reader import Recording
 
-LEAD_NS = 10_000_000_000
-"""What is looked at before a stretch of a recording."""
+LEAD_NS = 10 * SECOND_NS  # before a stretch of a recording, that are judged as well
+LONG_NS = 300 * SECOND_NS  # a longer stretch is judged by seconds
+SELDOM_FROM_NS, SELDOM_NS = 1800 * SECOND_NS, 2 * SECOND_NS  # of a stretch longer than that, every other second will do
 
 
-def judged(engine: Engine, recording: Recording, start_ns: int, end_ns: int) -> Iterator[Board]:
+def tier_for(start_ns: int, end_ns: int, fine: bool) -> int:
+    """The tier by which a stretch of a recording is read: every tick where it is short, or where that is asked for."""
+    return TICKS if fine or end_ns - start_ns <= LONG_NS else SECONDS
+
+
+def judged(engine: Engine, recording: Recording, start_ns: int, end_ns: int, fine: bool = False) -> Iterator[Board]:
     """Feed the engine with the frames with ``start_ns <= t_ns < end_ns``, from the first to the last; the board after each feed.
 
     It sees what was before, too, to know a pause and a start from the rest, but what it finds is of these alone.
     """
-    board = recording.board_at(max(recording.start_ns, start_ns - LEAD_NS))
+    tier = tier_for(start_ns, min(end_ns, recording.end_ns), fine)
+    every_ns = SELDOM_NS if tier == SECONDS and end_ns - start_ns > SELDOM_FROM_NS else FEED_EVERY_NS
+    board = recording.board_at(max(recording.start_ns, start_ns - LEAD_NS), tier)
     if board.seq >= 0:
-        deque(closely(engine, board, recording.frames(board.t_ns + 1, start_ns + 1)), maxlen=0)
+        deque(closely(engine, board, recording.frames(board.t_ns + 1, start_ns + 1, tier=tier)), maxlen=0)
         engine.feed(board)
         engine.begin()
         yield board
-    yield from closely(engine, board, recording.frames(start_ns + 1, end_ns))
+    yield from closely(engine, board, recording.frames(start_ns + 1, end_ns, tier=tier), every_ns)
     if board.t_ns > engine.fed_ns:
         engine.feed(board)
         yield board
 
 
-def closely(engine: Engine, board: Board, items: Iterable[Header | Frame]) -> Iterator[Board]:
+def closely(engine: Engine, board: Board, items: Iterable[Header | Frame], every_ns: int = FEED_EVERY_NS) -> Iterator[Board]:
     """Feed the engine frame by frame, as the screen does, with what follows on ``board``; the board after each feed."""
     for item in items:
         if isinstance(item, Header):
             board = board.with_header(item)
             continue
         board.fold(item)
-        if engine.follow(board, item):
+        if engine.follow(board, item, every_ns):
             yield board

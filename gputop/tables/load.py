@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
@@ -35,9 +34,7 @@ _NEEDS_COUNTS = {"stall_ms", "thread_switches", "thread_offcpu_s"}
 
 def read_frames(recording: Recording, start_ns: int, end_ns: int, parts: tuple[str, ...]) -> Iterator[Frame]:
     """The frames up to ``end_ns``, from the last key frame before ``start_ns`` on; ``parts`` as in `Recording.frames`."""
-    chunks = recording.chunks()
-    first = max(0, bisect_left(chunks, start_ns, key=lambda chunk: chunk.t_ns) - 1)
-    return recording.frames(chunks[first].t_ns, end_ns, parts) if len(chunks) and parts else iter(())
+    return recording.frames(recording.key_before(start_ns - 1), end_ns, parts) if parts else iter(())
 
 
 class Loader:
@@ -182,7 +179,8 @@ class Loader:
         return (row for (tick, _), row in merged.items() if self._inside(tick))
 
     def _gaps_in(self, frames: Iterable[Frame]) -> Iterator[tuple[Any, ...]]:
-        found = [gap for frame in frames if (gap := self._gaps.before(frame.t_ns, frame.seq, frame.missed, frame.marks))]
+        ticks = [frame for frame in frames if frame.ticks]  # of seconds and minutes only whole ones
+        found = [gap for frame in ticks if (gap := self._gaps.before(frame.t_ns, frame.seq, frame.missed, frame.marks, frame.ticks))]
         return (self._gap(gap) for gap in found if self._inside(gap.until_ns))
 
     def _lost_end(self) -> Iterator[tuple[Any, ...]]:
@@ -244,9 +242,9 @@ class _Gaps:
         """The last two ticks."""
         self._seq: int | None = None
 
-    def before(self, t_ns: int, seq: int, missed: int, marks: Sequence[Mark] = ()) -> _Gap | None:
-        """The gap before this tick, with the recorder's reason where it gave one."""
-        unread = t_ns > self._before if self._seq is None else seq != self._seq + 1
+    def before(self, t_ns: int, seq: int, missed: int, marks: Sequence[Mark] = (), ticks: int = 1) -> _Gap | None:
+        """The gap before this tick, or these merged ``ticks``, with the recorder's reason where it gave one."""
+        unread = t_ns > self._before if self._seq is None else not seq - ticks <= self._seq < seq
         held_up = not unread and t_ns - self._before < missed * self._interval_ns
         since, until = self._before, t_ns
         if held_up and self._before - self._earlier > t_ns - self._before:

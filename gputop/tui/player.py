@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 
@@ -161,7 +160,7 @@ class Player:
         """Replace the session by one that stands at ``t_ns``; False where another jump was wanted meanwhile."""
         fresh = Session()
         fresh.ingest(self._file.header)
-        for frame in self._file.recording.frames(self._key_before(t_ns - past_ns), t_ns + 1):
+        for frame in self._file.recording.frames(self._file.recording.key_before(t_ns - past_ns), t_ns + 1):
             fresh.ingest(frame)
             if self._is_interrupted:
                 return False
@@ -177,9 +176,3 @@ class Player:
     @property
     def _is_interrupted(self) -> bool:
         return self._closing or bool(self._wanted)
-
-    def _key_before(self, t_ns: int) -> int:
-        """The last key frame before ``t_ns``: from there on the board is whole."""
-        chunks = self._file.recording.chunks()
-        i = bisect_right(chunks, t_ns, key=lambda chunk: chunk.t_ns) - 1
-        return chunks[max(0, i)].t_ns if len(chunks) else t_ns

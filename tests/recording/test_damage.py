@@ -24,6 +24,7 @@ from gputop.recording.format import (
     KIND_FRAMES,
     KIND_HEADER,
     KIND_INDEX,
+    TICKS,
     FormatError,
     pack,
     pack_end,
@@ -107,7 +108,7 @@ def test_a_damaged_piece_costs_the_rest_of_its_chunk_alone(tmp_path: Path) -> No
     path = tmp_path / "a.gputop"
     frames = small(path, 90)
     good = path.read_bytes()
-    pieces = [place for place in places_of(path) if place.head.kind == KIND_FRAMES]
+    pieces = [place for place in places_of(path) if place.head.kind == KIND_FRAMES and place.head.tier == TICKS]
     for i, place in enumerate(pieces):
         path.write_bytes(good[: place.offset + HEAD.size + 9] + bytes(3) + good[place.offset + HEAD.size + 12 :])
         begins, ends = i * TICKS_A_SECOND, (i // 3 + 1) * TICKS_A_CHUNK

@@ -382,7 +382,7 @@ def test_a_made_up_block_is_left_out_and_said(tmp_path: Path, capsys: pytest.Cap
     for place in rng.choices(blocks, k=60):
         payload = bytearray(good[place.offset + HEAD.size : place.end])
         payload[rng.randrange(len(payload))] = rng.choice((0, 0xCF, 0xDF, 0xFF, rng.randrange(256)))
-        block = pack(place.head.kind, bytes(payload), flags=place.head.flags, t_ns=place.head.t_ns)
+        block = pack(place.head.kind, bytes(payload), tier=place.head.tier, flags=place.head.flags, t_ns=place.head.t_ns)
         path.write_bytes(good[: place.offset] + block + good[place.end :])
         assert cli.main(["query", str(path), sql, "--json"]) == 0
         said = capsys.readouterr()

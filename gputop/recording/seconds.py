@@ -1,0 +1,284 @@
+"""Many frames as one: the tiers of seconds and of minutes.
+
+Counters are cumulative, so the last reading of each subject stands for all. Kept besides: what processes waited for in the samples before,
+every GPU reading of utilization and power, markers, stacks, and the longest waits. Folded, a merged frame makes the board that all its
+frames would have made.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any
+
+from msgspec.structs import asdict, replace
+
+from gputop.model.frame import (
+    SECOND_NS,
+    CudaCall,
+    Frame,
+    Gpu,
+    GpuReading,
+    Host,
+    Met,
+    Preempt,
+    Probes,
+    ProcInfo,
+    ProcSample,
+    SchedThread,
+    Wakeup,
+)
+
+KEY_EVERY_NS = 55 * SECOND_NS  # at least; key frames of the collector come every 10 s, with jitter
+MEANS = (
+    "util_pct", "mem_util_pct", "power_w", "gr_active_pct", "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct",
+)  # fmt: skip
+"""Fields of a GPU whose mean stands for a minute."""
+_STANDING = tuple(name for name in Gpu.__struct_fields__ if name not in ("index", "t_ns", "missing"))
+_KEYS: dict[str, Callable[[Any], Any]] = {"infos": attrgetter("pid"), "procs": attrgetter("pid"), "sources": attrgetter("name")}
+_PROBE_KEYS: dict[str, Callable[[Any], Any]] = {
+    "threads": attrgetter("tid"), "preempts": attrgetter("victim_tid", "culprit_tid"), "wakeups": attrgetter("wakee_tid", "waker_tid"),
+    "calls": attrgetter("pid", "call"),
+}  # fmt: skip
+_HOST = tuple(name for name in Host.__struct_fields__ if name != "t_ns")
+
+
+class Seconds:
+    """Merges the frames of each second of the clock. Of key frames it keeps one a minute."""
+
+    def __init__(self) -> None:
+        self._frames: list[Frame] = []
+        self._key_ns = -KEY_EVERY_NS
+        self._stood: dict[str, dict[Any, Any]] = {name: {} for name in (*_KEYS, *_PROBE_KEYS)}
+
+    def add(self, frame: Frame) -> list[Frame]:
+        """Take the next frame; the merged frames of the second before it where that has ended. A key frame that is kept ends one, too."""
+        before = self._frames[-1] if self._frames else None
+        ended = before is not None and (self._is_due(frame) or frame.t_ns // SECOND_NS != before.t_ns // SECOND_NS)
+        merged = self.flush() if ended else []
+        self._frames.append(frame)
+        return merged
+
+    def flush(self) -> list[Frame]:
+        """The merged frames of what was taken since the last second; nothing where that is nothing."""
+        frames, self._frames = self._frames, []
+        if not frames:
+            return []
+        key = self._is_due(frames[0])
+        if key:
+            self._key_ns = frames[0].t_ns
+            self._stood = {name: {} for name in self._stood}
+        return [self._without_stood(frame) for frame in merge_second(frames, key)]
+
+    def _is_due(self, frame: Frame) -> bool:
+        return frame.key and frame.t_ns - self._key_ns >= KEY_EVERY_NS
+
+    def _without_stood(self, frame: Frame) -> Frame:
+        """Without what was told in the same words before; a key frame tells all."""
+        key = frame.key
+        for pid in frame.gone:
+            self._stood["infos"].pop(pid, None)
+        lists = {name: self._news(name, getattr(frame, name), of, key) for name, of in _KEYS.items()}
+        probes = frame.probes
+        if probes is not None:
+            told = {name: self._news(name, getattr(probes, name), of, key) for name, of in _PROBE_KEYS.items()}
+            for number in probes.forgotten:
+                self._stood["preempts"].pop((number & 0xFFFFFFFF, number >> 32), None)
+            probes = replace(probes, **told)
+        return replace(frame, probes=probes, **lists)
+
+    def _news(self, name: str, told: list[Any], of: Callable[[Any], Any], key: bool) -> list[Any]:
+        stood, news = self._stood[name], []
+        for one in told:
+            subject = of(one)
+            if key or stood.get(subject) != one:
+                news.append(one)
+                stood[subject] = one
+        return news
+
+
+class Minutes:
+    """Merges the seconds from one key frame to the next. Of key frames it keeps one in `KEY_EVERY`."""
+
+    KEY_EVERY = 60  # frames
+
+    def __init__(self) -> None:
+        self._merged: Frame | None = None
+        self._gpus: list[Gpu] = []
+        self._count = 0
+
+    def add(self, frame: Frame) -> list[Frame]:
+        """Take the next frame of the tier of seconds; the merged one of the minute before it where that has ended."""
+        done = self.flush() if frame.key else []
+        self._gpus += frame.gpus
+        light = replace(frame, gpus=[], readings=[])
+        self._merged = light if self._merged is None else merge_minute((self._merged, light))
+        return done
+
+    def flush(self) -> list[Frame]:
+        """The merged frame of what was taken since; nothing where that is nothing."""
+        merged, self._merged = self._merged, None
+        gpus, self._gpus = _gpu_means(self._gpus), []
+        if merged is None:
+            return []
+        self._count += 1
+        return [replace(merged, gpus=gpus, key=merged.key and self._count % self.KEY_EVERY == 1)]
+
+
+def merge_second(frames: Sequence[Frame], key: bool) -> list[Frame]:
+    """One frame, and before it small ones with readings of the host and samples of main threads, which count by their own time.
+
+    ``key``: the first of ``frames`` is a key frame, and the first merged one becomes one.
+    """
+    last, hosts = frames[-1], _hosts(frames)
+    own: dict[int, Frame] = {}
+    for frame in frames[:-1]:
+        host = next((host for host in hosts if frame.host is not None and host.t_ns == frame.host.t_ns), None)
+        if (host is not None and host is not hosts[-1]) or frame.sampled:
+            own[frame.seq] = Frame(frame.seq, frame.t_ns, ticks=0, host=host if host is not hosts[-1] else None, sampled=frame.sampled)
+    merged = _merge(frames, _last_gpus(frames), hosts[-1] if hosts else None)
+    merged.sampled, merged.key, merged.readings = last.sampled, key, _readings(frames)
+    out = [*own.values(), merged]
+    if key and len(out) > 1:  # the key frame comes first: it empties the board
+        first = out[0]
+        whole = replace(
+            merged, seq=first.seq, t_ns=first.t_ns, ticks=0, host=first.host, sampled=first.sampled,
+            marks=[], stacks=[], met=[], readings=[],
+        )  # fmt: skip
+        out = [whole, *out[1:-1], replace(merged, key=False, gpus=[])]
+    return out
+
+
+def merge_minute(frames: Sequence[Frame]) -> Frame:
+    """One frame, without readings of GPUs and what processes waited for."""
+    hosts = _hosts(frames)
+    values = {name: value for host in hosts for name in _HOST if (value := getattr(host, name)) is not None}
+    merged = _merge(frames, [], Host(hosts[-1].t_ns, **values) if hosts else None)
+    merged.met, merged.sampled = [], list({one.pid: one for frame in frames for one in frame.sampled}.values())
+    return merged
+
+
+def _merge(frames: Sequence[Frame], gpus: list[Gpu], host: Host | None) -> Frame:
+    last = frames[-1]
+    infos: dict[int, ProcInfo] = {}
+    procs: dict[int, ProcSample] = {}
+    met: Counter[tuple[Any, ...]] = Counter()
+    gone: dict[int, None] = {}
+    for frame in frames:
+        for pid in frame.gone:
+            gone[pid] = None
+            infos.pop(pid, None)
+            if procs.pop(pid, None) is not None:
+                for key in [key for key in met if key[0] == pid]:
+                    del met[key]
+        infos.update((info.pid, info) for info in frame.infos)
+        for one in frame.met:
+            met[one.pid, one.state, one.syscall, one.syscall_arg, one.wchan] += one.times
+        for proc in frame.procs:
+            if (before := procs.get(proc.pid)) is not None:
+                met[proc.pid, before.state, before.syscall, before.syscall_arg, before.wchan] += 1
+            procs[proc.pid] = proc
+    return Frame(
+        last.seq, last.t_ns, late_ns=max(frame.late_ns for frame in frames), missed=sum(frame.missed for frame in frames),
+        key=frames[0].key, gpus=gpus, procs=list(procs.values()), infos=list(infos.values()), gone=list(gone), host=host,
+        probes=_merge_probes([frame.probes for frame in frames if frame.probes is not None]),
+        sources=list({source.name: source for frame in frames for source in frame.sources}.values()),
+        stacks=[stack for frame in frames for stack in frame.stacks], marks=[mark for frame in frames for mark in frame.marks],
+        cost=next((frame.cost for frame in reversed(frames) if frame.cost is not None), None),
+        ticks=sum(frame.ticks for frame in frames),
+        met=[Met(pid, times, *wait) for (pid, *wait), times in met.items() if pid in procs],
+    )  # fmt: skip
+
+
+def _hosts(frames: Iterable[Frame]) -> list[Host]:
+    """The readings of the host, each without what a later one has."""
+    kept: list[Host] = []
+    told: set[str] = set()
+    for host in reversed([frame.host for frame in frames if frame.host is not None]):
+        values = {name: value for name in _HOST if name not in told and (value := getattr(host, name)) is not None}
+        told |= values.keys()
+        if values:
+            kept.append(Host(host.t_ns, **values))
+    return kept[::-1]
+
+
+def _last_gpus(frames: Iterable[Frame]) -> list[Gpu]:
+    """The samples of GPUs, each without what a later one has."""
+    kept: list[Gpu] = []
+    told: dict[int, set[str]] = {}
+    for gpu in reversed([gpu for frame in frames for gpu in frame.gpus]):
+        later = told.setdefault(gpu.index, set())
+        values = {name: value for name in _STANDING if name not in later and (value := getattr(gpu, name)) is not None}
+        later |= values.keys()
+        if values or gpu.missing:
+            kept.append(Gpu(gpu.index, gpu.t_ns, missing=gpu.missing, **values))
+    return kept[::-1]
+
+
+def _readings(frames: Iterable[Frame]) -> list[GpuReading]:
+    """Every reading of utilization or power: its mean and its rhythm are judged."""
+    return [
+        GpuReading(gpu.index, gpu.t_ns, gpu.util_pct, gpu.power_w, gpu.power_instant, gpu.gr_active_pct)
+        for frame in frames for gpu in frame.gpus
+        if gpu.util_pct is not None or gpu.power_w is not None or gpu.gr_active_pct is not None
+    ]  # fmt: skip
+
+
+def _gpu_means(gpus: Iterable[Gpu]) -> list[Gpu]:
+    """One sample of each GPU."""
+    by_index: dict[int, list[Gpu]] = {}
+    for gpu in gpus:
+        by_index.setdefault(gpu.index, []).append(gpu)
+    merged = []
+    for index, samples in by_index.items():
+        values, missing = dict[str, Any](), dict[str, str]()
+        for gpu in samples:
+            own = {name: value for name in _STANDING if (value := getattr(gpu, name)) is not None}
+            missing = {name: reason for name, reason in missing.items() if name not in own} | gpu.missing
+            values = {name: value for name, value in (values | own).items() if name not in missing}
+        for name in MEANS:
+            read = [value for gpu in samples if (value := getattr(gpu, name)) is not None]
+            if name in values:
+                values[name] = sum(read) / len(read)
+        merged.append(Gpu(index, samples[-1].t_ns, missing=missing, **values))
+    return merged
+
+
+def _merge_probes(told: Sequence[Probes]) -> Probes | None:
+    if not told:
+        return None
+    threads: dict[int, SchedThread] = {}
+    preempts: dict[tuple[int, int], Preempt] = {}
+    wakeups: dict[tuple[int, int], Wakeup] = {}
+    calls: dict[tuple[int, str], CudaCall] = {}
+    gone: dict[int, None] = {}
+    forgotten: dict[int, None] = {}
+    for probes in told:
+        for thread in probes.threads:
+            if (before := threads.get(thread.tid)) is not None and before.max_run_delay_ns > thread.max_run_delay_ns:
+                thread = replace(thread, max_run_delay_ns=before.max_run_delay_ns)
+            threads[thread.tid] = thread
+            gone.pop(thread.tid, None)
+        for pair in probes.preempts:
+            preempts[pair.victim_tid, pair.culprit_tid] = pair
+            forgotten.pop(pair.victim_tid | pair.culprit_tid << 32, None)
+        for number in probes.forgotten:
+            forgotten[number] = None
+            preempts.pop((number & 0xFFFFFFFF, number >> 32), None)
+        wakeups.update(((pair.wakee_tid, pair.waker_tid), pair) for pair in probes.wakeups)
+        for call in probes.calls:
+            if (old := calls.get((call.pid, call.call))) is not None and old.max_ns > call.max_ns:
+                call = replace(call, max_ns=old.max_ns)
+            calls[call.pid, call.call] = call
+        if probes.gone:
+            lost = frozenset(probes.gone)
+            gone.update(dict.fromkeys(probes.gone))
+            threads = {tid: thread for tid, thread in threads.items() if tid not in lost}
+            preempts = {key: pair for key, pair in preempts.items() if not lost.intersection(key)}
+            wakeups = {key: wakeup for key, wakeup in wakeups.items() if not lost.intersection(key)}
+    return Probes(**asdict(told[-1]) | {
+        "threads": list(threads.values()), "preempts": list(preempts.values()), "wakeups": list(wakeups.values()),
+        "calls": list(calls.values()), "gone": list(gone), "forgotten": list(forgotten),
+        "launches": next((probes.launches for probes in reversed(told) if probes.launches), []),
+    })  # fmt: skip
