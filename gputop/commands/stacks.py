@@ -175,9 +175,9 @@ def _called(pid: int) -> str:
 def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:
     import msgspec
 
-    from gputop.sources import Unavailable
     from gputop.stacks import on_demand
     from gputop.stacks.lines import offcpu_lines, plain
+    from gputop.system.errors import Unavailable
 
     try:
         found = on_demand.watch_off_cpu(pids, args.duration or on_demand.OFF_CPU_S)

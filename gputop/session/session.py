@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gputop.diagnosis import Engine, Ledger, ProcState, Verdict
 from gputop.history.columns import WINDOW_NS, History
-from gputop.history.observers import OBSERVERS
+from gputop.history.observers import OBSERVERS, histogram
 from gputop.model.board import Board, LastSeconds
 from gputop.model.frame import SECOND_NS, Frame, Header, Mark, Stack
 from gputop.model.roles import Role, assign, children_of, program_name
@@ -229,6 +229,10 @@ class Session:
         if board is self.board:
             return self.engine.roles
         return assign(board.infos, board.compute_pids, board.contexts)
+
+    def histogram(self, field_id: str, older: Board, newer: Board) -> dict[int, int]:
+        """Bucket -> number of waits that ended between two boards, as in `gputop.history.observers.histogram`."""
+        return histogram(field_id, older, newer, frozenset(self.roles_at(newer)))
 
     def feeders_at(self, board: Board) -> dict[int, Role]:
         """Processes that feed a trainer without being its workers, and programs that it started, as helpers."""

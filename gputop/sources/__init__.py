@@ -12,17 +12,9 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct, field
 
 from gputop.model.frame import Frame, SourceState
+from gputop.system.errors import Unavailable as Unavailable
 
 FEW = 16  # trainers and workers that every source reads each tick; more are read in rotation
-
-
-class Unavailable(Exception):
-    """The source cannot be used at all: ``reason`` says why, ``remedy`` what the user can do about it."""
-
-    def __init__(self, reason: str, remedy: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.remedy = remedy
 
 
 class Settings(Struct, frozen=True):

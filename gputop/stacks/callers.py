@@ -12,13 +12,14 @@ from contextlib import ExitStack
 from msgspec import Struct, field
 
 from gputop.model import histogram
-from gputop.sources import Unavailable, elf
+from gputop.sources import elf
 from gputop.sources.ebpf import libcuda
 from gputop.stacks import on_demand
 from gputop.stacks.frames import Line, Unreadable, own_call
 from gputop.stacks.interpreter import Interpreter
 from gputop.stacks.layout import Torn
 from gputop.stacks.permission import why_not
+from gputop.system.errors import Unavailable
 
 MOST_LIBRARIES = 16  # distinct libcudas probed at once
 _NO_LINE = Line("unknown line", "", 0)  # the code object was freed before it was read

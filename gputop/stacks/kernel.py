@@ -264,7 +264,7 @@ def _call_words(pid: int, view: KernelView, root: str) -> str:
 
 def _poll_words(pid: int, view: KernelView, root: str) -> str:
     """The call and its timeout. aarch64 has only ppoll, whose timeout lies in the process's memory."""
-    from gputop.sources.procfs import waits
+    from gputop.sources import waits
 
     unit = waits.MS if view.syscall == "poll" else waits.NANO
     limit_ms = waits.timeout_ms(view.args[2], unit, os.path.join(root, "proc", str(pid), ""))

@@ -13,7 +13,6 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from gputop.sources import Unavailable
 from gputop.sources.ebpf import access, loader
 from gputop.sources.ebpf.handover import find_python, telling_line
 from gputop.sources.ebpf.source import PROBES
@@ -21,6 +20,7 @@ from gputop.stacks import on_demand_loader
 from gputop.stacks.frames import Weighted
 from gputop.stacks.kernel import in_kernel, thread_list, view_thread
 from gputop.stacks.permission import SUDO
+from gputop.system.errors import Unavailable
 from gputop.system.privilege import capabilities, in_container
 from gputop.system.text import clean
 

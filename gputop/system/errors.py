@@ -18,6 +18,15 @@ class UserError(Exception):
         self.code = code
 
 
+class Unavailable(Exception):
+    """A source, or an on-demand probe, cannot be used: ``reason`` says why, ``remedy`` what the user can do about it."""
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
+
+
 @contextmanager
 def starting() -> Iterator[None]:
     """Around code that starts a process or thread: raises UserError if no more are allowed or the program cannot be run."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
-from gputop.history import observers
 from gputop.model.frame import SECOND_NS, Hardware
 from gputop.model.hardware import LANES
 from gputop.tui.box import Box
@@ -84,7 +83,7 @@ class EnlargeScreen(Box):
         axis = view.axis(session)
         newer = session.board_at(view.end_ns)
         older = session.board_at(max(session.oldest_ns, axis.first * axis.cell_ns))
-        return observers.histogram(lane.key[0], older, newer, frozenset(session.roles_at(newer)))
+        return session.histogram(lane.key[0], older, newer)
 
     def _bars(self, lane: Lane, points: list[tuple[float, float]], waits: dict[int, int]) -> list[str]:
         """The distribution: of single waits where the probes counted them, else of the readings."""

@@ -174,9 +174,9 @@ class StacksScreen(Box):
         self._start("watching for 5 s where they leave the CPU …", lambda: self._watched(pids))
 
     def _watched(self, pids: list[int]) -> Taken:
-        from gputop.sources import Unavailable
         from gputop.stacks import on_demand
         from gputop.stacks.lines import offcpu_lines
+        from gputop.system.errors import Unavailable
 
         try:
             found = on_demand.watch_off_cpu(pids)

@@ -22,7 +22,7 @@ from typing import Any
 from gputop.sources import elf
 from gputop.sources.ebpf import libcuda, loader, maps, uprobe
 from gputop.sources.files import Descriptors
-from gputop.sources.procfs.waits import Waits
+from gputop.sources.waits import Waits
 from gputop.stacks import on_demand_loader, permission
 from gputop.stacks.interpreter import Interpreter
 

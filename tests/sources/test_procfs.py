@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputop.sources import Settings, Unavailable, files, parse
+from gputop.sources import Settings, Unavailable, files, parse, waits
 from gputop.sources.parse import PAGE_BYTES
-from gputop.sources.procfs import ProcfsSource, threads, waits
+from gputop.sources.procfs import ProcfsSource, threads
 from gputop.sources.procfs.process import RESTS_AFTER, RESTS_BELOW_NS, RESTS_S
 from gputop.sources.procfs.source import TITLE_REFRESH_S, TOGETHER
 from gputop.sources.procfs.threads import FOLLOWED, RESTING_READ

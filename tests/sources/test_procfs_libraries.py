@@ -15,7 +15,7 @@ from gputop.sources.procfs import ProcfsSource
 from gputop.sources.procfs.identity import Users
 from gputop.sources.procfs.libraries import VOID_AT_LEAST, Libraries, look
 from gputop.sources.procfs.process import Process
-from gputop.sources.procfs.waits import RUNNING, Waits
+from gputop.sources.waits import RUNNING, Waits
 from tests.sources.fake_proc import FakeProc, Reader, info
 
 _LINE = "7f2a4c000000-7f2a4c021000 r-xp 00000000 fe:00 1234    {}\n"

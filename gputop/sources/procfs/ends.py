@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from gputop.sources.files import read_list, read_once
-from gputop.sources.procfs.waits import FUTEX, TIMEOUTS
+from gputop.sources.waits import FUTEX, TIMEOUTS
 
 # read, readv, recvfrom, recvmsg, recvmmsg: the first argument is the descriptor.
 READS = frozenset({"x86_64": (0, 19, 45, 47, 299), "aarch64": (63, 65, 207, 212, 243)}.get(platform.machine(), ()))

@@ -15,7 +15,7 @@ from gputop.sources.procfs.ends import POLLS, READS, WRITES
 from gputop.sources.procfs.identity import Identity, Users
 from gputop.sources.procfs.locks import CALLS, OpenFiles
 from gputop.sources.procfs.threads import Threads, Tick
-from gputop.sources.procfs.waits import FUTEX, RUNNING, UNKNOWN, Wait, Waits
+from gputop.sources.waits import FUTEX, RUNNING, UNKNOWN, Wait, Waits
 
 COLD_SHARE = 0.5  # of all descriptors, most that processes which are read once a second may keep
 LOOKS_PER_S = 5  # readings of a hot process's state, waits, memory and switches; its CPU time and run delay are read in every tick

@@ -15,7 +15,7 @@ from gputop.model.frame import ThreadInfo, ThreadSample
 from gputop.sources import parse
 from gputop.sources.files import Descriptors, KeptFile, read_once
 from gputop.sources.procfs.locks import Locks
-from gputop.sources.procfs.waits import UNKNOWN, Waits
+from gputop.sources.waits import UNKNOWN, Waits
 
 FOLLOWED = 64  # most threads of one process that are read each time; others that ran are read about once a second
 NEVER_REST = 8  # threads of one process that are read each time in any case
