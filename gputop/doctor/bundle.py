@@ -22,7 +22,7 @@ from gputop.doctor.mask import Mask
 from gputop.model.board import Board
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
-from gputop.sources.ebpf import access
+from gputop.sources.ebpf import helper
 from gputop.sources.files import read_text
 from gputop.system import config, crash
 from gputop.system.errors import UserError
@@ -196,7 +196,7 @@ def _kernel(root: str) -> Iterator[tuple[str, object]]:
     yield "uid is 0", os.geteuid() == 0
     yield "in a container", in_container(root)
     yield "initial pid namespace", in_initial_pid_namespace()
-    yield "lockdown", access.lockdown(root)
+    yield "lockdown", helper.lockdown(root)
     yield "security modules", read_text(root, "sys/kernel/security/lsm").strip() or "cannot be read"
     yield "/sys/kernel/btf/vmlinux", _size(root, "sys/kernel/btf/vmlinux")
     for folder in ("sys/kernel/tracing", "sys/kernel/debug/tracing"):

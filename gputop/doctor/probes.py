@@ -9,9 +9,9 @@ import time
 from gputop.doctor import Check
 from gputop.model.frame import Frame, SourceState
 from gputop.sources import Beat, Settings, Unavailable, perf
-from gputop.sources.ebpf import access, loader
+from gputop.sources.ebpf import helper, loader
 from gputop.sources.ebpf.btf import BtfError, task_layout
-from gputop.sources.ebpf.handover import find_python
+from gputop.sources.ebpf.helper import find_python
 from gputop.sources.ebpf.source import EbpfSource
 from gputop.sources.files import read_text
 from gputop.system.privilege import CAP_SYS_ADMIN, capabilities
@@ -27,26 +27,26 @@ def checks(root: str) -> list[Check]:
 
 
 def _capabilities(root: str) -> Check:
-    if access.may_load(capabilities(root)):
+    if helper.may_load(capabilities(root)):
         return Check("capabilities", "capabilities", "ok", "CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN")
-    return Check("capabilities", "capabilities", "missing", "no CAP_BPF and CAP_PERFMON: /proc only", access.privilege(root))
+    return Check("capabilities", "capabilities", "missing", "no CAP_BPF and CAP_PERFMON: /proc only", helper.privilege(root))
 
 
 def _bcc(root: str) -> Check:
     """The bcc that the loader would import, found by the loader's own search."""
     python = find_python()
     if not python:
-        return Check("bcc", "bcc", "missing", "there is no system Python", access.install_bcc(root))
+        return Check("bcc", "bcc", "missing", "there is no system Python", helper.install_bcc(root))
     command = [python, "-I", "-c", _FIND_BCC, os.path.abspath(loader.__file__)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except subprocess.TimeoutExpired:
-        return Check("bcc", "bcc", "missing", f"importing it took more than {_PATIENCE_S:.0f} s", access.install_bcc(root))
+        return Check("bcc", "bcc", "missing", f"importing it took more than {_PATIENCE_S:.0f} s", helper.install_bcc(root))
     if done.returncode == 0:
         version, _, path = done.stdout.strip().partition(" ")
         return Check("bcc", "bcc", "ok", f"{version} in {os.path.dirname(path)}")
     why = (done.stderr.strip().splitlines() or ["it cannot be imported"])[-1].removeprefix("Failure: ")
-    return Check("bcc", "bcc", "missing", why, access.install_bcc(root))
+    return Check("bcc", "bcc", "missing", why, helper.install_bcc(root))
 
 
 def _btf(root: str) -> Check:
@@ -72,9 +72,9 @@ def _tracefs(root: str, have_btf: bool) -> Check:
 def _paranoid(root: str) -> Check:
     """Before Linux 6.6 uprobes are perf events, which this setting keeps for CAP_SYS_ADMIN."""
     level = read_text(root, "proc/sys/kernel/perf_event_paranoid").strip() or "unknown"
-    if capabilities(root) >> CAP_SYS_ADMIN & 1 or access.may_load(capabilities(root)):
+    if capabilities(root) >> CAP_SYS_ADMIN & 1 or helper.may_load(capabilities(root)):
         return Check("perf-event-paranoid", "perf_event_paranoid", "ok", f"{level}, and gputop is privileged")
-    return Check("perf-event-paranoid", "perf_event_paranoid", "limited", f"{level}: probes need privilege", access.privilege(root))
+    return Check("perf-event-paranoid", "perf_event_paranoid", "limited", f"{level}: probes need privilege", helper.privilege(root))
 
 
 def _sampling(root: str) -> Check:

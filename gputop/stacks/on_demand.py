@@ -13,8 +13,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from gputop.sources.ebpf import access, loader
-from gputop.sources.ebpf.handover import find_python, telling_line
+from gputop.sources.ebpf import helper, loader
+from gputop.sources.ebpf.helper import find_python, telling_line
 from gputop.sources.ebpf.source import PROBES
 from gputop.stacks import on_demand_loader
 from gputop.stacks.frames import Weighted
@@ -48,9 +48,9 @@ def run_probe(
     ``form``: type of the answer; ``as_root``: arguments of the command that the remedy suggests after `SUDO`; ``files``: descriptors that
     the helper inherits.
     """
-    access.check(root, sudo=True)
-    if not access.may_load(capabilities(root)):
-        remedy = access.privilege(root) if os.geteuid() == 0 or in_container(root) else f"`{SUDO} {as_root}`"
+    helper.check(root, sudo=True)
+    if not helper.may_load(capabilities(root)):
+        remedy = helper.privilege(root) if os.geteuid() == 0 or in_container(root) else f"`{SUDO} {as_root}`"
         raise Unavailable("needs root, or CAP_BPF and CAP_PERFMON", remedy)
     request = {
         "probe": probe, "probes": PROBES, "ebpf": os.path.dirname(os.path.abspath(loader.__file__)),
@@ -59,7 +59,7 @@ def run_probe(
     command = [find_python(), "-I", os.path.abspath(on_demand_loader.__file__), json.dumps(request)]
     answer, printed = _answer(probe, command, duration_s + _LOAD_S, form, files)
     if answer.error:
-        remedy = access.install_bcc(root) if answer.remedy == loader.INSTALL_BCC else answer.remedy
+        remedy = helper.install_bcc(root) if answer.remedy == loader.INSTALL_BCC else answer.remedy
         raise Unavailable(answer.error if remedy or not printed else f"{answer.error} ({printed})", remedy or "gputop doctor")
     return answer
 

@@ -21,7 +21,7 @@ from gputop.sources import elf
 from gputop.sources.ebpf import libcuda, uprobe
 from gputop.sources.ebpf.cuda import COUNT_EVERY, Attacher, CudaReader
 from gputop.sources.ebpf.maps import Map
-from gputop.sources.ebpf.sched import Turn
+from gputop.sources.ebpf.sched import Drain
 from tests.probes.conftest import HERE, Beaten
 from tests.require import require
 from tests.stubs.build import build
@@ -172,7 +172,7 @@ def test_launches_are_those_of_the_living_and_never_less_than_none() -> None:
     def told(times: int, entries: dict[int, int]) -> list[LaunchRate]:
         table.entries = entries
         attacher.counted = times, times * 100_000_000, attacher.read_launches()
-        return reader.launches(Turn(0, 0, 0, 1, 5, frozenset(), False))
+        return reader.launches(Drain(0, 0, 0, 1, 5, frozenset(), False))
 
     assert told(1, {own: 100, ended.pid: 50}) == [LaunchRate(own, 1000.0)]
     assert table.entries == {own: 100}

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from gputop.sources import Settings, Unavailable
-from gputop.sources.ebpf import access, loader, uprobe
-from gputop.sources.ebpf.handover import Helper, HelperFailed
+from gputop.sources.ebpf import helper, loader, uprobe
+from gputop.sources.ebpf.helper import Helper, HelperFailed
 from gputop.system.privilege import CAP_PERFMON, in_initial_pid_namespace
 from tests.probes.conftest import HERE, Beaten
 from tests.require import require
@@ -221,13 +221,13 @@ def test_what_is_certain_to_fail_is_said_before_anything_starts(tmp_path: Path, 
     if not in_initial_pid_namespace():
         pytest.skip("in a pid namespace, which is said first")
     with pytest.raises(Unavailable, match=reason) as caught:
-        access.check(str(tmp_path), sudo=False)
+        helper.check(str(tmp_path), sudo=False)
     assert caught.value.remedy
 
 
 @pytest.mark.parametrize(("capabilities", "enough"), [("200000", True), ("c000000000", True), ("8000000000", False), ("0", False)])
 def test_which_capabilities_are_enough(capabilities: str, enough: bool) -> None:
-    assert access.may_load(int(capabilities, 16)) is enough
+    assert helper.may_load(int(capabilities, 16)) is enough
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_which_capabilities_are_enough(capabilities: str, enough: bool) -> None:
 def test_the_remedy_is_the_distributions(tmp_path: Path, release: str, command: str) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "os-release").write_text(release)
-    assert access.install_bcc(str(tmp_path)) == command
+    assert helper.install_bcc(str(tmp_path)) == command
 
 
 @pytest.mark.parametrize("keep", ["keep", "none"])

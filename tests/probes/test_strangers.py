@@ -189,7 +189,7 @@ def test_one_user_has_so_many_libraries_probed_and_more_are_said(probed: list[in
     work(attacher, (mine, frozenset()), *[(mine | others, frozenset[int]())] * 12)
     assert len(attacher.libraries) == len(probed) == cuda.MOST_OF_ONE + len(others), "others have theirs"
     assert len(os.listdir("/proc/self/fd")) <= before + 2 * len(attacher.libraries) + 2
-    assert set(attacher.failures.values()) == {"as many as may be are probed already (16 of one user, 64 in all)"}
+    assert set(attacher.failures.values()) == {"the limit of probed libraries is reached (16 of one user, 64 in all)"}
     work(attacher, (others, frozenset()))
     assert attacher.failures == {}
     attacher.close()

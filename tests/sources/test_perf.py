@@ -19,9 +19,8 @@ from gputop.sources import FEW, Beat, Settings, Unavailable
 from gputop.sources.perf import PerfSource, check
 from gputop.sources.perf import source as perf_source
 from gputop.sources.perf.event import STACK_BYTES, Sample, TaskClock
-from gputop.sources.perf.gaps import Gaps, Met
 from gputop.sources.perf.places import COPY, ELSEWHERE, LAUNCH, OTHER, SYNC, UNKNOWN, Code, Places, code_of
-from gputop.sources.perf.source import Sampler
+from gputop.sources.perf.source import Gaps, Met, Sampler
 from gputop.sources.perf.unwind import Registers, Row, Unwinders
 from tests.require import require
 from tests.wait import until

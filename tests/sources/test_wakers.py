@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputop.model.frame import SECOND_NS, Wakeup
-from gputop.sources.ebpf.wakers import KEPT_NS, Wakers
+from gputop.sources.ebpf.sched import KEPT_NS, Wakers
 
 TRAINER, THREAD, ACTOR, SELDOM = 100, 101, 900, 901
 
@@ -15,7 +15,7 @@ def wake(waker: int, wait_s: float, wakee: int = TRAINER, pid: int | None = None
 def play(wakers: Wakers, seconds: int, told: list[list[Wakeup]], alone: frozenset[int] = frozenset({TRAINER})) -> frozenset[int]:
     """One reading a second from ``seconds`` on."""
     for second, wakeups in enumerate(told, seconds):
-        wakers.note(wakeups, alone, second * SECOND_NS)
+        wakers.add(wakeups, alone, second * SECOND_NS)
     return wakers.pids
 
 

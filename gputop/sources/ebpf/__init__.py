@@ -1,6 +1,6 @@
-"""The eBPF source (`source`): who waited, for what, because of whom.
+"""The eBPF source: which thread waited, for what, and because of which other thread; CUDA calls.
 
-A loader under the system's own Python (`loader`, the only part that needs bcc and root) compiles probes/*.c, attaches the
-scheduler's programs and hands the descriptors over; the collector reads the maps (`maps`, `sched`, `cuda`) and attaches the
-uprobes by itself when a trainer's libcuda is found (`libcuda`, `uprobe`).
+The loader (`loader`, the only part that needs bcc and root) runs under the system's Python as a `helper`. It compiles probes/*.c, attaches
+the scheduler's programs and hands their descriptors over. The collector (`source`) reads the maps (`maps`, `sched`, `cuda`), and attaches
+the uprobes itself when it finds a trainer's libcuda (`libcuda`, `uprobe`).
 """

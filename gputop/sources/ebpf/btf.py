@@ -1,7 +1,6 @@
-"""Where things lie in the kernel's structures, from BTF (/sys/kernel/btf/vmlinux; Documentation/bpf/btf.rst).
+"""Offsets of members in the kernel's structures, from BTF (/sys/kernel/btf/vmlinux; Documentation/bpf/btf.rst).
 
-Standard library only and no import of gputop: the loader runs it under the system's Python. Reads five megabytes of types in
-some 20 ms, by stepping over them until the names asked for are found.
+Standard library only: the loader runs it under the system's Python. It steps over five megabytes of types in 20 ms.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ import struct
 VMLINUX = "/sys/kernel/btf/vmlinux"
 
 _STRUCT, _TYPEDEF, _FUNC_PROTO = 4, 8, 13
-# Words behind a type's three, per kind: (fixed, per member).
+# Kind of type -> words behind its first three: (fixed, per member).
 _TAIL = {1: (1, 0), 3: (3, 0), 4: (0, 3), 5: (0, 3), 6: (0, 2), 13: (0, 2), 14: (1, 0), 15: (0, 3), 17: (1, 0), 19: (0, 3)}
 
 
 class BtfError(Exception):
-    """No BTF, or a kernel whose BTF lacks what is needed."""
+    """There is no BTF, or it lacks what is needed."""
 
 
 class Btf:
-    """The types of one BTF blob; ``names`` are those of the structures and typedefs that will be asked for."""
+    """The types of one BTF blob; ``names``: the structures and typedefs that will be asked for."""
 
     def __init__(self, data: bytes, *names: str) -> None:
         if len(data) < 24 or data[:2] != b"\x9f\xeb":
@@ -34,14 +33,14 @@ class Btf:
         self._found: dict[tuple[int, int], int] = {}
 
     def offset(self, structure: str, member: str) -> int:
-        """Byte offset of ``member`` in ``structure``, anonymous parts looked into; BtfError if it has none."""
+        """Byte offset of ``member`` in ``structure``, also within anonymous parts. Raises BtfError if there is none."""
         found = self._member(self._find(_STRUCT, structure), self._name(member))
         if found is None:
             raise BtfError(f"{structure} has no {member}")
         return found // 8
 
     def arguments(self, typedef: str) -> int:
-        """Number of arguments of the function a ``typedef`` of a pointer stands for."""
+        """Number of arguments of the function that ``typedef`` points to."""
         pointer = self._position(self._words[self._find(_TYPEDEF, typedef) + 2])
         proto = self._position(self._words[pointer + 2])
         if self._kind(proto) != _FUNC_PROTO:
@@ -49,7 +48,7 @@ class Btf:
         return self._words[proto + 1] & 0xFFFF
 
     def knows(self, name: str) -> bool:
-        """Whether anything at all has this name."""
+        """Whether anything has this name."""
         return b"\0" + name.encode() + b"\0" in self._strings
 
     def _name(self, name: str) -> int:
@@ -70,14 +69,14 @@ class Btf:
         return self._positions[number]
 
     def _step(self) -> None:
-        """Note where up to 4,096 more types stand."""
-        words, at, end, note, wanted = self._words, self._next, len(self._words), self._positions.append, self._wanted
+        """Find the positions of up to 4,096 more types."""
+        words, at, end, add, wanted = self._words, self._next, len(self._words), self._positions.append, self._wanted
         if at >= end:
             raise BtfError("a type is missing from this kernel's BTF")
         for _ in range(4096):
             if at >= end:
                 break
-            note(at)
+            add(at)
             info = words[at + 1]
             if words[at] in wanted:
                 self._found.setdefault((info >> 24 & 0x1F, words[at]), at)
@@ -103,7 +102,7 @@ class Btf:
 
 
 def task_layout(path: str = VMLINUX) -> dict[str, int]:
-    """The macros probes/sched.c wants, for the running kernel; BtfError says what is missing."""
+    """The macros of probes/sched.c for the running kernel. Raises BtfError, which says what is missing."""
     try:
         with open(path, "rb") as file:
             btf = Btf(file.read(), "task_struct", "sched_entity", "sched_info", "btf_trace_sched_switch")

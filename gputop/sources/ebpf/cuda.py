@@ -1,6 +1,6 @@
-"""The CUDA probe: finds the trainers' libcuda, attaches to it, reads what the uprobes counted (probes/cuda.c).
+"""The CUDA probe: finds the trainers' libcuda, attaches uprobes to it, reads what they counted (probes/cuda.c).
 
-Looking for libraries and attaching takes tens of milliseconds, so a thread of its own does it; the beat only reads maps.
+Finding libraries and attaching takes tens of milliseconds, so a thread does it; the beat only reads maps.
 """
 
 from __future__ import annotations
@@ -22,97 +22,101 @@ from gputop.model.frame import CudaCall, LaunchRate
 from gputop.model.histogram import COUNT, FIRST
 from gputop.sources import elf
 from gputop.sources.ebpf import libcuda, uprobe
-from gputop.sources.ebpf.handover import Helper, HelperFailed
+from gputop.sources.ebpf.helper import Helper, HelperFailed
 from gputop.sources.ebpf.maps import Map
-from gputop.sources.ebpf.sched import Turn, epoch_max
+from gputop.sources.ebpf.sched import Drain, epoch_max
 
 _CALL = struct.Struct(f"<5Q{COUNT}Q{COUNT}I")
 _ENTERED = struct.Struct("<QQQII")
-_HELPER_S = 5.0
-COUNT_EVERY, COUNT_S, COUNTS = 2, 0.04, 5
-"""Launches are counted as a library is found, and in every so many rounds (of a second): for so long, and told as the mean of so many
-counts. A launch costs its process a microsecond meanwhile, a fiftieth of the time."""
-_LONGEST_PAUSE = 16
-"""Seconds between looks at a process: 1, 2, 4 … up to this."""
-LOOK_S = 0.2  # s of CPU time that looks may take in a second; what one took beyond it, the next rounds lack, and others wait as long
-MOST, MOST_OF_ONE = 64, 16  # libraries probed at a time, in all and of one user's processes: a stranger may map as many as he likes
+_HELPER_S = 5.0  # s to wait for the privileged helper
+COUNT_EVERY = 2  # rounds (of a second) between two counts of launches; a new library is counted at once
+COUNT_S = 0.04  # s of one count, in which a launch costs its process a microsecond: a fiftieth of the time
+COUNTS = 5  # counts whose mean is reported
+_LONGEST_PAUSE = 16  # rounds between two looks at a process: 1, 2, 4 … up to this
+LOOK_S = 0.2  # s of CPU time that looks may take in a second; a look that takes more is paid for by the next rounds
+MOST, MOST_OF_ONE = 64, 16  # libraries probed at a time, in all and of one user's processes: a stranger may map any number
 
 Inode = tuple[int, int]
 
 
 class Library(Struct):
-    """One that is probed."""
+    """A library that is probed."""
 
     name: str
     owner: int
-    """uid of the process that showed it."""
+    """uid of the process in which it was found."""
     file: FileIO
     facts: tuple[int, ...]
-    """`elf.facts`, as it was when its probe points were read."""
+    """`elf.facts` when its probe points were read."""
     links: list[int]
 
 
 class Attacher:
-    """Puts the programs on every libcuda it is shown; one library (inode) once. Runs in its own thread."""
+    """Attaches the programs to the libcuda of the processes it is given, once per inode. A thread of its own does the work."""
 
     def __init__(self, programs: list[int], way: str, sudo: bool, root: str = "/") -> None:
         self.names: list[str] = []
-        """Calls by the number in their cookie."""
+        """Names of calls; the cookie of a probe point holds the index."""
         self.arguments: dict[str, int] = {}
+        """Call -> number of its argument that counts bytes, 0 if there is none."""
         self.libraries: dict[Inode, Library] = {}
         self.failures: dict[str, str] = {}
-        """Name -> why nothing is attached there, of those that the processes map now."""
+        """Library -> why nothing is attached there, of the libraries that are mapped now."""
         self._refused: dict[tuple[int, ...], str] = {}
-        """`elf.facts` of a file -> why it has no probe points, which does not change while these stay."""
+        """`elf.facts` of a file -> why it has no probe points."""
         self._used: dict[int, set[Inode]] = {}
-        """What each process maps of ``libraries``."""
+        """Pid -> which of ``libraries`` it maps."""
         self._failed: dict[int, dict[str, str]] = {}
+        """Pid -> its part of ``failures``."""
         self._programs, self._way, self._sudo, self._root = programs, way, sudo, root
         self.counted: tuple[int, int, dict[int, int]] = 0, 0, {}
-        """How often launches were counted, for how many ns in all, and how many by each process meanwhile."""
+        """(counts of launches so far, ns they lasted in all, pid -> launches in all)."""
         self.read_launches: Callable[[], dict[int, int]] = dict
-        """Gives what the probe has counted of each process."""
+        """Reads the probe's launches by pid."""
         self._launches: dict[int, list[int]] = {}
-        """Descriptor of a library -> offsets of what launches kernels there."""
+        """Descriptor of a library -> file offsets of its launch functions."""
         self.uncounted = ""
-        """Why launches could not be counted the last time."""
+        """Why the last count of launches failed."""
         self._may_count = True
         self._asked: queue.SimpleQueue[tuple[int, frozenset[int], frozenset[int]] | None] = queue.SimpleQueue()
         self._pids: frozenset[int] = frozenset()
         self._on_gpu: frozenset[int] = frozenset()
         self._settled: dict[int, int] = {}
-        """Who has nothing left to attach to -> how much code it mapped then."""
+        """Pid of a process whose libraries are all probed -> KiB of code that it mapped then."""
         self._pauses: dict[int, tuple[int, int]] = {}
+        """Pid -> (round of its next look, rounds until the look after that)."""
         self._looks = self._round = 0
-        """How often it was asked to look, and the one that it is at."""
+        """Rounds asked for, and the round under way."""
         self._paid, self._left_s = 0, 0.0
-        """The round up to which there was time for looks, and what is left of that; less than none where one took longer."""
+        """The round up to which the budget for looks was granted, and what is left of it; below 0 after a long look."""
         self._thread: threading.Thread | None = None
-        """Started with the first look: a thread that is older than a drop of privileges loses those that were to be kept."""
+        """Started with the first look: a thread from before root was left has not the capabilities that were kept."""
 
     def look(self, pids: frozenset[int], on_gpu: frozenset[int] = frozenset()) -> None:
-        """Ask it to look at these processes (about once a second), of which those have a context on a GPU; returns at once. Nobody is
-        woken where there is nothing to do: who wakes takes the interpreter from whoever beats."""
+        """Have these processes looked at, about once a second; returns at once. ``on_gpu``: those with a context on a GPU.
+
+        The thread is not woken if there is nothing to do: it would take the GIL from the beat.
+        """
         self._looks += 1
         if self._thread is None:
             thread = threading.Thread(target=self._work, name="gputop-uprobes", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # no more are allowed: with the next look, perhaps
+            except RuntimeError:  # no more threads: the next look tries again
                 return
             self._thread = thread
         if self._asked.empty() and self._is_due(pids, on_gpu):
             self._asked.put((self._looks, pids, on_gpu))
 
     def _is_due(self, pids: frozenset[int], on_gpu: frozenset[int]) -> bool:
-        """Whether somebody is to be looked at, or launches are to be counted."""
+        """Whether a process is to be looked at, or launches are to be counted."""
         if (pids, on_gpu) != (self._pids, self._on_gpu) or (self._launches and self._may_count and self._looks % COUNT_EVERY == 0):
             return True
         pauses = self._pauses
         return any(pid not in pauses or pauses[pid][0] <= self._looks for pid in pids)
 
     def remedy(self, why: str) -> str:
-        """What would mend a failure to attach."""
+        """The remedy for a failure to attach."""
         return "gputop --sudo" if why in (os.strerror(1), os.strerror(13)) else "gputop doctor"
 
     def close(self) -> None:
@@ -129,17 +133,17 @@ class Attacher:
             for told in (self._settled, self._used, self._failed):
                 for pid in told.keys() - pids:
                     del told[pid]
-            # Who has a context by now has libcuda too.
+            # A process that has a context now has loaded libcuda.
             self._pauses = {pid: self._pauses[pid] for pid in self._pauses.keys() & pids - (on_gpu - self._on_gpu)}
             self._pids, self._on_gpu = pids, on_gpu
             known = len(self._launches)
             self._look_at_all(pids)
-            is_turn = self._round % COUNT_EVERY == 0 or len(self._launches) > known
-            if self._launches and self._may_count and is_turn:
+            is_due = self._round % COUNT_EVERY == 0 or len(self._launches) > known
+            if self._launches and self._may_count and is_due:
                 self._count_launches()
 
     def _look_at_all(self, pids: frozenset[int]) -> None:
-        """As far as `LOOK_S` goes, who is due the longest before the others."""
+        """Look at the processes, longest due first, as far as `LOOK_S` goes."""
         self._left_s = min(LOOK_S, self._left_s + LOOK_S * (self._round - self._paid))
         self._paid = self._round
         for pid in sorted(pids, key=lambda pid: (self._pauses.get(pid, (0, 1))[0], pid)):
@@ -151,13 +155,13 @@ class Attacher:
         self.failures = {name: why for told in self._failed.values() for name, why in told.items()}
 
     def _count_launches(self) -> None:
-        """For a moment. Where that is not allowed (but by sudo, which asking so often for would cost more than it tells) never again."""
+        """Count launches for `COUNT_S`. If that is not permitted it is not tried again; sudo would be needed too often."""
         links: list[int] = []
         self._detach_changed()
         try:
             for library, offsets in self._launches.items():
                 links += uprobe.attach_entries(library, offsets, self._programs[2], self._way)
-            # To attach to one library and detach from it takes as long as the count itself: others go on counting meanwhile.
+            # Attaching and detaching takes as long as the count, and other libraries count meanwhile: so the difference counts.
             before, began_ns = self.read_launches(), time.monotonic_ns()
             time.sleep(COUNT_S)
             took_ns, after = time.monotonic_ns() - began_ns, self.read_launches()
@@ -175,7 +179,7 @@ class Attacher:
         self.counted = times + 1, counted_ns + took_ns, {pid: counts.get(pid, 0) + count for pid, count in launched.items()}
 
     def _look_at(self, pid: int) -> None:
-        """Unless it is too early, or it has mapped no more code since: any library may open another libcuda at any time."""
+        """Find a process's libcuda, if a look is due and it has mapped more code since: a library may open another libcuda at any time."""
         due, pause = self._pauses.get(pid, (0, 1))
         if self._round < due:
             return
@@ -196,7 +200,7 @@ class Attacher:
             self._settled[pid] = code_kib
 
     def _attach(self, pid: int, one: elf.Mapping) -> str:
-        """Why what ``pid`` maps there is not probed, empty where it is."""
+        """Probe the library of a mapping of ``pid``; returns why that fails, empty if it is probed."""
         try:
             file = libcuda.opened(pid, one, self._root)
         except OSError as error:
@@ -233,18 +237,18 @@ class Attacher:
         return library
 
     def _no_room(self, owner: int) -> str:
-        """Why no further library may be probed, once those have gone that nobody maps any more."""
+        """Why no further library may be probed, empty if one may. Libraries that no process maps any more are detached."""
         if not self._is_full(owner):
             return ""
         for inode in self.libraries.keys() - set().union(*self._used.values()):
             self._detach(inode)
-        return f"as many as may be are probed already ({MOST_OF_ONE} of one user, {MOST} in all)" if self._is_full(owner) else ""
+        return f"the limit of probed libraries is reached ({MOST_OF_ONE} of one user, {MOST} in all)" if self._is_full(owner) else ""
 
     def _is_full(self, owner: int) -> bool:
         return len(self.libraries) >= MOST or sum(one.owner == owner for one in self.libraries.values()) >= MOST_OF_ONE
 
     def _detach_changed(self) -> None:
-        """Libraries that somebody has written into since; they are read anew with the next look at who maps them."""
+        """Detach libraries that were written into since; the next look at their processes reads them anew."""
         for inode, one in list(self.libraries.items()):
             if elf.facts(one.file) != one.facts:
                 self._detach(inode)
@@ -295,63 +299,65 @@ def _owner(pid: int, root: str) -> int:
 
 
 class CudaReader:
-    """Turns the maps of one loaded cuda.c into what is new in each tick."""
+    """Turns the maps of one loaded cuda.c into samples of what changed."""
 
     def __init__(self, maps: dict[str, Map], attacher: Attacher) -> None:
         self._calls, self._inflight, self._launches = maps["calls"], maps["inflight"], maps["launches"]
         self._attacher = attacher
         attacher.read_launches = self._read_launches
         self._counts: dict[int, int] = {}
+        """(pid | call << 32) -> count sent last."""
         self._counts_seen = 0
+        """Counts of launches in ``_rates``."""
         self._launched: deque[tuple[int, dict[int, int]]] = deque([(0, {})], COUNTS + 1)
-        """(how long they were counted in all, pid -> launches in all), after the last few counts."""
+        """(ns of counting in all, pid -> launches in all) after each of the last counts."""
         self._rates: list[LaunchRate] = []
 
-    def read(self, turn: Turn) -> list[CudaCall]:
-        """Calls that returned since the last turn, or are under way; in a key frame all."""
+    def read(self, drain: Drain) -> list[CudaCall]:
+        """Calls that returned since the last drain or are under way; in a key frame all calls."""
         if not self._attacher.libraries:
             return []
-        under_way, count = self._read_inflight(turn.now), self._calls.read()
+        under_way, count = self._read_inflight(drain.now), self._calls.read()
         keys, calls = self._calls.key_list(count), []
         counts = self._calls.words(count)[:: _CALL.size // 8].tolist()
         for i, who in enumerate(keys):
-            if turn.key or who in under_way or self._counts.get(who) != counts[i]:
+            if drain.key or who in under_way or self._counts.get(who) != counts[i]:
                 self._counts[who] = counts[i]
-                calls.append(self._call(who, _CALL.unpack_from(self._calls.values, i * _CALL.size), turn, under_way.pop(who, 0)))
-        calls += [self._call(who, (0,) * (5 + 2 * COUNT), turn, ns) for who, ns in under_way.items()]
-        if turn.is_due(turn.per_second):
+                calls.append(self._call(who, _CALL.unpack_from(self._calls.values, i * _CALL.size), drain, under_way.pop(who, 0)))
+        calls += [self._call(who, (0,) * (5 + 2 * COUNT), drain, ns) for who, ns in under_way.items()]
+        if drain.is_due(drain.per_second):
             self._prune(keys)
         return calls
 
-    def launches(self, turn: Turn) -> list[LaunchRate]:
-        """After a count, and in a key frame: how fast each process launches kernels."""
+    def launches(self, drain: Drain) -> list[LaunchRate]:
+        """Launch rate of each process, after a count and in key frames."""
         times, counted_ns, counts = self._attacher.counted
         if times == self._counts_seen:
-            return self._rates if turn.key else []
+            return self._rates if drain.key else []
         self._counts_seen = times
         self._launched.append((counted_ns, counts))
         self._rates = _launch_rates(*self._launched[0], *self._launched[-1])
         return self._rates
 
     def _read_launches(self) -> dict[int, int]:
-        """Of each process that lives, what the probe has counted; in the attacher's thread."""
+        """The probe's launches by pid, of living processes; runs in the attacher's thread."""
         found = self._launches.read()
         counts = dict(zip(self._launches.key_list(found), self._launches.words(found).tolist(), strict=True))
         ended = {pid for pid in counts if not os.path.exists(f"/proc/{pid}")}
         self._launches.delete(ended)
         return {pid: count for pid, count in counts.items() if pid not in ended}
 
-    def _call(self, who: int, record: tuple[int, ...], turn: Turn, inflight_ns: int) -> CudaCall:
+    def _call(self, who: int, record: tuple[int, ...], drain: Drain, inflight_ns: int) -> CudaCall:
         count, total, even, odd, size = record[:5]
         sums = {FIRST + bucket: ns for bucket, ns in enumerate(record[5 : 5 + COUNT]) if ns}
         hist = {FIRST + bucket: n for bucket, n in enumerate(record[5 + COUNT :]) if n}
         name = self._attacher.names[who >> 32]
         has_bytes = self._attacher.arguments[name] > 0
-        longest = epoch_max(even, odd, turn.number)
+        longest = epoch_max(even, odd, drain.number)
         return CudaCall(who & 0xFFFFFFFF, name, count, total, longest, hist, size if has_bytes else None, sums, inflight_ns)
 
     def _read_inflight(self, now: int) -> dict[int, int]:
-        """(pid | call << 32) -> how long the longest call that has not returned has lasted."""
+        """(pid | call << 32) -> ns since the oldest call began that has not returned."""
         longest: dict[int, int] = {}
         count = self._inflight.read()
         for i, who in enumerate(self._inflight.key_list(count)):
@@ -361,7 +367,7 @@ class CudaReader:
         return longest
 
     def _prune(self, keys: list[int]) -> None:
-        """Forget processes that have ended: their calls, and those that never returned."""
+        """Delete the calls of processes that have ended, also those that never returned."""
         ended = {pid for pid in {who & 0xFFFFFFFF for who in keys} if not os.path.exists(f"/proc/{pid}")}
         if ended:
             stale = [who for who in keys if who & 0xFFFFFFFF in ended]
@@ -374,7 +380,7 @@ class CudaReader:
 
 
 def _launch_rates(since_ns: int, before: dict[int, int], until_ns: int, counts: dict[int, int]) -> list[LaunchRate]:
-    """Of those who were counted on: where the map was full, an entry may have been dropped and begun anew."""
+    """Launches per second by process. An entry of a full map may have been dropped and begun anew: its rate is left out."""
     seconds = max(1e-9, (until_ns - since_ns) / 1e9)
     launched = {pid: count - before.get(pid, 0) for pid, count in counts.items()}
     return [LaunchRate(pid, round(count / seconds, 1)) for pid, count in launched.items() if count >= 0]

@@ -1,9 +1,9 @@
-"""Find the libcuda of a process, and the functions in it that are worth a uprobe.
+"""The libcuda of a process, and the functions in it that get a uprobe.
 
-Every distinct inode counts once, whatever container it lies in. A uprobe writes a breakpoint into the code of all that map the file, and
-who maps a file names it, also one of root's: by a link or a mount of its own. Hence a file is opened once (`gputop.sources.elf`), and its
-probe points are its own: functions that it exports, have a name of CUDA's calls, and lie in its executable segments. So a file that is
-not libcuda is not touched, and who makes up a libcuda chooses where those are probed who run its code.
+Each inode counts once, whatever container it lies in. A uprobe writes a breakpoint into the code of all processes that map the file, and a
+process may map any file, also one of root's, under any name, by a link or mount. So the file is opened once (`gputop.sources.elf`), and
+only functions are probed that it exports, that have the name of a CUDA call, and that lie in its executable segments. A file that is not
+libcuda is not touched; a made-up libcuda harms only the processes that run its code.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from gputop.sources import elf
 
-MOST_POINTS = 256  # in one library: libcuda 580 has 70
-MOST_OF_ONE = 4  # libraries of this name that are looked at in one process
+MOST_POINTS = 256  # in one library; libcuda of driver 580 has 70
+MOST_OF_ONE = 4  # libcuda files looked at in one process
 
 _LIBRARY = re.compile(r"/libcuda\.so[.\d]*( \(deleted\))?$")
 _MAPPED_CODE = re.compile(rb"\nVmLib:\s*(\d+)")
@@ -26,17 +26,17 @@ _WANTED = re.compile(
     r"cu(?:Ctx|Stream|Event)Synchronize"
     r"|cuMemcpy(?:[HDA]to[HDA]|Peer|[23]D|2DUnaligned|3DPeer|Batch|3DBatch|WithAttributes|3DWithAttributes)?(?:Async)?"
 )
-"""Names of cuda.h (13.1), not any that begin so: they are told, and a stranger's library has as many as he likes."""
+"""Whole names of cuda.h (13.1): they are shown, and a stranger's library may export any number that begins like them."""
 _SUFFIX = re.compile(r"(_v\d)?(_ptsz|_ptds)?$")
 _ENDBR64 = b"\xf3\x0f\x1e\xfa"
 
 
 class NoFunctions(Exception):
-    """The file is no library we can put probes on; the text says why."""
+    """The file is no library to put probes on; says why."""
 
 
 class Function(NamedTuple):
-    """A probe point: the call's name without version suffix, its offset in the file, the argument that counts bytes (0: none)."""
+    """A probe point: the call's name without version suffix, its file offset, the number of the argument that counts bytes (0: none)."""
 
     call: str
     offset: int
@@ -44,16 +44,16 @@ class Function(NamedTuple):
 
 
 class Points(NamedTuple):
-    """Where a library is probed."""
+    """The probe points of a library."""
 
     functions: list[Function]
-    """Synchronizes and memcpys, each address once."""
+    """Synchronize and memcpy functions, one per address."""
     launches: list[int]
-    """Offsets of the functions that launch kernels."""
+    """File offsets of the functions that launch kernels."""
 
 
 def find(pid: int, root: str = "/") -> list[elf.Mapping]:
-    """A mapping of each libcuda file that ``pid`` maps, of the first `MOST_OF_ONE`; OSError where its maps cannot be read."""
+    """A mapping of each libcuda file that ``pid`` maps, at most `MOST_OF_ONE`. Raises OSError if its maps cannot be read."""
     found: dict[tuple[str, str], elf.Mapping] = {}
     for one in elf.mappings(os.path.join(root, "proc", str(pid))):
         if _LIBRARY.search(one.name):
@@ -64,14 +64,14 @@ def find(pid: int, root: str = "/") -> list[elf.Mapping]:
 
 
 def opened(pid: int, one: elf.Mapping, root: str = "/") -> FileIO:
-    """The library that ``pid`` maps there. Raises OSError."""
+    """Open the library that ``pid`` maps there. Raises OSError."""
     return elf.open_mapped(os.path.join(root, "proc", str(pid)), one)
 
 
 def mapped_code_kib(pid: int, root: str = "/") -> int:
-    """How much code ``pid`` maps of libraries (VmLib): what tells, for a hundredth of the cost of its maps, that it mapped another.
+    """KiB of library code that ``pid`` maps (VmLib). It changes when a library is mapped, and costs a hundredth of reading maps.
 
-    0 of what maps nothing (a kernel thread, a zombie); OSError where the process has gone.
+    0 for a kernel thread or zombie. Raises OSError if the process is gone.
     """
     with open(os.path.join(root, "proc", str(pid), "status"), "rb") as file:
         found = _MAPPED_CODE.search(file.read())
@@ -79,7 +79,7 @@ def mapped_code_kib(pid: int, root: str = "/") -> int:
 
 
 def points(file: FileIO) -> Points:
-    """Raises NoFunctions, or OSError where it cannot be read."""
+    """The probe points of an open library. Raises NoFunctions, or OSError if it cannot be read."""
     try:
         exports = elf.exports(file, elf.FUNCTION, _PREFIX)
     except elf.NotElf as error:
@@ -101,14 +101,14 @@ def points(file: FileIO) -> Points:
 
 
 def _behind_endbr64(file: FileIO, offset: int | None) -> int:
-    """The kernel would have to single-step it: ten times the cost."""
+    """The offset behind an endbr64: a probe on that instruction is single-stepped by the kernel, at ten times the cost."""
     if offset is None:
         raise NoFunctions("a function lies outside its code")
     return offset + 4 if os.pread(file.fileno(), 4, offset) == _ENDBR64 else offset
 
 
 def _bytes_argument(call: str) -> int:
-    """cuda.h: (dst, src, ByteCount, …); peers have a context behind each pointer; arrays and 2D, 3D come as structures."""
+    """Number of the argument that counts bytes, 0 if there is none (cuda.h). Arrays, 2D and 3D copies take a structure."""
     if call in ("cuMemcpyPeer", "cuMemcpyPeerAsync"):
         return 5
     linear = re.fullmatch(r"cuMemcpy((HtoD|DtoH|DtoD)?(Async)?)", call)

@@ -1,12 +1,12 @@
-"""Compile the probes, load and attach them, hand their descriptors over, be gone: the only part that needs bcc and root.
+"""Compile the probes, load and attach them, hand over their descriptors and exit: the only part that needs bcc and root.
 
 Run as a script by the system's own Python (3.8 or later), which has the distribution's bcc, and with the standard library only:
 
     python3 -I loader.py SOCKET REQUEST
 
-SOCKET is the name of the collector's abstract Unix socket, REQUEST a JSON object: ``probes`` (folder of the C), ``btf`` (path),
-``sizes`` (of maps, by macro). One message goes back: the JSON of `gputop.sources.ebpf.loaded.Answer`, beside the descriptors it
-counts. A normal exit would run bcc's clean-up, which switches events off again: hence ``os._exit``.
+SOCKET is the name of the collector's abstract Unix socket, REQUEST a JSON object: ``probes`` (folder of the C), ``btf`` (path), ``sizes``
+(macro -> entries of a map). One message goes back: the JSON of `gputop.sources.ebpf.source.Answer`, with the descriptors. It ends by
+``os._exit``, since bcc's clean-up at a normal exit would switch the events off.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BPF_PROG_LOAD, BPF_OBJ_GET_INFO, KPROBE, UPROBE_MULTI = 5, 15, 2, 48
 
 
 class Failure(Exception):
-    """What went wrong, and what would mend it."""
+    """What went wrong, and the remedy."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
@@ -41,7 +41,7 @@ class Failure(Exception):
 
 
 def import_bcc() -> Any:
-    """iovisor's bcc, also where PyPI's unrelated package of that name hides it."""
+    """iovisor's bcc, even if PyPI's unrelated package of that name hides it."""
     missing, impostor = "", False
     for folder in ["", *glob.glob("/usr/lib/python3*/dist-packages"), *glob.glob("/usr/lib/python3*/site-packages")]:
         if folder:
@@ -61,7 +61,7 @@ def import_bcc() -> Any:
 
 
 def import_beside(name: str) -> Any:
-    """A module that lies beside this file; its folder as a whole would hide the standard library's sched."""
+    """A module beside this file. With its folder in sys.path, sched.py there would hide the standard library's."""
     spec: Any = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py"))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -70,7 +70,7 @@ def import_beside(name: str) -> Any:
 
 
 def read_layout(path: str) -> tuple[dict[str, int], str]:
-    """Macros with the offsets of this kernel, or none (and why) where it has no BTF: then the plain tracepoints are used."""
+    """(macros with this kernel's offsets, ""); or ({}, why) without BTF, in which case the plain tracepoints are used."""
     btf = import_beside("btf")
     try:
         return btf.task_layout(path), ""
@@ -79,17 +79,17 @@ def read_layout(path: str) -> tuple[dict[str, int], str]:
 
 
 def compile_always(request: dict[str, Any], layout: dict[str, int]) -> Any:
-    """The probes that are always loaded. Attaches the plain tracepoints where there is no layout."""
+    """Compile the probes that are always loaded. Without a layout this attaches the plain tracepoints."""
     macros = {**request["sizes"], **layout, "CPUS": possible_cpus(), "STACK_BYTES": max(16384, os.sysconf("SC_PAGE_SIZE"))}
     macros["SCRAMBLE"] = f"0x{random.SystemRandom().getrandbits(64) | 1:x}ULL"
     return compile_probes(request["probes"], ("common.h", "sched.c", "cuda.c"), macros)
 
 
 def compile_probes(folder: str, names: tuple[str, ...], macros: dict[str, Any]) -> Any:
-    """The files ``names`` as one text, in one compilation."""
+    """Compile the files ``names`` as one text."""
     bcc = import_bcc()
     os.environ["BCC_KERNEL_SOURCE"] = folder
-    os.chdir("/")  # the compiler asks where it stands, and compiles nothing in a folder that has been deleted
+    os.chdir("/")  # the compiler fails in a folder that has been deleted
     text = ""
     for name in names:
         with open(os.path.join(folder, name)) as file:
@@ -98,23 +98,23 @@ def compile_probes(folder: str, names: tuple[str, ...], macros: dict[str, Any]) 
 
 
 def possible_cpus() -> int:
-    """One more than the highest CPU number that may ever be (/sys/devices/system/cpu/possible)."""
+    """The highest possible CPU number plus one (/sys/devices/system/cpu/possible)."""
     with open("/sys/devices/system/cpu/possible") as file:
         return int(file.read().replace(",", "-").split("-")[-1]) + 1
 
 
 def load_uprobes(bpf: Any, names: tuple[str, ...]) -> tuple[list[int], str]:
-    """Descriptors of these programs of it, and how they are attached: ``multi`` (6.6 and later), ``perf`` before, or ""."""
+    """Load these programs; returns descriptors, and how to attach them: ``multi`` (Linux 6.6), ``perf`` before; [] and "" if refused."""
     for expected, way in ((UPROBE_MULTI, "multi"), (0, "perf")):
         programs = [load_program(bpf.dump_func(name.encode()), expected) for name in names]
-        # Kernels before 6.6 load a program for uprobe_multi and only then know nothing of it.
+        # Linux before 6.6 loads a program for uprobe_multi, but cannot attach it.
         if min(programs) >= 0 and (way == "perf" or import_beside("uprobe").takes_multi(programs[0])):
             return programs, way
     return [], ""
 
 
 def load_program(code: bytes, expected: int) -> int:
-    """bpf(BPF_PROG_LOAD) of a kprobe program, -1 where it is refused; bcc itself cannot set expected_attach_type."""
+    """bpf(BPF_PROG_LOAD) of a kprobe program, -1 if it is refused; bcc itself cannot set expected_attach_type."""
 
     class Attr(ctypes.Structure):
         _fields_ = [
@@ -130,7 +130,7 @@ def load_program(code: bytes, expected: int) -> int:
 
 
 def map_shape(descriptor: int) -> list[int]:
-    """Key and value size and entries (bpf_map_info), which bcc 0.18's tables do not all say."""
+    """[key bytes, value bytes, entries] of a map (bpf_map_info); bcc 0.18 does not say them of all tables."""
     info = (ctypes.c_uint32 * 32)()
     attr = (ctypes.c_uint64 * 2)(descriptor | ctypes.sizeof(info) << 32, ctypes.addressof(info))
     if ctypes.CDLL(None).syscall(SYS_BPF[platform.machine()], BPF_OBJ_GET_INFO, ctypes.byref(attr), ctypes.sizeof(attr)) < 0:
@@ -139,7 +139,7 @@ def map_shape(descriptor: int) -> list[int]:
 
 
 def load(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """(the answer, the descriptors it speaks of)."""
+    """Load and attach everything; returns (answer, descriptors)."""
     layout, no_btf = read_layout(request["btf"])
     if no_btf and not any(os.path.exists(folder + "/events/sched") for folder in TRACEFS):
         raise Failure(f"no BTF ({no_btf}) and no tracefs", MOUNT_TRACEFS)
@@ -161,7 +161,7 @@ def load(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
 
 
 def hurry() -> None:
-    """Where the CPUs are taken, a second of compiling would take four: it costs the others no more for being done at once."""
+    """Raise the priority: on busy CPUs a second of compiling would take four, and others lose no more by one second at once."""
     try:
         os.setpriority(os.PRIO_PROCESS, 0, -10)
     except OSError:

@@ -1,7 +1,4 @@
-"""BPF maps through raw bpf(2): whole maps in one batch call into buffers that are kept, single entries where those are few.
-
-No bcc here: descriptors come from the loader. Map contents are little- or big-endian as the machine is.
-"""
+"""BPF maps by bpf(2), without bcc: whole maps in one batch call into kept buffers, or single entries. Descriptors come from the loader."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), -1)
-LOOKUP, UPDATE, INFO, LINK_CREATE, LOOKUP_BATCH, TAKE_BATCH, DELETE_BATCH = 1, 2, 15, 28, 24, 25, 27
+LOOKUP, UPDATE, INFO, LINK_CREATE, LOOKUP_BATCH, TAKE_BATCH, DELETE_BATCH = 1, 2, 15, 28, 24, 25, 27  # bpf_cmd (linux/bpf.h)
 _ENOENT = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -37,7 +34,7 @@ class _Info(ctypes.Structure):
 
 
 def bpf(command: int, attributes: ctypes.Structure) -> int:
-    """The system call; raises OSError."""
+    """bpf(2). Raises OSError."""
     result: int = _libc.syscall(SYS_BPF, command, ctypes.byref(attributes), ctypes.sizeof(attributes))
     if result < 0:
         number = ctypes.get_errno()
@@ -46,7 +43,7 @@ def bpf(command: int, attributes: ctypes.Structure) -> int:
 
 
 class Shape(NamedTuple):
-    """What the loader says of a map: sizes in bytes, capacity in entries."""
+    """A map's sizes in bytes and its capacity in entries."""
 
     key_bytes: int
     value_bytes: int
@@ -54,7 +51,7 @@ class Shape(NamedTuple):
 
 
 class Map:
-    """One map. `read` fills ``keys`` and ``values``, which hold until the next one."""
+    """One map. `read` fills ``keys`` and ``values``, which are valid until the next `read`."""
 
     def __init__(self, fd: int, shape: Shape) -> None:
         self.fd = fd
@@ -69,7 +66,7 @@ class Map:
         self._token = ctypes.create_string_buffer(max(8, shape.key_bytes))
 
     def read(self, take: bool = False) -> int:
-        """Copy all entries (and delete them, with ``take``); their number. Raises OSError."""
+        """Copy all entries, and with ``take`` delete them; returns their number. Raises OSError."""
         done, batch = 0, _Batch(fd=self.fd, end=ctypes.addressof(self._token))
         while done < self.shape.entries:
             batch.keys = self._key_address + done * self.shape.key_bytes
@@ -97,18 +94,18 @@ class Map:
         return keys.cast("I").tolist() if self.shape.key_bytes == 4 else keys.cast("Q").tolist()
 
     def get(self, key: int) -> bytes:
-        """One value; raises OSError where there is none."""
+        """One value. Raises OSError if there is none."""
         key_bytes, value = self._key(key), ctypes.create_string_buffer(self.shape.value_bytes)
         bpf(LOOKUP, _Element(fd=self.fd, key=ctypes.addressof(key_bytes), value=ctypes.addressof(value)))
         return value.raw
 
     def put(self, key: int, value: bytes) -> None:
-        """Write one entry; raises OSError, as when the map is full."""
+        """Write one entry. Raises OSError, for instance if the map is full."""
         key_bytes, value_bytes = self._key(key), ctypes.create_string_buffer(value, self.shape.value_bytes)
         bpf(UPDATE, _Element(fd=self.fd, key=ctypes.addressof(key_bytes), value=ctypes.addressof(value_bytes)))
 
     def delete(self, keys: Iterable[int]) -> None:
-        """Remove entries; one that is not there is no error."""
+        """Remove entries; a missing one is no error."""
         size = self.shape.key_bytes
         packed = ctypes.create_string_buffer(b"".join(key.to_bytes(size, "little") for key in keys))
         left, at = (len(packed) - 1) // size, ctypes.addressof(packed)
@@ -118,7 +115,7 @@ class Map:
                 bpf(DELETE_BATCH, batch)
                 return
             except OSError:
-                done = min(batch.count + 1, left)  # it stops at a key that is not there
+                done = min(batch.count + 1, left)  # the call stops at a missing key
                 left, at = left - done, at + done * size
 
     def _key(self, key: int) -> ctypes.Array[ctypes.c_char]:
@@ -126,7 +123,7 @@ class Map:
 
 
 def program_run_ns(fd: int) -> int:
-    """CPU a program has taken, in ns (bpf_prog_info.run_time_ns); 0 where kernel.bpf_stats_enabled is 0. Raises OSError."""
+    """CPU time of a program in ns (bpf_prog_info.run_time_ns); 0 if kernel.bpf_stats_enabled is 0. Raises OSError."""
     info = ctypes.create_string_buffer(256)
     bpf(INFO, _Info(fd, len(info), ctypes.addressof(info)))
     return int.from_bytes(info.raw[192:200], "little")

@@ -1,7 +1,7 @@
 """The scheduler probe's maps -> SchedThread, Preempt and Wakeup (probes/sched.c says what it counts).
 
-Everything is read in every tick, as one batch per map; what has changed is sent: threads of hot processes and those who
-preempted or woke them at once, the others about once a second, spread over its ticks by where they stand in the map.
+Each drain reads the maps whole, as one batch per map, and sends what has changed. Threads of hot processes, and those that preempted or
+woke them, are sent each time, other threads about once a second, spread by their position in the map.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from gputop.model.frame import Preempt, Probes, SchedThread, Wakeup
+from gputop.model.frame import SECOND_NS, Preempt, Probes, SchedThread, Wakeup
 from gputop.model.histogram import COUNT, FIRST
 from gputop.sources.ebpf.maps import Map
 
@@ -25,131 +25,129 @@ _HISTOGRAM = struct.Struct(f"<{COUNT}I")
 _COUNT_BITS = 32
 _BUCKETS = range(FIRST, FIRST + COUNT)
 _WORDS = _THREAD.size // 8
-_SINCE, _ID, _STATE = 0, 11, 12
-_HOT = 97
-"""Position of the byte `hot` in a record."""
+_SINCE, _ID, _STATE = 0, 11, 12  # words of a record
+_HOT = 97  # position of the byte `hot` in a record
 _STATES = ("", "running", "runnable", "runnable", "sleeping", "uninterruptible", "dead")
 _RUNNING, _RUNNABLE, _PREEMPTED, _SLEEPING, _UNINTERRUPTIBLE, _DEAD = range(1, 7)
 
 _GOING_ON = (_RUNNING, _RUNNABLE, _PREEMPTED)
-_MOURN_NS = 1_000_000_000
-_PRUNE_S = 2
-NEAR_MOST = 2048  # threads of trainers, workers and their kin that one turn tells of, 3 us each (measured); more take turns
-PAIRS_EVERY = 2
-"""Slots: who preempted or woke whom is asked for in every other one. They are sums, and the largest maps."""
+_GONE_AFTER_NS = 1_000_000_000  # ns after a thread's end until it is reported gone: a reader that looks twice a second sees its last sums
+_PRUNE_S = 2  # s between two clean-ups of the maps
+NEAR_MOST = 2048  # threads near trainers that one drain sends, 3 us each (measured); if there are more, in rotation
+PAIRS_EVERY = 2  # slots between two reads of who preempted or woke whom: these are sums, and the largest maps
 
-CROWDED = 1 / 16
-"""Where many threads meet, most pairs meet once, and each is read again and again, and kept by whoever looks on. From this share of a map
-on, sums below `TOLD_NS` are not told, and those that have stopped growing make room for others: the little ones, and the smallest."""
-TOLD_NS, LITTLE_NS = 100_000, 1_000_000
+# Where many threads run, most pairs meet once. Each would be read again and again, and kept by every reader of the stream.
+CROWDED = 1 / 16  # used part of a map of pairs from which on small sums are not sent, and pairs that stopped growing are deleted
+TOLD_NS = 100_000  # ns, the least sum that is sent then
+LITTLE_NS = 1_000_000  # ns: smaller sums that stopped growing are deleted, and of larger ones the smallest
 
 PairSample = TypeVar("PairSample", Preempt, Wakeup)
 
 
-class Turn(Struct, frozen=True):
-    """One reading of the maps."""
+class Drain(Struct, frozen=True):
+    """One read of the maps."""
 
     now: int
     number: int
-    """Of the reading, and of the epoch of maxima that it ended: they count from 0."""
+    """Its number, from 0; also that of the epoch of maxima that it ends."""
     slot: int
-    """The last of the time slots, counted from 0, that this reading is for,"""
+    """The last time slot that it stands for, from 0."""
     slots: int
-    """and how many: fewer readings do for a crowd."""
+    """How many slots it stands for: more than 1 if there are many processes."""
     per_second: int
-    """Slots."""
+    """Slots in a second."""
     hot: frozenset[int]
     key: bool
 
     @property
     def second(self) -> int:
-        """The epoch of maxima of threads that are told of once a second."""
+        """The epoch of maxima of threads that are sent once a second."""
         return self.slot // self.per_second
 
     @property
     def prunes(self) -> bool:
-        """Whether what the dead had is forgotten in this turn, once it has been read."""
+        """Whether this drain deletes the entries of ended threads, after reading them."""
         return self.is_due(_PRUNE_S * self.per_second)
 
     def is_due(self, every: int) -> bool:
-        """Whether one of its slots is one of those, ``every`` so many, in which something is done."""
+        """Whether something done every ``every`` slots is due in one of its slots."""
         return self.slot % every < self.slots
 
 
 class SchedReader:
-    """Turns the maps of one loaded sched.c into what is new in each tick."""
+    """Turns the maps of one loaded sched.c into samples of what changed."""
 
     def __init__(self, maps: Mapping[str, Map]) -> None:
         self._threads, self._dead, self._histograms = maps["threads"], maps["dead"], maps["histograms"]
         self._deaths, self._dead_before = maps["deaths"], b""
         self._preempts, self._wakeups = _Pairs(maps["preempts"], _preempt), _Pairs(maps["wakeups"], _wakeup)
         self._since: dict[int, int] = {}
-        """(tid | pid << 32) -> `since` of the record that was sent last."""
+        """(tid | pid << 32) -> `since` of the record sent last."""
         self._sums: dict[int, tuple[int, int]] = {}
-        """tid -> (on-CPU ns, runnable ns) sent last, of threads sent in every tick."""
+        """tid -> (on-CPU ns, runnable ns) sent last, of threads sent in every drain."""
         self._histogram_cache: dict[int, tuple[bytes, dict[int, int]]] = {}
-        self._graves: list[tuple[int, int]] = []
-        """(when to say it is gone, tid), so that a reader that looks twice a second sees its last counts."""
+        self._ended: list[tuple[int, int]] = []
+        """(when to report it gone, tid)."""
 
-    def read(self, turn: Turn) -> Probes:
-        """What changed since the last turn."""
-        preempts, culprits, wakeups, wakers = self._read_pairs(turn)
-        dead = self._bury(turn)
-        threads, ids = self._living(turn, culprits | wakers)
+    def read(self, drain: Drain) -> Probes:
+        """What changed since the last drain."""
+        preempts, culprits, wakeups, wakers = self._read_pairs(drain)
+        dead = self._take_dead(drain)
+        threads, ids = self._living(drain, culprits | wakers)
         threads += dead
-        self._graves += [(turn.now + _MOURN_NS, thread.tid) for thread in dead]
-        gone = [tid for due, tid in self._graves if due <= turn.now]
-        self._graves = [grave for grave in self._graves if grave[0] > turn.now]
-        forgotten = self._prune(frozenset(ids)) if turn.prunes else []
-        return Probes(turn.now, threads=threads, preempts=preempts, wakeups=wakeups, gone=gone, forgotten=forgotten)
+        self._ended += [(drain.now + _GONE_AFTER_NS, thread.tid) for thread in dead]
+        gone = [tid for due, tid in self._ended if due <= drain.now]
+        self._ended = [ended for ended in self._ended if ended[0] > drain.now]
+        forgotten = self._prune(frozenset(ids)) if drain.prunes else []
+        return Probes(drain.now, threads=threads, preempts=preempts, wakeups=wakeups, gone=gone, forgotten=forgotten)
 
-    def _read_pairs(self, turn: Turn) -> tuple[list[Preempt], set[int], list[Wakeup], set[int]]:
-        if not (turn.is_due(PAIRS_EVERY) or turn.key or turn.prunes):
+    def _read_pairs(self, drain: Drain) -> tuple[list[Preempt], set[int], list[Wakeup], set[int]]:
+        if not (drain.is_due(PAIRS_EVERY) or drain.key or drain.prunes):
             return [], set(), [], set()
-        return *self._preempts.read(turn.key), *self._wakeups.read(turn.key)
+        return *self._preempts.read(drain.key), *self._wakeups.read(drain.key)
 
-    def _living(self, turn: Turn, kin: set[int]) -> tuple[list[SchedThread], list[int]]:
-        """What is told of those that live, and (tid | pid << 32) of them all."""
+    def _living(self, drain: Drain, kin: set[int]) -> tuple[list[SchedThread], list[int]]:
+        """(samples of living threads, (tid | pid << 32) of all living threads). ``kin``: tids that preempted or woke hot ones."""
         count = self._threads.read()
         words, histograms = self._threads.words(count), self._read_histograms()
         ids, known, threads = words[_ID::_WORDS].tolist(), self._since, []
-        near = self._near(turn, kin, ids)
-        rest = (range(slot % turn.per_second, count, turn.per_second) for slot in range(turn.slot, turn.slot - turn.slots, -1))
+        near = self._near(drain, kin, ids)
+        rest = (range(slot % drain.per_second, count, drain.per_second) for slot in range(drain.slot, drain.slot - drain.slots, -1))
         for i in near.union(*rest):
             who, since, state = ids[i], words[i * _WORDS + _SINCE], words[i * _WORDS + _STATE] & 0xFF
-            if known.get(who) == since and state not in _GOING_ON and not (turn.key and i in near):
+            if known.get(who) == since and state not in _GOING_ON and not (drain.key and i in near):
                 continue
             if who & 0xFFFFFFFF:  # 0 is the idle task
                 known[who] = since
-                threads.append(self._thread(_THREAD.unpack_from(self._threads.values, i * _THREAD.size), turn, histograms, i in near))
+                threads.append(self._thread(_THREAD.unpack_from(self._threads.values, i * _THREAD.size), drain, histograms, i in near))
         return threads, ids
 
-    def _near(self, turn: Turn, kin: set[int], ids: list[int]) -> set[int]:
-        """Positions of those to send in every tick. Between key frames the programs' own mark finds hot threads without a loop."""
-        if turn.key:
-            return _some({i for i, who in enumerate(ids) if who >> 32 in turn.hot or who & 0xFFFFFFFF in kin}, turn)
+    def _near(self, drain: Drain, kin: set[int], ids: list[int]) -> set[int]:
+        """Positions of the threads sent in every drain. Between key frames the programs' own mark finds hot threads without a loop."""
+        if drain.key:
+            return _some({i for i, who in enumerate(ids) if who >> 32 in drain.hot or who & 0xFFFFFFFF in kin}, drain)
         marks = bytes(memoryview(self._threads.values)[_HOT : len(ids) * _THREAD.size : _THREAD.size])
-        near = {found.start() for found in re.finditer(b"\1", marks) if ids[found.start()] >> 32 in turn.hot}
+        near = {found.start() for found in re.finditer(b"\1", marks) if ids[found.start()] >> 32 in drain.hot}
         if kin:
             near.update(i for i, who in enumerate(ids) if who & 0xFFFFFFFF in kin)
-        return _some(near, turn)
+        return _some(near, drain)
 
     def _prune(self, ids: frozenset[int]) -> list[int]:
-        """Forget those who are in the map no more, and what others had with them; the pairs of `Probes.forgotten`."""
+        """Forget threads that left the map, and their pairs; returns the pairs of `Probes.forgotten`."""
         alive = {who & 0xFFFFFFFF for who in ids}
         self._since = {who: since for who, since in self._since.items() if who in ids}
         self._sums = {tid: sums for tid, sums in self._sums.items() if tid in alive}
         self._wakeups.prune(alive)
         return self._preempts.prune(alive)
 
-    def _thread(self, record: tuple[int, ...], turn: Turn, histograms: Mapping[int, int], keep: bool, comm: str = "") -> SchedThread:
-        """One record, with what is still going on counted up to now."""
+    def _thread(self, record: tuple[int, ...], drain: Drain, histograms: Mapping[int, int], keep: bool, comm: str = "") -> SchedThread:
+        """The sample of a record, with the present state counted up to now. ``keep``: its sums must not fall."""
         since, start, oncpu, runnable, preempted, sleeping, uninterruptible, vol, invol, even, odd, tid, pid, state, hot = record[:15]
-        # Of the others one may be told of twice rather than never: they may have been told of before their second was over.
-        longest = epoch_max(even, odd, turn.number if hot else turn.second)
+        # Other threads may be sent before their second is over: a maximum is rather sent twice than never.
+        longest = epoch_max(even, odd, drain.number if hot else drain.second)
         if not hot:
-            longest = max(longest, epoch_max(even, odd, turn.second - 1))
-        ns = max(0, turn.now - since)
+            longest = max(longest, epoch_max(even, odd, drain.second - 1))
+        ns = max(0, drain.now - since)
         if state == _RUNNING:
             oncpu += ns
         elif state in (_RUNNABLE, _PREEMPTED):
@@ -159,7 +157,7 @@ class SchedReader:
             sleeping += ns
         elif state == _UNINTERRUPTIBLE:
             uninterruptible += ns
-        if keep:  # our clock counts time a hypervisor stole; at the next switch the scheduler's own sums take it back
+        if keep:  # the clock counts stolen time; at the next switch the scheduler's own sums do not
             before = self._sums.get(tid, (0, 0))
             oncpu, runnable = self._sums[tid] = max(oncpu, before[0]), max(runnable, before[1])
         hist = self._histogram(tid, histograms)
@@ -167,9 +165,9 @@ class SchedReader:
             tid, pid, oncpu, runnable, preempted, sleeping, uninterruptible, vol, invol, longest, hist, start, _STATES[state], comm
         )
 
-    def _bury(self, turn: Turn) -> list[SchedThread]:
-        """Take the threads that died since the last tick out of the maps, with their final sums."""
-        deaths = self._deaths.get(0)  # first: who dies meanwhile is buried next time
+    def _take_dead(self, drain: Drain) -> list[SchedThread]:
+        """Take the threads that ended since the last drain out of the maps, with their final sums."""
+        deaths = self._deaths.get(0)  # first: a thread that ends meanwhile is taken next time
         if deaths == self._dead_before:
             self._dead.used = 0
             return []
@@ -181,7 +179,7 @@ class SchedReader:
         for at in range(0, count * size, size):
             record = _THREAD.unpack_from(self._dead.values, at)
             comm = self._dead.values[at + _THREAD.size : at + size].split(b"\0")[0].decode(errors="replace")
-            threads.append(self._thread(record, turn, histograms, False, comm))
+            threads.append(self._thread(record, drain, histograms, False, comm))
             self._sums.pop(record[11], None)
         self._histograms.delete(thread.tid for thread in threads if thread.tid in histograms)
         for thread in threads:
@@ -189,7 +187,7 @@ class SchedReader:
         return threads
 
     def _read_histograms(self) -> dict[int, int]:
-        """tid -> position in the histograms that were just read."""
+        """Read the histograms; tid -> position."""
         count = self._histograms.read()
         return dict(zip(self._histograms.key_list(count), range(count), strict=True))
 
@@ -208,14 +206,14 @@ class SchedReader:
         return cached[1]
 
 
-def _some(near: set[int], turn: Turn) -> set[int]:
-    """All while they are few, else a part of them, another one in each turn; the others are told of once a second as everybody is."""
+def _some(near: set[int], drain: Drain) -> set[int]:
+    """All of ``near`` if they are few, else a part, in rotation; the rest is sent once a second as other threads are."""
     parts = -(-len(near) // NEAR_MOST)
-    return near if parts <= 1 else {i for i in near if i % parts == turn.number % parts}
+    return near if parts <= 1 else {i for i in near if i % parts == drain.number % parts}
 
 
 def counted_on(before: bytes, counts: dict[int, int], raw: bytes) -> dict[int, int]:
-    """The counts of a histogram that was ``before``: within a fifth of a second some few of them grow."""
+    """The counts of a histogram whose bytes were ``before`` and are ``raw``: few of them change between two drains."""
     counts = counts.copy()
     changed = int.from_bytes(before, "little") ^ int.from_bytes(raw, "little")
     while changed:
@@ -234,27 +232,27 @@ def _wakeup(pair: int, ns: int, times: int, other_pid: int, _: int) -> Wakeup:
 
 
 def epoch_max(even: int, odd: int, epoch: int) -> int:
-    """The longest duration of ``epoch`` in ns, 0 if there was none (probes/common.h, keep_max)."""
+    """The longest duration in ``epoch`` in ns, 0 if there was none (probes/common.h, keep_max)."""
     tagged = odd if epoch & 1 else even
     return tagged & ((1 << 48) - 1) if tagged >> 48 == epoch & 0xFFFF else 0
 
 
 class _Pairs(Generic[PairSample]):
-    """A map of (one, other) -> (ns, times, other's pid)."""
+    """A map of pairs: (tid, other tid) -> (ns, times, other's pid)."""
 
     def __init__(self, table: Map, make: Callable[[int, int, int, int, int], PairSample]) -> None:
         self._map = table
         self._make: Callable[[int, int, int, int, int], PairSample] = make
         self._room = int(table.shape.entries * CROWDED)
         self._times: dict[int, int] = {}
-        """Of the pairs that have been told."""
+        """Pair -> times sent last."""
         self._last: tuple[list[int], list[int]] = ([], [])
-        """Keys and times of the last reading: while no pair comes or goes, the kernel gives them in the same order."""
+        """Keys and times of the last read: while no pair comes or goes, the kernel keeps their order."""
         self._then: dict[int, int] = {}
-        """The times as they were when it was last pruned, while the map is crowded."""
+        """Pair -> times at the last clean-up, while the map is crowded."""
 
     def read(self, key: bool) -> tuple[list[PairSample], set[int]]:
-        """Pairs that changed (all of them in a key frame), and the tids of the others in them."""
+        """(pairs that changed, or all in a key frame; the other tids in them)."""
         count = self._map.read()
         keys, known = self._map.key_list(count), self._times
         times = self._map.words(count)[1 :: _PAIR.size // 8].tolist()
@@ -276,8 +274,10 @@ class _Pairs(Generic[PairSample]):
         return samples, others
 
     def prune(self, alive: set[int]) -> list[int]:
-        """Delete the pairs one of which lives no more (0, the idle CPU or an interrupt, never dies), and what is not worth its place:
-        of the latter, those that had been told."""
+        """Delete pairs with an ended thread, and negligible ones; returns those of the negligible that had been sent.
+
+        Tid 0, the idle CPU or an interrupt, never ends.
+        """
         alive = alive | {0}
         stale = {pair for pair in self._last[0] if pair & 0xFFFFFFFF not in alive or pair >> 32 not in alive}
         negligible = [pair for pair in self._negligible() if pair not in stale]
@@ -298,3 +298,45 @@ class _Pairs(Generic[PairSample]):
         sums = self._map.words(len(keys))[:: _PAIR.size // 8].tolist()
         still = sorted((ns, key) for key, count, ns in zip(keys, times, sums, strict=True) if then.get(key) == count)
         return [key for at, (ns, key) in enumerate(still) if at < excess or ns < LITTLE_NS]
+
+
+SETTLE_NS = SECOND_NS // 2  # ns between two updates of `Wakers.pids`
+NOTABLE_NS = SETTLE_NS // 100  # ns of `SETTLE_NS` that a trainer must have slept until a process woke it
+KEPT_NS = 5 * SECOND_NS  # ns for which a process stays in it
+MOST_WAKERS = 16  # added in one update
+
+
+class Wakers:
+    """Processes that feed trainers without workers: they end the sleep of a trainer's main thread.
+
+    Interrupts (tid 0) and the trainer's own threads do not count.
+    """
+
+    def __init__(self) -> None:
+        self.pids: frozenset[int] = frozenset()
+        self._sums: dict[tuple[int, int], int] = {}
+        """(wakee tid, waker tid) -> cumulative wait so far."""
+        self._gained: dict[int, int] = {}
+        self._seen: dict[int, int] = {}
+        """Pid -> when it was notable last."""
+        self._settled = 0
+
+    def add(self, wakeups: Iterable[Wakeup], alone: frozenset[int], t_ns: int) -> None:
+        """Take in wake-ups of one drain; ``alone``: the trainers without workers."""
+        for wake in wakeups if alone else ():
+            if wake.wakee_tid in alone and wake.waker_pid not in (0, wake.wakee_tid):
+                pair = wake.wakee_tid, wake.waker_tid
+                gained = wake.wait_ns - self._sums.get(pair, wake.wait_ns)
+                self._sums[pair] = wake.wait_ns
+                self._gained[wake.waker_pid] = self._gained.get(wake.waker_pid, 0) + max(0, gained)
+        if t_ns // SETTLE_NS != self._settled:
+            self._settled = t_ns // SETTLE_NS
+            self._settle(alone, t_ns)
+
+    def _settle(self, alone: frozenset[int], t_ns: int) -> None:
+        """Update ``pids``, twice a second."""
+        notable = sorted((pid for pid, ns in self._gained.items() if ns >= NOTABLE_NS), key=self._gained.__getitem__)
+        self._gained = {}
+        self._seen = {pid: seen for pid, seen in self._seen.items() if t_ns - seen < KEPT_NS} | dict.fromkeys(notable[-MOST_WAKERS:], t_ns)
+        self._sums = {pair: ns for pair, ns in self._sums.items() if pair[0] in alone}
+        self.pids = frozenset(self._seen) if alone else frozenset()

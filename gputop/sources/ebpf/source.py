@@ -1,36 +1,35 @@
-"""`EbpfSource`: loads the probes without holding up the beat, then reads their maps in every tick."""
+"""`EbpfSource`: has the probes loaded without holding up the beat, then reads their maps."""
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 import time
 
 import msgspec
 
-from gputop.model.frame import Frame, SourceState
+from gputop.model.frame import CudaCall, Frame, Probes, SourceState
 from gputop.sources import FEW, Beat, Settings
-from gputop.sources.ebpf import access, loader
-from gputop.sources.ebpf.handover import Helper, HelperFailed
-from gputop.sources.ebpf.loaded import Answer, LoadedProbes
-from gputop.sources.ebpf.wakers import Wakers
+from gputop.sources.ebpf import helper, loader
+from gputop.sources.ebpf.cuda import Attacher, CudaReader
+from gputop.sources.ebpf.helper import Helper, HelperFailed
+from gputop.sources.ebpf.maps import Map, Shape, program_run_ns
+from gputop.sources.ebpf.sched import Drain, SchedReader, Wakers
 from gputop.sources.files import read_text
 from gputop.system.privilege import capabilities
 from gputop.system.program import FOLDER
 
 PROBES = os.path.join(FOLDER, "probes")
 SIZES = {"PAIRS": 8192, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESSES": 4096, "CALLS": 512, "INFLIGHT": 4096}
-"""Entries of the maps, by the macros of probes/*.c: some 8 MB of kernel memory with the least number of threads. Reading a map
-costs by its size, however little is in it."""
-LEAST_THREADS, MOST_THREADS, THREADS_PER_CPU = 8192, 131072, 256
-
-LOAD_AFTER_NS = 400_000_000
-"""From the first beat on: compiling takes a CPU for a second, and the first screen is waited for more than the probes are. Not where
-that would be a beat later."""
-READ_EVERY_NS = 200_000_000
-"""The maps hold sums, so that reading them less often loses nothing; a distribution is then of a fifth of a second."""
-CROWD_SLOTS = 2
-"""Of a crowd so many times as long must do: nobody follows one of them by less, nor does the diagnosis."""
+"""Macro of probes/*.c -> entries of the map: 8 MB of kernel memory in all with `LEAST_THREADS`. A read costs by the size of the map."""
+LEAST_THREADS, MOST_THREADS, THREADS_PER_CPU = 8192, 131072, 256  # entries of the map of threads, see `room_for_threads`
+LOAD_AFTER_NS = 400_000_000  # ns from the first beat: compiling takes a CPU for a second, and the first screen comes first
+READ_EVERY_NS = 200_000_000  # ns between two reads of the maps; they hold sums, so a longer pause loses nothing
+CROWD_SLOTS = 2  # times this pause if there are more than `FEW` trainers and workers
+LOST = ("threads", "dead", "histograms", "preempts", "wakeups", "calls", "inflight")
+"""The maps whose use is reported, in the order of probes/common.h."""
+_SETTINGS = struct.Struct("<IIII")  # value of the settings map
 
 
 class EbpfSource:
@@ -56,16 +55,16 @@ class EbpfSource:
 
     @property
     def ready(self) -> bool:
-        """Whether loading has come to an end, good or bad: from then on root is needed no more."""
+        """Whether loading has ended, with or without success: root is no longer needed."""
         return self._started_ns > 0 and self._helper is None
 
     def open(self) -> SourceState:
-        """Look whether the probes can be loaded; `read` does it, and says how that ended. Raises Unavailable where it cannot succeed."""
-        access.check(self._settings.root, self._settings.sudo)
+        """Check whether the probes can be loaded; `read` loads them. Raises Unavailable if that is certain to fail."""
+        helper.check(self._settings.root, self._settings.sudo)
         return self._state
 
     def read(self, beat: Beat, frame: Frame) -> None:
-        """Add what the maps hold, or say how loading went."""
+        """Add the contents of the maps, or say how loading went."""
         if not self._started_ns:
             self._begin_to_load(beat.t_ns)
         if self._helper is not None:
@@ -74,7 +73,7 @@ class EbpfSource:
         if self._probes is not None and (beat.key or not beat.seq % (self._stride * slots)):
             try:
                 frame.probes = self._probes.read(beat, slots)
-                self._wakers.note(frame.probes.wakeups, beat.alone, beat.t_ns)
+                self._wakers.add(frame.probes.wakeups, beat.alone, beat.t_ns)
             except OSError as error:
                 self._give_up(f"the kernel refuses to read the maps: {error.strerror}", "keep CAP_BPF")
         if self._probes is not None:
@@ -93,13 +92,13 @@ class EbpfSource:
             self._probes = None
 
     def _begin_to_load(self, now: int) -> None:
-        """Start the loader when that is due."""
+        """Start the loader if it is due."""
         self._load_due_ns = self._load_due_ns or now + (LOAD_AFTER_NS if self._settings.interval_ns < LOAD_AFTER_NS else 0)
         if now < self._load_due_ns:
             return
         btf = os.path.join(self._settings.root, "sys/kernel/btf/vmlinux")
         request = json.dumps({"probes": PROBES, "btf": btf, "sizes": self._sizes})
-        needs_sudo = self._settings.sudo and not access.may_load(capabilities())
+        needs_sudo = self._settings.sudo and not helper.may_load(capabilities())
         self._started_ns = now
         try:
             self._helper = Helper(os.path.abspath(loader.__file__), request, sudo=needs_sudo)
@@ -124,7 +123,7 @@ class EbpfSource:
         self._helper = None
 
     def _fail(self, answer: Answer, printed: str) -> None:
-        remedy = access.install_bcc(self._settings.root) if answer.remedy == loader.INSTALL_BCC else answer.remedy
+        remedy = helper.install_bcc(self._settings.root) if answer.remedy == loader.INSTALL_BCC else answer.remedy
         reason = answer.error if answer.remedy or not printed else f"{answer.error} ({printed})"
         self._give_up(reason, remedy or "gputop doctor")
 
@@ -133,7 +132,7 @@ class EbpfSource:
         self._state = SourceState(self.name, "unavailable", " ".join(reason.split())[:300], remedy)
 
     def _describe(self, probes: LoadedProbes) -> SourceState:
-        """``ok``, or ``partial`` with what is missing."""
+        """The state: ``ok``, or ``partial`` with what is missing."""
         detail = {"ready_ms": str(self._ready_ms), "tracepoints": "plain" if probes.answer.no_btf else "raw"}
         attacher = probes.attacher
         if attacher is None:
@@ -148,7 +147,108 @@ class EbpfSource:
 
 
 def room_for_threads(root: str) -> int:
-    """A power of two, at least twice as many as there are threads now (/proc/loadavg), and `THREADS_PER_CPU`."""
+    """Entries for threads: a power of two, at least twice the present threads (/proc/loadavg) and `THREADS_PER_CPU`."""
     running = read_text(root, "proc/loadavg").partition("/")[2].split()
     wanted = max(2 * int(running[0]) if running else 0, THREADS_PER_CPU * (os.cpu_count() or 1), LEAST_THREADS)
     return min(1 << (wanted - 1).bit_length(), MOST_THREADS)
+
+
+class Answer(msgspec.Struct):
+    """The loader's answer; positions are those of the descriptors that come with it."""
+
+    maps: dict[str, tuple[int, int, int, int]] = {}
+    """Name -> position, key bytes, value bytes, entries."""
+    programs: list[int] = []
+    """Positions of cuda.c's three programs, empty if the kernel refuses them."""
+    tracers: list[int] = []
+    """Positions of sched.c's programs."""
+    uprobes: str = ""
+    """How cuda.c's programs are attached, see `gputop.sources.ebpf.uprobe.attach`."""
+    no_btf: str = ""
+    """Why the plain tracepoints are used, empty if there is BTF."""
+    error: str = ""
+    remedy: str = ""
+
+
+class LoadedProbes:
+    """The loaded probes: maps, programs, links. They are attached as long as their descriptors are open."""
+
+    def __init__(self, answer: Answer, descriptors: list[int], interval_ns: int, sudo: bool, root: str) -> None:
+        self.answer = answer
+        self._descriptors = descriptors
+        self._maps = {name: Map(descriptors[at], Shape(*shape)) for name, (at, *shape) in answer.maps.items()}
+        self._tracers = [descriptors[at] for at in answer.tracers]
+        self._sched = SchedReader(self._maps)
+        self.attacher: Attacher | None = None
+        if answer.programs:
+            self.attacher = Attacher([descriptors[at] for at in answer.programs], answer.uprobes, sudo, root)
+            self._cuda = CudaReader(self._maps, self.attacher)
+        self._per_second = max(1, round(1e9 / interval_ns))
+        self._epoch, self._slot, self._generation = 0, -1, 0
+        self._hot: frozenset[int] = frozenset()
+        self._looked_at: frozenset[int] = frozenset()
+        self._lost: dict[str, int] = {}
+
+    def read(self, beat: Beat, slots: int = 1) -> Probes:
+        """What changed since the last read, ``slots`` usual pauses ago. Raises OSError if the kernel refuses the maps."""
+        started = time.monotonic_ns()
+        drain = self._begin_drain(started, beat, slots)
+        probes = self._sched.read(drain)
+        calls = self._read_cuda(drain, beat)
+        slow = drain.key or drain.is_due(self._per_second)
+        return msgspec.structs.replace(
+            probes,
+            calls=calls,
+            launches=self._cuda.launches(drain) if self.attacher is not None else [],
+            map_used={name: self._maps[name].used for name in LOST} if slow else {},
+            map_size={name: self._maps[name].shape.entries for name in LOST} if drain.key else {},
+            lost=self._read_lost() if slow else {},
+            run_ns=self._read_run_ns() if slow else None,
+            drain_ns=time.monotonic_ns() - started,
+        )
+
+    def close(self) -> None:
+        """Detach."""
+        if self.attacher is not None:
+            self.attacher.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
+
+    def _begin_drain(self, now: int, beat: Beat, slots: int) -> Drain:
+        """End the epoch of the maxima, and tell the programs which processes to follow closely."""
+        number, self._epoch = self._epoch, self._epoch + 1
+        self._slot += slots
+        if beat.hot != self._hot:
+            self._follow(beat.hot)
+        second = (self._slot + 1) // self._per_second
+        self._maps["settings"].put(0, _SETTINGS.pack(self._epoch & 0xFFFFFFFF, self._generation, len(self._hot), second))
+        return Drain(now, number, self._slot, slots, self._per_second, beat.hot, beat.key)
+
+    def _follow(self, hot: frozenset[int]) -> None:
+        table = self._maps["hot"]
+        table.delete(self._hot - hot)
+        for pid in sorted(hot - self._hot)[: table.shape.entries]:
+            table.put(pid, b"\1")
+        self._hot, self._generation = hot, self._generation + 1
+
+    def _read_cuda(self, drain: Drain, beat: Beat) -> list[CudaCall]:
+        if self.attacher is None:
+            return []
+        pids = beat.hot | beat.gpu_pids
+        if pids and (drain.is_due(self._per_second) or pids != self._looked_at):
+            self._looked_at = pids
+            self.attacher.look(pids, beat.gpu_pids)
+        return self._cuda.read(drain)
+
+    def _read_lost(self) -> dict[str, int]:
+        table = self._maps["lost"]
+        for position, name in enumerate(LOST):
+            count = int.from_bytes(table.get(position), "little")
+            if count:
+                self._lost[name] = count
+        return dict(self._lost)
+
+    def _read_run_ns(self) -> int | None:
+        """CPU time of the programs, None if kernel.bpf_stats_enabled is off."""
+        return sum(program_run_ns(fd) for fd in self._tracers) or None

@@ -1,10 +1,10 @@
 """Attach the two programs of cuda.c to functions of a library, without bcc.
 
-One uprobe_multi link for entries and one for returns (kernel 6.6 and later; needs CAP_BPF and CAP_PERFMON, detaches in some
-50 ms), else two perf events per function (needs CAP_SYS_ADMIN). Closing the descriptors detaches. The library comes as a descriptor: the
-kernel wants a path, and resolves it anew, so it gets the one in /proc/self/fd, which leads to the inode that is open and nowhere else.
-Standard library only and no import of gputop: where the collector has no privilege, `sudo python3 -I uprobe.py SOCKET` does it and hands
-the links over.
+Linux 6.6 and later take one uprobe_multi link for entries and one for returns (needs CAP_BPF and CAP_PERFMON; detaching takes 50 ms),
+older ones two perf events per function (needs CAP_SYS_ADMIN). Closing the descriptors detaches. The library is given as a descriptor: the
+kernel wants a path, and /proc/self/fd/N leads to the open inode and nowhere else.
+
+Standard library only: if the collector has no privilege, `sudo python3 -I uprobe.py SOCKET` attaches and hands the links over.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _PerfLink(ctypes.Structure):
 
 
 class _PerfEvent(ctypes.Structure):
-    """perf_event_attr up to version 1's end (72 bytes): config1 is the path, config2 the offset."""
+    """perf_event_attr, version 1 (72 bytes): config1 is the path, config2 the offset."""
 
     _fields_ = [
         ("type", ctypes.c_uint32), ("size", ctypes.c_uint32), ("config", ctypes.c_uint64), ("period", ctypes.c_uint64),
@@ -53,9 +53,9 @@ class _PerfEvent(ctypes.Structure):
 
 
 def attach(library: int, cookies: dict[int, int], enter: int, leave: int, way: str) -> list[int]:
-    """Attach at the file offsets of ``cookies`` (offset -> cookie); descriptors of the links. Raises OSError.
+    """Attach at the file offsets of ``cookies`` (offset -> cookie); returns the links' descriptors. Raises OSError.
 
-    ``way`` is the loader's word for how the programs were loaded. Returns come first: an entry always finds its return.
+    ``way``: how the loader loaded the programs, ``multi`` or ``perf``. Returns are attached first, so that every entry meets its return.
     """
     link, path = _attach_multi if way == "multi" else _attach_perf, _path(library)
     links = link(path, cookies, leave, True)
@@ -68,7 +68,7 @@ def attach(library: int, cookies: dict[int, int], enter: int, leave: int, way: s
 
 
 def attach_entries(library: int, offsets: list[int], program: int, way: str) -> list[int]:
-    """As `attach`, of a program that looks at entries alone."""
+    """Attach a program to the entries of functions alone; returns the links' descriptors. Raises OSError."""
     return (_attach_multi if way == "multi" else _attach_perf)(_path(library), dict.fromkeys(offsets, 0), program, False)
 
 
@@ -77,7 +77,7 @@ def _path(library: int) -> str:
 
 
 def takes_multi(program: int) -> bool:
-    """Whether the kernel knows uprobe_multi links: then it looks at the path, and / is no regular file."""
+    """Whether the kernel has uprobe_multi links: if so it refuses / as a path, since that is no regular file."""
     try:
         _attach_multi("/", {0: 0}, program, False)
     except OSError as error:
@@ -122,7 +122,7 @@ def call(number: int, *arguments: object) -> int:
 
 
 def main() -> None:
-    """Do what the socket asks: one JSON request with the descriptors of the library and the two programs, one answer with the links'."""
+    """Serve one JSON request with descriptors of the library and two programs; answer with those of the links."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect("\0" + sys.argv[1])
         message, descriptors = _receive(sock)
@@ -137,7 +137,7 @@ def main() -> None:
 
 
 def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """As socket.recv_fds, which Python has from 3.9 on."""
+    """socket.recv_fds, which Python before 3.9 lacks."""
     descriptors = array.array("i")
     message, ancillary, _, _ = sock.recvmsg(1 << 20, socket.CMSG_SPACE(3 * descriptors.itemsize))
     for _, _, data in ancillary:

@@ -1,7 +1,7 @@
-"""One thread's task clock: whenever it has run for so long the kernel writes down where, with some registers and the top of its stack.
+"""One thread's task clock: each time it has run for a period, the kernel samples some registers and the top of its stack.
 
-perf_event_open(2) without privilege: user space alone, of a process of one's own, where `kernel.perf_event_paranoid` is 2 or less. What
-it costs the thread is a few microseconds a sample.
+perf_event_open(2) without privilege: user space only, of one's own processes, if `kernel.perf_event_paranoid` is 2 or less. A sample costs
+the thread a few microseconds.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import NamedTuple
 from gputop.sources.ebpf import uprobe
 from gputop.sources.perf.unwind import MACHINE, Registers
 
-STACK_BYTES = 8192
-"""Of the calls that have not returned: of driver 580 a wait takes 1.7 KB, a launch 3.8, a copy from the GPU 5.4."""
+STACK_BYTES = 8192  # of the stack's top: in driver 580 a wait takes 1.7 KB, a launch 3.8, a copy from the GPU 5.4
 # perf_event_attr to its fifth version: type, size, config, sample_period, sample_type, read_format, flags, wakeup, bp_type, and config1,
 # config2, branch_sample_type, sample_regs_user, sample_stack_user, clockid, sample_regs_intr, aux_watermark, sample_max_stack, reserved
 _ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQQIIQIHH")
@@ -27,33 +26,32 @@ _SOFTWARE, _TASK_CLOCK = 1, 1
 _IP, _READ, _REGISTERS, _STACK = 1 << 0, 1 << 4, 1 << 12, 1 << 13
 _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 0, 1 << 5, 1 << 6
 _ENABLE, _DISABLE = 0x2400, 0x2401
-_PAGES = 128
-_HEAD, _TAIL = 1024, 1032
-"""data_head and data_tail in perf_event_mmap_page."""
-_RECORD, _SAMPLE = struct.Struct("<IHH"), 9
+_PAGES = 128  # of 4 KiB, the ring's size: users without privilege may have 516 KiB
+_HEAD, _TAIL = 1024, 1032  # offsets of data_head and data_tail in perf_event_mmap_page
+_RECORD, _SAMPLE = struct.Struct("<IHH"), 9  # perf_event_header, PERF_RECORD_SAMPLE
 _WORD, _FIRST = struct.Struct("<Q"), struct.Struct("<QQQ")
 
 
 _REGISTERS_AND_ROOM = struct.Struct(f"<{MACHINE.perf_mask.bit_count() if MACHINE else 0}QQ")
-"""The frame pointer comes first and the stack pointer last, on either architecture."""
+"""On both architectures the frame pointer comes first and the stack pointer last."""
 
 
 class Sample(NamedTuple):
-    """Where a thread was."""
+    """One sample of a thread."""
 
     registers: Registers
     stack: memoryview
-    """From its stack pointer on."""
+    """Its memory from the stack pointer on."""
     ran_ns: int = 0
-    """Its CPU time since the clock was made, the kernel's included."""
+    """Its CPU time since the clock was made, including time in the kernel."""
 
 
 class TaskClock:
-    """Of one thread. Raises OSError where there is none to be had."""
+    """The task clock of one thread. Raises OSError if the kernel refuses it."""
 
     def __init__(self, tid: int, period_ns: int) -> None:
         if MACHINE is None:
-            raise OSError(errno.ENOSYS, "not known how on this architecture")
+            raise OSError(errno.ENOSYS, "not supported on this architecture")
         attributes = _ATTRIBUTES.pack(
             _SOFTWARE, _ATTRIBUTES.size, _TASK_CLOCK, period_ns, _IP | _READ | _REGISTERS | _STACK, 0,
             _DISABLED | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR, 1, 0, 0, 0, 0, MACHINE.perf_mask, STACK_BYTES, 0, 0, 0, 0, 0,
@@ -70,20 +68,20 @@ class TaskClock:
             raise
 
     def start(self) -> None:
-        """Write samples down from now on."""
+        """Start sampling."""
         fcntl.ioctl(self._fd, _ENABLE)
 
     def stop(self) -> None:
-        """And no more."""
+        """Stop sampling."""
         fcntl.ioctl(self._fd, _DISABLE)
 
     def close(self) -> None:
-        """Give it up."""
+        """Release it."""
         self._ring.close()
         os.close(self._fd)
 
     def samples(self) -> Iterator[Sample]:
-        """Those not taken yet, in their order. What came when there was no room is left out."""
+        """Samples since the last call, in order. Those that found no room are lost."""
         (head,), (tail,) = _WORD.unpack_from(self._ring, _HEAD), _WORD.unpack_from(self._ring, _TAIL)
         records = memoryview(self._bytes(tail, head - tail))
         _WORD.pack_into(self._ring, _TAIL, head)
@@ -101,8 +99,7 @@ class TaskClock:
 
 
 def _read(records: memoryview, at: int) -> Sample | None:
-    """Instruction, what the clock counts, kind of registers, these by their numbers in perf, room of the stack, that much of it, how much
-    is filled."""
+    """A sample's record: instruction, clock, kind of registers, registers by number, room for the stack, stack, bytes filled."""
     instruction, ran_ns, has_registers = _FIRST.unpack_from(records, at)
     if not has_registers:
         return None

@@ -1,4 +1,4 @@
-"""Which CUDA function a thread is in: whom its stack returns to, up to the first exported function of libcuda or libcudart."""
+"""Which CUDA function a thread is in: its stack is unwound up to an exported function of libcuda or libcudart."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gputop.sources import elf
 from gputop.sources.perf.event import Sample
 from gputop.sources.perf.unwind import VDSO, Row, Unwinder, Unwinders
 
-SYNC, COPY, LAUNCH, OTHER, UNKNOWN, ELSEWHERE = "sync", "copy", "launch", "other", "unknown", ""
+SYNC, COPY, LAUNCH, OTHER, UNKNOWN, ELSEWHERE = "sync", "copy", "launch", "other", "unknown", ""  # kinds of places
 _CUDA = re.compile(r"/lib(?:cuda|cudart)(?:[-.]\w+)?\.so[.\d]*( \(deleted\))?$")
-"""Wheels bring a libcudart of their own, with a word in its name."""
+"""Wheels bring their own libcudart, with a hash in its name."""
 _CALLED = re.compile(r"\[vdso\]$|/(?:ld-|lib(?:c|m|pthread|rt|dl|stdc\+\+|gcc_s)[-.])[^/]*$")
-"""What they call; whoever else runs was not called by them."""
+"""Libraries that these call; code of any other library was not called by them."""
 _NAMES = re.compile(f"{_CUDA.pattern}|{_CALLED.pattern}")
 _PREFIX = re.compile(rb"cu(?:da)?[A-Z]")
 _KINDS = (
@@ -23,9 +23,8 @@ _KINDS = (
     (COPY, re.compile(r"cu(?:da)?Memcpy")),
     (LAUNCH, re.compile(r"cu(?:da)?(?:Launch|GraphLaunch)")),
 )
-_FRAMES = 32
-"""Further up nobody looks."""
-MOST_FILES, MOST_CODE = 24, 128  # of these libraries in one process, and their executable mappings: mostly 8 and as many
+_FRAMES = 32  # most frames that are unwound
+MOST_FILES, MOST_CODE = 24, 128  # files of these libraries in one process, and executable mappings; usually 8 of each
 
 
 class Code(NamedTuple):
@@ -36,22 +35,22 @@ class Code(NamedTuple):
     offset: int
     name: str
     file: FileIO | None
-    """None of the kernel's own."""
+    """None for the vDSO."""
     cuda: bool
 
 
 class Places:
-    """Those of one process."""
+    """The places of one process."""
 
     def __init__(self, code: list[Code], unwinders: Unwinders) -> None:
-        """Raises elf.NotElf, or OSError where one of CUDA's libraries cannot be read."""
+        """Raises elf.NotElf, or OSError if one of CUDA's libraries cannot be read."""
         self._functions = sorted(found for one in code if one.cuda for found in _functions(one, unwinders))
         self._starts = [start for start, _, _ in self._functions]
-        self._code = [(one._replace(file=None), unwinders.of(one.file)) for one in sorted(code)]  # the files need not stay open
+        self._code = [(one._replace(file=None), unwinders.of(one.file)) for one in sorted(code)]  # the files are closed
         self._starts_of_code = [one.start for one, _ in self._code]
 
     def kind(self, sample: Sample) -> str:
-        """`SYNC`, `COPY`, `LAUNCH` or `OTHER` of a call under way, `UNKNOWN` within the libraries, `ELSEWHERE`."""
+        """`SYNC`, `COPY`, `LAUNCH` or `OTHER` within such a call, `UNKNOWN` if the stack ends within the libraries, `ELSEWHERE`."""
         here, top, met = sample.registers, sample.registers.sp, ELSEWHERE
         for _ in range(_FRAMES):
             code, unwinder = self._code_at(here.pc)
@@ -92,7 +91,7 @@ def _functions(code: Code, unwinders: Unwinders) -> list[tuple[int, int, str]]:
 
 
 def code_of(pid: int) -> list[Code]:
-    """Where ``pid`` maps CUDA's libraries, and with them what these call; OSError where its maps, or one of CUDA's, cannot be read."""
+    """Where ``pid`` maps CUDA's libraries and those that they call; empty if it maps none of CUDA's. Raises OSError."""
     base = f"/proc/{pid}"
     named = [(not _CUDA.search(one.name), one) for one in elf.mappings(base) if "x" in one.permissions and _NAMES.search(one.name)]
     named = sorted(named)[:MOST_CODE]

@@ -1,4 +1,4 @@
-"""The perf source: what trainers' main threads are at in CUDA's libraries, in turns, where the probes do not tell."""
+"""The perf source: samples one trainer's main thread after the other in CUDA's libraries, if probes do not watch them."""
 
 from __future__ import annotations
 
@@ -7,32 +7,30 @@ import os
 import random
 import threading
 import time
+from bisect import bisect_right
+from collections import Counter, defaultdict, deque
 from contextlib import suppress
-from itertools import cycle
+from itertools import cycle, pairwise
 
 from gputop.model.frame import SECOND_NS, Frame, MainSamples, SourceState
 from gputop.sources import FEW, Beat, Settings, Unavailable
 from gputop.sources.elf import NotElf
 from gputop.sources.perf.event import TaskClock
-from gputop.sources.perf.gaps import Gaps, Met
 from gputop.sources.perf.places import COPY, ELSEWHERE, LAUNCH, SYNC, UNKNOWN, Places, code_of
 from gputop.sources.perf.unwind import Unwinders
 
-PERIODS_NS = (500_000, 410_000, 590_000, 330_000)
-"""By turns: what comes around as often as it is looked at would seem to stand still."""
-BURST_S, PAUSES_S = 0.08, (0.24, 0.4)
-"""So long one main thread is sampled, and between these pauses nobody is: a few milliseconds of CPU a second, whoever trains. Pauses of
-one length would keep time with steps."""
+PERIODS_NS = (500_000, 410_000, 590_000, 330_000)  # ns between samples, in rotation: one period could keep time with the code
+BURST_S = 0.08  # s for which one main thread is sampled
+PAUSES_S = (0.24, 0.4)  # s between two bursts, at random: a fixed pause could keep time with steps. A few ms of CPU a second in all
 MOST_SHARE, MOST_BURST_S = 0.1, 0.25  # of one CPU, and s of it for the samples of one burst, that mostly take some ms (guess)
-_TAKES = 5
-"""In so many parts a burst is taken: more has no room in what the kernel lends to who has no privilege."""
-_FORGET_NS, _AGAIN_NS = 10 * SECOND_NS, SECOND_NS
-"""So long what a process maps is believed: any library may open another one. And that it has none of these."""
+_TAKES = 5  # parts of a burst: the ring of a user without privilege has no room for all of it
+_FORGET_NS = 10 * SECOND_NS  # ns after which a process's mappings are read again: any library may open another one
+_AGAIN_NS = SECOND_NS  # ns of the same while it maps none of CUDA's libraries
 _REMEDY = "sudo sysctl kernel.perf_event_paranoid=2, or sudo gputop"
 
 
 def check() -> None:
-    """Raises Unavailable where this process may not sample itself. Takes the kernel 10 ms and more, if nobody else samples."""
+    """Raise Unavailable if this process may not sample itself. Takes 10 ms or more if no other process samples."""
     try:
         TaskClock(os.getpid(), PERIODS_NS[0]).close()
     except OSError as error:
@@ -51,7 +49,7 @@ class PerfSource:
         self._refusal_told = False
 
     def open(self) -> SourceState:
-        """Whether it may sample is found out where somebody is to be sampled, and then told: see `check`. Raises Unavailable."""
+        """Raises Unavailable. Whether sampling is permitted is checked when the first trainer is to be sampled, see `check`."""
         if self._settings.everyone:
             raise Unavailable("a single look is too short for it")
         if self._settings.root != "/":
@@ -60,7 +58,7 @@ class PerfSource:
         return SourceState(self.name, "ok")
 
     def read(self, beat: Beat, frame: Frame) -> None:
-        """Those whom the probes watch need no sampling."""
+        """Add the samples. Trainers that the probes watch are not sampled."""
         assert self._sampler is not None
         if frame.probes is not None:
             self._probed_ns = beat.t_ns
@@ -78,11 +76,11 @@ class PerfSource:
 
 
 class Sampler:
-    """Samples one main thread after the other on a thread of its own, which is started when there is somebody."""
+    """Samples one main thread after the other, on a thread that is started with the first of them."""
 
     def __init__(self) -> None:
         self.refused: Unavailable | None = None
-        """Why nobody may be sampled, once that is known."""
+        """Why sampling is refused, once that is known."""
         self._wanted: frozenset[int] = frozenset()
         self._counts: dict[int, MainSamples] = {}
         self._untold: set[int] = set()
@@ -95,16 +93,16 @@ class Sampler:
         self._lock = threading.Lock()
 
     def watch(self, pids: frozenset[int]) -> None:
-        """From now on these."""
+        """Sample the main threads of these processes from now on."""
         self._wanted = pids
         if pids and self._thread is None:
             thread = threading.Thread(target=self._work, name="gputop-perf", daemon=True)
-            with suppress(RuntimeError):  # no more are allowed: with the next call, perhaps
+            with suppress(RuntimeError):  # no more threads: the next call tries again
                 thread.start()
                 self._thread = thread
 
     def take(self, everybody: bool) -> list[MainSamples]:
-        """What stands of those sampled since the last call; ``everybody`` restates all."""
+        """Sums of the processes sampled since the last call, with ``everybody`` of all."""
         with self._lock:
             told = self._counts.keys() & self._wanted if everybody else self._untold & self._wanted
             self._untold.clear()
@@ -130,7 +128,7 @@ class Sampler:
             if wanted:
                 last = next((pid for pid in wanted if pid > last), wanted[0])
                 self._burst(last)
-            pause_s = (time.thread_time() - began_s) / MOST_SHARE  # whoever is sampled may have made up what takes long to read
+            pause_s = (time.thread_time() - began_s) / MOST_SHARE  # a process may have made up libraries that take long to read
 
     def _forget(self, wanted: frozenset[int]) -> None:
         with self._lock:
@@ -139,7 +137,7 @@ class Sampler:
                     del told[pid]
 
     def _burst(self, pid: int) -> None:
-        """Sample it for a moment. Who may not be sampled, or has no such library, is left out."""
+        """Sample a process for a moment, if that is permitted and it maps CUDA's libraries."""
         try:
             if (places := self._places_of(pid)) is None:
                 return
@@ -159,7 +157,7 @@ class Sampler:
             clock.close()
 
     def _met(self, clock: TaskClock, places: Places) -> list[Met]:
-        """What it is met at in the next moments."""
+        """The kinds of places in the next part of a burst."""
         self._stop.wait(BURST_S / _TAKES)
         met: list[Met] = []
         began_s = time.thread_time()
@@ -170,7 +168,7 @@ class Sampler:
         return met
 
     def _places_of(self, pid: int) -> Places | None:
-        """None for who maps none of these libraries yet."""
+        """The places of a process, None while it maps none of CUDA's libraries."""
         now_ns = time.monotonic_ns()
         due_ns, places = self._places.get(pid, (0, None))
         if now_ns >= due_ns:
@@ -191,3 +189,50 @@ class Sampler:
         with self._lock:
             self._counts[pid] = new
             self._untold.add(pid)
+
+
+Met = tuple[str, int]
+"""(kind of place, ns that the thread had run) of a sample."""
+RUNGS = (1.5, 2.5, 5.5, 11.5, 23.5, 47.5)  # periods between two samples; above the first, a sample was left out
+LEAST_OF_LONGER = 0.1  # share of the longer steps that lies, by chance, between two rungs
+KEPT = 500  # steps of each kind, of several bursts, by which new ones are judged
+
+
+class Gaps:
+    """Time between two samples of a thread that ran all the time: it was in the kernel, which users without privilege may not sample.
+
+    A wait that yields is mostly spent there, and so is a copy to untouched pages.
+    """
+
+    def __init__(self) -> None:
+        self._steps: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=KEPT))
+        """Kind -> periods from one sample to the next of the same kind."""
+
+    def spent(self, met: list[Met], period_ns: int) -> Counter[str]:
+        """Kind -> ns of CPU time in a burst.
+
+        A gap between two samples belongs to the kind whose own gaps are more frequent, if it is no longer than those; else to none.
+        """
+        spent = Counter[str]()
+        passed = [(before, kind, ran_ns - then_ns) for (before, then_ns), (kind, ran_ns) in pairwise([(ELSEWHERE, 0), *met])]
+        for before, kind, step_ns in passed:
+            spent[kind] += min(period_ns, step_ns)
+            if kind == before:
+                self._steps[kind].append(step_ns / period_ns)
+        gaps = {kind: _gaps(own) for kind, own in self._steps.items()}
+        for before, kind, step_ns in passed[1:]:
+            (_, longest), owner = max((gaps.get(one, (0.0, 0.0)), one) for one in (before, kind))
+            if 1.0 < step_ns / period_ns <= longest:
+                spent[owner] += step_ns - period_ns
+        return spent
+
+
+def _gaps(steps: deque[float]) -> tuple[float, float]:
+    """(share of steps with a gap, longest such step in periods). By chance longer steps are rarer; others are calls, such as read."""
+    ordered, longest = sorted(steps), RUNGS[0]
+    within = [bisect_right(ordered, rung) for rung in RUNGS]
+    for upto, (fewer, more) in zip(RUNGS[1:], pairwise(within), strict=True):
+        if more == fewer or more - fewer < LEAST_OF_LONGER * (len(ordered) - more):
+            break
+        longest = upto
+    return 1.0 - within[0] / len(ordered), longest

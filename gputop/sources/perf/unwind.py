@@ -1,7 +1,7 @@
-"""Who has called a function, by the tables that compilers leave for exceptions: `.eh_frame`, found through `.eh_frame_hdr`.
+"""Unwinds stacks by the tables that compilers write for exceptions: `.eh_frame`, found through `.eh_frame_hdr`.
 
-A stripped library keeps them (DWARF 5, section 6.4, as the Linux Standard Base encodes it). Looking for return addresses on the stack is
-no way around them: of calls that are over, their addresses stay in what deeper frames leave unwritten.
+Stripped libraries keep them (DWARF 5, section 6.4, as encoded by the Linux Standard Base). Scanning the stack for return addresses is no
+substitute: addresses of finished calls stay in parts that deeper frames leave unwritten.
 """
 
 from __future__ import annotations
@@ -19,22 +19,19 @@ from typing import NamedTuple
 from gputop.sources import elf
 from gputop.sources.elf import Read
 
-_RELATIVE = 0x1B
+_RELATIVE = 0x1B  # DW_EH_PE_pcrel | DW_EH_PE_sdata4
+# Version, relative 4-byte pointers, a 4-byte count, a table relative to the header: what every linker writes.
 _HEADER, _TABLE_AT = bytes((1, _RELATIVE, 0x03, 0x3B)), 12
-"""Version; relative 4-byte pointers, a 4-byte count, a table relative to the header: what every linker writes."""
-_MOST_TABLE_BYTES = 4 << 20  # of a library's table of functions, 8 bytes each: libcuda's has 40,000, glibc's 4,000
-_MOST_REMEMBERED = 64  # rows that wait to be restored: compilers leave one or two
+_MOST_TABLE_BYTES = 4 << 20  # of a library's table of functions, 8 bytes each: libcuda has 40,000, glibc 4,000
+_MOST_REMEMBERED = 64  # rows on the stack of DW_CFA_remember_state: compilers write one or two
 _LENGTH = struct.Struct("<I")
-_ROWS, _COMMONS, _FILES = 8192, 16, 64
-"""Of those found so many are kept."""
-VDSO = "[vdso]"
-"""The kernel's own library: every process has it, as this one has."""
-_RECORD_BYTES = 1 << 16
-"""More is no function's: whose libraries these are may have made them up."""
+_ROWS, _COMMONS, _FILES = 8192, 16, 64  # entries kept in the caches
+VDSO = "[vdso]"  # the kernel's own library, the same in every process
+_RECORD_BYTES = 1 << 16  # of a record; more is no function's: the library may be made up
 
 
 class Machine(NamedTuple):
-    """An architecture's registers by their numbers in DWARF, and the mask that asks perf for them (x86 has none for the return)."""
+    """DWARF numbers of an architecture's registers, and perf's mask for them (x86 has no return register)."""
 
     sp: int
     fp: int
@@ -49,18 +46,18 @@ MACHINE = {
 
 
 class Row(NamedTuple):
-    """How to leave a function from one of its instructions: the caller's stack pointer, and where from there two registers lie."""
+    """How to unwind from an instruction: the caller's stack pointer, and where two registers are saved relative to it."""
 
     by_fp: bool
-    """The caller's stack pointer stands ``offset`` above the frame pointer, else above the stack pointer."""
+    """The caller's stack pointer lies ``offset`` above the frame pointer, else above the stack pointer."""
     offset: int
     fp_at: int | None
-    """None: the register still holds the caller's."""
+    """None: the register still holds the caller's value."""
     ra_at: int | None
 
 
 class Registers(NamedTuple):
-    """Of one frame, where it is known: what it executes, its stack pointer, its frame pointer, and where it returns to."""
+    """One frame: instruction, stack pointer, frame pointer, and the return address if a register holds it."""
 
     pc: int
     sp: int
@@ -68,7 +65,7 @@ class Registers(NamedTuple):
     ra: int | None = None
 
     def caller(self, row: Row, stack: bytes | memoryview, top: int) -> Registers | None:
-        """The frame that called this one, which leaves by ``row``; None where ``stack``, from the address ``top`` on, does not reach."""
+        """The caller's frame by ``row``; None if it lies outside ``stack``, which begins at address ``top``."""
         frame = (self.fp if row.by_fp else self.sp) + row.offset
         pc = self.ra if row.ra_at is None else _word(stack, frame + row.ra_at - top)
         fp = self.fp if row.fp_at is None else _word(stack, frame + row.fp_at - top)
@@ -77,8 +74,7 @@ class Registers(NamedTuple):
         return Registers((pc & _ADDRESS) - 1, frame, fp)
 
 
-_ADDRESS = (1 << 48) - 1
-"""Above it stands what signs it, where return addresses are signed."""
+_ADDRESS = (1 << 48) - 1  # bits of an address; those above hold the signature of a signed return address
 
 
 def _word(stack: bytes | memoryview, at: int) -> int | None:
@@ -86,7 +82,7 @@ def _word(stack: bytes | memoryview, at: int) -> int | None:
 
 
 class Unwinder:
-    """Of one ELF file, by its own virtual addresses. Raises elf.NotElf or OSError; OverflowError or struct.error where it is damaged."""
+    """The unwinding tables of one ELF file. Raises elf.NotElf or OSError; OverflowError or struct.error if the file is damaged."""
 
     def __init__(self, read: Read, machine: Machine) -> None:
         self._read = read
@@ -101,7 +97,7 @@ class Unwinder:
         self._starts, self._entries = pairs[0::2], pairs[1::2]
 
     def row(self, address: int) -> Row | None:
-        """How to leave whatever function has an instruction at ``address``; None where that is not told."""
+        """How to unwind from the instruction at the file's virtual ``address``; None if the tables do not say."""
         if address not in self._rows:
             if len(self._rows) >= _ROWS:
                 self._rows.clear()
@@ -112,7 +108,7 @@ class Unwinder:
         return self._rows[address]
 
     def virtual(self, offset: int) -> int | None:
-        """The address of a byte of the file, None outside its segments."""
+        """Virtual address of a file offset, None outside the segments."""
         return next((offset - at + virtual for virtual, at, size in self._loads if at <= offset < at + size), None)
 
     def _find(self, address: int) -> Row | None:
@@ -124,7 +120,7 @@ class Unwinder:
         common_at = at + _LENGTH.size - entry.u32()
         common = _Common(self._common(common_at))
         start = self._header + self._starts[i]
-        entry.skip(4)  # the function's beginning: the table has told it
+        entry.skip(4)  # the function's start, known from the table
         if common.encoding != _RELATIVE or not start <= address < start + entry.u32():
             return None
         if common.augmented:
@@ -132,7 +128,7 @@ class Unwinder:
         return _Program(common, self._machine).run(entry, start, address)
 
     def _common(self, at: int) -> bytes:
-        """Mostly there is one for all functions."""
+        """The CIE at ``at``; usually all functions share one."""
         if at not in self._commons:
             if len(self._commons) >= _COMMONS:
                 self._commons.clear()
@@ -140,7 +136,7 @@ class Unwinder:
         return self._commons[at]
 
     def _record(self, at: int) -> bytes:
-        """What stands behind its length."""
+        """The bytes of a record, behind its length."""
         (size,) = _LENGTH.unpack(self._read(at, _LENGTH.size))
         if size > _RECORD_BYTES:
             raise IndexError("no such record")
@@ -148,15 +144,15 @@ class Unwinder:
 
 
 class Unwinders:
-    """Of files: each is read once, whoever maps it and whatever path leads to it, with its functions."""
+    """The tables and functions of files, each read once whatever process maps it under whatever path."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...] | None, Unwinder | None] = {}
         self._functions: dict[tuple[int, ...], list[tuple[int, int, str]] | str] = {}
-        """Of who has none, why."""
+        """Functions of a file, or why it has none."""
 
     def functions(self, file: FileIO, prefix: re.Pattern[bytes]) -> list[tuple[int, int, str]]:
-        """`elf.functions`; always of the same prefix. Raises as that."""
+        """`elf.functions`, cached; ``prefix`` must always be the same. Raises as that."""
         key = elf.facts(file)
         if key not in self._functions:
             if len(self._functions) >= _FILES:
@@ -170,7 +166,7 @@ class Unwinders:
         return found
 
     def of(self, file: FileIO | None) -> Unwinder | None:
-        """None where it tells nothing; of no file: that of the kernel's own library."""
+        """The file's tables, or the vDSO's for None; None if there are none."""
         key = elf.facts(file) if file else None
         if key not in self._known:
             if len(self._known) >= _FILES:
@@ -184,7 +180,7 @@ class Unwinders:
 
 
 def _reader(file: FileIO | None) -> Read:
-    """Keeps the file open as long as somebody reads it."""
+    """A `Read` of the file, or of the vDSO."""
     if file is not None:
         return lambda at, size: os.pread(file.fileno(), size, at)
     start, _ = next(one.addresses for one in elf.mappings("/proc/self") if one.name == VDSO)
@@ -193,7 +189,7 @@ def _reader(file: FileIO | None) -> Read:
 
 
 class _Reader:
-    """DWARF's numbers, one after the other. Raises IndexError and struct.error behind the end."""
+    """Reads DWARF's numbers one after the other. Raises IndexError or struct.error at the end."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -235,7 +231,7 @@ class _Reader:
 
 
 class _Common(_Reader):
-    """What the functions' records have in common (a CIE)."""
+    """A CIE: what the records of functions share."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
@@ -262,7 +258,7 @@ _POINTER_BYTES = {0x0: 8, 0x2: 2, 0x3: 4, 0x4: 8, 0xA: 2, 0xB: 4, 0xC: 8}
 
 
 class _Program:
-    """Call frame instructions, run up to an address."""
+    """Runs call frame instructions up to an address."""
 
     def __init__(self, common: _Common, machine: Machine) -> None:
         self._common = common
@@ -270,13 +266,13 @@ class _Program:
         self._cfa: tuple[int, int] | None = None
         self._told = (machine.fp, common.ra)
         self._saved: dict[int, int | None] = {}
-        """By register, of those that a row tells, its place from the frame; None where it is told in another way."""
+        """Register -> its place relative to the frame; None if it is given in a way that `Row` has not."""
         self._first: dict[int, int | None] = {}
         self._remembered: list[tuple[tuple[int, int] | None, dict[int, int | None]]] = []
         self._location = 0
 
     def run(self, entry: _Reader, start: int, address: int) -> Row | None:
-        """The row that holds at ``address`` of a function that begins at ``start``."""
+        """The row for ``address`` in the function that begins at ``start``."""
         self._location = start
         while not self._common.over:
             self._step(self._common)
@@ -334,21 +330,21 @@ class _Program:
             self._remembered.append((self._cfa, dict(self._saved)))
         elif low == 0x0B:
             self._cfa, self._saved = self._remembered.pop()
-        elif low == 0x0F:  # the frame by an expression
+        elif low == 0x0F:  # def_cfa_expression
             self._cfa = None
             code.skip(code.uleb())
         elif low == 0x2E:  # GNU_args_size
             code.uleb()
-        elif low not in (0x00, 0x2D):  # nop; the return address is signed, or no longer
+        elif low not in (0x00, 0x2D):  # nop, AARCH64_negate_ra_state
             raise IndexError(f"no such instruction: {low:#x}")
 
 
 def _nowhere(code: _Reader, _: int) -> None:
-    """Undefined."""
+    """An undefined register."""
 
 
 def _elsewhere(code: _Reader, _: int) -> None:
-    """In another register, or at a value, that no row tells."""
+    """A register saved in another one, or given as a value."""
     code.uleb()
 
 

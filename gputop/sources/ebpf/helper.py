@@ -1,7 +1,7 @@
-"""Start a short-lived helper under the system's Python and receive the descriptors it hands over.
+"""Whether probes may be loaded here, and the short-lived helper under the system's Python that does it.
 
-The helper connects to an abstract Unix socket whose name it is told; that works through sudo too, which closes inherited
-descriptors. What it prints is kept: it is the reason when something fails.
+The helper connects to an abstract Unix socket whose name it is given; that works through sudo too, which closes inherited descriptors. It
+hands over its descriptors there. What it prints is kept: it is the reason if something fails.
 """
 
 from __future__ import annotations
@@ -16,25 +16,73 @@ import time
 from contextlib import suppress
 from threading import Thread
 
+from gputop.sources import Unavailable
+from gputop.sources.files import read_text
 from gputop.system.priority import LOADER, lowered_to
+from gputop.system.privilege import CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, capabilities, in_initial_pid_namespace
 
-PYTHON = "/usr/bin/python3"
-"""Where the distribution's bcc is importable: a virtual environment's Python has none."""
-_GIVE_UP_S = 20.0
-_LOOK_EVERY_S = 0.005
+_INSTALL = {
+    "debian": "apt install python3-bpfcc", "ubuntu": "apt install python3-bpfcc", "fedora": "dnf install python3-bcc",
+    "rhel": "dnf install python3-bcc", "arch": "pacman -S python-bcc", "suse": "zypper install python3-bcc",
+}  # fmt: skip
+
+
+def may_load(bits: int) -> bool:
+    """Whether these capabilities suffice to load probes: CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON."""
+    return bool(bits >> CAP_SYS_ADMIN & 1 or (bits >> CAP_BPF & 1 and bits >> CAP_PERFMON & 1))
+
+
+def lockdown(root: str = "/") -> str:
+    """``none``, ``integrity`` or ``confidentiality``; with the last, probes may not read kernel memory."""
+    text = read_text(root, "sys/kernel/security/lockdown")
+    return text.partition("[")[2].partition("]")[0] or "none"
+
+
+def privilege(root: str = "/") -> str:
+    """The command that gives the right to load probes. If even root lacks it, this is a container."""
+    if os.geteuid() != 0 and may_load(capabilities(root, "CapBnd")):
+        return "gputop --sudo"
+    return f"start the container with {'--user 0 ' if os.geteuid() else ''}--cap-add SYS_ADMIN --cap-add SYS_PTRACE"
+
+
+def install_bcc(root: str = "/") -> str:
+    """The command that installs iovisor's bcc on this distribution."""
+    for line in read_text(root, "etc/os-release").splitlines():
+        key, _, value = line.partition("=")
+        for word in value.strip('"').split() if key in ("ID", "ID_LIKE") else ():
+            if word in _INSTALL:
+                return _INSTALL[word]
+    return "install your distribution's python3-bpfcc or python3-bcc"
+
+
+def check(root: str, sudo: bool) -> None:
+    """Raise Unavailable if loading is certain to fail."""
+    if not in_initial_pid_namespace():
+        raise Unavailable("in a pid namespace of its own, whose pids the probes do not know", "start the container with --pid=host")
+    if not find_python():
+        raise Unavailable("there is no /usr/bin/python3 to run bcc in", install_bcc(root))
+    if lockdown(root) == "confidentiality":
+        raise Unavailable("the kernel is locked down (confidentiality)", "boot with lockdown=integrity")
+    if not sudo and not may_load(capabilities(root)):
+        raise Unavailable("needs root, or CAP_BPF and CAP_PERFMON", privilege(root))
+
+
+PYTHON = "/usr/bin/python3"  # has the distribution's bcc; a virtual environment's Python has none
+_GIVE_UP_S = 20.0  # s after which a helper has failed
+_LOOK_EVERY_S = 0.005  # s between two looks at it
 
 
 class HelperFailed(Exception):
-    """The helper ended without handing anything over; the text says why, in one line."""
+    """The helper ended without handing anything over; says why, in one line."""
 
 
 def find_python() -> str:
-    """The system's Python, empty if there is none."""
+    """Path of the system's Python, empty if there is none."""
     return PYTHON if os.access(PYTHON, os.X_OK) else ""
 
 
 def telling_line(printed: bytes) -> str:
-    """The line that says most: a compiler's first error, else the last that speaks of one."""
+    """The line that says most: a compiler's first error, else the last line about an error."""
     lines = [line.strip() for line in printed.decode(errors="replace").splitlines() if line.strip()]
     compiler = [line for line in lines if " error: " in line][:1]
     telling = [line for line in lines if "rror" in line or "denied" in line or "password" in line]
@@ -42,7 +90,7 @@ def telling_line(printed: bytes) -> str:
 
 
 class Helper:
-    """One run of ``script``. `poll` until it gives (answer, descriptors)."""
+    """One run of ``script``. Call `poll` until it returns (answer, descriptors)."""
 
     def __init__(self, script: str, *arguments: str, sudo: bool = False) -> None:
         name = f"gputop-{os.getpid()}-{os.urandom(8).hex()}"
@@ -62,7 +110,7 @@ class Helper:
             raise HelperFailed(f"{command[0]}: {error.strerror}") from None
 
     def send(self, message: bytes, descriptors: list[int], wait_s: float) -> None:
-        """Once it has connected, send it a request; HelperFailed if it does not come in time."""
+        """Send it a request once it has connected. Raises HelperFailed if it does not connect in time."""
         deadline = time.monotonic() + wait_s
         while not self._accept():
             if time.monotonic() > deadline:
@@ -73,7 +121,7 @@ class Helper:
         self._peer.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
 
     def poll(self) -> tuple[dict[str, object], list[int]] | None:
-        """What it handed over, None while it is still at work; raises HelperFailed."""
+        """What it handed over, None while it works. Raises HelperFailed."""
         answer = self._receive() if self._accept() else None
         if answer is None:
             self._check_alive()
@@ -81,7 +129,7 @@ class Helper:
         return answer
 
     def wait(self, seconds: float) -> tuple[dict[str, object], list[int]]:
-        """What it hands over within ``seconds``; raises HelperFailed."""
+        """What it hands over within ``seconds``. Raises HelperFailed."""
         deadline = time.monotonic() + seconds
         while (answer := self.poll()) is None:
             if time.monotonic() > deadline:
@@ -90,7 +138,7 @@ class Helper:
         return answer
 
     def close(self) -> None:
-        """Let go of the sockets; end the helper if it still runs, and collect it without waiting."""
+        """Close the sockets; kill the helper if it still runs, and reap it without waiting."""
         for thing in (self._listener, self._peer):
             if thing is not None:
                 thing.close()
@@ -98,13 +146,13 @@ class Helper:
             os.close(self._output)
             self._output = -1
         if getattr(self, "pid", 0) and self._status is None:
-            with suppress(ProcessLookupError, PermissionError):  # sudo may not be killed: it ends when its helper does
+            with suppress(ProcessLookupError, PermissionError):  # sudo cannot be killed: it ends with its helper
                 os.kill(self.pid, signal.SIGKILL)
-            with suppress(RuntimeError):  # no more are allowed: it stays a zombie until we end
+            with suppress(RuntimeError):  # no more threads: it stays a zombie until this process ends
                 Thread(target=self._reap, args=(0,), name="gputop-reaper", daemon=True).start()
 
     def printed(self) -> str:
-        """As `telling_line`, of what it printed."""
+        """The most telling line of its output, see `telling_line`."""
         return telling_line(os.pread(self._output, 1 << 16, max(0, os.fstat(self._output).st_size - (1 << 16))))
 
     def _spawn(self, command: list[str]) -> int:
@@ -152,7 +200,7 @@ class Helper:
             raise HelperFailed(f"it did not finish within {_GIVE_UP_S:.0f} s")
 
     def _connected_late(self) -> bool:
-        """It ended just now, but what it sent is still to be read."""
+        """Whether it has ended, but its message is still to be read."""
         if not self._accept():
             return False
         assert self._peer is not None
