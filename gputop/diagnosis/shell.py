@@ -71,7 +71,7 @@ def holds_group(group: str, path: str) -> bool:
 
 
 def cgroup_file(version: int, controller: str, group: str, name: str) -> str:
-    """A cgroup_file of a group, quoted for a shell: v1 has a hierarchy for each controller, v2 one for all."""
+    """The path of a control group's file, quoted for a shell: v1 has a hierarchy for each controller, v2 one for all."""
     return word(f"/sys/fs/cgroup/{controller}{group}/{name}" if version == 1 else f"/sys/fs/cgroup{group}/{name}")
 
 
