@@ -1,6 +1,7 @@
 """The registry of series, `SERIES`: id -> title, unit, range, precision, thresholds, refresh interval, source; and a GPU's limits in words.
 
-The screen, the help, the charts and the exports read the registry. A new series is one line here.
+The screen, the help and the charts read the registry; SQL and exports have columns of their own (`gputop.tables.schema`). What puts a
+series into the history stands in `gputop.history.observers`.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Field(Struct, frozen=True):
     """ns over which the number beside a lane is a mean, because its parts are read in different ticks; 0: it is the last reading."""
     source: str = ""
     help: str = ""
-    lane: int | None = None
-    """Priority of its lane on the screen (lower numbers come first), for a series of the host (subject 0); None: it has no lane, or
-    `gputop.tui.draw.lanes` decides whether it has one."""
+    lane_rank: int | None = None
+    """For a series of the host (subject 0): which lanes go first when the screen has no room for all, 9 before 0. Lanes stand in the
+    order of `SERIES`. None: it has no lane, or `gputop.tui.draw.lanes` decides whether it has one."""
 
 
 SERIES = (
@@ -69,12 +70,12 @@ SERIES = (
           help="mean share of time in which main threads of trainers and workers were not on a CPU"),
     Field("switches.per_s", "ctx-switch", "/s", high=None, mean_ns=SECOND, source="status",
           help="context switches of the main threads of trainers and workers"),
-    Field("cpu.busy_pct", "host CPU", "%", warn=90, crit=98, source="/proc/stat", help="all CPUs together", lane=5),
+    Field("cpu.busy_pct", "host CPU", "%", warn=90, crit=98, source="/proc/stat", help="all CPUs together", lane_rank=5),
     Field("psi.cpu_pct", "PSI cpu", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/cpu"),
-    Field("psi.io_pct", "PSI io", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/io", lane=8),
-    Field("psi.memory_pct", "PSI memory", "%", warn=5, crit=20, refresh_ns=SECOND, source="/proc/pressure/memory", lane=9),
-    Field("disk.read_mb_per_s", "disk read", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/diskstats", lane=9),
-    Field("net.rx_mb_per_s", "net rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/net/dev", lane=9),
+    Field("psi.io_pct", "PSI io", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/io", lane_rank=8),
+    Field("psi.memory_pct", "PSI memory", "%", warn=5, crit=20, refresh_ns=SECOND, source="/proc/pressure/memory", lane_rank=9),
+    Field("disk.read_mb_per_s", "disk read", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/diskstats", lane_rank=9),
+    Field("net.rx_mb_per_s", "net rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/net/dev", lane_rank=9),
 )  # fmt: skip
 
 FIELDS: dict[str, Field] = {field.id: field for field in SERIES}

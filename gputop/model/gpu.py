@@ -90,7 +90,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     uuid: str | None = None
     pci_bus_id: str | None = None
     architecture: str | None = None
-    # every tick
+    # every tick, clocks of the memory each second, energy every 5 s
     util_pct: float | None = None
     util_t_ns: int | None = None
     """When the driver measured ``util_pct`` (nvmlDeviceGetSamples); None if it does not say."""
@@ -114,7 +114,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sm_occupancy_pct: float | None = None
     tensor_active_pct: float | None = None
     dram_active_pct: float | None = None
-    # about once a second
+    # every second to every ten
     temp_c: float | None = None
     mem_temp_c: float | None = None
     power_limit_w: float | None = None

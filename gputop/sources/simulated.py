@@ -40,7 +40,8 @@ _IDLE_BIT = 0x1  # of NVML's clocks-event reasons
 _NOT_SIMULATED = (
     "mem_util_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "mem_temp_c", "fan_pct", "enc_pct", "dec_pct",
     "nvlink_tx_bytes", "nvlink_rx_bytes", "ecc_corrected", "ecc_uncorrected", "retired_pages", "remapped_rows",
-    "remap_pending", "remap_failed",
+    "remap_pending", "remap_failed", "pci_bus_id", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", "nvlink_links", "compute_mode", "mig",
+    "nvml_ns", "nvml_calls",
 )  # fmt: skip
 
 
@@ -190,7 +191,7 @@ class _Device:
             self.index, t_ns, util_pct=util, util_t_ns=util_t_ns, power_w=round(_IDLE_W + (_LIMIT_W - _IDLE_W) * sm_share, 1),
             power_instant=True, energy_mj=int(now.t_ns * _IDLE_W / 1e6 + now.sm_busy_ns * (_LIMIT_W - _IDLE_W) / 1e6),
             gr_active_pct=round(100 * _share(now.busy_ns - last.busy_ns, now.t_ns - last.t_ns), 1), sm_active_pct=round(100 * sm_share, 1),
-             sm_clock_mhz=_IDLE_MHZ if idle else _SM_MHZ, mem_clock_mhz=_MEM_MHZ,
+            sm_clock_mhz=_IDLE_MHZ if idle else _SM_MHZ, mem_clock_mhz=_MEM_MHZ,
             throttle_mask=_IDLE_BIT if idle else 0, mem_used_bytes=sum(proc.mem_bytes or 0 for proc in self.procs()),
             mem_total_bytes=_MEMORY_BYTES, mem_reserved_bytes=0, pcie_rx_bytes=now.rx_bytes, pcie_tx_bytes=now.tx_bytes,
         )  # fmt: skip

@@ -90,6 +90,7 @@ def test_a_key_frame_says_who_is_on_it_and_what_is_not_simulated(gpu_fd: int) ->
         assert seldom.missing["fan_pct"] == "not simulated"
         given = {name for gpu in (often, seldom) for name in Reading.__struct_fields__ if getattr(gpu, name) is not None}
         assert not given & set(seldom.missing)
+        assert given | set(seldom.missing) | {"xid", "held_by", "missing"} >= set(Reading.__struct_fields__)
     finally:
         source.close()
 

@@ -57,7 +57,7 @@ def test_counters_grow_at_the_rate_of_the_traffic(rig: Rig) -> None:
     source = rig.opened()
     counters = {"pcie_rx_bytes": 900e6, "pcie_tx_bytes": 50e6, "energy_mj": 200e3}
     rig.until(source, lambda board: counters.keys() <= board.gpus[0].values.keys())
-    # each has a beat of its own, energy one of a second: its rate is over the time between its own readings
+    # each has a beat of its own, energy one of 5 s: its rate is over the time between its own readings
     first, first_ns = dict(rig.gpu().values), dict(rig.gpu().read_ns)
     rig.until(source, lambda board: all(board.gpus[0].read_ns[name] - first_ns[name] > 2_000_000_000 for name in counters))
     gpu = rig.gpu()

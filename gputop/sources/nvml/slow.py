@@ -1,4 +1,4 @@
-"""The groups that are read once, every second, two seconds or ten: identity, processes, sensors that cost, limits and health."""
+"""The groups that are read once, and every 1 to 10 s: identity, processes, sensors that cost, limits and health."""
 
 from __future__ import annotations
 

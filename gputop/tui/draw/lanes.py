@@ -67,9 +67,9 @@ def all_lanes(session: Session, view: View) -> list[Lane]:
     host = board.sources.get("host") or imported
     no_pressure = UNREAD if host is None or host.state == "ok" else host.reason
     for field in FIELDS.values():
-        if field.lane is not None:
+        if field.lane_rank is not None:
             absent = no_pressure if field.source.startswith("/proc/pressure") else ""
-            found.append(Lane((field.id, 0), field.title, absent=absent, priority=field.lane))
+            found.append(Lane((field.id, 0), field.title, absent=absent, priority=field.lane_rank))
     return found
 
 
