@@ -59,7 +59,7 @@ class Index(Struct, frozen=True, omit_defaults=True):
     previous: int = 0
     """Offset of the index block before, 0 for none."""
     chunks: list[Chunk] = []
-    """Those that were complete; at the end of a file all others, too."""
+    """Those of the tiers of seconds and minutes may have grown since."""
     marks: list[Mark] = []
     end_ns: int = 0
     """Time of the last frame."""
@@ -207,7 +207,10 @@ class Contents(Struct):
         contents = cls()
         for place, index in _read_indices(fd, size):
             for chunk in index.chunks:
-                contents.chunks[chunk.tier].append(chunk)
+                known = contents.chunks[chunk.tier]
+                if known and known[-1].offset == chunk.offset:  # it has grown since the index before
+                    known.pop()
+                known.append(chunk)
             contents.marks += index.marks
             contents.header = _header_before(fd, place.offset)
             contents.end_ns, contents.end, contents.findings, contents.ended = index.end_ns, place.end, index.findings, True

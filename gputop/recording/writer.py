@@ -183,7 +183,7 @@ class Writer:
             self.flush()
             frames = 0
             self._end_tiers()
-            self._write_index(self._write_findings(), complete=True)
+            self._write_index(self._write_findings())
         except UserError as error:
             self.problem = (
                 f"{error}: {counted(frames, 'last frame')} not written" if frames else f"{error}: its frames are there, its index is not"
@@ -209,15 +209,13 @@ class Writer:
         self._write(pack(KIND_FINDINGS, zstandard.ZstdCompressor().compress(findings), t_ns=self.end_ns))
         return at
 
-    def _write_index(self, findings: int = 0, complete: bool = False) -> None:
-        """Of the tiers of seconds and minutes the last chunk may still grow, unless all is ``complete``."""
+    def _write_index(self, findings: int = 0) -> None:
+        """The last chunks of the tiers of seconds and minutes may still grow: the next index tells of them again."""
         self._write(restated(self.header))
         at = self.size
-        growing = [] if complete else [last for tier, last in self._last_chunks.items() if tier != TICKS]
-        told = [chunk for chunk in self._chunks if not any(chunk is one for one in growing)]
-        self._write(pack_index(Index(self._index_at, told, self._marks, self.end_ns, findings)))
+        self._write(pack_index(Index(self._index_at, self._chunks, self._marks, self.end_ns, findings)))
         self._index_at, self._marks = at, []
-        self._chunks = [chunk for chunk in self._chunks if any(chunk is one for one in growing)]
+        self._chunks = [last for tier, last in self._last_chunks.items() if tier != TICKS]
 
     def _write(self, data: bytes) -> None:
         if os.fstat(self._fd).st_size < self.size:

@@ -164,6 +164,18 @@ def test_what_is_killed_is_read_by_ticks_where_it_has_no_seconds(tmp_path: Path)
         assert not recording.missing
 
 
+def test_seconds_and_minutes_that_grow_past_an_index_are_found_whole(tmp_path: Path) -> None:
+    path, frames = tmp_path / "a.gputop", list(Session(1, 2, threads=1, probes=False).frames(3600, 500 * MS, key_every=20))
+    writer = Writer(str(path), HEADER, minutes=True)
+    for frame in frames:
+        writer.add(frame)
+    with Recording(str(path)) as recording:  # as a kill leaves it: five indices, none at its end
+        minutes = [frame for frame in recording.frames(tier=MINUTES) if frame.ticks > 100]
+        assert len(minutes) >= 20
+        assert sum(frame.ticks for frame in recording.frames(tier=SECONDS)) >= len(frames) - 2
+    writer.close()
+
+
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.gputop")), ids=lambda path: path.stem)
 def test_kept_recordings_are_judged_alike_by_seconds(path: Path, tmp_path: Path) -> None:
     with Recording(str(path)) as kept:
