@@ -24,7 +24,7 @@ MOST_HELD = 4096  # characters of an unfinished sequence; no sequence of a termi
 ESC_S = 0.1  # s after which an Esc alone is the key (Textual's default for ESCDELAY)
 CUT_OFF_S = 0.5  # s of silence after which an unfinished sequence is given up
 PASTE_CUT_OFF_S = 1.0  # s of silence after which a paste has ended: its end may be lost, and keys must work again
-PATIENCE_S, TRIES = 0.05, 10  # s and times that a key waits for a screen or widget to take its messages: one that closes takes none
+LOOK_S, LOOKS = 0.05, 100  # s and times that a key waits for a screen or widget to take its messages, unless it has been closed
 MOST_WAITING = 1000  # keys that wait: nobody types more at once
 _END = "\x1b[201~"
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -189,7 +189,8 @@ class KeyQueue:
         """Wait until a message pump has taken the messages that it has now."""
         passed = asyncio.Event()
         if pump.call_later(passed.set):
-            for _ in range(TRIES):  # not once for as long: where others take the CPU for that time, nothing has been waited for
+            for _ in range(LOOKS):
                 with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(passed.wait(), PATIENCE_S)
+                    await asyncio.wait_for(passed.wait(), LOOK_S)
+                if passed.is_set() or not pump.is_running:
                     return

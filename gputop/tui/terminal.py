@@ -25,7 +25,7 @@ from typing import Any
 
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
-from textual.events import Event, Key, Paste, Resize
+from textual.events import Event, InputEvent, Key, Paste, Resize
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.screen import ModalScreen, Screen
@@ -347,7 +347,9 @@ class TerminalApp(App[int]):
         self._is_failing = False
 
     async def on_event(self, event: Event) -> None:
-        """Pass events on; keys one after the other."""
+        """Pass events on; keys one after the other. What is typed or clicked while gputop ends is dropped: there is no screen any more."""
+        if isinstance(event, (InputEvent, Paste)) and not self.screen_stack:
+            return
         if not self.keys.holds(event):
             await super().on_event(event)
 

@@ -29,11 +29,15 @@ async def typed(pilot: Pilot[int], keys: str, paste: str = "") -> None:
     app, driver = pilot.app, pilot.app._driver
     assert isinstance(app, GputopApp)
     assert driver is not None
+    waiting, holds = list[object](), app.keys.holds
+    app.keys.holds = lambda event: holds(event) and not waiting.append(event)  # type: ignore[method-assign]
     for key in keys:
         driver.send_message(Key(NAMED.get(key) or _character_to_key(key), key))
     if paste:
         driver.send_message(Paste(paste))
+    await until(pilot, lambda: len(waiting) == len(keys) + bool(paste), f"{keys} have come")
     await until(pilot, lambda: app.keys.is_done, f"{keys} are done with")
+    app.keys.holds = holds  # type: ignore[method-assign]
     await pilot.pause()
 
 
@@ -98,6 +102,16 @@ async def test_nobody_confirms_what_he_has_not_seen(make_app: MakeApp, monkeypat
         await answer(pilot, "n")
         assert type(app.screen) is LiveScreen
         assert len(sent) == 1
+
+
+async def test_what_is_typed_while_it_ends_is_dropped(make_app: MakeApp) -> None:
+    app: GputopApp = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+    assert not app.screen_stack
+    app.keys.holds = lambda _event: False  # type: ignore[method-assign] # what waited comes now
+    for event in (Key("b", "b"), Paste("b")):
+        await app.on_event(event)
 
 
 async def test_keys_are_not_held_by_a_screen_that_is_gone(make_app: MakeApp) -> None:
