@@ -154,17 +154,28 @@ class Rows:
 
         return self.once(f"={name}", make)
 
+    def not_restated(self, read: Sequence[Any], keys: Sequence[Any]) -> list[bool]:
+        """Which rows are new: not those in a key frame with the ``t_ns`` of their key's row before, or one before the recording."""
+        known, stood, found = self.known, self.known.stood[self.path, "read"], []
+        begun_ns = known.start_ns - known.header.interval_ns
+        for tick, key, one in zip(self.ticks, keys, read, strict=True):
+            read_ns = one.t_ns
+            found.append(tick != known.key_ns or read_ns > stood.get(key, begun_ns))
+            stood[key] = read_ns
+        return found
+
     def _fields(self, name: str) -> Sequence[Any]:
         owner, _, field = name.rpartition(".")
         if owner:
             return [value if value is None else getattr(value, field) for value in self.gauge(owner)]
         return list(map(attrgetter(name), self.samples))
 
-    def _keys(self) -> Sequence[Any]:
+    def keys(self) -> Sequence[Any]:
+        """By what counters are kept, see `_KEYS`."""
         return self.once("", lambda: list(map(_key_of(type(self.samples[0])), self.samples)))
 
     def _growth(self, name: str) -> list[Any]:
-        keys, stood = self._keys(), self.known.stood[self.path, name]
+        keys, stood = self.keys(), self.known.stood[self.path, name]
         resumes = isinstance(self.samples[0], _RESUMING)
         if self.known.key_ns and self.path.startswith("probes"):
             # What a key frame leaves out was forgotten, and begins anew.
@@ -233,6 +244,10 @@ class FieldNames(Rows):
         return ()
 
     increment = gauge
+
+    def keys(self) -> Sequence[Any]:
+        """As of no row."""
+        return ()
 
     def sum_of_increments(self, items: str, name: str) -> Sequence[Any]:
         """As of no row."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
 from math import isfinite
 from typing import Any
 
@@ -85,20 +84,15 @@ def offcpu_ns(rows: Rows) -> Sequence[Any]:
     return [None if span is None or ran is None else max(0, span - ran) for span, ran in pairs]
 
 
-def read_now(rows: Rows) -> Sequence[bool] | None:
-    """Which rows were read in their tick, None for all: a key frame restates processes that were read before."""
-    return _not_restated(rows, rows.samples)
+def read_now(rows: Rows) -> Sequence[bool]:
+    """Which rows were read in their tick: a key frame restates processes that were read before."""
+    return rows.once("read", lambda: rows.not_restated(rows.samples, rows.keys()))
 
 
-def _listed_now(rows: Rows) -> Sequence[bool] | None:
+def _listed_now(rows: Rows) -> Sequence[bool]:
     """As `read_now` for the lists of processes on GPUs."""
-    return _not_restated(rows, rows.owners)
-
-
-def _not_restated(rows: Rows, read: Sequence[Any]) -> Sequence[bool] | None:
-    key_ns = rows.known.key_ns
-    since_ns = key_ns - rows.known.header.interval_ns // 2
-    return [tick != key_ns or one.t_ns >= since_ns for one, tick in zip(read, rows.ticks, strict=True)] if key_ns else None
+    keys = [(gpu.index, proc.pid, proc.gpu_instance) for gpu, proc in zip(rows.owners, rows.samples, strict=True)]
+    return rows.not_restated(rows.owners, keys)
 
 
 WAITS, SWITCHES, OFFCPU = range(3)
@@ -106,7 +100,7 @@ WAITS, SWITCHES, OFFCPU = range(3)
 
 def of_threads(rows: Rows, column: int) -> Sequence[Any]:
     """``WAITS``, ``SWITCHES`` or ``OFFCPU`` of all threads of each row's process (see `Threads.columns`); filled in later."""
-    columns = rows.once("threads", lambda: rows.known.threads.columns(rows.ticks, rows.gauge("pid"), read_now(rows) or repeat(True)))
+    columns = rows.once("threads", lambda: rows.known.threads.columns(rows.ticks, rows.gauge("pid"), read_now(rows)))
     found: Sequence[Any] = columns[column]
     return found
 

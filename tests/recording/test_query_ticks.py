@@ -55,3 +55,16 @@ def test_what_a_process_did_up_to_its_last_reading_is_told(last: int, tmp_path: 
     rows = ask(str(tmp_path / "ended.gputop"), "SELECT round(t_s * 10) tick, cpu_s FROM proc", capsys=capsys)
     assert rows[-1]["tick"] == last
     assert sum(row["cpu_s"] or 0 for row in rows) == pytest.approx(last * 1e-2)
+
+
+def test_a_key_frame_of_a_whole_second_loses_no_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A frame that stands for a second has processes that were read up to a second before; one that was not read then is restated."""
+    frames = []
+    for i in range(30):
+        t_ns = START_NS + i * 1000 * MS
+        procs = [ProcSample(7, 1, t_ns - 700 * MS * (i > 0), "S", 0, 0, 0, 1, vol=5 * i, invol=0)]
+        procs.append(ProcSample(8, 1, START_NS + min(i, 15) * 1000 * MS, "S", 0, 0, 0, 1, vol=min(i, 15), invol=0))
+        frames.append(Frame(i, t_ns, key=i % 10 == 0, procs=procs if i <= 15 or i % 10 == 0 else procs[:1]))
+    record(tmp_path / "seconds.gputop", frames)
+    rows = ask(str(tmp_path / "seconds.gputop"), "SELECT pid, count(*) n, sum(vol) vol FROM proc GROUP BY pid", capsys=capsys)
+    assert [(row["pid"], row["n"], row["vol"]) for row in rows] == [(7, 30, 5 * 29), (8, 16, 15)]
