@@ -206,9 +206,18 @@ class CgroupSource:
         cpu, folders = self._place(paths, "cpu")
         if cpu is None or not folders:
             return None
-        cpuset = self._place(paths, "cpuset")[1]
-        io = self._place(paths, "blkio")
-        return Group(main_cgroup(paths), cpu, folders, *self._place(paths, "memory"), cpuset[0] if cpuset else "", *io)
+        memory, memory_folders = self._place(paths, "memory")
+        io, io_folders = self._place(paths, "blkio")
+        return Group(
+            path=main_cgroup(paths),
+            cpu=cpu,
+            cpu_folders=folders,
+            memory=memory,
+            memory_folders=memory_folders,
+            cpuset_folder=next(iter(self._place(paths, "cpuset")[1]), ""),
+            io=io,
+            io_folders=io_folders,
+        )
 
     def _place(self, paths: dict[str, str], controller: str) -> tuple[Mount | None, list[str]]:
         """The hierarchy that has the controller, and the folders of the path in it."""

@@ -92,7 +92,14 @@ def mappings(base: str, named: bool = True) -> Iterator[Mapping]:
         for line in maps:
             fields = line.rstrip("\n").split(None, 5)
             if len(fields) == 6 or not named:
-                yield Mapping(fields[0], fields[1], int(fields[2], 16), fields[3], fields[4], "".join(fields[5:]))
+                yield Mapping(
+                    span=fields[0],
+                    permissions=fields[1],
+                    offset=int(fields[2], 16),
+                    device=fields[3],
+                    inode=fields[4],
+                    name="".join(fields[5:]),
+                )
             left -= len(line)
             if left <= 0:
                 return

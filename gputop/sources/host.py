@@ -143,7 +143,9 @@ def cpu_fields(stat: bytes) -> dict[str, object]:
 
 def _cpu(words: list[bytes]) -> CpuSample:
     user, nice, system, idle, iowait, irq, softirq, steal = (int(word) * NS_PER_CLOCK_TICK for word in words[1:9])
-    return CpuSample(int(words[0][3:]), user + nice, system, idle, iowait, irq + softirq, steal)
+    return CpuSample(
+        cpu=int(words[0][3:]), user_ns=user + nice, system_ns=system, idle_ns=idle, iowait_ns=iowait, irq_ns=irq + softirq, steal_ns=steal
+    )
 
 
 def load_fields(loadavg: bytes) -> dict[str, object]:
@@ -215,7 +217,18 @@ def disks(diskstats: bytes) -> list[DiskSample] | None:
             reads, read_sectors, read_ms, writes, write_sectors, write_ms = (int(f[i]) for i in (3, 5, 6, 7, 9, 10))
             name = f[2].decode("utf-8", "replace")
             read_bytes, write_bytes = read_sectors * SECTOR_BYTES, write_sectors * SECTOR_BYTES
-            found.append(DiskSample(name, reads, read_bytes, read_ms, writes, write_bytes, write_ms, int(f[12])))
+            found.append(
+                DiskSample(
+                    name=name,
+                    reads=reads,
+                    read_bytes=read_bytes,
+                    read_ms=read_ms,
+                    writes=writes,
+                    write_bytes=write_bytes,
+                    write_ms=write_ms,
+                    io_ms=int(f[12]),
+                )
+            )
     return found
 
 

@@ -50,9 +50,10 @@ def stat(data: bytes) -> Stat:
     end = data.rindex(b")")
     f = data[end + 2 :].split()
     return Stat(
-        data[data.index(b"(") + 1 : end], f[0].decode(), int(f[1]), bool(int(f[6]) & _KTHREAD), int(f[7]), int(f[9]), int(f[11]),
-        int(f[12]), int(f[13]) + int(f[14]), int(f[17]), int(f[19]), int(f[21]), f[25], int(f[36]), int(f[39]), int(f[3]),
-        int(f[38]), int(f[49]) if f[0] == b"Z" and len(f) > 49 else None,
+        comm=data[data.index(b"(") + 1 : end], state=f[0].decode(), ppid=int(f[1]), kthread=bool(int(f[6]) & _KTHREAD),
+        minflt=int(f[7]), majflt=int(f[9]), utime=int(f[11]), stime=int(f[12]), children=int(f[13]) + int(f[14]),
+        num_threads=int(f[17]), start_ticks=int(f[19]), rss=int(f[21]), stack=f[25], processor=int(f[36]), blkio_ticks=int(f[39]),
+        session=int(f[3]), policy=int(f[38]), exit_code=int(f[49]) if f[0] == b"Z" and len(f) > 49 else None,
     )  # fmt: skip
 
 

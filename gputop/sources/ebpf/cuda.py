@@ -354,7 +354,17 @@ class CudaReader:
         name = self._attacher.names[who >> 32]
         has_bytes = self._attacher.arguments[name] > 0
         longest = epoch_max(even, odd, drain.number)
-        return CudaCall(who & 0xFFFFFFFF, name, count, total, longest, hist, size if has_bytes else None, sums, inflight_ns)
+        return CudaCall(
+            pid=who & 0xFFFFFFFF,
+            call=name,
+            count=count,
+            total_ns=total,
+            max_ns=longest,
+            hist=hist,
+            bytes=size if has_bytes else None,
+            sums=sums,
+            inflight_ns=inflight_ns,
+        )
 
     def _read_inflight(self, now: int) -> dict[int, int]:
         """(pid | call << 32) -> ns since the oldest call began that has not returned."""

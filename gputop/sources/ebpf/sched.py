@@ -160,10 +160,11 @@ class SchedReader:
         if keep:  # the clock counts stolen time; at the next switch the scheduler's own sums do not
             before = self._sums.get(tid, (0, 0))
             oncpu, runnable = self._sums[tid] = max(oncpu, before[0]), max(runnable, before[1])
-        hist = self._histogram(tid, histograms)
         return SchedThread(
-            tid, pid, oncpu, runnable, preempted, sleeping, uninterruptible, vol, invol, longest, hist, start, _STATES[state], comm
-        )
+            tid=tid, pid=pid, oncpu_ns=oncpu, runnable_ns=runnable, preempted_ns=preempted, sleeping_ns=sleeping,
+            uninterruptible_ns=uninterruptible, vol=vol, invol=invol, max_run_delay_ns=longest, hist=self._histogram(tid, histograms),
+            start_ns=start, state=_STATES[state], comm=comm,
+        )  # fmt: skip
 
     def _take_dead(self, drain: Drain) -> list[SchedThread]:
         """Take the threads that ended since the last drain out of the maps, with their final sums."""

@@ -223,7 +223,7 @@ class LoadedProbes:
             self._follow(beat.hot)
         second = (self._slot + 1) // self._per_second
         self._maps["settings"].put(0, _SETTINGS.pack(self._epoch & 0xFFFFFFFF, self._generation, len(self._hot), second))
-        return Drain(now, number, self._slot, slots, self._per_second, beat.hot, beat.key)
+        return Drain(now=now, number=number, slot=self._slot, slots=slots, per_second=self._per_second, hot=beat.hot, key=beat.key)
 
     def _follow(self, hot: frozenset[int]) -> None:
         table = self._maps["hot"]

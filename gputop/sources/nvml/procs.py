@@ -84,7 +84,16 @@ class Processes:
 def _proc(pid: int, instance: int | None, row: _Row, used: dict[int, Shares] | None) -> GpuProc:
     # NVML leaves out processes that used nothing since the last reading; None means unknown.
     sm, mem, enc, dec = (None, None, None, None) if used is None else used.get(pid, _NOTHING)
-    return GpuProc(pid, "+".join(sorted(row.kinds)), row.mem_bytes, sm, mem, enc, dec, instance)
+    return GpuProc(
+        pid=pid,
+        kind="+".join(sorted(row.kinds)),
+        mem_bytes=row.mem_bytes,
+        sm_pct=sm,
+        mem_pct=mem,
+        enc_pct=enc,
+        dec_pct=dec,
+        gpu_instance=instance,
+    )
 
 
 class _List:

@@ -107,5 +107,6 @@ def code_of(pid: int) -> list[Code]:
             if not called:
                 raise
         if one.file in files:
-            code.append(Code(*one.addresses, one.offset, one.name, files[one.file], not called))
+            start, end = one.addresses
+            code.append(Code(start=start, end=end, offset=one.offset, name=one.name, file=files[one.file], cuda=not called))
     return code

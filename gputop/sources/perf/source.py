@@ -183,8 +183,9 @@ class Sampler:
         waits = sum(kind == SYNC != before for before, kind in zip([ELSEWHERE, *kinds], kinds, strict=False))
         spent = self._gaps.setdefault(pid, Gaps()).spent(met, period_ns)
         new = MainSamples(
-            pid, old.watched_ns + ns, old.sync_ns + spent[SYNC], old.copy_ns + spent[COPY], old.launch_ns + spent[LAUNCH],
-            old.waits + waits, old.met + len(kinds), old.met_waiting + kinds.count(SYNC), old.unknown_ns + spent[UNKNOWN],
+            pid=pid, watched_ns=old.watched_ns + ns, sync_ns=old.sync_ns + spent[SYNC], copy_ns=old.copy_ns + spent[COPY],
+            launch_ns=old.launch_ns + spent[LAUNCH], unknown_ns=old.unknown_ns + spent[UNKNOWN],
+            waits=old.waits + waits, met=old.met + len(kinds), met_waiting=old.met_waiting + kinds.count(SYNC),
         )  # fmt: skip
         with self._lock:
             self._counts[pid] = new

@@ -24,7 +24,10 @@ RESTS_AFTER, RESTS_BELOW_NS = 3, 1_000_000  # readings, with less ns on a CPU be
 RESTS_S = 3  # s between two readings of a kernel thread that rests: of hundreds on a large machine most do nothing all day
 _NEVER = -(1 << 40)  # tick number before the first reading
 _NO_NEWS: tuple[list[ThreadInfo], str] = ([], "")
-_UNREAD = parse.Stat(b"", "", 0, False, 0, 0, 0, 0, 0, 0, 0, 0, b"", 0, 0)
+_UNREAD = parse.Stat(
+    comm=b"", state="", ppid=0, kthread=False, minflt=0, majflt=0, utime=0, stime=0, children=0, num_threads=0, start_ticks=0, rss=0,
+    stack=b"", processor=0, blkio_ticks=0,
+)  # fmt: skip
 
 
 class Process:
@@ -189,20 +192,26 @@ class Process:
         threads = self._threads.read(tick, stat.num_threads, look, self.since, locked) if several else []
         oncpu, delay, slices = self._sched_numbers
         if oncpu is not None and delay is not None and slices is not None:
-            threads.insert(0, ThreadSample(self.pid, oncpu, delay, slices, stat.state, *self._switches))
+            vol, invol = self._switches
+            main = ThreadSample(tid=self.pid, oncpu_ns=oncpu, run_delay_ns=delay, timeslices=slices, state=stat.state, vol=vol, invol=invol)
+            threads.insert(0, main)
         return threads
 
     def _sample(self, tick: Tick, t_ns: int, stat: parse.Stat, threads: list[ThreadSample], wait: Wait) -> ProcSample:
         ns = parse.NS_PER_CLOCK_TICK
         read_bytes, write_bytes, rchar_bytes = self._io_bytes
         call, argument, wchan = wait
+        oncpu, delay, slices = self._sched_numbers
+        vol, invol = self._switches
+        may_know = stat.exit_code is not None and os.geteuid() in (0, self.info.uid)
         return ProcSample(
-            self.pid, stat.start_ticks, t_ns, stat.state, stat.utime * ns, stat.stime * ns, stat.rss * parse.PAGE_BYTES,
-            stat.num_threads, *self._sched_numbers, *self._switches, stat.minflt, stat.majflt,
-            blkio_delay_ns(stat, tick.boot_ticks) if tick.delays else None, read_bytes, write_bytes, stat.processor, call, argument, wchan,
-            None, threads, None, rchar_bytes, stat.children * ns,
-            self._locked_by, None if stat.exit_code is None or os.geteuid() not in (0, self.info.uid) else stat.exit_code,
-            self._threads.unfollowed if self._threads else 0,
+            pid=self.pid, start_ticks=stat.start_ticks, t_ns=t_ns, state=stat.state, utime_ns=stat.utime * ns, stime_ns=stat.stime * ns,
+            children_ns=stat.children * ns, rss_bytes=stat.rss * parse.PAGE_BYTES, num_threads=stat.num_threads,
+            oncpu_ns=oncpu, run_delay_ns=delay, timeslices=slices, vol=vol, invol=invol, minflt=stat.minflt, majflt=stat.majflt,
+            blkio_delay_ns=blkio_delay_ns(stat, tick.boot_ticks) if tick.delays else None,
+            read_bytes=read_bytes, write_bytes=write_bytes, rchar_bytes=rchar_bytes, processor=stat.processor,
+            syscall=call, syscall_arg=argument, wchan=wchan, threads=threads, locked_by=self._locked_by,
+            exit_code=stat.exit_code if may_know else None, unfollowed=self._threads.unfollowed if self._threads else 0,
         )  # fmt: skip
 
     def update_identity(self) -> bool:

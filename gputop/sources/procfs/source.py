@@ -163,7 +163,15 @@ class ProcfsSource:
             self._delays = self._accounts_delays()
             beat.changed.append(self._state())
         boot_ticks = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // parse.NS_PER_CLOCK_TICK
-        return Tick(self._number, beat.t_ns, beat.key, self._per_second, self._locks, boot_ticks, self._delays)
+        return Tick(
+            number=self._number,
+            t_ns=beat.t_ns,
+            key=beat.key,
+            per_second=self._per_second,
+            locks=self._locks,
+            boot_ticks=boot_ticks,
+            delays=self._delays,
+        )
 
     def _accounts_delays(self) -> bool:
         """Whether the kernel accounts delays. Before Linux 5.14 it always does."""

@@ -114,14 +114,17 @@ class Thread:
             status = self._status.read()
             state, (vol, invol) = parse.status_state(status), parse.switches(status)
         self._data = data
-        self.sample = ThreadSample(self.tid, oncpu, delay, slices, state, vol, invol, *self._wait)
+        syscall, argument, wchan = self._wait
+        self.sample = ThreadSample(
+            tid=self.tid, oncpu_ns=oncpu, run_delay_ns=delay, timeslices=slices, state=state, vol=vol, invol=invol,
+            syscall=syscall, syscall_arg=argument, wchan=wchan,
+        )  # fmt: skip
         return self.sample
 
     def _read_state(self, sample: ThreadSample) -> ThreadSample:
         state = parse.state(self._stat.read())
         if state != sample.state:
-            counts = (sample.oncpu_ns, sample.run_delay_ns, sample.timeslices)
-            sample = self.sample = ThreadSample(self.tid, *counts, state, sample.vol, sample.invol, *self._wait)
+            sample = self.sample = msgspec.structs.replace(sample, state=state)
         return sample
 
     def ask(self, asked: bool) -> ThreadSample | None:
