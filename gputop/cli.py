@@ -35,12 +35,9 @@ COMMANDS = {
     "completion": "complete commands and flags in bash, zsh or fish",
     "collect": "write the stream of frames to standard output",
 }
-SELDOM = ("mark", "import", "completion", "collect")
-"""Commands that the overview only names."""
-WATCHING = ("live", "record", "collect")
-"""Commands that watch this machine; they raise their priority before they import anything."""
-CONFIGURED = ("live", "demo", "replay", "record")
-"""Commands that take defaults from the user's configuration; scripts use the others."""
+SELDOM = ("mark", "import", "completion", "collect")  # commands that the overview only names
+WATCHING = ("live", "record", "collect")  # commands that watch this machine; they raise their priority before they import anything
+CONFIGURED = ("live", "demo", "replay", "record")  # commands that take defaults from the user's configuration; scripts use the others
 
 
 class Parser(argparse.ArgumentParser):

@@ -75,14 +75,12 @@ class _Roles:
     """Which processes the sources read closely: trainers, their workers, and who feeds trainers without workers."""
 
     def __init__(self) -> None:
-        self.gpu_pids: frozenset[int] = frozenset()
-        """Processes with a context on a GPU."""
+        self.gpu_pids: frozenset[int] = frozenset()  # processes with a context on a GPU
         self.hot: frozenset[int] = frozenset()
         self.alone: frozenset[int] = frozenset()
         self.trainers: frozenset[int] = frozenset()
         self.programs: frozenset[int] = frozenset()
-        self.writers: frozenset[int] = frozenset()
-        """Processes that write what trainers without workers read."""
+        self.writers: frozenset[int] = frozenset()  # processes that write what trainers without workers read
         self._infos: dict[int, ProcInfo] = {}
         self._is_due = True
         self._due_ns = 0
@@ -128,14 +126,11 @@ class Collector:
         self._open_due_ns = 0
         self._roles = _Roles()
         self._dropped = self._read_ns = 0
-        self._nvml: dict[int, tuple[int, int]] = {}
-        """GPU -> ns and number of its NVML calls so far."""
+        self._nvml: dict[int, tuple[int, int]] = {}  # GPU -> ns and number of its NVML calls so far
         self._priority = OwnPriority(BEAT, MOST_SHARE, raise_priority)
-        self._unfit = ""
-        """Why the first frame that could not be encoded could not be."""
+        self._unfit = ""  # why the first frame that could not be encoded could not be
         self._may_leave_root = leaves_root and os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
-        self.stopping = False
-        """Whether `stop` was called."""
+        self.stopping = False  # whether `stop` was called
 
     def stop(self) -> None:
         """End after the current tick."""

@@ -28,10 +28,8 @@ EXAMPLES = """examples:
 LIVE_S = 10.0  # of this machine, without --last
 LEAST_S = 2.0  # of a recording; the diagnosis needs so much
 FAILED_ON = 3  # exit code
-_OF_A_FILE = {"from_": None, "until": None}
-"""Flags for recordings only -> their default."""
-_OF_A_LOOK = {"gpu": None, "interval": 0.1, "no_ebpf": False, "sudo": False}
-"""Flags for this machine only -> their default."""
+_OF_A_FILE = {"from_": None, "until": None}  # flags for recordings only -> their default
+_OF_A_LOOK = {"gpu": None, "interval": 0.1, "no_ebpf": False, "sudo": False}  # flags for this machine only -> their default
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,11 +77,9 @@ class Found(Struct):
     """The explanation of a stretch of frames."""
 
     explanation: Explanation
-    points: list[tuple[float, float]] = field(default_factory=list)
-    """(unix seconds, mean utilization of the GPUs in %), about one a second."""
+    points: list[tuple[float, float]] = field(default_factory=list)  # (unix seconds, mean utilization of the GPUs in %), about one a second
     problems: list[str] = field(default_factory=list)
-    ongoing: bool = True
-    """Whether more frames may follow."""
+    ongoing: bool = True  # whether more frames may follow
 
 
 def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool = False) -> Found:

@@ -13,8 +13,7 @@ from gputop.system.text import clean, from_shell
 if TYPE_CHECKING:
     from gputop.recording.reader import Recording
 
-MOMENT = WAYS.replace("%", "%%")
-"""The ways to name a moment, for the help of a flag, which argparse formats."""
+MOMENT = WAYS.replace("%", "%%")  # the ways to name a moment, for the help of a flag, which argparse formats
 
 
 def add_span(parser: argparse.ArgumentParser) -> None:

@@ -97,8 +97,7 @@ class Rank:
     def __init__(self, gpu_fd: int, signals_fd: int, file: int) -> None:
         self.number = int(os.environ.get("RANK", "0"))
         self.gpu = Gpu(gpu_fd, self.number)
-        self.file = file
-        """The descriptor of the samples' file, -1 where the scenario has none."""
+        self.file = file  # the descriptor of the samples' file, -1 where the scenario has none
         self._signals = Signals(signals_fd)
 
     def disturbed(self) -> bool:

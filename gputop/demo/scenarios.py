@@ -22,15 +22,11 @@ class Scenario(Struct, frozen=True):
     symptom: str
     cause: str
     summary: str
-    train: Callable[[Rank], None]
-    """Runs in each rank until it is killed."""
+    train: Callable[[Rank], None]  # runs in each rank until it is killed
     ranks: int = 1
-    hogs: bool = False
-    """`HOGS` run while it is disturbed."""
-    file: bool = False
-    """It reads a file on a disk."""
-    quota: bool = False
-    """It runs in a control group whose CPU quota is set while it is disturbed."""
+    hogs: bool = False  # `HOGS` run while it is disturbed
+    file: bool = False  # it reads a file on a disk
+    quota: bool = False  # it runs in a control group whose CPU quota is set while it is disturbed
 
 
 def cpus() -> int:

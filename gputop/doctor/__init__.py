@@ -15,10 +15,8 @@ class Check(Struct, frozen=True):
     title: str
     state: str
     detail: str
-    remedy: str = ""
-    """The command or step that fixes it, empty where nothing is to be fixed."""
-    required: bool = False
-    """gputop cannot watch GPUs without it."""
+    remedy: str = ""  # the command or step that fixes it, empty where nothing is to be fixed
+    required: bool = False  # gputop cannot watch GPUs without it
 
 
 def works(checks: list[Check]) -> bool:

@@ -18,11 +18,9 @@ import zstandard
 
 WINDOW_NS = 600 * 1_000_000_000  # ns kept
 STRETCH = 256  # ticks that are compressed together, and dropped together at the old end
-SeriesKey = tuple[str, int]
-"""(field id, subject): a GPU's index, a pid, or 0 for the host."""
+SeriesKey = tuple[str, int]  # (field id, subject): a GPU's index, a pid, or 0 for the host
 _EMPTY = array("f", [nan]) * STRETCH
-_Packed: TypeAlias = "float | bytes"
-"""A compressed stretch; a stretch of one value is that value (NaN: no reading)."""
+_Packed: TypeAlias = "float | bytes"  # a compressed stretch; a stretch of one value is that value (NaN: no reading)
 
 
 class _Zstd(local):
@@ -131,8 +129,7 @@ class History:
         self.capacity = max(600, min(WINDOW_NS // interval_ns, 36_000))  # ticks
         self.times = array("q")  # CLOCK_MONOTONIC ns of each tick
         self.series: dict[SeriesKey, Column] = {}
-        self.states: dict[int, StateRuns] = {}
-        """pid -> its states; codes of `gputop.session.session.STATE_WORDS`."""
+        self.states: dict[int, StateRuns] = {}  # pid -> its states; codes of `gputop.session.session.STATE_WORDS`
         self.trimmed = 0  # ticks dropped at the old end so far: makes tick numbers absolute
 
     @property

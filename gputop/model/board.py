@@ -129,21 +129,14 @@ class Board(Struct):
     host_read_ns: dict[str, int] = field(default_factory=dict)
     cgroups: dict[str, CgroupSample] = field(default_factory=dict)
     sources: dict[str, SourceState] = field(default_factory=dict)
-    threads: dict[int, SchedThread] = field(default_factory=dict)
-    """tid -> counters of the sched probe."""
-    preempts: dict[tuple[int, int], Preempt] = field(default_factory=dict)
-    """(victim tid, culprit tid) -> how long the culprit ran."""
-    wakeups: dict[tuple[int, int], Wakeup] = field(default_factory=dict)
-    """(wakee tid, waker tid) -> wake-ups."""
-    calls: dict[tuple[int, str], CudaCall] = field(default_factory=dict)
-    """(pid, CUDA function) -> counters."""
-    launches: dict[int, LaunchRate] = field(default_factory=dict)
-    """pid -> the last measured launch rate."""
-    probed_ns: int = 0
-    """When the probes were last read (CLOCK_MONOTONIC); 0: never."""
+    threads: dict[int, SchedThread] = field(default_factory=dict)  # tid -> counters of the sched probe
+    preempts: dict[tuple[int, int], Preempt] = field(default_factory=dict)  # (victim tid, culprit tid) -> how long the culprit ran
+    wakeups: dict[tuple[int, int], Wakeup] = field(default_factory=dict)  # (wakee tid, waker tid) -> wake-ups
+    calls: dict[tuple[int, str], CudaCall] = field(default_factory=dict)  # (pid, CUDA function) -> counters
+    launches: dict[int, LaunchRate] = field(default_factory=dict)  # pid -> the last measured launch rate
+    probed_ns: int = 0  # when the probes were last read (CLOCK_MONOTONIC); 0: never
     cost: SelfCost | None = None
-    sampled: dict[int, MainSamples] = field(default_factory=dict)
-    """pid -> samples of its main thread."""
+    sampled: dict[int, MainSamples] = field(default_factory=dict)  # pid -> samples of its main thread
 
     def with_header(self, header: Header) -> Board:
         """The board after a header: this one if the header only corrects the clocks of the same stream, else an empty one."""

@@ -21,12 +21,9 @@ _READINGS = 3  # of which the quickest counts
 class Clocks(NamedTuple):
     """Three clocks at one moment, in ns."""
 
-    t_ns: int
-    """CLOCK_MONOTONIC."""
-    unix_ns: int
-    """CLOCK_REALTIME."""
-    slept_ns: int
-    """CLOCK_BOOTTIME minus CLOCK_MONOTONIC: how long the machine has slept since it booted."""
+    t_ns: int  # CLOCK_MONOTONIC
+    unix_ns: int  # CLOCK_REALTIME
+    slept_ns: int  # CLOCK_BOOTTIME minus CLOCK_MONOTONIC: how long the machine has slept since it booted
 
 
 def read() -> Clocks:

@@ -21,15 +21,12 @@ class Field(Struct, frozen=True):
     title: str
     unit: str
     low: float = 0.0
-    high: float | None = 100.0
-    """Top of the chart; None: the subject's own limit (of power, of a link), else the largest value, rounded up."""
+    high: float | None = 100.0  # top of the chart; None: the subject's own limit (of power, of a link), else the largest value, rounded up
     digits: int = 0
     warn: float | None = None
     crit: float | None = None
-    refresh_ns: int = 0
-    """ns in which the source measures anew; 0: each tick."""
-    slowest_ns: int = 0
-    """ns in which the slowest GPU measures anew; 0: all GPUs are alike."""
+    refresh_ns: int = 0  # ns in which the source measures anew; 0: each tick
+    slowest_ns: int = 0  # ns in which the slowest GPU measures anew; 0: all GPUs are alike
     mean_ns: int = 0
     """ns over which the number beside a lane is a mean, because its parts are read in different ticks; 0: it is the last reading."""
     source: str = ""

@@ -53,31 +53,24 @@ class Frame(msgspec.Struct, omit_defaults=True, dict=True):
     """Everything that the collector read in one beat."""
 
     seq: int
-    t_ns: int
-    """When reading began (CLOCK_MONOTONIC)."""
-    late_ns: int = 0
-    """``t_ns`` minus the beat's deadline."""
-    missed: int = 0
-    """Beats skipped since the previous frame."""
+    t_ns: int  # when reading began (CLOCK_MONOTONIC)
+    late_ns: int = 0  # ``t_ns`` minus the beat's deadline
+    missed: int = 0  # beats skipped since the previous frame
     key: bool = False
     gpus: Annotated[list[Gpu], BOUNDED] = []
     procs: Annotated[list[ProcSample], BOUNDED] = []
     infos: Annotated[list[ProcInfo], BOUNDED] = []
-    gone: Annotated[list[int], BOUNDED] = []
-    """Pids that ended, or were reused, since the previous frame."""
+    gone: Annotated[list[int], BOUNDED] = []  # pids that ended, or were reused, since the previous frame
     host: Host | None = None
     probes: Probes | None = None
     sampled: Annotated[list[MainSamples], BOUNDED] = []
     """Processes sampled since the previous frame; all in a key frame. Only without ``probes``."""
-    sources: Annotated[list[SourceState], BOUNDED] = []
-    """States that changed; all in a key frame."""
+    sources: Annotated[list[SourceState], BOUNDED] = []  # states that changed; all in a key frame
     stacks: Annotated[list[Stack], BOUNDED] = []
     marks: Annotated[list[Mark], BOUNDED] = []
     cost: SelfCost | None = None
-    ticks: int = 1
-    """Frames of the collector that are merged in this one, as the tier of seconds of a recording has them."""
-    met: Annotated[list[Met], BOUNDED] = []
-    """Of a merged frame: the waits of processes in the samples before those in ``procs``."""
+    ticks: int = 1  # frames of the collector that are merged in this one, as the tier of seconds of a recording has them
+    met: Annotated[list[Met], BOUNDED] = []  # of a merged frame: the waits of processes in the samples before those in ``procs``
     readings: Annotated[list[GpuReading], BOUNDED] = []
     """Of a merged frame: every GPU reading of utilization and power; ``gpus`` has the last of each field."""
 

@@ -23,15 +23,13 @@ class GpuProc(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One process on one GPU (NVML's process lists; utilization: nvmlDeviceGetProcessUtilization)."""
 
     pid: int
-    kind: str = "C"
-    """``C`` compute, ``G`` graphics, ``C+G`` both."""
+    kind: str = "C"  # ``C`` compute, ``G`` graphics, ``C+G`` both
     mem_bytes: int | None = None
     sm_pct: float | None = None
     mem_pct: float | None = None
     enc_pct: float | None = None
     dec_pct: float | None = None
-    gpu_instance: int | None = None
-    """MIG GPU instance; None without MIG."""
+    gpu_instance: int | None = None  # MIG GPU instance; None without MIG
 
 
 def forget_parts(missing: dict[str, str]) -> None:
@@ -70,10 +68,8 @@ class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     mem_total_bytes: int | None = None
     sm_count: int | None = None
     sm_active_pct: float | None = None
-    missing: dict[str, str] = {}
-    """Field name -> why it has no value in this sample."""
-    util_pct: float | None = None
-    """Share of time in which any kernel ran in its GPU instance (GPM): NVML has no utilization of MIG devices."""
+    missing: dict[str, str] = {}  # field name -> why it has no value in this sample
+    util_pct: float | None = None  # share of time in which any kernel ran in its GPU instance (GPM): NVML has no utilization of MIG devices
 
 
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -92,8 +88,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     architecture: str | None = None
     # every tick, clocks of the memory each second, energy every 5 s
     util_pct: float | None = None
-    util_t_ns: int | None = None
-    """When the driver measured ``util_pct`` (nvmlDeviceGetSamples); None if it does not say."""
+    util_t_ns: int | None = None  # when the driver measured ``util_pct`` (nvmlDeviceGetSamples); None if it does not say
     mem_util_pct: float | None = None
     mem_used_bytes: int | None = None
     mem_total_bytes: int | None = None
@@ -101,12 +96,10 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     power_w: float | None = None
     power_instant: bool | None = None
     """True: NVML_FI_DEV_POWER_INSTANT; False: nvmlDeviceGetPowerUsage, on most GPUs since Ampere a 1 s average."""
-    energy_mj: int | None = None
-    """Cumulative millijoules since the driver loaded (nvmlDeviceGetTotalEnergyConsumption)."""
+    energy_mj: int | None = None  # cumulative millijoules since the driver loaded (nvmlDeviceGetTotalEnergyConsumption)
     sm_clock_mhz: int | None = None
     mem_clock_mhz: int | None = None
-    throttle_mask: int | None = None
-    """nvmlDeviceGetCurrentClocksEventReasons, raw bits; `gputop.model.fields.throttle_words` names them."""
+    throttle_mask: int | None = None  # nvmlDeviceGetCurrentClocksEventReasons, raw bits; `gputop.model.fields.throttle_words` names them
     # Hopper and later: GPM, over the interval since the previous sample
     gr_active_pct: float | None = None
     """Share of time in which any kernel ran (GRAPHICS_UTIL). NVML's utilization also counts copies, and is a mean of about 0.2 s."""
@@ -124,42 +117,33 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     mem_clock_max_mhz: int | None = None
     pstate: int | None = None
     fan_pct: float | None = None
-    pcie_tx_bytes: int | None = None
-    """Cumulative since gputop started (GPM, or NVML field 197); without either, the rate below is read."""
+    pcie_tx_bytes: int | None = None  # cumulative since gputop started (GPM, or NVML field 197); without either, the rate below is read
     pcie_rx_bytes: int | None = None
-    pcie_tx_bytes_per_s: float | None = None
-    """nvmlDeviceGetPcieThroughput, a mean of 20 ms."""
+    pcie_tx_bytes_per_s: float | None = None  # nvmlDeviceGetPcieThroughput, a mean of 20 ms
     pcie_rx_bytes_per_s: float | None = None
     pcie_gen: int | None = None
     pcie_gen_max: int | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
-    nvlink_tx_bytes: int | None = None
-    """Cumulative, sum of all links."""
+    nvlink_tx_bytes: int | None = None  # cumulative, sum of all links
     nvlink_rx_bytes: int | None = None
     nvlink_links: int | None = None
     enc_pct: float | None = None
     dec_pct: float | None = None
     ecc_corrected: int | None = None
-    ecc_uncorrected: int | None = None
-    """Since the driver was loaded or the GPU was reset ("volatile"), as ``ecc_corrected``."""
+    ecc_uncorrected: int | None = None  # since the driver was loaded or the GPU was reset ("volatile"), as ``ecc_corrected``
     retired_pages: int | None = None
     remapped_rows: int | None = None
-    remap_pending: bool | None = None
-    """Memory rows wait for a reset to be replaced (nvmlDeviceGetRemappedRows)."""
-    remap_failed: bool | None = None
-    """A memory row could not be replaced."""
-    xid: int | None = None
-    """Number of the latest Xid error since the collector started; None: no error."""
+    remap_pending: bool | None = None  # memory rows wait for a reset to be replaced (nvmlDeviceGetRemappedRows)
+    remap_failed: bool | None = None  # a memory row could not be replaced
+    xid: int | None = None  # number of the latest Xid error since the collector started; None: no error
     compute_mode: str | None = None
     mig_mode: bool | None = None
     mig: Annotated[list[MigInstance], BOUNDED] | None = None
     procs: Annotated[list[GpuProc], BOUNDED] | None = None
-    lost: bool | None = None
-    """True while NVML reports the GPU as lost."""
+    lost: bool | None = None  # true while NVML reports the GPU as lost
     # cost of reading
-    nvml_ns: int | None = None
-    """Cumulative wall time in NVML calls for this GPU."""
+    nvml_ns: int | None = None  # cumulative wall time in NVML calls for this GPU
     nvml_calls: int | None = None
     missing: dict[str, str] = {}
     """Field name -> why it has no value. A name that begins with `PART` is a part of ``procs``; its reason stands until the next list."""

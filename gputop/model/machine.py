@@ -58,8 +58,7 @@ class ReadLimit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A cgroup's limit for reading from one device (io.max, or v1's blkio.throttle); None: no limit."""
 
     path: str
-    device: str
-    """``major:minor``."""
+    device: str  # ``major:minor``
     bytes_per_s: int | None = None
     ios_per_s: int | None = None
 
@@ -72,8 +71,7 @@ class CgroupSample(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     path: str
     version: int
-    quota_cpus: float | None = None
-    """cpu.max, or cfs_quota/cfs_period, in CPUs; None: no limit."""
+    quota_cpus: float | None = None  # cpu.max, or cfs_quota/cfs_period, in CPUs; None: no limit
     nr_periods: int | None = None
     nr_throttled: int | None = None
     throttled_ns: int | None = None
@@ -83,8 +81,7 @@ class CgroupSample(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     mem_file_bytes: int | None = None
     refaults: int | None = None
     psi: Psi | None = None
-    quota_path: str | None = None
-    """The ancestor that sets the quota; None if the cgroup itself does."""
+    quota_path: str | None = None  # the ancestor that sets the quota; None if the cgroup itself does
     mem_limit_path: str | None = None
     """The ancestor that sets the memory limit, or v1's path in the memory hierarchy if it differs; None otherwise."""
     read_limit: ReadLimit | None = None
@@ -95,43 +92,33 @@ class Nic(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     name: str
     is_up: bool = False
-    speed_mbit: int | None = None
-    """Speed of the link; None if the driver reports none, as in virtual machines."""
+    speed_mbit: int | None = None  # speed of the link; None if the driver reports none, as in virtual machines
     mtu: int | None = None
 
 
 class FileSystem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One mounted file system (/proc/self/mounts, statvfs)."""
 
-    path: str
-    """Mount point."""
-    device: str
-    """``/dev/nvme0n1p2``, ``filer:/export``."""
-    kind: str
-    """``ext4``, ``nfs4``."""
+    path: str  # mount point
+    device: str  # ``/dev/nvme0n1p2``, ``filer:/export``
+    kind: str  # ``ext4``, ``nfs4``
     is_remote: bool = False
-    total_bytes: int | None = None
-    """None for a remote one: statvfs could hang."""
-    free_bytes: int | None = None
-    """Free to ordinary users."""
+    total_bytes: int | None = None  # none for a remote one: statvfs could hang
+    free_bytes: int | None = None  # free to ordinary users
 
 
 class Hardware(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Slow facts of the host, which change within minutes at most (psutil)."""
 
     cores: int | None = None
-    threads: int | None = None
-    """Logical CPUs that are online."""
-    cpu_mhz: float | None = None
-    """Mean of all CPUs."""
+    threads: int | None = None  # logical CPUs that are online
+    cpu_mhz: float | None = None  # mean of all CPUs
     cpu_max_mhz: float | None = None
-    cpu_temp_c: float | None = None
-    """The hottest sensor of the CPU."""
+    cpu_temp_c: float | None = None  # the hottest sensor of the CPU
     cpu_temp_limit_c: float | None = None
     nics: Annotated[list[Nic], BOUNDED] | None = None
     file_systems: Annotated[list[FileSystem], BOUNDED] | None = None
-    missing: dict[str, str] = {}
-    """Field -> why it has no value."""
+    missing: dict[str, str] = {}  # field -> why it has no value
 
 
 class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -160,6 +147,5 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cgroups: Annotated[list[CgroupSample], BOUNDED] | None = None
     shm_total_bytes: int | None = None
     shm_free_bytes: int | None = None
-    pgscan: int | None = None
-    """Pages scanned for reclaim, by a cgroup at its limit too, which `pgscan_direct` leaves out."""
+    pgscan: int | None = None  # pages scanned for reclaim, by a cgroup at its limit too, which `pgscan_direct` leaves out
     hardware: Hardware | None = None

@@ -20,10 +20,8 @@ class SchedThread(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tid: int
     pid: int
     oncpu_ns: int
-    runnable_ns: int
-    """Waiting for a CPU after a wake-up or a preemption."""
-    preempted_ns: int
-    """The part of ``runnable_ns`` that began with a preemption."""
+    runnable_ns: int  # waiting for a CPU after a wake-up or a preemption
+    preempted_ns: int  # the part of ``runnable_ns`` that began with a preemption
     sleeping_ns: int
     uninterruptible_ns: int
     vol: int
@@ -31,14 +29,11 @@ class SchedThread(msgspec.Struct, frozen=True, array_like=True, gc=False):
     max_run_delay_ns: int
     """The longest single wait for a CPU since the thread's previous sample; a wait that lasts counts so far. For threads that come once a
     second the same wait may appear twice."""
-    hist: dict[int, int] = {}
-    """Bucket (`gputop.model.histogram`) -> waits for a CPU that ended, cumulative; threads of hot processes only."""
+    hist: dict[int, int] = {}  # bucket (`gputop.model.histogram`) -> waits for a CPU that ended, cumulative; threads of hot processes only
     start_ns: int = 0
     """CLOCK_MONOTONIC of its birth, or of its first sight if it is older than the probe. Another value means another thread."""
-    state: str = ""
-    """``running``, ``runnable``, ``sleeping``, ``uninterruptible`` or ``dead``."""
-    comm: str = ""
-    """Its name when it died; empty while it lives (see /proc)."""
+    state: str = ""  # ``running``, ``runnable``, ``sleeping``, ``uninterruptible`` or ``dead``
+    comm: str = ""  # its name when it died; empty while it lives (see /proc)
 
 
 class Preempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -52,8 +47,7 @@ class Preempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     culprit_tid: int
     culprit_pid: int
     ns: int
-    times: int
-    """Number of times that the culprit ran meanwhile."""
+    times: int  # number of times that the culprit ran meanwhile
 
 
 class Wakeup(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -63,8 +57,7 @@ class Wakeup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     waker_tid: int
     waker_pid: int
     times: int
-    wait_ns: int
-    """Sum of the lengths of these sleeps."""
+    wait_ns: int  # sum of the lengths of these sleeps
 
 
 class CudaCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -74,45 +67,32 @@ class CudaCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     call: str
     count: int
     total_ns: int
-    max_ns: int
-    """The longest call since the previous frame."""
-    hist: dict[int, int] = {}
-    """Bucket (`gputop.model.histogram`) -> calls, cumulative."""
-    bytes: int | None = None
-    """Sum of the byte counts among the arguments; None for functions without one."""
-    sums: dict[int, int] = {}
-    """Bucket -> ns of its calls, cumulative: a quantile is then the mean of its bucket."""
-    inflight_ns: int = 0
-    """Length so far of the longest call that has not returned; 0 if there is none."""
+    max_ns: int  # the longest call since the previous frame
+    hist: dict[int, int] = {}  # bucket (`gputop.model.histogram`) -> calls, cumulative
+    bytes: int | None = None  # sum of the byte counts among the arguments; None for functions without one
+    sums: dict[int, int] = {}  # bucket -> ns of its calls, cumulative: a quantile is then the mean of its bucket
+    inflight_ns: int = 0  # length so far of the longest call that has not returned; 0 if there is none
 
 
 class LaunchRate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Kernel launches of one process (uprobe on cuLaunchKernel), counted for a few hundredths of a second every other second."""
 
     pid: int
-    per_s: float
-    """Mean of the last few counts."""
+    per_s: float  # mean of the last few counts
 
 
 class MainSamples(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where samples found a trainer's main thread in CUDA's libraries (perf's task clock; cumulative, ns of CPU time)."""
 
     pid: int
-    watched_ns: int = 0
-    """Time in which it was sampled; the other times are parts of this."""
-    sync_ns: int = 0
-    """In synchronize calls that spin, and in copies from the GPU."""
-    copy_ns: int = 0
-    """In copies to the GPU."""
-    launch_ns: int = 0
-    """Launching kernels."""
-    waits: int = 0
-    """Number of samples in a wait that followed a sample elsewhere: at least this many waits."""
-    met: int = 0
-    """Number of samples."""
+    watched_ns: int = 0  # time in which it was sampled; the other times are parts of this
+    sync_ns: int = 0  # in synchronize calls that spin, and in copies from the GPU
+    copy_ns: int = 0  # in copies to the GPU
+    launch_ns: int = 0  # launching kernels
+    waits: int = 0  # number of samples in a wait that followed a sample elsewhere: at least this many waits
+    met: int = 0  # number of samples
     met_waiting: int = 0
-    unknown_ns: int = 0
-    """In CUDA's libraries, outside of the functions that they export."""
+    unknown_ns: int = 0  # in CUDA's libraries, outside of the functions that they export
 
 
 class Probes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -123,16 +103,11 @@ class Probes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     preempts: Annotated[list[Preempt], BOUNDED] = []
     wakeups: Annotated[list[Wakeup], BOUNDED] = []
     calls: Annotated[list[CudaCall], BOUNDED] = []
-    gone: Annotated[list[int], BOUNDED] = []
-    """tids whose entries were removed."""
+    gone: Annotated[list[int], BOUNDED] = []  # tids whose entries were removed
     map_used: dict[str, int] = {}
     map_size: dict[str, int] = {}
-    lost: dict[str, int] = {}
-    """Map name -> updates that failed (full map), cumulative."""
+    lost: dict[str, int] = {}  # map name -> updates that failed (full map), cumulative
     drain_ns: int = 0
-    run_ns: int | None = None
-    """CPU time of the probes' programs, cumulative; None if the kernel does not count it."""
-    launches: Annotated[list[LaunchRate], BOUNDED] = []
-    """The rates of all processes, after each count."""
-    forgotten: Annotated[list[int], BOUNDED] = []
-    """Removed pairs of ``preempts``: victim tid + (culprit tid << 32)."""
+    run_ns: int | None = None  # CPU time of the probes' programs, cumulative; None if the kernel does not count it
+    launches: Annotated[list[LaunchRate], BOUNDED] = []  # the rates of all processes, after each count
+    forgotten: Annotated[list[int], BOUNDED] = []  # removed pairs of ``preempts``: victim tid + (culprit tid << 32)

@@ -20,40 +20,27 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A process's identity; comes when it is new, when it changes, and in key frames."""
 
     pid: int
-    start_ticks: int
-    """/proc/PID/stat field 22 (clock ticks since boot); pid and start time identify a process."""
+    start_ticks: int  # /proc/PID/stat field 22 (clock ticks since boot); pid and start time identify a process
     ppid: int = 0
     uid: int | None = None
     user: str = ""
     comm: str = ""
-    cmdline: Annotated[list[str], BOUNDED] = []
-    """/proc/PID/cmdline, bounded; empty for kernel threads and zombies."""
+    cmdline: Annotated[list[str], BOUNDED] = []  # /proc/PID/cmdline, bounded; empty for kernel threads and zombies
     exe: str = ""
-    ns_pid: int | None = None
-    """Its pid in its own namespace (NSpid of /proc/PID/status); None if that is ``pid``."""
-    cgroup: str = ""
-    """Path in the unified hierarchy, or in v1's cpu controller."""
-    cpus_allowed: str = ""
-    """Cpus_allowed_list of /proc/PID/status: ``0-3,8``."""
-    env: dict[str, str] = {}
-    """Its variables among `gputop.model.roles.ENV_OF_INTEREST`; empty if environ cannot be read."""
-    uses_cuda: bool | None = None
-    """Maps libcuda or holds /dev/nvidia*; None if that cannot be read."""
-    libs: Annotated[list[str], BOUNDED] = []
-    """Loader and framework libraries that it maps: ``torch``, ``jax``, ``tensorflow``, ``dali`` …"""
-    threads: Annotated[list[ThreadInfo], BOUNDED] = []
-    """Its threads' names; for trainers and workers only."""
-    wait_unreadable: str = ""
-    """Why its syscall and wchan cannot be read; empty if they can."""
+    ns_pid: int | None = None  # its pid in its own namespace (NSpid of /proc/PID/status); None if that is ``pid``
+    cgroup: str = ""  # path in the unified hierarchy, or in v1's cpu controller
+    cpus_allowed: str = ""  # cpus_allowed_list of /proc/PID/status: ``0-3,8``
+    env: dict[str, str] = {}  # its variables among `gputop.model.roles.ENV_OF_INTEREST`; empty if environ cannot be read
+    uses_cuda: bool | None = None  # maps libcuda or holds /dev/nvidia*; None if that cannot be read
+    libs: Annotated[list[str], BOUNDED] = []  # loader and framework libraries that it maps: ``torch``, ``jax``, ``tensorflow``, ``dali`` …
+    threads: Annotated[list[ThreadInfo], BOUNDED] = []  # its threads' names; for trainers and workers only
+    wait_unreadable: str = ""  # why its syscall and wchan cannot be read; empty if they can
     sockets: str = ""
     """For a trainer that sleeps in poll: ``listening`` (it, or a parent in its session, has a listening socket), ``connected`` (it has a
     connection, UNIX sockets aside) or ``none``; empty: not known."""
-    session: int = 0
-    """/proc/PID/stat field 6; 0: none, or not known."""
-    cpu_cgroup: str = ""
-    """Path in v1's cpu controller if ``cgroup`` is another controller's; otherwise empty."""
-    policy: int = 0
-    """Scheduling policy of its main thread (/proc/PID/stat field 41): 0 ordinary, 1 FIFO, 2 RR, 3 batch, 5 idle, 6 deadline."""
+    session: int = 0  # /proc/PID/stat field 6; 0: none, or not known
+    cpu_cgroup: str = ""  # path in v1's cpu controller if ``cgroup`` is another controller's; otherwise empty
+    policy: int = 0  # scheduling policy of its main thread (/proc/PID/stat field 41): 0 ordinary, 1 FIFO, 2 RR, 3 batch, 5 idle, 6 deadline
     other_ends: Annotated[list[int], BOUNDED] = []
     """For a trainer without workers: pids at the other ends of the pipes and sockets that its main thread reads."""
     read_by: list[int] = []
@@ -64,12 +51,9 @@ class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One thread of a trainer or worker (/proc/PID/task/TID/{schedstat,stat,status})."""
 
     tid: int
-    oncpu_ns: int
-    """schedstat field 1, cumulative."""
-    run_delay_ns: int
-    """schedstat field 2, cumulative: runnable and not running, cgroup throttling included."""
-    timeslices: int
-    """schedstat field 3."""
+    oncpu_ns: int  # schedstat field 1, cumulative
+    run_delay_ns: int  # schedstat field 2, cumulative: runnable and not running, cgroup throttling included
+    timeslices: int  # schedstat field 3
     state: str | None = None
     vol: int | None = None
     invol: int | None = None
@@ -89,8 +73,7 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pid: int
     start_ticks: int
     t_ns: int
-    state: str
-    """State of the main thread: R, S, D, T, t, Z, X or I."""
+    state: str  # state of the main thread: R, S, D, T, t, Z, X or I
     utime_ns: int
     stime_ns: int
     rss_bytes: int
@@ -102,34 +85,25 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     invol: int | None = None
     minflt: int | None = None
     majflt: int | None = None
-    blkio_delay_ns: int | None = None
-    """stat field 42; None if delay accounting is off or the value is garbage."""
-    read_bytes: int | None = None
-    """/proc/PID/io read_bytes: from storage."""
+    blkio_delay_ns: int | None = None  # stat field 42; None if delay accounting is off or the value is garbage
+    read_bytes: int | None = None  # /proc/PID/io read_bytes: from storage
     write_bytes: int | None = None
-    processor: int | None = None
-    """The CPU that it last ran on."""
-    syscall: int | None = None
-    """Number of the system call in which the main thread sleeps; -1: it runs; None: not readable."""
+    processor: int | None = None  # the CPU that it last ran on
+    syscall: int | None = None  # number of the system call in which the main thread sleeps; -1: it runs; None: not readable
     syscall_arg: int | None = None
     """The argument that tells waits apart: poll's timeout in ms; futex's timeout (-1: none, 0: any); else the first argument, often a
     descriptor."""
     wchan: str | None = None
     swapin_delay_ns: int | None = None
-    threads: Annotated[list[ThreadSample], BOUNDED] = []
-    """Its threads, the main thread included; for trainers and workers only."""
+    threads: Annotated[list[ThreadSample], BOUNDED] = []  # its threads, the main thread included; for trainers and workers only
     kernel_stack: str | None = None
-    rchar_bytes: int | None = None
-    """/proc/PID/io rchar: bytes of read calls, from pipes, sockets and the page cache too."""
-    children_ns: int | None = None
-    """stat's cutime + cstime: CPU time of the children that it has waited for, and of theirs."""
+    rchar_bytes: int | None = None  # /proc/PID/io rchar: bytes of read calls, from pipes, sockets and the page cache too
+    children_ns: int | None = None  # stat's cutime + cstime: CPU time of the children that it has waited for, and of theirs
     locked_by: int | None = None
     """For a trainer or worker that sleeps by a timer, or in fcntl or flock: the pid that holds the exclusive lock it waits for, or one on a
     file that it has open (/proc/locks)."""
-    exit_code: int | None = None
-    """stat field 52 of a zombie: its wait status (0: success); None while it lives, or if not readable."""
-    unfollowed: int = 0
-    """Number of recently running threads that are too many to be in each sample: ``threads`` lacks their switches."""
+    exit_code: int | None = None  # stat field 52 of a zombie: its wait status (0: success); None while it lives, or if not readable
+    unfollowed: int = 0  # number of recently running threads that are too many to be in each sample: ``threads`` lacks their switches
 
 
 class Met(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -153,18 +127,12 @@ class Stack(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     kernel: Annotated[list[str], BOUNDED] = []
     syscall: str = ""
     wchan: str = ""
-    wait: str = ""
-    """What the thread waits for, in words."""
-    error: str = ""
-    """Why the stack could not be read; otherwise empty."""
+    wait: str = ""  # what the thread waits for, in words
+    error: str = ""  # why the stack could not be read; otherwise empty
     incident: str = ""
-    thread: str = ""
-    """The thread's name: Python's, else the kernel's comm."""
-    state: str = ""
-    """The thread's state at that moment: R, S, D, T, t or Z."""
-    gil: bool = False
-    """Whether it held the GIL."""
+    thread: str = ""  # the thread's name: Python's, else the kernel's comm
+    state: str = ""  # the thread's state at that moment: R, S, D, T, t or Z
+    gil: bool = False  # whether it held the GIL
     missing: dict[str, str] = {}
     """Part (``kernel``, ``syscall``, ``native``) -> why it is missing; ``moment`` -> why the parts may be of different moments."""
-    source: dict[str, str] = {}
-    """``file:line`` -> text of that line, for frames of the user's own code."""
+    source: dict[str, str] = {}  # ``file:line`` -> text of that line, for frames of the user's own code

@@ -28,20 +28,16 @@ class ProcRates(Struct, frozen=True):
     runq_pct: float | None
     """Run-queue delay of the main thread, cgroup throttling included. None if the process has other threads that are not read: the main
     thread may only wait for them."""
-    worst_runq_pct: float | None
-    """Run-queue delay of the thread with most of it; None if threads were not read."""
+    worst_runq_pct: float | None  # run-queue delay of the thread with most of it; None if threads were not read
     worst_runq_tid: int | None
-    switches_per_s: float | None
-    """Voluntary and involuntary, of all threads; None if a thread that ran was not counted."""
+    switches_per_s: float | None  # voluntary and involuntary, of all threads; None if a thread that ran was not counted
     invol_per_s: float | None
-    main_vol_per_s: float | None
-    """Voluntary switches of the main thread: how often it went to sleep."""
+    main_vol_per_s: float | None  # voluntary switches of the main thread: how often it went to sleep
     read_bytes_per_s: float | None
     write_bytes_per_s: float | None
     majflt_per_s: float | None
     minflt_per_s: float | None
-    blkio_pct: float | None
-    """Delay on block I/O and swap-in (stat field 42)."""
+    blkio_pct: float | None  # delay on block I/O and swap-in (stat field 42)
 
 
 class ProbedSwitches:

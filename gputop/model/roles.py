@@ -53,8 +53,7 @@ _NAMELESS_PATHS = ("/dev/fd/", "/proc/")  # a script read from there has no name
 COMPILES = "torch.compile"  # label of helpers that compile kernels: the process pool of torch's inductor and its children
 _KTHREADD = "kthreadd"  # comm of pid 2, the parent of the kernel's threads
 WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, TORCH_WORKER, PIN_THREAD, _KTHREADD))  # program names that identify no person
-Contexts = Mapping[int, Mapping[int, int]]
-"""pid -> GPU index -> size class of its context, see `gputop.model.board.Board.contexts`."""
+Contexts = Mapping[int, Mapping[int, int]]  # pid -> GPU index -> size class of its context, see `gputop.model.board.Board.contexts`
 SMALLER_BITS = 2  # size classes (powers of two) by which a helper's context is smaller than its trainer's: under half of it (guess)
 MOST_LEVELS = 8  # of workers that start workers
 
@@ -64,15 +63,12 @@ class Role(Struct, frozen=True):
 
     kind: str
     """``trainer``, ``worker`` or ``helper`` (forkserver, resource tracker, launcher, children of workers, other processes that feed it)."""
-    trainer_pid: int | None = None
-    """The trainer that it belongs to (a trainer: itself); None for an orphaned worker and a launcher."""
+    trainer_pid: int | None = None  # the trainer that it belongs to (a trainer: itself); None for an orphaned worker and a launcher
     rank: int | None = None
-    index: int | None = None
-    """A worker's number among those of its trainer, oldest first."""
+    index: int | None = None  # a worker's number among those of its trainer, oldest first
     loader: str = ""
     """The loader of a worker, or of a trainer's own threads: ``torch``, ``grain``, ``tensorflow``, ``dali`` or ``multiprocessing``."""
-    label: str = ""
-    """``train.py rank 0``, ``worker 2``."""
+    label: str = ""  # ``train.py rank 0``, ``worker 2``
 
 
 def assign(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int], contexts: Contexts | None = None) -> dict[int, Role]:
@@ -141,8 +137,7 @@ class _Assignment:
     def __init__(self, infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int], contexts: Contexts) -> None:
         self.infos = infos
         self.contexts = contexts
-        self.loading: set[int] = set()
-        """Candidates for trainers that load for a trainer above them."""
+        self.loading: set[int] = set()  # candidates for trainers that load for a trainer above them
         self.children: dict[int, list[ProcInfo]] = {}
         for info in infos.values():
             self.children.setdefault(info.ppid, []).append(info)

@@ -23,23 +23,17 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     host: str = ""
     kernel: str = ""
     boot_id: str = ""
-    t_ns: int = 0
-    """CLOCK_MONOTONIC when the stream began."""
-    unix_ns: int = 0
-    """Wall clock at ``t_ns``, as later corrected."""
+    t_ns: int = 0  # CLOCK_MONOTONIC when the stream began
+    unix_ns: int = 0  # wall clock at ``t_ns``, as later corrected
     interval_ns: int = 100_000_000
     clock_tick_hz: int = 100
     cpus: int = 1
     memory_bytes: int = 0
     collector_pid: int = 0
-    pid_namespace: int = 0
-    """Inode of the collector's pid namespace (/proc/self/ns/pid)."""
-    simulated: bool = False
-    """True when the GPU numbers come from `gputop demo`; the screen then says SIMULATED."""
-    machine: str = ""
-    """``uname -m``: the numbers of system calls depend on it."""
-    autogroup: bool = False
-    """The scheduler divides CPU time between sessions first (/proc/sys/kernel/sched_autogroup_enabled)."""
+    pid_namespace: int = 0  # inode of the collector's pid namespace (/proc/self/ns/pid)
+    simulated: bool = False  # true when the GPU numbers come from `gputop demo`; the screen then says SIMULATED
+    machine: str = ""  # ``uname -m``: the numbers of system calls depend on it
+    autogroup: bool = False  # the scheduler divides CPU time between sessions first (/proc/sys/kernel/sched_autogroup_enabled)
     slept: tuple[tuple[int, int], ...] = ()
     """(CLOCK_MONOTONIC, ns that the machine had slept since boot) at the begin of the stream and at each waking."""
 
@@ -78,10 +72,8 @@ class SourceState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     state: str
     reason: str = ""
-    remedy: str = ""
-    """The command or step that fixes it, empty if there is none."""
-    detail: dict[str, str] = {}
-    """Facts, such as NVML's ``driver`` and ``cuda``; a field's name -> why no sample has it."""
+    remedy: str = ""  # the command or step that fixes it, empty if there is none
+    detail: dict[str, str] = {}  # facts, such as NVML's ``driver`` and ``cuda``; a field's name -> why no sample has it
 
 
 NO_DATA = "no data for "  # prefix of the marker at the first frame after a gap; the gap's seconds and reason follow
@@ -112,5 +104,4 @@ class SelfCost(msgspec.Struct, frozen=True, array_like=True, gc=False):
     nvml_ns: int = 0
     nvml_calls: int = 0
     proc_ns: int = 0
-    dropped: int = 0
-    """Frames that were not sent because the reader was too slow."""
+    dropped: int = 0  # frames that were not sent because the reader was too slow

@@ -102,8 +102,7 @@ class Unpacker:
 
     def __init__(self, parts: tuple[str, ...] | None = None) -> None:
         self._parts = parts
-        self._check = 0
-        """Of the last piece that was read."""
+        self._check = 0  # of the last piece that was read
         self._stored_bytes = self._inflated_bytes = 0
 
     def lacks(self, payload: bytes, head: Head) -> bool:
@@ -163,8 +162,7 @@ class Decoder:
     def __init__(self) -> None:
         self.header: Header | None = None
         self.lost_bytes = 0
-        self.ended = False
-        """Whether the last block was the one with which a writer ends."""
+        self.ended = False  # whether the last block was the one with which a writer ends
         self._noise = bytearray()
         self._buffer = bytearray()
         self._begun = False

@@ -74,14 +74,12 @@ class Field(NamedTuple):
     """How a field of a struct is kept."""
 
     name: str
-    kind: str
-    """``int``, ``float``, ``counts`` or ``any``; ``list`` and ``one`` are tables of ``child``."""
+    kind: str  # ``int``, ``float``, ``counts`` or ``any``; ``list`` and ``one`` are tables of ``child``
     type: Any
     nullable: bool
     default: Callable[[], Any] | None
     child: Any
-    unit: int
-    """Integers are rounded to it; floats to one over it."""
+    unit: int  # integers are rounded to it; floats to one over it
     up: bool
 
 

@@ -28,8 +28,7 @@ TICK_NS = 100_000_000
 KEY_EVERY = 100
 MINUTE_NS = 60_000_000_000
 MEGABYTE = 1 << 20
-_Key = tuple[int, str]
-"""pid, CUDA entry point."""
+_Key = tuple[int, str]  # pid, CUDA entry point
 _NAMES = {"cudaStreamSync": "cudaStreamSynchronize", "cudaDeviceSync": "cudaDeviceSynchronize"}
 _UNREAD = dict.fromkeys(
     ("util_pct", "power_w", "mem_used_bytes", "temp_c", "sm_clock_mhz", "pcie_rx_bytes_per_s"), "Ingero does not record it",
@@ -46,8 +45,7 @@ _RETRANSMITS = "SELECT timestamp t FROM events WHERE source = 6 ORDER BY 1"
 _SNAPSHOTS = "SELECT timestamp t, cpu_pct, mem_pct, mem_avail, load_avg FROM system_snapshots ORDER BY 1"
 _CHAINS = """SELECT detected_at t, coalesce(severity || ': ', '') || summary text, {advice} advice FROM causal_chains ORDER BY 1"""
 _TIMES = {"events": "timestamp", "event_aggregates": "bucket", "system_snapshots": "timestamp", "causal_chains": "detected_at"}
-_MOST = 1 << 50
-"""Of a time taken, in ns: sums of such stay far below 64 bits."""
+_MOST = 1 << 50  # of a time taken, in ns: sums of such stay far below 64 bits
 _MOST_MB = 1 << 40
 _RANGES: dict[str, tuple[int, int]] = {
     "pid": (1, 1 << 31), "calls": (0, _MOST), "total": (0, _MOST), "longest": (0, _MOST),
@@ -56,8 +54,7 @@ _RANGES: dict[str, tuple[int, int]] = {
 """Least and most of a column's numbers."""
 _REAL = {"cpu_pct", "mem_pct", "load_avg"}
 _OPTIONAL = {"load_avg", "advice", "rank", "world"}
-_AROUND_NS = 366 * 86_400_000_000_000
-"""No trace reaches farther from its middle."""
+_AROUND_NS = 366 * 86_400_000_000_000  # no trace reaches farther from its middle
 _WORDS = {"call": "CUDA call", "retransmit": "TCP retransmit", "snapshot": "host snapshot", "chain": "finding"}
 
 
@@ -107,8 +104,7 @@ class _Trace:
             raise ValueError("it has no tables events and ops")
         self._call_sql = _CALLS if "event_aggregates" in self._tables else _EVENTS + " ORDER BY 1"
         self._calls: dict[_Key, CudaCall] = {}
-        self._host: list[int] = [0, 0]
-        """Busy and idle ns so far."""
+        self._host: list[int] = [0, 0]  # busy and idle ns so far
         self._snapshot_ns = 0
         self._retransmits = 0
         self._left_out: Counter[str] = Counter()

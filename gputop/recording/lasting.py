@@ -32,26 +32,18 @@ class Lasting:
         self.rotation = rotation
         self._tell = tell
         self._clock = clock
-        self.paused = ""
-        """Why nothing is written now; empty while all is."""
-        self._since_ns = self._last_ns = 0
-        """Times of the last frame that is written, and of the last that came."""
-        self._dropped: tuple[Frame, Board] | None = None
-        """The last frame that was not written."""
-        self._marks: deque[Mark] = deque(maxlen=MOST_MARKS)
-        """Of the frames that were not written."""
-        self._try_s = 0.0
-        """When it may be tried to go on."""
+        self.paused = ""  # why nothing is written now; empty while all is
+        self._since_ns = self._last_ns = 0  # times of the last frame that is written, and of the last that came
+        self._dropped: tuple[Frame, Board] | None = None  # the last frame that was not written
+        self._marks: deque[Mark] = deque(maxlen=MOST_MARKS)  # of the frames that were not written
+        self._try_s = 0.0  # when it may be tried to go on
         self._tries = 0
-        self._anew = False
-        """Whether only the next file can take more."""
+        self._anew = False  # whether only the next file can take more
         self._missing_s = 0.0
         self._reasons: dict[str, None] = {}
-        self._heard_s = self._looked_s = clock()
-        """When a frame came last, and when it was looked what is free."""
+        self._heard_s = self._looked_s = clock()  # when a frame came last, and when it was looked what is free
         size, self._free = _room(rotation.writer.path)
-        self._left_free = int(min(FREE_SHARE * size, MOST_FREE_BYTES, FREE_OF_LEFT * self._free))
-        """Bytes."""
+        self._left_free = int(min(FREE_SHARE * size, MOST_FREE_BYTES, FREE_OF_LEFT * self._free))  # bytes
 
     def add(self, frame: Frame, board: Board) -> None:
         """Write a frame, which is the last that ``board`` has taken in; where that cannot be it is dropped."""

@@ -16,8 +16,7 @@ from gputop.recording.seek import Seeker
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 
-_OFFSET_BITS = 48
-"""Of an offset in a part; above them stands which part."""
+_OFFSET_BITS = 48  # of an offset in a part; above them stands which part
 
 
 def open_recording(paths: Sequence[str]) -> Recording:

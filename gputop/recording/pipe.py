@@ -14,10 +14,8 @@ from gputop.model.frame import Frame, Header
 from gputop.recording.format import pack_end, pack_frames, pack_header, restated
 from gputop.system.errors import UserError
 
-SHORT_S = 0.1
-"""Who waits no longer learns from the next frame that nobody reads any more."""
-_SELECTABLE = 1024
-"""FD_SETSIZE."""
+SHORT_S = 0.1  # who waits no longer learns from the next frame that nobody reads any more
+_SELECTABLE = 1024  # FD_SETSIZE
 
 
 class ReaderGone(Exception):

@@ -44,8 +44,7 @@ class Blocks:
     """The blocks of frames of the open file ``fd``, whose ``contents`` may grow."""
 
     def __init__(self, fd: int, contents: Contents) -> None:
-        self.lost: dict[int, int] = {}
-        """Offset -> damaged bytes there, as far as it has been read."""
+        self.lost: dict[int, int] = {}  # offset -> damaged bytes there, as far as it has been read
         self._fd = fd
         self._contents = contents
         self._unpackers: dict[tuple[int, Parts], Unpacker] = {}
@@ -109,8 +108,7 @@ class FileBlock(Struct, frozen=True):
 
     file: Blocks
     place: Place
-    chunk: int
-    """Offset of the chunk that it stands in."""
+    chunk: int  # offset of the chunk that it stands in
 
     @property
     def t_ns(self) -> int:
@@ -126,13 +124,10 @@ class FileChunk(Struct, frozen=True):
     """A chunk of a file, from one key frame to the next, as far as no finer one tells of the same time."""
 
     file: Blocks
-    t_ns: int
-    """From here on it is read; behind its key frame where a finer chunk comes before."""
+    t_ns: int  # from here on it is read; behind its key frame where a finer chunk comes before
     chunk: Chunk
-    end: int
-    """Offset behind it."""
-    until_ns: int
-    """From here on the next one is read, where that is of another tier."""
+    end: int  # offset behind it
+    until_ns: int  # from here on the next one is read, where that is of another tier
 
     @property
     def tier(self) -> int:
@@ -175,8 +170,7 @@ class Recording:
         self._seekers = {tier: Seeker(self.header) for tier in TIERS}
         self._stretches: dict[int, tuple[int, list[FileChunk]]] = {}
         self._end_ns: tuple[Place | None, int] = (None, self._contents.end_ns)
-        self.missing: dict[int, int] = {}
-        """Number of a frame -> how many behind it are not there, as far as it has been read in order."""
+        self.missing: dict[int, int] = {}  # number of a frame -> how many behind it are not there, as far as it has been read in order
 
     def close(self) -> None:
         """Close the file."""

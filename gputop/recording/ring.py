@@ -81,8 +81,7 @@ class _Chunk(Struct):
     shelf: Shelf
     sealed: list[_Packed] = field(default_factory=list)
     pending: _Open | None = None
-    size: int = 0
-    """Bytes that the sealed blocks take."""
+    size: int = 0  # bytes that the sealed blocks take
 
     def blocks(self) -> Sequence[Block]:
         return [*self.sealed, self.pending] if self.pending else list(self.sealed)
@@ -114,8 +113,7 @@ class Ring:
         self.header = header
         self.window_ns = window_ns
         self.max_bytes = max_bytes
-        self.end_ns = 0
-        """Time of the newest frame held, 0 while there is none."""
+        self.end_ns = 0  # time of the newest frame held, 0 while there is none
         self._chunks: list[_Chunk] = []
         self._shelf = Shelf()
         self._seeker = Seeker(header)

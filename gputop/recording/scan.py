@@ -42,12 +42,10 @@ HEADER_BYTES = 1 << 16  # more than a header takes
 class Chunk(Struct, array_like=True):
     """Where a chunk begins."""
 
-    t_ns: int
-    """Of its first frame."""
+    t_ns: int  # of its first frame
     offset: int
     tier: int
-    last_ns: int
-    """Of the first frame of its last piece."""
+    last_ns: int  # of the first frame of its last piece
 
 
 class Index(Struct, frozen=True, omit_defaults=True):
@@ -56,15 +54,11 @@ class Index(Struct, frozen=True, omit_defaults=True):
     It only saves time: without it, or where it is damaged, the heads of all blocks are read.
     """
 
-    previous: int = 0
-    """Offset of the index block before, 0 for none."""
-    chunks: list[Chunk] = []
-    """Those of the tiers of seconds and minutes may have grown since."""
+    previous: int = 0  # offset of the index block before, 0 for none
+    chunks: list[Chunk] = []  # those of the tiers of seconds and minutes may have grown since
     marks: list[Mark] = []
-    end_ns: int = 0
-    """Time of the last frame."""
-    findings: int = 0
-    """Offset of the findings of all before, 0 for none; in the last index alone."""
+    end_ns: int = 0  # time of the last frame
+    findings: int = 0  # offset of the findings of all before, 0 for none; in the last index alone
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -180,26 +174,16 @@ def begins_stream(fd: int, place: Place) -> bool:
 class Contents(Struct):
     """What a file holds, without its frames. It grows with the file."""
 
-    chunks: dict[int, list[Chunk]] = field(default_factory=lambda: {tier: [] for tier in TIERS})
-    """By tier, in order of time."""
-    marks: list[Mark] = field(default_factory=list)
-    """Markers of the index."""
-    marked: list[Place] = field(default_factory=list)
-    """Later blocks that hold markers."""
-    last: Place | None = None
-    """The last block of frames, None where only the index was read."""
-    end_ns: int = 0
-    """Time of the last frame by the index."""
-    findings: int = 0
-    """Offset of the findings by the last index, 0 for none."""
-    end: int = len(MAGIC)
-    """Offset behind the last whole block."""
-    ended: bool = False
-    """Whether that block is one of `ENDS`."""
-    header: Place | None = None
-    """The last header, by the clocks as they were known last."""
-    another: int = 0
-    """Offset at which another stream begins, as after `cat a b`, 0 for none; what stands there is not read."""
+    chunks: dict[int, list[Chunk]] = field(default_factory=lambda: {tier: [] for tier in TIERS})  # by tier, in order of time
+    marks: list[Mark] = field(default_factory=list)  # markers of the index
+    marked: list[Place] = field(default_factory=list)  # later blocks that hold markers
+    last: Place | None = None  # the last block of frames, None where only the index was read
+    end_ns: int = 0  # time of the last frame by the index
+    findings: int = 0  # offset of the findings by the last index, 0 for none
+    end: int = len(MAGIC)  # offset behind the last whole block
+    ended: bool = False  # whether that block is one of `ENDS`
+    header: Place | None = None  # the last header, by the clocks as they were known last
+    another: int = 0  # offset at which another stream begins, as after `cat a b`, 0 for none; what stands there is not read
 
     @classmethod
     def load(cls, fd: int, size: int) -> Contents:

@@ -75,8 +75,7 @@ class Seeker:
     def __init__(self, header: Header) -> None:
         self.header = header
         self._chunk_ns = -1
-        self._frames: dict[int, Sequence[Frame]] = {}
-        """Decoded blocks of that chunk, by their time."""
+        self._frames: dict[int, Sequence[Frame]] = {}  # decoded blocks of that chunk, by their time
         self._board = Board(header=header)
 
     def board_at(self, chunks: Sequence[Chunk[Block]], t_ns: int) -> Board:

@@ -13,11 +13,9 @@ from functools import cache
 from queue import SimpleQueue
 from typing import BinaryIO, TypeAlias
 
-Extent: TypeAlias = "tuple[int, int]"
-"""Offset and size in a file."""
+Extent: TypeAlias = "tuple[int, int]"  # offset and size in a file
 Freed: TypeAlias = "deque[Extent]"
-DISKS = "/var/tmp"
-"""By the file hierarchy's rules on a disk, where /tmp often is memory; TMPDIR overrides it."""
+DISKS = "/var/tmp"  # by the file hierarchy's rules on a disk, where /tmp often is memory; TMPDIR overrides it
 
 
 class Shelved:
@@ -26,8 +24,7 @@ class Shelved:
     __slots__ = ("_file", "_freed", "_offset", "data", "size")
 
     def __init__(self, data: bytes) -> None:
-        self.data: bytes | None = data
-        """None once they lie in the file."""
+        self.data: bytes | None = data  # none once they lie in the file
         self.size = len(data)
         self._file: BinaryIO | None = None
         self._freed: Freed | None = None
@@ -60,10 +57,8 @@ class Shelf:
     def __init__(self) -> None:
         self._file: BinaryIO | None = None
         self._end = 0
-        self._freed: Freed = deque()
-        """Told by any thread."""
-        self._free: list[Extent] = []
-        """In order, none touches the next or the end."""
+        self._freed: Freed = deque()  # told by any thread
+        self._free: list[Extent] = []  # in order, none touches the next or the end
 
     def put(self, data: bytes) -> Shelved:
         """Take a block over; it is written in the background."""

@@ -30,8 +30,7 @@ MAX_PENDING_ROWS = 50_000  # processes and threads in a piece: far below what a 
 NO_LIMIT = 1 << 62  # bytes of a file
 END_SHARE = 50  # one part in so many of a file is for what stands at its end: index and findings
 _encode = msgspec.msgpack.Encoder().encode
-Tell = Callable[[], bytes]
-"""The findings of the diagnosis since a recording began; empty for none."""
+Tell = Callable[[], bytes]  # the findings of the diagnosis since a recording began; empty for none
 
 
 class DiskError(UserError):
@@ -40,8 +39,7 @@ class DiskError(UserError):
     def __init__(self, path: str, error: OSError) -> None:
         super().__init__(f"cannot write to {clean(path)}: {error.strerror}")
         self.reason = error.strerror or str(error)
-        self.ends_file = error.errno == EFBIG
-        """Whether this file can be no larger, however much room there is."""
+        self.ends_file = error.errno == EFBIG  # whether this file can be no larger, however much room there is
 
 
 class Writer:
@@ -56,10 +54,8 @@ class Writer:
         self.header = header
         self.size = 0
         self.end_ns = header.t_ns
-        self.frames = 0
-        """Written so far."""
-        self.problem = ""
-        """What its end had no room for; empty where that had."""
+        self.frames = 0  # written so far
+        self.problem = ""  # what its end had no room for; empty where that had
         self._tell = tell
         self._packers = {tier: Packer(tier) for tier in TIERS}
         self._pending: list[Frame] = []
@@ -245,10 +241,8 @@ class Rotation:
         self._count = 1
         self._problem = ""
         self._kept = [path]
-        self._written: list[int] = []
-        """Frames in each of these but the last."""
-        self._largest = self._largest_block = 0
-        """Chunk, and what was written at once in the middle of one."""
+        self._written: list[int] = []  # frames in each of these but the last
+        self._largest = self._largest_block = 0  # chunk, and what was written at once in the middle of one
         self._chunk_at = 0
         self._board = Board(header=header) if max_bytes < NO_LIMIT else None
         self.writer = Writer(path, header, self._begin())

@@ -15,12 +15,9 @@ if TYPE_CHECKING:
     from gputop.model.frame import Frame, Header
 
 CHUNK_BYTES = 1 << 18
-LAST_WORDS_BYTES = 4096
-"""What is kept of standard error: its end. A banner of ssh's comes before the reason."""
-NOT_FOUND = 127
-"""The exit code of a shell, here that at the other end of ssh, that knows no such command."""
-LAST_WORDS_S = 0.5
-"""How long to wait for them: a master of ssh's connections keeps the pipe open for ever."""
+LAST_WORDS_BYTES = 4096  # what is kept of standard error: its end. A banner of ssh's comes before the reason.
+NOT_FOUND = 127  # the exit code of a shell, here that at the other end of ssh, that knows no such command
+LAST_WORDS_S = 0.5  # how long to wait for them: a master of ssh's connections keeps the pipe open for ever
 END_S = 1.0
 """How long to wait for the end of a child that has been told to end, or writes no more: the kernel may keep it, as long as it takes to
 detach its probes on a busy machine."""

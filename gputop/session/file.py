@@ -9,8 +9,7 @@ from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
 from gputop.recording.parts import open_recording
 
-STEP_NS = 60_000_000_000
-"""How far a step looks before it takes larger strides."""
+STEP_NS = 60_000_000_000  # how far a step looks before it takes larger strides
 
 
 class FileStream:
@@ -18,8 +17,7 @@ class FileStream:
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.recording = open_recording(paths)
-        self.position_ns = self.recording.start_ns - 1
-        """Everything up to here has been given out."""
+        self.position_ns = self.recording.start_ns - 1  # everything up to here has been given out
 
     @property
     def header(self) -> Header:

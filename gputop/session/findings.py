@@ -22,22 +22,17 @@ from gputop.system.program import __version__
 
 LATE_NS = 12_000_000_000
 """A recording that is begun from the screen begins with the last key frame: so much, at most, before it is judged for it."""
-SHORT_NS = 30_000_000_000
-"""A shorter recording is judged anew in a second."""
-UNJUDGED_NS = 3_000_000_000
-"""Its last frames may come after the engine's last feed."""
+SHORT_NS = 30_000_000_000  # a shorter recording is judged anew in a second
+UNJUDGED_NS = 3_000_000_000  # its last frames may come after the engine's last feed
 
 
 class Findings(msgspec.Struct, frozen=True):
     """The payload of a findings block, as msgpack."""
 
-    rules: int
-    """By which it was judged."""
+    rules: int  # by which it was judged
     start_ns: int
-    end_ns: int
-    """The engine was fed from here to there."""
-    explanation: Explanation
-    """As `Engine.explain` gives it."""
+    end_ns: int  # the engine was fed from here to there
+    explanation: Explanation  # as `Engine.explain` gives it
 
 
 _decoder = msgspec.msgpack.Decoder(Findings)

@@ -16,8 +16,7 @@ class Playback(Struct):
     speed: float = 1.0
     playing: bool = True
     loop: bool = False
-    pace: float | None = None
-    """The speed reached over the last second; None while it is not known."""
+    pace: float | None = None  # the speed reached over the last second; None while it is not known
     _turn_ns: int = 0
     _paced_ns: int = 0
     _paced_from_ns: int = 0

@@ -54,8 +54,7 @@ class Limit(Struct, frozen=True):
     name: str
     soft: int | None
     hard: int | None
-    unit: str
-    """``bytes``, ``files``, ``processes``, ``us``, ``seconds``, ``locks``, ``signals`` or empty."""
+    unit: str  # ``bytes``, ``files``, ``processes``, ``us``, ``seconds``, ``locks``, ``signals`` or empty
 
 
 class Priority(Struct, frozen=True):
@@ -63,8 +62,7 @@ class Priority(Struct, frozen=True):
 
     nice: int
     io_class: str
-    io_level: int
-    """0 (first) to 7, of the classes realtime and best effort."""
+    io_level: int  # 0 (first) to 7, of the classes realtime and best effort
     cpus: list[int]
 
 
@@ -74,10 +72,8 @@ class Program(Struct, frozen=True):
     started_unix_s: float
     exe: str
     cwd: str
-    cwd_mount: str
-    """The file system that the working directory lies on: ``ext4 /dev/sda1 at /data``."""
-    unread: dict[str, str] = {}
-    """Field -> why it could not be read."""
+    cwd_mount: str  # the file system that the working directory lies on: ``ext4 /dev/sda1 at /data``
+    unread: dict[str, str] = {}  # field -> why it could not be read
 
 
 class Place(Struct, frozen=True):
@@ -98,48 +94,38 @@ class Thread(Struct, frozen=True):
     name: str
     state: str
     cpu_s: float
-    cpu: int
-    """The CPU it last ran on."""
+    cpu: int  # the CPU it last ran on
 
 
 class OpenFile(Struct, frozen=True):
     """One descriptor that is no socket."""
 
     fd: int
-    kind: str
-    """``file``, ``pipe``, ``device``, ``memory`` or ``other``."""
+    kind: str  # ``file``, ``pipe``, ``device``, ``memory`` or ``other``
     target: str
-    mode: str = ""
-    """``r``, ``w`` or ``rw``, with ``append`` and ``direct``."""
-    position: int | None = None
-    """Bytes into the file."""
-    mount: str = ""
-    """The file system that it lies on: ``nfs4 filer:/export at /data``."""
+    mode: str = ""  # ``r``, ``w`` or ``rw``, with ``append`` and ``direct``
+    position: int | None = None  # bytes into the file
+    mount: str = ""  # the file system that it lies on: ``nfs4 filer:/export at /data``
 
 
 class Connection(Struct, frozen=True):
     """One socket (/proc/PID/net/{tcp,tcp6,udp,udp6,unix})."""
 
     fd: int
-    kind: str
-    """``tcp``, ``tcp6``, ``udp``, ``udp6``, ``unix stream``, ``unix datagram``; ``other`` is netlink, raw, packet, vsock …"""
+    kind: str  # ``tcp``, ``tcp6``, ``udp``, ``udp6``, ``unix stream``, ``unix datagram``; ``other`` is netlink, raw, packet, vsock …
     local: str = ""
     remote: str = ""
     state: str = ""
-    to_send: int | None = None
-    """Bytes in the send queue that the other end has not confirmed."""
-    to_read: int | None = None
-    """Bytes in the receive queue that the process has not read; of a listening socket connections that wait."""
+    to_send: int | None = None  # bytes in the send queue that the other end has not confirmed
+    to_read: int | None = None  # bytes in the receive queue that the process has not read; of a listening socket connections that wait
 
 
 class Descriptors(Struct, frozen=True):
     """The open files and sockets."""
 
     files: list[OpenFile]
-    sockets: dict[int, int]
-    """Inode -> descriptor."""
-    kinds: dict[str, int]
-    """Kind -> how many, of all descriptors that were looked at."""
+    sockets: dict[int, int]  # inode -> descriptor
+    kinds: dict[str, int]  # kind -> how many, of all descriptors that were looked at
 
 
 class ProcessDetails(Struct, frozen=True):
@@ -147,27 +133,20 @@ class ProcessDetails(Struct, frozen=True):
 
     pid: int
     start_ticks: int
-    unix_s: float
-    """When the reading began."""
+    unix_s: float  # when the reading began
     program: Program | None = None
     priority: Priority | None = None
     limits: list[Limit] | None = None
     descriptors: Descriptors | None = None
     connections: list[Connection] | None = None
-    environment: list[tuple[str, str]] | None = None
-    """Name and value as the process was started with, what looks secret hidden."""
+    environment: list[tuple[str, str]] | None = None  # name and value as the process was started with, what looks secret hidden
     place: Place | None = None
     threads: list[Thread] | None = None
-    missing: dict[str, str] = {}
-    """Part -> why it could not be read."""
-    cut: dict[str, str] = {}
-    """Part -> how much of it was read, where that is not all."""
-    rights: str = ""
-    """Why the system refuses parts to gputop; empty where it refuses none."""
-    gone: str = ""
-    """Says that the process has ended; the parts that are here were read before."""
-    is_whole: bool = False
-    """No part is still to be read."""
+    missing: dict[str, str] = {}  # part -> why it could not be read
+    cut: dict[str, str] = {}  # part -> how much of it was read, where that is not all
+    rights: str = ""  # why the system refuses parts to gputop; empty where it refuses none
+    gone: str = ""  # says that the process has ended; the parts that are here were read before
+    is_whole: bool = False  # no part is still to be read
 
 
 class Gone(Exception):
@@ -212,12 +191,9 @@ class _Reader:
         self.own = f"{proc}/self"
         self.deadline = 0.0
         self._sockets: dict[int, int] | None = None
-        self._cut_sockets = ""
-        """Why `_sockets` are not all."""
-        self.rights = ""
-        """Why the system refused a part; empty while it has not."""
-        self.cut = ""
-        """How much of the part was read; empty where all was."""
+        self._cut_sockets = ""  # why `_sockets` are not all
+        self.rights = ""  # why the system refused a part; empty while it has not
+        self.cut = ""  # how much of the part was read; empty where all was
 
     def check(self) -> None:
         """Raises Gone unless the pid still belongs to this process."""
@@ -457,8 +433,7 @@ class _Mount(Struct, frozen=True):
     id: bytes
     root: str
     point: str
-    words: str
-    """``ext4 /dev/sda1 at /data``."""
+    words: str  # ``ext4 /dev/sda1 at /data``
 
 
 def mounts_of(mountinfo: bytes) -> list[_Mount]:

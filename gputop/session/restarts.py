@@ -20,8 +20,7 @@ class Restarts:
     """Times restarts, and marks the first frame of each collector."""
 
     def __init__(self) -> None:
-        self.failures = 0
-        """Collectors in a row that ran for less than `STEADY_S`."""
+        self.failures = 0  # collectors in a row that ran for less than `STEADY_S`
         self._began_s = time.monotonic()
         self._last_ns = 0
         self._why = ""
@@ -59,20 +58,16 @@ class LastingStream:
     """Reads collectors one after the other. ``tell`` gets a line when one ends, and when readings come again."""
 
     def __init__(self, first: ChildStream, start: Callable[[], ChildStream], tell: Callable[[str], None]) -> None:
-        self.why = ""
-        """Why the last collector ended."""
-        self.trouble = ""
-        """Why there are no readings now; empty while they come."""
+        self.why = ""  # why the last collector ended
+        self.trouble = ""  # why there are no readings now; empty while they come
         self._start = start
         self._tell = tell
         self._stream: ChildStream | None = first
-        self._untold = ""
-        """The line that readings come again; it waits while collectors end again and again."""
+        self._untold = ""  # the line that readings come again; it waits while collectors end again and again
         self._restarts = Restarts()
         self._begun = False
         self._heard_s = time.monotonic()
-        self._next_s = 0.0
-        """Time of the next start."""
+        self._next_s = 0.0  # time of the next start
 
     @property
     def waits(self) -> bool:

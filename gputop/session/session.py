@@ -55,16 +55,14 @@ class Session:
         self.history = History(100_000_000)
         self.ring = Ring(Header())
         self.engine = Engine()
-        self.ledgers: deque[tuple[int, Ledger]] = deque()
-        """(t_ns, lost GPU time until then), every few seconds, back to `oldest_ns`."""
+        self.ledgers: deque[tuple[int, Ledger]] = deque()  # (t_ns, lost GPU time until then), every few seconds, back to `oldest_ns`
         self.verdicts: deque[tuple[int, Verdict]] = deque()
         """(start, verdict), back to `oldest_ns`; verdicts that differ only in numbers are kept every few seconds."""
         self._said: dict[tuple[object, ...], tuple[int, Verdict]] = {}
         """(symptom, cause, GPU, trainer) -> start and verdict of the last entry that was kept."""
         self._past = LastSeconds()
         self.marks: deque[Mark] = deque()
-        self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)
-        """(time of the frame, stacks in it)."""
+        self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)  # (time of the frame, stacks in it)
         self._own_stacks: list[Stack] = []
 
     def ingest(self, item: Header | Frame) -> None:

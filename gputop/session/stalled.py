@@ -94,8 +94,7 @@ class AutoStacks:
         self._least_gap_ns = least_gap_ns
         self._taken: deque[int] = deque(maxlen=most_per_hour)
         self._not_before_ns = 0
-        self._done: set[tuple[int, int]] = set()
-        """(id, start_ns): ids begin anew when the collector is restarted."""
+        self._done: set[tuple[int, int]] = set()  # (id, start_ns): ids begin anew when the collector is restarted
 
     def due(self, incidents: Iterable[Incident], now_ns: int) -> Incident | None:
         """The newest incident that is due at ``now_ns``, None if there is none. Call `taken` once its set is taken."""
@@ -169,8 +168,7 @@ class Unwatched:
         """``policy`` None: no stacks are taken."""
         self.engine = Engine()
         self.board = Board(header=header)
-        self.problem = ""
-        """The error that ended the diagnosis; empty if there was none."""
+        self.problem = ""  # the error that ended the diagnosis; empty if there was none
         self._lock = threading.Lock()
         self._ready: list[Stack] = []
         self._auto = AutoCapture(policy, self._keep) if policy is not None else None

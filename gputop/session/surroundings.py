@@ -13,8 +13,7 @@ _SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH(?!OR)|COOKIE|PRIVATE|SIGNATURE|WEBHOOK|CONNECTION_?STRING|SESSION_?ID"
     r"|(^|_)(PASS|DSN)(_|$)|_PWD$|KEY(S|_|$)",
     re.IGNORECASE,
-)
-"""Names of variables whose values are hidden. PWD, OLDPWD and GIT_AUTHOR_NAME are shown."""
+)  # names of variables whose values are hidden. PWD, OLDPWD and GIT_AUTHOR_NAME are shown.
 _IN_URL = re.compile(r"(?<=://)(?:[^/\s]+|[^/\s:@]*:(?!\d+/)[^\s@]+)(?=@)")
 _IN_TEXT = re.compile(
     r"(?i)((?:pass(?:word|wd|phrase)?|pwd|token|secret|credentials?|cookie|(?:api|access|secret|account|private)[-_]?key|signature)"
@@ -24,8 +23,7 @@ _TOKENS = re.compile(
     r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abprs]-|AKIA|ASIA|eyJ|npm_|pypi-|AIza|ya29\.)[\w.-]{8,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*",
     re.DOTALL,
-)
-"""Tokens of GitHub, GitLab, Hugging Face, OpenAI, Slack, AWS, npm, PyPI and Google, a JWT, a PEM key."""
+)  # tokens of GitHub, GitLab, Hugging Face, OpenAI, Slack, AWS, npm, PyPI and Google, a JWT, a PEM key
 
 _ID = r"([0-9a-f]{12,64})"
 _CGROUPS = (
@@ -38,14 +36,12 @@ _CGROUPS = (
     (re.compile(rf"/kubepods[^:]*/{_ID}(?:/|$)"), "Kubernetes"),
     (re.compile(r"/lxc(?:\.payload)?[./]([^/]+)"), "LXC"),
     (re.compile(r"/machine\.slice/(?:machine-|systemd-nspawn@)([^/]+?)\.(?:scope|service)"), "systemd-nspawn"),
-)
-"""Part of a cgroup's path -> who made the container of that id."""
+)  # part of a cgroup's path -> who made the container of that id
 _MOUNTS = (
     (re.compile(rf"/docker/containers/{_ID}/"), "Docker"),
     (re.compile(rf"/containers/storage/overlay-containers/{_ID}/"), "Podman"),
     (re.compile(rf"/io\.containerd\.[\w.]+/(?:sandboxes|containers)/{_ID}/"), "containerd"),
-)
-"""The same of what is mounted in it: inside the container's own cgroup namespace the path is ``/``."""
+)  # the same of what is mounted in it: inside the container's own cgroup namespace the path is ``/``
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 _SLURM_CGROUP = re.compile(r"/job_(?P<job>\d+)(?:/step_(?P<step>[^/]+))?(?:/(?:user/)?task_(?P<task>\d+))?")
 _SLURM = {
@@ -63,8 +59,7 @@ class Container(Struct, frozen=True):
 
     runtime: str
     id: str = ""
-    pod: str = ""
-    """Kubernetes' id of the pod."""
+    pod: str = ""  # kubernetes' id of the pod
 
 
 def container_of(cgroups: Sequence[str], roots: Sequence[str], environment: Mapping[str, str]) -> Container | None:

@@ -45,25 +45,19 @@ class News(msgspec.Struct, frozen=True):
 
     until_ns: int
     episodes: list[Episode] = []
-    ledger: Ledger | None = None
-    """Lost GPU time until then; every `LEDGER_EVERY_NS`."""
-    problem: str = ""
-    """What of the recording is damaged or missing; in the last line."""
+    ledger: Ledger | None = None  # lost GPU time until then; every `LEDGER_EVERY_NS`
+    problem: str = ""  # what of the recording is damaged or missing; in the last line
 
 
 class Survey:
     """The process and its findings so far. The process ends by itself with this one."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self.until_ns = 0
-        """Up to here the recording was judged."""
+        self.until_ns = 0  # up to here the recording was judged
         self.episodes: dict[int, Episode] = {}
-        self.ledgers: list[tuple[int, Ledger]] = []
-        """(t_ns, what was lost by then)"""
-        self.problem = ""
-        """As in `News`."""
-        self.done = False
-        """Whether the process has ended, for any reason."""
+        self.ledgers: list[tuple[int, Ledger]] = []  # (t_ns, what was lost by then)
+        self.problem = ""  # as in `News`
+        self.done = False  # whether the process has ended, for any reason
         with starting():
             self._child = subprocess.Popen(
                 argv_of("gputop.session.survey", *paths),

@@ -21,15 +21,11 @@ class Settings(Struct, frozen=True):
     """What the command line asks of the sources."""
 
     interval_ns: int = 100_000_000
-    root: str = "/"
-    """Folder that holds proc and sys; tests give a made one."""
-    gpus: frozenset[int] | None = None
-    """Indices to read, None for all."""
+    root: str = "/"  # folder that holds proc and sys; tests give a made one
+    gpus: frozenset[int] | None = None  # indices to read, None for all
     ebpf: bool = True
-    sudo: bool = False
-    """Run the eBPF loader through sudo, which must not need a password any more: see `gputop.system.privilege`."""
-    everyone: bool = False
-    """Read every process in every tick: for a single look (`--once`), which has two ticks."""
+    sudo: bool = False  # run the eBPF loader through sudo, which must not need a password any more: see `gputop.system.privilege`
+    everyone: bool = False  # read every process in every tick: for a single look (`--once`), which has two ticks
 
 
 class Beat(Struct):
@@ -37,23 +33,16 @@ class Beat(Struct):
 
     t_ns: int
     seq: int
-    key: bool
-    """Restate everything: identities, slow readings, reasons."""
-    gpu_pids: frozenset[int] = frozenset()
-    """Pids with a context on a GPU, as NVML last listed them."""
-    hot: frozenset[int] = frozenset()
-    """Trainers and their workers: read per thread, and each tick if there are at most `FEW`."""
-    alone: frozenset[int] = frozenset()
-    """Trainers without workers."""
+    key: bool  # restate everything: identities, slow readings, reasons
+    gpu_pids: frozenset[int] = frozenset()  # pids with a context on a GPU, as NVML last listed them
+    hot: frozenset[int] = frozenset()  # trainers and their workers: read per thread, and each tick if there are at most `FEW`
+    alone: frozenset[int] = frozenset()  # trainers without workers
     trainers: frozenset[int] = frozenset()
     wakers: frozenset[int] = frozenset()
     """Processes that wake trainers without workers, or write what those read: read their waits and control groups."""
-    programs: frozenset[int] = frozenset()
-    """Processes that trainers without workers started: read their control groups."""
-    loading: bool = False
-    """Probes are still being loaded."""
-    changed: list[SourceState] = field(default_factory=list)
-    """Sources append a new state here."""
+    programs: frozenset[int] = frozenset()  # processes that trainers without workers started: read their control groups
+    loading: bool = False  # probes are still being loaded
+    changed: list[SourceState] = field(default_factory=list)  # sources append a new state here
 
 
 class Source(Protocol):
@@ -84,8 +73,7 @@ class Entry(NamedTuple):
     cls: str
     off: Callable[[Settings], str | None] = lambda _settings: None
     """Why the source is not to be opened; None if it is. An empty reason is shown to nobody."""
-    reopens: bool = True
-    """Whether the collector tries again later. Not if opening may ask for a password."""
+    reopens: bool = True  # whether the collector tries again later. Not if opening may ask for a password.
 
 
 def is_simulated() -> bool:
@@ -121,5 +109,4 @@ REGISTRY = (
     Entry("nvml", "gputop.sources.nvml", "NvmlSource", _without_nvml),
     Entry("simulated", "gputop.sources.simulated", "SimulatedSource", _without_demo),
     Entry("marks", "gputop.sources.marks", "MarksSource"),
-)
-"""All sources in reading order. NVML stands behind the readers of /proc, for its threads work while those read."""
+)  # all sources in reading order. NVML stands behind the readers of /proc, for its threads work while those read.

@@ -91,10 +91,8 @@ class Group(Struct):
     cpuset_folder: str
     io: Mount | None
     io_folders: list[str]
-    quota: tuple[float, str] | None = None
-    """(CPUs, folder that has the quota) of the tightest quota on the path."""
-    slow: CgroupSample | None = None
-    """The last reading of what is read once a second."""
+    quota: tuple[float, str] | None = None  # (CPUs, folder that has the quota) of the tightest quota on the path
+    slow: CgroupSample | None = None  # the last reading of what is read once a second
 
     def sample(self, slowly: bool) -> CgroupSample:
         """Throttling counters are read from the cgroup that has the quota: only there they move."""
@@ -148,8 +146,7 @@ class CgroupSource:
         self._root = settings.root.rstrip("/") + "/"
         self._early_ns = CPU_EVERY_NS if settings.everyone else settings.interval_ns // 2
         self._mounts: dict[str, Mount] = {}
-        self._paths: dict[str, tuple[int, bytes]] = {}
-        """Pid -> (when its cgroup is read again, its /proc/PID/cgroup)."""
+        self._paths: dict[str, tuple[int, bytes]] = {}  # pid -> (when its cgroup is read again, its /proc/PID/cgroup)
         self._groups: dict[bytes, Group | None] = {}
         self._members: frozenset[int] = frozenset()
         self._cpu_due_ns = self._rest_due_ns = 0
@@ -280,8 +277,7 @@ def _memory_limit(folder: str) -> int | None:
 _READ_LIMITS = {
     1: (("blkio.throttle.read_bps_device", "rbps"), ("blkio.throttle.read_iops_device", "riops")),
     2: (("io.max", ""),),
-}
-"""Version -> its files, and the key of a number that has none."""
+}  # version -> its files, and the key of a number that has none
 
 
 def read_limits(folder: str, mount: Mount) -> list[ReadLimit]:

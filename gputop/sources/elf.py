@@ -30,10 +30,8 @@ LOAD, EH_FRAME = 1, 0x6474E550  # kinds of segments: PT_LOAD, PT_GNU_EH_FRAME
 _EXECUTABLE = 1  # PF_X
 _SHT_DYNSYM = 11  # kind of section
 
-Read = Callable[[int, int], bytes]
-"""(offset, size) -> the bytes there; fewer at the end of the file."""
-Segment = tuple[int, int, int]
-"""Virtual address, file offset, bytes in the file."""
+Read = Callable[[int, int], bytes]  # (offset, size) -> the bytes there; fewer at the end of the file
+Segment = tuple[int, int, int]  # virtual address, file offset, bytes in the file
 
 
 class NotElf(Exception):
@@ -45,10 +43,8 @@ class Exports(NamedTuple):
 
     symbols: dict[str, int]
     loads: list[Segment]
-    code: list[Segment]
-    """The executable ones of ``loads`` that lie within the file."""
-    sizes: dict[str, int]
-    """Bytes of each symbol, 0 if the file does not say."""
+    code: list[Segment]  # the executable ones of ``loads`` that lie within the file
+    sizes: dict[str, int]  # bytes of each symbol, 0 if the file does not say
 
     def code_offset(self, address: int) -> int | None:
         """File offset of the instruction at ``address``, None outside the code."""
@@ -63,12 +59,10 @@ class Exports(NamedTuple):
 class Mapping(NamedTuple):
     """A line of /proc/PID/maps."""
 
-    span: str
-    """Its addresses as written there."""
+    span: str  # its addresses as written there
     permissions: str
     offset: int
-    device: str
-    """``major:minor`` in hexadecimal digits."""
+    device: str  # ``major:minor`` in hexadecimal digits
     inode: str
     name: str
 

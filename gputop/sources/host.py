@@ -18,8 +18,7 @@ _OPTIONAL = {
     "pressure/cpu": ("no pressure stall information", "boot with psi=1, where the kernel has CONFIG_PSI"),
     "diskstats": ("no disks", ""),
     "net/dev": ("no network interfaces", ""),
-}
-"""File of /proc -> what is missing without it, and the remedy."""
+}  # file of /proc -> what is missing without it, and the remedy
 _CPU_LISTS = b"/sys/devices/system/cpu"
 _US = 1000  # ns
 

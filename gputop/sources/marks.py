@@ -51,8 +51,7 @@ class MarksSource:
         self._path = ""
         self._owner = os.geteuid()
         self._due_ns = self._second = self._taken = 0
-        self._senders: list[tuple[int, socket.socket]] = []
-        """Connections that have not sent their marker yet, and when each came."""
+        self._senders: list[tuple[int, socket.socket]] = []  # connections that have not sent their marker yet, and when each came
 
     def open(self) -> SourceState:
         """Bind the socket; after `sudo gputop` it belongs to the user who typed it. Raises Unavailable."""

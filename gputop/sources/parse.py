@@ -30,19 +30,16 @@ class Stat(msgspec.Struct, frozen=True, gc=False, array_like=True):
     majflt: int
     utime: int
     stime: int
-    children: int
-    """User and system time of the children that it has waited for, and of their children."""
+    children: int  # user and system time of the children that it has waited for, and of their children
     num_threads: int
     start_ticks: int
     rss: int
-    stack: bytes
-    """startstack: changes by exec; 0 if we may not read it."""
+    stack: bytes  # startstack: changes by exec; 0 if we may not read it
     processor: int
     blkio_ticks: int
     session: int = 0
     policy: int = 0
-    exit_code: int | None = None
-    """A zombie's, as waitpid gives it; also 0 if we may not read it. None before Linux 3.5."""
+    exit_code: int | None = None  # a zombie's, as waitpid gives it; also 0 if we may not read it. None before Linux 3.5.
 
 
 def stat(data: bytes) -> Stat:

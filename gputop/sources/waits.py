@@ -29,8 +29,7 @@ TIMEOUTS = _TIMEOUTS.get(platform.machine(), {})
 FUTEX = next((call for call, timeout in TIMEOUTS.items() if timeout[1] == _LIMIT), None)
 """Number of the system call, None on an unknown architecture."""
 
-Wait = tuple[int | None, int | None, str | None]
-"""(system call, argument, wchan), each None if it cannot be read."""
+Wait = tuple[int | None, int | None, str | None]  # (system call, argument, wchan), each None if it cannot be read
 UNKNOWN: Wait = (None, None, None)
 
 

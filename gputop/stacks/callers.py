@@ -28,21 +28,15 @@ _NO_LINE = Line("unknown line", "", 0)  # the code object was freed before it wa
 class CudaLine(Struct, frozen=True):
     """One line of the user's code and one CUDA function called from it. Times in ns."""
 
-    place: str
-    """``train.py:57``."""
+    place: str  # ``train.py:57``
     file: str
     line: int
     function: str
-    via: str
-    """The Python function that the line called and that made the CUDA call; empty for a C function, which has no frame."""
-    inside: str
-    """The library's line that made the call: ``Trainer._log transformers/trainer.py:2507``; empty if the user's line did."""
-    call: str
-    """``cuStreamSynchronize``."""
-    share: float
-    """Share of the watched time, 0 to 1."""
-    calls: int
-    """Calls that returned; one that still lasts counts in the share only."""
+    via: str  # the Python function that the line called and that made the CUDA call; empty for a C function, which has no frame
+    inside: str  # the library's line that made the call: ``Trainer._log transformers/trainer.py:2507``; empty if the user's line did
+    call: str  # ``cuStreamSynchronize``
+    share: float  # share of the watched time, 0 to 1
+    calls: int  # calls that returned; one that still lasts counts in the share only
     total_ns: int
     p99_ns: float | None
     max_ns: int
@@ -85,8 +79,7 @@ class _Watched:
 
     def __init__(self, root: str, files: ExitStack) -> None:
         self.readers: dict[int, tuple[int, ...]] = {}
-        self.libraries: dict[int, dict[int, int]] = {}
-        """Descriptor -> {offset of a function: index in ``names``}."""
+        self.libraries: dict[int, dict[int, int]] = {}  # descriptor -> {offset of a function: index in ``names``}
         self.names: list[str] = []
         self.lines: dict[int, list[CudaLine]] = {}
         self.failed: dict[int, str] = {}

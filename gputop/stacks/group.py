@@ -31,8 +31,7 @@ class Member(Struct, frozen=True):
 
     pid: int
     tid: int
-    label: str
-    """``worker 2``, ``train.py rank 0``, ``process 3821``; with the thread's name if it is not the main thread."""
+    label: str  # ``worker 2``, ``train.py rank 0``, ``process 3821``; with the thread's name if it is not the main thread
     wait: str
 
 
@@ -52,13 +51,10 @@ class Group(Struct, frozen=True):
     rank: int
     members: tuple[Member, ...]
     frames: tuple[FrameText, ...]
-    kernel: tuple[str, ...]
-    """Kernel functions of the first member, innermost first."""
-    waits: tuple[tuple[str, int], ...]
-    """(wait in words, number of members), most first."""
+    kernel: tuple[str, ...]  # kernel functions of the first member, innermost first
+    waits: tuple[tuple[str, int], ...]  # (wait in words, number of members), most first
     error: str
-    notes: tuple[str, ...]
-    """Missing parts of the stacks, and why."""
+    notes: tuple[str, ...]  # missing parts of the stacks, and why
 
 
 def group(stacks: Sequence[Stack], roles: Mapping[int, Role] | None = None) -> list[Group]:

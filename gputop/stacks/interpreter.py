@@ -34,8 +34,7 @@ _TAGS = 7  # low bits of an address that 3.14 uses as tags
 class Runtime:
     """One Python runtime. A process mostly has one, with one or more interpreters."""
 
-    address: int
-    """Address of _PyRuntime."""
+    address: int  # address of _PyRuntime
     layout: Layout
     codes: Codes = field(compare=False)
 
@@ -48,8 +47,7 @@ class Thread:
     native_id: int | None
     pthread: int
     runtime: Runtime
-    main: bool = True
-    """Whether its interpreter is the runtime's main one."""
+    main: bool = True  # whether its interpreter is the runtime's main one
 
 
 class Interpreter:

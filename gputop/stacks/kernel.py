@@ -138,8 +138,7 @@ class KernelView:
     wchan: str = ""
     frames: tuple[str, ...] = ()
     missing: dict[str, str] = field(default_factory=dict)
-    kthread: bool = False
-    """A kernel thread, which has no user code."""
+    kthread: bool = False  # a kernel thread, which has no user code
 
 
 def read_file(path: str) -> str:

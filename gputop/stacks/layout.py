@@ -24,44 +24,31 @@ class Layout:
     """Offsets in bytes; -1: this version has no such field."""
 
     minor: int
-    interpreters: int
-    """In _PyRuntime: pointer to the newest interpreter; the main one's follows 8 bytes later."""
-    threads: int
-    """In an interpreter: pointer to its newest thread."""
-    next_interpreter: int
-    """In an interpreter: pointer to the next older one."""
-    next: int
-    """In a thread: pointer to the next older one."""
+    interpreters: int  # in _PyRuntime: pointer to the newest interpreter; the main one's follows 8 bytes later
+    threads: int  # in an interpreter: pointer to its newest thread
+    next_interpreter: int  # in an interpreter: pointer to the next older one
+    next: int  # in a thread: pointer to the next older one
     native_id: int
     pthread: int
-    frame: int
-    """In a thread: pointer to its innermost frame, or to the struct that has this pointer at ``hop``."""
+    frame: int  # in a thread: pointer to its innermost frame, or to the struct that has this pointer at ``hop``
     hop: int
-    back: int
-    """In a frame: pointer to its caller."""
+    back: int  # in a frame: pointer to its caller
     code: int
-    instruction: int
-    """In a frame: address of the instruction; before 3.11 its index, an int."""
-    filename: int
-    """In a code object, as the next four."""
+    instruction: int  # in a frame: address of the instruction; before 3.11 its index, an int
+    filename: int  # in a code object, as the next four
     name: int
     first_line: int
     lines: int
     bytecode: int
-    c_frame: int = _ABSENT
-    """In a thread: an address on the C stack of the OS thread that executes it (3.10 to 3.12)."""
-    copies: int = _ABSENT
-    """In a code object: pointer to the threads' own copies of the bytecode (free-threaded 3.14)."""
+    c_frame: int = _ABSENT  # in a thread: an address on the C stack of the OS thread that executes it (3.10 to 3.12)
+    copies: int = _ABSENT  # in a code object: pointer to the threads' own copies of the bytecode (free-threaded 3.14)
     ob_type: int = 8
-    ob_size: int = 16
-    """In an object with a size: bytes objects, and code objects (length of the bytecode)."""
+    ob_size: int = 16  # in an object with a size: bytes objects, and code objects (length of the bytecode)
     bytes_data: int = 32
     str_length: int = 16
     str_state: int = 32
-    kind_shift: int = 2
-    """In a string's state: the bit at which the character width begins; ``compact`` and ``ascii`` follow it."""
-    str_data: int = 40
-    """In an ASCII string: its characters; in another string they come ``wide_more`` bytes later."""
+    kind_shift: int = 2  # in a string's state: the bit at which the character width begins; ``compact`` and ``ascii`` follow it
+    str_data: int = 40  # in an ASCII string: its characters; in another string they come ``wide_more`` bytes later
     wide_more: int = 16
 
     @property

@@ -91,12 +91,9 @@ class OffCpuStack(Struct, frozen=True):
 
     pid: int
     tid: int
-    why: str
-    """``sleeping``, ``uninterruptible`` or ``preempted``."""
-    ns: int
-    """Sum of the times from leaving the CPU to running again."""
-    times: int
-    """Waits that ended; 0: one that still lasts."""
+    why: str  # ``sleeping``, ``uninterruptible`` or ``preempted``
+    ns: int  # sum of the times from leaving the CPU to running again
+    times: int  # waits that ended; 0: one that still lasts
     frames: tuple[str, ...]
 
 

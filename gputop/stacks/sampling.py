@@ -31,14 +31,12 @@ _START_S = 5.0  # s that py-spy may take beyond the sampling, to attach and to w
 class LineShare(Struct, frozen=True):
     """One line of the user's code with its share of the samples; ``call``: the function that it had called."""
 
-    place: str
-    """``train.py:138``."""
+    place: str  # ``train.py:138``
     file: str
     line: int
     function: str
     call: str
-    share: float
-    """0 to 1."""
+    share: float  # 0 to 1
     samples: int
 
 
@@ -119,10 +117,8 @@ class MainThread(Struct, frozen=True):
 
     pid: int
     stacks: list[Weighted]
-    cuda: list[CudaLine]
-    """CUDA calls by line, longest first."""
-    no_cuda: str
-    """Why the CUDA calls were not watched, with the remedy; empty if they were."""
+    cuda: list[CudaLine]  # CUDA calls by line, longest first
+    no_cuda: str  # why the CUDA calls were not watched, with the remedy; empty if they were
 
     @property
     def shares(self) -> list[LineShare]:

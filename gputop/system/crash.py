@@ -19,8 +19,7 @@ _MOST_BYTES = 1 << 16  # of errors.log; a larger one is started anew
 _SHOWN_BYTES = 1 << 14  # of its end that go into a bug report
 _NO_THREAD = "can't start new thread"  # text of the RuntimeError that Python raises when clone(2) fails
 _END_S = 5.0  # s that the main thread has to end the program after another thread failed
-_fatal: list[str] = []
-"""Lines of the errors that end the program, to be printed once the terminal is restored."""
+_fatal: list[str] = []  # lines of the errors that end the program, to be printed once the terminal is restored
 
 
 def last_words() -> str:

@@ -44,14 +44,11 @@ class OwnPriority:
     """
 
     def __init__(self, rank: int, share: float, ask: Callable[[int], str] = raise_priority) -> None:
-        self.granted = ""
-        """The priority now, in words; empty before `request`."""
-        self.reason = ""
-        """Why it was given up; empty if it was not."""
+        self.granted = ""  # the priority now, in words; empty before `request`
+        self.reason = ""  # why it was given up; empty if it was not
         self._rank, self._share = rank, share
         self._ask = ask
-        self._used: deque[tuple[int, int]] = deque()
-        """(CLOCK_MONOTONIC, CPU time of this process) in ns, one a step of the last `SPAN_NS`."""
+        self._used: deque[tuple[int, int]] = deque()  # (CLOCK_MONOTONIC, CPU time of this process) in ns, one a step of the last `SPAN_NS`
         self._given_up_ns = 0
 
     def request(self) -> None:

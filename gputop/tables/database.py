@@ -126,8 +126,7 @@ class _Watch:
     A thread looks every `LOOK_S`, and counts the time in which the statement runs."""
 
     def __init__(self, sqlite: sqlite3.Connection, timeout_s: float) -> None:
-        self.problem = ""
-        """Why the statement was stopped."""
+        self.problem = ""  # why the statement was stopped
         self._sqlite, self._timeout_s, self._used_s = sqlite, timeout_s, 0.0
         self._files_before = _temporary_bytes()
         self._running, self._ended = False, threading.Event()

@@ -108,8 +108,7 @@ class Tally:
         places = [[column.name for column in TALLY.columns].index(name) for name in wanted]
         self._choose: Callable[[tuple[Any, ...]], Any] = itemgetter(*places) if len(places) > 1 else lambda row: (row[places[0]],)
         self._inside = inside
-        self._pending: dict[tuple[int, int], _Switches] = {}
-        """(pid, start_ticks) -> the latest tick with switches."""
+        self._pending: dict[tuple[int, int], _Switches] = {}  # (pid, start_ticks) -> the latest tick with switches
 
     def calls(self, rows: Rows) -> Iterator[tuple[Any, ...]]:
         """Rows of CUDA calls."""

@@ -32,8 +32,7 @@ STATE_TID = 2_000_000_000  # thread of a process whose slices are its states
 MOST_BYTES = 512 << 20  # of a torch.profiler trace, unpacked; it takes several times as much memory while it is read
 _encode = json.JSONEncoder(allow_nan=False).encode
 _INCIDENT_ARGS = ("severity", "cause", "headline", "lost_s")
-_INCIDENT = ("t_ns", "dt_s", "symptom", "trainer_pid", *_INCIDENT_ARGS)
-"""Columns of the table."""
+_INCIDENT = ("t_ns", "dt_s", "symptom", "trainer_pid", *_INCIDENT_ARGS)  # columns of the table
 _GPU_COUNTERS = (
     "util_pct", "power_w", "mem_used_bytes", "gr_active_pct", "sm_active_pct", "tensor_active_pct", "dram_active_pct", "sm_clock_mhz",
     "temp_c",
@@ -43,13 +42,10 @@ _GPU_COUNTERS = (
 class _Counters(NamedTuple):
     """The counters of a table: each column's name in the trace, which has the subject's in it."""
 
-    subject: str
-    """Column by which rows are told apart; empty for a table about one thing."""
+    subject: str  # column by which rows are told apart; empty for a table about one thing
     names: dict[str, str]
-    rates: bool = False
-    """Whether values are divided by the seconds since the subject's row before."""
-    pid: str = ""
-    """Column of the process that they belong to; the host where it is empty."""
+    rates: bool = False  # whether values are divided by the seconds since the subject's row before
+    pid: str = ""  # column of the process that they belong to; the host where it is empty
 
 
 _COUNTERS = {
@@ -79,10 +75,8 @@ class _Trace:
         self.board = recording.board_at(start_ns - 1) if start_ns > recording.start_ns else Board(header=recording.header)
         self.engine = Engine()
         self.named: set[int] = set()
-        self.drawn: dict[tuple[int, str], tuple[int, float | None]] = {}
-        """(pid, counter of a table) -> its latest time and value."""
-        self.states: dict[int, tuple[str, int]] = {}
-        """pid -> its state and since when."""
+        self.drawn: dict[tuple[int, str], tuple[int, float | None]] = {}  # (pid, counter of a table) -> its latest time and value
+        self.states: dict[int, tuple[str, int]] = {}  # pid -> its state and since when
 
     def us(self, t_ns: int) -> float:
         return (self.recording.unix_ns_of(t_ns) - self.base_ns) / 1000

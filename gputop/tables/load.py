@@ -19,10 +19,8 @@ from gputop.tables.rows import FieldNames, Known, Rows, rows_at
 from gputop.tables.schema import GPU, NS, PROC, TABLES, TALLY, TableSpec
 from gputop.tables.threads import COUNTED
 
-Wanted = Mapping[str, Sequence[str]]
-"""Table -> its columns, in the order of the rows' values."""
-Batch = tuple[str, Iterable[tuple[Any, ...]]]
-"""Rows of a table, maybe none."""
+Wanted = Mapping[str, Sequence[str]]  # table -> its columns, in the order of the rows' values
+Batch = tuple[str, Iterable[tuple[Any, ...]]]  # rows of a table, maybe none
 SETTLED_NS = 2_000_000_000  # bystanders are read and reported once a second, so by then both have happened
 KNOWN_BEFORE_NS = 60_000_000_000  # threads report when they run; most run within a minute
 SKIPPED, UNREAD = "the beat was skipped", "not in the file"
@@ -53,10 +51,8 @@ class Loader:
         self._pids = bool(asked & _NEEDS_PIDS)
         self._counts = bool(asked & _NEEDS_COUNTS) or self._tally is not None
         self._settled_ns = SETTLED_NS + 2 * recording.header.interval_ns if self._counts else 0
-        self._newest_ns = 0
-        """The last tick that was read."""
-        self._waiting: deque[tuple[int, Batch]] = deque()
-        """Rows of processes, and their last tick: they wait for the counts of threads."""
+        self._newest_ns = 0  # the last tick that was read
+        self._waiting: deque[tuple[int, Batch]] = deque()  # rows of processes, and their last tick: they wait for the counts of threads
         self._gaps = _Gaps(self.start_ns, recording.header.interval_ns)
 
     def batches(self) -> Iterator[Batch]:
@@ -228,8 +224,7 @@ class _Gap(NamedTuple):
 
     since_ns: int
     until_ns: int
-    missed: int | None
-    """Beats that the collector skipped, None where its count is not in the file."""
+    missed: int | None  # beats that the collector skipped, None where its count is not in the file
     reason: str
 
 
@@ -238,8 +233,7 @@ class _Gaps:
 
     def __init__(self, start_ns: int, interval_ns: int) -> None:
         self._interval_ns = interval_ns
-        self._earlier = self._before = start_ns
-        """The last two ticks."""
+        self._earlier = self._before = start_ns  # the last two ticks
         self._seq: int | None = None
 
     def before(self, t_ns: int, seq: int, missed: int, marks: Sequence[Mark] = (), ticks: int = 1) -> _Gap | None:

@@ -42,17 +42,12 @@ class Known:
     def __init__(self, header: Header, start_ns: int) -> None:
         self.header = header
         self.start_ns = start_ns
-        self.stood: defaultdict[tuple[str, str], dict[Any, Any]] = defaultdict(dict)
-        """(path, field) -> key -> the counter's last value."""
-        self.begun_ns = 0
-        """The first tick that was read."""
-        self.key_ns = 0
-        """Tick of the key frame that the present frames begin with; 0 where they begin with another."""
+        self.stood: defaultdict[tuple[str, str], dict[Any, Any]] = defaultdict(dict)  # (path, field) -> key -> the counter's last value
+        self.begun_ns = 0  # the first tick that was read
+        self.key_ns = 0  # tick of the key frame that the present frames begin with; 0 where they begin with another
         self.infos: dict[int, ProcInfo] = {}
-        self.ever: dict[tuple[int, int], tuple[int, ProcInfo]] = {}
-        """(pid, start_ticks) -> tick of its first identity, latest identity."""
-        self.roles_ever: dict[tuple[int, int], Role] = {}
-        """(pid, start_ticks) -> latest role."""
+        self.ever: dict[tuple[int, int], tuple[int, ProcInfo]] = {}  # (pid, start_ticks) -> tick of its first identity, latest identity
+        self.roles_ever: dict[tuple[int, int], Role] = {}  # (pid, start_ticks) -> latest role
         self.threads = Threads()
         self._gpu_pids: frozenset[int] = frozenset()
         self._on_gpus: dict[int, list[GpuProc]] = {}
@@ -101,11 +96,9 @@ class Rows:
 
     def __init__(self, path: str, ticks: Sequence[int], samples: Sequence[Any], owners: Sequence[Any], known: Known) -> None:
         self.path = path
-        self.ticks = ticks
-        """Time of each row's frame."""
+        self.ticks = ticks  # time of each row's frame
         self.samples = samples
-        self.owners = owners
-        """The struct that each sample stands in."""
+        self.owners = owners  # the struct that each sample stands in
         self.known = known
         self._columns: dict[str, Any] = {}
 

@@ -21,8 +21,7 @@ class Column(Struct, frozen=True):
     type: str
     help: str
     make: Callable[[Rows], Iterable[Any]]
-    adds_up: bool = False
-    """Whether several readings in one tick are summed in its row; else the last one stands there."""
+    adds_up: bool = False  # whether several readings in one tick are summed in its row; else the last one stands there
 
 
 class TableSpec(Struct, frozen=True):
@@ -32,10 +31,8 @@ class TableSpec(Struct, frozen=True):
     help: str
     path: tuple[str, ...]
     columns: tuple[Column, ...]
-    keep: Callable[[Rows], Sequence[Any] | None] | None = None
-    """Which rows belong to it, None for all."""
-    own_time: bool = False
-    """Whether a row's time is its own ``t_ns``, not that of its tick."""
+    keep: Callable[[Rows], Sequence[Any] | None] | None = None  # which rows belong to it, None for all
+    own_time: bool = False  # whether a row's time is its own ``t_ns``, not that of its tick
 
 
 def _gauge(name: str, type_: str, help_: str, field: str = "") -> Column:

@@ -20,8 +20,7 @@ COUNTED = {f"probes.threads.{name}" for name in (
 """Fields of frames that `Threads` reads."""
 _Report = list[Any]
 """From, until (ns), longest wait (ns), switches and ns off a CPU in that time; the two counts are None in a thread's first report."""
-Columns = tuple[list[Any], list[Any], list[Any]]
-"""Longest wait (ns), switches and ns off a CPU of each row; None is not known."""
+Columns = tuple[list[Any], list[Any], list[Any]]  # longest wait (ns), switches and ns off a CPU of each row; None is not known
 
 
 class _Process:
@@ -30,17 +29,12 @@ class _Process:
     __slots__ = ("booked_ns", "known_ns", "reports", "rests", "rows", "under_way")
 
     def __init__(self) -> None:
-        self.rows: deque[tuple[int, Columns, int]] = deque()
-        """Tick, columns, and place in these."""
+        self.rows: deque[tuple[int, Columns, int]] = deque()  # tick, columns, and place in these
         self.reports: deque[_Report] = deque()
-        self.under_way: list[_Report] = []
-        """Reports of which a part is in rows already; they begin where that part ends."""
-        self.booked_ns = 0
-        """Everything up to here is in rows."""
-        self.known_ns = 1 << 62
-        """The first count begins here."""
-        self.rests = 0.0, 0.0
-        """What rounding kept from the latest row, of switches and of ns."""
+        self.under_way: list[_Report] = []  # reports of which a part is in rows already; they begin where that part ends
+        self.booked_ns = 0  # everything up to here is in rows
+        self.known_ns = 1 << 62  # the first count begins here
+        self.rests = 0.0, 0.0  # what rounding kept from the latest row, of switches and of ns
 
     def add(self, since_ns: int, until_ns: int, wait_ns: int, switches: int | None, offcpu_ns: int | None) -> None:
         """Keep a report; a part of its time that is in rows already counts as later."""
@@ -89,11 +83,9 @@ class Threads:
     """Reads the sched probe's threads out of frames."""
 
     def __init__(self) -> None:
-        self.pid_of: dict[int, int] = {}
-        """tid -> pid."""
+        self.pid_of: dict[int, int] = {}  # tid -> pid
         self._processes: defaultdict[int, _Process] = defaultdict(_Process)
-        self._readings: deque[int] = deque()
-        """Ticks in which the probe was read: those of the last second, and the one before."""
+        self._readings: deque[int] = deque()  # ticks in which the probe was read: those of the last second, and the one before
         self._stood: dict[int, tuple[int, int, int, int]] = {}
         """tid -> when the thread began, its switches, its ns off a CPU, and when these were reported."""
 

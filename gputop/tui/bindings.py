@@ -73,8 +73,7 @@ REPLAY = [
     Binding("end,grave_accent", "follow", "back to where the replay is", id="now", group=_REPLAY),
     *(one for one in LIVE if one.id not in ("pause", "now", "record")),
 ]
-NOT_IN_REPLAY = [one for one in LIVE if one.id == "record"]
-"""Keys that a replay answers with a word, and does not list."""
+NOT_IN_REPLAY = [one for one in LIVE if one.id == "record"]  # keys that a replay answers with a word, and does not list
 
 _KEY_NAMES = {
     "left": "Left", "right": "Right", "up": "Up", "down": "Down",

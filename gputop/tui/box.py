@@ -36,8 +36,7 @@ class Box(LoneScreen):
         super().__init__()
         self.context = context
         self.page = Scrolled(classes="box")
-        self._made_for = Size(0, 0)
-        """The terminal's size that the text was last made for."""
+        self._made_for = Size(0, 0)  # the terminal's size that the text was last made for
 
     @property
     def session(self) -> Session:

@@ -22,12 +22,9 @@ class Look(Struct):
 
     theme: str = "gputop-dark"
     mouse: bool = True
-    remote: bool = False
-    """The stream comes from another machine, or from the past."""
-    auto_stacks: bool = True
-    """Whether stacks are taken once when an incident begins."""
-    keys: dict[str, str] = field(default_factory=dict)
-    """Action -> the user's own keys, as Textual's ``set_keymap`` takes them."""
+    remote: bool = False  # the stream comes from another machine, or from the past
+    auto_stacks: bool = True  # whether stacks are taken once when an incident begins
+    keys: dict[str, str] = field(default_factory=dict)  # action -> the user's own keys, as Textual's ``set_keymap`` takes them
 
 
 class Replay(Struct, frozen=True):

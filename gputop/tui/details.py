@@ -62,8 +62,7 @@ class DetailsScreen(Box):
         self.pid = pid
         self._details: ProcessDetails | None = None
         self._problem = ""
-        self._began_s: float | None = None
-        """When the reading began (time.monotonic), None while nothing is read."""
+        self._began_s: float | None = None  # when the reading began (time.monotonic), None while nothing is read
         self._open: set[str] = set()
         self._needle = ""
         self._is_typing = False

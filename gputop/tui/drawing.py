@@ -65,8 +65,7 @@ class Drawing:
         self._numbers_drawn_s = 0.0
         self._drawn_state: tuple[object, ...] = ()
         self._axis: Axis | None = None
-        self._moved = 0
-        """Columns by which the lanes move left with this drawing."""
+        self._moved = 0  # columns by which the lanes move left with this drawing
         self._painter = Painter(palette(""), None)
 
     # begin and end

@@ -38,8 +38,7 @@ class EnlargeScreen(Box):
     def __init__(self, context: Context, time_shown: Time) -> None:
         super().__init__(context)
         self._time = time_shown
-        self.index = 0
-        """The lane, by its place on the dashboard."""
+        self.index = 0  # the lane, by its place on the dashboard
         self.distribution = False
         self._lane = ""
 

@@ -32,13 +32,10 @@ class Feed:
     """Reads streams one after the other; where one ends, ``start`` makes the next one (None: there is no next one)."""
 
     def __init__(self, session: Session, start: Callable[[], Stream] | None, first: Stream) -> None:
-        self.trouble = ""
-        """What is wrong with the stream, or was a moment ago; otherwise empty."""
-        self.ended = False
-        """True once no more will come."""
+        self.trouble = ""  # what is wrong with the stream, or was a moment ago; otherwise empty
+        self.ended = False  # true once no more will come
         self.recorder = Recorder()
-        self.closing = threading.Event()
-        """Set when the screen ends."""
+        self.closing = threading.Event()  # set when the screen ends
         self._stopped_s = 0.0
         self._heard_s = time.monotonic()
         self._restarts = Restarts()

@@ -38,16 +38,11 @@ _WHOLE = re.compile(
   | [^\x1b]
     """,
     re.VERBOSE | re.DOTALL,
-)
-"""A complete key or sequence (ECMA-48)."""
-_BEGUN = re.compile(r"\x1b(?:\[M[^\x00-\x1f]{0,2}|\[\[|\[[0-?]*[ -/]*|O[0-9;]*)?\Z")
-"""An unfinished sequence."""
-_BROKEN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O[0-9;]*)?")
-"""A sequence that is broken off by a character that begins something else."""
-_STRING = re.compile(r"\x1b[\]PX^_]")
-"""OSC, DCS, SOS, PM, APC: answers of the terminal that gputop did not ask for."""
-_STRING_END = re.compile("\x1b\\\\|\x07|\x9c|(?=[\x00-\x06\x0e-\x1f])|\\Z")
-"""ST, BEL, or a control character that no string contains."""
+)  # a complete key or sequence (ECMA-48)
+_BEGUN = re.compile(r"\x1b(?:\[M[^\x00-\x1f]{0,2}|\[\[|\[[0-?]*[ -/]*|O[0-9;]*)?\Z")  # an unfinished sequence
+_BROKEN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O[0-9;]*)?")  # a sequence that is broken off by a character that begins something else
+_STRING = re.compile(r"\x1b[\]PX^_]")  # OSC, DCS, SOS, PM, APC: answers of the terminal that gputop did not ask for
+_STRING_END = re.compile("\x1b\\\\|\x07|\x9c|(?=[\x00-\x06\x0e-\x1f])|\\Z")  # ST, BEL, or a control character that no string contains
 
 
 # cutting
@@ -57,10 +52,8 @@ class Received:
     """Cuts text from the terminal; holds back what is unfinished until the rest comes or is given up."""
 
     def __init__(self) -> None:
-        self._rest = ""
-        """The unfinished key or sequence."""
-        self._pasted: str | None = None
-        """The text of an unfinished paste."""
+        self._rest = ""  # the unfinished key or sequence
+        self._pasted: str | None = None  # the text of an unfinished paste
         self._in_string = False
         self._heard_s = 0.0
 
@@ -146,8 +139,7 @@ class KeyQueue:
     def __init__(self, app: App[int]) -> None:
         self._app = app
         self._waiting: deque[Event] = deque()
-        self._current: Event | None = None
-        """The event under way."""
+        self._current: Event | None = None  # the event under way
         self._delivery: asyncio.Task[None] | None = None
 
     @property

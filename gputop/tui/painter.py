@@ -36,8 +36,7 @@ class _Codes(dict[str, str]):
     """Meaning -> one character, so that the looks of a line are a string."""
 
     def __init__(self) -> None:
-        self.meanings: dict[str, str] = {}
-        """Code -> meaning."""
+        self.meanings: dict[str, str] = {}  # code -> meaning
 
     def __missing__(self, meaning: str) -> str:
         self[meaning] = code = chr(0x100 + len(self))

@@ -34,8 +34,7 @@ class Heights(Struct, frozen=True):
     header: int = 0
     verdict: int = 0
     gpus: int = 0
-    lanes: int = 0
-    """With the ruler."""
+    lanes: int = 0  # with the ruler
     procs: int = 0
     keys: int = 0
     scrub: int = 0
@@ -166,16 +165,13 @@ class ReplayTime:
 class Panel:
     """A part of the dashboard."""
 
-    name = ""
-    """Its widget's id, and its field of `Heights`."""
-    has_numbers = True
-    """Whether it shows numbers, which change at a reader's pace."""
+    name = ""  # its widget's id, and its field of `Heights`
+    has_numbers = True  # whether it shows numbers, which change at a reader's pace
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.widget = Drawn(id=self.name)
-        self.rows = 0
-        """Rows of the screen; 0 hides it."""
+        self.rows = 0  # rows of the screen; 0 hides it
 
     def lines(self) -> Sequence[Line]:
         """What to show, asked for while the session is locked; before the first frame `is_known` is False."""
@@ -274,10 +270,8 @@ class LanesPanel(Panel):
         super().__init__(context)
         self._time = time_shown
         self._drawer = LaneDrawer()
-        self.found: list[Lane] = []
-        """The lanes there are."""
-        self.numbers_ns = 0
-        """The moment of the numbers beside the lanes: the same as in the GPUs' rows, while the lanes grow in between."""
+        self.found: list[Lane] = []  # the lanes there are
+        self.numbers_ns = 0  # the moment of the numbers beside the lanes: the same as in the GPUs' rows, while the lanes grow in between
 
     def find_lanes(self) -> None:
         """See again which lanes there are."""
@@ -316,8 +310,7 @@ class TablePanel(Panel):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._drawer = table.TableDrawer()
-        self.shown: list[Row] = []
-        """All rows, those that are scrolled out too, as of the last `find_rows`."""
+        self.shown: list[Row] = []  # all rows, those that are scrolled out too, as of the last `find_rows`
 
     def find_rows(self) -> None:
         """Make the rows anew."""

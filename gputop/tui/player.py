@@ -30,13 +30,11 @@ class Player:
 
     def __init__(self, session: Session, file: FileStream, playback: Playback) -> None:
         self.playback = playback
-        self.past_ns = LEAST_PAST_NS
-        """Time before a jump to load: the screen's window."""
+        self.past_ns = LEAST_PAST_NS  # time before a jump to load: the screen's window
         self.start_ns = file.recording.start_ns
         self.end_ns = file.recording.end_ns
         self.marks: list[Mark] = file.recording.marks
-        self.jumps = 0
-        """Jumps that have arrived."""
+        self.jumps = 0  # jumps that have arrived
         self._session = session
         self._file = file
         self._wanted: deque[int] = deque([playback.position_ns], maxlen=1)

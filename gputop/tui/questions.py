@@ -31,8 +31,7 @@ class ConfirmScreen(ModalScreen[bool]):
         super().__init__()
         self.question = question
         self.names = names
-        self.seen_s = math.inf
-        """Since when it is on screen (time.monotonic)."""
+        self.seen_s = math.inf  # since when it is on screen (time.monotonic)
 
     def compose(self) -> ComposeResult:
         """The question, and the processes it is about."""

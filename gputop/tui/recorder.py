@@ -18,10 +18,8 @@ class Recorder:
     """At most one recording at a time. Where it cannot go on it ends, `problem` says why, and what was written stays readable."""
 
     def __init__(self) -> None:
-        self.problem = ""
-        """Why the last recording ended by itself; empty where it did not, or once the screen has said it."""
-        self.broke = False
-        """Whether the last recording ended by itself; False once another begins."""
+        self.problem = ""  # why the last recording ended by itself; empty where it did not, or once the screen has said it
+        self.broke = False  # whether the last recording ended by itself; False once another begins
         self._lock = threading.Lock()
         self._writer: Writer | None = None
         self._last_ns = 0

@@ -48,12 +48,9 @@ class ReplayMoves:
         self._survey = context.replay.survey
         self._drawing = drawing
         self._screen = screen
-        self._arrived = (0, False)
-        """Jumps and playing as last drawn."""
-        self._incident_then: Episode | None = None
-        """The incident on which to put the cursor once the jump to it has arrived."""
-        self._awaits_incident = False
-        """Whether to go to the next incident that the survey finds."""
+        self._arrived = (0, False)  # jumps and playing as last drawn
+        self._incident_then: Episode | None = None  # the incident on which to put the cursor once the jump to it has arrived
+        self._awaits_incident = False  # whether to go to the next incident that the survey finds
         self._noted_problem = ""
         self._note_problem(self._player.problem)
 

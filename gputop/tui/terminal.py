@@ -138,8 +138,7 @@ class PatientWriter(WriterThread):
     `_queue` and `_file` are the text that waits, and the terminal.
     """
 
-    gone = False
-    """Whether the terminal refuses text."""
+    gone = False  # whether the terminal refuses text
 
     def write(self, text: str) -> None:
         """Queue text; once the thread has ended by a bug, write it at once, for it may be what gives the terminal back."""
@@ -408,12 +407,9 @@ class LoneScreen(ModalScreen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.opens_alone = False
-        """Whether the terminal shows around the box what it should; set before the screen is pushed."""
-        self._opens_in: Size | None = None
-        """The terminal's size while the box opens alone."""
-        self._is_alone = False
-        """Whether nothing but the box is being painted."""
+        self.opens_alone = False  # whether the terminal shows around the box what it should; set before the screen is pushed
+        self._opens_in: Size | None = None  # the terminal's size while the box opens alone
+        self._is_alone = False  # whether nothing but the box is being painted
 
     @property
     def lone_widget(self) -> Widget:

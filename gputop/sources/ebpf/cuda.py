@@ -43,11 +43,9 @@ class Library(Struct):
     """A library that is probed."""
 
     name: str
-    owner: int
-    """uid of the process in which it was found."""
+    owner: int  # uid of the process in which it was found
     file: FileIO
-    facts: tuple[int, ...]
-    """`elf.facts` when its probe points were read."""
+    facts: tuple[int, ...]  # `elf.facts` when its probe points were read
     links: list[int]
 
 
@@ -55,38 +53,26 @@ class Attacher:
     """Attaches the programs to the libcuda of the processes it is given, once per inode. A thread of its own does the work."""
 
     def __init__(self, programs: list[int], way: str, sudo: bool, root: str = "/") -> None:
-        self.names: list[str] = []
-        """Names of calls; the cookie of a probe point holds the index."""
-        self.arguments: dict[str, int] = {}
-        """Call -> number of its argument that counts bytes, 0 if there is none."""
+        self.names: list[str] = []  # names of calls; the cookie of a probe point holds the index
+        self.arguments: dict[str, int] = {}  # call -> number of its argument that counts bytes, 0 if there is none
         self.libraries: dict[Inode, Library] = {}
-        self.failures: dict[str, str] = {}
-        """Library -> why nothing is attached there, of the libraries that are mapped now."""
-        self._refused: dict[tuple[int, ...], str] = {}
-        """`elf.facts` of a file -> why it has no probe points."""
-        self._used: dict[int, set[Inode]] = {}
-        """Pid -> which of ``libraries`` it maps."""
-        self._failed: dict[int, dict[str, str]] = {}
-        """Pid -> its part of ``failures``."""
+        self.failures: dict[str, str] = {}  # library -> why nothing is attached there, of the libraries that are mapped now
+        self._refused: dict[tuple[int, ...], str] = {}  # `elf.facts` of a file -> why it has no probe points
+        self._used: dict[int, set[Inode]] = {}  # pid -> which of ``libraries`` it maps
+        self._failed: dict[int, dict[str, str]] = {}  # pid -> its part of ``failures``
         self._programs, self._way, self._sudo, self._root = programs, way, sudo, root
         self.counted: tuple[int, int, dict[int, int]] = 0, 0, {}
         """(counts of launches so far, ns they lasted in all, pid -> launches in all)."""
-        self.read_launches: Callable[[], dict[int, int]] = dict
-        """Reads the probe's launches by pid."""
-        self._launches: dict[int, list[int]] = {}
-        """Descriptor of a library -> file offsets of its launch functions."""
-        self.uncounted = ""
-        """Why the last count of launches failed."""
+        self.read_launches: Callable[[], dict[int, int]] = dict  # reads the probe's launches by pid
+        self._launches: dict[int, list[int]] = {}  # descriptor of a library -> file offsets of its launch functions
+        self.uncounted = ""  # why the last count of launches failed
         self._may_count = True
         self._asked: queue.SimpleQueue[tuple[int, frozenset[int], frozenset[int]] | None] = queue.SimpleQueue()
         self._pids: frozenset[int] = frozenset()
         self._on_gpu: frozenset[int] = frozenset()
-        self._settled: dict[int, int] = {}
-        """Pid of a process whose libraries are all probed -> KiB of code that it mapped then."""
-        self._pauses: dict[int, tuple[int, int]] = {}
-        """Pid -> (round of its next look, rounds until the look after that)."""
-        self._looks = self._round = 0
-        """Rounds asked for, and the round under way."""
+        self._settled: dict[int, int] = {}  # pid of a process whose libraries are all probed -> KiB of code that it mapped then
+        self._pauses: dict[int, tuple[int, int]] = {}  # pid -> (round of its next look, rounds until the look after that)
+        self._looks = self._round = 0  # rounds asked for, and the round under way
         self._paid, self._left_s = 0, 0.0
         """The round up to which the budget for looks was granted, and what is left of it; below 0 after a long look."""
         self._thread: threading.Thread | None = None
@@ -305,10 +291,8 @@ class CudaReader:
         self._calls, self._inflight, self._launches = maps["calls"], maps["inflight"], maps["launches"]
         self._attacher = attacher
         attacher.read_launches = self._read_launches
-        self._counts: dict[int, int] = {}
-        """(pid | call << 32) -> count sent last."""
-        self._counts_seen = 0
-        """Counts of launches in ``_rates``."""
+        self._counts: dict[int, int] = {}  # (pid | call << 32) -> count sent last
+        self._counts_seen = 0  # counts of launches in ``_rates``
         self._launched: deque[tuple[int, dict[int, int]]] = deque([(0, {})], COUNTS + 1)
         """(ns of counting in all, pid -> launches in all) after each of the last counts."""
         self._rates: list[LaunchRate] = []

@@ -25,8 +25,7 @@ _LAUNCH = re.compile(r"cuLaunch(Cooperative)?Kernel(Ex)?")
 _WANTED = re.compile(
     r"cu(?:Ctx|Stream|Event)Synchronize"
     r"|cuMemcpy(?:[HDA]to[HDA]|Peer|[23]D|2DUnaligned|3DPeer|Batch|3DBatch|WithAttributes|3DWithAttributes)?(?:Async)?"
-)
-"""Whole names of cuda.h (13.1): they are shown, and a stranger's library may export any number that begins like them."""
+)  # whole names of cuda.h (13.1): they are shown, and a stranger's library may export any number that begins like them
 _SUFFIX = re.compile(r"(_v\d)?(_ptsz|_ptds)?$")
 _ENDBR64 = b"\xf3\x0f\x1e\xfa"
 
@@ -46,10 +45,8 @@ class Function(NamedTuple):
 class Points(NamedTuple):
     """The probe points of a library."""
 
-    functions: list[Function]
-    """Synchronize and memcpy functions, one per address."""
-    launches: list[int]
-    """File offsets of the functions that launch kernels."""
+    functions: list[Function]  # synchronize and memcpy functions, one per address
+    launches: list[int]  # file offsets of the functions that launch kernels
 
 
 def find(pid: int, root: str = "/") -> list[elf.Mapping]:

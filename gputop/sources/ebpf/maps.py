@@ -56,10 +56,8 @@ class Map:
     def __init__(self, fd: int, shape: Shape) -> None:
         self.fd = fd
         self.shape = shape
-        self.used = 0
-        """Entries at the last `read`."""
-        self.keys = mmap.mmap(-1, shape.key_bytes * shape.entries)
-        """Pages that were never filled take no memory."""
+        self.used = 0  # entries at the last `read`
+        self.keys = mmap.mmap(-1, shape.key_bytes * shape.entries)  # pages that were never filled take no memory
         self.values = mmap.mmap(-1, shape.value_bytes * shape.entries)
         self._key_address = _address(self.keys)
         self._value_address = _address(self.values)

@@ -48,14 +48,10 @@ class Drain(Struct, frozen=True):
     """One read of the maps."""
 
     now: int
-    number: int
-    """Its number, from 0; also that of the epoch of maxima that it ends."""
-    slot: int
-    """The last time slot that it stands for, from 0."""
-    slots: int
-    """How many slots it stands for: more than 1 if there are many processes."""
-    per_second: int
-    """Slots in a second."""
+    number: int  # its number, from 0; also that of the epoch of maxima that it ends
+    slot: int  # the last time slot that it stands for, from 0
+    slots: int  # how many slots it stands for: more than 1 if there are many processes
+    per_second: int  # slots in a second
     hot: frozenset[int]
     key: bool
 
@@ -81,13 +77,10 @@ class SchedReader:
         self._threads, self._dead, self._histograms = maps["threads"], maps["dead"], maps["histograms"]
         self._deaths, self._dead_before = maps["deaths"], b""
         self._preempts, self._wakeups = _Pairs(maps["preempts"], _preempt), _Pairs(maps["wakeups"], _wakeup)
-        self._since: dict[int, int] = {}
-        """(tid | pid << 32) -> `since` of the record sent last."""
-        self._sums: dict[int, tuple[int, int]] = {}
-        """tid -> (on-CPU ns, runnable ns) sent last, of threads sent in every drain."""
+        self._since: dict[int, int] = {}  # (tid | pid << 32) -> `since` of the record sent last
+        self._sums: dict[int, tuple[int, int]] = {}  # tid -> (on-CPU ns, runnable ns) sent last, of threads sent in every drain
         self._histogram_cache: dict[int, tuple[bytes, dict[int, int]]] = {}
-        self._ended: list[tuple[int, int]] = []
-        """(when to report it gone, tid)."""
+        self._ended: list[tuple[int, int]] = []  # (when to report it gone, tid)
 
     def read(self, drain: Drain) -> Probes:
         """What changed since the last drain."""
@@ -245,12 +238,10 @@ class _Pairs(Generic[PairSample]):
         self._map = table
         self._make: Callable[[int, int, int, int, int], PairSample] = make
         self._room = int(table.shape.entries * CROWDED)
-        self._times: dict[int, int] = {}
-        """Pair -> times sent last."""
+        self._times: dict[int, int] = {}  # pair -> times sent last
         self._last: tuple[list[int], list[int]] = ([], [])
         """Keys and times of the last read: while no pair comes or goes, the kernel keeps their order."""
-        self._then: dict[int, int] = {}
-        """Pair -> times at the last clean-up, while the map is crowded."""
+        self._then: dict[int, int] = {}  # pair -> times at the last clean-up, while the map is crowded
 
     def read(self, key: bool) -> tuple[list[PairSample], set[int]]:
         """(pairs that changed, or all in a key frame; the other tids in them)."""
@@ -315,11 +306,9 @@ class Wakers:
 
     def __init__(self) -> None:
         self.pids: frozenset[int] = frozenset()
-        self._sums: dict[tuple[int, int], int] = {}
-        """(wakee tid, waker tid) -> cumulative wait so far."""
+        self._sums: dict[tuple[int, int], int] = {}  # (wakee tid, waker tid) -> cumulative wait so far
         self._gained: dict[int, int] = {}
-        self._seen: dict[int, int] = {}
-        """Pid -> when it was notable last."""
+        self._seen: dict[int, int] = {}  # pid -> when it was notable last
         self._settled = 0
 
     def add(self, wakeups: Iterable[Wakeup], alone: frozenset[int], t_ns: int) -> None:

@@ -156,16 +156,11 @@ def room_for_threads(root: str) -> int:
 class Answer(msgspec.Struct):
     """The loader's answer; positions are those of the descriptors that come with it."""
 
-    maps: dict[str, tuple[int, int, int, int]] = {}
-    """Name -> position, key bytes, value bytes, entries."""
-    programs: list[int] = []
-    """Positions of cuda.c's three programs, empty if the kernel refuses them."""
-    tracers: list[int] = []
-    """Positions of sched.c's programs."""
-    uprobes: str = ""
-    """How cuda.c's programs are attached, see `gputop.sources.ebpf.uprobe.attach`."""
-    no_btf: str = ""
-    """Why the plain tracepoints are used, empty if there is BTF."""
+    maps: dict[str, tuple[int, int, int, int]] = {}  # name -> position, key bytes, value bytes, entries
+    programs: list[int] = []  # positions of cuda.c's three programs, empty if the kernel refuses them
+    tracers: list[int] = []  # positions of sched.c's programs
+    uprobes: str = ""  # how cuda.c's programs are attached, see `gputop.sources.ebpf.uprobe.attach`
+    no_btf: str = ""  # why the plain tracepoints are used, empty if there is BTF
     error: str = ""
     remedy: str = ""
 

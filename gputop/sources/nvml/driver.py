@@ -48,13 +48,10 @@ class Device:
     __slots__ = ("_owned", "handle", "mem_bytes", "meter", "mig")
 
     def __init__(self, handle: object, meter: Meter) -> None:
-        self.handle = handle
-        """c_nvmlDevice_t, None before the GPU has answered."""
+        self.handle = handle  # c_nvmlDevice_t, None before the GPU has answered
         self.meter = meter
-        self.mig = False
-        """Whether the GPU was split into MIG instances when that was read last."""
-        self.mem_bytes = MOST_BYTES
-        """The GPU's whole memory as last read."""
+        self.mig = False  # whether the GPU was split into MIG instances when that was read last
+        self.mem_bytes = MOST_BYTES  # the GPU's whole memory as last read
         self._owned: dict[int, tuple[object, Callable[[object], object]]] = {}
 
     def call(self, function: Callable[..., Any], *arguments: object) -> Any:

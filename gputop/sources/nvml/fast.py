@@ -86,20 +86,16 @@ class Samples:
     def __init__(self, device: Device, activity: FieldGroup | None = None) -> None:
         """``activity``: the group of GPM."""
         self._activity = activity
-        self.rate: float | None = None
-        """The value of nvmlDeviceGetUtilizationRates in this poll, None if there is none."""
+        self.rate: float | None = None  # the value of nvmlDeviceGetUtilizationRates in this poll, None if there is none
         self._rate_before: float | None = None
         self._device = device
         self._function = once(library_function, "nvmlDeviceGetSamples")
         self._buffer = (pynvml.c_nvmlSample_t * 128)()
         self._count, self._kind = c_uint(), c_int()
         self._seen_us = 0
-        self._latest: tuple[float, int] | None = None
-        """Utilization in per cent, and when the driver took it."""
-        self._period_ns = 0
-        """The driver's rhythm, 0 while it is unknown."""
-        self._asked_ns = self._age_ns = 0
-        """When samples were asked for, and how old the latest was then."""
+        self._latest: tuple[float, int] | None = None  # utilization in per cent, and when the driver took it
+        self._period_ns = 0  # the driver's rhythm, 0 while it is unknown
+        self._asked_ns = self._age_ns = 0  # when samples were asked for, and how old the latest was then
 
     def __call__(self, values: Values, missing: Missing) -> None:
         now_ns = time.monotonic_ns()
@@ -224,8 +220,7 @@ class PcieCounters:
         self._last: list[int] = []
         self._read_ns = 0
         self._counted = [0, 0]
-        self._overflowed = [False, False]
-        """Whether each overflowed between the last two readings."""
+        self._overflowed = [False, False]  # whether each overflowed between the last two readings
 
     def __call__(self, values: Values, _: Missing) -> None:
         began_ns = time.monotonic_ns()

@@ -62,10 +62,8 @@ class Gpm:
         self._older, self._newer = self._new_sample(), self._new_sample()
         self._kernels = _Kernels()
         self._sampled_ns = 0
-        self._has_compared = False
-        """Whether the last call had a sample before it."""
-        self._failure: pynvml.NVMLError | None = None
-        """Of the last call."""
+        self._has_compared = False  # whether the last call had a sample before it
+        self._failure: pynvml.NVMLError | None = None  # of the last call
         self._moved: list[float] = []
         """Bytes over PCIe from the GPU and to it since the first sample, by GPM's rates; empty while there are none."""
 
@@ -164,8 +162,7 @@ class _Kernels:
         self._get = _request((_KERNELS,))
         self._value: float | str = ""
         self._sms, self._asked_ns = 0.0, 0
-        self._lies = False
-        """Whether a value was below the SMs' share: the driver knows the metric's number only."""
+        self._lies = False  # whether a value was below the SMs' share: the driver knows the metric's number only
 
     def read(self, sms: float | str, now_ns: int, ask: Callable[[_MetricsGet], None]) -> float | str:
         """In per cent, or why there is no value. ``sms``: SM activity; ``ask`` fills in a request. Raises pynvml.NVMLError."""

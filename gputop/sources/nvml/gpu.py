@@ -27,10 +27,8 @@ _APART_NS = 400_000  # ns between the polls of two GPUs: on a quick driver a pol
 _SLOW_AFTER_NS = 15_000_000  # ns from a beat to the slow poll: by then the fast polls and the frame are done
 _KNOWN_ONCE = ("name", "uuid", "pci_bus_id", "architecture", "nvml_ns", "nvml_calls")
 _NOT_READ = {"index", "t_ns", "lost", "xid", "mig", "missing", "held_by", *_KNOWN_ONCE}
-READ_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in _NOT_READ)
-"""Fields that have no value while the GPU is lost."""
-NEVER_READ = (*READ_FIELDS, *_KNOWN_ONCE)
-"""Fields that have no value before the GPU has answered at all."""
+READ_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in _NOT_READ)  # fields that have no value while the GPU is lost
+NEVER_READ = (*READ_FIELDS, *_KNOWN_ONCE)  # fields that have no value before the GPU has answered at all
 
 
 class Poller:
@@ -49,22 +47,15 @@ class Poller:
         self, name: str, poll: Callable[[int], None], stop: Lock, *, period_ns: int, phase_ns: int = 0, starter: Poller | None = None
     ) -> None:
         """``starter``: the poller that starts this one once the GPU has answered."""
-        self.groups: list[FieldGroup] = []
-        """Made anew each time the GPU comes back."""
+        self.groups: list[FieldGroup] = []  # made anew each time the GPU comes back
         self.meter = Meter()
         self.device = Device(None, self.meter)
-        self.epoch = 0
-        """How often the GPU had come back when the groups were made."""
-        self.began_ns = 0
-        """Start of the poll under way, 0 between polls."""
-        self.lasted_ns = 0
-        """Duration of the last poll."""
-        self.done_ns = 0
-        """Beat of the last poll that ended."""
-        self.error: Exception | None = None
-        """A bug: what the last poll raised."""
-        self.refused = False
-        """Whether the thread could not be started (pids.max, RLIMIT_NPROC)."""
+        self.epoch = 0  # how often the GPU had come back when the groups were made
+        self.began_ns = 0  # start of the poll under way, 0 between polls
+        self.lasted_ns = 0  # duration of the last poll
+        self.done_ns = 0  # beat of the last poll that ended
+        self.error: Exception | None = None  # a bug: what the last poll raised
+        self.refused = False  # whether the thread could not be started (pids.max, RLIMIT_NPROC)
         self.thread: Thread | None = None
         self._name, self._poll, self._stop = name, poll, stop
         self._period_ns, self._phase_ns = period_ns, phase_ns
@@ -137,8 +128,7 @@ class WatchedGpu:
     def __init__(self, index: int, interval_ns: int, stop: Lock) -> None:
         self.index = index
         self.polls: deque[Poll] = deque(maxlen=_MOST_POLLS)
-        self.absent = ""
-        """Why it cannot be read at all, empty while it can."""
+        self.absent = ""  # why it cannot be read at all, empty while it can
         self._interval_ns = interval_ns
         self._handle: object = None
         self._epoch = 0

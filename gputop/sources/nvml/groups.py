@@ -53,25 +53,17 @@ class FieldGroup:
         self.counts = counts
         self.period_ns = self._base_ns = period_ns
         self.due_ns = 0
-        self.reason = ""
-        """Why there is no value, empty if there is one."""
-        self.works = False
-        """Whether the way in use has given a value."""
-        self.took_ns = 0
-        """Duration of the last reading."""
+        self.reason = ""  # why there is no value, empty if there is one
+        self.works = False  # whether the way in use has given a value
+        self.took_ns = 0  # duration of the last reading
         self._ways = ways
         self._way = 0
-        self._better = ""
-        """Why the ways before the one in use failed."""
-        self._upgrade_ns = 0
-        """When those are tried again."""
-        self._tries = 0
-        """Readings since the last value."""
+        self._better = ""  # why the ways before the one in use failed
+        self._upgrade_ns = 0  # when those are tried again
+        self._tries = 0  # readings since the last value
         self._retry_ns = _RETRY_FIRST_NS
-        self._mig = False
-        """Whether the GPU was split at the last reading."""
-        self._dear = False
-        """Whether the last reading cost too much; only then costs are kept."""
+        self._mig = False  # whether the GPU was split at the last reading
+        self._dear = False  # whether the last reading cost too much; only then costs are kept
         self._costs: deque[int] = deque(maxlen=_COSTS)
 
     def is_due(self, now_ns: int, mig: bool) -> bool:

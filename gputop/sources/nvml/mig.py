@@ -14,8 +14,7 @@ from gputop.sources.nvml.numbers import NoValue, count, memory, part_of
 
 FIELDS = tuple(name for name in MigInstance.__struct_fields__ if name not in ("index", "missing"))
 
-_Key = tuple[object, ...]
-"""What tells an instance from one made later with the same index."""
+_Key = tuple[object, ...]  # what tells an instance from one made later with the same index
 
 
 def mig_is_on(device: Device) -> bool:
@@ -32,10 +31,8 @@ class Mig:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._gpm: dict[_Key, Gpm] = {}
-        self._no_gpm = ""
-        """Why this GPU has no GPM."""
-        self._keys: set[_Key] = set()
-        """The instances of the last reading."""
+        self._no_gpm = ""  # why this GPU has no GPM
+        self._keys: set[_Key] = set()  # the instances of the last reading
 
     def __call__(self, values: Values, _: Missing) -> None:
         before, self._keys = self._keys, set()

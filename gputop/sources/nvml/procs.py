@@ -16,8 +16,7 @@ from gputop.sources.nvml.groups import Missing, Values
 from gputop.sources.nvml.numbers import NOT_AVAILABLE, NoValue, part_of, percent
 
 Number = TypeVar("Number", int, float)
-Shares = tuple[float | None, float | None, float | None, float | None]
-"""Per cent of SMs, memory, encoder, decoder."""
+Shares = tuple[float | None, float | None, float | None, float | None]  # per cent of SMs, memory, encoder, decoder
 _SHARES = ("sm_pct", "mem_pct", "enc_pct", "dec_pct")
 _NOTHING: Shares = (0.0, 0.0, 0.0, 0.0)
 _NO_INSTANCE = 0xFFFFFFFF  # MIG instance of a process on a GPU that is not split
@@ -103,13 +102,10 @@ class _List:
 
     def __init__(self, device: Device, name: str, kind: str, part: str) -> None:
         self._device, self._kind = device, kind
-        self.part = part
-        """The processes' name in the reason; empty for the main list, without which there is no list at all."""
-        self.reason = ""
-        """Why they cannot be listed."""
+        self.part = part  # the processes' name in the reason; empty for the main list, without which there is no list at all
+        self.reason = ""  # why they cannot be listed
         self._silent_until_ns = 0
-        self._mig = False
-        """Whether the GPU was split at the last call."""
+        self._mig = False  # whether the GPU was split at the last call
         self._count = c_uint()
         self._function, self._layouts = self._find(f"nvmlDeviceGet{name}RunningProcesses")
         self._buffer = self._new_buffer(_ROOM)
@@ -181,13 +177,10 @@ class _Usage:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._seen_us = 0
-        """The newest stamp so far."""
+        self._seen_us = 0  # the newest stamp so far
         self._silent_until_ns = 0
-        self._mig = False
-        """Whether the GPU was split at the last call."""
-        self.reason = ""
-        """Why the shares are unknown."""
+        self._mig = False  # whether the GPU was split at the last call
+        self.reason = ""  # why the shares are unknown
 
     def read(self, missing: Missing) -> dict[int, Shares] | None:
         """Shares by pid; None if the driver does not tell them, see ``reason``."""

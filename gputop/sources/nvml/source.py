@@ -46,8 +46,7 @@ class NvmlSource:
         self._begun = Event()
         self._stop = Lock()
         self._watching = False
-        self.pids: frozenset[int] = frozenset()
-        """Processes with a context on one of the GPUs, as last listed."""
+        self.pids: frozenset[int] = frozenset()  # processes with a context on one of the GPUs, as last listed
         self._state = SourceState(self.name, "off")
         self._state_due_ns = 0
 
@@ -193,10 +192,8 @@ class KnownGpu:
         self._index = index
         self._latest: dict[str, Poll] = {}
         self._missing: Missing = {}
-        self._new: list[Poll] = []
-        """Polls of this frame."""
-        self.pids: frozenset[int] = frozenset()
-        """Processes that compute on it, as last listed."""
+        self._new: list[Poll] = []  # polls of this frame
+        self.pids: frozenset[int] = frozenset()  # processes that compute on it, as last listed
         self._held_by: list[int] = []
 
     def begin_frame(self) -> None:

@@ -40,10 +40,8 @@ class Sample(NamedTuple):
     """One sample of a thread."""
 
     registers: Registers
-    stack: memoryview
-    """Its memory from the stack pointer on."""
-    ran_ns: int = 0
-    """Its CPU time since the clock was made, including time in the kernel."""
+    stack: memoryview  # its memory from the stack pointer on
+    ran_ns: int = 0  # its CPU time since the clock was made, including time in the kernel
 
 
 class TaskClock:

@@ -34,8 +34,7 @@ class Code(NamedTuple):
     end: int
     offset: int
     name: str
-    file: FileIO | None
-    """None for the vDSO."""
+    file: FileIO | None  # none for the vDSO
     cuda: bool
 
 

@@ -79,8 +79,7 @@ class Sampler:
     """Samples one main thread after the other, on a thread that is started with the first of them."""
 
     def __init__(self) -> None:
-        self.refused: Unavailable | None = None
-        """Why sampling is refused, once that is known."""
+        self.refused: Unavailable | None = None  # why sampling is refused, once that is known
         self._wanted: frozenset[int] = frozenset()
         self._counts: dict[int, MainSamples] = {}
         self._untold: set[int] = set()
@@ -192,8 +191,7 @@ class Sampler:
             self._untold.add(pid)
 
 
-Met = tuple[str, int]
-"""(kind of place, ns that the thread had run) of a sample."""
+Met = tuple[str, int]  # (kind of place, ns that the thread had run) of a sample
 RUNGS = (1.5, 2.5, 5.5, 11.5, 23.5, 47.5)  # periods between two samples; above the first, a sample was left out
 LEAST_OF_LONGER = 0.1  # share of the longer steps that lies, by chance, between two rungs
 KEPT = 500  # steps of each kind, of several bursts, by which new ones are judged

@@ -48,11 +48,9 @@ MACHINE = {
 class Row(NamedTuple):
     """How to unwind from an instruction: the caller's stack pointer, and where two registers are saved relative to it."""
 
-    by_fp: bool
-    """The caller's stack pointer lies ``offset`` above the frame pointer, else above the stack pointer."""
+    by_fp: bool  # the caller's stack pointer lies ``offset`` above the frame pointer, else above the stack pointer
     offset: int
-    fp_at: int | None
-    """None: the register still holds the caller's value."""
+    fp_at: int | None  # none: the register still holds the caller's value
     ra_at: int | None
 
 
@@ -148,8 +146,7 @@ class Unwinders:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...] | None, Unwinder | None] = {}
-        self._functions: dict[tuple[int, ...], list[tuple[int, int, str]] | str] = {}
-        """Functions of a file, or why it has none."""
+        self._functions: dict[tuple[int, ...], list[tuple[int, int, str]] | str] = {}  # functions of a file, or why it has none
 
     def functions(self, file: FileIO, prefix: re.Pattern[bytes]) -> list[tuple[int, int, str]]:
         """`elf.functions`, cached; ``prefix`` must always be the same. Raises as that."""

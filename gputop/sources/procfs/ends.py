@@ -34,17 +34,13 @@ class Ends:
     """What one process reads from, and which processes write there; with ``writes`` what it writes to, and which processes read there."""
 
     def __init__(self, proc: str, pid: int, writes: bool = False) -> None:
-        self.holders: frozenset[int] = frozenset()
-        """Pids at the other end."""
+        self.holders: frozenset[int] = frozenset()  # pids at the other end
         self._proc, self._pid, self._writes = proc, pid, writes
         self._wanted: dict[str, str] = {}
         """Its pipe or socket -> the other end, both as links in /proc/PID/fd; empty if that is on another machine."""
-        self._left: list[int] = []
-        """Pids not searched yet."""
-        self._rests, self._rest = 0, FIRST_REST
-        """Ticks until the next search, and after it."""
-        self._descriptor, self._met = -1, 0
-        """The latest descriptor, and how often in a row it was seen."""
+        self._left: list[int] = []  # pids not searched yet
+        self._rests, self._rest = 0, FIRST_REST  # ticks until the next search, and after it
+        self._descriptor, self._met = -1, 0  # the latest descriptor, and how often in a row it was seen
 
     def add(self, descriptor: int, at_pipe: bool = False) -> None:
         """The process waits at ``descriptor``. ``at_pipe``: it sleeps in the kernel's pipe code, so a descriptor with a path is a FIFO."""

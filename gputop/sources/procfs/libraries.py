@@ -38,8 +38,7 @@ class Libraries:
     """Two queues of processes to look at: likely ones, and the others."""
 
     def __init__(self) -> None:
-        self._queues: tuple[list[tuple[int, int, int]], ...] = ([], [])
-        """Heaps of (due, pid, start_ticks)."""
+        self._queues: tuple[list[tuple[int, int, int]], ...] = ([], [])  # heaps of (due, pid, start_ticks)
         self._next: dict[tuple[int, int], tuple[int, int]] = {}
         """(pid, start_ticks) -> (due, delay until the look after that); entries of the queues with another due time are void."""
         self._credit_ns = BURST_NS

@@ -20,8 +20,7 @@ from gputop.sources import parse
 from gputop.sources.files import MOUNTS_BYTES, Descriptors, KeptList, read_list, read_once
 
 _CALLS = {"x86_64": (35, 230, 23, 270, 72, 73), "aarch64": (101, 115, 72, 25, 32)}
-CALLS = frozenset(_CALLS.get(platform.machine(), ()))
-"""System calls: nanosleep, clock_nanosleep, select, pselect6, fcntl, flock."""
+CALLS = frozenset(_CALLS.get(platform.machine(), ()))  # system calls: nanosleep, clock_nanosleep, select, pselect6, fcntl, flock
 READ_NS = 90_000_000  # ns between two readings of /proc/locks: it shows a moment, and some locks are held for milliseconds
 SHARE = 0.001  # of one CPU, most that reading it takes
 STILL_AFTER_NS, STILL_SHARE = 5_000_000_000, 0.0003  # ns without a change after which it takes less, and how much of one CPU then
@@ -37,12 +36,9 @@ MOST_SHARED = 16  # locks with several holders that one reading looks at: each a
 class Held(Struct):
     """Exclusive locks on files in one reading."""
 
-    by_file: dict[str, int] = field(default_factory=dict)
-    """``major:minor:inode`` -> pid of the holder."""
-    waited: dict[int, int] = field(default_factory=dict)
-    """Pid that waits in the kernel for such a lock -> pid of the holder."""
-    by_parent: dict[int, int] = field(default_factory=dict)
-    """Pid whose children hold a lock in turn -> pid of the child that holds it."""
+    by_file: dict[str, int] = field(default_factory=dict)  # ``major:minor:inode`` -> pid of the holder
+    waited: dict[int, int] = field(default_factory=dict)  # pid that waits in the kernel for such a lock -> pid of the holder
+    by_parent: dict[int, int] = field(default_factory=dict)  # pid whose children hold a lock in turn -> pid of the child that holds it
 
 
 class _Holders:
@@ -50,8 +46,7 @@ class _Holders:
 
     def __init__(self, proc: str) -> None:
         self._proc = proc
-        self._held: dict[str, dict[int, int]] = {}
-        """``major:minor:inode`` -> pid of a holder -> t_ns of the last reading that lists it."""
+        self._held: dict[str, dict[int, int]] = {}  # ``major:minor:inode`` -> pid of a holder -> t_ns of the last reading that lists it
 
     def by_parent(self, by_file: dict[str, int], t_ns: int) -> dict[int, int]:
         """`Held.by_parent`, with this reading taken into account."""
@@ -137,10 +132,8 @@ class OpenFiles:
     def __init__(self, folder: str, pid: int) -> None:
         self._folder, self._pid = folder, pid
         self._looked_ns = -OPEN_NS
-        self._locked: frozenset[str] = frozenset()
-        """Files that were locked since the last look."""
-        self._files: frozenset[str] = frozenset()
-        """Those of ``_locked`` that it has open."""
+        self._locked: frozenset[str] = frozenset()  # files that were locked since the last look
+        self._files: frozenset[str] = frozenset()  # those of ``_locked`` that it has open
         self._checked: tuple[Held | None, int | None] = None, None
 
     def locked_by(self, held: Held, t_ns: int, parent: int) -> int | None:

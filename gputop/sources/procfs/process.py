@@ -48,8 +48,7 @@ class Process:
         self.pid = pid
         self.slot = slot
         self._number = _NEVER
-        self.since = 0
-        """Ticks between the last two readings."""
+        self.since = 0  # ticks between the last two readings
         self.identity = Identity(folder, pid, users)
         self.stat = _UNREAD
         self.sample: ProcSample | None = None
@@ -59,8 +58,7 @@ class Process:
         self._io = KeptFile(folder, "io", 512, pool, COLD_SHARE)
         self._stat_seen, self._sched_data = hash(b""), b""
         self._ran = self._io_stale = True
-        self._rested = 0
-        """Readings in which it hardly ran."""
+        self._rested = 0  # readings in which it hardly ran
         self._switches_due = 2
         self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
         self._switches: tuple[int | None, int | None] = (None, None)

@@ -67,21 +67,18 @@ class ProcfsSource:
         turns = int(self._per_second // CROWD_LOOKS_PER_S) // self._looks_every or 1
         self._shifts: list[dict[int, Process]] = [{} for _ in range(turns * self._looks_every)]
         """The hot processes by the tick that reads them, if there are many."""
-        self._late: dict[int, Process] = {}
-        """Processes that were due and not read, longest waiting first."""
+        self._late: dict[int, Process] = {}  # processes that were due and not read, longest waiting first
         self._budget_ns = int(settings.interval_ns * READ_SHARE)
         self._wakers: frozenset[int] = frozenset()
         self._ends: dict[int, Ends] = {}
         self._readers: dict[int, Ends] = {}
-        self._changed: dict[int, Process] = {}
-        """Processes whose identity is new or changed in this tick."""
+        self._changed: dict[int, Process] = {}  # processes whose identity is new or changed in this tick
         self._gpu_pids: frozenset[int] = frozenset()
         self._asked: tuple[frozenset[int], frozenset[int], int] | None = None
         self._lost: list[int] = []
         self._births = 0
         self._number = -1
-        self._names: set[str] = set()
-        """The entries of /proc when it was listed last."""
+        self._names: set[str] = set()  # the entries of /proc when it was listed last
         self._listed_ns = -LIST_AT_LEAST_NS
         self._last_pid = -1
         self._loadavg = KeptFile(self._proc, "loadavg", 128, self._pool)

@@ -35,15 +35,11 @@ class Tick(Struct):
     number: int
     t_ns: int
     key: bool
-    per_second: int
-    """Ticks in about a second, at least 1."""
+    per_second: int  # ticks in about a second, at least 1
     locks: Locks
-    boot_ticks: int = 0
-    """CLOCK_BOOTTIME in clock ticks, the unit of start times."""
-    delays: bool = True
-    """Whether the kernel accounts delays (kernel.task_delayacct)."""
-    statuses: int = STATUSES
-    """Status texts that may still be read."""
+    boot_ticks: int = 0  # CLOCK_BOOTTIME in clock ticks, the unit of start times
+    delays: bool = True  # whether the kernel accounts delays (kernel.task_delayacct)
+    statuses: int = STATUSES  # status texts that may still be read
 
     def passes(self, every: int, slot: int, since: int) -> bool:
         """Whether something done every ``every`` ticks, spread over the slots, became due in the last ``since`` ticks."""
@@ -72,8 +68,7 @@ class Thread:
         self.resting = False
         self.sample: ThreadSample | None = None
         self._data = b""
-        self._stale = False
-        """Whether its numbers changed after the last look."""
+        self._stale = False  # whether its numbers changed after the last look
         self._wait = UNKNOWN
         self._waits: Waits | None = None
         self._sched = KeptFile(base, "schedstat", 128, pool)
@@ -163,13 +158,11 @@ class Threads:
         self._resting: list[Thread] = []
         self._listed_ns = -(10**10)
         self._listings = self._readings = self._counted = 0
-        self._asked = 0
-        """Threads whose waits this look may still read."""
+        self._asked = 0  # threads whose waits this look may still read
         self._lost = False
         self._woke = False
         self.infos: list[ThreadInfo] = []
-        self.unfollowed = 0
-        """Threads that ran lately and are read with those that rest, for want of room."""
+        self.unfollowed = 0  # threads that ran lately and are read with those that rest, for want of room
 
     def read(self, tick: Tick, count: int, look: bool, since: int = 1, locked: bool = False) -> list[ThreadSample]:
         """Samples of the threads read in this tick, ``since`` ticks after the last reading.

@@ -14,12 +14,10 @@ from gputop.tui.draw import Line, Span, time_of_day
 from gputop.tui.draw.view import View
 
 WIDE = 110  # columns from which the verdict's keys have room beside the evidence; the last line names them anyway
-VERDICT_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}
-"""Severity -> colour."""
+VERDICT_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}  # severity -> colour
 _MARKS = {"ok": ("✓", "good"), "partial": ("~", "warn"), "off": ("off", "dim"), "unavailable": ("✗", "crit")}
 
-Key = tuple[str, str, str]
-"""What is pressed, the word beside it, the action."""
+Key = tuple[str, str, str]  # what is pressed, the word beside it, the action
 VERDICT_KEYS: tuple[Key, ...] = (("[e]", "why", "explain"), ("[s]", "stacks", "stacks"))
 LIVE_KEYS: tuple[Key, ...] = (
     ("q", "quit", "quit"), ("?", "help", "help"), ("space", "pause", "pause"), ("←→", "scrub", "scrub(-1)"),

@@ -15,8 +15,7 @@ from gputop.tui.draw.view import View
 
 GIB = 1 << 30
 Cell = Callable[[GpuBoard, Board], Span]
-Entry = tuple[GpuBoard, MigInstance | None]
-"""What a row is about: a GPU, or an instance of it."""
+Entry = tuple[GpuBoard, MigInstance | None]  # what a row is about: a GPU, or an instance of it
 
 
 def entries(board: Board, view: View, rows: int) -> list[Entry]:

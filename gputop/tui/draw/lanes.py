@@ -36,11 +36,9 @@ class Lane(Struct, frozen=True):
 
     key: SeriesKey
     title: str
-    top: float | None = None
-    """Top of the chart where the device says it, such as a GPU's power limit."""
+    top: float | None = None  # top of the chart where the device says it, such as a GPU's power limit
     absent: str = ""
-    priority: int = 5
-    """Where not all lanes fit, lower numbers come first."""
+    priority: int = 5  # where not all lanes fit, lower numbers come first
 
     @property
     def field(self) -> Field:

@@ -35,8 +35,7 @@ class Row(Struct):
     who: str
     state: str
     starving: bool
-    inferred: bool
-    """The state is inferred: what the process waits for cannot be read."""
+    inferred: bool  # the state is inferred: what the process waits for cannot be read
     user: str
     cpu_pct: float | None = None
     runq_pct: float | None = None
@@ -45,13 +44,10 @@ class Row(Struct):
     switches_per_s: float | None = None
     invol_per_s: float | None = None
     rss_bytes: int | None = None
-    gpu_mem_bytes: int | None = None
-    """Memory on all of its GPUs."""
-    sm_pct: float | None = None
-    """Mean over its GPUs, like ``mem_bw_pct``."""
+    gpu_mem_bytes: int | None = None  # memory on all of its GPUs
+    sm_pct: float | None = None  # mean over its GPUs, like ``mem_bw_pct``
     mem_bw_pct: float | None = None
-    gpu: str = ""
-    """On which GPUs, see `place_of`."""
+    gpu: str = ""  # on which GPUs, see `place_of`
     start_ticks: int = 0
     command: str = ""
 
@@ -85,8 +81,7 @@ SORTS: dict[str, tuple[str, Key]] = {
     "time": ("time running", lambda row: row.start_ticks),
     "runq": ("run-queue %", _most_first("runq_pct")),
     "switches": ("context switches", _most_first("switches_per_s")),
-}
-"""Name of a sort order -> what the screen calls it, and its key."""
+}  # name of a sort order -> what the screen calls it, and its key
 
 
 def rows(session: Session, view: View) -> list[Row]:
@@ -225,8 +220,7 @@ def _by_family(found: list[Row], key: Key, reverse: bool) -> list[Row]:
 
 # on which GPUs a process is, as the driver lists it
 
-Entries = dict[int, GpuProc]
-"""GPU -> the driver's entry of one process there."""
+Entries = dict[int, GpuProc]  # GPU -> the driver's entry of one process there
 
 
 def gpus_by_pid(board: Board) -> dict[int, Entries]:
@@ -286,8 +280,7 @@ def matches(pattern: str, row: Row) -> bool:
     return all(word in text.lower() for word in pattern.lower().split())
 
 
-_endless: set[str] = set()
-"""Expressions that took longer than `PATIENCE_S`: they are not tried again."""
+_endless: set[str] = set()  # expressions that took longer than `PATIENCE_S`: they are not tried again
 
 
 def finds(expression: str, text: str) -> bool:

@@ -21,12 +21,9 @@ class Bar(Struct, frozen=True):
     start_ns: int
     end_ns: int
     unix_s: tuple[float, float]
-    at_ns: int
-    """The moment shown."""
-    position_ns: int
-    """Where the playing is; later than the moment shown while looking back."""
-    until_ns: int
-    """Up to where incidents are known."""
+    at_ns: int  # the moment shown
+    position_ns: int  # where the playing is; later than the moment shown while looking back
+    until_ns: int  # up to where incidents are known
     episodes: tuple[Episode, ...] = ()
     marks_ns: tuple[int, ...] = ()
 

@@ -32,12 +32,9 @@ class Column(Struct, frozen=True):
     title: str
     width: int
     cell: Callable[[Row, View], Span]
-    from_width: int = 0
-    """Terminals narrower than this do not have it."""
-    left: bool = False
-    """Whether its text is aligned to the left."""
-    order: str | None = None
-    """The sort order (of `SORTS`) that a click on its title chooses."""
+    from_width: int = 0  # terminals narrower than this do not have it
+    left: bool = False  # whether its text is aligned to the left
+    order: str | None = None  # the sort order (of `SORTS`) that a click on its title chooses
 
 
 def heading(view: View, lane_columns: int) -> Line:

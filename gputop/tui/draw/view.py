@@ -18,21 +18,17 @@ class View(Struct):
     """What the user chose. Methods that take a session read it: hold its lock."""
 
     window_s: int = 60
-    end_ns: int | None = None
-    """The right end of the axis while paused; None follows the stream."""
-    cursor_ns: int | None = None
-    """The moment under the cursor; None is the right end."""
+    end_ns: int | None = None  # the right end of the axis while paused; None follows the stream
+    cursor_ns: int | None = None  # the moment under the cursor; None is the right end
     sort: str = "natural"
     reverse: bool = False
     tree: bool = True
     pattern: str = ""
     pid: int | None = None
     user: str | None = None
-    selected: int | None = None
-    """Pid of the selected row."""
+    selected: int | None = None  # pid of the selected row
     tagged: set[int] = field(default_factory=set)
-    gpu: int = 0
-    """Index of the GPU that gets the room where not all fit."""
+    gpu: int = 0  # index of the GPU that gets the room where not all fit
     ascii_only: bool = False
     readonly: bool = False
     bystanders: bool = True
