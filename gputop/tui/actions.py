@@ -1,6 +1,6 @@
 """What keys and mouse do on a dashboard besides moving in time: work in the table, look closer, keep, signal.
 
-Each class holds some actions: methods ``action_…``, which `take_actions` puts on the screen for its key bindings.
+Textual looks for the method ``action_NAME`` of a screen; here these methods stand in objects that the screen holds.
 """
 
 from __future__ import annotations
@@ -44,31 +44,31 @@ _SHORT_NAMES = {"bandwidth": "bw", "switches": "sw"}  # in the prompt, which mus
 _PROMPT_WIDE = 102  # columns from which the prompt has room for a word on capital letters
 
 
-def take_actions(screen: Screen[None], *holders: object) -> None:
-    """Let the screen's key bindings call the ``action_`` methods of the objects that it holds."""
-    for holder in holders:
-        for name in dir(holder):
-            if name.startswith("action_"):
-                setattr(screen, name, getattr(holder, name))
+class Actions:
+    """Actions that a screen holds: its key bindings call their ``action_…`` methods."""
 
-
-class TableActions:
-    """Select, sort, filter and fold."""
-
-    def __init__(self, context: Context, drawing: Drawing, screen: Screen[None], filter_line: Input) -> None:
+    def __init__(self, context: Context, drawing: Drawing, screen: Screen[None]) -> None:
         self._context = context
+        self._session = context.session
         self._view = context.view
         self._drawing = drawing
         self._screen = screen
+        for name in dir(self):
+            if name.startswith("action_"):
+                setattr(screen, name, getattr(self, name))
+
+
+class TableActions(Actions):
+    """Select, sort, filter and fold."""
+
+    def __init__(self, context: Context, drawing: Drawing, screen: Screen[None], filter_line: Input) -> None:
+        super().__init__(context, drawing, screen)
         self._filter_line = filter_line
         self._awaits_letter = False
 
     def action_move(self, rows: int) -> None:
         """Select another process."""
-        at, shown = self._drawing.table.selected_row(), self._drawing.table.shown
-        if shown:
-            begin = at if at is not None else -1 if rows > 0 else len(shown)
-            self._view.selected = shown[min(len(shown) - 1, max(0, begin + rows))].pid
+        self._drawing.table.move_selection(rows)
         self._drawing.redraw()
 
     def action_sort(self) -> None:
@@ -117,8 +117,8 @@ class TableActions:
 
     def action_gpu(self, step: int) -> None:
         """Choose the GPU that gets the room."""
-        with self._context.session.lock:
-            indices = sorted(self._context.session.board.gpus)
+        with self._session.lock:
+            indices = sorted(self._session.board.gpus)
         if indices:
             at = indices.index(self._view.gpu) if self._view.gpu in indices else 0
             self._view.gpu = indices[(at + step) % len(indices)]
@@ -160,7 +160,7 @@ class TableActions:
 
     async def click(self, event: events.Click, widget: Drawn) -> None:
         """Select the process, time or GPU under the mouse; sort by a title; press a key that is named."""
-        session, view, table_panel = self._context.session, self._view, self._drawing.table
+        session, view, table_panel = self._session, self._view, self._drawing.table
         if widget.id in ("keys", "verdict"):
             keys = self._drawing.keys.keys if widget.id == "keys" else edges.VERDICT_KEYS
             if action := edges.action_at(widget.line_text(event.y), event.x, keys):
@@ -184,14 +184,8 @@ class TableActions:
                 self._drawing.redraw()
 
 
-class BoxActions:
+class BoxActions(Actions):
     """Look closer: the boxes over the dashboard."""
-
-    def __init__(self, context: Context, drawing: Drawing, screen: Screen[None], table_actions: TableActions) -> None:
-        self._context = context
-        self._drawing = drawing
-        self._screen = screen
-        self._table = table_actions
 
     def open(self, box: Box) -> None:
         """Bring a box over the dashboard."""
@@ -207,7 +201,7 @@ class BoxActions:
         from gputop.session.stalled import family
         from gputop.tui.stacks import StacksScreen
 
-        session, view = self._context.session, self._context.view
+        session, view = self._session, self._view
         with session.lock:
             pids = None if view.selected is None else family(view.selected, session.roles_at(session.board_at(view.at_ns)))
         self.open(StacksScreen(self._context, pids))
@@ -220,10 +214,11 @@ class BoxActions:
         """Show one process."""
         from gputop.tui.details import DetailsScreen
 
-        if self._context.view.selected is None:
-            self._table.action_move(1)
-        if self._context.view.selected is not None:
-            self.open(DetailsScreen(self._context, self._context.view.selected))
+        if self._view.selected is None:
+            self._drawing.table.move_selection(1)
+            self._drawing.redraw()
+        if self._view.selected is not None:
+            self.open(DetailsScreen(self._context, self._view.selected))
 
     def action_enlarge(self) -> None:
         """Show one lane."""
@@ -234,13 +229,8 @@ class BoxActions:
         self.open(HelpScreen(self._context, bindings.LIVE if self._context.replay is None else bindings.REPLAY))
 
 
-class KeepActions:
+class KeepActions(Actions):
     """Write to files in the working directory."""
-
-    def __init__(self, context: Context, drawing: Drawing, screen: Screen[None]) -> None:
-        self._context = context
-        self._drawing = drawing
-        self._screen = screen
 
     def note_problem(self) -> None:
         """Say it when a recording ended by itself."""
@@ -257,7 +247,7 @@ class KeepActions:
             return
         path = unused(f"gputop-{strftime('%Y%m%d-%H%M%S')}")
         try:
-            recorder.start(path, self._context.session)
+            recorder.start(path, self._session)
         except UserError as error:
             self._drawing.note(str(error))
         else:
@@ -265,7 +255,7 @@ class KeepActions:
 
     def action_save(self) -> None:
         """Write the last ten minutes, in a thread."""
-        session = self._context.session
+        session = self._session
         with session.lock:
             header, blocks, end_ns = session.ring.header, session.ring.sealed(), session.ring.end_ns
             seconds = (end_ns - session.ring.start_ns) / SECOND_NS
@@ -289,21 +279,15 @@ class KeepActions:
             self._screen.call_later(self._drawing.note, said)
 
 
-class SignalActions:
+class SignalActions(Actions):
     """Tag processes, and signal them after a question."""
-
-    def __init__(self, context: Context, drawing: Drawing, screen: Screen[None], table_actions: TableActions) -> None:
-        self._context = context
-        self._view = context.view
-        self._drawing = drawing
-        self._screen = screen
-        self._table = table_actions
 
     def action_tag(self) -> None:
         """Tag the selected process, or untag it, and select the next."""
         if self._view.selected is not None:
             self._view.tagged ^= {self._view.selected}
-            self._table.action_move(1)
+            self._drawing.table.move_selection(1)
+            self._drawing.redraw()
 
     def action_signal(self, name: str) -> None:
         """Ask, then signal the tagged processes, or the selected one."""
@@ -321,8 +305,8 @@ class SignalActions:
             self._screen.app.push_screen(ConfirmScreen(question, names), lambda yes: self._signal(name, targets) if yes else None)
 
     def _why_none(self, pids: set[int]) -> str:
-        with self._context.session.lock:
-            alive = pids & self._context.session.board.procs.keys()
+        with self._session.lock:
+            alive = pids & self._session.board.procs.keys()
         if alive:
             return "what is selected is not in the table: Esc clears the filter, b shows bystanders"
         return "that process has ended: select another (↑↓)" if pids else "select a process first (↑↓), or tag several (*)"

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
-
 from textual import events, on
 from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widgets import Input
 
 from gputop.tui import bindings
-from gputop.tui.actions import BoxActions, KeepActions, SignalActions, TableActions, take_actions
+from gputop.tui.actions import Actions, BoxActions, KeepActions, SignalActions, TableActions
 from gputop.tui.context import Context
 from gputop.tui.drawing import Drawing
 from gputop.tui.widgets import Drawn
 
 
-class Moves(Protocol):
-    """Keys that move in time: the ``action_`` methods in which a live screen and a replay differ, and these."""
+class Moves(Actions):
+    """Keys that move in time; a live screen and a replay differ in them."""
 
     def keep_up(self) -> None:
         """Called before each drawing: take up what came of earlier keys."""
@@ -30,53 +27,37 @@ class Moves(Protocol):
         """Called for each click on a panel."""
 
 
-class LiveMoves:
+class LiveMoves(Moves):
     """Pause, scrub, zoom; the stream goes on being read meanwhile."""
-
-    def __init__(self, context: Context, drawing: Drawing, _screen: Screen[None]) -> None:
-        self._context = context
-        self._drawing = drawing
-
-    def keep_up(self) -> None:
-        """Nothing: each key is done at once."""
-
-    def end_waiting(self) -> None:
-        """Nothing: no key waits."""
-
-    def click(self, _event: events.Click) -> None:
-        """Nothing: a click on the lanes is the table's business."""
 
     def action_pause(self) -> None:
         """Hold the screen, or follow the stream."""
-        with self._context.session.lock:
-            self._context.view.toggle_pause(self._context.session)
+        with self._session.lock:
+            self._view.toggle_pause(self._session)
         self._drawing.redraw()
 
     def action_follow(self) -> None:
         """Go back to now."""
-        self._context.view.follow()
+        self._view.follow()
         self._drawing.redraw()
 
     def action_scrub(self, columns: int) -> None:
         """Move the cursor in time."""
-        with self._context.session.lock:
-            self._context.view.scrub(self._context.session, columns)
+        with self._session.lock:
+            self._view.scrub(self._session, columns)
         self._drawing.redraw()
 
     def action_zoom(self, steps: int) -> None:
         """Change the time base."""
-        self._context.view.zoom(steps)
+        self._view.zoom(steps)
         self._drawing.redraw()
 
     def action_incident(self, direction: int) -> None:
         """Jump to the next (1) or previous (-1) incident."""
-        with self._context.session.lock:
-            found = self._context.view.next_incident(self._context.session, direction)
+        with self._session.lock:
+            found = self._view.next_incident(self._session, direction)
         self._drawing.note(f"here begins {found.cause}: {found.headline}" if found else "no incident in that direction")
         self._drawing.redraw()
-
-
-MakeMoves = Callable[[Context, Drawing, Screen[None]], Moves]
 
 
 class DashboardScreen(Screen[None]):
@@ -84,18 +65,17 @@ class DashboardScreen(Screen[None]):
 
     AUTO_FOCUS = ""
 
-    def __init__(self, context: Context, make_moves: MakeMoves) -> None:
+    def __init__(self, context: Context, moves: type[Moves]) -> None:
         super().__init__()
         self.filter_line = Input(
             placeholder="words, or !regex; Enter keeps it, Esc clears it", id="filter", compact=True, disabled=True
         )  # fmt: skip
         self.drawing = Drawing(self, context, self.filter_line, self.draw_news)
-        self.moves = make_moves(context, self.drawing, self)
         self.table = TableActions(context, self.drawing, self, self.filter_line)
         self.keep = KeepActions(context, self.drawing, self)
-        boxes = BoxActions(context, self.drawing, self, self.table)
-        signals = SignalActions(context, self.drawing, self, self.table)
-        take_actions(self, self.table, boxes, self.keep, signals, self.moves)
+        self.boxes = BoxActions(context, self.drawing, self)
+        self.signals = SignalActions(context, self.drawing, self)
+        self.moves = moves(context, self.drawing, self)  # last: a replay has a word of its own for the key that records
 
     def compose(self) -> ComposeResult:
         """The panels, top to bottom, and the filter's line over the last one."""

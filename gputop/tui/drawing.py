@@ -13,7 +13,7 @@ from textual.widgets import Input
 from gputop.system.text import fit
 from gputop.tui import terminal
 from gputop.tui.context import Context
-from gputop.tui.draw import TOO_SMALL, Line, ascii_line, edges, gpus, is_too_small
+from gputop.tui.draw import TOO_SMALL, Line, ascii_line, gpus, is_too_small
 from gputop.tui.draw.axis import Axis
 from gputop.tui.painter import Painter
 from gputop.tui.palette import palette
@@ -47,11 +47,11 @@ class Drawing:
         replay = context.replay
         self.time: Time = LiveTime(context) if replay is None else ReplayTime(context, replay)
         self.lanes = LanesPanel(context, self.time)
-        self.table = TablePanel(context)
-        self.scrub = None if replay is None else ScrubPanel(context, replay)
-        self.keys = KeysPanel(context, edges.LIVE_KEYS if replay is None else edges.REPLAY_KEYS)
+        self.table = TablePanel(context, self.time)
+        self.scrub = None if replay is None else ScrubPanel(context, self.time, replay)
+        self.keys = KeysPanel(context, self.time)
         self.panels: list[Panel] = [
-            HeaderPanel(context, self.time), VerdictPanel(context, self.time), GpusPanel(context), self.lanes, self.table,
+            HeaderPanel(context, self.time), VerdictPanel(context, self.time), GpusPanel(context, self.time), self.lanes, self.table,
             *([] if self.scrub is None else [self.scrub]), self.keys,
         ]  # fmt: skip
         self._screen = screen

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -59,35 +58,41 @@ def arrange(height: int, gpus: int, lanes: int, scrub: int = 0) -> Heights:
 # how time runs on the screen
 
 
-class Time(Protocol):
+class Time:
     """What differs between a live screen and a replay where no key is pressed."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
 
     @property
     def mode(self) -> Span:
         """LIVE, PAUSED, REPLAY … with its colour."""
+        raise NotImplementedError
 
     @property
     def is_still(self) -> bool:
         """Whether time stands."""
+        return self._context.view.end_ns is not None
 
     @property
     def axis_end_s(self) -> float | None:
         """The clock at the right end of the axis, None where that is now."""
+        end_ns = self._context.view.end_ns
+        return None if end_ns is None else self._context.session.unix_s(end_ns)
 
     @property
     def silent_s(self) -> int:
         """Whole seconds without a reading, 0 where none is overdue."""
+        return 0
 
     @property
     def state(self) -> tuple[object, ...]:
         """What else of it is on the screen and changes by itself."""
+        return ()
 
 
-class LiveTime:
+class LiveTime(Time):
     """Time that runs, and may be paused."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
     @property
     def mode(self) -> Span:
@@ -103,31 +108,16 @@ class LiveTime:
         return f"● LIVE {session.header.interval_ns // 1_000_000} ms", "good"
 
     @property
-    def is_still(self) -> bool:
-        return self._context.view.end_ns is not None
-
-    @property
-    def axis_end_s(self) -> float | None:
-        end_ns = self._context.view.end_ns
-        return None if end_ns is None else self._context.session.unix_s(end_ns)
-
-    @property
     def silent_s(self) -> int:
         header, silent_s = self._context.session.header, self._context.feed.silent_s
         return int(silent_s) if silent_s > (LATE_S + 2 * header.interval_ns / SECOND_NS if header else NEVER_S) else 0
 
-    @property
-    def state(self) -> tuple[object, ...]:
-        return ()
 
-
-class ReplayTime:
-    """Time that is played."""
-
-    silent_s = 0  # a recording says nothing while it stands
+class ReplayTime(Time):
+    """Time that is played; a recording is never late."""
 
     def __init__(self, context: Context, replay: Replay) -> None:
-        self._context = context
+        super().__init__(context)
         self._replay = replay
 
     @property
@@ -168,8 +158,9 @@ class Panel:
     name = ""  # its widget's id, and its field of `Heights`
     has_numbers = True  # whether it shows numbers, which change at a reader's pace
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, time_shown: Time) -> None:
         self.context = context
+        self.time = time_shown
         self.widget = Drawn(id=self.name)
         self.rows = 0  # rows of the screen; 0 hides it
 
@@ -194,14 +185,13 @@ class HeaderPanel(Panel):
     name = "header"
 
     def __init__(self, context: Context, time_shown: Time) -> None:
-        super().__init__(context)
-        self._time = time_shown
+        super().__init__(context, time_shown)
         self._began = (time.monotonic(), time.process_time())
         self._cost = ("", 0.0)
 
     def lines(self) -> Sequence[Line]:
         session, view = self.context.session, self.context.view
-        return edges.header_lines(session, view, self._time.mode, self.cost(), self._recording(), self._time.is_still)
+        return edges.header_lines(session, view, self.time.mode, self.cost(), self._recording(), self.time.is_still)
 
     def cost(self) -> str:
         """What gputop costs, read once a second; empty in a replay."""
@@ -224,10 +214,6 @@ class VerdictPanel(Panel):
 
     name = "verdict"
 
-    def __init__(self, context: Context, time_shown: Time) -> None:
-        super().__init__(context)
-        self._time = time_shown
-
     def lines(self) -> Sequence[Line]:
         session, view, trouble = self.context.session, self.context.view, self.context.feed.trouble or self._silence()
         if not self.is_known:
@@ -237,7 +223,7 @@ class VerdictPanel(Panel):
 
     def _silence(self) -> str:
         """That readings are overdue, and what to do; empty where none is."""
-        silent_s, header = self._time.silent_s, self.context.session.header
+        silent_s, header = self.time.silent_s, self.context.session.header
         if not silent_s:
             return ""
         if self.context.look.remote:
@@ -267,8 +253,7 @@ class LanesPanel(Panel):
     has_numbers = False
 
     def __init__(self, context: Context, time_shown: Time) -> None:
-        super().__init__(context)
-        self._time = time_shown
+        super().__init__(context, time_shown)
         self._drawer = LaneDrawer()
         self.found: list[Lane] = []  # the lanes there are
         self.numbers_ns = 0  # the moment of the numbers beside the lanes: the same as in the GPUs' rows, while the lanes grow in between
@@ -284,7 +269,7 @@ class LanesPanel(Panel):
         columns = view.axis(session)
         cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
         label = f" {columns.columns * columns.cell_ns / SECOND_NS:.0f} s  {columns.cell_ns / SECOND_NS:g} s a column"
-        ruler = axis.axis_line(columns, self._time.axis_end_s, fit(label, view.label_width))
+        ruler = axis.axis_line(columns, self.time.axis_end_s, fit(label, view.label_width))
         shown = fitting_lanes(self.found, self.rows - 1)
         drawn = (self._drawer.line(lane, session.history, columns, view.label_width, self.numbers_ns, cursor) for lane in shown)
         return [axis.with_signs(ruler, self._signs(columns)), *drawn]
@@ -307,8 +292,8 @@ class TablePanel(Panel):
     name = "procs"
     has_numbers = False
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, time_shown: Time) -> None:
+        super().__init__(context, time_shown)
         self._drawer = table.TableDrawer()
         self.shown: list[Row] = []  # all rows, those that are scrolled out too, as of the last `find_rows`
 
@@ -338,6 +323,13 @@ class TablePanel(Panel):
         """Where the selected process stands in the table."""
         return next((i for i, row in enumerate(self.shown) if row.pid == self.context.view.selected), None)
 
+    def move_selection(self, rows: int) -> None:
+        """Select the process so many rows below (negative: above) the selected one, or at that end of the table."""
+        if self.shown:
+            at = self.selected_row()
+            begin = at if at is not None else -1 if rows > 0 else len(self.shown)
+            self.context.view.selected = self.shown[min(len(self.shown) - 1, max(0, begin + rows))].pid
+
     def _why_empty(self) -> str:
         session, view = self.context.session, self.context.view
         if view.pid is not None and view.pid not in session.boards_around(view.at_ns, 0)[1].infos:
@@ -354,8 +346,8 @@ class ScrubPanel(Panel):
 
     name = "scrub"
 
-    def __init__(self, context: Context, replay: Replay) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, time_shown: Time, replay: Replay) -> None:
+        super().__init__(context, time_shown)
         self._replay = replay
 
     def lines(self) -> Sequence[Line]:
@@ -378,9 +370,9 @@ class KeysPanel(Panel):
 
     name = "keys"
 
-    def __init__(self, context: Context, keys: tuple[edges.Key, ...]) -> None:
-        super().__init__(context)
-        self.keys = keys
+    def __init__(self, context: Context, time_shown: Time) -> None:
+        super().__init__(context, time_shown)
+        self.keys = edges.LIVE_KEYS if context.replay is None else edges.REPLAY_KEYS
         self._note = ("", 0.0)
 
     def set_note(self, text: str, until_s: float) -> None:

@@ -15,7 +15,7 @@ from gputop.session.survey import Survey
 from gputop.tui import bindings
 from gputop.tui.box import Box
 from gputop.tui.context import Context, Look, Replay
-from gputop.tui.dashboard import DashboardScreen
+from gputop.tui.dashboard import DashboardScreen, Moves
 from gputop.tui.draw import duration
 from gputop.tui.draw.view import View
 from gputop.tui.drawing import Drawing
@@ -36,18 +36,14 @@ def replay_context(view: View, file: FileStream, playback: Playback, survey: Sur
     return Context(session, view, Feed(session, None, player), look, Replay(player, survey))
 
 
-class ReplayMoves:
+class ReplayMoves(Moves):
     """Play, pause, step, jump and scrub, beyond what was played, too. Looking back holds the playing."""
 
     def __init__(self, context: Context, drawing: Drawing, screen: Screen[None]) -> None:
+        super().__init__(context, drawing, screen)
         assert context.replay is not None
-        self._context = context
-        self._session = context.session
-        self._view = context.view
         self._player = context.replay.player
         self._survey = context.replay.survey
-        self._drawing = drawing
-        self._screen = screen
         self._arrived = (0, False)  # jumps and playing as last drawn
         self._incident_then: Episode | None = None  # the incident on which to put the cursor once the jump to it has arrived
         self._awaits_incident = False  # whether to go to the next incident that the survey finds
