@@ -1,4 +1,4 @@
-"""The pictures and the session in screenshots/ are what the screen shows now."""
+"""The pictures and the session in screenshots/ show the present screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gputop with a part that fails: `python -m tests.pty.broken PART ARGUMENTS…`; each part fails once it has been used a few times."""
+"""gputop with a part that fails after a few uses: `python -m tests.pty.broken PART ARGUMENTS…`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTS: dict[str, tuple[type, str, int]] = {
     "resume": (GputopApp, "on_ready", 0), "user names": (Users, "_resolve", 0), "starting": (GputopApp, "get_default_screen", 0),
     "timer": (Drawing, "_wake_later", -1),
 }  # fmt: skip
-"""Name -> whose method fails, after how many calls; -1: in a timer that it sets."""
+"""Name -> (class, method that fails, after how many calls; -1: in a timer that it sets)."""
 
 
 def fail(*_: object) -> None:
@@ -38,7 +38,7 @@ def fail(*_: object) -> None:
 
 
 def broken(whole: Callable[..., Any], after: int) -> Callable[..., Any]:
-    """The same until it has been called so often."""
+    """The method, which fails after ``after`` calls."""
     calls = 0
 
     @wraps(whole)

@@ -21,14 +21,14 @@ Launch = Callable[..., Terminal]
 
 @pytest.fixture
 def env(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment with a home of its own and an NVML stub of two GPUs; this process is the one on them."""
+    """An environment with a home of its own and an NVML stub of two GPUs, with this process on them."""
     require("cc")
     with stage(2, [os.getpid()]) as staged:
         yield clean(staged, tmp_path)
 
 
 def clean(staged: dict[str, str], home: Path) -> dict[str, str]:
-    """``staged`` without what is said of another terminal (xdist sets COLUMNS)."""
+    """``staged`` without variables of another terminal (xdist sets COLUMNS)."""
     left_out = ("NO_COLOR", "COLORTERM", "COLUMNS", "LINES")
     kept = {k: v for k, v in staged.items() if k not in left_out and not k.startswith(("XDG_", "TMUX"))}
     return kept | {"HOME": str(home), "TERM": "xterm-256color", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
@@ -58,7 +58,7 @@ def assert_left_as_found(terminal: Terminal) -> None:
 
 
 def assert_nothing_left(terminal: Terminal, family: list[int], timeout_s: float = 2.0) -> None:
-    """Of the processes in ``family`` none runs any more, at the latest after ``timeout_s`` (longer where others load the machine)."""
+    """All processes of ``family`` end within ``timeout_s`` (longer on a loaded machine)."""
 
     def left() -> list[str]:
         terminal.process.poll()

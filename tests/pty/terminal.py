@@ -1,4 +1,4 @@
-"""A program in a real pseudo-terminal: what it writes, what a terminal would show of it, how it leaves the terminal."""
+"""A program in a real pseudo-terminal: what it writes, what a terminal shows of it, and the state it leaves the terminal in."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FOCUS = 1004
 
 
 class Pty:
-    """A child process with a pty of its own as its controlling terminal; everything it writes is drained by a thread.
+    """A child process with a pty of its own as its controlling terminal; a thread reads all that it writes.
 
     ``bytes_out`` and ``bursts`` (monotonic seconds, bytes) say how much it wrote and when; ``modes`` which private
     terminal modes (DECSET numbers) are on.
@@ -54,7 +54,7 @@ class Pty:
         """What was written since the alternate screen was left."""
         self.bursts: list[tuple[float, int]] = []
         self.reading = threading.Event()
-        """Cleared, nothing is read: a terminal at the end of a line that hangs."""
+        """Cleared, nothing is read: like a terminal behind a hanging connection."""
         self.reading.set()
         self._tail = b""
         self._changed = threading.Condition()
@@ -87,7 +87,7 @@ class Pty:
         os.write(self._master, keys.encode())
 
     def resize(self, columns: int, lines: int) -> None:
-        """What a terminal does when its window changes: new size, SIGWINCH to the foreground group (by the kernel)."""
+        """Give the terminal another size; the kernel sends SIGWINCH to the foreground group."""
         self.columns, self.lines = columns, lines
         self._set_size()
 
@@ -101,7 +101,7 @@ class Pty:
         self.wait_for(lambda: self.bursts and time.monotonic() - self.bursts[-1][0] > quiet_s, f"silence for {quiet_s} s", timeout_s)
 
     def wait_for(self, condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
-        """Return once ``condition`` holds; it is looked at after each output. Fails with what is on screen."""
+        """Wait until ``condition`` holds, which is asked after each output; fails with the screen."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while not condition():
@@ -120,7 +120,7 @@ class Pty:
         return code
 
     def termios_now(self) -> list[object]:
-        """The line settings as the program has left them."""
+        """The line settings now."""
         return termios.tcgetattr(self.slave)
 
     def describe(self) -> str:
@@ -176,7 +176,7 @@ class Pty:
         self._show(data)
 
     def _show(self, data: bytes) -> None:
-        """Raw ptys only count."""
+        """Take in what was written; a plain pty only counts it."""
 
 
 class Terminal(Pty):

@@ -1,4 +1,4 @@
-"""What fails inside, and what is refused from outside: one line, the right exit code, and the terminal as it was."""
+"""A bug, or a limit of the system, ends gputop in one line with the right exit code and the terminal restored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDS = [name for name in PARTS if name != "user names"]
 
 
 def lines(terminal: Terminal) -> list[str]:
-    """What the program said once it had left its screen, or before it had one."""
+    """What the program printed outside of its screen."""
     text = re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", terminal.after.decode())
     return [line for line in map(str.strip, text.splitlines()) if line]
 

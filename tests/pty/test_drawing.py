@@ -1,4 +1,4 @@
-"""What stands on the screen after a while is what a fresh drawing would put there, in colours and characters that were asked for."""
+"""After many small changes the screen shows what a fresh drawing shows, in the colours and characters that were asked for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.pty.terminal import Terminal
 
 ARROWS = ["\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[1;2C", "\x1b[1;2D", "\x1b[F", "\x1b[H", "\x1b[5~", "\x1b[6~"]
 KEYS = [*ARROWS, *" nN+-jko.,\\tbgGeszrR?/", "py", "\r", "\t", "\x1b", "x", "5"]
-"""Everything the help offers, and some that it does not; not q and Ctrl-C, nor the palette, whose first entries quit."""
+"""All keys of the help and some others, without q, Ctrl-C and the palette, whose first entries quit."""
 
 
 def started(terminal: Terminal) -> Terminal:
@@ -53,7 +53,7 @@ def test_rows_that_come_and_go_leave_nothing_behind(launch: Launch) -> None:
 
 
 def drawn_anew(terminal: Terminal) -> list[list[tuple[str, str, str]]]:
-    """Characters and colours of the screen but for its first line, which a fresh drawing does not change."""
+    """Characters and colours of the screen without its first line, after a check that a fresh drawing changes none."""
     before = looks_of(terminal)
     terminal.resize(terminal.columns + 1, terminal.lines)
     terminal.wait_still()

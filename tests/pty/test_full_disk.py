@@ -1,4 +1,4 @@
-"""`r` and `R` in a folder whose disk is full: said in a line, and the screen goes on."""
+"""`r` and `R` on a full disk: a line says it, and the screen goes on."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path) -> None:
-    """All that a disk has room for."""
+    """Fill the disk."""
     subprocess.run(["dd", "if=/dev/zero", f"of={path}", "bs=4096"], capture_output=True, check=False)
 
 
 def frames_in(folder: Path) -> int:
-    """Of the recording there."""
+    """Frames of the recording in ``folder``."""
     (path,) = folder.glob("*.gputop")
     with Recording(str(path)) as recording:
         return len(list(recording.frames()))

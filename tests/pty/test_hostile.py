@@ -1,4 +1,4 @@
-"""Processes that would like to draw on our screen."""
+"""Processes whose names try to draw on the screen."""
 
 from __future__ import annotations
 

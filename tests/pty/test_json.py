@@ -49,7 +49,7 @@ def test_a_long_look_is_announced(launch: Launch) -> None:
 
 
 def test_once_sees_who_takes_the_cpus(env: dict[str, str]) -> None:
-    """A look lasts 100 ms: where others keep the hog itself from the CPUs for so long, it is in the next three."""
+    """A look lasts 100 ms; other processes can keep the hog off the CPUs for that long, so up to three more looks count."""
     without_gpu = {k: v for k, v in env.items() if k != "LD_LIBRARY_PATH"}
     screens: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Start and end: however it ends, the terminal is left as it was found and nothing is left running."""
+"""However gputop ends, the terminal is restored and no process is left."""
 
 from __future__ import annotations
 

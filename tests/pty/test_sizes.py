@@ -1,4 +1,4 @@
-"""Any size of terminal, also one that changes while it runs."""
+"""Any size of the terminal, and sizes that change while gputop runs."""
 
 from __future__ import annotations
 

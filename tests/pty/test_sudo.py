@@ -1,4 +1,4 @@
-"""What `sudo gputop` does as root, and what as the user who typed it: whole programs, with a real other user."""
+"""What `sudo gputop` does as root and what as the user who typed it, with whole programs and a real user."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def home() -> Iterator[Path]:
 
 
 def by_sudo(**more: str) -> dict[str, str]:
-    """As sudo leaves it, of which it matters who typed."""
+    """The environment that sudo leaves: it names the user who typed."""
     return {**os.environ, "SUDO_UID": str(USER), "SUDO_GID": str(USER), "PYTHONPATH": str(Path(__file__).parents[2]), **more}
 
 
@@ -91,7 +91,7 @@ def test_what_is_recorded_runs_as_the_user(home: Path) -> None:
 
 
 def test_a_recorder_writes_only_where_the_user_may(home: Path) -> None:
-    """Not as root through a link, nor into a directory of somebody else's."""
+    """Root follows no link and writes into no directory of another user."""
     (home / "into").symlink_to("/etc")
     for output in ("/etc/gputop-of-a-stranger.gputop", "into/gputop-of-a-stranger.gputop"):
         command = [*GPUTOP, "record", "--no-ebpf", "-o", output, "--duration", "1"]
@@ -103,7 +103,7 @@ def test_a_recorder_writes_only_where_the_user_may(home: Path) -> None:
 
 
 def test_what_the_user_may_not_read_any_more_has_its_reason(home: Path) -> None:
-    """Of root's processes: their I/O. It was read until root was left."""
+    """The I/O of root's processes was read until gputop left root."""
     command = [*GPUTOP, "record", "--no-ebpf", "-o", "a.gputop", "--duration", "4"]
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
         subprocess.run(command, env=by_sudo(), cwd=home, capture_output=True, timeout=60, check=True)
@@ -127,7 +127,7 @@ def test_an_export_of_roots_recording_is_the_users(home: Path, kind: str) -> Non
 
 
 def test_the_screen_becomes_the_user_and_goes_on(home: Path) -> None:
-    """Also where Python lies in root's home, from which nothing more can be loaded then: each screen still opens."""
+    """Each screen opens where Python is in root's home, from which nothing can be loaded after root is left."""
     with Terminal([*GPUTOP, "--no-ebpf"], env=by_sudo(TERM="xterm-256color"), cwd=home) as terminal:
         terminal.wait_text("GPU", timeout_s=60)
         until(lambda: is_the_user(terminal.process.pid), 30)

@@ -1,4 +1,4 @@
-"""Wrong usage and odd surroundings: one line on standard error and the right exit code, never a traceback."""
+"""Wrong usage and odd environments: one line on standard error, the right exit code, no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program costs: CPU and memory of its whole process tree, from /proc."""
+"""CPU and memory of a whole process tree, from /proc."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tree(root: int) -> list[int]:
 
 
 def usage(root: int) -> Usage:
-    """What the tree under ``root`` has used until now."""
+    """CPU and memory that the tree under ``root`` has used."""
     pids = tree(root)
     stats = [fields for pid in pids if (fields := _stat(pid))]
     cpu = sum(int(f[i]) for f in stats for i in (11, 12, 13, 14)) * _TICK_S

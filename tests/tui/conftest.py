@@ -1,4 +1,4 @@
-"""The application over hand-made frames, at rest: no clock, no collector, no cost of its own."""
+"""The application over hand-made frames: no clock, no collector, no cost of its own, so that each run shows the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MakeApp = Callable[..., GputopApp]
 
 
 class Silence:
-    """A stream that brings nothing and does not end before it is closed."""
+    """A stream without frames, which ends when it is closed."""
 
     def __init__(self) -> None:
         self.closed = False

@@ -1,4 +1,4 @@
-"""A training job made by hand, as frames: two GPUs, a trainer with four workers that starve, and a hog."""
+"""Hand-made frames of a training job: two GPUs, a trainer with four starving workers, and a process that hogs a CPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMAND = ["python", "train.py", "--epochs", "3"]
 
 
 def frames(count: int, starving: bool = True, gpus: int = 2) -> Iterator[Header | Frame]:
-    """The stream: ``count`` ticks of it."""
+    """The header and ``count`` frames."""
     yield HEADER
     for i in range(count):
         yield _frame(i, starving, gpus)

@@ -1,4 +1,4 @@
-"""The dashboard through Textual's Pilot: what stands where, and what the keys do."""
+"""The dashboard through Textual's Pilot: what it shows, and what keys and clicks do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.tui.conftest import MakeApp
 
 
 def part(app: GputopApp, name: str) -> list[str]:
-    """The lines of a part as text."""
+    """The lines of a panel as text."""
     drawn = app.screen_stack[0].query_one(f"#{name}", Drawn)
     return [drawn.line_text(y) for y in range(drawn.size.height)]
 
@@ -66,7 +66,7 @@ async def test_shows_verdict_gpus_lanes_and_processes(make_app: MakeApp, size: t
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_a_state_of_which_the_waits_cannot_be_read_is_marked_as_inferred(make_app: MakeApp, size: tuple[int, int]) -> None:
-    """Another user's processes, as seen without rights."""
+    """This is how another user's processes look without rights."""
     session = Session()
     for item in scene.frames(100):
         if isinstance(item, Frame):
@@ -496,7 +496,7 @@ async def test_ascii_only(make_app: MakeApp) -> None:
 
 
 class Watched(dict[int, GpuBoard]):
-    """GPUs that may be looked through only under the session's lock: the reader thread adds to them."""
+    """GPUs that fail the test where they are iterated without the session's lock: the reader thread adds to them."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session.board.gpus)

@@ -1,4 +1,4 @@
-"""What a widget sends to the terminal past the compositor, on a terminal that shows what was drawn before."""
+"""What a panel sends to the terminal past the compositor turns the old picture into the new one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ PICTURES: list[list[str]] = [
     [],
     ["one more"],
 ]
-"""One after the other: lines come, go, change and grow."""
+"""Shown one after the other: lines come, go, change and grow."""
 
 
 class OneWidget(App[None]):
-    """Nothing else."""
+    """An application of one widget."""
 
     CSS = f"Drawn {{ width: {WIDTH}; height: {HEIGHT}; }}"
 
@@ -42,7 +42,7 @@ def lines_of(picture: list[str]) -> list[Line]:
 
 
 def told_of(shown: str) -> list[str]:
-    """The rows of a terminal that was sent this."""
+    """The rows of a terminal after it was sent ``shown``."""
     screen = pyte.Screen(WIDTH, HEIGHT)
     pyte.Stream(screen).feed(shown)
     return list(screen.display)

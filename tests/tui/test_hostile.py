@@ -1,4 +1,4 @@
-"""Every screen over a hostile stream: nothing that the terminal would obey is drawn."""
+"""Every screen over a hostile stream draws nothing that a terminal obeys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def seen(gpus: int) -> Session:
 
 
 def drawn(app: GputopApp) -> str:
-    """All that stands on the screen."""
+    """The text of the whole screen."""
     return "".join(segment.text for strip in app.screen._compositor.render_strips() for segment in strip if not segment.control)
 
 

@@ -1,4 +1,4 @@
-"""Keys by the user's own file, and how keys are named."""
+"""The user's own keys, and the names of keys."""
 
 from __future__ import annotations
 

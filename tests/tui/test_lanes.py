@@ -1,4 +1,4 @@
-"""Lanes as text: what a cell shows, and that moving them step by step gives what drawing them anew gives."""
+"""Lanes as text: what a cell shows; moving a lane step by step gives what drawing it anew gives."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_gap_is_a_gap_and_a_reading_stands_only_as_long_as_its_refresh() -> No
 
 @pytest.mark.parametrize(("every", "ends"), [(2, 4), (10, 20), (11, 20), (30, 3)])
 def test_a_reading_stands_twice_as_long_as_the_driver_took_for_it(every: int, ends: int) -> None:
-    """NVML measures utilization six times a second, or once, as the GPU is; what comes after a gap says nothing of its pace."""
+    """NVML measures utilization six times a second or once, depending on the GPU; a reading after a gap does not show the pace."""
     kept = history([100.0 if i in (0, every) else None for i in range(every + 30)])
     axis = Axis(TICK, kept.times[-1] // TICK, 30)
     [_, _, _, *spans] = LaneDrawer().line(Lane(("gpu.util_pct", 0), "lane"), kept, axis, 28, kept.times[-1], None)

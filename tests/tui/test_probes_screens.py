@@ -65,7 +65,7 @@ def test_value_bars_hold_every_reading() -> None:
 
 
 async def test_a_wait_that_began_before_the_window_is_no_longer_than_that(make_app: MakeApp) -> None:
-    """It is booked as it ends: 80 s at once, in the last of these seconds."""
+    """A wait is booked when it ends: here 80 s at once, in the last second."""
     session = probed()
     board = session.board
     ((pair, woken),) = board.wakeups.items()
@@ -156,7 +156,7 @@ async def test_the_times_under_an_enlarged_lane_are_round(
 
 
 def _lengths(ruler: str, end_unix_s: float) -> list[int]:
-    """Seconds back of the times on it."""
+    """The times on a ruler, in seconds before its right end."""
     if found := re.findall(r"(\d\d):(\d\d):(\d\d)", ruler):
         assert ruler.split() == [":".join(time) for time in found]
         ends = time_of_day(end_unix_s).split(":")

@@ -1,4 +1,4 @@
-"""`r` and `R`: the stream into files, from the screen."""
+"""`r` and `R` record the stream from the screen."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FRAMES = [item for item in scene.frames(350) if isinstance(item, Frame)]
 
 
 class Handed:
-    """A stream that brings what the test hands over."""
+    """A stream of the items that a test hands over."""
 
     def __init__(self) -> None:
         self._items: list[Header | Frame] = []

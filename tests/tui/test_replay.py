@@ -1,4 +1,4 @@
-"""The replay's screen: what its keys do."""
+"""What keys and clicks do on the replay's screen."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def make_replay(path: Path) -> Iterator[MakeReplay]:
 
 
 def player(app: GputopApp) -> Player:
-    """What moves in the recording."""
+    """The player of a replay."""
     assert app.context.replay is not None
     return app.context.replay.player
 
@@ -80,7 +80,7 @@ async def until(pilot: Pilot[int], condition: Callable[[], object], what: str) -
 
 
 async def stands(pilot: Pilot[int], app: GputopApp, t_ns: int) -> None:
-    """Wait until the moment ``t_ns`` is looked at and drawn."""
+    """Wait until the moment ``t_ns`` is shown."""
 
     def arrived() -> bool:
         screen = app.screen_stack[0]
@@ -193,7 +193,7 @@ async def test_incidents_are_jumped_to_wherever_they_are(make_replay: MakeReplay
 
 
 async def test_the_screen_says_an_incident_where_it_was_jumped_to(make_replay: MakeReplay) -> None:
-    """Which is dated back to before it could be told."""
+    """An incident begins before the diagnosis can know it."""
     episodes = list({episode.id: episode for news in survey([sample()]) for episode in news.episodes}.values())
     assert len(episodes) == 2
     with Recording(sample()) as recording:
@@ -380,7 +380,7 @@ async def test_any_size(make_replay: MakeReplay, size: tuple[int, int]) -> None:
 
 @contextmanager
 def growing(path: Path, playback: Playback) -> Iterator[tuple[GputopApp, Callable[[], None]]]:
-    """The replay of a file of twenty seconds, and what writes another twenty and ends it."""
+    """A replay of a file of twenty seconds, and a function that appends twenty more and ends the file."""
     writer = Writer(str(path), scene.HEADER)
 
     for frame in FRAMES[:200]:

@@ -1,4 +1,4 @@
-"""What the replay says to files that are no recordings, and to wrong usage."""
+"""What `gputop replay` says about files that are no recordings, and about wrong usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replay without its screen: its clock, its line, the incidents it knows, and what comes through a pipe."""
+"""The parts of a replay: playback, bar, survey of incidents, a stream from a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals that the dashboard sends: asked for, to the very process that was shown, or refused with a reason."""
+"""The dashboard asks before it sends a signal, signals only the process that was shown, and says why it does not."""
 
 from __future__ import annotations
 

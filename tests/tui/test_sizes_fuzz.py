@@ -1,4 +1,4 @@
-"""Every screen over every scene, in every size: nothing ends it, no line is too long, and all comes back when there is room again."""
+"""Every screen with every scene in random sizes: nothing fails, no line is too long, and the old size shows the old screen again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MOST_S = 5.0  # s of CPU for one size, on a slow machine; some 50 ms are usual
 
 
 def crowd() -> Session:
-    """Forty processes, named as nobody would."""
+    """Forty processes with unusual names."""
     seen = scene.session()
     board, sample, info = seen.board, seen.board.procs[scene.WORKERS[0]], seen.board.infos[scene.WORKERS[0]]
     for n in range(40):
@@ -109,7 +109,7 @@ def check(app: GputopApp, width: int, height: int) -> None:
 
 
 def is_settled(app: GputopApp) -> bool:
-    """Whether the jump to where a replay begins has arrived, and is drawn: a box may be opened before."""
+    """Whether a replay's first jump has arrived and is drawn; a box can be open before."""
     screen = app.screen_stack[0]
     assert isinstance(screen, ReplayScreen)
     return not player(app).is_seeking and screen.moves._arrived[0] == player(app).jumps and bool(shown(app)[-1].strip())
@@ -123,7 +123,7 @@ async def resize(pilot: Pilot[int], width: int, height: int) -> None:
 
 
 async def walk(make: Callable[[], GputopApp], keys: str, seed: int) -> None:
-    """Through sizes by chance; between them the terminal has a fair one, in which all looks as it did."""
+    """Open a screen, take random sizes, and compare the screen in the first size before and after."""
     random = Random(seed)
     app = make()
     app.context.look.remote = "K" not in keys

@@ -32,7 +32,7 @@ def test_after_keys(make_app: MakeApp, snap_compare: Compare, keys: str) -> None
 
 
 def test_one_process(make_app: MakeApp, snap_compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its details made by hand: who else has that pid here does not matter."""
+    """Hand-made details: the real process with that pid does not matter."""
     read = ProcessDetails(
         pid=scene.TRAINER, start_ticks=1, unix_s=1_795_000_010.0, is_whole=True,
         program=Program(1_795_000_000.0 - 3720, "/usr/bin/python3.12", "/data/run", "nfs4 filer:/export at /data"),

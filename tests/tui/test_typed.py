@@ -1,4 +1,4 @@
-"""Keys that come in one piece: each means what it would mean if it had been typed after the one before it was done with."""
+"""Keys that arrive in one read work like keys that are typed one by one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMED = {"\r": "enter", "\x1b": "escape"}
 
 
 async def typed(pilot: Pilot[int], keys: str, paste: str = "") -> None:
-    """All ``keys``, and a paste behind them, in one read of the terminal."""
+    """Send all ``keys`` and a paste in one read of the terminal, and wait until they have done what they do."""
     app, driver = pilot.app, pilot.app._driver
     assert isinstance(app, GputopApp)
     assert driver is not None

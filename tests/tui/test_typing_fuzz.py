@@ -1,4 +1,4 @@
-"""Whatever a terminal sends, on whichever screen: nothing ends the program, and the keys work on."""
+"""Random input on every screen ends nothing, and keys work afterwards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ROUNDS, AT_ONCE = 2, 25
 
 @pytest.fixture(autouse=True)
 def _harmless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Keys that end the program, signal processes or write files do so to nobody."""
+    """Let no key end the program, signal a process or write outside of the test's folder."""
 
     async def stay(_app: GputopApp) -> None: ...
 
@@ -55,7 +55,7 @@ def _harmless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
 
 async def send(pilot: Pilot[int], heard: TerminalInput, data: bytes) -> None:
-    """As the driver's own thread does."""
+    """Send bytes to the application as the driver's thread does."""
     app = pilot.app
     assert isinstance(app, GputopApp)
     assert app._driver is not None
@@ -64,7 +64,7 @@ async def send(pilot: Pilot[int], heard: TerminalInput, data: bytes) -> None:
 
 
 async def settle(pilot: Pilot[int], seconds: float = 20.0) -> None:
-    """Until all that was typed is done with."""
+    """Wait until all keys have done what they do."""
     app = pilot.app
     assert isinstance(app, GputopApp)
     deadline = time.monotonic() + seconds
@@ -77,7 +77,7 @@ async def settle(pilot: Pilot[int], seconds: float = 20.0) -> None:
 
 
 async def back(pilot: Pilot[int]) -> None:
-    """To the dashboard, by Esc alone."""
+    """Go back to the dashboard by Esc."""
     for _ in range(8):
         if isinstance(pilot.app.screen, DashboardScreen) and not isinstance(pilot.app.focused, Input):
             break

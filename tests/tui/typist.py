@@ -1,4 +1,4 @@
-"""All that may come from a terminal, likely or not, by a seed."""
+"""Random input of a terminal, likely and unlikely, by a seed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 
 TIMES = int(os.environ.get("GPUTOP_FUZZ_TIMES", "1"))
-"""How much longer than in CI the fuzzers of the screen search."""
+"""Factor by which the screen's fuzzers run longer than in CI."""
 
 KEYS = [
     *(chr(code).encode() for code in range(128)), *("é", "ß", "€", "日", "🚀", "e\u0301", "\u202e", "\u200b", "\x85", "\x9b", "\ufffd"),
@@ -20,7 +20,7 @@ ANSWERS = [
     "\x1b]11;rgb:1e1e/1e1e/1e1e\x1b\\", "\x1b]10;rgb:ffff/ffff/ffff\x07", "\x1b]4;1;rgb:cccc/0000/0000\x1b\\", "\x1b]52;c;aGVsbG8=\x07",
     "\x1bP>|XTerm(388)\x1b\\", "\x1bP1+r524742=38\x1b\\", "\x1bP!|00000000\x1b\\", "\x1b_Gi=31;OK\x1b\\", "\x1b^pm\x1b\\", "\x1bXsos\x1b\\",
 ]  # fmt: skip
-"""What terminals answer to questions of other programs; none of it is a key."""
+"""Answers of terminals to questions of other programs; none is a key."""
 
 
 def _bytes(random: Random) -> bytes:
@@ -88,7 +88,7 @@ KINDS: tuple[Callable[[Random], bytes], ...] = (_bytes, _key, _key, _key, _kitty
 
 
 def typed(random: Random, count: int) -> list[bytes]:
-    """``count`` things that come, in the pieces in which they come."""
+    """``count`` random inputs, cut into random pieces."""
     sent = b"".join(random.choice(KINDS)(random) for _ in range(count))
     pieces = []
     while sent:

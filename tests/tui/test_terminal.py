@@ -1,4 +1,4 @@
-"""When the terminal driver resumes."""
+"""The terminal driver: when it resumes, and what it reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal sends, in whatever pieces: keys, pastes and reports, and nothing else, ever."""
+"""Bytes from a terminal, in any pieces, become keys, pastes and reports, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tui import typist
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that a test moves."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
@@ -41,7 +41,7 @@ def _told(message: Message) -> str:
 
 
 def heard(clock: Clock, pieces: Iterable[bytes]) -> list[str]:
-    """What comes of these pieces, and of silence after them."""
+    """The messages of these pieces and of the silence after them."""
     terminal, messages = TerminalInput(), list[Message]()
     for piece in pieces:
         messages += terminal.feed(piece)
@@ -126,7 +126,7 @@ def test_whatever_comes_the_next_key_is_a_key(clock: Clock) -> None:
 
 
 def check(message: Message) -> None:
-    """It can be sent on, and be written to a terminal."""
+    """Text that can be sent on and written to a terminal."""
     if isinstance(message, Key):
         (message.key + (message.character or "")).encode()
     if isinstance(message, Resize):
