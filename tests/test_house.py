@@ -29,6 +29,15 @@ def test_every_module_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text())), "a module begins with what it is for"
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_constant_has_one_value(path: Path) -> None:
+    """A second value for the same name holds for the functions above it, too."""
+    targets = [target for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign) for target in node.targets]
+    bound = [name for target in targets for name in getattr(target, "elts", [target])]
+    names = [name.id for name in bound if isinstance(name, ast.Name) and name.id.isupper()]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_every_dependency_has_its_reason() -> None:
     listed = re.findall(r'^    "[a-z-]+[=<>].*$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert len(listed) > 10

@@ -153,7 +153,7 @@ def _workers(job: JobFacts) -> str:
 
 
 STILL_S = 4.0  # s without a sign of life, from which ranks stand in a collective: who merely ends after the others saves or sends something
-_MOST = 4096  # ranks on a host: more was never meant
+_MOST_RANKS = 4096  # ranks on a host: more was never meant
 
 
 def set_absent(jobs: list[JobFacts], board: Board, gpus: int) -> None:
@@ -182,8 +182,8 @@ def _expected(info: ProcInfo, there: set[int], size: int, gpus: int) -> Iterable
     """As many as the launcher says; all, where there is a GPU for each and nobody else spread them over nodes; else what lies between
     those that are there."""
     rank, local, local_size = rank_of(info), number_in(info.env, ("LOCAL_RANK",)) or 0, number_in(info.env, ("LOCAL_WORLD_SIZE",)) or 0
-    if rank is not None and 0 < local_size <= _MOST:
+    if rank is not None and 0 < local_size <= _MOST_RANKS:
         return range(max(0, rank - local), rank - local + local_size)
     if size <= gpus and "WORLD_SIZE" in info.env and "SLURM_JOB_ID" not in info.env:
         return range(size)
-    return range(min(there), min(max(there) + 1, min(there) + _MOST)) if there else ()
+    return range(min(there), min(max(there) + 1, min(there) + _MOST_RANKS)) if there else ()

@@ -401,8 +401,8 @@ def name_of(board: Board, pid: int) -> str:
 
 
 SHORT_NS = 5_000_000_000  # who lives longer is told by itself
-LEAST_CORES = 0.1
-LEVELS = 6  # between make and the compiler itself stand a make of a folder, a shell and the compiler's driver
+LEAST_SPAWNED_CORES = 0.1
+SPAWN_LEVELS = 6  # between make and the compiler itself stand a make of a folder, a shell and the compiler's driver
 _INIT = 1  # it waits for everybody whose parent is gone, and started none of them
 
 
@@ -444,7 +444,7 @@ def _reaped(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> 
         old, new = stranger.used[0], stranger.used[-1]
         if new.children_ns > old.children_ns and new.t_ns > oldest_ns and pid != _INIT and pid in board.procs:
             cores = (new.children_ns - old.children_ns - apart.get(pid, 0)) / (new.t_ns - old.t_ns)
-            if LEAST_CORES <= cores <= 2 * board.header.cpus:
+            if LEAST_SPAWNED_CORES <= cores <= 2 * board.header.cpus:
                 found[pid] = min(cores, board.header.cpus)  # some of it was taken before the window
     return found
 
@@ -486,7 +486,7 @@ def _is_short(stranger: Stranger, board: Board) -> bool:
 def _top(pid: int, reaped: Mapping[int, float], strangers: Mapping[int, Stranger]) -> int | None:
     """The highest above a process, itself included, that has waited for short-lived ones."""
     top = pid if pid in reaped else None
-    for _ in range(LEVELS):
+    for _ in range(SPAWN_LEVELS):
         stranger = strangers.get(pid)
         if stranger is None or stranger.info is None:
             break
