@@ -419,7 +419,10 @@ class Decoder:
         if min(sizes) < least or max(sizes) > most or sum(sizes) > self._rows_left:
             raise ColumnError("a list is too long, or absent")
         parents = list(chain.from_iterable(map(repeat, subjects.ids, sizes)))
-        rows = iter(self._table(f"{path}.{field.name}", field.child, below, parents))
+        table = self._table(f"{path}.{field.name}", field.child, below, parents)
+        if len(table) != len(parents):
+            raise ColumnError("a table is shorter than its lists")
+        rows = iter(table)
         if field.kind == "one":
             return [next(rows) if size > 0 else None for size in sizes]
         return [None if size < 0 else list(islice(rows, size)) for size in sizes]

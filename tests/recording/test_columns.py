@@ -207,6 +207,12 @@ def test_what_must_be_there_is_not_absent() -> None:
         _decode(columns)
 
 
+def test_a_table_shorter_than_its_lists_is_refused() -> None:
+    columns = table(list(Session(1, 3).frames(10)))
+    with pytest.raises(ColumnError, match="shorter than its lists"):
+        _decode(columns | {"cost": [4, bytes([1]) + bytes([1] * 10), {"": [0]}]})
+
+
 def test_broken_bytes_raise_nothing_else() -> None:
     rng = random.Random(9)
     data = Encoder().encode(list(Session(2, 5, threads=3).frames(10)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gputop.model.frame import Frame
-from gputop.recording.format import FLAG_KEY, HEAD, KIND_FRAMES, pack_frames, pack_header
+from gputop.recording.format import FLAG_KEY, HEAD, KIND_FRAMES, TICKS, pack_frames, pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.scan import Place, places
 from gputop.recording.writer import Writer
@@ -56,7 +56,7 @@ def chunks(tmp_path: Path) -> tuple[Path, list[Place]]:
     writer.close()
     with path.open("rb") as file:
         found = list(places(file.fileno(), 8, path.stat().st_size))
-    return path, [place for place in found if place.head.kind == KIND_FRAMES]
+    return path, [place for place in found if (place.head.kind, place.head.tier) == (KIND_FRAMES, TICKS)]
 
 
 def lose(path: Path, *lost: Place) -> None:

@@ -62,7 +62,7 @@ async def test_the_screen_says_why_there_are_none_and_takes_them_again(monkeypat
         monkeypatch.undo()
         await pilot.press("r")
         await shown(program, pilot, "in ")
-        assert not screen._busy
+        assert not screen._is_busy
 
 
 def test_an_incident_whose_stacks_fail_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ _ANSWERS = "print('main.c:3:1: error: unknown type', file=sys.stderr); print('{\
 def test_what_the_helper_printed_is_the_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, said: str) -> None:
     (tmp_path / "helper.py").write_text(f"import sys\n{script}\n")
     monkeypatch.setattr(on_demand_loader, "__file__", str(tmp_path / "helper.py"))
-    monkeypatch.setattr(on_demand.access, "check", lambda *_, **__: None)
+    monkeypatch.setattr(on_demand.helper, "check", lambda *_, **__: None)
     monkeypatch.setattr(on_demand, "capabilities", lambda _root="/": -1)
     with pytest.raises(Unavailable) as failed:
         on_demand.watch_off_cpu([os.getpid()], 0.0)
