@@ -9,7 +9,7 @@ from itertools import pairwise
 import pynvml
 
 from gputop.model.frame import SECOND_NS, link_bytes_per_s
-from gputop.sources.nvml.driver import FAILURES, Device, field_number, is_past, library_function, value_number
+from gputop.sources.nvml.driver import FAILURES, Device, KeptFields, is_past, library_function, value_number
 from gputop.sources.nvml.gpm import GPM_FIELDS, GPM_LEAST_NS, PCIE_COUNTERS, Gpm
 from gputop.sources.nvml.groups import FieldGroup, Missing, Values, Way, made, once, single, take
 from gputop.sources.nvml.numbers import NoValue, count, link, megahertz, memory, part_of, percent, watts
@@ -42,27 +42,29 @@ def fast_groups(device: Device, interval_ns: int) -> list[FieldGroup]:
     return [
         activity,
         FieldGroup(PCIE_COUNTERS, interval_ns, lambda values, _: gpm().add_pcie_to(values), made(PcieCounters, device), counts=True),
-        FieldGroup(("util_pct", "mem_util_pct"), interval_ns, _utilization(device, samples)),
+        FieldGroup(("util_pct", "mem_util_pct"), interval_ns, made(_utilization, device, samples)),
         FieldGroup(("util_t_ns",), interval_ns, samples),
-        FieldGroup(("power_w", "power_instant"), interval_ns, _power_instant(device), _power_usage(device)),
+        FieldGroup(("power_w", "power_instant"), interval_ns, made(_power_instant, device), _power_usage(device)),
         FieldGroup(_MEMORY, standing_ns, _memory_v2(device), _memory_v1(device)),
         single("sm_clock_mhz", standing_ns, lambda: megahertz(call(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM))),
-        single(
-            "throttle_mask",
-            interval_ns,
-            lambda: count(call(pynvml.nvmlDeviceGetCurrentClocksEventReasons)),
-            lambda: count(call(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)),  # its name before R535
-        ),
+        FieldGroup(("throttle_mask",), interval_ns, made(_throttle, device)),
     ]
 
 
 def _utilization(device: Device, samples: Samples) -> Way:
+    function, rates = library_function("nvmlDeviceGetUtilizationRates"), (c_uint * 2)()
+
     def way(values: Values, missing: Missing) -> None:
         samples.rate = None
-        rates = device.call(pynvml.nvmlDeviceGetUtilizationRates)
-        take("util_pct", lambda: percent(rates.gpu), values, missing)
-        take("mem_util_pct", lambda: percent(rates.memory), values, missing)
-        samples.rate = rates.gpu if "util_pct" in values else None
+        device.call_library(function, rates)
+        util, mem_util = rates
+        if util <= 100 and mem_util <= 100:
+            samples.rate = values["util_pct"] = float(util)
+            values["mem_util_pct"] = float(mem_util)
+            return
+        take("util_pct", lambda: percent(util), values, missing)
+        take("mem_util_pct", lambda: percent(mem_util), values, missing)
+        samples.rate = util if "util_pct" in values else None
 
     return way
 
@@ -171,9 +173,11 @@ def _rhythm_ns(stamps_us: list[int]) -> int:
 
 
 def _power_instant(device: Device) -> Way:
+    fields = KeptFields(device, _POWER_INSTANT)
+
     def way(values: Values, _: Missing) -> None:
-        (value,) = device.fields(_POWER_INSTANT)
-        values["power_w"], values["power_instant"] = watts(field_number(value)), True
+        fields.read()
+        values["power_w"], values["power_instant"] = watts(fields.number(0)), True
 
     return way
 
@@ -181,6 +185,18 @@ def _power_instant(device: Device) -> Way:
 def _power_usage(device: Device) -> Way:
     def way(values: Values, _: Missing) -> None:
         values["power_w"], values["power_instant"] = watts(device.call(pynvml.nvmlDeviceGetPowerUsage)), False
+
+    return way
+
+
+def _throttle(device: Device) -> Way:
+    # The second is its name before R535.
+    function = library_function("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+    mask = c_ulonglong()
+
+    def way(values: Values, _: Missing) -> None:
+        device.call_library(function, byref(mask))
+        values["throttle_mask"] = count(mask.value)
 
     return way
 
@@ -212,10 +228,10 @@ class PcieCounters:
     overflowed. If it may have overflowed more than once there is no value.
     """
 
-    __slots__ = ("_counted", "_device", "_last", "_link_bytes_per_ns", "_overflowed", "_read_ns")
+    __slots__ = ("_counted", "_fields", "_last", "_link_bytes_per_ns", "_overflowed", "_read_ns")
 
     def __init__(self, device: Device) -> None:
-        self._device = device
+        self._fields = KeptFields(device, _PCIE_TX, _PCIE_RX)
         self._link_bytes_per_ns = _link_bytes_per_ns(device)
         self._last: list[int] = []
         self._read_ns = 0
@@ -223,16 +239,13 @@ class PcieCounters:
         self._overflowed = [False, False]  # whether each overflowed between the last two readings
 
     def __call__(self, values: Values, _: Missing) -> None:
-        began_ns = time.monotonic_ns()
-        fields = self._device.fields(_PCIE_TX, _PCIE_RX)
-        numbers = [count(field_number(field), " bytes") for field in fields]
+        began_ns, numbers = time.monotonic_ns(), self._read()
         ns, self._read_ns = began_ns - self._read_ns, began_ns
         older, self._last = self._last, numbers
         for at, name in enumerate(PCIE_COUNTERS):
             if older:
                 grown = numbers[at] - older[at]
-                is_32_bit = fields[at].valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-                self._counted[at] += self._unwrapped(at, grown, ns) if is_32_bit else max(0, grown)
+                self._counted[at] += self._unwrapped(at, grown, ns) if self._fields.is_32_bit(at) else max(0, grown)
             values[name] = self._counted[at]
 
     def _unwrapped(self, at: int, grown: int, ns: int) -> int:
@@ -247,12 +260,13 @@ class PcieCounters:
 
     def _pace(self, at: int) -> float:
         """Bytes per ns at this moment."""
-        before, began_ns = self._read(at), time.monotonic_ns()
+        before, began_ns = self._read()[at], time.monotonic_ns()
         time.sleep(_PACE_S)
-        return (self._read(at) - before) % _ROUND / (time.monotonic_ns() - began_ns)
+        return (self._read()[at] - before) % _ROUND / (time.monotonic_ns() - began_ns)
 
-    def _read(self, at: int) -> int:
-        return count(field_number(self._device.fields(_PCIE_TX, _PCIE_RX)[at]), " bytes")
+    def _read(self) -> list[int]:
+        self._fields.read()
+        return [count(self._fields.number(at), " bytes") for at in range(self._fields.count)]
 
 
 def _link_bytes_per_ns(device: Device) -> float:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
-from ctypes import Structure
+from ctypes import Structure, byref, c_uint, sizeof
 from time import monotonic_ns
 
 import pynvml
 
-from gputop.sources.nvml.driver import Device
+from gputop.sources.nvml.driver import Device, library_function
 from gputop.sources.nvml.groups import Missing, Values
 
 GPM_FIELDS = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "gr_active_pct")
@@ -40,6 +41,12 @@ class _MetricsGet(Structure):
     _fields_ = [*pynvml.c_nvmlGpmMetricsGet_t._fields_[:-1], ("metrics", pynvml.c_nvmlGpmMetric_t * len(_METRICS))]
 
 
+_METRIC = pynvml.c_nvmlGpmMetric_t
+_CODE_AND_VALUE = f"{_METRIC.nvmlReturn.offset}xid{sizeof(_METRIC) - _METRIC.metricInfo.offset}x"
+_RESULTS = {count: struct.Struct("=" + count * _CODE_AND_VALUE) for count in range(1, len(_METRICS) + 1)}
+"""Number of metrics -> code and value of each, in turn. Unpacking costs a fraction of the structures' attributes."""
+
+
 def _request(numbers: tuple[int, ...]) -> _MetricsGet:
     request = _MetricsGet(version=pynvml.NVML_GPM_METRICS_GET_VERSION, numMetrics=len(numbers))
     for slot, number in zip(request.metrics, numbers, strict=False):
@@ -50,14 +57,29 @@ def _request(numbers: tuple[int, ...]) -> _MetricsGet:
 class Gpm:
     """The metrics of a GPU, or of one MIG instance of it, since the previous call; the first call only takes a sample."""
 
-    __slots__ = ("_device", "_failure", "_get", "_has_compared", "_kernels", "_moved", "_newer", "_older", "_sampled_ns", "_scope")
+    __slots__ = (
+        "_device",
+        "_failure",
+        "_get",
+        "_has_compared",
+        "_kernels",
+        "_metrics_get",
+        "_moved",
+        "_newer",
+        "_older",
+        "_sample_get",
+        "_sampled_ns",
+        "_scope",
+    )
 
     def __init__(self, device: Device, gpu_instance: int | None = None) -> None:
         """Raises pynvml.NVMLError if the GPU has no GPM."""
         self._device = device
         if not device.call(pynvml.nvmlGpmQueryDeviceSupport).isSupportedDevice:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        self._scope = gpu_instance
+        self._scope = () if gpu_instance is None else (c_uint(gpu_instance),)
+        self._sample_get = library_function("nvmlGpmSampleGet" if gpu_instance is None else "nvmlGpmMigSampleGet")
+        self._metrics_get = library_function("nvmlGpmMetricsGet")
         self._get = _request(_METRICS if gpu_instance is None else _MIG_METRICS)
         self._older, self._newer = self._new_sample(), self._new_sample()
         self._kernels = _Kernels()
@@ -108,10 +130,7 @@ class Gpm:
         return sample
 
     def _sample(self, now_ns: int) -> list[float | str]:
-        if self._scope is None:
-            self._device.call(pynvml.nvmlGpmSampleGet, self._newer)
-        else:
-            self._device.call(pynvml.nvmlGpmMigSampleGet, self._scope, self._newer)
+        self._device.call_library(self._sample_get, *self._scope, self._newer)
         try:
             self._has_compared = bool(self._sampled_ns)
             return self._compare(now_ns - self._sampled_ns) if self._sampled_ns else [FIRST] * len(GPM_FIELDS)
@@ -127,23 +146,24 @@ class Gpm:
                 raise
             self._get.numMetrics = _FIRST_METRICS
             self._ask(self._get)
-        metrics = self._get.metrics[: self._get.numMetrics]
-        values: list[float | str] = [_value_of(metric.nvmlReturn, metric.value) for metric in metrics[:_FIRST_METRICS]]
-        if self._scope is not None:
+        results = _RESULTS[self._get.numMetrics].unpack_from(self._get, _MetricsGet.metrics.offset)
+        codes, numbers = results[::2], results[1::2]
+        values: list[float | str] = [*map(_value_of, codes, numbers[:_FIRST_METRICS])]
+        if self._scope:
             return values
-        self._move(metrics[_FIRST_METRICS:], ns / 1e9)
+        self._move(codes[_FIRST_METRICS:], numbers[_FIRST_METRICS:], ns / 1e9)
         return [*values, self._kernels.read(values[0], self._sampled_ns + ns, self._ask)]
 
     def _ask(self, request: _MetricsGet) -> None:
         """Fill in the request from the two samples. Raises pynvml.NVMLError."""
         request.sample1, request.sample2 = self._older, self._newer
         self._device.meter.count()
-        pynvml.nvmlGpmMetricsGet(request)
+        if code := self._metrics_get(byref(request)):
+            raise pynvml.NVMLError(code)
 
-    def _move(self, metrics: list[pynvml.c_nvmlGpmMetric_t], seconds: float) -> None:
+    def _move(self, codes: tuple[int, ...], rates: tuple[float, ...], seconds: float) -> None:
         """Add to the bytes over PCIe. A link that is up is never quite silent: rates of 0 are believed only after others."""
-        rates = [metric.value for metric in metrics]
-        if not rates or any(metric.nvmlReturn for metric in metrics) or not all(0 <= rate <= _MOST_MIB_PER_S for rate in rates):
+        if not rates or any(codes) or not all(0 <= rate <= _MOST_MIB_PER_S for rate in rates):
             self._moved = []
         elif self._moved or any(rates):
             self._moved = [had + rate * _MIB * seconds for had, rate in zip(self._moved or (0.0, 0.0), rates, strict=True)]

@@ -44,8 +44,8 @@ class FieldGroup:
     """
 
     __slots__ = (
-        "_base_ns", "_better", "_costs", "_dear", "_mig", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways",
-        "counts", "due_ns", "fields", "period_ns", "reason", "took_ns", "works",
+        "_base_ns", "_better", "_costs", "_dear", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways",
+        "counts", "due_ns", "fields", "mig", "period_ns", "reason", "took_ns", "works",
     )  # fmt: skip
 
     def __init__(self, fields: tuple[str, ...], period_ns: int, *ways: Way, counts: bool = False) -> None:
@@ -62,26 +62,22 @@ class FieldGroup:
         self._upgrade_ns = 0  # when those are tried again
         self._tries = 0  # readings since the last value
         self._retry_ns = _RETRY_FIRST_NS
-        self._mig = False  # whether the GPU was split at the last reading
+        self.mig = False  # whether the GPU was split at the last reading
         self._dear = False  # whether the last reading cost too much; only then costs are kept
         self._costs: deque[int] = deque(maxlen=_COSTS)
-
-    def is_due(self, now_ns: int, mig: bool) -> bool:
-        """Also where a value was refused before MIG was switched: now there may be one, or another reason."""
-        return now_ns >= self.due_ns or bool(self.reason and mig != self._mig)
 
     def read(self, now_ns: int, values: Values, missing: Missing, mig: bool) -> None:
         """Read now and set the next due time. Raises Lost, nothing else."""
         cause: Why | None = None
-        if self.works and not self._way and mig == self._mig:  # nearly every reading: little code, since caches are cold
+        if self.works and not self._way and mig == self.mig:  # nearly every reading: little code, since caches are cold
             try:
                 self._ways[0](values, missing)
                 self.reason, self._tries, self.due_ns = "", 0, now_ns + self.period_ns - _EARLY_NS
                 return
             except FAILURES as error:
                 cause = why(error, mig)
-        if mig != self._mig:
-            self._mig, self._retry_ns, self._upgrade_ns = mig, _RETRY_FIRST_NS, 0
+        if mig != self.mig:
+            self.mig, self._retry_ns, self._upgrade_ns = mig, _RETRY_FIRST_NS, 0
         if self._way and now_ns >= self._upgrade_ns:
             self._way, self.works = 0, False
         self._tries += 1
@@ -136,7 +132,7 @@ class FieldGroup:
         try:
             self._ways[at](values, missing)
         except FAILURES as error:
-            return why(error, self._mig)
+            return why(error, self.mig)
         return None
 
     def _fail(self, cause: Why, now_ns: int, missing: Missing) -> None:
@@ -168,7 +164,8 @@ def read_due(groups: list[FieldGroup], now_ns: int, mig: bool) -> Iterator[Poll]
     before_ns = monotonic_ns()
     poll = Poll(before_ns, {}, {})
     for group in groups:
-        if not group.is_due(now_ns, mig):
+        # What was refused may be given, or refused for another reason, since MIG was switched.
+        if now_ns < group.due_ns and (mig == group.mig or not group.reason):
             continue
         if group.took_ns >= _LONG_NS and poll.values:
             yield poll
