@@ -20,7 +20,7 @@ from gputop.sources import Beat, Settings, Unavailable
 EVERY_NS = 30 * SECOND_NS  # between two readings: temperatures and free space change within minutes; a choice
 AFTER_NS = SECOND_NS  # before the first: importing psutil takes 15 ms of CPU time, which the first frames need themselves
 LOOK_S = 1.0  # s that a single look (--once) waits in its last tick, where it must: on a busy host importing psutil alone takes 0.3 s
-MOST_NICS, MOST_FILE_SYSTEMS = 256, 64  # told of; a Kubernetes node has one interface a pod, and hundreds of bind mounts
+MOST_NICS, MOST_FILE_SYSTEMS = 256, 64  # in a reading; a Kubernetes node has one interface a pod, and hundreds of bind mounts
 FACTS = tuple(name for name in Hardware.__struct_fields__ if name != "missing")
 CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal", "acpitz")  # hwmon chips that measure the CPU, best first
 NETWORK_FILE_SYSTEMS = frozenset((

@@ -1,4 +1,4 @@
-"""The beat and the lanes of NVML: a call that hangs costs its own GPU, not the stream."""
+"""The beat and the pollers of NVML: a call that hangs costs its own GPU, not the stream."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def test_one_gpu_that_hangs_stalls_neither_the_others_nor_the_reader(rig: Rig) -
     assert "has not answered for" in rig.gpu(1).missing["util_pct"]
     assert rig.gpu(0).read_ns["util_pct"] > hang_from_ns + 500_000_000
     assert rig.gpu(2).values["util_pct"] == 6.0
-    assert "temp_c" in rig.gpu(1).values  # its other lane goes on
+    assert "temp_c" in rig.gpu(1).values  # its other poller goes on
     rig.until(source, lambda board: board.gpus[1].values.get("util_pct") == 6.0)
     assert "util_pct" not in rig.gpu(1).missing
 

@@ -116,9 +116,9 @@ class Attacher:
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None:
             self._round, pids, on_gpu = asked
-            for told in (self._settled, self._used, self._failed):
-                for pid in told.keys() - pids:
-                    del told[pid]
+            for table in (self._settled, self._used, self._failed):
+                for pid in table.keys() - pids:
+                    del table[pid]
             # A process that has a context now has loaded libcuda.
             self._pauses = {pid: self._pauses[pid] for pid in self._pauses.keys() & pids - (on_gpu - self._on_gpu)}
             self._pids, self._on_gpu = pids, on_gpu
@@ -138,7 +138,7 @@ class Attacher:
             began = time.thread_time()
             self._look_at(pid)
             self._left_s -= time.thread_time() - began
-        self.failures = {name: why for told in self._failed.values() for name, why in told.items()}
+        self.failures = {name: why for failed in self._failed.values() for name, why in failed.items()}
 
     def _count_launches(self) -> None:
         """Count launches for `COUNT_S`. If that is not permitted it is not tried again; sudo would be needed too often."""

@@ -273,12 +273,12 @@ class _Pairs(Generic[PairSample]):
         alive = alive | {0}
         stale = {pair for pair in self._last[0] if pair & 0xFFFFFFFF not in alive or pair >> 32 not in alive}
         negligible = [pair for pair in self._negligible() if pair not in stale]
-        told = [pair for pair in negligible if pair in self._times]
+        sent = [pair for pair in negligible if pair in self._times]
         stale.update(negligible)
         self._map.delete(stale)
         for pair in stale:
             self._times.pop(pair, None)
-        return told
+        return sent
 
     def _negligible(self) -> list[int]:
         keys, times = self._last

@@ -42,7 +42,7 @@ class EbpfSource:
         self._sizes = {"THREADS": room_for_threads(settings.root), **SIZES, **(sizes or {})}
         self._helper: Helper | None = None
         self._probes: LoadedProbes | None = None
-        self._state = self._told = SourceState(self.name, "partial", "the probes are being loaded")
+        self._state = self._sent = SourceState(self.name, "partial", "the probes are being loaded")
         self._stride = max(1, READ_EVERY_NS // settings.interval_ns)
         self._load_due_ns = self._started_ns = 0
         self._ready_ms = 0
@@ -78,8 +78,8 @@ class EbpfSource:
                 self._give_up(f"the kernel refuses to read the maps: {error.strerror}", "keep CAP_BPF")
         if self._probes is not None:
             self._state = self._describe(self._probes)
-        if self._state != self._told or beat.key:
-            self._told = self._state
+        if self._state != self._sent or beat.key:
+            self._sent = self._state
             beat.changed.append(self._state)
 
     def close(self) -> None:

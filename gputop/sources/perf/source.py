@@ -46,7 +46,7 @@ class PerfSource:
         self._settings = settings
         self._sampler: Sampler | None = None
         self._probed_ns = 0
-        self._refusal_told = False
+        self._refusal_sent = False
 
     def open(self) -> SourceState:
         """Raises Unavailable. Whether sampling is permitted is checked when the first trainer is to be sampled, see `check`."""
@@ -65,8 +65,8 @@ class PerfSource:
         probed = beat.loading or (bool(self._probed_ns) and beat.t_ns - self._probed_ns < SECOND_NS)
         self._sampler.watch(frozenset() if probed or len(beat.trainers) > FEW else beat.trainers)
         frame.sampled = self._sampler.take(beat.key)
-        if (refused := self._sampler.refused) is not None and not self._refusal_told:
-            self._refusal_told = True
+        if (refused := self._sampler.refused) is not None and not self._refusal_sent:
+            self._refusal_sent = True
             beat.changed.append(SourceState(self.name, "unavailable", refused.reason, refused.remedy))
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Sampler:
         self.refused: Unavailable | None = None  # why sampling is refused, once that is known
         self._wanted: frozenset[int] = frozenset()
         self._counts: dict[int, MainSamples] = {}
-        self._untold: set[int] = set()
+        self._unsent: set[int] = set()
         self._unwinders = Unwinders()
         self._places: dict[int, tuple[int, Places | None]] = {}
         self._gaps: dict[int, Gaps] = {}
@@ -103,9 +103,9 @@ class Sampler:
     def take(self, everybody: bool) -> list[MainSamples]:
         """Sums of the processes sampled since the last call, with ``everybody`` of all."""
         with self._lock:
-            told = self._counts.keys() & self._wanted if everybody else self._untold & self._wanted
-            self._untold.clear()
-            return [self._counts[pid] for pid in sorted(told)]
+            known = self._counts.keys() & self._wanted if everybody else self._unsent & self._wanted
+            self._unsent.clear()
+            return [self._counts[pid] for pid in sorted(known)]
 
     def close(self) -> None:
         """End its thread."""
@@ -131,9 +131,9 @@ class Sampler:
 
     def _forget(self, wanted: frozenset[int]) -> None:
         with self._lock:
-            for told in (self._counts, self._places, self._gaps):
-                for pid in told.keys() - wanted:
-                    del told[pid]
+            for known in (self._counts, self._places, self._gaps):
+                for pid in known.keys() - wanted:
+                    del known[pid]
 
     def _burst(self, pid: int) -> None:
         """Sample a process for a moment, if that is permitted and it maps CUDA's libraries."""
@@ -188,7 +188,7 @@ class Sampler:
         )  # fmt: skip
         with self._lock:
             self._counts[pid] = new
-            self._untold.add(pid)
+            self._unsent.add(pid)
 
 
 Met = tuple[str, int]  # (kind of place, ns that the thread had run) of a sample

@@ -90,8 +90,8 @@ class Unwinder:
         self._loads = elf.segments(read, elf.LOAD)
         (self._header, self._header_at, size), *_ = [*elf.segments(read, elf.EH_FRAME), (0, 0, 0)]
         table = read(self._header_at, min(size, _MOST_TABLE_BYTES))
-        told = table[_TABLE_AT : _TABLE_AT + 8 * int.from_bytes(table[8:_TABLE_AT], "little")] if table.startswith(_HEADER) else b""
-        pairs = array("i", told[: len(told) // 8 * 8])
+        entries = table[_TABLE_AT : _TABLE_AT + 8 * int.from_bytes(table[8:_TABLE_AT], "little")] if table.startswith(_HEADER) else b""
+        pairs = array("i", entries[: len(entries) // 8 * 8])
         self._starts, self._entries = pairs[0::2], pairs[1::2]
 
     def row(self, address: int) -> Row | None:
@@ -261,7 +261,7 @@ class _Program:
         self._common = common
         self._machine = machine
         self._cfa: tuple[int, int] | None = None
-        self._told = (machine.fp, common.ra)
+        self._followed = (machine.fp, common.ra)
         self._saved: dict[int, int | None] = {}
         """Register -> its place relative to the frame; None if it is given in a way that `Row` has not."""
         self._first: dict[int, int | None] = {}
@@ -307,7 +307,7 @@ class _Program:
             self._other(low, code)
 
     def _save(self, register: int, place: int | None) -> None:
-        if register in self._told:
+        if register in self._followed:
             self._saved[register] = place
 
     def _restore(self, register: int) -> None:

@@ -177,8 +177,8 @@ class Threads:
         due = self._due(tick, since)
         samples = [sample for thread in due if (sample := self._read(thread, tick, look)) is not None]
         if tick.key and len(due) < len(self._known):  # a key frame restates what it does not read
-            told = {sample.tid for sample in samples}
-            samples += [thread.sample for thread in self._resting if thread.sample is not None and thread.tid not in told]
+            known = {sample.tid for sample in samples}
+            samples += [thread.sample for thread in self._resting if thread.sample is not None and thread.tid not in known]
         if self._lost or self._woke or (self._resting and not self._readings % RESTING_AFTER):
             self._sort()
         return samples
