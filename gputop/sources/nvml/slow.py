@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import byref, c_uint
+from functools import partial
 
 import pynvml
 
@@ -20,7 +21,11 @@ _NVLINK_COUNTERS = ("nvlink_tx_bytes", "nvlink_rx_bytes")
 _NVLINK_FIELDS = (138, 0xFFFFFFFF), (139, 0xFFFFFFFF)  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB, scope: all links
 _MOST_LINKS = 36
 _MEMORY_TEMP = 82  # NVML_FI_DEV_MEMORY_TEMP
-_SENSOR, _CLOCK_SM, _CLOCK_MEM = pynvml.NVML_TEMPERATURE_GPU, pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
+_CLOCK_SM, _CLOCK_MEM = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
+_TEMPERATURES = [
+    getattr(pynvml, name) for name in ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV") if hasattr(pynvml, name)
+]  # fmt: skip
+"""From R570 on the second replaces the first; older bindings lack it."""
 _COMPUTE_MODES = ("Default", "Exclusive Thread", "Prohibited", "Exclusive Process")  # by nvmlComputeMode_t
 _MOST_EVENTS = 64  # taken at once
 _ARCHITECTURES = {
@@ -52,12 +57,7 @@ def slow_groups(device: Device, pcie_counters: FieldGroup) -> list[FieldGroup]:
     call, second, seldom = device.call, SECOND_NS, 10 * SECOND_NS
     return [
         FieldGroup(("procs",), second, made(Processes, device)),
-        single(
-            "temp_c",
-            second,
-            lambda: numbers.celsius(call(pynvml.nvmlDeviceGetTemperature, _SENSOR)),
-            lambda: numbers.celsius(call(pynvml.nvmlDeviceGetTemperatureV, _SENSOR)),  # replaces it from R570 on
-        ),
+        single("temp_c", second, *(partial(_temperature, device, function) for function in _TEMPERATURES)),
         single("power_limit_w", second, lambda: numbers.watts_limit(call(pynvml.nvmlDeviceGetEnforcedPowerLimit))),
         single("pstate", second, lambda: numbers.pstate(call(pynvml.nvmlDeviceGetPerformanceState))),
         single("mem_temp_c", second, lambda: numbers.celsius(field_number(*device.fields(_MEMORY_TEMP)))),
@@ -84,6 +84,10 @@ def slow_groups(device: Device, pcie_counters: FieldGroup) -> list[FieldGroup]:
         FieldGroup(("remapped_rows", "remap_pending", "remap_failed"), seldom, _remapped(device)),
         FieldGroup(PCIE_RATES, 2 * second, _pcie_rates(device, pcie_counters)),
     ]
+
+
+def _temperature(device: Device, function: Callable[..., int]) -> float:
+    return numbers.celsius(device.call(function, pynvml.NVML_TEMPERATURE_GPU))
 
 
 def _compute_mode(mode: int) -> str:
