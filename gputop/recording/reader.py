@@ -48,6 +48,7 @@ class Blocks:
         self._fd = fd
         self._contents = contents
         self._unpackers: dict[tuple[int, Parts], Unpacker] = {}
+        self._latest: dict[tuple[int, Parts], tuple[Place, Sequence[Frame]]] = {}  # a replay reads a block once for each tick in it
 
     def between(self, start: int, end: int, tier: int) -> list[Place]:
         """The blocks of a tier between two offsets, without those that go back in time, which are counted as lost."""
@@ -69,6 +70,8 @@ class Blocks:
     def frames(self, place: Place, chunk: int, parts: Parts = None) -> Sequence[Frame]:
         """The frames of a block in the chunk that begins at offset ``chunk``; none where it is damaged."""
         key = place.head.tier, parts
+        if (latest := self._latest.get(key)) is not None and latest[0] == place:
+            return latest[1]
         unpacker = self._unpackers.get(key) or self._unpackers.setdefault(key, Unpacker(parts))
         try:
             payload = payload_at(self._fd, place)
@@ -80,6 +83,7 @@ class Blocks:
         except FormatError:
             self.give_up(place)
             return ()
+        self._latest[key] = place, frames
         return frames
 
     def _read_until(self, place: Place, chunk: int, unpacker: Unpacker) -> None:
