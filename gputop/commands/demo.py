@@ -7,13 +7,16 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from gputop.commands.options import NO_EBPF, SUDO, ask_sudo, duration, sampling_argv
 from gputop.commands.screen import add_looks
 from gputop.demo.scenarios import SCENARIOS
-from gputop.demo.tour import SCENARIO as TOURED
 from gputop.model.frame import Frame, Header
 from gputop.system.console import show
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
 
 TOUR = "tour"
 EXAMPLES = (
@@ -26,6 +29,19 @@ examples:
 """
 )
 _LIVE_S, _PLAIN_S = 600.0, 30.0  # how long, with and without a screen
+TOURED = "cpu-contention"  # the scenario of the tour
+STEPS: tuple[tuple[str, tuple[str, ...], float], ...] = (  # (caption, keys, seconds to read it)
+    ("A training job on a simulated GPU; its loader workers are real. Top line: what gputop can see here. Below: the verdict.", (), 5.0),
+    ("Now two agents take the CPUs. Watch the GPU's lane and the workers' lanes: one time axis.", (), 9.0),
+    ("The GPU starves, and the second line says which processes cause it and how much CPU they took.", (), 8.0),
+    ("e: why. The evidence with its numbers, and the commands that fix it.", ("e",), 9.0),
+    ("Esc closes it.", ("escape",), 2.0),
+    ("s: stacks. What each stalled process is doing at this moment, down to the line.", ("s",), 9.0),
+    ("Esc closes it.", ("escape",), 2.0),
+    ("space pauses, ← goes back in time: the whole screen shows the moment under the cursor.", ("space", *["left"] * 12), 8.0),
+    ("space follows again. R saves the last ten minutes to a file, after the fact; r records from now on.", ("space",), 8.0),
+    ("? lists every key; q quits. On a GPU server just type: gputop", (), 12.0),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,9 +69,24 @@ def run(args: argparse.Namespace) -> int:
             ask_sudo(args)
             return _print_verdicts(sampling_argv(args), seconds)
         from gputop.commands import live
-        from gputop.demo.tour import guide
 
         return live.run(args, guide if args.scenario == TOUR else None)
+
+
+async def guide(pilot: Pilot[Any]) -> None:
+    """Show the captions and press the keys; returns at once when the user quits."""
+    import asyncio
+
+    for caption, keys, seconds in STEPS:
+        for key in keys:
+            if pilot.app.is_running:
+                await pilot.press(key)
+        pilot.app.notify(caption, title="tour", timeout=seconds)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if not pilot.app.is_running:
+                return
+            await asyncio.sleep(0.1)
 
 
 def _print_verdicts(flags: list[str], seconds: float) -> int:

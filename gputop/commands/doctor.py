@@ -15,7 +15,7 @@ from gputop.system.console import notify, takes_unicode, write
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
-    from gputop.doctor import Check
+    from gputop.doctor.checks import Check
 
 EXAMPLES = """examples:
   gputop doctor
@@ -37,9 +37,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the checks, and with --bundle write the file."""
     if not args.bundle and (args.output or args.with_names):
         raise UserError("--output and --with-names need --bundle (see gputop doctor --help)", code=2)
-    from gputop.doctor import gpu, host, probes, works
+    from gputop.doctor.checks import gpu_checks, host_checks, probe_checks, terminal_checks, works
 
-    checks = [*gpu.checks("/"), *host.checks("/"), *probes.checks("/"), *host.terminal_checks()]
+    checks = [*gpu_checks("/"), *host_checks("/"), *probe_checks("/"), *terminal_checks()]
     ok = works(checks)
     if not args.json:
         write(as_text(checks, takes_unicode()) + "\n")

@@ -8,9 +8,8 @@ from functools import partial
 
 from msgspec import Struct
 
-from gputop.demo.rank import FULL, Rank
 from gputop.demo.resources import read_records
-from gputop.demo.work import Loader, decode_image
+from gputop.demo.work import FULL, Loader, Rank, decode_image
 
 HOGS = {"log-shipper": 2, "metrics-agent": 1}  # name -> threads per CPU; the demo's own processes, named like agents on real hosts
 MOST_CPUS = 16  # on more CPUs the demo runs at a low priority: the host is shared

@@ -17,9 +17,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from gputop.demo.rank import Signals, create_signals
 from gputop.demo.resources import make_file, quota_group, quota_parent, set_quota
 from gputop.demo.scenarios import HOGS, MOST_CPUS, SCENARIOS, Scenario, cpus
+from gputop.demo.work import create_signals, map_signals
 from gputop.sources import simulated
 from gputop.system.errors import starting
 from gputop.system.program import argv_of
@@ -71,46 +71,36 @@ class _Over(Exception):
 
 
 class Stage:
-    """One scenario, as long as the ``with`` block lasts."""
+    """One scenario on its stage."""
 
     def __init__(self, scenario: Scenario, name: str, gpu_fd: int, file_fd: int) -> None:
         self._scenario, self._name, self._gpu_fd, self._file_fd = scenario, name, gpu_fd, file_fd
         self._stack = ExitStack()
         self._signals_fd = create_signals()
-        self._signals = Signals(self._signals_fd)
+        self._signals = map_signals(self._signals_fd)
         self._group: Path | None = None
         self._trainers: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> Stage:
-        try:
+    def play(self, seconds: float) -> None:
+        """Train with calm and trouble in turns, for ``seconds``. Raises _Over where a trainer ends or the stage is told to."""
+        with self._stack:
             if self._scenario.quota:
                 self._group = self._stack.enter_context(quota_group())
             for rank in range(self._scenario.ranks):
                 self._train(rank)
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def play(self, seconds: float) -> None:
-        """Calm and trouble in turns, for ``seconds``. Raises _Over where a trainer ends or the stage is told to."""
-        end, calm_s = time.monotonic() + seconds, FIRST_CALM_S
-        while time.monotonic() < end:
-            self._wait(min(end, time.monotonic() + calm_s))
-            calm_s = CALM_S
-            with ExitStack() as trouble:
-                trouble.callback(self._set_trouble, False)
-                self._set_trouble(True)
-                if self._scenario.hogs:
-                    for name, threads in HOGS.items():
+            end, calm_s = time.monotonic() + seconds, FIRST_CALM_S
+            while time.monotonic() < end:
+                self._wait(min(end, time.monotonic() + calm_s))
+                calm_s = CALM_S
+                with ExitStack() as trouble:
+                    trouble.callback(self._set_trouble, False)
+                    self._set_trouble(True)
+                    for name, threads in HOGS.items() if self._scenario.hogs else ():
                         self._hog(name, threads * cpus(), trouble)
-                self._wait(min(end, time.monotonic() + TROUBLE_S))
+                    self._wait(min(end, time.monotonic() + TROUBLE_S))
 
     def _set_trouble(self, on: bool) -> None:
-        self._signals.disturbed = on
+        self._signals[0] = on
         if self._group is not None:
             set_quota(self._group, _QUOTA_CPUS if on else None)
 
@@ -161,8 +151,7 @@ def main(name: str, gpu_fd: str, file_fd: str, seconds: str) -> None:
     if cpus() > MOST_CPUS:
         os.nice(10)
     try:
-        with Stage(SCENARIOS[name], name, int(gpu_fd), int(file_fd)) as stage:
-            stage.play(float(seconds))
+        Stage(SCENARIOS[name], name, int(gpu_fd), int(file_fd)).play(float(seconds))
     except _Over:
         pass
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from gputop.demo.rank import Rank
 from gputop.demo.scenarios import SCENARIOS
-from gputop.demo.work import die_with_parent
+from gputop.demo.work import Rank, die_with_parent
 
 
 def main(name: str, parent: str, *fds: str) -> None:

@@ -13,10 +13,10 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gputop.doctor.mask import Mask
 from gputop.model.board import Board
@@ -113,10 +113,9 @@ class _Recorded:
         board, cost = self._board, self._board.cost
         span_s = max(1, board.t_ns - board.header.t_ns) / 1e9
         late = sorted(self._lateness_ns)
-        cost_of = {name: getattr(cost, name) for name in cost.__struct_fields__} if cost else None
         summed = {
-            "sources": [{name: getattr(source, name) for name in source.__struct_fields__} for source in board.sources.values()],
-            "cost": cost_of, "collector_cpu_pct": round(cost.cpu_ns / span_s / 1e7, 2) if cost else None,
+            "sources": [structs.asdict(source) for source in board.sources.values()],
+            "cost": structs.asdict(cost) if cost else None, "collector_cpu_pct": round(cost.cpu_ns / span_s / 1e7, 2) if cost else None,
             "frames": len(late), "seconds": round(span_s, 2), "late_ns_p50": late[len(late) // 2] if late else None,
             "late_ns_max": late[-1] if late else None,
         }  # fmt: skip
@@ -160,15 +159,12 @@ def _record(path: str, folder: str) -> str:
 def _configuration(with_names: bool) -> str:
     """Numbers, switches and the key map; other texts are left out unless ``with_names``."""
     try:
-        said = {name: _value(value, with_names) for name, value in config.load().items()}
+        values = config.load()
     except UserError as error:
-        said = {"cannot be read": str(error)}
-    screen = config.load_screen()
-    return json.dumps({"config": said, "screen": {name: getattr(screen, name) for name in screen.__struct_fields__}}, indent=2)
-
-
-def _value(value: object, with_names: bool) -> object:
-    return value if with_names or not isinstance(value, str) else "(a text, left out)"
+        said: dict[str, object] = {"cannot be read": str(error)}
+    else:
+        said = {name: value if with_names or not isinstance(value, str) else "(a text, left out)" for name, value in values.items()}
+    return json.dumps({"config": said, "screen": structs.asdict(config.load_screen())}, indent=2)
 
 
 def _contents(parts: list[Part], with_names: bool) -> str:
@@ -198,9 +194,9 @@ def _kernel(root: str) -> Iterator[tuple[str, object]]:
     yield "initial pid namespace", in_initial_pid_namespace()
     yield "lockdown", helper.lockdown(root)
     yield "security modules", read_text(root, "sys/kernel/security/lsm").strip() or "cannot be read"
-    yield "/sys/kernel/btf/vmlinux", _size(root, "sys/kernel/btf/vmlinux")
+    yield "/sys/kernel/btf/vmlinux", _or_error(lambda path: f"{os.stat(path).st_size} bytes", root, "sys/kernel/btf/vmlinux")
     for folder in ("sys/kernel/tracing", "sys/kernel/debug/tracing"):
-        yield f"/{folder}", _listed(root, f"{folder}/events/sched")
+        yield f"/{folder}", _or_error(lambda path: f"{len(os.listdir(path))} events of sched", root, f"{folder}/events/sched")
     yield "cgroups", "v2" if os.path.exists(os.path.join(root, "sys/fs/cgroup/cgroup.controllers")) else "v1, or none"
 
 
@@ -219,7 +215,7 @@ def _hardware(root: str) -> Iterator[tuple[str, object]]:
     yield "processor", cpu.get("model name") or arm or "cannot be read"
     yield "CPUs", f"{os.cpu_count()}, allowed for gputop {len(os.sched_getaffinity(0))}"
     yield "memory", read_text(root, "proc/meminfo").partition("\n")[0].partition(":")[2].strip()
-    yield "NVIDIA devices", sum(name.removeprefix("nvidia").isdigit() for name in _names(root, "dev")) or "none"
+    yield "NVIDIA devices", sum(path.name[6:].isdigit() for path in Path(root, "dev").glob("nvidia*")) or "none"
     yield "NVIDIA driver", read_text(root, "proc/driver/nvidia/version").partition("\n")[0] or "none"
     yield "load", read_text(root, "proc/loadavg").strip()
 
@@ -233,22 +229,9 @@ def _terminal() -> Iterator[tuple[str, object]]:
         yield name, "set" if name in os.environ else "not set"
 
 
-def _size(root: str, path: str) -> str:
+def _or_error(look: Callable[[str], str], root: str, path: str) -> str:
+    """What ``look`` finds at a path, or the system's error."""
     try:
-        return f"{os.stat(os.path.join(root, path)).st_size} bytes"
+        return look(os.path.join(root, path))
     except OSError as error:
         return str(error.strerror)
-
-
-def _listed(root: str, path: str) -> str:
-    try:
-        return f"{len(os.listdir(os.path.join(root, path)))} events of sched"
-    except OSError as error:
-        return str(error.strerror)
-
-
-def _names(root: str, path: str) -> list[str]:
-    try:
-        return os.listdir(os.path.join(root, path))
-    except OSError:
-        return []

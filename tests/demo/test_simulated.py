@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gputop.demo.rank import FULL, Gpu
+from gputop.demo.work import FULL, Gpu
 from gputop.model.frame import Frame
 from gputop.model.frame import Gpu as Reading
 from gputop.sources import Beat, Settings, Unavailable, simulated

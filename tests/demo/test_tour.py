@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.demo import tour
+from gputop.commands import demo
 from gputop.session.session import Session
 from gputop.tui.app import GputopApp
 from gputop.tui.context import Look, live_context
@@ -28,10 +28,10 @@ def _app() -> GputopApp:
 
 
 async def test_each_step_finds_the_screen_it_speaks_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tour, "STEPS", tuple((caption, keys, 0.3) for caption, keys, _ in tour.STEPS))
+    monkeypatch.setattr(demo, "STEPS", tuple((caption, keys, 0.3) for caption, keys, _ in demo.STEPS))
     app, seen = _app(), set()
     async with app.run_test(size=(120, 40)) as pilot:
-        walking = asyncio.create_task(tour.guide(pilot))
+        walking = asyncio.create_task(demo.guide(pilot))
         while not walking.done():
             seen.add(type(app.screen).__name__)
             seen.add("back in time" if app.context.view.at_ns is not None else "now")
@@ -42,7 +42,7 @@ async def test_each_step_finds_the_screen_it_speaks_of(monkeypatch: pytest.Monke
 
 
 async def test_quitting_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tour, "STEPS", (("a caption", (), 600.0),))
+    monkeypatch.setattr(demo, "STEPS", (("a caption", (), 600.0),))
     app = _app()
     began = time.monotonic()
 
@@ -51,7 +51,7 @@ async def test_quitting_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
         app.exit(0)
 
     leaving = asyncio.create_task(leave())
-    await app.run_async(headless=True, size=(120, 40), auto_pilot=tour.guide)
+    await app.run_async(headless=True, size=(120, 40), auto_pilot=demo.guide)
     await leaving
     assert time.monotonic() - began < 60
 
@@ -59,7 +59,7 @@ async def test_quitting_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("columns", "lines"), [(80, 24), (160, 48)])
 def test_nothing_is_drawn_over_a_caption(columns: int, lines: int, tmp_path: Path) -> None:
     """The dashboard paints past the compositor, which must not know of it where a caption lies over the screen."""
-    words = tour.STEPS[0][0].split()[:4]
+    words = demo.STEPS[0][0].split()[:4]
     env = clean(dict(os.environ), tmp_path)
     with Terminal([GPUTOP, "demo", "tour", "--no-ebpf"], columns=columns, lines=lines, env=env, cwd=tmp_path) as terminal:
         terminal.wait_for(lambda: " ".join(words) in terminal.text(), "the first caption", 30.0)

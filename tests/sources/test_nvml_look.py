@@ -7,8 +7,7 @@ from threading import Lock
 
 import pytest
 
-from gputop.doctor import gpu as doctor_gpu
-from gputop.doctor.gpu import checks
+from gputop.doctor import checks as doctor
 from gputop.sources.nvml.gpu import READ_FIELDS, Poller
 from tests.sources.nvml_rig import Rig
 
@@ -64,13 +63,13 @@ def test_a_call_that_takes_as_long_as_those_before_it_is_no_silence(since_ms: in
 
 @pytest.mark.parametrize(("gpm", "state"), [(0, "limited"), (1, "ok")])
 def test_the_doctor_does_not_wait_for_what_no_gpu_has(rig: Rig, gpm: int, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_gpu, "_PATIENCE_S", 60.0)
+    monkeypatch.setattr(doctor, "_GPU_PATIENCE_S", 60.0)
     rig.set("gpus 2", f"gpm {gpm}")
-    check = checks("/")[1]
+    check = doctor.gpu_checks("/")[1]
     assert check.state == state
     assert check.detail == ("SM, tensor and DRAM activity are read" if gpm else "not supported on this GPU")
 
 
 def test_the_doctor_waits_for_a_slow_driver(rig: Rig) -> None:
     rig.set("gpus 1", "delay.* 20000")
-    assert [(check.id, check.state) for check in checks("/")] == [("nvml", "ok"), ("gpm", "ok")]
+    assert [(check.id, check.state) for check in doctor.gpu_checks("/")] == [("nvml", "ok"), ("gpm", "ok")]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gputop.commands import doctor
-from gputop.doctor import Check, bundle, host, probes, works
+from gputop.doctor import bundle, checks
+from gputop.doctor.checks import Check, works
 from gputop.sources.ebpf.source import LEAST_THREADS, room_for_threads
 from gputop.sources.procfs import source
 
@@ -60,10 +61,10 @@ def test_how_much_is_seen_of_other_users_processes(
 ) -> None:
     for name, answer in (("in_initial_pid_namespace", True), ("may_ptrace", True)):
         monkeypatch.setattr(source, name, lambda answer=answer: answer)
-    monkeypatch.setattr(host, "in_initial_pid_namespace", lambda: True)
+    monkeypatch.setattr(checks, "in_initial_pid_namespace", lambda: True)
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     put(tmp_path, "proc/1/stat" if shown else "proc/77/stat", "1 (init) S")
-    check = found(host.checks(str(tmp_path)), "processes")
+    check = found(checks.host_checks(str(tmp_path)), "processes")
     assert (check.state, check.detail) == (state, detail)
     assert check.remedy == ("" if state == "ok" else "run gputop as root to see them")
 
@@ -80,31 +81,31 @@ def test_yama(scope: str, uid: int, state: str, remedy: str, tmp_path: Path, mon
     monkeypatch.setattr("os.geteuid", lambda: uid)
     put(tmp_path, "proc/self/status", "CapEff:\t0000000000000000\n")
     put(tmp_path, "proc/sys/kernel/yama/ptrace_scope", scope)
-    check = found(host.checks(str(tmp_path)), "yama")
+    check = found(checks.host_checks(str(tmp_path)), "yama")
     assert (check.state, check.remedy) == (state, remedy)
 
 
 def test_a_slow_clock_and_missing_pressure_are_said(tmp_path: Path) -> None:
     put(tmp_path, "sys/devices/system/clocksource/clocksource0/current_clocksource", "acpi_pm\n")
     put(tmp_path, "proc/self/schedstat", "0 0 0\n")
-    checks = host.checks(str(tmp_path))
-    assert found(checks, "clock").state == "limited"
-    assert found(checks, "pressure").remedy == "boot with psi=1"
-    assert found(checks, "schedstat").state == "missing"
+    told = checks.host_checks(str(tmp_path))
+    assert found(told, "clock").state == "limited"
+    assert found(told, "pressure").remedy == "boot with psi=1"
+    assert found(told, "schedstat").state == "missing"
 
 
 def test_delays_that_the_kernel_does_not_measure_are_said(tmp_path: Path) -> None:
-    assert found(host.checks(str(tmp_path)), "delays").state == "ok"
+    assert found(checks.host_checks(str(tmp_path)), "delays").state == "ok"
     put(tmp_path, "proc/sys/kernel/task_delayacct", "0\n")
-    assert found(host.checks(str(tmp_path)), "delays").remedy == "sudo sysctl kernel.task_delayacct=1"
+    assert found(checks.host_checks(str(tmp_path)), "delays").remedy == "sudo sysctl kernel.task_delayacct=1"
 
 
 def test_without_btf_tracefs_is_needed(tmp_path: Path) -> None:
     put(tmp_path, "proc/self/status", "CapEff:\t0000000000000000\n")
-    checks = probes.checks(str(tmp_path))
-    assert found(checks, "btf").state == "limited"
-    assert found(checks, "tracefs").remedy.startswith("mount -t tracefs")
-    assert found(checks, "probes").state == "missing"
+    told = checks.probe_checks(str(tmp_path))
+    assert found(told, "btf").state == "limited"
+    assert found(told, "tracefs").remedy.startswith("mount -t tracefs")
+    assert found(told, "probes").state == "missing"
 
 
 @pytest.mark.parametrize(
@@ -119,8 +120,8 @@ def test_without_privilege_the_remedy_fits_the_place(
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: uid)
     put(tmp_path, "proc/self/status", f"CapEff:\t0000000000000000\nCapBnd:\t{bounds}\n")
-    checks = probes.checks(str(tmp_path))
-    assert {found(checks, name).remedy.startswith(remedy) for name in ("capabilities", "perf-event-paranoid", "probes")} == {True}
+    told = checks.probe_checks(str(tmp_path))
+    assert {found(told, name).remedy.startswith(remedy) for name in ("capabilities", "perf-event-paranoid", "probes")} == {True}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_colours(monkeypatch: pytest.MonkeyPatch, term: str, colorterm: str, sta
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("COLORTERM", colorterm)
-    assert host.terminal_checks()[0].state == state
+    assert checks.terminal_checks()[0].state == state
 
 
 @pytest.mark.parametrize(
