@@ -3,12 +3,16 @@
  * How long each CUDA synchronize and memcpy took, and how many bytes were asked for.
  *
  * Measures  entry and return of libcuda's cu*Synchronize and cuMemcpy* (uprobes on the library's inode, so in every process that
- *           maps it; attached by user space when it finds the library). Kernel launches, of which there may be 100,000 a second, are
- *           counted (cuda_launch) while user space lets them be: some hundredths of a second now and then.
- * Keys      calls: (pid, call) · inflight: (tid, call). `call` is a number user space gives at attach time, in the cookie's low
- *           16 bits; the 16 above them say which argument is the byte count (0: none). Counters are cumulative.
- * Sizes     CALLS entries of 1,584 bytes; INFLIGHT entries of 40, and 256 of 12 for launches, least recently used first out.
- * Cost      about 1 µs a call where the function begins with push or endbr64; push, 10 µs and more where the kernel must
+ *           maps it; attached by user space when it finds the library), and kernel launches (cuda_launch).
+ * Budget    a call of an always attached function costs its process what its cookie says. A process that spends ALARM_NS in SPELL_NS
+ *           raises an alarm, and user space detaches the function that did. Such functions, and launches, are attached for some
+ *           milliseconds now and then, and counted while `gate` is open, under their call's number plus SAMPLED.
+ * Keys      calls: (pid, call) · inflight: (tid, call) · spendings: pid. `call` is a number user space gives at attach time, in the
+ *           cookie's low 16 bits; the 4 above them say which argument is the byte count (0: none), the 12 above those are the library's
+ *           slot, and the 32 above those the price of a call in ns. Counters are cumulative.
+ * Sizes     CALLS entries of 1,584 bytes; INFLIGHT entries of 40, 256 of 12 for launches and of 20 for spendings, least recently used
+ *           first out; a page of alarms.
+ * Cost      1.2 µs a call where the function begins with push or endbr64; push, 11 µs (in a virtual machine) where the kernel must
  *           single-step its first instruction (sub rsp). Attaching behind endbr64 avoids the commonest such case.
  */
 #include "common.h"
@@ -38,6 +42,46 @@ struct entered {
 };
 BPF_TABLE("lru_hash", struct call_key, struct entered, inflight, INFLIGHT);
 
+#define SAMPLED 0x8000
+#define SPELL_NS 1000000000ULL
+#define ALARM_NS 5000000ULL /* 0.5 % of a spell: gputop/sources/ebpf/budget.py, ALWAYS_SHARE */
+
+struct spending {
+  u64 since, ns;
+};
+BPF_TABLE("lru_hash", u32, struct spending, spendings, 256);
+
+struct alarm {
+  u32 pid, what; /* low 32 bits of the cookie: call and library */
+};
+BPF_RINGBUF_OUTPUT(alarms, 1);
+
+/* Two threads may add at once and one sum be lost: it comes again with the next call. */
+static __always_inline void spend(u32 pid, u64 cookie, u64 now) {
+  struct spending *spending = spendings.lookup(&pid), fresh = {.since = now, .ns = cookie >> 32};
+  struct alarm alarm = {pid, cookie};
+  if (!spending || now - spending->since > SPELL_NS) {
+    spendings.update(&pid, &fresh);
+    return;
+  }
+  spending->ns += cookie >> 32;
+  if (spending->ns < ALARM_NS)
+    return;
+  spendings.update(&pid, &fresh);
+  alarms.ringbuf_output(&alarm, sizeof(alarm), 0);
+}
+
+struct gate {
+  u64 open, close; /* ns */
+};
+BPF_ARRAY(gate, struct gate, 1);
+
+static __always_inline bool gate_is_open(u64 now) {
+  int zero = 0;
+  struct gate *found = gate.lookup(&zero);
+  return found && now >= found->open && now < found->close;
+}
+
 /* A call from within the same call, as through an alias, is part of it: its stack pointer is lower. An entry that is not, left by
  * a call that never returned, is overwritten. */
 int cuda_enter(struct pt_regs *ctx) {
@@ -45,12 +89,14 @@ int cuda_enter(struct pt_regs *ctx) {
   struct call_key key = {id, cookie & 0xffff};
   struct entered *outer = inflight.lookup(&key), entered = {.sp = ctx->sp, .pid = id >> 32};
   u64 third = ARGUMENT(ctx, 3), fifth = ARGUMENT(ctx, 5);
-  u32 argument = cookie >> 16;
+  u32 argument = cookie >> 16 & 0xf;
   asm volatile("" : "+r"(third), "+r"(fifth)); /* or clang joins the reads and the verifier sees a changed ctx pointer */
   if (outer && ctx->sp < outer->sp)
     return 0;
-  entered.bytes = argument == 3 ? third : argument == 5 ? fifth : 0;
   entered.start = bpf_ktime_get_ns();
+  if (key.call & SAMPLED && !gate_is_open(entered.start))
+    return 0;
+  entered.bytes = argument == 3 ? third : argument == 5 ? fifth : 0;
   if (inflight.update(&key, &entered))
     count_lost(LOST_INFLIGHT);
   return 0;
@@ -93,6 +139,8 @@ int cuda_leave(struct pt_regs *ctx) {
     keep_max(call->max, tick->epoch, ns);
   }
   inflight.delete(&key);
+  if (!(key.call & SAMPLED))
+    spend(owner.who, cookie, now);
   return 0;
 }
 
@@ -100,7 +148,10 @@ BPF_TABLE("lru_hash", u32, u64, launches, 256);
 
 int cuda_launch(struct pt_regs *ctx) {
   u32 pid = bpf_get_current_pid_tgid() >> 32;
-  u64 one = 1, *count = launches.lookup(&pid);
+  u64 one = 1, *count;
+  if (!gate_is_open(bpf_ktime_get_ns()))
+    return 0;
+  count = launches.lookup(&pid);
   if (count)
     lock_xadd(count, 1);
   else

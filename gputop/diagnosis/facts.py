@@ -84,6 +84,14 @@ class CallFacts(Struct):
     to_gpu_bytes_per_s: float = 0.0  # of these; and of copies that say that they come from there
     from_gpu_bytes_per_s: float = 0.0
     copy_bytes_per_s: float | None = None
+    counted_share: float = 1.0  # of the time, of the call that was counted in the least of it
+
+    @property
+    def counted_in(self) -> str:
+        """How much of the time calls were counted in, to be added to what was counted; empty if all of it."""
+        if self.counted_share >= 1.0:
+            return ""
+        return f", counted in {max(0.1, 100 * self.counted_share):.{0 if self.counted_share >= 0.01 else 1}f} % of the time"
 
 
 class SampledFacts(Struct, frozen=True):

@@ -93,6 +93,8 @@ def _facts_of(before: Calls, now: Calls, ns: int, slowest: float = SLOWEST_NS_PE
         old = before.get(name) or CudaCall(call.pid, name, 0, 0, 0)
         calls = max(0, call.count - old.count)
         share, per_s = max(0, call.total_ns - old.total_ns) / ns, calls * 1e9 / ns
+        if calls:
+            found.counted_share = min(found.counted_share, call.share)
         count = max(0, (call.bytes or 0) - (old.bytes or 0))
         if name == ends:
             found.copy += share

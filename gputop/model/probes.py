@@ -61,7 +61,10 @@ class Wakeup(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class CudaCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The calls of one CUDA function by one process (uprobes; cumulative)."""
+    """The calls of one CUDA function by one process (uprobes; cumulative).
+
+    A function that is called very often is counted at random times, since counting slows its caller down; the sums are then estimates.
+    """
 
     pid: int
     call: str
@@ -72,10 +75,11 @@ class CudaCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     bytes: int | None = None  # sum of the byte counts among the arguments; None for functions without one
     sums: dict[int, int] = {}  # bucket -> ns of its calls, cumulative: a quantile is then the mean of its bucket
     inflight_ns: int = 0  # length so far of the longest call that has not returned; 0 if there is none
+    share: float = 1.0  # share of the time in which the function is counted; below 1 the sums are estimated from that part
 
 
 class LaunchRate(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Kernel launches of one process (uprobe on cuLaunchKernel), counted for a few hundredths of a second every other second."""
+    """Kernel launches of one process (uprobe on cuLaunchKernel), counted for some milliseconds at a time, about every other second."""
 
     pid: int
     per_s: float  # mean of the last few counts

@@ -214,6 +214,7 @@ _CALLS = (
     Column("mean_ms", "REAL", "mean time of a call in the tick, ms", _mean_ms),
     Column("max_ms", "REAL", "longest call that ended in the tick, ms, rounded up by 3 % at most",
            lambda rows: [value / 1e6 for value in rows.gauge("max_ns")]),
+    _gauge("counted_share", "REAL", "share of the time in which it is counted; below 1 the other numbers are estimates", "share"),
 )  # fmt: skip
 
 SYNC = TableSpec("sync", "CUDA synchronize calls of each process (uprobes)", ("probes", "calls"), _CALLS,

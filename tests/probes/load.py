@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import os
 import sys
 import threading
@@ -103,6 +104,24 @@ def cuda(*libraries: str) -> None:
         say(json.dumps(slept))
 
 
+def storm(library: str, counter: str, which: str, per_s: str, seconds: str) -> None:
+    """Call `storm` of the library about ``per_s`` times a second; the first 8 bytes of the file ``counter`` count the calls."""
+    stub = ctypes.CDLL(library)
+    stub.storm.argtypes = [ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p]
+    with open(counter, "r+b") as file, mmap.mmap(file.fileno(), 8) as shared:
+        count = ctypes.c_uint64.from_buffer(shared)
+        work = 1000
+        stub.storm(int(which), work, 100_000_000, ctypes.addressof(count))
+        work = round(work * count.value * 10 / float(per_s))
+        count.value = 0
+        say("ready")
+        sys.stdin.readline()
+        stub.storm(int(which), work, round(float(seconds) * 1e9), ctypes.addressof(count))
+        say("done")
+        sys.stdin.readline()
+        del count
+
+
 def call(stub: ctypes.CDLL, function: str, argument: int) -> None:
     if function.startswith("cuMemcpy2D"):
         stub[function](ctypes.c_void_p(1))
@@ -117,4 +136,4 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    {"burn": burn, "doze": doze, "ping": ping, "fork": fork, "threads": threads, "cuda": cuda}[sys.argv[1]](*sys.argv[2:])
+    {"burn": burn, "doze": doze, "ping": ping, "fork": fork, "threads": threads, "cuda": cuda, "storm": storm}[sys.argv[1]](*sys.argv[2:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import mmap
 import os
 import shutil
 import struct
@@ -19,7 +20,8 @@ from gputop.model import histogram
 from gputop.model.frame import CudaCall, LaunchRate
 from gputop.sources import elf
 from gputop.sources.ebpf import libcuda, uprobe
-from gputop.sources.ebpf.cuda import COUNT_EVERY, Attacher, CudaReader
+from gputop.sources.ebpf.budget import Budget, Linker, read_launches
+from gputop.sources.ebpf.cuda import Attacher, CudaReader
 from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.sched import Drain
 from tests.probes.conftest import HERE, Beaten
@@ -143,6 +145,81 @@ def test_launches_are_counted_when_who_showed_the_library_has_ended(beaten: Make
     one.until(lambda: one.board.launches.get(second.pid) is not None and one.board.launches[second.pid].per_s > 0.0, "its launches counted")
 
 
+class Storm:
+    """A process that makes one call many times a second and counts them in shared memory."""
+
+    def __init__(self, run: Run, library: Path, which: int, per_s: int, seconds: float) -> None:
+        counter = library.with_name("counter")
+        counter.write_bytes(bytes(8))
+        self.process = run("storm", library, counter, which, per_s, seconds)
+        self.pid = self.process.pid
+        with counter.open("rb") as file:
+            self._shared = mmap.mmap(file.fileno(), 8, prot=mmap.PROT_READ)
+        assert self.process.stdout is not None
+        assert self.process.stdin is not None
+        self.process.stdout.readline()
+        self._go = self.process.stdin
+
+    def begin(self) -> None:
+        self._go.write("\n")
+        self._go.flush()
+
+    def made(self) -> int:
+        return int.from_bytes(self._shared[:], "little")
+
+
+@pytest.mark.parametrize(("which", "call"), [(0, "cuMemcpyDtoDAsync"), (1, "cuMemcpyHtoDAsync")], ids=["emulated", "single-stepped"])
+def test_a_storm_of_calls_is_estimated_from_a_share_of_the_time(beaten: Make, run: Run, library: Path, which: int, call: str) -> None:
+    one, storm = beaten(), Storm(run, library, which, 26_000, 12.0)
+    one.until_loaded()
+    one.hot |= {storm.pid}
+    one.until(lambda: libraries(one) == 1, "libcuda attached")
+    storm.begin()
+    key = storm.pid, call
+    one.until(lambda: key in one.board.calls and 0.0 < one.board.calls[key].share < 1.0, "the function sampled")
+    assert one.states[-1].detail["sampled"] == call
+    one.beat_for(2.0)
+    one.tick()
+    made, before = storm.made(), one.board.calls[key]
+    one.beat_for(6.0)
+    one.tick()
+    made, after = storm.made() - made, one.board.calls[key]
+    assert after.count - before.count == pytest.approx(made, rel=0.1)
+    assert after.share < 0.2
+    assert after.inflight_ns == 0
+    median = histogram.quantile(after.hist, 0.5, sums=after.sums)
+    assert median is not None
+    assert median < 2_000, "the probe's own time is not the call's"
+    assert sum(after.hist.values()) == pytest.approx(after.count, rel=0.01)
+
+
+def test_slow_calls_are_counted_exactly_beside_a_storm_of_others(beaten: Make, run: Run, library: Path) -> None:
+    one, trainer = beaten(), Trainer(run, library)
+    one.until_loaded()
+    attach(one, trainer)
+    storm = Storm(run, library, 1, 26_000, 8.0)
+    trainer.ask("cuStreamSynchronize", 40, 50_000_000)
+    storm.begin()
+    one.until(lambda: one.states[-1].detail.get("sampled") == "cuMemcpyHtoDAsync", "the storm's function sampled")
+    slept = json.loads(trainer.line())
+    call = counted(one, trainer.pid, "cuStreamSynchronize", 40)
+    assert call.share == 1.0
+    assert call.total_ns == pytest.approx(sum(slept), rel=0.02)
+
+
+def test_after_a_storm_a_function_is_counted_exactly_again(beaten: Make, run: Run, library: Path) -> None:
+    one, trainer = beaten(), Trainer(run, library)
+    one.until_loaded()
+    attach(one, trainer)
+    storm = Storm(run, library, 1, 26_000, 1.5)
+    storm.begin()
+    one.until(lambda: one.states[-1].detail.get("sampled") == "cuMemcpyHtoDAsync", "sampled")
+    one.until(lambda: "sampled" not in one.states[-1].detail, "attached all the time again")
+    trainer.call("cuMemcpyHtoDAsync_v2", 30, 64)
+    counted(one, trainer.pid, "cuMemcpyHtoDAsync", 30)
+    assert one.board.calls[trainer.pid, "cuMemcpyHtoDAsync"].share == 1.0
+
+
 class LaunchesMap:
     """What `CudaReader` uses of the map of launches, with entries that the test gives it: pid -> launches."""
 
@@ -166,12 +243,12 @@ class LaunchesMap:
 def test_launches_are_those_of_the_living_and_never_less_than_none() -> None:
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
-    table, attacher, own = LaunchesMap(), Attacher([], "", False), os.getpid()
-    reader = CudaReader(cast("dict[str, Map]", dict.fromkeys(("calls", "inflight", "launches"), table)), attacher)
+    table, budget, own = LaunchesMap(), Budget(Linker([], "", False)), os.getpid()
+    reader = CudaReader(cast("dict[str, Map]", dict.fromkeys(("calls", "inflight"), table)), budget)
 
     def told(times: int, entries: dict[int, int]) -> list[LaunchRate]:
         table.entries = entries
-        attacher.counted = times, times * 100_000_000, attacher.read_launches()
+        budget.counted = times, times * 100_000_000, read_launches(cast("Map", table))
         return reader.launches(Drain(0, 0, 0, 1, 5, frozenset(), False))
 
     assert told(1, {own: 100, ended.pid: 50}) == [LaunchRate(own, 1000.0)]
@@ -180,30 +257,6 @@ def test_launches_are_those_of_the_living_and_never_less_than_none() -> None:
     for times in range(3, 8):  # until the oldest count that is compared with is this large
         told(times, {own: 300})
     assert told(8, {own: 4}) == [], "its entry had been dropped"
-
-
-def test_launches_while_others_are_attached_or_detached_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched = {7: 1000}
-    attacher = Attacher([0, 1, 2], "multi", False)
-    attacher.read_launches = launched.copy
-    attacher._launches = {5: [0], 6: [0]}
-
-    def attach(*_arguments: object) -> list[int]:
-        launched[7] += 500
-        return [os.open(os.devnull, os.O_RDONLY)]
-
-    def close(descriptor: int) -> None:
-        launched[7] += 500
-        os.closerange(descriptor, descriptor + 1)
-
-    monkeypatch.setattr("gputop.sources.ebpf.uprobe.attach_entries", attach)
-    monkeypatch.setattr("gputop.sources.ebpf.cuda.time.sleep", lambda _seconds: launched.update({7: launched[7] + 40}))
-    monkeypatch.setattr("gputop.sources.ebpf.cuda.os.close", close)
-    attacher._count_launches()
-    attacher._count_launches()
-    times, counted_ns, counts = attacher.counted
-    assert (times, counts) == (2, {7: 80})
-    assert counted_ns > 0
 
 
 def work(attacher: Attacher, *asked: tuple[frozenset[int], frozenset[int]]) -> None:
@@ -226,7 +279,7 @@ def maps_alone(monkeypatch: pytest.MonkeyPatch, path: Path, points: libcuda.Poin
 def test_nobody_is_woken_where_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: 2948)
     monkeypatch.setattr(libcuda, "find", lambda *_: [])
-    attacher, woken = Attacher([0, 1, 2], "multi", False), list[int]()
+    attacher, woken = Attacher(Budget(Linker([0, 1, 2], "multi", False))), list[int]()
     monkeypatch.setattr(attacher, "_thread", threading.current_thread())
     for look in range(1, 17):
         attacher.look(frozenset({7}), frozenset({7}) if look >= 11 else frozenset())
@@ -247,7 +300,7 @@ def test_who_gets_a_context_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch
     mapped = iter(range(9))
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: next(mapped))
     monkeypatch.setattr(libcuda, "find", find)
-    attacher, pids = Attacher([0, 1, 2], "multi", False), frozenset({7})
+    attacher, pids = Attacher(Budget(Linker([0, 1, 2], "multi", False))), frozenset({7})
     work(attacher, *[(pids, frozenset[int]())] * 5, *[(pids, pids)] * 2)
     assert len(looked) == 5, "in the rounds 1, 2 and 4, and then 6 and 7, where it has a context"
 
@@ -262,7 +315,7 @@ def test_libraries_are_looked_for_only_where_more_code_has_been_mapped(monkeypat
 
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: next(mapped))
     monkeypatch.setattr(libcuda, "find", find)
-    attacher = Attacher([0, 1, 2], "multi", False)
+    attacher = Attacher(Budget(Linker([0, 1, 2], "multi", False)))
     work(attacher, *[(frozenset({7}), frozenset[int]())] * 16)  # in the rounds 1, 2, 4, 8 and 16
     assert len(looked) == 2
     assert next(mapped, None) is None
@@ -280,41 +333,11 @@ def test_a_passing_failure_to_attach_is_tried_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: 2948)
     maps_alone(monkeypatch, path, libcuda.Points([], []))
     monkeypatch.setattr(uprobe, "attach", link)
-    attacher = Attacher([0, 1, 2], "multi", False)
+    attacher = Attacher(Budget(Linker([0, 1, 2], "multi", False)))
     work(attacher, *[(frozenset({os.getpid()}), frozenset[int]())] * 9)
     assert results == [], "twice, and then no more"
     assert [one.name for one in attacher.libraries.values()] == [str(path)]
     assert attacher.failures == {}
-
-
-def test_launches_are_counted_as_a_library_is_found_and_every_other_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the first verdict of a training needs does not come a second late."""
-    path, rounds = tmp_path / "libcuda.so.1", list[int]()
-    path.touch()
-    monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: 2948)
-    maps_alone(monkeypatch, path, libcuda.Points([], [64]))
-    monkeypatch.setattr(uprobe, "attach", lambda *_: [])
-    attacher = Attacher([0, 1, 2], "multi", False)
-    monkeypatch.setattr(attacher, "_count_launches", lambda: rounds.append(attacher._round))
-    work(attacher, *[(frozenset({os.getpid()}), frozenset[int]())] * (2 * COUNT_EVERY))
-    attacher.close()
-    assert rounds == [1, COUNT_EVERY, 2 * COUNT_EVERY]
-
-
-@pytest.mark.parametrize(("error", "tries"), [(errno.EMFILE, 2), (errno.EPERM, 1)])
-def test_only_what_is_not_permitted_is_given_up(monkeypatch: pytest.MonkeyPatch, error: int, tries: int) -> None:
-    asked: list[int] = []
-
-    def refuse(library: int, *_: object) -> list[int]:
-        asked.append(library)
-        raise OSError(error, os.strerror(error))
-
-    monkeypatch.setattr(uprobe, "attach_entries", refuse)
-    attacher = Attacher([0, 1, 2], "multi", False)
-    attacher._launches = {3: [0]}
-    work(attacher, *[(frozenset[int](), frozenset[int]())] * (2 * COUNT_EVERY))
-    assert len(asked) == tries
-    assert attacher.uncounted == os.strerror(error)
 
 
 def test_a_call_that_has_not_returned_is_seen(beaten: Make, run: Run, library: Path) -> None:

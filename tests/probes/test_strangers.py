@@ -17,6 +17,7 @@ import pytest
 
 from gputop.sources import elf
 from gputop.sources.ebpf import cuda, libcuda, uprobe
+from gputop.sources.ebpf.budget import Budget, Linker
 from gputop.sources.ebpf.cuda import Attacher
 from tests.probes.conftest import HERE, Beaten
 from tests.probes.swapping import NOBODY
@@ -183,7 +184,7 @@ def probed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
 
 
 def test_one_user_has_so_many_libraries_probed_and_more_are_said(probed: list[int]) -> None:
-    attacher = Attacher([0, 1, 2], "multi", False)
+    attacher = Attacher(Budget(Linker([0, 1, 2], "multi", False)))
     before = len(os.listdir("/proc/self/fd"))
     mine, others = frozenset(range(1000, 1900)), frozenset(range(5000, 5004))
     work(attacher, (mine, frozenset()), *[(mine | others, frozenset[int]())] * 12)
@@ -197,7 +198,7 @@ def test_one_user_has_so_many_libraries_probed_and_more_are_said(probed: list[in
 
 
 def test_what_nobody_maps_any_more_makes_room(probed: list[int]) -> None:
-    attacher = Attacher([0, 1, 2], "multi", False)
+    attacher = Attacher(Budget(Linker([0, 1, 2], "multi", False)))
     asked = [(frozenset(range(first, first + 10)), frozenset[int]()) for first in range(1000, 1500, 10)]
     work(attacher, *asked)
     assert len(probed) == 500
@@ -207,7 +208,7 @@ def test_what_nobody_maps_any_more_makes_room(probed: list[int]) -> None:
 
 
 def test_in_all_so_many_are_probed(probed: list[int]) -> None:
-    attacher = Attacher([0, 1, 2], "multi", False)
+    attacher = Attacher(Budget(Linker([0, 1, 2], "multi", False)))
     work(attacher, (frozenset(range(1000, 100_000, 1000)), frozenset()))
     assert len(probed) == len(attacher.libraries) == cuda.MOST
     attacher.close()
@@ -226,7 +227,7 @@ def test_looks_take_a_share_of_the_time_and_everybody_has_a_turn(probed: list[in
 
     monkeypatch.setattr(cuda, "LOOK_S", 0.01)
     monkeypatch.setattr(libcuda, "points", costly)
-    attacher = Attacher([0, 1, 2], "multi", False)
+    attacher = Attacher(Budget(Linker([0, 1, 2], "multi", False)))
     pids = frozenset(range(1000, 1005))
     work(attacher, *[(pids, frozenset[int]())] * 60)
     assert attacher._pauses.keys() == pids

@@ -135,7 +135,7 @@ def _counted(calls: CallFacts | None) -> tuple[Evidence, ...]:
     return (
         Evidence("copy_pct", copy, "%", "of the trainer's time inside memcpy calls"),
         Evidence("sync_pct", sync, "%", "of the trainer's time in waits for its GPU"),
-        Evidence("copies_per_s", round(calls.copy_per_s, 1), "/s", "memcpy calls"),
+        Evidence("copies_per_s", round(calls.copy_per_s, 1), "/s", f"memcpy calls{calls.counted_in}"),
         Evidence("copied_bytes_per_s", copied, "B/s", "asked for by these"),
     )
 

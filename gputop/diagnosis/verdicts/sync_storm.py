@@ -104,8 +104,9 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     rate = _rate(job) if calls is None else _calls_per_s(calls)
     detail = f"{_how_often(job, rate)}: GPU and host take turns instead of overlapping"
     inside = calls or spins
+    made = f"synchronizing calls{'' if calls is None else calls.counted_in}"
     evidence = (
-        Evidence("syncs_per_s", None if calls is None else round(rate, 1), "/s", "synchronizing calls"),
+        Evidence("syncs_per_s", None if calls is None else round(rate, 1), "/s", made),
         Evidence("sync_pct", None if inside is None else round(100 * inside.sync, 1), "%", "of the trainer's time inside them"),
         Evidence("launches_per_s", None if calls is None else job.launches_per_s, "/s", "kernels launched, counted now and then"),
         Evidence("sleeps_per_s", round(job.trainer.sleeps_per_s or 0.0, 1), "/s", "voluntary switches of the main thread"),

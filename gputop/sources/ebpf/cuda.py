@@ -6,31 +6,23 @@ Finding libraries and attaching takes tens of milliseconds, so a thread does it;
 from __future__ import annotations
 
 import errno
-import json
 import os
 import queue
-import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from io import FileIO
-
-from msgspec import Struct
 
 from gputop.model.frame import CudaCall, LaunchRate
 from gputop.model.histogram import COUNT, FIRST
 from gputop.sources import elf
-from gputop.sources.ebpf import libcuda, uprobe
-from gputop.sources.ebpf.helper import Helper, HelperFailed
+from gputop.sources.ebpf import libcuda
+from gputop.sources.ebpf.budget import ENTERED, RECORD, SAMPLED, Budget, Library, unsampled
+from gputop.sources.ebpf.helper import HelperFailed
 from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.sched import Drain, epoch_max
 
-_CALL = struct.Struct(f"<5Q{COUNT}Q{COUNT}I")
-_ENTERED = struct.Struct("<QQQII")
-_HELPER_S = 5.0  # s to wait for the privileged helper
-COUNT_EVERY = 2  # rounds (of a second) between two counts of launches; a new library is counted at once
-COUNT_S = 0.04  # s of one count, in which a launch costs its process a microsecond: a fiftieth of the time
+_END_S = 5.0  # s to wait for the thread to end
 COUNTS = 5  # counts whose mean is reported
 _LONGEST_PAUSE = 16  # rounds between two looks at a process: 1, 2, 4 … up to this
 LOOK_S = 0.2  # s of CPU time that looks may take in a second; a look that takes more is paid for by the next rounds
@@ -39,34 +31,17 @@ MOST, MOST_OF_ONE = 64, 16  # libraries probed at a time, in all and of one user
 Inode = tuple[int, int]
 
 
-class Library(Struct):
-    """A library that is probed."""
-
-    name: str
-    owner: int  # uid of the process in which it was found
-    file: FileIO
-    facts: tuple[int, ...]  # `elf.facts` when its probe points were read
-    links: list[int]
-
-
 class Attacher:
-    """Attaches the programs to the libcuda of the processes it is given, once per inode. A thread of its own does the work."""
+    """Finds the libcuda of the processes it is given and has it probed, once per inode. A thread of its own does the work."""
 
-    def __init__(self, programs: list[int], way: str, sudo: bool, root: str = "/") -> None:
-        self.names: list[str] = []  # names of calls; the cookie of a probe point holds the index
-        self.arguments: dict[str, int] = {}  # call -> number of its argument that counts bytes, 0 if there is none
+    def __init__(self, budget: Budget, root: str = "/") -> None:
+        self.budget = budget
         self.libraries: dict[Inode, Library] = {}
         self.failures: dict[str, str] = {}  # library -> why nothing is attached there, of the libraries that are mapped now
         self._refused: dict[tuple[int, ...], str] = {}  # `elf.facts` of a file -> why it has no probe points
         self._used: dict[int, set[Inode]] = {}  # pid -> which of ``libraries`` it maps
         self._failed: dict[int, dict[str, str]] = {}  # pid -> its part of ``failures``
-        self._programs, self._way, self._sudo, self._root = programs, way, sudo, root
-        self.counted: tuple[int, int, dict[int, int]] = 0, 0, {}
-        """(counts of launches so far, ns they lasted in all, pid -> launches in all)."""
-        self.read_launches: Callable[[], dict[int, int]] = dict  # reads the probe's launches by pid
-        self._launches: dict[int, list[int]] = {}  # descriptor of a library -> file offsets of its launch functions
-        self.uncounted = ""  # why the last count of launches failed
-        self._may_count = True
+        self._root = root
         self._asked: queue.SimpleQueue[tuple[int, frozenset[int], frozenset[int]] | None] = queue.SimpleQueue()
         self._pids: frozenset[int] = frozenset()
         self._on_gpu: frozenset[int] = frozenset()
@@ -95,8 +70,8 @@ class Attacher:
             self._asked.put((self._looks, pids, on_gpu))
 
     def _is_due(self, pids: frozenset[int], on_gpu: frozenset[int]) -> bool:
-        """Whether a process is to be looked at, or launches are to be counted."""
-        if (pids, on_gpu) != (self._pids, self._on_gpu) or (self._launches and self._may_count and self._looks % COUNT_EVERY == 0):
+        """Whether a process is to be looked at."""
+        if (pids, on_gpu) != (self._pids, self._on_gpu):
             return True
         pauses = self._pauses
         return any(pid not in pauses or pauses[pid][0] <= self._looks for pid in pids)
@@ -109,9 +84,9 @@ class Attacher:
         """Stop and detach."""
         self._asked.put(None)
         if self._thread is not None:
-            self._thread.join(_HELPER_S)
-        for inode in list(self.libraries):
-            self._detach(inode)
+            self._thread.join(_END_S)
+        self.libraries.clear()
+        self.budget.close()
 
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None:
@@ -122,11 +97,8 @@ class Attacher:
             # A process that has a context now has loaded libcuda.
             self._pauses = {pid: self._pauses[pid] for pid in self._pauses.keys() & pids - (on_gpu - self._on_gpu)}
             self._pids, self._on_gpu = pids, on_gpu
-            known = len(self._launches)
+            self._detach_changed()
             self._look_at_all(pids)
-            is_due = self._round % COUNT_EVERY == 0 or len(self._launches) > known
-            if self._launches and self._may_count and is_due:
-                self._count_launches()
 
     def _look_at_all(self, pids: frozenset[int]) -> None:
         """Look at the processes, longest due first, as far as `LOOK_S` goes."""
@@ -139,30 +111,6 @@ class Attacher:
             self._look_at(pid)
             self._left_s -= time.thread_time() - began
         self.failures = {name: why for failed in self._failed.values() for name, why in failed.items()}
-
-    def _count_launches(self) -> None:
-        """Count launches for `COUNT_S`. If that is not permitted it is not tried again; sudo would be needed too often."""
-        links: list[int] = []
-        self._detach_changed()
-        try:
-            for library, offsets in self._launches.items():
-                links += uprobe.attach_entries(library, offsets, self._programs[2], self._way)
-            # Attaching and detaching takes as long as the count, and other libraries count meanwhile: so the difference counts.
-            before, began_ns = self.read_launches(), time.monotonic_ns()
-            time.sleep(COUNT_S)
-            took_ns, after = time.monotonic_ns() - began_ns, self.read_launches()
-            self._add_count(took_ns, {pid: max(0, count - before.get(pid, 0)) for pid, count in after.items()})
-            self.uncounted = ""
-        except OSError as error:
-            self._may_count = not isinstance(error, PermissionError)
-            self.uncounted = error.strerror or str(error)
-        finally:
-            for descriptor in links:
-                os.close(descriptor)
-
-    def _add_count(self, took_ns: int, launched: dict[int, int]) -> None:
-        times, counted_ns, counts = self.counted
-        self.counted = times + 1, counted_ns + took_ns, {pid: counts.get(pid, 0) + count for pid, count in launched.items()}
 
     def _look_at(self, pid: int) -> None:
         """Find a process's libcuda, if a look is due and it has mapped more code since: a library may open another libcuda at any time."""
@@ -212,14 +160,11 @@ class Attacher:
                 file.close()
 
     def _probe(self, name: str, owner: int, file: FileIO, facts: tuple[int, ...]) -> Library:
-        points = libcuda.points(file)
-        library = Library(name, owner, file, facts, self._link(file.fileno(), self._cookies(points.functions)))
+        library = Library(name=name, owner=owner, file=file, facts=facts, points=libcuda.points(file))
+        self.budget.add(library)
         if elf.facts(file) != facts:
-            for link in library.links:
-                os.close(link)
+            self.budget.remove(library)
             raise OSError(errno.EAGAIN, "it was changed while it was read")
-        if points.launches:
-            self._launches[file.fileno()] = points.launches
         return library
 
     def _no_room(self, owner: int) -> str:
@@ -243,41 +188,7 @@ class Attacher:
                     self._pauses.pop(pid, None)
 
     def _detach(self, inode: Inode) -> None:
-        library = self.libraries.pop(inode)
-        for link in library.links:
-            os.close(link)
-        self._launches.pop(library.file.fileno(), None)
-        library.file.close()
-
-    def _cookies(self, functions: list[libcuda.Function]) -> dict[int, int]:
-        cookies = {}
-        for function in functions:
-            if function.call not in self.arguments:
-                self.arguments[function.call] = function.bytes_argument
-                self.names.append(function.call)
-            cookies[function.offset] = self.names.index(function.call) | function.bytes_argument << 16
-        return cookies
-
-    def _link(self, library: int, cookies: dict[int, int]) -> list[int]:
-        enter, leave, _ = self._programs
-        try:
-            return uprobe.attach(library, cookies, enter, leave, self._way)
-        except PermissionError:
-            if not self._sudo:
-                raise
-        return self._link_by_sudo(library, cookies)
-
-    def _link_by_sudo(self, library: int, cookies: dict[int, int]) -> list[int]:
-        helper = Helper(os.path.abspath(uprobe.__file__), sudo=True)
-        try:
-            request = {"cookies": {str(offset): cookie for offset, cookie in cookies.items()}, "way": self._way}
-            helper.send(json.dumps(request).encode(), [library, *self._programs[:2]], _HELPER_S)
-            answer, links = helper.wait(_HELPER_S)
-        finally:
-            helper.close()
-        if answer["error"]:
-            raise HelperFailed(str(answer["error"]))
-        return links
+        self.budget.remove(self.libraries.pop(inode))
 
 
 def _owner(pid: int, root: str) -> int:
@@ -287,10 +198,9 @@ def _owner(pid: int, root: str) -> int:
 class CudaReader:
     """Turns the maps of one loaded cuda.c into samples of what changed."""
 
-    def __init__(self, maps: dict[str, Map], attacher: Attacher) -> None:
-        self._calls, self._inflight, self._launches = maps["calls"], maps["inflight"], maps["launches"]
-        self._attacher = attacher
-        attacher.read_launches = self._read_launches
+    def __init__(self, maps: dict[str, Map], budget: Budget) -> None:
+        self._calls, self._inflight = maps["calls"], maps["inflight"]
+        self._budget = budget
         self._counts: dict[int, int] = {}  # (pid | call << 32) -> count sent last
         self._counts_seen = 0  # counts of launches in ``_rates``
         self._launched: deque[tuple[int, dict[int, int]]] = deque([(0, {})], COUNTS + 1)
@@ -299,23 +209,30 @@ class CudaReader:
 
     def read(self, drain: Drain) -> list[CudaCall]:
         """Calls that returned since the last drain or are under way; in a key frame all calls."""
-        if not self._attacher.libraries:
+        if not self._budget.names:
             return []
         under_way, count = self._read_inflight(drain.now), self._calls.read()
         keys, calls = self._calls.key_list(count), []
-        counts = self._calls.words(count)[:: _CALL.size // 8].tolist()
+        counts = self._calls.words(count)[:: RECORD.size // 8].tolist()
+        places: dict[int, list[int]] = {}
         for i, who in enumerate(keys):
-            if drain.key or who in under_way or self._counts.get(who) != counts[i]:
-                self._counts[who] = counts[i]
-                calls.append(self._call(who, _CALL.unpack_from(self._calls.values, i * _CALL.size), drain, under_way.pop(who, 0)))
-        calls += [self._call(who, (0,) * (5 + 2 * COUNT), drain, ns) for who, ns in under_way.items()]
+            if unsampled(who) >> 32 < len(self._budget.names):  # else of a calibration
+                places.setdefault(unsampled(who), []).append(i)
+        for who, found in places.items():
+            unseen, grows = self._budget.estimates.unseen(who, drain.now)
+            total = sum(counts[i] for i in found)
+            if drain.key or grows or who in under_way or self._counts.get(who) != total:
+                self._counts[who] = total
+                records = [RECORD.unpack_from(self._calls.values, i * RECORD.size) for i in found]
+                calls.append(self._call(who, records, unseen, drain, under_way.pop(who, 0)))
+        calls += [self._call(who, [], {}, drain, ns) for who, ns in under_way.items()]
         if drain.is_due(drain.per_second):
             self._prune(keys)
         return calls
 
     def launches(self, drain: Drain) -> list[LaunchRate]:
         """Launch rate of each process, after a count and in key frames."""
-        times, counted_ns, counts = self._attacher.counted
+        times, counted_ns, counts = self._budget.counted
         if times == self._counts_seen:
             return self._rates if drain.key else []
         self._counts_seen = times
@@ -323,21 +240,17 @@ class CudaReader:
         self._rates = _launch_rates(*self._launched[0], *self._launched[-1])
         return self._rates
 
-    def _read_launches(self) -> dict[int, int]:
-        """The probe's launches by pid, of living processes; runs in the attacher's thread."""
-        found = self._launches.read()
-        counts = dict(zip(self._launches.key_list(found), self._launches.words(found).tolist(), strict=True))
-        ended = {pid for pid in counts if not os.path.exists(f"/proc/{pid}")}
-        self._launches.delete(ended)
-        return {pid: count for pid, count in counts.items() if pid not in ended}
-
-    def _call(self, who: int, record: tuple[int, ...], drain: Drain, inflight_ns: int) -> CudaCall:
-        count, total, even, odd, size = record[:5]
+    def _call(self, who: int, records: list[tuple[int, ...]], unseen: dict[int, float], drain: Drain, inflight_ns: int) -> CudaCall:
+        """The sample of a function's records, the exact one and the sampled one, and of what was estimated besides."""
+        record = [sum(values) for values in zip(*records, strict=True)] or [0] * (5 + 2 * COUNT)
+        for position, value in unseen.items():
+            record[position] += int(value)
+        count, total, _, _, size = record[:5]
         sums = {FIRST + bucket: ns for bucket, ns in enumerate(record[5 : 5 + COUNT]) if ns}
         hist = {FIRST + bucket: n for bucket, n in enumerate(record[5 + COUNT :]) if n}
-        name = self._attacher.names[who >> 32]
-        has_bytes = self._attacher.arguments[name] > 0
-        longest = epoch_max(even, odd, drain.number)
+        name = self._budget.names[who >> 32]
+        has_bytes = self._budget.arguments[name] > 0
+        longest = max((epoch_max(one[2], one[3], drain.number) for one in records), default=0)
         return CudaCall(
             pid=who & 0xFFFFFFFF,
             call=name,
@@ -348,6 +261,7 @@ class CudaReader:
             bytes=size if has_bytes else None,
             sums=sums,
             inflight_ns=inflight_ns,
+            share=self._budget.estimates.share(who >> 32),
         )
 
     def _read_inflight(self, now: int) -> dict[int, int]:
@@ -355,7 +269,9 @@ class CudaReader:
         longest: dict[int, int] = {}
         count = self._inflight.read()
         for i, who in enumerate(self._inflight.key_list(count)):
-            start, _, _, pid, _ = _ENTERED.unpack_from(self._inflight.values, i * _ENTERED.size)
+            if who >> 32 & SAMPLED:  # its end may not be seen
+                continue
+            start, _, _, pid, _ = ENTERED.unpack_from(self._inflight.values, i * ENTERED.size)
             key = pid | who >> 32 << 32
             longest[key] = max(longest.get(key, 0), now - start)
         return longest
@@ -366,6 +282,8 @@ class CudaReader:
         if ended:
             stale = [who for who in keys if who & 0xFFFFFFFF in ended]
             self._calls.delete(stale)
+            stale = [unsampled(who) for who in stale]
+            self._budget.estimates.forget(stale)
             for who in stale:
                 self._counts.pop(who, None)
         count = self._inflight.used

@@ -110,8 +110,9 @@ class Helper:
             raise HelperFailed(f"{command[0]}: {error.strerror}") from None
 
     def send(self, message: bytes, descriptors: list[int], wait_s: float) -> None:
-        """Send it a request once it has connected. Raises HelperFailed if it does not connect in time."""
-        deadline = time.monotonic() + wait_s
+        """Send it a request once it has connected. Raises HelperFailed if it does not connect in time, OSError if it has ended."""
+        self._started = time.monotonic()
+        deadline = self._started + wait_s
         while not self._accept():
             if time.monotonic() > deadline:
                 raise HelperFailed("the helper did not answer")

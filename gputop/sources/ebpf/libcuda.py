@@ -27,7 +27,14 @@ _WANTED = re.compile(
     r"|cuMemcpy(?:[HDA]to[HDA]|Peer|[23]D|2DUnaligned|3DPeer|Batch|3DBatch|WithAttributes|3DWithAttributes)?(?:Async)?"
 )  # whole names of cuda.h (13.1): they are shown, and a stranger's library may export any number that begins like them
 _SUFFIX = re.compile(r"(_v\d)?(_ptsz|_ptds)?$")
-_ENDBR64 = b"\xf3\x0f\x1e\xfa"
+_ENDBR64 = b"\xf3\x0f\x1e\xfa"  # a probe on it would be single-stepped
+_EMULATED = re.compile(
+    rb"\x41?[\x50-\x57]"  # push
+    rb"|[\xe8\xe9\xeb\x70-\x7f]|\x0f[\x80-\x8f]"  # call, jmp, jcc
+    rb"|\x66*(?:\x90|\x0f\x1f)",  # nop
+    re.DOTALL,
+)
+"""Instructions of x86-64 that the kernel emulates (arch/x86/kernel/uprobes.c). Elsewhere all count as single-stepped: this errs safely."""
 
 
 class NoFunctions(Exception):
@@ -35,18 +42,19 @@ class NoFunctions(Exception):
 
 
 class Function(NamedTuple):
-    """A probe point: the call's name without version suffix, its file offset, the number of the argument that counts bytes (0: none)."""
+    """A probe point."""
 
-    call: str
-    offset: int
-    bytes_argument: int
+    call: str  # the name without version suffix
+    offset: int  # in the file
+    bytes_argument: int  # number of the argument that counts bytes, 0 if there is none
+    stepped: bool  # whether the kernel must single-step the instruction there, which costs ten times as much as emulating it
 
 
 class Points(NamedTuple):
     """The probe points of a library."""
 
     functions: list[Function]  # synchronize and memcpy functions, one per address
-    launches: list[int]  # file offsets of the functions that launch kernels
+    launches: list[Function]  # functions that launch kernels
 
 
 def find(pid: int, root: str = "/") -> list[elf.Mapping]:
@@ -82,26 +90,28 @@ def points(file: FileIO) -> Points:
     except elf.NotElf as error:
         raise NoFunctions(str(error)) from None
     functions: dict[int, Function] = {}
-    launches: set[int] = set()
+    launches: dict[int, Function] = {}
     for name, address in sorted(exports.symbols.items()):
         call = _SUFFIX.sub("", name)
-        if _WANTED.fullmatch(call):
-            offset = _behind_endbr64(file, exports.code_offset(address))
-            functions.setdefault(offset, Function(call, offset, _bytes_argument(call)))
-        elif _LAUNCH.fullmatch(call):
-            launches.add(_behind_endbr64(file, exports.code_offset(address)))
+        found = functions if _WANTED.fullmatch(call) else launches if _LAUNCH.fullmatch(call) else None
+        if found is not None:
+            offset, stepped = _probe_point(file, exports.code_offset(address))
+            found.setdefault(offset, Function(call, offset, _bytes_argument(call), stepped))
     if not functions:
         raise NoFunctions("it exports no synchronize or memcpy function")
     if len(functions) + len(launches) > MOST_POINTS:
         raise NoFunctions("it exports more of these functions than any libcuda has")
-    return Points(list(functions.values()), sorted(launches))
+    return Points(list(functions.values()), [launches[offset] for offset in sorted(launches)])
 
 
-def _behind_endbr64(file: FileIO, offset: int | None) -> int:
-    """The offset behind an endbr64: a probe on that instruction is single-stepped by the kernel, at ten times the cost."""
+def _probe_point(file: FileIO, offset: int | None) -> tuple[int, bool]:
+    """(offset of a function's first instruction behind an endbr64, whether the kernel must single-step it)."""
     if offset is None:
         raise NoFunctions("a function lies outside its code")
-    return offset + 4 if os.pread(file.fileno(), 4, offset) == _ENDBR64 else offset
+    head = os.pread(file.fileno(), 12, offset)
+    if head.startswith(_ENDBR64):
+        offset, head = offset + 4, head[4:]
+    return offset, not _EMULATED.match(head)
 
 
 def _bytes_argument(call: str) -> int:

@@ -23,7 +23,10 @@ import socket
 import sys
 from typing import Any
 
-MAPS = ("settings", "lost", "threads", "dead", "deaths", "histograms", "preempts", "wakeups", "hot", "calls", "inflight", "launches")
+MAPS = (
+    "settings", "lost", "threads", "dead", "deaths", "histograms", "preempts", "wakeups", "hot", "calls", "inflight", "launches", "gate",
+    "alarms",
+)  # fmt: skip
 TRACEPOINTS = ("sched_switch", "sched_waking", "sched_wakeup", "sched_wakeup_new")
 TRACEFS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 MOUNT_TRACEFS = "mount -t tracefs tracefs /sys/kernel/tracing; start a container with -v /sys/kernel/tracing:/sys/kernel/tracing"

@@ -12,6 +12,7 @@ import msgspec
 from gputop.model.frame import CudaCall, Frame, Probes, SourceState
 from gputop.sources import FEW, Beat, Settings
 from gputop.sources.ebpf import helper, loader
+from gputop.sources.ebpf.budget import Budget, Linker
 from gputop.sources.ebpf.cuda import Attacher, CudaReader
 from gputop.sources.ebpf.helper import Helper, HelperFailed
 from gputop.sources.ebpf.maps import Map, Shape, program_run_ns
@@ -138,8 +139,10 @@ class EbpfSource:
         if attacher is None:
             return SourceState(self.name, "partial", "no CUDA calls: this kernel takes no uprobe programs", "Linux 5.15 or later", detail)
         detail["libcuda"] = str(len(attacher.libraries))
-        if attacher.uncounted:
-            detail["launches"] = f"not counted: {attacher.uncounted}"
+        if sampled := attacher.budget.sampled():
+            detail["sampled"] = ", ".join(sampled)
+        if attacher.budget.uncounted:
+            detail["launches"] = f"not counted: {attacher.budget.uncounted}"
         if attacher.failures:
             path, why = next(iter(attacher.failures.items()))
             return SourceState(self.name, "partial", f"no CUDA calls of {path}: {why}", attacher.remedy(why), detail)
@@ -171,13 +174,15 @@ class LoadedProbes:
     def __init__(self, answer: Answer, descriptors: list[int], interval_ns: int, sudo: bool, root: str) -> None:
         self.answer = answer
         self._descriptors = descriptors
-        self._maps = {name: Map(descriptors[at], Shape(*shape)) for name, (at, *shape) in answer.maps.items()}
+        self._maps = {name: Map(descriptors[at], Shape(*shape)) for name, (at, *shape) in answer.maps.items() if name != "alarms"}
         self._tracers = [descriptors[at] for at in answer.tracers]
         self._sched = SchedReader(self._maps)
         self.attacher: Attacher | None = None
         if answer.programs:
-            self.attacher = Attacher([descriptors[at] for at in answer.programs], answer.uprobes, sudo, root)
-            self._cuda = CudaReader(self._maps, self.attacher)
+            linker = Linker([descriptors[at] for at in answer.programs], answer.uprobes, sudo)
+            budget = Budget(linker, self._maps, descriptors[answer.maps["alarms"][0]])
+            self.attacher = Attacher(budget, root)
+            self._cuda = CudaReader(self._maps, budget)
         self._per_second = max(1, round(1e9 / interval_ns))
         self._epoch, self._slot, self._generation = 0, -1, 0
         self._hot: frozenset[int] = frozenset()

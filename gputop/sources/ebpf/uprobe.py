@@ -4,7 +4,8 @@ Linux 6.6 and later take one uprobe_multi link for entries and one for returns (
 older ones two perf events per function (needs CAP_SYS_ADMIN). Closing the descriptors detaches. The library is given as a descriptor: the
 kernel wants a path, and /proc/self/fd/N leads to the open inode and nowhere else.
 
-Standard library only: if the collector has no privilege, `sudo python3 -I uprobe.py SOCKET` attaches and hands the links over.
+Standard library only: if the collector has no privilege, `sudo python3 -I uprobe.py SOCKET` attaches and hands the links over, as long as
+the collector's socket is open.
 """
 
 from __future__ import annotations
@@ -52,24 +53,21 @@ class _PerfEvent(ctypes.Structure):
     ]  # fmt: skip
 
 
-def attach(library: int, cookies: dict[int, int], enter: int, leave: int, way: str) -> list[int]:
+def attach(library: int, cookies: dict[int, int], programs: list[int], way: str) -> list[int]:
     """Attach at the file offsets of ``cookies`` (offset -> cookie); returns the links' descriptors. Raises OSError.
 
-    ``way``: how the loader loaded the programs, ``multi`` or ``perf``. Returns are attached first, so that every entry meets its return.
+    ``programs``: that of entries, and that of returns if these are wanted. ``way``: how the loader loaded them, ``multi`` or ``perf``.
+    Returns are attached first, so that every entry meets its return.
     """
-    link, path = _attach_multi if way == "multi" else _attach_perf, _path(library)
-    links = link(path, cookies, leave, True)
+    link, path, links = _attach_multi if way == "multi" else _attach_perf, _path(library), list[int]()
     try:
-        return links + link(path, cookies, enter, False)
+        for returns, program in reversed(list(enumerate(programs))):
+            links += link(path, cookies, program, bool(returns))
     except OSError:
         for descriptor in links:
             os.close(descriptor)
         raise
-
-
-def attach_entries(library: int, offsets: list[int], program: int, way: str) -> list[int]:
-    """Attach a program to the entries of functions alone; returns the links' descriptors. Raises OSError."""
-    return (_attach_multi if way == "multi" else _attach_perf)(_path(library), dict.fromkeys(offsets, 0), program, False)
+    return links
 
 
 def _path(library: int) -> str:
@@ -122,18 +120,23 @@ def call(number: int, *arguments: object) -> int:
 
 
 def main() -> None:
-    """Serve one JSON request with descriptors of the library and two programs; answer with those of the links."""
+    """Serve JSON requests with descriptors of the library and one or two programs, until the socket is closed; answer with the links."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect("\0" + sys.argv[1])
-        message, descriptors = _receive(sock)
-        request = json.loads(message)
-        try:
-            cookies = {int(offset): cookie for offset, cookie in request["cookies"].items()}
-            answer, links = "", attach(descriptors[0], cookies, descriptors[1], descriptors[2], request["way"])
-        except OSError as error:
-            answer, links = error.strerror or "failed", []
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", links))] if links else []
-        sock.sendmsg([json.dumps({"error": answer}).encode()], rights)
+        while True:
+            message, descriptors = _receive(sock)
+            if not message:
+                return
+            request = json.loads(message)
+            try:
+                cookies = {int(offset): cookie for offset, cookie in request["cookies"].items()}
+                answer, links = "", attach(descriptors[0], cookies, descriptors[1:], request["way"])
+            except OSError as error:
+                answer, links = error.strerror or "failed", []
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", links))] if links else []
+            sock.sendmsg([json.dumps({"error": answer}).encode()], rights)
+            for descriptor in descriptors + links:
+                os.close(descriptor)
 
 
 def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
