@@ -22,8 +22,8 @@ from gputop.session.playback import Playback  # noqa: E402
 from gputop.session.session import Session  # noqa: E402
 from gputop.session.survey import Survey  # noqa: E402
 from gputop.tui.app import GputopApp  # noqa: E402
-from gputop.tui.context import Look, live_context  # noqa: E402
 from gputop.tui.draw.view import View  # noqa: E402
+from gputop.tui.feed import Look, live_context  # noqa: E402
 from gputop.tui.panels import HeaderPanel  # noqa: E402
 from gputop.tui.replay import replay_context  # noqa: E402
 

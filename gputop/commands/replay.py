@@ -19,8 +19,8 @@ from gputop.system.text import from_shell
 
 if TYPE_CHECKING:
     from gputop.session.file import FileStream
-    from gputop.tui.context import Look
     from gputop.tui.draw.view import View
+    from gputop.tui.feed import Look
 
 EXAMPLES = """examples:
   gputop replay run.gputop
@@ -128,7 +128,7 @@ def _watch_pipe(args: argparse.Namespace) -> int:
     stream.begin()
     from gputop.session.session import Session
     from gputop.tui.app import GputopApp
-    from gputop.tui.context import live_context
+    from gputop.tui.feed import live_context
 
     calm_garbage_collection()
     view, look = _looks(args)
@@ -138,8 +138,8 @@ def _watch_pipe(args: argparse.Namespace) -> int:
 
 
 def _looks(args: argparse.Namespace) -> tuple[View, Look]:
-    from gputop.tui.context import Look
     from gputop.tui.draw.view import View
+    from gputop.tui.feed import Look
 
     return View(ascii_only=draws_ascii(args.ascii)), Look("gputop-light" if args.light else "gputop-dark", remote=True)
 

@@ -22,16 +22,14 @@ from gputop.system.errors import UserError, starting
 from gputop.system.output import create, unused
 from gputop.system.text import file_size
 from gputop.tui import bindings
-from gputop.tui.box import Box
-from gputop.tui.contention import ContentionScreen
-from gputop.tui.context import Context
+from gputop.tui.bindings import HelpScreen
+from gputop.tui.box import Box, ConfirmScreen
 from gputop.tui.draw import duration, edges, gpus, table
 from gputop.tui.draw.rows import SORTS, why_no_search
 from gputop.tui.drawing import Drawing
 from gputop.tui.enlarge import EnlargeScreen
-from gputop.tui.help import HelpScreen
-from gputop.tui.questions import ConfirmScreen
-from gputop.tui.why import WhyScreen
+from gputop.tui.feed import Context
+from gputop.tui.why import ContentionScreen, WhyScreen
 from gputop.tui.widgets import Drawn
 
 SORT_KEYS = {

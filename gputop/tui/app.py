@@ -17,8 +17,8 @@ from textual.screen import Screen
 
 from gputop.session.stalled import AutoCapture, AutoStacks
 from gputop.tui import bindings
-from gputop.tui.context import Context
 from gputop.tui.dashboard import DashboardScreen, LiveScreen
+from gputop.tui.feed import Context
 from gputop.tui.palette import Ascii, themes
 from gputop.tui.terminal import TerminalApp
 

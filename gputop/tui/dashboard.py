@@ -9,8 +9,8 @@ from textual.widgets import Input
 
 from gputop.tui import bindings
 from gputop.tui.actions import Actions, BoxActions, KeepActions, SignalActions, TableActions
-from gputop.tui.context import Context
 from gputop.tui.drawing import Drawing
+from gputop.tui.feed import Context
 from gputop.tui.widgets import Drawn
 
 

@@ -23,11 +23,11 @@ from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.text import counted, cut, fit
 from gputop.tui.box import Box
-from gputop.tui.context import Context
 from gputop.tui.draw import Line, room_for, time_of_day
 from gputop.tui.draw.process import SECTIONS, Section, facts, pair, sections
 from gputop.tui.draw.rows import gpus_by_pid, place_of
 from gputop.tui.draw.table import size
+from gputop.tui.feed import Context
 
 SHORT_ROWS, TALL = 6, 30  # rows of a folded section, in a terminal of at least so many rows; in lower ones a folded section has none
 HEAD_ROWS = 2  # rows of the box that do not scroll

@@ -10,10 +10,10 @@ from textual.binding import Binding
 from gputop.model.frame import SECOND_NS, Hardware
 from gputop.model.hardware import LANES
 from gputop.tui.box import Box
-from gputop.tui.context import Context
 from gputop.tui.draw import Line
-from gputop.tui.draw.axis import times
 from gputop.tui.draw.lanes import Lane, all_lanes
+from gputop.tui.draw.view import times
+from gputop.tui.feed import Context
 from gputop.tui.panels import Time
 
 if TYPE_CHECKING:

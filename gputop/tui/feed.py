@@ -1,11 +1,13 @@
-"""The reader thread: takes a stream into the session, and says what is wrong when the stream ends."""
+"""What the screens have in common: the stream and the thread that reads it, the recording of `r`, and how the stream is looked at."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct, field
 
 from gputop.model.frame import Frame, Header
 from gputop.session.restarts import Restarts
@@ -13,7 +15,14 @@ from gputop.session.session import Session
 from gputop.system.errors import UserError
 from gputop.system.memory import return_pages
 from gputop.system.priority import SCREEN_PRIORITY
-from gputop.tui.recorder import Recorder
+from gputop.system.text import file_size
+from gputop.tui.draw.view import View
+
+if TYPE_CHECKING:
+    from gputop.diagnosis import Incident, Ledger
+    from gputop.recording.writer import Writer
+    from gputop.session.survey import Episode, Survey
+    from gputop.tui.player import Player
 
 TROUBLE_S = 5.0  # s that the end of a stream stays on screen though frames come again: long enough to read it
 
@@ -112,3 +121,134 @@ class Feed:
             on_first, self._on_first = self._on_first, None
             if on_first is not None:
                 on_first()
+
+
+class Recorder:
+    """`r`: records the stream as it comes; frames arrive in the feed's thread, keys in the screen's.
+
+    At most one recording at a time. Where it cannot go on it ends, `problem` says why, and what was written stays readable."""
+
+    def __init__(self) -> None:
+        self.problem = ""  # why the last recording ended by itself; empty where it did not, or once the screen has said it
+        self.broke = False  # whether the last recording ended by itself; False once another begins
+        self._lock = threading.Lock()
+        self._writer: Writer | None = None
+        self._last_ns = 0
+
+    @property
+    def size(self) -> int | None:
+        """Bytes written so far, None while nothing is recorded."""
+        writer = self._writer
+        return None if writer is None else writer.size
+
+    def start(self, path: str, session: Session) -> None:
+        """Record to a new file, from the last key frame on, so that it is whole from its first frame. Raises UserError."""
+        from gputop.recording.writer import Writer
+        from gputop.session.findings import Account
+
+        with self._lock:
+            with session.lock:
+                header, past, account = session.ring.header, session.ring.recent(), Account(session.engine)
+            if not past:
+                raise UserError("nothing to record yet")
+            self.problem, self.broke = "", False
+
+            def tell() -> bytes:
+                with session.lock:
+                    return account.tell()
+
+            self._writer = Writer(path, header, tell)
+            self._last_ns = 0
+            for frame in past:
+                self._add(frame)
+
+    def take(self, item: Header | Frame) -> None:
+        """Record an item of the stream. A collector that was started again goes on in the same file, unless the machine was rebooted."""
+        if self._writer is None:
+            return
+        with self._lock:
+            if isinstance(item, Frame):
+                self._add(item)
+            else:
+                self._date(item)
+
+    def stop(self) -> str:
+        """End the recording; gives its path and size in words, empty where nothing was recorded."""
+        with self._lock:
+            writer, self._writer = self._writer, None
+            if writer is None:
+                return ""
+            writer.close()
+            return f"{writer.path} ({file_size(writer.size)}){f'; {writer.problem}' if writer.problem else ''}"
+
+    def _add(self, frame: Frame) -> None:
+        if self._writer is None or frame.t_ns <= self._last_ns:
+            return
+        self._last_ns = frame.t_ns
+        try:
+            self._writer.add(frame)
+        except UserError as error:
+            self._end(str(error))
+
+    def _date(self, header: Header) -> None:
+        if self._writer is None:
+            return
+        if header.boot_id != self._writer.header.boot_id:
+            self._end("the recorded machine was rebooted")
+            return
+        try:
+            self._writer.restate(self._writer.header.dated(header))
+        except UserError as error:
+            self._end(str(error))
+
+    def _end(self, problem: str) -> None:
+        writer, self._writer = self._writer, None
+        self.problem, self.broke = problem, True
+        if writer is not None:
+            writer.close()
+
+
+class Look(Struct):
+    """What the user set for the screen."""
+
+    theme: str = "gputop-dark"
+    mouse: bool = True
+    remote: bool = False  # the stream comes from another machine, or from the past
+    auto_stacks: bool = True  # whether stacks are taken once when an incident begins
+    keys: dict[str, str] = field(default_factory=dict)  # action -> the user's own keys, as Textual's ``set_keymap`` takes them
+
+
+class Replay(Struct, frozen=True):
+    """What a screen over a recording has besides: the player that moves in it, and the incidents of the whole file."""
+
+    player: Player
+    survey: Survey
+
+    def unix_s(self, t_ns: int) -> float:
+        """The wall clock at a moment of the recording."""
+        return self.player.header.unix_ns_of(t_ns) / 1e9
+
+
+class Context(Struct):
+    """A stream being watched; live where there is no ``replay``."""
+
+    session: Session
+    view: View
+    feed: Feed
+    look: Look
+    replay: Replay | None = None
+
+    def happened(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | Episode]]:
+        """Losses and incidents up to a moment (None is now); hold the session's lock.
+
+        Of a recording from its start, as far as the survey has got: the session of a jump holds only the last minutes.
+        """
+        if self.replay is not None and (found := self.replay.survey.until(t_ns or self.session.now_ns)):
+            return found
+        incidents = self.session.engine.incidents
+        return self.session.ledger_at(t_ns), [incident for incident in incidents if t_ns is None or incident.start_ns <= t_ns]
+
+
+def live_context(session: Session, view: View, start: Callable[[], Stream] | None, first: Stream, look: Look) -> Context:
+    """What a live screen shows: the stream ``first``, and after its end what ``start`` makes (None: nothing more)."""
+    return Context(session, view, Feed(session, start, first), look)

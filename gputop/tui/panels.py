@@ -15,10 +15,11 @@ from gputop.model.frame import SECOND_NS
 from gputop.session.session import Session
 from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import file_size, fit
-from gputop.tui.context import Context, Replay
-from gputop.tui.draw import NEARLY_S, Line, Span, axis, duration, edges, gpus, scrub, table
+from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, table
 from gputop.tui.draw.lanes import Lane, LaneDrawer, all_lanes, fitting_lanes
 from gputop.tui.draw.rows import Row, rows
+from gputop.tui.draw.view import Axis, axis_line, with_signs
+from gputop.tui.feed import Context, Replay
 from gputop.tui.widgets import Drawn
 
 LATE_S, NEVER_S = 2.0, 10.0  # s after which a reading is overdue; the same for the first one of a stream
@@ -269,16 +270,16 @@ class LanesPanel(Panel):
         columns = view.axis(session)
         cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
         label = f" {columns.columns * columns.cell_ns / SECOND_NS:.0f} s  {columns.cell_ns / SECOND_NS:g} s a column"
-        ruler = axis.axis_line(columns, self.time.axis_end_s, fit(label, view.label_width))
+        ruler = axis_line(columns, self.time.axis_end_s, fit(label, view.label_width))
         shown = fitting_lanes(self.found, self.rows - 1)
         drawn = (self._drawer.line(lane, session.history, columns, view.label_width, self.numbers_ns, cursor) for lane in shown)
-        return [axis.with_signs(ruler, self._signs(columns)), *drawn]
+        return [with_signs(ruler, self._signs(columns)), *drawn]
 
     @property
     def lane_at(self) -> int:
         return self.context.view.label_width
 
-    def _signs(self, columns: axis.Axis) -> Iterator[tuple[int | None, str, str]]:
+    def _signs(self, columns: Axis) -> Iterator[tuple[int | None, str, str]]:
         """Markers of the job, and starts of incidents."""
         for mark in self.context.session.marks:
             yield columns.column_of(mark.t_ns), "◆", "accent"
@@ -351,13 +352,13 @@ class ScrubPanel(Panel):
         self._replay = replay
 
     def lines(self) -> Sequence[Line]:
-        return [scrub.line(self.bar(), self.context.view.width)]
+        return [edges.scrub_line(self.bar(), self.context.view.width)]
 
-    def bar(self) -> scrub.Bar:
+    def bar(self) -> edges.Bar:
         """What it shows now."""
         player, survey, view = self._replay.player, self._replay.survey, self.context.view
         now_ns = max(self.context.session.now_ns, player.start_ns)
-        return scrub.Bar(
+        return edges.Bar(
             start_ns=player.start_ns, end_ns=player.end_ns,
             unix_s=(self._replay.unix_s(player.start_ns), self._replay.unix_s(player.end_ns)),
             at_ns=view.at_ns or now_ns, position_ns=now_ns, until_ns=survey.until_ns,

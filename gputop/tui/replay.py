@@ -13,15 +13,13 @@ from gputop.session.playback import Playback
 from gputop.session.session import Session
 from gputop.session.survey import Survey
 from gputop.tui import bindings
-from gputop.tui.box import Box
-from gputop.tui.context import Context, Look, Replay
+from gputop.tui.box import Box, MomentScreen
 from gputop.tui.dashboard import DashboardScreen, Moves
 from gputop.tui.draw import duration
 from gputop.tui.draw.view import View
 from gputop.tui.drawing import Drawing
-from gputop.tui.feed import Feed
+from gputop.tui.feed import Context, Feed, Look, Replay
 from gputop.tui.player import LEAST_PAST_NS, Player
-from gputop.tui.questions import MomentScreen
 
 if TYPE_CHECKING:
     from gputop.session.survey import Episode

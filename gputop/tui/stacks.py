@@ -19,8 +19,8 @@ from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.text import cut
 from gputop.tui.box import Box
-from gputop.tui.context import Context
 from gputop.tui.draw import Line, duration, time_of_day
+from gputop.tui.feed import Context
 
 SAMPLE_S = 10.0  # s that `t` samples
 MEANINGS = {

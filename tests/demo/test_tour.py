@@ -12,8 +12,8 @@ import pytest
 from gputop.commands import demo
 from gputop.session.session import Session
 from gputop.tui.app import GputopApp
-from gputop.tui.context import Look, live_context
 from gputop.tui.draw.view import View
+from gputop.tui.feed import Look, live_context
 from tests.pty.conftest import GPUTOP, clean
 from tests.pty.terminal import Terminal
 from tests.tui import scene

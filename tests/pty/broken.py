@@ -16,8 +16,7 @@ from gputop.tui.actions import BoxActions
 from gputop.tui.app import GputopApp
 from gputop.tui.dashboard import DashboardScreen
 from gputop.tui.drawing import Drawing
-from gputop.tui.feed import Feed
-from gputop.tui.recorder import Recorder
+from gputop.tui.feed import Feed, Recorder
 from gputop.tui.terminal import PatientWriter, TerminalInput
 
 AFTER = 20

@@ -23,7 +23,7 @@ from gputop.recording.writer import Rotation, Writer
 from gputop.session.judged import closely
 from gputop.session.session import Session as Known
 from gputop.tables.load import Loader
-from gputop.tui.recorder import Recorder
+from gputop.tui.feed import Recorder
 from tests.recording.made import HEADER, SECOND, START_NS, Session, record
 
 HOUR = 3600 * SECOND

@@ -18,7 +18,7 @@ from gputop.session.session import Session
 from gputop.session.stalled import Unwatched
 from gputop.session.survey import survey
 from gputop.system.errors import UserError
-from gputop.tui.recorder import Recorder
+from gputop.tui.feed import Recorder
 from tests.tui import scene
 
 TICKS = 3200

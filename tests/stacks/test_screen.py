@@ -18,8 +18,8 @@ from gputop.stacks.capture import StackSet, capture
 from gputop.stacks.frames import parse
 from gputop.tui import stacks as stacks_screen
 from gputop.tui.app import GputopApp
-from gputop.tui.context import Look, live_context
 from gputop.tui.draw.view import View
+from gputop.tui.feed import Look, live_context
 from gputop.tui.stacks import StacksScreen
 from gputop.tui.widgets import Scrolled
 from tests.stacks.conftest import Target

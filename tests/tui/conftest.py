@@ -10,8 +10,8 @@ import pytest
 from gputop.model.frame import Frame, Header
 from gputop.session.session import Session
 from gputop.tui.app import GputopApp
-from gputop.tui.context import Look, live_context
 from gputop.tui.draw.view import View
+from gputop.tui.feed import Look, live_context
 from gputop.tui.panels import HeaderPanel, LiveTime
 from tests.tui import scene
 

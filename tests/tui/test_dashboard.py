@@ -18,13 +18,13 @@ from gputop.system.text import cell_width
 from gputop.tui import bindings
 from gputop.tui.actions import SORT_KEYS
 from gputop.tui.app import GputopApp
+from gputop.tui.bindings import HelpScreen
 from gputop.tui.dashboard import DashboardScreen, LiveScreen
 from gputop.tui.details import DetailsScreen
 from gputop.tui.draw import folded, gpus
 from gputop.tui.draw.rows import rows
 from gputop.tui.draw.view import View
 from gputop.tui.enlarge import EnlargeScreen
-from gputop.tui.help import HelpScreen
 from gputop.tui.palette import palette
 from gputop.tui.stacks import StacksScreen
 from gputop.tui.why import WhyScreen

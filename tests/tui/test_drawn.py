@@ -10,9 +10,8 @@ import pytest
 from textual.app import App, ComposeResult
 
 from gputop.tui.draw import Line
-from gputop.tui.painter import Painter
 from gputop.tui.palette import palette
-from gputop.tui.widgets import Drawn
+from gputop.tui.widgets import Drawn, Painter
 
 WIDTH, HEIGHT = 24, 6
 LANE = 8

@@ -12,14 +12,12 @@ from gputop.history.columns import History
 from gputop.session.session import Session
 from gputop.system.text import clean
 from gputop.tui.app import GputopApp
+from gputop.tui.box import ConfirmScreen
 from gputop.tui.draw import safe_line, table
-from gputop.tui.draw.axis import Axis
 from gputop.tui.draw.rows import Row
-from gputop.tui.draw.view import View
-from gputop.tui.painter import Painter, cells_of
+from gputop.tui.draw.view import Axis, View
 from gputop.tui.palette import palette
-from gputop.tui.questions import ConfirmScreen
-from gputop.tui.widgets import Drawn, Scrolled
+from gputop.tui.widgets import Drawn, Painter, Scrolled, cells_of
 from tests.recording import hostile
 from tests.tui import scene
 from tests.tui.conftest import MakeApp

@@ -9,8 +9,8 @@ import pytest
 from gputop.history.columns import History
 from gputop.model.frame import SECOND_NS
 from gputop.tui.draw import Span
-from gputop.tui.draw.axis import Axis, axis_line, cell_for, with_signs
 from gputop.tui.draw.lanes import Lane, LaneDrawer, RollingCells, merge, nice_top
+from gputop.tui.draw.view import Axis, axis_line, cell_for, with_signs
 
 TICK = 100_000_000
 CELL = 5 * TICK

@@ -11,10 +11,10 @@ from gputop.history.observers import histogram
 from gputop.model.frame import Frame, Preempt, Probes, SchedThread, SourceState, Wakeup
 from gputop.model.histogram import bucket_of
 from gputop.session.session import Session
-from gputop.tui.contention import ContentionScreen, preemption_pairs, wakeup_pairs
 from gputop.tui.draw import time_of_day
-from gputop.tui.draw.axis import WINDOWS_S
+from gputop.tui.draw.view import WINDOWS_S
 from gputop.tui.enlarge import EnlargeScreen, value_bars, wait_bars
+from gputop.tui.why import ContentionScreen, preemption_pairs, wakeup_pairs
 from gputop.tui.widgets import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp

@@ -14,8 +14,7 @@ from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.session.session import Session
 from gputop.system.errors import UserError
-from gputop.tui.feed import Feed
-from gputop.tui.recorder import Recorder
+from gputop.tui.feed import Feed, Recorder
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import part

@@ -21,13 +21,13 @@ from gputop.session.playback import Playback
 from gputop.session.survey import Episode, Survey, survey
 from gputop.tui import bindings
 from gputop.tui.app import GputopApp
-from gputop.tui.context import Look
+from gputop.tui.bindings import HelpScreen
+from gputop.tui.box import MomentScreen
 from gputop.tui.dashboard import DashboardScreen
 from gputop.tui.draw import duration, time_of_day
 from gputop.tui.draw.view import View
-from gputop.tui.help import HelpScreen
+from gputop.tui.feed import Look
 from gputop.tui.player import Player
-from gputop.tui.questions import MomentScreen
 from gputop.tui.replay import ReplayScreen, replay_context
 from gputop.tui.why import WhyScreen
 from gputop.tui.widgets import Scrolled

@@ -17,10 +17,9 @@ from gputop.session.pipe import PipeStream
 from gputop.session.playback import MOST_BEHIND_NS, SPEEDS, Playback
 from gputop.session.session import Session
 from gputop.session.survey import Episode, Survey
-from gputop.tui.draw import duration, scrub, time_of_day
-from gputop.tui.draw.axis import Axis, axis_line
+from gputop.tui.draw import duration, edges, time_of_day
 from gputop.tui.draw.edges import header_lines
-from gputop.tui.draw.view import View
+from gputop.tui.draw.view import Axis, View, axis_line
 from tests.tui import scene
 from tests.tui.minute import END, FRAMES, SECOND, START
 from tests.tui.minute import path as path
@@ -88,7 +87,7 @@ def test_times_are_rounded_to_the_frame_that_is_meant(seconds: float, shown: str
 def test_header_ruler_and_bar_tell_one_time() -> None:
     at = local("2026-11-20 14:03:06") + 0.96
     ruler = axis_line(Axis(SECOND, 100, 60), at, "")
-    ends = scrub.line(scrub.Bar(0, 10 * SECOND, (at, at + 10), 0, 0, 0), 80)
+    ends = edges.scrub_line(edges.Bar(0, 10 * SECOND, (at, at + 10), 0, 0, 0), 80)
     assert time_of_day(at) == "14:03:07"
     assert ruler[-1][0].split()[-1] == "14:03:07"
     assert ends[0][0].strip() == "14:03:07"
@@ -111,13 +110,13 @@ def test_the_header_counts_a_gpu_that_was_lost_before_it_said_its_name() -> None
 # the line
 
 
-def bar(**more: object) -> scrub.Bar:
+def bar(**more: object) -> edges.Bar:
     known: dict[str, object] = {"start_ns": 0, "end_ns": 100, "unix_s": (0.0, 0.0), "at_ns": 50, "position_ns": 50, "until_ns": 100}
-    return scrub.Bar(**(known | more))  # type: ignore[arg-type]
+    return edges.Bar(**(known | more))  # type: ignore[arg-type]
 
 
-def drawn(one: scrub.Bar, width: int) -> str:
-    return "".join(text for text, _ in scrub.line(one, width))
+def drawn(one: edges.Bar, width: int) -> str:
+    return "".join(text for text, _ in edges.scrub_line(one, width))
 
 
 def test_the_line_shows_place_incidents_and_markers() -> None:

@@ -13,8 +13,8 @@ from textual.pilot import Pilot
 
 from gputop.tui.actions import send_signal, start_ticks_of
 from gputop.tui.app import GputopApp
+from gputop.tui.box import ConfirmScreen
 from gputop.tui.dashboard import DashboardScreen
-from gputop.tui.questions import ConfirmScreen
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import main, part

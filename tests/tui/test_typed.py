@@ -10,9 +10,9 @@ from textual.widgets import Input
 
 from gputop.session.playback import Playback
 from gputop.tui.app import GputopApp
+from gputop.tui.bindings import HelpScreen
+from gputop.tui.box import ConfirmScreen, MomentScreen
 from gputop.tui.dashboard import LiveScreen
-from gputop.tui.help import HelpScreen
-from gputop.tui.questions import ConfirmScreen, MomentScreen
 from tests.tui.conftest import MakeApp
 from tests.tui.minute import START
 from tests.tui.minute import path as path

@@ -21,8 +21,7 @@ from gputop.model.frame import SECOND_NS
 from gputop.session.session import Session
 from gputop.system.text import fit
 from gputop.tui.draw import Span
-from gputop.tui.draw.axis import Axis
-from gputop.tui.draw.view import View
+from gputop.tui.draw.view import Axis, View
 
 BARS = "▁▂▃▄▅▆▇█"
 FEW = 4  # columns that a lane may have moved for its spans to be moved too instead of made anew

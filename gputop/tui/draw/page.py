@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from gputop.session.session import Session
 from gputop.tui.draw import Line, gpus, table
-from gputop.tui.draw.axis import Axis
 from gputop.tui.draw.edges import header_lines, verdict_lines
 from gputop.tui.draw.rows import rows
-from gputop.tui.draw.view import View
+from gputop.tui.draw.view import Axis, View
 
 
 def page(session: Session, view: View) -> list[Line]:

@@ -12,10 +12,9 @@ from gputop.model.fields import FIELDS
 from gputop.session.session import word_of
 from gputop.system.text import cut, fit
 from gputop.tui.draw import Line, Span
-from gputop.tui.draw.axis import Axis
 from gputop.tui.draw.lanes import RollingCells, level, with_cursor
 from gputop.tui.draw.rows import SORTS, Row
-from gputop.tui.draw.view import View
+from gputop.tui.draw.view import Axis, View
 
 GLYPHS = {
     "": " ", "running": "▄", "computing": "▄", "runnable": "▒", "disk": "▪", "memory": "◆", "throttled": "▼", "blocked": "–",
