@@ -156,7 +156,7 @@ def _priority() -> Check:
 
 def _hardware() -> Check:
     """The facts that the stream carries. The bundle holds this text, so interfaces, volumes and servers are not named in it."""
-    *_, hardware = read_hardware()
+    hardware = read_hardware()
     if hardware.threads is None:
         return Check("hardware", "hardware", "limited", hardware.missing["threads"], "install gputop again with its dependencies")
     speeds = sorted({nic.speed_mbit for nic in hardware.nics or () if nic.is_up and nic.speed_mbit}, reverse=True)

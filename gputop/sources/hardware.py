@@ -1,14 +1,14 @@
 """The host's slow facts, read by psutil: cores, CPU frequency and temperature, network interfaces, file systems.
 
-A thread reads them when the stream begins and twice a minute, never the beat: a sensor on a slow bus takes tens of milliseconds, and a
-file system may hang.
+A thread reads them when the stream begins and twice a minute, never the beat: a sensor on a slow bus takes tens of milliseconds, and
+statvfs hangs if a file system does.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,10 +16,12 @@ from msgspec.structs import replace
 
 from gputop.model.frame import SECOND_NS, FileSystem, Frame, Hardware, Host, Nic, SourceState
 from gputop.sources import Beat, Settings, Unavailable
+from gputop.system.errors import NO_MORE_THREADS
 
 EVERY_NS = 30 * SECOND_NS  # between two readings: temperatures and free space change within minutes; a choice
 AFTER_NS = SECOND_NS  # before the first: importing psutil takes 15 ms of CPU time, which the first frames need themselves
 LOOK_S = 1.0  # s that a single look (--once) waits in its last tick, where it must: on a busy host importing psutil alone takes 0.3 s
+ANSWER_S = 0.3  # s that all local file systems together have to tell their sizes: they take microseconds unless one hangs
 MOST_NICS, MOST_FILE_SYSTEMS = 256, 64  # in a reading; a Kubernetes node has one interface a pod, and hundreds of bind mounts
 FACTS = tuple(name for name in Hardware.__struct_fields__ if name != "missing")
 CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal", "acpitz")  # hwmon chips that measure the CPU, best first
@@ -41,7 +43,7 @@ class HardwareSource:
         self._thread: threading.Thread | None = None
         self._found: Hardware | None = None
         self._sent: Hardware | None = None
-        self._reason = ""
+        self._hung: Hung = {}
 
     def open(self) -> SourceState:
         """Raises Unavailable without psutil."""
@@ -74,30 +76,28 @@ class HardwareSource:
             self._thread = thread
 
     def _read(self) -> None:
-        for found in read_hardware():
-            self._found = found
+        self._found = read_hardware(self._hung)
 
 
-def read_hardware() -> Iterator[Hardware]:
-    """What psutil tells; then the same with the sizes of local file systems, which can hang."""
+Hung = dict[str, threading.Thread]  # mount point -> the thread whose statvfs of it has not returned
+
+
+def read_hardware(hung: Hung | None = None) -> Hardware:
+    """What psutil and statvfs tell. ``hung``: the file systems that did not answer in earlier calls, and are left out until they do."""
     try:
         import psutil
     except ImportError as error:
-        yield Hardware(missing=dict.fromkeys(FACTS, f"psutil cannot be loaded: {error}"))
-        return
+        return Hardware(missing=dict.fromkeys(FACTS, f"psutil cannot be loaded: {error}"))
     missing: dict[str, str] = {}
     cores = psutil.cpu_count(logical=False)
     if not cores:
         missing["cores"] = "the kernel does not tell which CPUs share a core"
     mhz, most_mhz = _frequency(psutil, missing)
     temp_c, limit_c = _temperature(psutil, missing)
-    found = Hardware(
+    return Hardware(
         cores=cores, threads=psutil.cpu_count(), cpu_mhz=mhz, cpu_max_mhz=most_mhz, cpu_temp_c=temp_c, cpu_temp_limit_c=limit_c,
-        nics=_nics(psutil, missing), file_systems=_file_systems(psutil, missing), missing=missing,
+        nics=_nics(psutil, missing), file_systems=_file_systems(psutil, missing, {} if hung is None else hung), missing=missing,
     )  # fmt: skip
-    yield found
-    if found.file_systems:
-        yield replace(found, file_systems=[_with_sizes(one) for one in found.file_systems])
 
 
 def _frequency(psutil: Any, missing: dict[str, str]) -> tuple[float | None, float | None]:
@@ -143,7 +143,7 @@ def _nics(psutil: Any, missing: dict[str, str]) -> list[Nic] | None:
     return sorted(found, key=lambda nic: (not nic.is_up, -(nic.speed_mbit or 0), nic.name))[:MOST_NICS]
 
 
-def _file_systems(psutil: Any, missing: dict[str, str]) -> list[FileSystem] | None:
+def _file_systems(psutil: Any, missing: dict[str, str], hung: Hung) -> list[FileSystem] | None:
     """Those with a disk here, the root, and those of the network (/proc/self/mounts), each device once, at its shortest path."""
     try:
         local = {part.mountpoint for part in psutil.disk_partitions(all=False)} | {"/"}
@@ -156,17 +156,43 @@ def _file_systems(psutil: Any, missing: dict[str, str]) -> list[FileSystem] | No
         is_remote = part.fstype in NETWORK_FILE_SYSTEMS
         if (is_remote or part.mountpoint in local) and part.fstype != "squashfs":
             found.setdefault(part.device, FileSystem(part.mountpoint, part.device, part.fstype, is_remote))
-    if any(one.is_remote for one in found.values()):
-        reason = "not asked of a remote file system: where the server does not answer, that would hang"
-        missing["file_systems.total_bytes"] = missing["file_systems.free_bytes"] = reason
-    return list(found.values())[:MOST_FILE_SYSTEMS]
+    listed = list(found.values())[:MOST_FILE_SYSTEMS]
+    sizes, reasons = _sizes([one.path for one in listed if not one.is_remote], hung)
+    if any(one.is_remote for one in listed):
+        reasons.append("not asked of a remote file system: where the server does not answer, that would hang")
+    if reasons:
+        missing["file_systems.total_bytes"] = missing["file_systems.free_bytes"] = "; ".join(reasons)
+    return [replace(one, total_bytes=sizes[one.path][0], free_bytes=sizes[one.path][1]) if one.path in sizes else one for one in listed]
 
 
-def _with_sizes(one: FileSystem) -> FileSystem:
-    if one.is_remote:
-        return one
-    try:
-        sizes = os.statvfs(one.path)
-    except OSError:
-        return one
-    return replace(one, total_bytes=sizes.f_blocks * sizes.f_frsize, free_bytes=sizes.f_bavail * sizes.f_frsize)
+def _sizes(paths: Sequence[str], hung: Hung) -> tuple[dict[str, tuple[int, int]], list[str]]:
+    """Path -> (size, free bytes) of local file systems by statvfs, and the reasons for those without.
+
+    Threads ask. One that does not return within `ANSWER_S` is left with its file system, in ``hung``, and another asks the rest.
+    """
+    for path in [path for path, thread in hung.items() if not thread.is_alive()]:
+        del hung[path]
+    sizes: dict[str, tuple[int, int]] = {}
+    reasons: dict[str, str] = {}
+
+    def ask(asked: list[str]) -> None:
+        for path in asked:
+            try:
+                told = os.statvfs(path)
+            except OSError as error:
+                reasons[path] = f"{path}: {(error.strerror or str(error)).lower()}"
+            else:
+                sizes[path] = told.f_blocks * told.f_frsize, told.f_bavail * told.f_frsize
+            if path in hung:  # it answers at last; the next reading asks it again
+                break
+
+    while left := [path for path in paths if path not in {*sizes, *reasons, *hung}]:
+        thread = threading.Thread(target=ask, args=(left,), daemon=True, name="statvfs")
+        try:
+            thread.start()
+        except RuntimeError:
+            return sizes, [NO_MORE_THREADS]
+        thread.join(ANSWER_S)
+        if thread.is_alive() and (silent := next((path for path in left if path not in {*sizes, *reasons}), None)):
+            hung[silent] = thread
+    return sizes, [*reasons.values(), *(f"statvfs of {path} does not return" for path in hung)]

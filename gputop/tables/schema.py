@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from typing import Any
@@ -419,6 +420,38 @@ GPU_PROCESS = TableSpec("gpu_process", "each process on each GPU, once a second 
     _gauge("gpu_instance", "INTEGER", "MIG GPU instance; NULL outside MIG"),
 ), _listed_now)  # fmt: skip
 
+HARDWARE = TableSpec("hardware", "the machine's slow facts, read twice a minute (psutil); a row when one changed, and about every ten "
+                     "seconds", ("host", "hardware"), (
+    *CLOCK,
+    _gauge("cores", "INTEGER", "physical cores"),
+    _gauge("threads", "INTEGER", "logical CPUs online"),
+    _gauge("cpu_mhz", "REAL", "CPU clock now, mean of all CPUs, MHz"),
+    _gauge("cpu_max_mhz", "REAL", "highest CPU clock, MHz"),
+    _gauge("cpu_temp_c", "REAL", "temperature of the hottest sensor of the CPU, degrees C"),
+    _gauge("cpu_temp_limit_c", "REAL", "temperature at which that sensor is critical, degrees C"),
+    Column("missing", "TEXT", "why values are NULL, here and in nic and file_system: JSON, name to reason",
+           lambda rows: [json.dumps(missing, ensure_ascii=False) for missing in rows.gauge("missing")]),
+))  # fmt: skip
+
+NIC = TableSpec("nic", "each network interface but lo, as often as hardware (psutil)", ("host", "hardware", "nics"), (
+    *CLOCK,
+    _gauge("interface", "TEXT", "name", "name"),
+    _gauge("is_up", "INTEGER", "1 if it is up"),
+    _gauge("speed_mbit", "INTEGER", "speed of the link, Mbit/s"),
+    _gauge("mtu", "INTEGER", "largest packet, bytes"),
+))  # fmt: skip
+
+FILE_SYSTEM = TableSpec("file_system", "each mounted file system with a disk here or in the network, as often as hardware (statvfs)",
+                        ("host", "hardware", "file_systems"), (
+    *CLOCK,
+    _gauge("path", "TEXT", "mount point"),
+    _gauge("device", "TEXT", "device or export"),
+    _gauge("kind", "TEXT", "type, as ext4 or nfs4"),
+    _gauge("is_remote", "INTEGER", "1 if it lies on another machine"),
+    _gauge("total_bytes", "INTEGER", "size, bytes"),
+    _gauge("free_bytes", "INTEGER", "free to ordinary users, bytes"),
+))  # fmt: skip
+
 LAUNCH = TableSpec("launch", "kernel launches of each process, counted for some hundredths of a second every other second (uprobe on "
                    "cuLaunchKernel)", ("probes", "launches"), (
     *CLOCK,
@@ -452,6 +485,6 @@ TALLY = TableSpec("tally", "events counted by tick, process and operation: `even
 ))  # fmt: skip
 
 TABLES = {spec.name: spec for spec in (
-    GPU, PROC, SYNC, COPY, PREEMPT, WAKEUP, PROCESS, INCIDENT, STACK, MARK, GAP, HOST, CPU, DISK, NET, CGROUP, GPU_PROCESS, LAUNCH, MAIN,
-    TALLY,
+    GPU, PROC, SYNC, COPY, PREEMPT, WAKEUP, PROCESS, INCIDENT, STACK, MARK, GAP, HOST, CPU, DISK, NET, CGROUP, HARDWARE, NIC, FILE_SYSTEM,
+    GPU_PROCESS, LAUNCH, MAIN, TALLY,
 )}  # fmt: skip

@@ -12,13 +12,16 @@ from gputop.model.frame import (
     CgroupSample,
     CpuSample,
     DiskSample,
+    FileSystem,
     Frame,
     Gpu,
     GpuProc,
+    Hardware,
     Host,
     LaunchRate,
     MainSamples,
     NetSample,
+    Nic,
     Probes,
     ProcInfo,
     ProcSample,
@@ -27,6 +30,12 @@ from gputop.model.frame import (
 )
 from tests.recording.made import MS, START_NS, record
 from tests.recording.test_query import ask
+
+HARDWARE = Hardware(
+    cores=32, threads=64, cpu_temp_c=71.0, nics=[Nic("eth0", True, 25_000, 1500), Nic("eth1")],
+    file_systems=[FileSystem("/", "/dev/sda2", "ext4", False, 1 << 40, 1 << 39), FileSystem("/data", "filer:/export", "nfs4", True)],
+    missing={"cpu_mhz": "a virtual machine", "nics.speed_mbit": "it is down"},
+)  # fmt: skip
 
 
 def of_tick(i: int) -> Frame:
@@ -44,6 +53,7 @@ def of_tick(i: int) -> Frame:
             nets=[NetSample("eth0", i * 1000, i * 500, i, 0)],
             cgroups=[CgroupSample("/job", 2, quota_cpus=1.5, nr_periods=i, nr_throttled=i // 2, throttled_ns=i * 20 * MS, mem_bytes=1 << 30,
                                   mem_limit_bytes=1 << 31, psi=Psi(i * 3 * MS), read_limit=ReadLimit("/job", "8:0", 104857))],
+            hardware=HARDWARE,
         )  # fmt: skip
         frame.gpus = [Gpu(0, t_ns, procs=[GpuProc(7, mem_bytes=(1 << 30) + i, sm_pct=40.0), GpuProc(8)])]
         frame.probes = Probes(t_ns, launches=[LaunchRate(7, 900.0 + i)])
@@ -142,3 +152,13 @@ def test_launches_and_samples_of_main_threads(path: str, capsys: pytest.CaptureF
     rows = ask(path, "SELECT * FROM main_thread", capsys=capsys)
     for name, grown in (("watched_s", 1.0), ("sync_s", 0.6), ("copy_s", 0.05), ("launch_s", 0.2), ("waits", 10), ("samples", 20)):
         assert growing(rows, name) == [pytest.approx(grown)] * 4, name
+
+
+def test_the_slow_facts_stand_in_tables_with_the_reasons_for_what_is_missing(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ask(path, "SELECT cores, threads, cpu_mhz, cpu_temp_c, json_extract(missing, '$.cpu_mhz') why FROM hardware", capsys=capsys)
+    assert rows == 5 * [{"cores": 32, "threads": 64, "cpu_mhz": None, "cpu_temp_c": 71.0, "why": "a virtual machine"}]
+    rows = ask(path, "SELECT DISTINCT interface, is_up, speed_mbit, mtu FROM nic", capsys=capsys)
+    assert [tuple(row.values()) for row in rows] == [("eth0", 1, 25_000, 1500), ("eth1", 0, None, None)]
+    rows = ask(path, "SELECT path, device, kind, is_remote, total_bytes, free_bytes FROM file_system WHERE t_s < 1", capsys=capsys)
+    assert [tuple(row.values()) for row in rows] == [
+        ("/", "/dev/sda2", "ext4", 0, 1 << 40, 1 << 39), ("/data", "filer:/export", "nfs4", 1, None, None)]  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import psutil
@@ -63,18 +62,56 @@ def _server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_server")
 def test_what_a_server_tells() -> None:
-    first, last = read_hardware()
-    assert (first.cores, first.threads, first.cpu_mhz, first.cpu_max_mhz) == (32, 64, 2400.0, 3700.0)
-    assert (first.cpu_temp_c, first.cpu_temp_limit_c) == (71.0, 100.0), "of the CPU, not of a disk"
-    assert first.nics == [Nic("ib0", True, 400_000, 4096), Nic("eth0", True, 1000, 1500), Nic("eth1", False, None, 1500)]
-    assert first.file_systems == [FileSystem("/", "/dev/sda2", "ext4"), FileSystem("/data", "filer:/export", "nfs4", True)]
-    assert last.file_systems is not None
-    assert last.file_systems[0].total_bytes == os.statvfs("/").f_blocks * os.statvfs("/").f_frsize
-    assert last.file_systems[1].total_bytes is None
-    assert "remote" in last.missing["file_systems.total_bytes"]
-    assert cpu_words(last) == "32 cores, 64 threads, 2.4 of 3.7 GHz, 71 °C of 100 °C"
-    assert nic_words(last) == "ib0 400 Gbit/s, eth0 1 Gbit/s, 1 is down"
-    assert file_system_words(first) == "/ ext4 on /dev/sda2; /data nfs4 on filer:/export"
+    found = read_hardware()
+    assert (found.cores, found.threads, found.cpu_mhz, found.cpu_max_mhz) == (32, 64, 2400.0, 3700.0)
+    assert (found.cpu_temp_c, found.cpu_temp_limit_c) == (71.0, 100.0), "of the CPU, not of a disk"
+    assert found.nics == [Nic("ib0", True, 400_000, 4096), Nic("eth0", True, 1000, 1500), Nic("eth1", False, None, 1500)]
+    root, data = found.file_systems or ()
+    assert (root.path, root.device, root.kind, root.is_remote) == ("/", "/dev/sda2", "ext4", False)
+    assert root.total_bytes == os.statvfs("/").f_blocks * os.statvfs("/").f_frsize
+    assert data == FileSystem("/data", "filer:/export", "nfs4", True)
+    assert "remote" in found.missing["file_systems.total_bytes"]
+    assert cpu_words(found) == "32 cores, 64 threads, 2.4 of 3.7 GHz, 71 °C of 100 °C"
+    assert nic_words(found) == "ib0 400 Gbit/s, eth0 1 Gbit/s, 1 is down"
+    assert file_system_words(found).endswith("; /data nfs4 on filer:/export")
+
+
+@pytest.mark.usefixtures("_server")
+def test_a_file_system_that_hangs_costs_its_own_sizes_alone_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other facts go on, also those of file systems behind it, and no second thread is lost to it."""
+    disk, other = Part("/dev/sdb1", "/mnt", "ext4"), Part("/dev/sdc1", "/scratch", "xfs")
+    monkeypatch.setattr(psutil, "disk_partitions", lambda all: [MOUNTED[0], disk, other])  # noqa: ARG005
+    statvfs, healthy, asked = os.statvfs, threading.Event(), []
+
+    def hanging(path: str) -> os.statvfs_result:
+        asked.append(path)
+        if path == "/mnt":
+            healthy.wait(60)
+        return statvfs("/")
+
+    monkeypatch.setattr(os, "statvfs", hanging)
+    hung: hardware.Hung = {}
+    for _ in range(3):
+        found = read_hardware(hung)
+        assert {one.path: one.total_bytes is not None for one in found.file_systems or ()} == {"/": True, "/mnt": False, "/scratch": True}
+        assert found.missing["file_systems.total_bytes"] == "statvfs of /mnt does not return"
+        assert found.cpu_temp_c == 71.0
+    assert asked.count("/mnt") == 1
+    healthy.set()
+    until(lambda: not any(thread.is_alive() for thread in hung.values()))
+    found = read_hardware(hung)
+    assert all(one.free_bytes is not None for one in found.file_systems or ())
+    assert "file_systems.total_bytes" not in found.missing
+    assert not hung
+
+
+@pytest.mark.usefixtures("_server")
+def test_a_file_system_that_cannot_be_asked_has_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_path: str) -> os.statvfs_result:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "statvfs", refused)
+    assert read_hardware().missing["file_systems.free_bytes"].startswith("/: permission denied")
 
 
 def test_what_a_virtual_machine_does_not_tell_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,14 +119,14 @@ def test_what_a_virtual_machine_does_not_tell_has_its_reason(monkeypatch: pytest
     monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 4 if logical else None)
     monkeypatch.setattr(psutil, "sensors_temperatures", dict)
     monkeypatch.setattr(psutil, "net_if_stats", lambda: {"eth0": Stat(True, 0, 1500)})
-    *_, found = read_hardware()
+    found = read_hardware()
     assert {"cores", "cpu_mhz", "cpu_max_mhz", "cpu_temp_c", "cpu_temp_limit_c", "nics.speed_mbit"} <= set(found.missing)
     assert cpu_words(found) == "4 threads"
     assert nic_words(found) == "eth0"
 
 
 def test_this_machine() -> None:
-    *_, found = read_hardware()
+    found = read_hardware()
     assert found.threads == psutil.cpu_count()
     assert "/" in [one.path for one in found.file_systems or ()]
     for name in ("cores", "cpu_mhz", "cpu_temp_c", "nics", "file_systems"):
@@ -105,10 +142,10 @@ def _read(source: HardwareSource, t_ns: int, key: bool = False) -> Hardware | No
 def test_it_is_read_off_the_beat_told_once_and_restated_in_key_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     held, readers = threading.Semaphore(0), []
 
-    def slow() -> Iterator[Hardware]:
+    def slow(_hung: hardware.Hung) -> Hardware:
         readers.append(threading.current_thread())
         held.acquire()
-        yield Hardware(threads=4)
+        return Hardware(threads=4)
 
     monkeypatch.setattr(hardware, "read_hardware", slow)
     source = HardwareSource(Settings())
@@ -137,5 +174,5 @@ def test_a_single_look_gets_it_in_its_last_tick(monkeypatch: pytest.MonkeyPatch)
 
 def test_without_psutil_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psutil", None)
-    (found,) = read_hardware()
+    found = read_hardware()
     assert "psutil" in found.missing["nics"]
