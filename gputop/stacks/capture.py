@@ -12,9 +12,10 @@ from contextlib import suppress
 from msgspec import Struct, field
 
 from gputop.model.frame import Stack
+from gputop.sources import parse
+from gputop.sources.files import read_once, read_text
 from gputop.stacks import interpreter, kernel, pyspy
 from gputop.stacks.frames import PythonThread, Unreadable
-from gputop.stacks.kernel import read_file
 from gputop.stacks.layout import UPGRADE
 from gputop.stacks.permission import why_not
 from gputop.stacks.pyspy import BEYOND_PY_SPY
@@ -120,8 +121,8 @@ def _process(pid: int, order: _Order) -> list[Stack]:
         return [_failed(pid, _reason(pid, error, order), order, main)]
     tids = thread_ids(pid, threads, order.root)
     # A pause restarts system calls: after one, the main thread's view from before counts.
-    views = [main if tid == pid and pid in order.paused else _view(pid, tid, order) for tid in tids]
-    stacks = [_stack(pid, thread, view, order) for thread, view in zip(threads, views, strict=True)]
+    views = [main if tid == pid and pid in order.paused else tid and kernel.view_thread(pid, tid, order.root) for tid in tids]
+    stacks = [_stack(pid, thread, view or None, order) for thread, view in zip(threads, views, strict=True)]
     for stack in stacks:
         if stack.tid == pid and (stack.syscall, stack.wchan) != (main.syscall, main.wchan):
             stack.missing["moment"] = "it ran on meanwhile: its Python stack and its kernel stack may be of different moments"
@@ -200,18 +201,10 @@ def which_python(pid: int, root: str) -> str:
     """For a process that is not recognized as Python: the Python that it maps, with a remedy; empty if it maps none."""
     import re
 
-    try:
-        maps = kernel.read_file(os.path.join(root, "proc", str(pid), "maps"))
-    except OSError:
-        return ""
-    found = re.search(r"/(?:lib)?python(\d\.\d+)(t?)[^/\n]*$", maps, re.MULTILINE)
+    found = re.search(r"/(?:lib)?python(\d\.\d+)(t?)[^/\n]*$", read_text(root, f"proc/{pid}/maps"), re.MULTILINE)
     if found is None:
         return ""
     return f"Python {found[1]}{found[2]} that exports no symbols, or is newer than what reads it: `{UPGRADE}`"
-
-
-def _view(pid: int, tid: int | None, order: _Order) -> kernel.KernelView | None:
-    return None if tid is None else kernel.view_thread(pid, tid, order.root)
 
 
 def _stack(pid: int, thread: PythonThread, view: kernel.KernelView | None, order: _Order) -> Stack:
@@ -278,11 +271,7 @@ def _inner_tids(pid: int, root: str) -> dict[int, int]:
 
 def _ns_ids(path: str) -> list[int]:
     """The ids in NSpid of a status file, outermost namespace first; empty if the thread has ended."""
-    try:
-        line = next((line for line in read_file(path).splitlines() if line.startswith("NSpid:")), "")
-    except OSError:
-        return []
-    return [int(word) for word in line.split()[1:]]
+    return list(map(int, parse.status_line(read_once(path, 16_384) or b"", b"NSpid").split()))
 
 
 def _from_pthreads(pid: int, pthreads: Sequence[int], inner: dict[int, int], root: str) -> dict[int, int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
-from gputop.stacks.kernel import read_file
+from gputop.sources.files import read_text
 from gputop.system.privilege import in_container, may_ptrace
 
 SUDO = 'sudo "$(command -v gputop)" stacks'  # in remedies: the command as root; sudo's PATH may lack gputop
@@ -21,9 +22,9 @@ def why_not(pid: int, root: str = "/") -> str:
     if os.geteuid() == 0:
         return "not permitted, even for root here: it has privileges that this container has not"
     as_root = "start the container with `--user 0 --cap-add SYS_PTRACE`" if in_container(root) else f"`{SUDO} {pid}`"
-    owner = _owner(pid, root)
-    if owner is not None and owner != os.geteuid():
-        return f"not permitted: it belongs to {user_name(owner)}; {as_root}"
+    with suppress(OSError):
+        if (owner := os.stat(os.path.join(root, "proc", str(pid))).st_uid) != os.geteuid():
+            return f"not permitted: it belongs to {_user_name(owner)}; {as_root}"
     if scope == 2:
         return f"not permitted: kernel.yama.ptrace_scope is 2; {as_root}"
     if scope == 1:
@@ -33,20 +34,10 @@ def why_not(pid: int, root: str = "/") -> str:
 
 def yama_scope(root: str = "/") -> int:
     """kernel.yama.ptrace_scope; 0 if the kernel has no Yama."""
-    try:
-        return int(read_file(os.path.join(root, "proc/sys/kernel/yama/ptrace_scope")))
-    except (OSError, ValueError):
-        return 0
+    return int(read_text(root, "proc/sys/kernel/yama/ptrace_scope") or 0)
 
 
-def _owner(pid: int, root: str) -> int | None:
-    try:
-        return os.stat(os.path.join(root, "proc", str(pid))).st_uid
-    except OSError:
-        return None
-
-
-def user_name(uid: int) -> str:
+def _user_name(uid: int) -> str:
     """The name of ``uid``, or ``uid N``."""
     import pwd
 

@@ -13,8 +13,10 @@ import time
 from collections.abc import Collection, Sequence
 
 from gputop.model.frame import Stack
-from gputop.stacks import kernel
-from gputop.stacks.frames import Line, own_part, parse
+from gputop.sources import parse
+from gputop.sources.files import read_once
+from gputop.stacks import frames
+from gputop.stacks.frames import Line, own_part
 from gputop.system.privilege import take_file_rights
 
 TIMEOUT_S = 0.15  # s for all lines of a set of stacks
@@ -69,7 +71,7 @@ def key(line: Line) -> str:
 
 def _worth_reading(stack: Stack) -> list[Line]:
     """The frames of the user's code; in a stack without any, the innermost frame."""
-    lines = [line for line in own_part([parse(text) for text in stack.python]) if line.line]
+    lines = [line for line in own_part([frames.parse(text) for text in stack.python]) if line.line]
     return [line for line in lines if not line.library][:MAX_LINES] or lines[:1]
 
 
@@ -138,18 +140,12 @@ def _read(path: str, owner: int, most: int) -> tuple[bytes, float]:
 
 def _groups(base: str) -> list[int]:
     """The supplementary groups of a process (Groups in /proc/PID/status)."""
-    try:
-        status = kernel.read_file(f"{base}/status")
-    except OSError:
-        return []
-    return next(([int(group) for group in line.split()[1:]] for line in status.splitlines() if line.startswith("Groups:")), [])
+    return list(map(int, parse.status_line(read_once(f"{base}/status", 1 << 20) or b"", b"Groups").split()))
 
 
 def _started(pid: int, root: str) -> float:
     """Unix time of the process's start (/proc/PID/stat field 22); infinity if it has ended."""
-    try:
-        fields = kernel.read_file(os.path.join(root, "proc", str(pid), "stat")).rpartition(") ")[2].split()
-    except OSError:
+    data = read_once(os.path.join(root, "proc", str(pid), "stat"), 1024)
+    if not data:
         return float("inf")
-    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    return booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + parse.stat(data).start_ticks / parse.CLOCK_TICK_HZ

@@ -63,12 +63,9 @@ SUITES = {
 pages of 64 KiB, as on servers with Grace Hopper."""
 SHARED = {
     "sources/ebpf": ("btf", "libcuda", "loader", "maps", "uprobe"),
-    "sources": ("elf", "files"),
-    "sources/procfs": ("waits",),
+    "sources": ("elf", "files", "waits"),
     "system": ("errors", "privilege", "text"),
-    "stacks": (
-        "code_object", "frames", "interpreter", "kernel", "layout", "on_demand_loader", "permission", "python_thread", "syscalls",
-    ),
+    "stacks": ("frames", "interpreter", "layout", "on_demand_loader", "permission"),
 }
 """Modules that need the standard library only, by their package."""
 _LEFT_OUT = (

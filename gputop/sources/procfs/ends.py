@@ -7,19 +7,18 @@ processes are searched, some of them in each tick.
 from __future__ import annotations
 
 import os
-import platform
 import socket
 import struct
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from gputop.sources.files import read_list, read_once
-from gputop.sources.waits import FUTEX, TIMEOUTS
+from gputop.sources.syscalls import syscall_numbers
 
-# read, readv, recvfrom, recvmsg, recvmmsg: the first argument is the descriptor.
-READS = frozenset({"x86_64": (0, 19, 45, 47, 299), "aarch64": (63, 65, 207, 212, 243)}.get(platform.machine(), ()))
-# write, writev, sendto, sendmsg, sendmmsg: the first argument is the descriptor.
-WRITES = frozenset({"x86_64": (1, 20, 44, 46, 307), "aarch64": (64, 66, 206, 211, 269)}.get(platform.machine(), ()))
+# System calls whose first argument is the descriptor.
+READS = syscall_numbers("read", "readv", "recvfrom", "recvmsg", "recvmmsg")
+WRITES = syscall_numbers("write", "writev", "sendto", "sendmsg", "sendmmsg")
+POLLS = syscall_numbers("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2", "accept", "accept4")
 PER_TICK = 25  # processes whose descriptors are searched in a tick: some milliseconds if each has many
 MOST_ENDS = 32  # pipes and sockets followed of one process
 ASK_EVERY = 10  # sightings of the same descriptor after which its link is read again
@@ -137,9 +136,6 @@ def _tcp_peer(folder: str, inode: int) -> int:
 
 
 LISTENING, CONNECTED, NONE, UNREADABLE = "listening", "connected", "none", ""  # what a process has sockets for
-_ACCEPTING = {"x86_64": (43, 288), "aarch64": (202, 242)}
-POLLS = (frozenset(TIMEOUTS) - {FUTEX}).union(_ACCEPTING.get(platform.machine(), ()))
-"""System calls: poll, select, epoll_wait and their variants; accept, accept4."""
 MOST_FILES = 1024  # descriptors looked at of one process
 _TABLE_BYTES = 1 << 18  # most bytes read of a table of sockets; listening ones come first in tcp, older ones in unix
 _LISTENS = b"0A"  # TCP_LISTEN, the state of a listening socket

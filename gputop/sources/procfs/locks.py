@@ -8,7 +8,6 @@ two tries: there siblings of the process hold the lock in turn.
 from __future__ import annotations
 
 import os
-import platform
 import re
 import time
 from collections.abc import Iterator
@@ -18,9 +17,9 @@ from msgspec import Struct, field
 
 from gputop.sources import parse
 from gputop.sources.files import MOUNTS_BYTES, Descriptors, KeptList, read_list, read_once
+from gputop.sources.syscalls import syscall_numbers
 
-_CALLS = {"x86_64": (35, 230, 23, 270, 72, 73), "aarch64": (101, 115, 72, 25, 32)}
-CALLS = frozenset(_CALLS.get(platform.machine(), ()))  # system calls: nanosleep, clock_nanosleep, select, pselect6, fcntl, flock
+CALLS = syscall_numbers("nanosleep", "clock_nanosleep", "select", "pselect6", "fcntl", "flock")  # in which a process may wait for a lock
 READ_NS = 90_000_000  # ns between two readings of /proc/locks: it shows a moment, and some locks are held for milliseconds
 SHARE = 0.001  # of one CPU, most that reading it takes
 STILL_AFTER_NS, STILL_SHARE = 5_000_000_000, 0.0003  # ns without a change after which it takes less, and how much of one CPU then

@@ -1,0 +1,27 @@
+"""Names and numbers of system calls on x86_64 and aarch64, as gputop/data/syscalls.txt lists them."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import lru_cache
+
+from gputop.system.program import FOLDER
+
+
+@lru_cache(2)
+def syscall_names(machine: str = "") -> dict[int, str]:
+    """System call number -> name for ``machine`` (``uname -m``; "": this machine); empty for an unknown one."""
+    machine = machine or platform.machine()
+    names: dict[int, str] = {}
+    with open(os.path.join(FOLDER, "data", "syscalls.txt"), encoding="ascii") as file:
+        for line in file:
+            listed, first, *words = line.split()
+            if listed == machine or (names and listed == "both"):
+                names.update(enumerate(words, int(first)))
+    return names
+
+
+def syscall_numbers(*wanted: str) -> frozenset[int]:
+    """This machine's numbers of these system calls; those that it does not have are left out."""
+    return frozenset(number for number, name in syscall_names().items() if name in wanted)
