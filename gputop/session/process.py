@@ -389,7 +389,7 @@ class _Reader:
     @cached_property
     def _mounts(self) -> list[_Mount]:
         """What is mounted where, as the process sees it; nothing where that cannot be read."""
-        return mounts_of(read_list(f"{self.folder}/mountinfo", MOUNTS_BYTES))
+        return mounts_of(read_list(f"{self.folder}/mountinfo", MOUNTS_BYTES) or b"")
 
     @cached_property
     def _mounts_by_id(self) -> dict[bytes, _Mount]:

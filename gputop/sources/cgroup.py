@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gputop.model.frame import CgroupSample, Frame, Host, Psi, ReadLimit, SourceState
 from gputop.sources import FEW, Beat, Settings, Unavailable
-from gputop.sources.files import MOUNTS_BYTES, read_list, read_once
+from gputop.sources.files import mounted, read_once
 from gputop.sources.host import psi
 from gputop.sources.parse import cgroups, main_cgroup, text
 
@@ -61,36 +61,32 @@ class Mount(Struct, frozen=True):
         return folders
 
 
-def mounts(mountinfo: bytes, root: str) -> dict[str, Mount]:
-    """/proc/self/mountinfo: v1 controller -> its mount; the unified hierarchy has the empty name."""
+def mounts(mountinfo: str, root: str) -> dict[str, Mount]:
+    """v1 controller -> its mount; the unified hierarchy has the empty name. ``mountinfo``: path of /proc/self/mountinfo."""
     found: dict[str, Mount] = {}
-    for line in mountinfo.splitlines():
-        front, _, back = text(line).partition(" - ")
-        fields, (kind, *rest) = front.split(" "), back.split(" ") or [""]
-        if kind not in ("cgroup", "cgroup2") or len(fields) < 5:
-            continue
-        mount = Mount(2 if kind == "cgroup2" else 1, root.rstrip("/") + _unescape(fields[4]), _unescape(fields[3]))
-        for name in [""] if mount.version == 2 else rest[-1].split(","):
-            found.setdefault(name, mount)
+    for one in mounted(mountinfo):
+        if one.kind in ("cgroup", "cgroup2"):
+            mount = Mount(2 if one.kind == "cgroup2" else 1, root.rstrip("/") + one.point, one.root)
+            for name in [""] if mount.version == 2 else one.options.split(","):
+                found.setdefault(name, mount)
     return found
 
 
-def _unescape(field: str) -> str:
-    """mountinfo writes blanks and backslashes in octal."""
-    return field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+class Place(Struct, frozen=True):
+    """A cgroup in the hierarchy of one controller: its folder, then those above it up to the mount."""
+
+    mount: Mount
+    folders: list[str]
 
 
 class Group(Struct):
-    """One cgroup: per controller its folders, from itself up to the mount (empty if they are not visible)."""
+    """One cgroup. A controller without a place is not visible from here."""
 
     path: str
-    cpu: Mount
-    cpu_folders: list[str]
-    memory: Mount | None
-    memory_folders: list[str]
-    cpuset_folder: str
-    io: Mount | None
-    io_folders: list[str]
+    cpu: Place
+    memory: Place | None
+    cpuset: Place | None
+    io: Place | None
     quota: tuple[float, str] | None = None  # (CPUs, folder that has the quota) of the tightest quota on the path
     slow: CgroupSample | None = None  # the last reading of what is read once a second
 
@@ -98,38 +94,30 @@ class Group(Struct):
         """Throttling counters are read from the cgroup that has the quota: only there they move."""
         if slowly or self.slow is None:
             self.slow = self._read_slow()
-        folder = self.quota[1] if self.quota else self.cpu_folders[0]
-        return msgspec.structs.replace(self.slow, **throttling(_read(folder, "cpu.stat"), self.cpu.version))
+        folder = self.quota[1] if self.quota else self.cpu.folders[0]
+        return msgspec.structs.replace(self.slow, **throttling(_read(folder, "cpu.stat"), self.cpu.mount.version))
 
     def _read_slow(self) -> CgroupSample:
-        self.quota = min((q for f in self.cpu_folders if (q := quota(f, self.cpu.version))), default=None)
-        above = self.quota is not None and self.quota[1] != self.cpu_folders[0]
+        mount, own = self.cpu.mount, self.cpu.folders[0]
+        self.quota = min((found for folder in self.cpu.folders if (found := quota(folder, mount.version))), default=None)
+        cpus, folder = self.quota or (None, own)
+        limits = [limit for folder in self.io.folders for limit in read_limits(folder, self.io.mount)] if self.io else []
         return CgroupSample(
-            self.path,
-            self.cpu.version,
-            quota_cpus=self.quota[0] if self.quota else None,
-            quota_path=self.cpu.path(self.quota[1]) if self.quota and above else None,
-            cpuset=_cpuset(self.cpuset_folder),
-            psi=_pressure(self.cpu_folders[0]) if self.cpu.version == 2 else None,
-            **self._read_memory(),
-            read_limit=self._read_limit(),
-        )
-
-    def _read_limit(self) -> ReadLimit | None:
-        """The tightest limit on the path, by bytes before operations."""
-        limits = [limit for folder in self.io_folders if self.io is not None for limit in read_limits(folder, self.io)]
-        return min(limits, key=_tightness, default=None)
+            self.path, mount.version, quota_cpus=cpus, quota_path=mount.path(folder) if folder != own else None,
+            cpuset=_cpuset(self.cpuset.folders[0]) if self.cpuset else None, psi=_pressure(own) if mount.version == 2 else None,
+            read_limit=min(limits, key=_tightness, default=None), **self._read_memory(),
+        )  # fmt: skip
 
     def _read_memory(self) -> dict[str, Any]:
         """The tightest limit on the path (memory.high counts: reclaim begins there), and memory, page cache and refaults of its cgroup.
 
         Without a limit they are those of the process's own cgroup.
         """
-        if self.memory is None or not self.memory_folders:
+        if self.memory is None:
             return {}
-        limits = ((limit, folder) for folder in self.memory_folders if (limit := _memory_limit(folder)) is not None)
-        limit, folder = min(limits, default=(None, self.memory_folders[0]))
-        path = self.memory.path(folder)
+        limits = ((limit, folder) for folder in self.memory.folders if (limit := _memory_limit(folder)) is not None)
+        limit, folder = min(limits, default=(None, self.memory.folders[0]))
+        path = self.memory.mount.path(folder)
         where = {"mem_limit_bytes": limit, "mem_limit_path": path if path != self.path else None} if limit is not None else {}
         return _memory(folder) | where
 
@@ -146,15 +134,15 @@ class CgroupSource:
         self._root = settings.root.rstrip("/") + "/"
         self._early_ns = CPU_EVERY_NS if settings.everyone else settings.interval_ns // 2
         self._mounts: dict[str, Mount] = {}
-        self._paths: dict[str, tuple[int, bytes]] = {}  # pid -> (when its cgroup is read again, its /proc/PID/cgroup)
-        self._groups: dict[bytes, Group | None] = {}
+        self._memberships: dict[str, tuple[int, bytes]] = {}  # pid, or "self" -> (when it is read again, content of /proc/PID/cgroup)
+        self._groups: dict[bytes, Group | None] = {}  # content of /proc/PID/cgroup -> its group; None if that is not visible
         self._members: frozenset[int] = frozenset()
         self._cpu_due_ns = self._rest_due_ns = 0
         self._state = SourceState(self.name, "ok")
 
     def open(self) -> SourceState:
         """Raises Unavailable if no hierarchy is mounted."""
-        self._mounts = mounts(read_list(f"{self._root}proc/self/mountinfo", MOUNTS_BYTES), self._root)
+        self._mounts = mounts(f"{self._root}proc/self/mountinfo", self._root)
         if not self._mounts:
             raise Unavailable("no cgroup hierarchy is mounted", "mount /sys/fs/cgroup, or run the container with it")
         self._state = SourceState(self.name, "ok", detail={"version": self._version()})
@@ -183,16 +171,18 @@ class CgroupSource:
         frame.host = msgspec.structs.replace(frame.host or Host(beat.t_ns), cgroups=list(samples.values()))
 
     def _find(self, beat: Beat) -> None:
-        """Find each process's cgroup. A process is asked again later, since a running job may be moved into a cgroup with a quota."""
-        members = sorted(self._members, key=lambda pid: (self._paths.get(str(pid), (0, b""))[0], pid))
-        left = {pid: self._paths[pid] for pid in map(str, members[ASKED:]) if pid in self._paths}
-        self._paths = {pid: self._path(pid, beat.t_ns) for pid in ["self", *map(str, members[:ASKED])]} | left
-        wanted = list(dict.fromkeys(data for _, data in self._paths.values() if data))
+        """Find each process's cgroup, and again later: a running job may be moved into a cgroup with a quota."""
+        unread = (0, b"")
+        members = sorted(map(str, sorted(self._members)), key=lambda pid: self._memberships.get(pid, unread)[0])
+        read = {pid: self._membership(pid, beat.t_ns) for pid in ["self", *members[:ASKED]]}
+        self._memberships = read | {pid: self._memberships[pid] for pid in members[ASKED:] if pid in self._memberships}
+        wanted = list(dict.fromkeys(data for _, data in self._memberships.values() if data))
         self._groups = {data: self._groups.get(data) or self._group(data) for data in wanted[:CGROUPS]}
         self._report(beat, len(wanted) - len(self._groups))
 
-    def _path(self, pid: str, t_ns: int) -> tuple[int, bytes]:
-        due_ns, known = self._paths.get(pid, (0, b""))
+    def _membership(self, pid: str, t_ns: int) -> tuple[int, bytes]:
+        """The entry of a process in `_memberships`, read anew if it is due."""
+        due_ns, known = self._memberships.get(pid, (0, b""))
         if t_ns + self._early_ns < due_ns:
             return due_ns, known
         every_ns = ASK_EVERY_NS if len(self._members) <= FEW else CROWD_EVERY_NS
@@ -200,28 +190,15 @@ class CgroupSource:
 
     def _group(self, data: bytes) -> Group | None:
         paths = cgroups(data)
-        cpu, folders = self._place(paths, "cpu")
-        if cpu is None or not folders:
-            return None
-        memory, memory_folders = self._place(paths, "memory")
-        io, io_folders = self._place(paths, "blkio")
-        return Group(
-            path=main_cgroup(paths),
-            cpu=cpu,
-            cpu_folders=folders,
-            memory=memory,
-            memory_folders=memory_folders,
-            cpuset_folder=next(iter(self._place(paths, "cpuset")[1]), ""),
-            io=io,
-            io_folders=io_folders,
-        )
+        cpu, memory, cpuset, io = (self._place(paths, controller) for controller in ("cpu", "memory", "cpuset", "blkio"))
+        return Group(main_cgroup(paths), cpu, memory, cpuset, io) if cpu else None
 
-    def _place(self, paths: dict[str, str], controller: str) -> tuple[Mount | None, list[str]]:
-        """The hierarchy that has the controller, and the folders of the path in it."""
+    def _place(self, paths: dict[str, str], controller: str) -> Place | None:
+        """Where the path lies in the hierarchy that has the controller; None if that is not visible."""
         name = controller if controller in paths and controller in self._mounts else ""
         mount = self._mounts.get(name)
         folder = mount.folder(paths[name]) if mount is not None and name in paths else None
-        return mount, mount.up(folder) if mount is not None and folder is not None else []
+        return Place(mount, mount.up(folder)) if mount is not None and folder is not None else None
 
     def _report(self, beat: Beat, left_out: int) -> None:
         unseen = [main_cgroup(cgroups(data)) for data, group in self._groups.items() if group is None]

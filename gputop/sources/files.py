@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
 LIMIT = 16_384  # most descriptors kept, however high RLIMIT_NOFILE is: each costs the kernel about 2 KB
 RESERVE = 256  # descriptors left to the rest of the program
@@ -125,7 +126,7 @@ class KeptList(KeptFile):
         data = super().read()
         if self._fd >= 0:
             return data + _rest(self._fd, data, self._size)
-        return read_list(self.path, self._size) if data else data
+        return read_list(self.path, self._size) or b"" if data else data
 
 
 def why(error: OSError) -> str:
@@ -149,9 +150,44 @@ def read_text(root: str, path: str) -> str:
         return ""
 
 
-def read_list(path: str, size: int) -> bytes:
-    """The first ``size`` bytes of a file that the kernel returns a page at a time, see `KeptList`; empty if it is not readable."""
-    return _read(path, lambda fd: (begun := os.pread(fd, min(size, ROOM_BYTES), 0)) + _rest(fd, begun, size)) or b""
+def read_list(path: str, size: int) -> bytes | None:
+    """The first ``size`` bytes of a file that the kernel returns a page at a time, see `KeptList`; None if it is not readable."""
+    return _read(path, lambda fd: (begun := os.pread(fd, min(size, ROOM_BYTES), 0)) + _rest(fd, begun, size))
+
+
+def open_files(folder: str, most: int) -> Iterator[tuple[str, str]]:
+    """(descriptor, link) of at most ``most`` files that a process has open; ``folder`` is its /proc/PID/. Raises OSError if unreadable."""
+    for descriptor in os.listdir(folder + "fd")[:most]:
+        with suppress(FileNotFoundError):  # closed meanwhile
+            yield descriptor, os.readlink(f"{folder}fd/{descriptor}")
+
+
+class Mounted(NamedTuple):
+    """A line of /proc/PID/mountinfo."""
+
+    id: str
+    device: str  # ``major:minor``, decimal
+    root: str  # the folder of the file system that is mounted
+    point: str
+    kind: str
+    source: str  # device, export or name
+    options: str  # of the file system; for v1 cgroups the controllers
+
+
+def mounted(path: str) -> list[Mounted]:
+    """The lines of a mountinfo; none if it is not readable."""
+    found = []
+    for line in (read_list(path, MOUNTS_BYTES) or b"").decode("utf-8", "replace").splitlines():
+        front, _, back = line.partition(" - ")
+        fields, (kind, source, options, *_) = front.split(" "), [*back.split(" "), "", "", ""]
+        if len(fields) > 4:
+            found.append(Mounted(fields[0], fields[2], _unescape(fields[3]), _unescape(fields[4]), kind, source, options))
+    return found
+
+
+def _unescape(field: str) -> str:
+    """mountinfo writes blanks and backslashes in octal."""
+    return field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\") if "\\" in field else field
 
 
 def _read(path: str, how: Callable[[int], bytes]) -> bytes | None:

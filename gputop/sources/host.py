@@ -8,7 +8,7 @@ import msgspec
 
 from gputop.model.frame import CpuSample, DiskSample, Frame, Host, NetSample, Psi, SourceState
 from gputop.sources import Beat, Settings, Unavailable
-from gputop.sources.files import MOUNTS_BYTES, Descriptors, KeptFile, KeptList, read_list
+from gputop.sources.files import Descriptors, KeptFile, KeptList, mounted
 from gputop.sources.parse import NS_PER_CLOCK_TICK
 
 CPU_EVERY_NS = 200_000_000  # ns between two readings of the CPUs
@@ -19,7 +19,7 @@ _OPTIONAL = {
     "diskstats": ("no disks", ""),
     "net/dev": ("no network interfaces", ""),
 }  # file of /proc -> what is missing without it, and the remedy
-_CPU_LISTS = b"/sys/devices/system/cpu"
+_CPU_LISTS = "/sys/devices/system/cpu"
 _US = 1000  # ns
 
 
@@ -50,7 +50,7 @@ class HostSource:
         missing = [name for name in _OPTIONAL if not self._text(name)]
         reasons = [f"{_OPTIONAL[name][0]}: {self._files[name].reason or 'empty'}" for name in missing]
         remedies = [_OPTIONAL[name][1] for name in missing]
-        over = mounted_over(read_list(f"{self._root}proc/self/mountinfo", MOUNTS_BYTES))
+        over = mounted_over(f"{self._root}proc/self/mountinfo")
         if over:
             reasons.append(f"no numbers of single CPUs: {over}")
             remedies.append("run gputop on the host")
@@ -113,17 +113,14 @@ class HostSource:
         return {"shm_total_bytes": shm.f_blocks * shm.f_frsize, "shm_free_bytes": shm.f_bfree * shm.f_frsize}
 
 
-def mounted_over(mountinfo: bytes) -> str:
-    """What is mounted over /proc/stat or the list of CPUs, empty if nothing is.
+def mounted_over(mountinfo: str) -> str:
+    """What is mounted over /proc/stat or the list of CPUs, empty if nothing is. ``mountinfo``: path of the file.
 
     lxcfs (LXC, Proxmox) numbers a container's CPUs from 0, while Cpus_allowed and /proc/PID/stat use the kernel's numbers.
     """
-    for line in mountinfo.splitlines():
-        front, _, back = line.partition(b" - ")
-        fields, kind = front.split(b" "), back.partition(b" ")[0]
-        if len(fields) > 4 and (fields[4] == b"/proc/stat" or (kind == b"fuse.lxcfs" and fields[4].startswith(_CPU_LISTS))):
-            path, by = fields[4].decode("utf-8", "replace"), kind.decode("utf-8", "replace")
-            return f"{path} is mounted over ({by}), so its CPUs need not have the kernel's numbers"
+    for one in mounted(mountinfo):
+        if one.point == "/proc/stat" or (one.kind == "fuse.lxcfs" and one.point.startswith(_CPU_LISTS)):
+            return f"{one.point} is mounted over ({one.kind}), so its CPUs need not have the kernel's numbers"
     return ""
 
 
@@ -214,20 +211,10 @@ def disks(diskstats: bytes) -> list[DiskSample] | None:
         f = line.split()
         if len(f) >= 14:
             reads, read_sectors, read_ms, writes, write_sectors, write_ms = (int(f[i]) for i in (3, 5, 6, 7, 9, 10))
-            name = f[2].decode("utf-8", "replace")
-            read_bytes, write_bytes = read_sectors * SECTOR_BYTES, write_sectors * SECTOR_BYTES
-            found.append(
-                DiskSample(
-                    name=name,
-                    reads=reads,
-                    read_bytes=read_bytes,
-                    read_ms=read_ms,
-                    writes=writes,
-                    write_bytes=write_bytes,
-                    write_ms=write_ms,
-                    io_ms=int(f[12]),
-                )
-            )
+            found.append(DiskSample(
+                name=f[2].decode("utf-8", "replace"), reads=reads, read_bytes=read_sectors * SECTOR_BYTES, read_ms=read_ms,
+                writes=writes, write_bytes=write_sectors * SECTOR_BYTES, write_ms=write_ms, io_ms=int(f[12]),
+            ))  # fmt: skip
     return found
 
 

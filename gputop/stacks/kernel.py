@@ -7,12 +7,14 @@ the process uses, so a dead network mount cannot hang the reader.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable
 
 from msgspec import Struct
 
 from gputop.sources import parse, waits
+from gputop.sources.files import mounted, read_once
 from gputop.sources.syscalls import syscall_names as syscall_names
 
 _BOUND = 1 << 20  # bytes read of a file of /proc
@@ -173,10 +175,6 @@ def _is_fifo(path: str) -> bool:
 
 def _device(base: str, number: int) -> str:
     """The device or export of the mount that holds an open file (mnt_id of fdinfo, looked up in mountinfo); empty if unknown."""
-    try:
-        wanted = next(line.split()[1] for line in read_file(f"{base}/fdinfo/{number}").splitlines() if line.startswith("mnt_id:"))
-        mounts = read_file(f"{base}/mountinfo").splitlines()
-        fields = next(line.split() for line in mounts if line.split(" ", 1)[0] == wanted)
-        return os.path.basename(fields[fields.index("-") + 2])
-    except (OSError, StopIteration, IndexError, ValueError):
-        return ""
+    fdinfo = re.search(rb"^mnt_id:\s+(\d+)$", read_once(f"{base}/fdinfo/{number}", 1024) or b"", re.MULTILINE)
+    sources = (one.source for one in mounted(f"{base}/mountinfo") if fdinfo and one.id == fdinfo[1].decode())
+    return os.path.basename(next(sources, ""))

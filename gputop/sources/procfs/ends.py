@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from itertools import takewhile
 
-from gputop.sources.files import read_list, read_once
+from gputop.sources.files import open_files, read_list, read_once
 from gputop.sources.syscalls import syscall_numbers
 
 # System calls whose first argument is the descriptor.
@@ -78,11 +79,9 @@ class Ends:
 def _holds(folder: str, wanted: Collection[str], here: int) -> bool:
     """Whether the process has one of these open; a pipe counts only if it is open in another mode than ``here``."""
     with suppress(OSError):
-        for name in os.listdir(folder + "fd")[:MOST_FILES]:
-            with suppress(FileNotFoundError):
-                link = os.readlink(f"{folder}fd/{name}")
-                if link in wanted and (link.startswith("socket:") or _mode(f"{folder}fdinfo/{name}") != here):
-                    return True
+        for descriptor, link in open_files(folder, MOST_FILES):
+            if link in wanted and (link.startswith("socket:") or _mode(f"{folder}fdinfo/{descriptor}") != here):
+                return True
     return False
 
 
@@ -127,12 +126,18 @@ def _peer_in(answer: bytes) -> int:
 def _tcp_peer(folder: str, inode: int) -> int:
     """Inode of the peer of a TCP connection within this machine, 0 if there is none. Both ends stand in one table."""
     for name in ("tcp", "tcp6"):
-        rows = [line.split(None, 10) for line in read_list(folder + name, _TCP_BYTES).splitlines()[1:]]
-        ends = {(row[1], row[2]): row[9] for row in rows if len(row) > 9}
+        ends = {(row[1], row[2]): row[9] for row in _table(folder + name, 10, _TCP_BYTES)}
         own = next((pair for pair, number in ends.items() if number == b"%d" % inode), None)
         if own is not None:
             return int(ends.get((own[1], own[0]), b"0"))
     return 0
+
+
+def _table(path: str, columns: int, size: int) -> Iterator[list[bytes]]:
+    """The rows of a table of sockets that have so many columns, without its head."""
+    for line in (read_list(path, size) or b"").splitlines()[1:]:
+        if len(fields := line.split(None, columns)) >= columns:
+            yield fields
 
 
 LISTENING, CONNECTED, NONE, UNREADABLE = "listening", "connected", "none", ""  # what a process has sockets for
@@ -149,8 +154,8 @@ def use_of_sockets(proc: str, pid: int, above: Iterable[int]) -> str:
     has a socket that is no UNIX socket. `UNREADABLE`: its descriptors, or those of a process above, may not be read. Else `NONE`.
     """
     listening, local = _sockets(f"{proc}{pid}/net/")
-    own = _open_sockets(f"{proc}{pid}/fd/")
-    others = [_open_sockets(f"{proc}{other}/fd/") for other in _in_session(pid, above)]
+    own = _open_sockets(f"{proc}{pid}/")
+    others = [_open_sockets(f"{proc}{other}/") for other in _in_session(pid, above)]
     if own is None or None in others:
         return UNREADABLE
     if any(inodes & listening for inodes in (own, *others) if inodes):
@@ -168,34 +173,15 @@ def _in_session(pid: int, above: Iterable[int]) -> list[int]:
 
 def _sockets(folder: str) -> tuple[set[bytes], set[bytes]]:
     """(inodes of listening sockets, inodes of UNIX sockets)."""
-    listening = {inode for name in ("tcp", "tcp6") for inode in _listening_tcp(read_list(folder + name, _TABLE_BYTES))}
-    local = set()
-    for line in read_list(folder + "unix", _TABLE_BYTES).splitlines()[1:]:
-        fields = line.split(None, 7)
-        if len(fields) > 6:
-            local.add(fields[6])
-            if fields[3] == _ACCEPTS:
-                listening.add(fields[6])
-    return listening, local
-
-
-def _listening_tcp(table: bytes) -> Iterable[bytes]:
-    for line in table.splitlines()[1:]:
-        fields = line.split(None, 10)
-        if len(fields) < 10 or fields[3] != _LISTENS:
-            return
-        yield fields[9]
+    tables = [takewhile(lambda row: row[3] == _LISTENS, _table(folder + name, 10, _TABLE_BYTES)) for name in ("tcp", "tcp6")]
+    local = list(_table(folder + "unix", 7, _TABLE_BYTES))
+    listening = {row[9] for table in tables for row in table} | {row[6] for row in local if row[3] == _ACCEPTS}
+    return listening, {row[6] for row in local}
 
 
 def _open_sockets(folder: str) -> set[bytes] | None:
-    """Inodes of a process's sockets, None if its descriptors may not be read."""
-    found = set()
+    """Inodes of the sockets of the process under ``folder``; None if its descriptors may not be read."""
     try:
-        for name in os.listdir(folder)[:MOST_FILES]:
-            with suppress(FileNotFoundError):
-                target = os.readlink(folder + name)
-                if target.startswith("socket:["):
-                    found.add(target[8:-1].encode())
+        return {link[8:-1].encode() for _, link in open_files(folder, MOST_FILES) if link.startswith("socket:[")}
     except OSError:
         return None
-    return found

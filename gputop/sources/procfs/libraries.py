@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import heapq
 import os
+import re
 import time
+from contextlib import suppress
 
 from gputop.model.frame import SECOND_NS
-from gputop.sources.files import ROOM_BYTES
+from gputop.sources.files import open_files, read_list
 from gputop.sources.procfs.process import Process
 
 SHARE = 0.0005  # of one CPU, most that looks take in the long run
@@ -125,43 +127,16 @@ def _likely(process: Process) -> bool:
 
 def look(folder: str) -> tuple[bool | None, list[str]]:
     """(uses CUDA, libraries) of the process under ``folder``; (None, []) if its maps cannot be read."""
-    maps = _read_maps(folder)
+    maps = read_list(folder + "maps", _MAPS_BYTES)
     if maps is None:
         return None, []
     libs = [name for name, marks in _LIBRARIES if any(mark in maps for mark in marks)]
-    return "cuda" in libs or "cudart" in libs or holds_device(folder, watches="nvml" in libs), libs
+    return "cuda" in libs or "cudart" in libs or _holds_device(folder, watches="nvml" in libs), libs
 
 
-def _read_maps(folder: str) -> bytes | None:
-    """/proc/PID/maps, which the kernel returns a page at a time; None if it cannot be read."""
-    try:
-        fd = os.open(folder + "maps", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        while size < _MAPS_BYTES and (chunk := os.read(fd, ROOM_BYTES)):
-            chunks.append(chunk)
-            size += len(chunk)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    return b"".join(chunks)
-
-
-def holds_device(folder: str, watches: bool) -> bool:
+def _holds_device(folder: str, watches: bool) -> bool:
     """Whether the process has a GPU open. NVML opens /dev/nvidia0 too: with ``watches`` only CUDA's own /dev/nvidia-uvm counts."""
-    try:
-        names = os.listdir(folder + "fd")[:_DESCRIPTORS]
-    except OSError:
-        return False
-    for name in names:
-        try:
-            target = os.readlink(folder + "fd/" + name)
-        except OSError:
-            continue
-        if target == "/dev/nvidia-uvm" or (not watches and target.startswith("/dev/nvidia") and target[11:].isdigit()):
-            return True
+    wanted = re.compile("/dev/nvidia-uvm" if watches else r"/dev/nvidia(-uvm|\d+)")
+    with suppress(OSError):
+        return any(wanted.fullmatch(link) for _, link in open_files(folder, _DESCRIPTORS))
     return False

@@ -7,7 +7,6 @@ two tries: there siblings of the process hold the lock in turn.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from contextlib import suppress
 from msgspec import Struct, field
 
 from gputop.sources import parse
-from gputop.sources.files import MOUNTS_BYTES, Descriptors, KeptList, read_list, read_once
+from gputop.sources.files import Descriptors, KeptList, mounted, open_files, read_once
 from gputop.sources.syscalls import syscall_numbers
 
 CALLS = syscall_numbers("nanosleep", "clock_nanosleep", "select", "pselect6", "fcntl", "flock")  # in which a process may wait for a lock
@@ -26,8 +25,7 @@ STILL_AFTER_NS, STILL_SHARE = 5_000_000_000, 0.0003  # ns without a change after
 OPEN_NS = 10_000_000_000  # ns between two looks at the files that a process has open
 NEWS_NS = 1_000_000_000  # ns of the same after a file was locked that was not before
 MOST_FILES = 256  # descriptors looked at of one process
-_PLACE = re.compile(rb"^mnt_id:\s+(\d+)\nino:\s+(\d+)$", re.MULTILINE)
-_MOUNT = re.compile(rb"^(\d+) \d+ (\d+):(\d+) ", re.MULTILINE)
+_PLACE = re.compile(r"^mnt_id:\s+(\d+)\nino:\s+(\d+)$", re.MULTILINE)
 SIBLINGS_NS = 10_000_000_000  # ns within which siblings that held the same lock hold it in turn
 MOST_SHARED = 16  # locks with several holders that one reading looks at: each asks for the parents of some
 
@@ -158,22 +156,20 @@ def _open_among(locked: frozenset[str], folder: str) -> frozenset[str]:
 
     The files themselves are not touched: a stat on a dead network mount never returns.
     """
-    inodes = {file.rpartition(":")[2].encode() for file in locked}
+    inodes = {file.rpartition(":")[2] for file in locked}
     opened = {(mount, inode) for mount, inode in _opened(folder) if inode in inodes}
     devices = _devices(folder) if opened else {}
-    return locked.intersection(f"{devices.get(mount)}:{inode.decode()}" for mount, inode in opened)
+    return locked.intersection(f"{devices.get(mount)}:{inode}" for mount, inode in opened)
 
 
-def _opened(folder: str) -> Iterator[tuple[bytes, bytes]]:
+def _opened(folder: str) -> Iterator[tuple[str, str]]:
     """(mount id, inode) of each open file that has a path (/proc/PID/fdinfo)."""
     with suppress(OSError):
-        for name in os.listdir(folder + "fd")[:MOST_FILES]:
-            with suppress(FileNotFoundError):  # closed meanwhile
-                if os.readlink(f"{folder}fd/{name}").startswith("/"):
-                    yield from _PLACE.findall(read_once(f"{folder}fdinfo/{name}", 256) or b"")
+        for descriptor, link in open_files(folder, MOST_FILES):
+            if link.startswith("/"):
+                yield from _PLACE.findall((read_once(f"{folder}fdinfo/{descriptor}", 256) or b"").decode())
 
 
-def _devices(folder: str) -> dict[bytes, str]:
-    """Mount id -> ``major:minor`` as /proc/locks writes it (/proc/PID/mountinfo)."""
-    mounts = _MOUNT.findall(read_list(folder + "mountinfo", MOUNTS_BYTES))
-    return {mount: f"{int(major):02x}:{int(minor):02x}" for mount, major, minor in mounts}
+def _devices(folder: str) -> dict[str, str]:
+    """Mount id -> ``major:minor`` as /proc/locks writes it, in hexadecimal digits."""
+    return {one.id: ":".join(f"{int(number):02x}" for number in one.device.split(":")) for one in mounted(folder + "mountinfo")}

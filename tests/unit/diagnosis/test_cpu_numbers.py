@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -192,8 +193,9 @@ def test_a_machine_of_thousands_of_cpus_is_read_whole_and_a_cut_line_not_at_all(
         ("garbage", False), ("", False), ("a b c d /proc/stat", True),
     ],
 )  # fmt: skip
-def test_what_is_mounted_over_the_kernels_numbers(line: str, is_over: bool) -> None:
-    assert bool(mounted_over(line.encode() + b"\n")) is is_over
+def test_what_is_mounted_over_the_kernels_numbers(tmp_path: Path, line: str, is_over: bool) -> None:
+    (tmp_path / "mountinfo").write_text(f"{line}\n")
+    assert bool(mounted_over(f"{tmp_path}/mountinfo")) is is_over
 
 
 @pytest.mark.parametrize(("processor", "is_blamed"), [(0, False), (1, True)])
