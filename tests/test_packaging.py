@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import configparser
-import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -85,7 +83,8 @@ def service() -> configparser.SectionProxy:
 def test_the_unit_runs_a_command_that_exists() -> None:
     words = service()["ExecStart"].split()
     parser, _ = make_parser(words[1])
-    assert parser.parse_args(words[2:]).max_files == 5
+    args = parser.parse_args(words[2:])
+    assert (args.keep, args.max_size) == (30 * 86_400, 1 << 30)
 
 
 def test_the_unit_is_kept_from_what_it_does_not_need() -> None:
@@ -132,18 +131,3 @@ def test_the_units_sandbox_lets_it_do_its_work(tmp_path: Path) -> None:
     assert states["ebpf"].detail["tracepoints"] == "raw", states["ebpf"]
     assert states["beat"].detail["priority"].startswith("SCHED_RR")
     assert {states[name].state for name in ("procfs", "host", "cgroup", "marks")} == {"ok"}, states
-
-
-def test_the_unit_keeps_five_files_of_earlier_starts(tmp_path: Path) -> None:
-    """Each run ends with other numbers: files of many starts would pile up."""
-    command = shlex.split(service()["ExecStartPre"].replace("/var/lib/gputop", str(tmp_path)))
-    subprocess.run(command, check=True, timeout=20)
-    for start, numbers in enumerate((range(2, 7), range(30, 35), range(8, 10), (), range(2))):
-        for number in numbers:
-            path = tmp_path / f"node.{number}.gputop"
-            path.write_text(f"{start}")
-            os.utime(path, (1000 * start + number, 1000 * start + number))
-        subprocess.run(command, check=True, timeout=20)
-    assert {path.name for path in tmp_path.iterdir()} == {"before"}
-    kept = {path.name: path.read_text() for path in (tmp_path / "before").iterdir()}
-    assert kept == {"node.34.gputop": "1", "node.8.gputop": "2", "node.9.gputop": "2", "node.0.gputop": "4", "node.1.gputop": "4"}

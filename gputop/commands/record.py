@@ -35,11 +35,14 @@ EXAMPLES = """examples:
   gputop record                                  until Ctrl-C, to gputop-HOST-DATE-TIME.gputop
   gputop record -o run.gputop -- python train.py
   gputop record --max-size 100M --max-files 3    the last 200 MB or more, in files of 100 MB
+  gputop record -o node.gputop --keep 30d --max-size 1G
+                                                 a month: ticks around incidents and markers, seconds of days, minutes of all
+with --keep each start makes a file (node.gputop, node.2.gputop …); older ones of the name are thinned with it, and go when they are too old
 a growing recording can be opened: gputop replay run.gputop
 recording pauses while less than 15% of the disk (4 GB at most) is free
 """
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-LEAST_BYTES = 1 << 20  # of --max-size
+LEAST_BYTES, LEAST_KEPT_BYTES = 1 << 20, 32 << 20  # of --max-size; with --keep
 _WAIT_S = 0.2  # for the stream, between looks at the command and at signals
 SILENT_S = 10.0  # and two beats without a reading, until a line says so: the collector hangs or was stopped (a choice)
 NO_READING = "the collector gave no reading"
@@ -62,6 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--duration", type=duration(), metavar="TIME", help="stop after 90s, 10m, 2h")
     parser.add_argument("--max-size", type=size, metavar="SIZE", help="go on in a file with .2, .3 … in its name before this one is larger")
     parser.add_argument("--max-files", type=number(), default=0, metavar="N", help="with --max-size: keep only the newest N files (all)")
+    parser.add_argument(
+        "--keep", type=duration("10m"), metavar="TIME",
+        help="with --max-size, of all files of this name: hold 30d, 12h; ticks away from incidents go first, then seconds, minutes last",
+    )  # fmt: skip
     parser.add_argument("--host", metavar="[USER@]NODE", help="record another machine: runs `gputop collect` there over ssh")
     parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")
     add_sampling(parser)
@@ -72,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     """Record. Returns the command's exit code, if there is a command (128 + number after a signal)."""
     if args.max_files and not args.max_size:
         raise UserError("--max-files needs --max-size", code=2)
+    if args.keep and (args.max_files or (args.max_size or 0) < LEAST_KEPT_BYTES):
+        raise UserError("--keep needs --max-size of at least 32M, and no --max-files", code=2)
     argv = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.command and not any(argv[:1]):
         raise UserError("there is no command behind --", code=2)
@@ -258,13 +267,18 @@ class _Session:
         return Unwatched(header, None if self._args.no_auto_stacks or self._args.host is not None else AutoStacks())
 
     def _create(self, header: Header) -> Lasting:
+        from gputop.recording.keep import Keeping
         from gputop.recording.lasting import Lasting
         from gputop.recording.writer import NO_LIMIT, Rotation
 
         host = re.sub(r"[^A-Za-z0-9._-]", "_", header.host) or "host"
-        path = f"gputop-{host}-{time.strftime('%Y%m%d-%H%M%S')}.gputop" if self._args.output is None else self._args.output
+        start = "" if self._args.keep else time.strftime("-%Y%m%d-%H%M%S")  # what is kept for longer than a start has one name
+        path = f"gputop-{host}{start}.gputop" if self._args.output is None else self._args.output
         allowed, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         most = min(self._args.max_size or NO_LIMIT, NO_LIMIT if allowed == resource.RLIM_INFINITY else allowed)
+        if self._args.keep:
+            keep_ns = round(self._args.keep * 1e9)
+            return Lasting(Keeping(path, header, max_bytes=most, keep_ns=keep_ns, begin=self._begin_account), notify)
         return Lasting(Rotation(path, header, most, self._args.max_files, self._begin_account), notify)
 
     def _judge(self, frame: Frame, diagnosis: Unwatched) -> None:
@@ -281,7 +295,7 @@ class _Session:
         diagnosis = self._diagnosis
         if diagnosis is None or diagnosis.problem:
             return None
-        account = Account(diagnosis.engine)
+        account = Account(diagnosis.engine, round(self._args.keep * 1e9) if self._args.keep else None)
         return lambda: b"" if diagnosis.problem else account.tell()
 
     def _over(self) -> bool:

@@ -8,7 +8,7 @@ _gputop() {
         explain) words="-h --help --json --plot --fail-on --last --since --from --until --interval --gpu --no-ebpf --sudo" ;;
         diff) words="-h --help --json --last --since --from --until" ;;
         stacks) words="-h --help --native --duration --off-cpu --json --folded --speedscope -o --output" ;;
-        record) words="-h --help -o --output --duration --max-size --max-files --host --no-auto-stacks --interval --gpu --no-ebpf --sudo" ;;
+        record) words="-h --help -o --output --duration --max-size --max-files --keep --host --no-auto-stacks --interval --gpu --no-ebpf --sudo" ;;
         replay) words="-h --help --sample --speed --at --loop --ascii --no-ascii --light" ;;
         query) words="-h --help --last --since --from --until --timeout --json --csv" ;;
         export) words="-h --help --to -o --output --beside --last --since --from --until" ;;

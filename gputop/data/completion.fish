@@ -80,6 +80,7 @@ complete -c gputop -n '__fish_seen_subcommand_from record' -l output -d 'a new f
 complete -c gputop -n '__fish_seen_subcommand_from record' -l duration -d 'stop after 90s, 10m, 2h'
 complete -c gputop -n '__fish_seen_subcommand_from record' -l max-size -d 'go on in a file with .2, .3 … in its name before this one is larger'
 complete -c gputop -n '__fish_seen_subcommand_from record' -l max-files -d 'with --max-size  keep only the newest N files (all)'
+complete -c gputop -n '__fish_seen_subcommand_from record' -l keep -d 'with --max-size, of all files of this name  hold 30d, 12h; ticks away from incidents go first, then seconds, minutes last'
 complete -c gputop -n '__fish_seen_subcommand_from record' -l host -d 'record another machine  runs `gputop collect` there over ssh'
 complete -c gputop -n '__fish_seen_subcommand_from record' -l no-auto-stacks -d 'do not take stacks when an incident begins'
 complete -c gputop -n '__fish_seen_subcommand_from record' -l interval -d 'seconds between samples, 0.02 to 60 (0.1)'

@@ -29,7 +29,7 @@ _gputop() {
         explain) compadd -- -h --help --json --plot --fail-on --last --since --from --until --interval --gpu --no-ebpf --sudo ;;
         diff) compadd -- -h --help --json --last --since --from --until ;;
         stacks) compadd -- -h --help --native --duration --off-cpu --json --folded --speedscope -o --output ;;
-        record) compadd -- -h --help -o --output --duration --max-size --max-files --host --no-auto-stacks --interval --gpu --no-ebpf --sudo ;;
+        record) compadd -- -h --help -o --output --duration --max-size --max-files --keep --host --no-auto-stacks --interval --gpu --no-ebpf --sudo ;;
         replay) compadd -- -h --help --sample --speed --at --loop --ascii --no-ascii --light ;;
         query) compadd -- -h --help --last --since --from --until --timeout --json --csv ;;
         export) compadd -- -h --help --to -o --output --beside --last --since --from --until ;;

@@ -336,6 +336,8 @@ class Recording:
         before: int | None = None
         reached_ns, is_of = 0, tier
         for chunk, block in blocks_between(self.chunks(tier), start_ns, end_ns):
+            if chunk.tier < is_of:
+                before = None  # a finer tier begins in the middle of what a coarser one tells with its next frame
             changes, is_of = chunk.tier != is_of or not chunk.is_whole, chunk.tier
             if block.t_ns < reached_ns and not changes:
                 block.file.give_up(block.place)
@@ -392,7 +394,7 @@ class Recording:
 
 ORDER = {TICKS: (TICKS, SECONDS, MINUTES), SECONDS: (SECONDS, TICKS, MINUTES), MINUTES: (MINUTES, SECONDS, TICKS)}
 """For a tier the ones that are read, the first that tells of a time."""
-_SLACK_NS = {TICKS: 3 * SECOND_NS, SECONDS: 13 * SECOND_NS, MINUTES: 780 * SECOND_NS}
+_SLACK_NS = {TICKS: 3 * SECOND_NS, SECONDS: 13 * SECOND_NS, MINUTES: 130 * SECOND_NS}
 """ns between the last piece of a chunk and the next chunk, beyond which coarser ones are looked for."""
 
 

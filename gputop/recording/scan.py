@@ -58,7 +58,7 @@ class Index(Struct, frozen=True, omit_defaults=True):
     chunks: list[Chunk] = []  # those of the tiers of seconds and minutes may have grown since
     marks: list[Mark] = []
     end_ns: int = 0  # time of the last frame
-    findings: int = 0  # offset of the findings of all before, 0 for none; in the last index alone
+    findings: int = 0  # offset of the last findings before it, 0 for none
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from errno import EFBIG
+from errno import EFBIG, EIO
 from itertools import count
 from pathlib import Path
 
@@ -25,7 +25,9 @@ from gputop.system.output import create
 from gputop.system.text import clean, counted, file_size
 
 INDEX_EVERY = 32  # chunks of ticks
-PIECE_NS = {SECONDS: 10 * SECOND_NS, MINUTES: 600 * SECOND_NS}  # of a tier in a piece; a kill costs it no frame, for the ticks are there
+PIECE_NS = {SECONDS: 10 * SECOND_NS, MINUTES: 0}  # of a tier in a piece; a kill costs it no frame, for the ticks are there
+FINDINGS_NS = 3600 * SECOND_NS  # between findings, which a kill costs: a choice
+RUN_BYTES = 1 << 20  # that are copied at once
 MAX_PENDING_ROWS = 50_000  # processes and threads in a piece: far below what a piece may hold
 NO_LIMIT = 1 << 62  # bytes of a file
 END_SHARE = 50  # one part in so many of a file is for what stands at its end: index and findings
@@ -61,7 +63,9 @@ class Writer:
         self._pending: list[Frame] = []
         self._rows = 0
         self._begin_tiers(minutes)
-        self._index_at = 0
+        self._index_at = self._findings_at = 0
+        self._findings_ns = header.t_ns
+        self._is_settled = False
         self._chunks: list[Chunk] = []
         self._last_chunks: dict[int, Chunk] = {}
         self._marks: list[Mark] = []
@@ -98,6 +102,11 @@ class Writer:
         self._write(restated(self.header))
 
     @property
+    def fd(self) -> int:
+        """Its descriptor, to read from."""
+        return self._fd
+
+    @property
     def may_grow(self) -> bool:
         """Whether what is written now is kept: not where it is closed, or somebody has deleted or cut it."""
         return self._fd >= 0 and not self._gone and os.fstat(self._fd).st_size >= self.size
@@ -120,7 +129,7 @@ class Writer:
             return
         if frames[0].key and (gone := self._gone):
             raise UserError(gone)
-        if frames[0].key and sum(chunk.tier == TICKS for chunk in self._chunks) >= INDEX_EVERY:
+        if frames[0].key and not self._is_settled and sum(chunk.tier == TICKS for chunk in self._chunks) >= INDEX_EVERY:
             self._write_index()
         self._write_piece(TICKS, frames)
         self.frames += len(frames)
@@ -132,7 +141,7 @@ class Writer:
 
     def _begin_tiers(self, minutes: bool) -> None:
         """Let the tiers of seconds and minutes begin with the next frame."""
-        self._seconds = Seconds() if self.header.interval_ns <= SECOND_NS // 2 else None
+        self._seconds = Seconds() if minutes or self.header.interval_ns <= SECOND_NS // 2 else None
         self._minutes = Minutes() if minutes else None
         self._merged: dict[int, list[Frame]] = {SECONDS: [], MINUTES: []}
         self._merged_bytes = {SECONDS: 0, MINUTES: 0}
@@ -179,7 +188,7 @@ class Writer:
             self.flush()
             frames = 0
             self._end_tiers()
-            self._write_index(self._write_findings())
+            self._write_index(with_findings=True)
         except UserError as error:
             self.problem = (
                 f"{error}: {counted(frames, 'last frame')} not written" if frames else f"{error}: its frames are there, its index is not"
@@ -191,25 +200,60 @@ class Writer:
             self.problem = self.problem or str(DiskError(self.path, error))
         self._fd = -1
 
+    def settle(self) -> int:
+        """Write what is pending, findings and an index, and no other ones until `move` or `unsettle`.
+
+        Returns the size: what stands before it may be copied meanwhile.
+        """
+        self.flush()
+        self._write_index(with_findings=True)
+        self._is_settled = True
+        return self.size
+
+    def unsettle(self) -> None:
+        """After a copy that failed: write findings and indices again."""
+        self._is_settled = False
+
+    def move(self, part: str, fd: int, index_at: int, findings_at: int, offsets: Mapping[int, int]) -> None:
+        """Go on in the file ``part``, open as ``fd``, which takes this one's name. It holds what stood here as this was settled, less some
+        chunks; ``offsets`` maps the others' offsets, and that of the end, to those in it.
+
+        Raises OSError, and nothing has changed, where that fails.
+        """
+        settled_at = max(offsets)
+        shift = offsets[settled_at] - settled_at
+        for _ in copied(self._fd, settled_at, self.size, fd):
+            pass
+        os.fsync(fd)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(part, self.path)
+        os.close(self._fd)
+        self._fd, self.size, self._is_settled = fd, self.size + shift, False
+        self._index_at, self._findings_at = index_at, findings_at
+        for chunk in self._chunks:
+            chunk.offset = offsets.get(chunk.offset, chunk.offset + shift)
+
     @property
     def _gone(self) -> str:
         """Said where no name leads to the file any more: what is written is lost as it is closed."""
         return f"somebody has deleted {clean(self.path)} while it was recorded" if os.fstat(self._fd).st_nlink == 0 else ""
 
-    def _write_findings(self) -> int:
-        """Their offset, 0 where there are none."""
+    def _write_findings(self) -> None:
+        """Write findings, if there are some."""
         findings = self._tell() if self._tell is not None else b""
-        if not 0 < len(findings) <= MAX_BLOCK_BYTES:
-            return 0
-        at = self.size
-        self._write(pack(KIND_FINDINGS, zstandard.ZstdCompressor().compress(findings), t_ns=self.end_ns))
-        return at
+        self._findings_ns = self.end_ns
+        if 0 < len(findings) <= MAX_BLOCK_BYTES:
+            at = self.size
+            self._write(pack(KIND_FINDINGS, zstandard.ZstdCompressor().compress(findings), t_ns=self.end_ns))
+            self._findings_at = at
 
-    def _write_index(self, findings: int = 0) -> None:
+    def _write_index(self, with_findings: bool = False) -> None:
         """The last chunks of the tiers of seconds and minutes may still grow: the next index tells of them again."""
+        if with_findings or self.end_ns - self._findings_ns >= FINDINGS_NS:
+            self._write_findings()
         self._write(restated(self.header))
         at = self.size
-        self._write(pack_index(Index(self._index_at, self._chunks, self._marks, self.end_ns, findings)))
+        self._write(pack_index(Index(self._index_at, self._chunks, self._marks, self.end_ns, self._findings_at)))
         self._index_at, self._marks = at, []
         self._chunks = [last for tier, last in self._last_chunks.items() if tier != TICKS]
 
@@ -245,7 +289,11 @@ class Rotation:
         self._largest = self._largest_block = 0  # chunk, and what was written at once in the middle of one
         self._chunk_at = 0
         self._board = Board(header=header) if max_bytes < NO_LIMIT else None
-        self.writer = Writer(path, header, self._begin())
+        self.writer = self.open_writer(path, header)
+
+    def open_writer(self, path: str, header: Header) -> Writer:
+        """The next file."""
+        return Writer(path, header, self._begin())
 
     def add(self, frame: Frame) -> None:
         """As `Writer.add`; a new file begins with a key frame, when the next chunk may be too large for this one, or with one that is made
@@ -333,7 +381,7 @@ class Rotation:
         self.writer.close()
         self._problem = self.problem
         number, path = self._next()
-        writer = Writer(path, self.writer.header, self._begin())
+        writer = self.open_writer(path, self.writer.header)
         self._written.append(self.writer.frames)
         self.writer, self._count, self._chunk_at = writer, number, 0
         self._kept.append(path)
@@ -345,10 +393,25 @@ class Rotation:
     def _next(self) -> tuple[int, str]:
         """The next number that is free, and the name with it."""
         for number in count(self._count + 1):
-            path = str(self._first.with_name(f"{self._first.stem}.{number}{self._first.suffix}"))
+            path = self.name_of(number)
             if not os.path.lexists(path):  # as an earlier recording of this name left some
                 return number, path
         raise AssertionError("numbers do not end")
+
+    def name_of(self, number: int) -> str:
+        """The path of the file of a number, from 1 on."""
+        return str(self._first.with_name(f"{self._first.stem}.{number}{self._first.suffix}") if number > 1 else self._first)
+
+
+def copied(source: int, start: int, end: int, target: int) -> Iterator[int]:
+    """Append the bytes between two offsets to ``target``, in runs of `RUN_BYTES`; the offset reached after each. Raises OSError."""
+    while start < end:
+        data = os.pread(source, min(RUN_BYTES, end - start), start)
+        if not data:
+            raise OSError(EIO, "it has been cut")
+        write_all(target, data)
+        start += len(data)
+        yield start
 
 
 def write_all(fd: int, data: bytes) -> None:

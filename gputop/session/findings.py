@@ -7,6 +7,7 @@ killed, and where the rules have changed since (`rules`).
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from copy import deepcopy
 from pathlib import Path
 
@@ -39,16 +40,21 @@ _decoder = msgspec.msgpack.Decoder(Findings)
 
 
 class Account:
-    """What an engine finds from now on."""
+    """What an engine finds from now on, or in the last ``keep_ns``."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._start_ns, self._before = engine.fed_ns, deepcopy(engine.ledger)
+    def __init__(self, engine: Engine, keep_ns: int | None = None) -> None:
+        self._engine, self._keep_ns = engine, keep_ns
+        self._starts = deque([(engine.fed_ns, deepcopy(engine.ledger))])
 
     def tell(self) -> bytes:
         """The findings so far, packed."""
-        explanation = self._engine.explain(self._start_ns, self._before)
-        return msgspec.msgpack.encode(Findings(rules(), self._start_ns, self._engine.fed_ns, explanation))
+        now_ns = self._engine.fed_ns
+        if self._keep_ns is not None:
+            self._starts.append((now_ns, deepcopy(self._engine.ledger)))
+            while self._starts[1][0] <= now_ns - self._keep_ns:
+                self._starts.popleft()
+        start_ns, before = self._starts[0]
+        return msgspec.msgpack.encode(Findings(rules(), start_ns, now_ns, self._engine.explain(start_ns, before)))
 
 
 def rules() -> int:
