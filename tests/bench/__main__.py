@@ -18,6 +18,7 @@ PARTS = {
     "recovery": ("tests.bench.recovery", {"runs": 1}),
     "recording": ("tests.bench.recording_cost", {"ticks": 300, "runs": 1, "run_s": 8.0}),
     "soak": ("tests.bench.soak", {"minutes": 0.5}),
+    "watching": ("tests.bench.watching", {"turns": 1, "run_s": 2.0}),
     "explain": ("tests.bench.explain_cost", {"ticks": 6000, "runs": 1}),
 }
 """Name, module whose ``report`` yields paragraphs, and what makes it quick."""

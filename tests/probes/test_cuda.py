@@ -18,10 +18,11 @@ import pytest
 
 from gputop.model import histogram
 from gputop.model.frame import CudaCall, LaunchRate
-from gputop.sources import elf
-from gputop.sources.ebpf import libcuda, uprobe
+from gputop.sources import Settings, elf
+from gputop.sources.ebpf import budget, libcuda, uprobe
 from gputop.sources.ebpf.budget import Budget, Linker, read_launches
 from gputop.sources.ebpf.cuda import Attacher, CudaReader
+from gputop.sources.ebpf.helper import Helper
 from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.sched import Drain
 from tests.probes.conftest import HERE, Beaten
@@ -168,9 +169,9 @@ class Storm:
         return int.from_bytes(self._shared[:], "little")
 
 
-@pytest.mark.parametrize(("which", "call"), [(0, "cuMemcpyDtoDAsync"), (1, "cuMemcpyHtoDAsync")], ids=["emulated", "single-stepped"])
-def test_a_storm_of_calls_is_estimated_from_a_share_of_the_time(beaten: Make, run: Run, library: Path, which: int, call: str) -> None:
-    one, storm = beaten(), Storm(run, library, which, 26_000, 12.0)
+@pytest.mark.parametrize(("which", "per_s"), [(0, 26_000), (1, 5_000)], ids=["emulated", "single-stepped"])
+def test_a_storm_of_calls_is_estimated_from_a_share_of_the_time(beaten: Make, run: Run, library: Path, which: int, per_s: int) -> None:
+    one, storm, call = beaten(), Storm(run, library, which, per_s, 40.0), ("cuMemcpyDtoDAsync", "cuMemcpyHtoDAsync")[which]
     one.until_loaded()
     one.hot |= {storm.pid}
     one.until(lambda: libraries(one) == 1, "libcuda attached")
@@ -181,10 +182,15 @@ def test_a_storm_of_calls_is_estimated_from_a_share_of_the_time(beaten: Make, ru
     one.beat_for(2.0)
     one.tick()
     made, before = storm.made(), one.board.calls[key]
-    one.beat_for(6.0)
-    one.tick()
-    made, after = storm.made() - made, one.board.calls[key]
-    assert after.count - before.count == pytest.approx(made, rel=0.1)
+    one.beat_for(4.0)
+
+    def is_right() -> bool:
+        """Within a tenth: on a busy machine the storm comes by fits and starts, and it takes more windows to meet its mean."""
+        one.tick()
+        return one.board.calls[key].count - before.count == pytest.approx(storm.made() - made, rel=0.1)
+
+    one.until(is_right, "as many calls as were made")
+    after = one.board.calls[key]
     assert after.share < 0.2
     assert after.inflight_ns == 0
     median = histogram.quantile(after.hist, 0.5, sums=after.sums)
@@ -220,6 +226,34 @@ def test_after_a_storm_a_function_is_counted_exactly_again(beaten: Make, run: Ru
     assert one.board.calls[trainer.pid, "cuMemcpyHtoDAsync"].share == 1.0
 
 
+def test_without_privilege_one_helper_attaches_for_every_window(
+    beaten: Make, run: Run, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helpers: list[Helper] = []
+
+    def refuse(*_: object) -> list[int]:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    def helper(script: str, sudo: bool) -> Helper:
+        assert sudo
+        helpers.append(Helper(script))
+        return helpers[-1]
+
+    monkeypatch.setattr(uprobe, "attach", refuse)
+    monkeypatch.setattr(budget, "Helper", helper)
+    one, storm = beaten(settings=Settings(sudo=True)), Storm(run, library, 1, 26_000, 4.0)
+    one.until_loaded()
+    one.hot |= {storm.pid}
+    one.until(lambda: libraries(one) == 1, "libcuda attached")
+    storm.begin()
+    key = storm.pid, "cuMemcpyHtoDAsync"
+    one.until(lambda: key in one.board.calls and 0.0 < one.board.calls[key].share < 1.0, "the function sampled")
+    one.until(lambda: "sampled" not in one.states[-1].detail, "attached all the time again")
+    assert len(helpers) == 1
+    one.source.close()
+    one.until(lambda: helpers[0]._reap(os.WNOHANG) or helpers[0]._status is not None, "the helper ended")
+
+
 class LaunchesMap:
     """What `CudaReader` uses of the map of launches, with entries that the test gives it: pid -> launches."""
 
@@ -243,12 +277,12 @@ class LaunchesMap:
 def test_launches_are_those_of_the_living_and_never_less_than_none() -> None:
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
-    table, budget, own = LaunchesMap(), Budget(Linker([], "", False)), os.getpid()
-    reader = CudaReader(cast("dict[str, Map]", dict.fromkeys(("calls", "inflight"), table)), budget)
+    table, owner, own = LaunchesMap(), Budget(Linker([], "", False)), os.getpid()
+    reader = CudaReader(cast("dict[str, Map]", dict.fromkeys(("calls", "inflight"), table)), owner)
 
     def told(times: int, entries: dict[int, int]) -> list[LaunchRate]:
         table.entries = entries
-        budget.counted = times, times * 100_000_000, read_launches(cast("Map", table))
+        owner.counted = times, times * 100_000_000, read_launches(cast("Map", table))
         return reader.launches(Drain(0, 0, 0, 1, 5, frozenset(), False))
 
     assert told(1, {own: 100, ended.pid: 50}) == [LaunchRate(own, 1000.0)]

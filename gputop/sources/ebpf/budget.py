@@ -47,6 +47,7 @@ MOST_SLOWED = 0.8  # share of a window that calls may be found to have cost: bey
 RETURN_SHARE = 0.001  # a sampled function whose calls would cost less is attached all the time again …
 HOLD_S, LONGEST_HOLD_S = 2.0, 64.0  # s … after so long, doubled with each alarm
 _HELPER_S = 5.0  # s to wait for the privileged helper
+_CLOSING_MS = 10.0  # ms between two looks whether the last window's links are closed
 _CLOSERS = 8  # threads that close links
 
 SAMPLED = 0x8000  # in a number of a call: the record of sampled calls (probes/cuda.c)
@@ -244,7 +245,8 @@ class Budget:
                 os.eventfd_read(self._wake)
             with self._lock:
                 self._hear_alarms()
-                if self._due_s <= time.monotonic() and not self._ended:
+                self._closing = [thread for thread in self._closing if thread.is_alive()]
+                if self._due_s <= time.monotonic() and not self._closing and not self._ended:
                     self._due_s = time.monotonic() + LAUNCHES_EVERY_S
                     if self._may_sample:
                         self._count()
@@ -252,7 +254,7 @@ class Budget:
     def _wait_ms(self) -> float | None:
         if not self._libraries:
             return None
-        return max(0.0, self._due_s - time.monotonic()) * 1e3
+        return max(_CLOSING_MS if self._closing else 0.0, (self._due_s - time.monotonic()) * 1e3)
 
     def _hear_alarms(self) -> None:
         for _pid, what in self._alarms.take() if self._alarms is not None else []:
@@ -304,9 +306,6 @@ class Budget:
     def _count(self) -> None:
         """Count sampled functions and launches for one window."""
         assert self._tables is not None
-        for thread in self._closing:
-            thread.join()
-        self._closing = []
         links: list[int] = []
         began = time.monotonic()
         try:
@@ -323,17 +322,21 @@ class Budget:
         launched, width_ns = self._launches(), int(self._width_s * 1e9)
         open_ns = time.monotonic_ns() + 200_000
         self._tables["gate"].put(0, _GATE.pack(open_ns, open_ns + width_ns))
-        time.sleep((open_ns + width_ns - time.monotonic_ns()) / 1e9)
+        if self._alarm_within((open_ns + width_ns - time.monotonic_ns()) / 1e9):
+            width_ns = max(0, min(time.monotonic_ns() - open_ns, width_ns))
+            self._tables["gate"].put(0, _GATE.pack(open_ns, open_ns + width_ns))
         self._closing += self._close(links)
         if self._linker.way != "multi":  # perf events are detached one after the other
             for thread in self._closing:
                 thread.join()
-        attached_s = time.monotonic() - began if self._linker.way != "multi" else self._width_s + EDGES_S
+        if width_ns < SHORTEST_S * 1e9 / 2:  # too short to say anything
+            return
+        attached_s = time.monotonic() - began if self._linker.way != "multi" else width_ns / 1e9 + EDGES_S
         after = self._launches()
         launched = {pid: max(0, count - launched.get(pid, 0)) for pid, count in after.items()}
         counted, missing = self._sampled_calls(open_ns + width_ns)
         slowed = self._slowed(counted, launched, width_ns)
-        self._plan(counted, slowed, attached_s)
+        self._plan(counted, slowed, width_ns / 1e9, attached_s)
         unslowed = {pid: 1.0 / (1.0 - min(share, MOST_SLOWED)) for pid, share in slowed.items()}
         estimated = {who: self._undisturbed(who, deltas, unslowed.get(who & 0xFFFFFFFF, 1.0)) for who, deltas in counted.items()}
         self.estimates.add_window(open_ns, width_ns, estimated, missing)
@@ -355,6 +358,18 @@ class Budget:
             calls = deltas.get(_CALLS if at == _TOTAL else at + COUNT, 0) if _TOTAL <= at < _COUNTS and at != _BYTES else 0
             found[at] = max(0, value - calls * inside_ns) * factor
         return found
+
+    def _alarm_within(self, seconds: float) -> bool:
+        """Wait so long, or until a function must be detached: that is more urgent than a full window."""
+        if self._alarms is None:
+            time.sleep(max(0.0, seconds))
+            return False
+        until, poll = time.monotonic() + seconds, select.poll()
+        poll.register(self._alarms.fd, select.POLLIN)
+        if poll.poll(max(0, int(seconds * 1e3))):
+            return True
+        time.sleep(max(0.0, until - time.monotonic()))  # what is less than a millisecond
+        return False
 
     def _attach_sampled(self, library: Library) -> list[int]:
         """Attach the sampled functions and launches of a library for a window."""
@@ -405,19 +420,20 @@ class Budget:
         inflight.delete(who for _, who in under_way)
         return counted, missing
 
-    def _plan(self, counted: dict[int, dict[int, int]], slowed: dict[int, float], attached_s: float) -> None:
+    def _plan(self, counted: dict[int, dict[int, int]], slowed: dict[int, float], width_s: float, attached_s: float) -> None:
         """When the next window is due, and how long it lasts; which functions need no sampling any more."""
         shares: dict[str, float] = {}  # call -> what it cost the process that made most calls
         for who, deltas in counted.items():
             call = self.names[who >> 32]
-            share = deltas.get(_CALLS, 0) * self._price(call).call_ns / 1e9 / self._width_s
+            share = deltas.get(_CALLS, 0) * self._price(call).call_ns / 1e9 / width_s
             shares[call] = max(shares.get(call, 0.0), share)
         self._end_quiet(shares)
         busy = max(slowed.values(), default=0.0)
         cost_s = min(attached_s, busy * attached_s) + FIXED_S
         samples = any(library.sampled for library in self._libraries.values())
         pause_s = max(SAMPLED_EVERY_S if samples else LAUNCHES_EVERY_S, cost_s / WINDOWS_SHARE)
-        self._width_s = min(LONGEST_S, max(SHORTEST_S, WINDOW_COST_S / busy if busy else LONGEST_S))
+        longest_s = min(LONGEST_S, 2 * self._width_s)  # the process may only have had no CPU
+        self._width_s = min(longest_s, max(SHORTEST_S, WINDOW_COST_S / busy if busy else LONGEST_S))
         # At random, so that windows do not keep time with the steps.
         self._due_s = time.monotonic() + pause_s * random.uniform(0.5, 1.5)
 

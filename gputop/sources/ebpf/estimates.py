@@ -89,7 +89,8 @@ class Estimates:
             estimate = self._of.get(who)
             if estimate is None:
                 return {}, False
-            estimate.advance(now)
+            if estimate.windows:
+                estimate.advance(now)
             return dict(estimate.unseen), bool(estimate.per_ns)
 
     def share(self, call: int) -> float:

@@ -1,0 +1,139 @@
+/* A job whose steps are counted, to see what watching costs it: watched LIBCUDA COUNTER PER_S SCENE [FUNCTION…].
+ *
+ * Scenes: calls (the functions in turn, PER_S calls a second), loop (a step computes 5 ms, makes 20 calls and sleeps 1 ms), pipe and futex
+ * (two threads on one CPU wake one another, PER_S switches a second). COUNTER is a file whose first 8 bytes count calls, steps or switches.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef int (*call)(void *, const void *, uint64_t, void *);
+
+static volatile uint64_t *count;
+static call calls[16];
+static int number;
+static uint64_t work;
+static int there[2], here[2];
+static uint32_t word;
+
+static uint64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static void spin(uint64_t times) {
+  for (volatile uint64_t i = 0; i < times; i++)
+    ;
+}
+
+static void make_call(uint64_t at) { calls[at % number](0, 0, 0, 0); }
+
+static void one_call(void) {
+  make_call(*count);
+  spin(work);
+  ++*count;
+}
+
+static void one_step(void) {
+  spin(work);
+  for (int i = 0; i < 20; i++)
+    make_call(i);
+  usleep(1000);
+  ++*count;
+}
+
+static void pass_pipe(void) {
+  char byte = 0;
+  spin(work);
+  if (write(there[1], &byte, 1) != 1 || read(here[0], &byte, 1) != 1)
+    exit(1);
+  *count += 2;
+}
+
+static void *answer_pipe(void *unused) {
+  char byte;
+  (void)unused;
+  while (read(there[0], &byte, 1) == 1) {
+    spin(work);
+    if (write(here[1], &byte, 1) != 1)
+      exit(1);
+  }
+  return 0;
+}
+
+static void turn_futex(uint32_t mine, uint32_t other) {
+  while (__atomic_load_n(&word, __ATOMIC_ACQUIRE) != mine)
+    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, other, 0, 0, 0);
+  spin(work);
+  __atomic_store_n(&word, other, __ATOMIC_RELEASE);
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
+}
+
+static void pass_futex(void) {
+  turn_futex(0, 1);
+  *count += 2;
+}
+
+static void *__attribute__((noreturn)) answer_futex(void *unused) {
+  (void)unused;
+  for (;;)
+    turn_futex(1, 0);
+}
+
+/* Times `turn` so often a second as wanted. */
+static void calibrate(void (*turn)(void), uint64_t per_turn, double per_s) {
+  for (int round = 0; round < 4; round++) {
+    uint64_t begin = now_ns(), first = *count, ns;
+    while ((ns = now_ns() - begin) < 100000000)
+      turn();
+    double want_ns = 1e9 / per_s * per_turn, takes_ns = (double)ns * per_turn / (*count - first);
+    double spin_ns;
+    begin = now_ns();
+    spin(1000000);
+    spin_ns = (now_ns() - begin) / 1e6;
+    double more = (want_ns - takes_ns) / spin_ns / (per_turn > 1 ? 2 : 1);
+    work = (double)work + more > 0 ? (uint64_t)((double)work + more) : 0;
+  }
+}
+
+int main(int argc, char **argv) {
+  void *library = dlopen(argv[1], RTLD_NOW);
+  int file = open(argv[2], O_RDWR);
+  double per_s = atof(argv[3]);
+  void (*turn)(void) = one_call;
+  pthread_t thread;
+  if (!library || file < 0 || argc < 5)
+    return 1;
+  count = mmap(0, 8, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  for (int i = 5; i < argc; i++)
+    calls[number++] = (call)dlsym(library, argv[i]);
+  if (!strcmp(argv[4], "loop"))
+    turn = one_step;
+  if (!strcmp(argv[4], "pipe") || !strcmp(argv[4], "futex")) {
+    int with_pipe = argv[4][0] == 'p';
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    CPU_SET(sched_getcpu(), &cpus);
+    sched_setaffinity(0, sizeof(cpus), &cpus);
+    turn = with_pipe ? pass_pipe : pass_futex;
+    if (pipe(there) || pipe(here) || pthread_create(&thread, 0, with_pipe ? answer_pipe : answer_futex, 0))
+      return 1;
+  }
+  calibrate(turn, turn == pass_pipe || turn == pass_futex ? 2 : 1, per_s);
+  puts("ready");
+  fflush(stdout);
+  for (;;)
+    turn();
+}
