@@ -18,11 +18,11 @@ import time
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from importlib.metadata import version
 from io import TextIOWrapper
 from queue import Full
 from typing import Any
 
+import textual
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Event, InputEvent, Key, Paste, Resize
@@ -44,7 +44,15 @@ except ImportError:  # a Textual that was not tried: nothing below uses them the
     XTermParser = WriterThread = object  # type: ignore[assignment,misc]
 
 TRIED = ("8.2.8",)  # versions of Textual whose private names were tried
-TEXTUAL_ONLY = bool(os.environ.get("GPUTOP_TEXTUAL_ONLY")) or version("textual") not in TRIED
+
+
+def _is_tried() -> bool:
+    """Whether the folder beside Textual's that pip made for its version is of one in `TRIED`. importlib.metadata takes 1.5 MB to say so."""
+    packages = os.path.dirname(os.path.dirname(textual.__file__))
+    return any(os.path.isdir(f"{packages}/textual-{version}.dist-info") for version in TRIED)
+
+
+TEXTUAL_ONLY = bool(os.environ.get("GPUTOP_TEXTUAL_ONLY")) or not _is_tried()
 
 POLL_MS = 100  # ms between looks at `exit_event` and at a lone Esc, after a key
 IDLE_POLL_MS = 500  # ms, the same while nobody types: ending gputop waits that long at most
