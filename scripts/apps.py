@@ -16,15 +16,15 @@ from textual.pilot import Pilot  # noqa: E402
 
 from gputop.commands.replay import sample  # noqa: E402
 from gputop.model.frame import Frame, Header  # noqa: E402
+from gputop.recording.parts import open_recording  # noqa: E402
 from gputop.recording.reader import Recording  # noqa: E402
-from gputop.session.file import FileStream  # noqa: E402
-from gputop.session.playback import Playback  # noqa: E402
 from gputop.session.session import Session  # noqa: E402
 from gputop.session.survey import Survey  # noqa: E402
 from gputop.tui.app import GputopApp  # noqa: E402
 from gputop.tui.draw.view import View  # noqa: E402
 from gputop.tui.feed import Look, live_context  # noqa: E402
 from gputop.tui.panels import HeaderPanel  # noqa: E402
+from gputop.tui.player import Playback  # noqa: E402
 from gputop.tui.replay import replay_context  # noqa: E402
 
 SECOND = 1_000_000_000
@@ -80,8 +80,8 @@ def live(session: Session, theme: str = "gputop-dark") -> GputopApp:
 @asynccontextmanager
 async def replayed(at_s: float, size: tuple[int, int], theme: str = "gputop-dark") -> AsyncIterator[tuple[GputopApp, Pilot[Any]]]:
     """The replay's screen, paused at ``at_s``."""
-    file, survey = FileStream([sample()]), Survey([sample()])
-    playback = Playback(file.recording.start_ns + int(at_s * SECOND), 1.0, playing=False)
+    file, survey = open_recording([sample()]), Survey([sample()])
+    playback = Playback(file.start_ns + int(at_s * SECOND), 1.0, playing=False)
     app = GputopApp(replay_context(View(), file, playback, survey, Look(theme, remote=True, auto_stacks=False)))
     try:
         async with app.run_test(size=size) as pilot:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from gputop.commands.live import add_looks
 from gputop.commands.options import NO_EBPF, SUDO, ask_sudo, duration, sampling_argv
-from gputop.commands.screen import add_looks
 from gputop.demo.scenarios import SCENARIOS
 from gputop.model.frame import Frame, Header
 from gputop.system.console import show

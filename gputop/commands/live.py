@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import os
+import sys
+from typing import TYPE_CHECKING, Any
 
 from gputop.commands.options import SCREEN, add_sampling, ask_sudo, check_pid, check_user, leave_root, process_id, stream_argv
-from gputop.commands.screen import Turns, add_looks, use_terminal, watch
 from gputop.system import config
 from gputop.system.console import draws_ascii
+from gputop.system.errors import UserError
 from gputop.system.memory import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
-    from gputop.commands.screen import Guide
+    from collections.abc import Callable, Coroutine
+
+    from textual.pilot import Pilot
+
+    from gputop.tui.app import GputopApp
+
+    Guide = Callable[[Pilot[object]], Coroutine[Any, Any, None]]
 
 EXAMPLES = """examples:
   gputop                       watch
@@ -20,6 +28,7 @@ EXAMPLES = """examples:
   gputop --host node7          another machine, over ssh
   gputop --once --json         one object for a script
 """
+LEAST_S, MOST_S = 0.25, 0.5  # s between two readings of the stream: about a column of the lanes, within these bounds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,3 +86,63 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     code = watch(app, "" if args.light else left.theme, guide)
     config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, app.theme))
     return code
+
+
+# what commands with a screen share
+
+
+class Turns:
+    """Paces the reader of the stream: after each reading the app draws, then the reader waits.
+
+    Several samples share a column, so the wait loses nothing, and drawing directly after reading finds its data in the CPU's caches.
+    """
+
+    def __init__(self) -> None:
+        self.app: GputopApp | None = None
+
+    def __call__(self) -> None:
+        if self.app is not None:
+            self.app.on_news()
+            view = self.app.context.view
+            self.app.context.feed.closing.wait(min(max(LEAST_S, view.window_s / max(1, view.cells)), MOST_S))
+
+
+def add_looks(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that every screen has."""
+    parser.add_argument("--ascii", action="store_const", const=True, help="no character beyond ASCII, as where the locale is no UTF-8")
+    parser.add_argument("--no-ascii", dest="ascii", action="store_const", const=False, help="every character, whatever the locale is")
+    parser.add_argument("--light", action="store_true", help="colours for a light terminal")
+
+
+def use_terminal(instead: str) -> None:
+    """Raise UserError where no screen can be shown; ``instead`` names what to use then.
+
+    COLUMNS and LINES are dropped where the terminal reports its size: they were set once (``docker exec -e COLUMNS=…``) and would
+    override later changes of the size.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError(f"this is no terminal: use {instead}")
+    if (kind := os.environ.get("TERM", "")) in ("", "dumb"):
+        told = f"TERM={kind}" if kind else "a terminal whose TERM is not set"
+        raise UserError(f"{told} cannot show a screen: use {instead}, or set TERM (xterm-256color, say)")
+    if all(os.get_terminal_size(sys.stdout.fileno())):
+        os.environ.pop("COLUMNS", None)
+        os.environ.pop("LINES", None)
+
+
+def watch(app: GputopApp, theme: str, guide: Guide | None = None) -> int:
+    """Run the app until the user leaves, then close its stream; returns the exit code. ``theme`` is the saved one, empty for none."""
+    try:
+        _apply_config(app, theme)
+        app.run(mouse=app.context.look.mouse, auto_pilot=guide)
+    finally:
+        app.context.feed.close()
+    return app.return_code or 0
+
+
+def _apply_config(app: GputopApp, theme: str) -> None:
+    """Set the saved theme and the user's key map. UserError for wrong keys."""
+    if theme in app.available_themes:
+        app.theme = theme
+    if wrong := app.use_keys(config.key_map()):
+        raise UserError(f"{config.config_path()}: [keys] {wrong}", code=2)

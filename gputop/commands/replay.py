@@ -8,7 +8,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from gputop.commands.screen import Turns, add_looks, use_terminal, watch
+from gputop.commands.live import Turns, add_looks, use_terminal, watch
 from gputop.commands.span import MOMENT
 from gputop.system import config
 from gputop.system.console import draws_ascii, notify
@@ -18,7 +18,7 @@ from gputop.system.program import FOLDER
 from gputop.system.text import from_shell
 
 if TYPE_CHECKING:
-    from gputop.session.file import FileStream
+    from gputop.recording.reader import Recording
     from gputop.tui.draw.view import View
     from gputop.tui.feed import Look
 
@@ -74,43 +74,39 @@ def sample() -> str:
 def _replay_files(args: argparse.Namespace, paths: list[str]) -> int:
     if paths == ["-"]:
         paths = [f"/proc/{os.getpid()}/fd/{_keys_from_terminal()}"]
-    from gputop.session.file import FileStream
+    from gputop.recording.parts import open_recording
 
-    file = FileStream(paths)
-    try:
-        at_ns = _start(file, args.at)
+    with open_recording(paths) as recording:
+        at_ns = _start(recording, args.at)
         use_terminal(INSTEAD)
-        return _play(args, file, paths, at_ns)
-    finally:
-        file.close()
+        return _play(args, recording, paths, at_ns)
 
 
-def _start(file: FileStream, at: str | None) -> int:
+def _start(recording: Recording, at: str | None) -> int:
     """The moment to begin at. UserError for a recording without frames."""
     from gputop.session.moment import moment_within
 
-    recording = file.recording
     if not len(recording.chunks()):
         raise UserError(f"{recording.path} holds no frames{'' if recording.growing else ': nothing was recorded'}")
     return recording.start_ns if at is None else moment_within(at, recording)
 
 
-def _play(args: argparse.Namespace, file: FileStream, paths: list[str], at_ns: int) -> int:
-    from gputop.session.playback import Playback
+def _play(args: argparse.Namespace, recording: Recording, paths: list[str], at_ns: int) -> int:
     from gputop.session.survey import Survey
     from gputop.tui.app import GputopApp
+    from gputop.tui.player import Playback
     from gputop.tui.replay import replay_context
 
     survey = Survey(paths)
     calm_garbage_collection()
     view, look = _looks(args)
-    app = GputopApp(replay_context(view, file, Playback(at_ns, args.speed, loop=args.loop), survey, look))
+    app = GputopApp(replay_context(view, recording, Playback(at_ns, args.speed, loop=args.loop), survey, look))
     try:
         code = watch(app, "" if args.light else config.load_screen().theme)
     finally:
         survey.close()
-    if problem := survey.problem or file.recording.problem:
-        notify(f"{file.recording.path}: {problem}")
+    if problem := survey.problem or recording.problem:
+        notify(f"{recording.path}: {problem}")
     return code
 
 
@@ -120,7 +116,7 @@ def _watch_pipe(args: argparse.Namespace) -> int:
         raise UserError("--at, --speed and --loop need a file: a stream from standard input is shown as it comes", code=2)
     if sys.stdin.isatty():
         raise UserError("standard input is this terminal: ssh NODE gputop collect | gputop replay -")
-    from gputop.session.pipe import PipeStream
+    from gputop.session.child import PipeStream
 
     turns = Turns()
     stream = PipeStream(_keys_from_terminal(), turns)

@@ -1,7 +1,8 @@
-"""Frames from a child process: the collector beside us, or one at the other end of ssh."""
+"""Frames from a pipe: of a child (the collector beside us, or one at the other end of ssh), or of standard input (`gputop replay -`)."""
 
 from __future__ import annotations
 
+import os
 import select
 import subprocess
 import threading
@@ -14,26 +15,26 @@ from gputop.system.program import argv_of
 if TYPE_CHECKING:
     from gputop.model.frame import Frame, Header
 
-CHUNK_BYTES = 1 << 18
+CHUNK_BYTES = 1 << 18  # bytes of one read
 LAST_WORDS_BYTES = 4096  # what is kept of standard error: its end. A banner of ssh's comes before the reason.
 NOT_FOUND = 127  # the exit code of a shell, here that at the other end of ssh, that knows no such command
-LAST_WORDS_S = 0.5  # how long to wait for them: a master of ssh's connections keeps the pipe open for ever
-END_S = 1.0
-"""How long to wait for the end of a child that has been told to end, or writes no more: the kernel may keep it, as long as it takes to
-detach its probes on a busy machine."""
+LAST_WORDS_S = 0.5  # s to wait for the last words: a master of ssh's connections keeps the pipe open for ever
+END_S = 1.0  # s for a child to end; after that it is killed, and then left to the kernel, which may still detach its probes
+PIPE_BYTES = 1 << 20  # bytes that a pipe holds: seconds of frames
+MOST_CHUNKS = 16  # reads before a rest: with one read a rest, a stream that is behind would never catch up
+POLL_S = 0.2  # s between looks whether the stream was closed
 
 
 class ChildStream:
-    """Starts ``argv`` and yields the header and frames that it writes to its standard output.
+    """Starts ``argv`` and yields the header and frames that it writes to its standard output. Raises UserError where it cannot start.
 
-    ``rest`` is called when all that had come was given out, and may wait: who draws a few times a second need not be woken ten times.
-    UserError where there can be no child.
+    ``rest`` is called when all that had come was given out. It may wait: a screen that is drawn four times a second reads four times.
     """
 
     def __init__(self, argv: list[str], rest: Callable[[], None] | None = None) -> None:
         self.argv = argv
         self._rest = rest
-        # A session of its own: Ctrl-C and Ctrl-Z on our terminal are not meant for it. It ends when its pipe closes.
+        # A session of its own: Ctrl-C and Ctrl-Z are meant for the screen alone. The child ends when its pipe closes.
         with starting():
             self._child = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
@@ -46,9 +47,8 @@ class ChildStream:
         except UserError:
             self.close()
             raise
-        # Imported only now: what this takes to load, the collector takes to start.
+        # Imported only now, while the collector starts.
         from gputop.recording.chunks import Decoder
-        from gputop.session.pipe import widen
 
         widen(self._fd)
         self._decoder = Decoder()
@@ -104,7 +104,7 @@ class ChildStream:
     def close(self) -> None:
         """Stop the child and wait for it; a child that ignores SIGTERM for a second is killed, and then left to the kernel.
 
-        A collector that still loads its probes as root may not be told to end by us who have left root: it ends as its pipe does.
+        After `sudo gputop` the screen may not signal a collector that still loads its probes as root; it ends when its pipe closes.
         """
         assert self._child.stdout is not None
         if self._child.poll() is None:
@@ -119,14 +119,14 @@ class ChildStream:
         self._child.stdout.close()
 
     def _wait(self) -> int | None:
-        """Its exit code; None where it has not ended within `END_S`."""
+        """The child's exit code; None if it has not ended within `END_S`."""
         try:
             return self._child.wait(END_S)
         except subprocess.TimeoutExpired:
             return None
 
     def _read(self) -> bytes:
-        """What is there, or else comes next; empty at the end, and once we are closed."""
+        """What is there, or else comes next; empty at the end, and after `close`."""
         assert self._child.stdout is not None
         try:
             return self._child.stdout.read(CHUNK_BYTES)
@@ -134,7 +134,7 @@ class ChildStream:
             return b""
 
     def _listen(self) -> None:
-        """Take all that is written to standard error, or the child would have to wait for us."""
+        """Read all of standard error: a full pipe would stop the child."""
         assert self._child.stderr is not None
         with self._child.stderr as pipe:
             while data := pipe.read(LAST_WORDS_BYTES):
@@ -149,3 +149,73 @@ def collector_argv(flags: list[str]) -> list[str]:
 def _last_line(stderr: bytes) -> str:
     lines = stderr.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
+
+
+class PipeStream:
+    """The stream that another program writes to the descriptor ``fd``; ``rest`` as in `ChildStream`."""
+
+    def __init__(self, fd: int, rest: Callable[[], None] | None = None) -> None:
+        from gputop.recording.chunks import Decoder
+
+        self._fd = fd
+        widen(fd)
+        self._rest = rest
+        self._decoder = Decoder()
+        self._ready: list[Header | Frame] = []
+        self._ended = False
+        self._closing = False
+
+    def begin(self) -> None:
+        """Wait for the header. FormatError where what comes is no stream of ours, or nothing comes at all."""
+        while self._decoder.header is None and not self._ended:
+            self._ready += self._read()
+
+    def __iter__(self) -> Iterator[Header | Frame]:
+        """What comes, as it comes, until the writer ends or `close`."""
+        while not self._closing:
+            ready, self._ready = self._ready, []
+            yield from ready
+            if self._rest is not None and ready:
+                self._rest()
+            if self._ended:
+                return
+            if self._waits(POLL_S):
+                self._ready = self._read_all()
+
+    def ending(self) -> str:
+        """Why no more comes."""
+        return self._decoder.problem or ("its writer ended" if self._decoder.ended else "it broke off: its writer did not end it")
+
+    def close(self) -> None:
+        """Read no more."""
+        self._closing = True
+
+    def _waits(self, seconds: float) -> bool:
+        return bool(select.select([self._fd], [], [], seconds)[0])
+
+    def _read_all(self) -> list[Header | Frame]:
+        """What there is, and what comes as soon as there is room for it."""
+        ready = self._read()
+        for _ in range(MOST_CHUNKS - 1):
+            if self._ended or not self._waits(0.0):
+                break
+            ready += self._read()
+        return ready
+
+    def _read(self) -> list[Header | Frame]:
+        data = os.read(self._fd, CHUNK_BYTES)
+        if data:
+            return self._decoder.feed(data)
+        self._ended = True
+        self._decoder.finish()
+        return []
+
+
+def widen(fd: int) -> None:
+    """Make a pipe hold seconds of frames, so that a busy screen loses none. The kernel may refuse (pipe-user-pages-soft)."""
+    import fcntl
+
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:
+        pass

@@ -6,12 +6,15 @@ import re
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
 from time import localtime, strftime
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from gputop.model.frame import SECOND_NS, Header, Mark
+from gputop.model.frame import SECOND_NS, Mark
 from gputop.sources.marks import MAX_TEXT
 from gputop.system.errors import UserError
 from gputop.system.text import clean
+
+if TYPE_CHECKING:
+    from gputop.recording.reader import Recording
 
 WAYS = "90s or 5m after its start, 14:03:07, 2026-11-20 14:03:07, 50% or a marker's text (text#2: the second such)"
 _UNITS_NS = {"": SECOND_NS, "s": SECOND_NS, "m": 60 * SECOND_NS, "h": 3600 * SECOND_NS}
@@ -23,27 +26,7 @@ _DAY = timedelta(days=1)
 _NAMED, _NAMED_CHARS = 5, 40  # markers that a message names, and characters of each
 
 
-class Timed(Protocol):
-    """The times of a recording, or of the player of one."""
-
-    @property
-    def header(self) -> Header:
-        """Its clocks."""
-
-    @property
-    def start_ns(self) -> int:
-        """Time of the first frame, CLOCK_MONOTONIC."""
-
-    @property
-    def end_ns(self) -> int:
-        """Time of the last frame."""
-
-    @property
-    def marks(self) -> Sequence[Mark]:
-        """Its markers, in order."""
-
-
-def moment(text: str, recording: Timed, after_ns: int = 0) -> int:
+def moment(text: str, recording: Recording, after_ns: int = 0) -> int:
     """The moment, CLOCK_MONOTONIC ns; it may lie outside the recording. UserError for a text that names none.
 
     ``90``, ``+90s``, ``5m`` and ``2h`` count from the start; ``50%`` is half way. ``14:03`` and ``14:03:07.5`` are local time: the first
@@ -63,7 +46,7 @@ def moment(text: str, recording: Timed, after_ns: int = 0) -> int:
     return marked
 
 
-def moment_within(text: str, recording: Timed) -> int:
+def moment_within(text: str, recording: Recording) -> int:
     """As `moment`, with UserError for a moment outside. The whole second in which the recording begins counts as inside."""
     t_ns = moment(text, recording)
     if not recording.header.t_ns_of(_first_second_ns(recording)) <= t_ns <= recording.end_ns:
@@ -71,13 +54,13 @@ def moment_within(text: str, recording: Timed) -> int:
     return max(t_ns, recording.start_ns)
 
 
-def bounds(recording: Timed) -> str:
+def bounds(recording: Recording) -> str:
     """``2026-11-20 14:03:07 to 2026-11-20 14:13:07``, local time."""
     dates = (localtime(recording.header.unix_ns_of(t_ns) // SECOND_NS) for t_ns in (recording.start_ns, recording.end_ns))
     return " to ".join(strftime("%Y-%m-%d %H:%M:%S", one) for one in dates)
 
 
-def _at_clock(match: re.Match[str], recording: Timed) -> int:
+def _at_clock(match: re.Match[str], recording: Recording) -> int:
     began_ns, ended_ns = _first_second_ns(recording), recording.header.unix_ns_of(recording.end_ns)
     today = date.fromtimestamp(began_ns // SECOND_NS)
     try:
@@ -92,7 +75,7 @@ def _at_clock(match: re.Match[str], recording: Timed) -> int:
     return recording.header.t_ns_of(min(asked_ns, key=lambda unix_ns: max(began_ns - unix_ns, unix_ns - ended_ns, 0)))
 
 
-def _first_second_ns(recording: Timed) -> int:
+def _first_second_ns(recording: Recording) -> int:
     """Start of the second in which the recording begins: 14:03:07 names a recording that began at 14:03:07.6."""
     return recording.header.unix_ns_of(recording.start_ns) // SECOND_NS * SECOND_NS
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 from textual import events, on
@@ -16,7 +17,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from gputop.session.moment import Timed, moment_within
+from gputop.session.moment import moment_within
 from gputop.session.session import Session
 from gputop.system.errors import UserError
 from gputop.system.text import cell_width, even, fit
@@ -26,6 +27,9 @@ from gputop.tui.feed import Context
 from gputop.tui.palette import palette
 from gputop.tui.terminal import LoneScreen
 from gputop.tui.widgets import Scrolled
+
+if TYPE_CHECKING:
+    from gputop.recording.reader import Recording
 
 MOST_NAMES = 12  # processes that a question names; it counts the others
 
@@ -172,7 +176,7 @@ class MomentScreen(ModalScreen[int | None]):
 
     BINDINGS = [Binding("escape", "dismiss(None)", "close")]
 
-    def __init__(self, recording: Timed) -> None:
+    def __init__(self, recording: Recording) -> None:
         super().__init__()
         self._recording = recording
 

@@ -126,7 +126,8 @@ class Feed:
 class Recorder:
     """`r`: records the stream as it comes; frames arrive in the feed's thread, keys in the screen's.
 
-    At most one recording at a time. Where it cannot go on it ends, `problem` says why, and what was written stays readable."""
+    At most one recording at a time. Where it cannot go on it ends, `problem` says why, and what was written stays readable.
+    """
 
     def __init__(self) -> None:
         self.problem = ""  # why the last recording ended by itself; empty where it did not, or once the screen has said it

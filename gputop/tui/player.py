@@ -11,9 +11,10 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
+from msgspec import Struct
+
 from gputop.model.frame import Frame, Header, Mark
-from gputop.session.file import FileStream
-from gputop.session.playback import Playback
+from gputop.recording.reader import Recording
 from gputop.session.session import Session
 
 ROUND_S = 0.1  # s between two rounds of reading
@@ -24,19 +25,67 @@ QUICK_PAST_NS = 10_000_000_000  # ns before a jump that are loaded and shown fir
 NEAR_NS = 1_000_000_000  # ns after the wanted moment in which its first frame is looked for; a frame behind a gap is not meant
 GAP_NS = 5_000_000_000  # ns without a frame that playing skips
 
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+MOST_BEHIND_NS = 250_000_000  # made up for in one turn; a machine that cannot keep up plays slower, and the screen says so
+PACE_OVER_NS = 1_000_000_000  # over which the real speed is measured
+
+
+class Playback(Struct):
+    """A position that moves ``speed`` times as fast as the wall clock. One thread calls `due`; any thread may set the fields."""
+
+    position_ns: int
+    speed: float = 1.0
+    playing: bool = True
+    loop: bool = False
+    pace: float | None = None  # the speed reached over the last second; None while it is not known
+    _turn_ns: int = 0
+    _paced_ns: int = 0
+    _paced_from_ns: int = 0
+
+    def due(self, wall_ns: int, end_ns: int) -> int:
+        """Move to the moment to show at ``wall_ns``, at most ``end_ns``, and return it."""
+        passed = min(wall_ns - self._turn_ns, MOST_BEHIND_NS) if self._turn_ns else 0
+        self._turn_ns = wall_ns if self.playing else 0
+        if self.playing:
+            self.position_ns = max(self.position_ns, min(self.position_ns + int(passed * self.speed), end_ns))
+        self._measure(wall_ns)
+        return self.position_ns
+
+    def jump(self, t_ns: int) -> None:
+        """Move to another moment and go on from there."""
+        self.position_ns = t_ns
+        self._turn_ns = self._paced_ns = 0
+        self.pace = None
+
+    def step_speed(self, steps: int) -> None:
+        """Take the next faster (positive) or slower speed of `SPEEDS`."""
+        if steps > 0:
+            self.speed = next((speed for speed in SPEEDS if speed > self.speed), SPEEDS[-1])
+        else:
+            self.speed = next((speed for speed in reversed(SPEEDS) if speed < self.speed), SPEEDS[0])
+
+    def _measure(self, wall_ns: int) -> None:
+        if not self.playing or not self._paced_ns:
+            self._paced_ns, self._paced_from_ns = (wall_ns if self.playing else 0), self.position_ns
+            self.pace = None
+        elif wall_ns - self._paced_ns >= PACE_OVER_NS:
+            self.pace = (self.position_ns - self._paced_from_ns) / (wall_ns - self._paced_ns)
+            self._paced_ns, self._paced_from_ns = wall_ns, self.position_ns
+
 
 class Player:
     """A stream (`gputop.tui.feed.Stream`) with remote control: keys ask in the screen's thread, the feed's thread does it."""
 
-    def __init__(self, session: Session, file: FileStream, playback: Playback) -> None:
+    def __init__(self, session: Session, recording: Recording, playback: Playback) -> None:
+        self.recording = recording
         self.playback = playback
         self.past_ns = LEAST_PAST_NS  # time before a jump to load: the screen's window
-        self.start_ns = file.recording.start_ns
-        self.end_ns = file.recording.end_ns
-        self.marks: list[Mark] = file.recording.marks
+        self.start_ns = recording.start_ns
+        self.end_ns = recording.end_ns
+        self.marks: list[Mark] = recording.marks
         self.jumps = 0  # jumps that have arrived
         self._session = session
-        self._file = file
+        self._position_ns = recording.start_ns - 1  # everything up to here has been given out
         self._wanted: deque[int] = deque([playback.position_ns], maxlen=1)
         self._is_going = True
         self._steps = 0
@@ -47,7 +96,7 @@ class Player:
     @property
     def header(self) -> Header:
         """The recording's header; of one that grows, with its clocks as known by now."""
-        return self._file.header
+        return self.recording.header
 
     # remote control
 
@@ -55,11 +104,6 @@ class Player:
     def is_seeking(self) -> bool:
         """Whether a jump is on its way."""
         return self._is_going or bool(self._wanted)
-
-    @property
-    def problem(self) -> str:
-        """What is damaged, as far as the recording was read."""
-        return self._file.recording.problem
 
     def seek(self, t_ns: int) -> None:
         """Jump to a moment, or to the nearest end."""
@@ -100,7 +144,7 @@ class Player:
         """The frames that are due, as many as can be taken in until ``until_s`` (time.monotonic)."""
         playback = self.playback
         due = playback.due(time.monotonic_ns(), self.end_ns)
-        for frame in self._file.advance(due) if due > self._file.position_ns else ():
+        for frame in self._advance(due):
             yield frame
             if self._is_interrupted:
                 return
@@ -113,19 +157,27 @@ class Player:
 
     def _next(self) -> Iterator[Frame]:
         self._steps = max(0, self._steps - 1)
-        frame = self._file.next()
+        frame = next(self.recording.frames(self._position_ns + 1), None)
         if frame is not None:
+            self._position_ns = frame.t_ns
             yield frame
             self._arrive(frame.t_ns)
         if self._steps:
             self._wake.set()
+
+    def _advance(self, t_ns: int) -> Iterator[Frame]:
+        """The frames behind the position up to ``t_ns``, which becomes the position as they are taken."""
+        for frame in self.recording.frames(self._position_ns + 1, t_ns + 1) if t_ns > self._position_ns else ():
+            self._position_ns = frame.t_ns
+            yield frame
+        self._position_ns = max(self._position_ns, t_ns)
 
     def _refresh(self) -> None:
         """Take in what was appended to the file; at the end of a complete recording begin a loop anew, or stop playing."""
         if time.monotonic() - self._refreshed_s < REFRESH_S:
             return
         self._refreshed_s = time.monotonic()
-        recording, playback = self._file.recording, self.playback
+        recording, playback = self.recording, self.playback
         growing = recording.growing
         if recording.refresh():
             self.end_ns, self.marks = recording.end_ns, recording.marks
@@ -139,11 +191,11 @@ class Player:
 
         A jump a little ahead takes in the frames between; any other one prepares sessions of its own, first a short one.
         """
-        t_ns = next((frame.t_ns for frame in self._file.recording.frames(t_ns, t_ns + NEAR_NS)), t_ns)
-        position_ns = self._file.position_ns
+        t_ns = next((frame.t_ns for frame in self.recording.frames(t_ns, t_ns + NEAR_NS)), t_ns)
+        position_ns = self._position_ns
         has_past = self.jumps and self._session.oldest_ns <= max(self.start_ns, position_ns - self.past_ns)
         if has_past and 0 <= t_ns - position_ns <= self.past_ns:
-            for frame in self._file.advance(t_ns):
+            for frame in self._advance(t_ns):
                 yield frame
                 if self._is_interrupted:
                     return
@@ -157,12 +209,12 @@ class Player:
     def _prepare(self, t_ns: int, past_ns: int) -> bool:
         """Replace the session by one that stands at ``t_ns``; False where another jump was wanted meanwhile."""
         fresh = Session()
-        fresh.ingest(self._file.header)
-        for frame in self._file.recording.frames(self._file.recording.key_before(t_ns - past_ns), t_ns + 1):
+        fresh.ingest(self.header)
+        for frame in self.recording.frames(self.recording.key_before(t_ns - past_ns), t_ns + 1):
             fresh.ingest(frame)
             if self._is_interrupted:
                 return False
-        self._file.position_ns = t_ns
+        self._position_ns = t_ns
         self._session.become(fresh)
         self._arrive(t_ns)
         return True

@@ -8,8 +8,7 @@ from textual import events
 from textual.screen import Screen
 
 from gputop.model.frame import SECOND_NS, Header
-from gputop.session.file import FileStream
-from gputop.session.playback import Playback
+from gputop.recording.reader import Recording
 from gputop.session.session import Session
 from gputop.session.survey import Survey
 from gputop.tui import bindings
@@ -19,7 +18,7 @@ from gputop.tui.draw import duration
 from gputop.tui.draw.view import View
 from gputop.tui.drawing import Drawing
 from gputop.tui.feed import Context, Feed, Look, Replay
-from gputop.tui.player import LEAST_PAST_NS, Player
+from gputop.tui.player import LEAST_PAST_NS, Playback, Player
 
 if TYPE_CHECKING:
     from gputop.session.survey import Episode
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
 AGAIN_NS = 2 * SECOND_NS  # while playing, `N` skips an incident that began less than this ago: it was just seen
 
 
-def replay_context(view: View, file: FileStream, playback: Playback, survey: Survey, look: Look) -> Context:
+def replay_context(view: View, recording: Recording, playback: Playback, survey: Survey, look: Look) -> Context:
     """What a screen over a recording shows."""
     session = Session()
-    player = Player(session, file, playback)
+    player = Player(session, recording, playback)
     return Context(session, view, Feed(session, None, player), look, Replay(player, survey))
 
 
@@ -46,7 +45,7 @@ class ReplayMoves(Moves):
         self._incident_then: Episode | None = None  # the incident on which to put the cursor once the jump to it has arrived
         self._awaits_incident = False  # whether to go to the next incident that the survey finds
         self._noted_problem = ""
-        self._note_problem(self._player.problem)
+        self._note_problem(self._player.recording.problem)
 
     # between the keys
 
@@ -163,7 +162,7 @@ class ReplayMoves(Moves):
 
     def action_moment(self) -> None:
         """Ask for a time, and go there."""
-        self._screen.app.push_screen(MomentScreen(self._player), lambda t_ns: None if t_ns is None else self.go_to(t_ns))
+        self._screen.app.push_screen(MomentScreen(self._player.recording), lambda t_ns: None if t_ns is None else self.go_to(t_ns))
 
     def action_record(self) -> None:
         """Say that there is nothing new to record."""

@@ -47,10 +47,10 @@ from gputop.recording.format import (
     pack_header,
     unpack_head,
 )
+from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.scan import Index, pack_index
 from gputop.session import snapshot
-from gputop.session.file import FileStream
 from gputop.session.session import Session
 from gputop.session.survey import survey
 from gputop.system import crash
@@ -435,21 +435,15 @@ def _session_of(items: Iterator[Header | Frame]) -> None:
 
 
 def _replay(path: str) -> None:
-    file = FileStream([path])
-    try:
-        file.seek(file.recording.end_ns)
-        file.previous()
-        file.seek(file.recording.start_ns)
-        file.next()
-        file.seek(file.recording.start_ns - 1)
+    with open_recording([path]) as recording:
+        recording.board_at(recording.end_ns)
+        recording.board_at(recording.start_ns)
 
         def items() -> Iterator[Header | Frame]:
-            yield file.header
-            yield from file.advance(file.recording.end_ns)
+            yield recording.header
+            yield from recording.frames()
 
         _session_of(items())
-    finally:
-        file.close()
 
 
 def _pipe(path: str) -> None:

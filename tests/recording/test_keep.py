@@ -19,7 +19,6 @@ from gputop.recording.format import MINUTES, SECONDS, TICKS
 from gputop.recording.keep import Keeping, Sized, chosen
 from gputop.recording.reader import Recording
 from gputop.recording.scan import Contents
-from gputop.session.file import FileStream
 from gputop.system.errors import UserError
 from tests.recording.made import HEADER, SECOND, START_NS, Session
 
@@ -126,12 +125,11 @@ def test_an_index_tells_what_the_blocks_do(kept: Path) -> None:
 
 
 def test_any_moment_can_be_gone_to(kept: Path) -> None:
-    file = FileStream([str(kept)])
-    for at in range(100, 12_000, 333):
-        board = file.seek(START_NS + at * SECOND)
-        assert set(board.procs) == {3000, 3007, 3014}
-        assert START_NS + (at - 70) * SECOND <= board.t_ns <= START_NS + at * SECOND
-    file.close()
+    with Recording(str(kept)) as recording:
+        for at in range(100, 12_000, 333):
+            board = recording.board_at(START_NS + at * SECOND)
+            assert set(board.procs) == {3000, 3007, 3014}
+            assert START_NS + (at - 70) * SECOND <= board.t_ns <= START_NS + at * SECOND
 
 
 def test_it_is_explained_and_asked(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,6 @@ from gputop.model.frame import Frame
 from gputop.recording.format import FormatError, pack_frames, pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
-from gputop.session.file import FileStream
 from gputop.sources import Beat, Settings
 from gputop.sources.marks import MarksSource, bound, places
 from gputop.system.errors import UserError
@@ -481,41 +480,6 @@ def test_sizes(text: str, value: int) -> None:
 def test_wrong_usage(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["record", *flags.split()]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-
-
-@pytest.fixture
-def played(tmp_path: Path) -> Iterator[tuple[FileStream, list[Frame]]]:
-    frames = [coarse(frame) for frame in Session(1, 2).frames(250)]
-    del frames[100:170]  # a hole of seven seconds
-    writer = Writer(str(tmp_path / "p.gputop"), HEADER)
-    for frame in frames:
-        writer.add(frame)
-    writer.close()
-    stream = FileStream([str(tmp_path / "p.gputop")])
-    yield stream, frames
-    stream.close()
-
-
-def test_replay_goes_on_from_its_place(played: tuple[FileStream, list[Frame]]) -> None:
-    stream, frames = played
-    assert list(stream.advance(frames[4].t_ns)) == frames[:5]
-    assert list(stream.advance(frames[6].t_ns + 1)) == frames[5:7]
-    assert stream.seek(frames[90].t_ns).seq == frames[90].seq
-    assert list(stream.advance(frames[110].t_ns)) == frames[91:111]
-    assert stream.seek(1 << 62).seq == frames[-1].seq
-    assert list(stream.advance(1 << 62)) == []
-    assert stream.seek(0).seq == frames[0].seq
-
-
-def test_replay_steps_both_ways_over_holes(played: tuple[FileStream, list[Frame]]) -> None:
-    stream, frames = played
-    stream.seek(frames[98].t_ns)
-    assert [stream.next(), stream.next(), stream.next()] == frames[99:102]
-    assert [stream.previous(), stream.previous(), stream.previous()] == [frames[100], frames[99], frames[98]]
-    stream.seek(frames[1].t_ns)
-    assert [stream.previous(), stream.previous()] == [frames[0], None]
-    stream.seek(frames[-1].t_ns)
-    assert stream.next() is None
 
 
 def test_many_markers_at_once_are_all_taken() -> None:

@@ -15,16 +15,15 @@ from pathlib import Path
 import pytest
 
 from gputop.model.frame import Frame
+from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
-from gputop.session.file import FileStream
-from gputop.session.playback import Playback
 from gputop.session.session import Session
 from gputop.tui.draw import gpus, table
 from gputop.tui.draw.edges import header_lines, verdict_lines
 from gputop.tui.draw.lanes import LaneDrawer, all_lanes
 from gputop.tui.draw.rows import rows
 from gputop.tui.draw.view import View, axis_line
-from gputop.tui.player import Player
+from gputop.tui.player import Playback, Player
 from tests.recording import made
 
 COUNT = 700
@@ -137,7 +136,7 @@ class Played:
 
     def __init__(self, path: Path, playback: Playback, past_s: int = 60) -> None:
         self.session = Session()
-        self.file = FileStream([str(path)])
+        self.file = open_recording([str(path)])
         self.player = Player(self.session, self.file, playback)
         self.player.past_ns = past_s * SECOND
         self.times: list[int] = []

@@ -14,10 +14,9 @@ from textual.pilot import Pilot
 from gputop.commands.replay import sample
 from gputop.diagnosis import Ledger
 from gputop.diagnosis.model import CAUSES
+from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
-from gputop.session.file import FileStream
-from gputop.session.playback import Playback
 from gputop.session.survey import Episode, Survey, survey
 from gputop.tui import bindings
 from gputop.tui.app import GputopApp
@@ -27,7 +26,7 @@ from gputop.tui.dashboard import DashboardScreen
 from gputop.tui.draw import duration, time_of_day
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Look
-from gputop.tui.player import Player
+from gputop.tui.player import Playback, Player
 from gputop.tui.replay import ReplayScreen, replay_context
 from gputop.tui.why import WhyScreen
 from gputop.tui.widgets import Scrolled
@@ -55,10 +54,10 @@ MakeReplay = Callable[..., GputopApp]
 @pytest.fixture
 def make_replay(path: Path) -> Iterator[MakeReplay]:
     """``make_replay(Playback(…), *episodes)``."""
-    files: list[FileStream] = []
+    files: list[Recording] = []
 
     def make(playback: Playback, *episodes: Episode, path: Path = path) -> GputopApp:
-        files.append(FileStream([str(path)]))
+        files.append(open_recording([str(path)]))
         return GputopApp(replay_context(View(), files[-1], playback, Known(*episodes), Look(remote=True)))  # type: ignore[arg-type]
 
     yield make
@@ -145,7 +144,7 @@ async def test_a_time_between_two_frames_is_the_first_from_then_on(tmp_path: Pat
     late = [frame for frame in FRAMES if (frame.t_ns - START) % SECOND]
     with_tenths = time.strftime("%H:%M:%S", time.localtime(UNIX_S + 45)) + ".1"
     record(path, late, scene.HEADER)
-    file = FileStream([str(path)])
+    file = open_recording([str(path)])
     app = GputopApp(replay_context(View(), file, Playback(START + 30 * SECOND, playing=False), Known(), Look(remote=True)))  # type: ignore[arg-type]
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, START + 30 * SECOND + SECOND // 10)
@@ -391,7 +390,7 @@ def growing(path: Path, playback: Playback) -> Iterator[tuple[GputopApp, Callabl
             writer.add(frame)
         writer.close()
 
-    file = FileStream([str(path)])
+    file = open_recording([str(path)])
     yield GputopApp(replay_context(View(), file, playback, Known(), Look(remote=True))), grow  # type: ignore[arg-type]
     file.close()
 
@@ -420,7 +419,7 @@ async def test_the_end_of_a_file_that_grows_is_where_it_is_now(tmp_path: Path) -
 async def test_silence_in_a_recording_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "gap.gputop"
     record(path, (*FRAMES[:100], *FRAMES[500:]), scene.HEADER)
-    file = FileStream([str(path)])
+    file = open_recording([str(path)])
     app = GputopApp(replay_context(View(), file, Playback(START + 9 * SECOND), Known(), Look(remote=True)))  # type: ignore[arg-type]
     began = time.monotonic()
     async with app.run_test(size=(160, 48)) as pilot:

@@ -12,14 +12,14 @@ from gputop.diagnosis import Engine
 from gputop.model.frame import Header
 from gputop.recording.format import pack_end, pack_frames, pack_header
 from gputop.recording.reader import Recording
+from gputop.session.child import PipeStream
 from gputop.session.judged import judged
-from gputop.session.pipe import PipeStream
-from gputop.session.playback import MOST_BEHIND_NS, SPEEDS, Playback
 from gputop.session.session import Session
 from gputop.session.survey import Episode, Survey
 from gputop.tui.draw import duration, edges, time_of_day
 from gputop.tui.draw.edges import header_lines
 from gputop.tui.draw.view import Axis, View, axis_line
+from gputop.tui.player import MOST_BEHIND_NS, SPEEDS, Playback
 from tests.tui import scene
 from tests.tui.minute import END, FRAMES, SECOND, START
 from tests.tui.minute import path as path

@@ -13,11 +13,11 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from gputop.model.frame import ProcInfo
-from gputop.session.playback import Playback
 from gputop.session.session import Session
 from gputop.tui import actions, drawing
 from gputop.tui.app import GputopApp
 from gputop.tui.draw import TOO_SMALL
+from gputop.tui.player import Playback
 from gputop.tui.replay import ReplayScreen
 from gputop.tui.widgets import Drawn, Scrolled
 from tests.recording import hostile

@@ -12,7 +12,7 @@ from gputop.recording.chunks import Decoder
 from gputop.recording.format import pack_frames, pack_header
 from gputop.recording.pipe import PipeSink
 from gputop.recording.writer import write_all
-from gputop.session import pipe
+from gputop.session import child
 
 
 def test_the_last_frames_are_not_cut_off() -> None:
@@ -47,7 +47,7 @@ def test_a_reader_that_takes_nothing_is_not_waited_for_for_ever() -> None:
     os.close(reading)
 
 
-class OfOneAhead(pipe.PipeStream):
+class OfOneAhead(child.PipeStream):
     """Its writer has always filled the pipe again before we look, however busy this machine is."""
 
     def _waits(self, seconds: float) -> bool:
@@ -58,7 +58,7 @@ class OfOneAhead(pipe.PipeStream):
 def test_who_rests_between_two_looks_does_not_fall_behind(monkeypatch: pytest.MonkeyPatch, widens: bool) -> None:
     """A pipeful a rest was all that came through: a busy node's screen was a second later every five."""
     if not widens:
-        monkeypatch.setattr(pipe, "widen", lambda _fd: None)
+        monkeypatch.setattr(child, "widen", lambda _fd: None)
     reading, writing = os.pipe()
     data = pack_header(Header()) + b"".join(pack_frames([Frame(n, n + 1, key=n == 0, gone=[70_000] * 5_000)]) for n in range(200))
     assert len(data) > 40 << 16
