@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from threading import Thread
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.text import Text
 from textual import events, on
@@ -19,7 +20,8 @@ from textual.widgets import Input, Static
 
 from gputop.session.moment import moment_within
 from gputop.session.session import Session
-from gputop.system.errors import UserError
+from gputop.system import crash
+from gputop.system.errors import UserError, starting
 from gputop.system.text import cell_width, even, fit
 from gputop.tui.draw import TOO_SMALL, Line, folded, is_too_small, safe_line, time_of_day
 from gputop.tui.draw.view import View
@@ -31,6 +33,7 @@ from gputop.tui.widgets import Scrolled
 if TYPE_CHECKING:
     from gputop.recording.reader import Recording
 
+Found = TypeVar("Found")
 MOST_NAMES = 12  # processes that a question names; it counts the others
 
 
@@ -126,6 +129,33 @@ class Box(LoneScreen):
     def text_height(self) -> int:
         """Rows that are seen without scrolling."""
         return max(1, self.app.size.height * 96 // 100 - 4)
+
+    def work(self, job: Callable[[], Iterable[Found]], show: Callable[[Found], None], fail: Callable[[str], None]) -> bool:
+        """Do a job in a thread, so that the screen never waits for a process; whether the thread could be started.
+
+        ``show`` gets each thing that the job finds, ``fail`` the reason why it failed, both in the screen's thread.
+        """
+        try:
+            with starting():
+                Thread(target=self._work, args=(job, show, fail), daemon=True, name=type(self).__name__).start()
+        except UserError as error:
+            fail(str(error))
+            return False
+        return True
+
+    def _work(self, job: Callable[[], Iterable[Found]], show: Callable[[Found], None], fail: Callable[[str], None]) -> None:
+        def tell(call: Callable[..., None], what: object) -> bool:
+            try:
+                return self.call_later(call, what)
+            except RuntimeError:  # the loop has just been closed: gputop ends
+                return False
+
+        try:
+            for found in job():
+                if not tell(show, found):
+                    return
+        except Exception as error:  # noqa: BLE001 - the box says it; a thread's own traceback would tear the screen
+            tell(fail, crash.reason(error))
 
     def action_scroll(self, rows: int) -> None:
         """Move the text."""

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import textwrap
-import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
+from msgspec import Struct
 from textual import events
 from textual.binding import Binding
-from textual.message import Message
 
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS, GpuProc, Hardware, ProcInfo, ProcSample
+from gputop.model.frame import SECOND_NS, Hardware, ProcInfo, ProcSample
 from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
 from gputop.model.roles import Role
-from gputop.session.process import ProcessDetails, read
+from gputop.session.process import Connection, Descriptors, Limit, ProcessDetails, read
 from gputop.session.session import Session, word_of
 from gputop.stacks.kernel import syscall_names
-from gputop.system import crash
-from gputop.system.errors import UserError, starting
 from gputop.system.text import counted, cut, fit
 from gputop.tui.box import Box
 from gputop.tui.draw import Line, room_for, time_of_day
-from gputop.tui.draw.process import SECTIONS, Section, facts, pair, sections
 from gputop.tui.draw.rows import gpus_by_pid, place_of
 from gputop.tui.draw.table import size
 from gputop.tui.feed import Context
 
+SECTIONS = {"t": "threads", "f": "files", "c": "connections", "v": "environment", "l": "limits"}
+"""Key -> the section that it opens and folds."""
+_PARTS = {"files": "descriptors"}  # section -> the part of ProcessDetails that it shows, where the name differs
+_NOT_YET = "being read …"
 SHORT_ROWS, TALL = 6, 30  # rows of a folded section, in a terminal of at least so many rows; in lower ones a folded section has none
 HEAD_ROWS = 2  # rows of the box that do not scroll
 SLOW_S = 3.0  # s after which the box says that the kernel does not answer
@@ -39,7 +40,7 @@ gputop reads these where the process runs, while it lives: run gputop there and 
 
 
 class DetailsScreen(Box):
-    """One process at the moment looked at. A thread reads /proc when the box opens and when asked: the screen never waits for it."""
+    """One process at the moment looked at; /proc is read when the box opens and when asked."""
 
     BINDINGS = [
         *(Binding(key, f"fold('{name}')", name) for key, name in SECTIONS.items()),
@@ -48,14 +49,6 @@ class DetailsScreen(Box):
         Binding("r", "read", "read again"),
         Binding("enter", "dismiss", "close", show=False),
     ]
-
-    class Read(Message):
-        """What the thread has read so far, or why it failed."""
-
-        def __init__(self, details: ProcessDetails | None, problem: str = "") -> None:
-            super().__init__()
-            self.details = details
-            self.problem = problem
 
     def __init__(self, context: Context, pid: int) -> None:
         super().__init__(context)
@@ -80,30 +73,21 @@ class DetailsScreen(Box):
             info = session.board_at(self.view.at_ns).infos.get(self.pid)
         if self.context.look.remote or info is None or self._began_s is not None:
             return
-        try:
-            with starting():
-                threading.Thread(target=self._bring, args=(info.start_ticks,), daemon=True, name="details").start()
+        start_ticks = info.start_ticks
+        if self.work(lambda: read(self.pid, start_ticks), self._show_read, self._show_problem):
             self._began_s = time.monotonic()
-        except UserError as error:
-            self._problem = str(error)
 
-    def _bring(self, start_ticks: int) -> None:
-        try:
-            for details in read(self.pid, start_ticks):
-                with suppress(RuntimeError):  # the loop has just been closed: gputop ends
-                    if not self.post_message(self.Read(details)):
-                        return
-        except Exception as error:  # noqa: BLE001 - the box says it; a thread's own traceback would tear the screen
-            with suppress(RuntimeError):
-                self.post_message(self.Read(None, crash.reason(error)))
-
-    def on_details_screen_read(self, message: Read) -> None:
+    def _show_read(self, details: ProcessDetails) -> None:
         """Show one more part; what was read before stays until the new reading is whole."""
-        details, self._problem = message.details, message.problem
-        if details is None or details.is_whole:
+        self._problem = ""
+        if details.is_whole:
             self._began_s = None
-        if details is not None and (details.is_whole or self._details is None or not self._details.is_whole):
+        if details.is_whole or self._details is None or not self._details.is_whole:
             self._details = details
+        self.refresh_text()
+
+    def _show_problem(self, problem: str) -> None:
+        self._problem, self._began_s = problem, None
         self.refresh_text()
 
     def content(self) -> Sequence[Line]:
@@ -123,7 +107,7 @@ class DetailsScreen(Box):
                 *_on_gpus(self.pid, newer),
                 *_cgroup(session, info),
             ]
-            sampled = _threads(info, sample, before)
+            sampled = _sampled_threads(info, sample, before)
         lines = [*stream, [], *self._read_facts(_cpus(newer))]
         found = [sampled] if sampled else []
         if self._details is not None:
@@ -209,6 +193,9 @@ class DetailsScreen(Box):
         self.refresh_text()
 
 
+# what the stream tells
+
+
 def _cpus(board: Board) -> str:
     """``32 CPUs, 16 cores``."""
     hardware = board.host.get("hardware")
@@ -267,18 +254,17 @@ def _numbers(sample: ProcSample, rates: ProcRates | None, board: Board) -> list[
 def _switches(rates: ProcRates) -> str:
     if rates.switches_per_s is None:
         return "not counted of all its threads: that takes eBPF, for a second"
-    return f"{_rate(rates.switches_per_s)} a second, involuntary {_rate(rates.invol_per_s)}, of all threads"
+    involuntary = "?" if rates.invol_per_s is None else f"{rates.invol_per_s:.0f}"
+    return f"{rates.switches_per_s:.0f} a second, involuntary {involuntary}, of all threads"
 
 
 def _on_gpus(pid: int, board: Board) -> list[Line]:
     """What it holds and does on each, as the driver lists it."""
-    entries = gpus_by_pid(board).get(pid, {})
-    return [pair(f"GPU {place_of(board, {index: proc})}", _share_of(proc)) for index, proc in entries.items()]
-
-
-def _share_of(proc: GpuProc) -> str:
-    held = "memory unknown" if proc.mem_bytes is None else f"{size(proc.mem_bytes)} of memory"
-    return held if proc.sm_pct is None else f"{held}, SM {proc.sm_pct:.0f} %"
+    out: list[Line] = []
+    for index, proc in gpus_by_pid(board).get(pid, {}).items():
+        held = "memory unknown" if proc.mem_bytes is None else f"{size(proc.mem_bytes)} of memory"
+        out.append(pair(f"GPU {place_of(board, {index: proc})}", held if proc.sm_pct is None else f"{held}, SM {proc.sm_pct:.0f} %"))
+    return out
 
 
 def _waits_in(sample: ProcSample, machine: str) -> str:
@@ -292,11 +278,7 @@ def _share(value: float | None, of_what: str) -> str:
     return "not measured" if value is None else f"{value:.0f} % {of_what}"
 
 
-def _rate(value: float | None) -> str:
-    return "?" if value is None else f"{value:.0f}"
-
-
-def _threads(info: ProcInfo, sample: ProcSample, before: ProcSample | None) -> Section | None:
+def _sampled_threads(info: ProcInfo, sample: ProcSample, before: ProcSample | None) -> Section | None:
     """The threads that the stream samples, those of trainers and workers; None of others."""
     if not sample.threads:
         return None
@@ -325,3 +307,167 @@ def _cgroup(session: Session, info: ProcInfo) -> list[Line]:
         limit = f" of {size(group.mem_limit_bytes)}" if group.mem_limit_bytes else ", no limit"
         out.append(pair("memory", size(group.mem_bytes) + limit))
     return out
+
+
+# what was read on demand, as lines: facts in pairs, and sections that fold
+
+
+class Section(Struct):
+    """One list: what it is in a line, and its rows."""
+
+    name: str
+    summary: str
+    rows: list[Line]
+
+
+def pair(name: str, value: str) -> Line:
+    """A fact: its name, and what it is."""
+    return [(f"  {name:<18}", "dim"), (value, "")]
+
+
+def facts(details: ProcessDetails, cpus: str) -> list[Line]:
+    """Executable, working directory, start, priority, affinity, container, Slurm job. ``cpus`` are the machine's, in words."""
+    return [
+        *([(f"  {reason}", "warn")] for reason in (details.gone, details.rights) if reason),
+        *_unread(details, "program", ("executable", "working folder", "started")), *_program(details),
+        *_unread(details, "priority", ("nice", "CPU affinity")), *_priority(details, cpus),
+        *_unread(details, "place", ("container", "Slurm job")), *_place(details),
+    ]  # fmt: skip
+
+
+def _unread(details: ProcessDetails, part: str, names: Iterable[str]) -> list[Line]:
+    """The names of a part with the reason why it is not there; nothing where it is, or the process ended before."""
+    if getattr(details, part) is not None or details.gone:
+        return []
+    return [pair(name, details.missing.get(part, _NOT_YET)) for name in names]
+
+
+def _program(details: ProcessDetails) -> list[Line]:
+    program = details.program
+    if program is None:
+        return []
+    exe, cwd = (getattr(program, name) or program.unread.get(name, "none") for name in ("exe", "cwd"))
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(program.started_unix_s))
+    return [pair("executable", exe), pair("working folder", f"{cwd}  on {program.cwd_mount}" if program.cwd_mount else cwd),
+            pair("started", f"{started}, {_ago(details.unix_s - program.started_unix_s)} before")]  # fmt: skip
+
+
+def _priority(details: ProcessDetails, cpus: str) -> list[Line]:
+    priority = details.priority
+    if priority is None:
+        return []
+    level = f" {priority.io_level}" if priority.io_class in ("realtime", "best effort") else ""
+    io = "by the nice value" if priority.io_class == "none" else priority.io_class + level
+    return [pair("nice", f"{priority.nice}, I/O class {io}"),
+            pair("CPU affinity", f"{ranges(priority.cpus)}  ({len(priority.cpus)} of {cpus})")]  # fmt: skip
+
+
+def _place(details: ProcessDetails) -> list[Line]:
+    place = details.place
+    if place is None:
+        return []
+    closed = place.unread.get("environment", "")
+    doubt = f" by its cgroup (its environment: {closed})" if closed else ""
+    container = place.container
+    words = f"none{doubt}" if container is None else " ".join(part for part in (container.runtime, container.id) if part)
+    out = [pair("container", words + (f", pod {container.pod}" if container and container.pod else ""))]
+    if place.unread.get("namespaces") or place.namespaces:
+        out.append(pair("own namespaces", place.unread.get("namespaces") or ", ".join(place.namespaces)))
+    told = place.slurm
+    rank = f"rank {told['rank']}{' of ' + told['ranks'] if 'ranks' in told else ''}" if "rank" in told else ""
+    others = [f"{name} {told[name]}" for name in ("job", "array", "array task", "name", "partition", "step", "task") if name in told]
+    nodes = [f"{name} {told[name]}" for name in ("local rank", "node", "nodes") if name in told]
+    out.append(pair("Slurm job", ", ".join(filter(None, (*others, rank, *nodes))).removeprefix("job ") or f"none{doubt}"))
+    return out
+
+
+def sections(details: ProcessDetails) -> list[Section]:
+    """Threads, files, connections, environment, limits: each with its rows, or the reason why there are none."""
+    made = {"threads": _threads, "files": _files, "connections": _connections, "environment": _environment, "limits": _limits}
+    there = (name for name in SECTIONS.values() if not details.gone or getattr(details, _PARTS.get(name, name)) is not None)
+    return [_section(name, details, made[name](details)) for name in there]
+
+
+def _section(name: str, details: ProcessDetails, made: tuple[str, list[Line]]) -> Section:
+    part = _PARTS.get(name, name)
+    if getattr(details, part) is None:
+        return Section(name, details.missing.get(part, _NOT_YET), [])
+    summary, rows = made
+    cut = f"; here {details.cut[part]}" if part in details.cut else ""
+    return Section(name, summary + cut, rows)
+
+
+def _threads(details: ProcessDetails) -> tuple[str, list[Line]]:
+    threads = details.threads or []
+    rows: list[Line] = [[(f"    {'thread':<9}{'name':<17}{'state':<6}{'CPU time':>10}  last CPU", "head")]]
+    shown = sorted(threads, key=lambda one: -one.cpu_s)
+    rows += [[(f"    {one.tid:<9}{fit(one.name, 16)} {one.state:<6}{one.cpu_s:>8.1f} s{one.cpu:>10}", "")] for one in shown]
+    return str(len(threads)), rows
+
+
+def _files(details: ProcessDetails) -> tuple[str, list[Line]]:
+    found = details.descriptors or Descriptors([], {}, {})
+    mounts = Counter(file.mount for file in found.files if file.kind == "file" and file.mount)
+    kinds = ", ".join(counted(count, kind) if kind not in ("other", "memory") else f"{count} {kind}" for kind, count in found.kinds.items())
+    rows: list[Line] = [[(f"  {count:>6} on {mount}", "accent")] for mount, count in mounts.most_common()]
+    if found.files:
+        rows.append([(f"  {'fd':>6}  {'mode':<6}{'position':>9}  path", "head")])
+    for file in found.files:
+        position = "" if file.position is None else size(file.position)
+        rows.append([(f"  {file.fd:>6}  {file.mode:<6}{position:>9}  ", "dim"), (file.target, "")])
+    return f"{sum(found.kinds.values()):,} open" + (f": {kinds}" if kinds else ""), rows
+
+
+def _connections(details: ProcessDetails) -> tuple[str, list[Line]]:
+    found = details.connections or []
+    states = Counter(f"{one.kind} {one.state}".rstrip() for one in found)
+    width = max((len(one.kind) for one in found), default=0)
+    rows: list[Line] = [[(f"  {'fd':>6}  {'kind':<{width}} {'state':<12} address", "head")]] if found else []
+    rows += [[(f"  {one.fd:>6}  {one.kind:<{width}} {one.state:<12} ", "dim"), (_ends(one), "")] for one in found]
+    return ", ".join(f"{count} {state}" for state, count in states.most_common()) or "none open", rows
+
+
+def _ends(one: Connection) -> str:
+    queues = ((one.to_send, "to send"), (one.to_read, "waiting" if one.state == "listen" else "unread"))
+    told = [f"{count if one.state == 'listen' else size(count)} {word}" for count, word in queues if count]
+    ends = f"{one.local} → {one.remote}" if one.remote else one.local
+    return "  ".join(filter(None, (ends, ", ".join(told)))) or "no name"
+
+
+def _environment(details: ProcessDetails) -> tuple[str, list[Line]]:
+    rows: list[Line] = [[(f"    {name}=", "dim"), (value, "")] for name, value in details.environment or ()]
+    return f"{counted(len(rows), 'variable')}, as it was started", rows
+
+
+def _limits(details: ProcessDetails) -> tuple[str, list[Line]]:
+    limits, found = details.limits or [], details.descriptors
+    used = {} if found is None else {"Max open files": f"{sum(found.kinds.values()):,} open"}
+    rows: list[Line] = [[(f"    {'':<20}{'soft':>14}{'hard':>14}", "head")]]
+    for one in limits:
+        name = one.name.removeprefix("Max ")
+        rows.append([(f"    {name:<20}", "dim"), (f"{_amount(one.soft, one)}{_amount(one.hard, one)}  {used.get(one.name, '')}", "")])
+    files = next((one for one in limits if one.name == "Max open files"), None)
+    return "soft and hard" if files is None else f"open files {_amount(files.soft, files).strip()}", rows
+
+
+def _amount(value: int | None, limit: Limit) -> str:
+    if value is None:
+        return f"{'unlimited':>14}"
+    unit = {"seconds": " s", "us": " µs"}.get(limit.unit, "")
+    return f"{size(value) if limit.unit == 'bytes' else f'{value:,}{unit}':>14}"
+
+
+def ranges(cpus: list[int]) -> str:
+    """``0-3,8`` of sorted numbers, as taskset takes it."""
+    runs = ([cpu for _, cpu in run] for _, run in groupby(enumerate(cpus), key=lambda one: one[1] - one[0]))
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _ago(seconds: float) -> str:
+    """``3 d 4 h``, ``4 h 2 min``, ``2 min 5 s``, ``5 s``."""
+    minutes, secs = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (secs, "s")]
+    first = next((i for i, (count, _) in enumerate(parts) if count), 0)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count) or "0 s"

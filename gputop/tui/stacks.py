@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from time import strftime
 
+from msgspec import Struct
 from textual.binding import Binding
-from textual.message import Message
 
 from gputop.model.frame import SECOND_NS, Stack
 from gputop.model.roles import Role
 from gputop.session.stalled import stalled_pids, waits
 from gputop.stacks.frames import Weighted
 from gputop.stacks.lines import TextLine, plain, weigh_stacks
-from gputop.system import crash
-from gputop.system.errors import UserError, starting
+from gputop.system.errors import UserError
 from gputop.system.text import cut
 from gputop.tui.box import Box
 from gputop.tui.draw import Line, duration, time_of_day
@@ -35,8 +32,16 @@ _WHEN = (
 _KEYS = "r again  n native  t by line  o off-CPU  c copy  w write  f folded  Esc"
 
 
+class Taken(Struct, frozen=True):
+    """Stacks that were taken: a heading, the lines, and weights for flame-graph tools."""
+
+    heading: str
+    shown: list[TextLine] = []
+    weighted: Sequence[Weighted] = ()
+
+
 class StacksScreen(Box):
-    """Stacks as lines. A thread takes them, so that the screen never waits for a process."""
+    """Stacks as lines, taken in a thread."""
 
     BINDINGS = [
         Binding("r", "take(False)", "take them again"),
@@ -50,23 +55,12 @@ class StacksScreen(Box):
     ]
     REFRESH_S = 0.0
 
-    class Taken(Message):
-        """What the thread took: a heading, the lines, and the stacks with weights for flame-graph tools."""
-
-        def __init__(self, heading: str, shown: list[TextLine], weighted: Sequence[Weighted] = ()) -> None:
-            super().__init__()
-            self.heading = heading
-            self.shown = shown
-            self.weighted = weighted
-
     def __init__(self, context: Context, pids: list[int] | None = None) -> None:
         """``pids``: the processes; None is all that are stalled."""
         super().__init__(context)
         self.pids = pids
-        self.heading = ""
+        self.taken = Taken("")
         self._status = ""
-        self.shown: list[TextLine] = []
-        self.weighted: Sequence[Weighted] = ()
         self._roles: dict[int, Role] = {}
         self._waits: dict[int, str] = {}
         self._is_busy = False
@@ -81,7 +75,7 @@ class StacksScreen(Box):
     def lines(self) -> Sequence[Line]:
         """The lines as last taken; rows of a table are cut to the box."""
         width = self.text_width
-        return [[(cut(line.text, width) if line.kind == "row" else line.text, MEANINGS[line.kind])] for line in self.shown]
+        return [[(cut(line.text, width) if line.kind == "row" else line.text, MEANINGS[line.kind])] for line in self.taken.shown]
 
     def fit(self, lines: Sequence[Line], head: int) -> None:
         """Give the box one size for any text, so that it does not jump when stacks come."""
@@ -104,11 +98,11 @@ class StacksScreen(Box):
             self._roles = dict(session.roles_at(session.board_at(t_ns)))
             why = [] if found else self._why_none(at_ns)
         if found is None:
-            self.on_stacks_screen_taken(self.Taken(why[0], [TextLine("note", line) for line in why[1:]]))
+            self._show(Taken(why[0], [TextLine("note", line) for line in why[1:]]))
             return
         incident = next((f", as incident {stack.incident} began" for stack in found[1] if stack.incident), "")
         heading = f"taken at {self._clock(found[0])}, {duration((at_ns - found[0]) / SECOND_NS)} before{incident}"
-        self.on_stacks_screen_taken(self.Taken(heading, _drawn(found[1], self._roles), weigh_stacks(found[1])))
+        self._show(Taken(heading, _drawn(found[1], self._roles), weigh_stacks(found[1])))
 
     def _why_none(self, at_ns: int) -> list[str]:
         """In lines: that there are no stacks of then, why, and when there are some. Hold the session's lock."""
@@ -150,7 +144,7 @@ class StacksScreen(Box):
 
         taken = capture(pids, waits=self._waits, native=native)
         self.session.add_stacks(list(taken.stacks))
-        return self.Taken(summary(taken), _drawn(taken.stacks, self._roles), weigh_stacks(taken.stacks))
+        return Taken(summary(taken), _drawn(taken.stacks, self._roles), weigh_stacks(taken.stacks))
 
     def _sampled(self, pids: list[int]) -> Taken:
         from gputop.stacks.lines import main_thread_lines
@@ -163,7 +157,7 @@ class StacksScreen(Box):
             name = self._who_is(one.pid)
             shown += [*main_thread_lines(one, name), TextLine("blank", "")]
             weighted += [((name, *frames), count) for frames, count in one.stacks]
-        return self.Taken(f"where {SAMPLE_S:.0f} s of the main thread went, by line", shown, weighted)
+        return Taken(f"where {SAMPLE_S:.0f} s of the main thread went, by line", shown, weighted)
 
     def action_off_cpu(self) -> None:
         """Sum up the kernel stacks in which the processes wait, over some seconds."""
@@ -181,38 +175,26 @@ class StacksScreen(Box):
         try:
             found = on_demand.watch_off_cpu(pids)
         except Unavailable as error:
-            return self.Taken("off-CPU stacks need eBPF", [TextLine("error", f"{error.reason}; {error.remedy}")])
+            return Taken("off-CPU stacks need eBPF", [TextLine("error", f"{error.reason}; {error.remedy}")])
         lines = offcpu_lines(found, {pid: self._who_is(pid) for pid in pids})
-        return self.Taken("where main threads waited in the kernel", lines, on_demand.weigh_off_cpu(found.stacks))
+        return Taken("where main threads waited in the kernel", lines, on_demand.weigh_off_cpu(found.stacks))
 
     def _who_is(self, pid: int) -> str:
         return self._roles[pid].label if pid in self._roles else f"process {pid}"
 
-    def _start(self, status: str, work: Callable[[], Taken]) -> None:
-        """Do ``work`` in a thread."""
-        if self._is_busy:
-            return
-        self._set_status(status)
-        try:
-            with starting():
-                threading.Thread(target=self._work, args=(work,), daemon=True, name="stacks").start()
-            self._is_busy = True
-        except UserError as error:
-            self._set_status(str(error))
+    def _start(self, status: str, job: Callable[[], Taken]) -> None:
+        """Do a job in a thread, and show what it took."""
+        if not self._is_busy:
+            self._set_status(status)
+            self._is_busy = self.work(lambda: [job()], self._show, self._show_problem)
 
-    def _work(self, work: Callable[[], Taken]) -> None:
-        try:
-            taken = work()
-        except Exception as error:  # noqa: BLE001 - the box says it
-            taken = self.Taken("none could be taken", [TextLine("error", crash.reason(error))])
-        with suppress(RuntimeError):  # the loop has just been closed: gputop ends
-            self.post_message(taken)
+    def _show_problem(self, problem: str) -> None:
+        self._show(Taken("none could be taken", [TextLine("error", problem)]))
 
-    def on_stacks_screen_taken(self, message: Taken) -> None:
-        """Show what the thread took."""
+    def _show(self, taken: Taken) -> None:
         self._is_busy = False
-        self.heading, self.shown, self.weighted = message.heading, message.shown, message.weighted
-        self._set_status(self.heading)
+        self.taken = taken
+        self._set_status(taken.heading)
 
     def _set_status(self, words: str) -> None:
         self._status = words
@@ -226,24 +208,24 @@ class StacksScreen(Box):
     @property
     def text(self) -> str:
         """All that is shown, as plain text."""
-        return plain([TextLine("title", self.heading), TextLine("blank", ""), *self.shown])
+        return plain([TextLine("title", self.taken.heading), TextLine("blank", ""), *self.taken.shown])
 
     def action_copy(self) -> None:
         """Copy all to the clipboard, by the terminal (OSC 52)."""
         self.app.copy_to_clipboard(self.text)
-        self._set_status(f"{len(self.shown)} lines copied, if this terminal allows it")
+        self._set_status(f"{len(self.taken.shown)} lines copied, if this terminal allows it")
 
     def action_write(self, form: str) -> None:
         """Write the text, or folded stacks, to a new file in the working directory."""
         from gputop.stacks.lines import save, to_folded
         from gputop.system.output import unused
 
-        if form == "folded" and not self.weighted:
+        if form == "folded" and not self.taken.weighted:
             self._set_status("there are no stacks to write")
             return
         path = unused(f"gputop-stacks-{strftime('%Y%m%d-%H%M%S')}", f".{form}")
         try:
-            save(path, self.text if form == "txt" else to_folded(self.weighted))
+            save(path, self.text if form == "txt" else to_folded(self.taken.weighted))
         except UserError as error:
             self._set_status(str(error))
         else:

@@ -11,7 +11,7 @@ import pytest
 from gputop.session import process
 from gputop.session.process import Connection, Limit, ProcessDetails
 from gputop.session.surroundings import HIDDEN, Container, container_of, masked, slurm_of
-from gputop.tui.draw import process as drawn
+from gputop.tui import details as drawn
 from tests.wait import until
 
 ID = "3f2a" * 16
