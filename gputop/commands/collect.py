@@ -18,7 +18,6 @@ LAST_S = 0.5  # for a slow reader to take the last frames after a signal; after 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the command."""
     add_sampling(parser)
     parser.add_argument("--frames", type=number(), metavar="N", help="stop after N frames")
 

@@ -16,7 +16,6 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the command."""
     parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell")
 
 

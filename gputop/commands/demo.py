@@ -45,7 +45,6 @@ STEPS: tuple[tuple[str, tuple[str, ...], float], ...] = (  # (caption, keys, sec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the command."""
     names = [*SCENARIOS, TOUR]
     parser.add_argument("scenario", nargs="?", default=names[0], choices=names, metavar="SCENARIO", help=f"a name from below ({names[0]})")
     parser.add_argument("--duration", type=duration("5s", "1h"), metavar="TIME", help="how long, 5s to 1h (10m; plain 30s)")

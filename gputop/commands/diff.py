@@ -16,7 +16,6 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the command."""
     parser.add_argument("before", metavar="A", help="the recording before")
     parser.add_argument("after", metavar="B", help="the recording after")
     parser.add_argument("--json", action="store_true", help="one JSON object with both explanations")

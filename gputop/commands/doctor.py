@@ -26,7 +26,6 @@ _WIDTH = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the command."""
     parser.add_argument("--json", action="store_true", help="one object: ok, and the checks with their state, detail and remedy")
     parser.add_argument("--bundle", action="store_true", help="write a file for a bug report; takes ten seconds")
     parser.add_argument("-o", "--output", metavar="FILE", help="the bundle's name (gputop-bundle-DATE-TIME.tar.gz)")

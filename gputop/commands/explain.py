@@ -33,7 +33,6 @@ _OF_A_LOOK = {"gpu": None, "interval": 0.1, "no_ebpf": False, "sudo": False}  # 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the command."""
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="a recording, or files of a rotation; without it this machine for --last (10s)"
     )

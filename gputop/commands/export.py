@@ -20,7 +20,6 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the command."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="a recording, or files of a rotation")
     parser.add_argument("--to", required=True, choices=FORMATS, metavar="FORMAT", help=", ".join(FORMATS))
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="a new file; for csv and parquet a new directory")

@@ -15,7 +15,6 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the command."""
     parser.add_argument("file", metavar="FILE", help="an Ingero database")
     parser.add_argument("-o", "--output", metavar="OUT", help="a new recording (FILE with the ending .gputop)")
 

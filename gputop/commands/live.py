@@ -32,7 +32,6 @@ LEAST_S, MOST_S = 0.25, 0.5  # s between two readings of the stream: about a col
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the live view."""
     add_sampling(parser)
     parser.add_argument("--pid", type=process_id, metavar="PID", help="list only this process and its family")
     parser.add_argument("--user", metavar="NAME", help="list only processes of this user")

@@ -21,7 +21,6 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the command."""
     parser.add_argument("text", type=from_shell, nargs="+", metavar="TEXT", help="the marker")
 
 

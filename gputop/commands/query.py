@@ -39,7 +39,6 @@ _WRITTEN_BYTES = 1 << 16  # written together
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the command."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="a recording (may still grow), or files of a rotation")
     parser.add_argument("sql", metavar="SQL", type=from_shell, help="a SELECT, .tables, .schema, or .schema TABLE")
     add_span(parser)

@@ -60,7 +60,6 @@ def size(text: str) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the command."""
     parser.add_argument("-o", "--output", metavar="FILE", help="a new file (gputop-HOST-DATE-TIME.gputop)")
     parser.add_argument("--duration", type=duration(), metavar="TIME", help="stop after 90s, 10m, 2h")
     parser.add_argument("--max-size", type=size, metavar="SIZE", help="go on in a file with .2, .3 … in its name before this one is larger")

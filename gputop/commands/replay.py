@@ -46,7 +46,6 @@ def speed(text: str) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the command."""
     parser.add_argument("files", nargs="*", metavar="FILE", help="a recording, or files of a rotation; - is a stream from standard input")
     parser.add_argument("--sample", action="store_true", help="the recording that comes with gputop")
     parser.add_argument("--speed", type=speed, default=1.0, metavar="X", help="0.25 to 64 times as fast (1)")

@@ -32,7 +32,6 @@ LOOK_TICKS, LOOK_INTERVAL_NS = 8, 100_000_000  # processes are watched for 0.7 s
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of the command."""
     parser.add_argument("pids", type=process_id, nargs="*", metavar="PID", help="processes; a trainer without its workers")
     parser.add_argument("--native", action="store_true", help="C and C++ frames too: pauses each process for about 20 ms")
     parser.add_argument("--duration", type=duration("1s", "10m"), metavar="TIME", help="sample main threads so long (1s to 10m), by line")

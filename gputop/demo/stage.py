@@ -146,7 +146,6 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
 
 
 def main(name: str, gpu_fd: str, file_fd: str, seconds: str) -> None:
-    """Play a scenario."""
     signal.signal(signal.SIGTERM, _on_signal)
     if cpus() > MOST_CPUS:
         os.nice(10)

@@ -12,7 +12,6 @@ from gputop.demo.work import Rank, die_with_parent
 
 
 def main(name: str, parent: str, *fds: str) -> None:
-    """Train."""
     die_with_parent(int(parent))
     rank = Rank(*map(int, fds))
     SCENARIOS[name].train(rank)

@@ -179,7 +179,6 @@ class Rank:
         self._signals = map_signals(signals_fd)
 
     def disturbed(self) -> bool:
-        """Whether things should go wrong now."""
         return bool(self._signals[0])
 
     def arrive(self, step: int) -> None:
@@ -187,5 +186,4 @@ class Rank:
         self._signals[1 + self.number] = step
 
     def peer_is_at(self, step: int) -> bool:
-        """Whether the other rank has come there too."""
         return self._signals[2 - self.number] >= step

@@ -49,7 +49,6 @@ class Column:
         self.newest = _EMPTY[:]
 
     def drop_stretch(self) -> None:
-        """Forget the oldest stretch."""
         del self._packed[0]
 
     def slice(self, first: int, last: int) -> array[float]:
@@ -134,7 +133,6 @@ class History:
 
     @property
     def ticks(self) -> int:
-        """Number of ticks held."""
         return len(self.times)
 
     def tick(self, t_ns: int) -> None:
@@ -165,12 +163,10 @@ class History:
         states.put(code, max(bisect_left(self.times, since_ns + 1), last - 64), last)
 
     def forget_states(self, pids: set[int]) -> None:
-        """Drop the states of these processes."""
         for pid in pids:
             self.states.pop(pid, None)
 
     def clear(self) -> None:
-        """Drop everything."""
         self.trimmed += len(self.times)
         self.times = array("q")
         self.series.clear()

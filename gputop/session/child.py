@@ -60,7 +60,6 @@ class ChildStream:
 
     @property
     def pid(self) -> int:
-        """The child's pid."""
         return self._child.pid
 
     def __iter__(self) -> Iterator[Header | Frame]:

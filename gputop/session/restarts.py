@@ -105,7 +105,6 @@ class LastingStream:
         return items
 
     def close(self) -> None:
-        """Stop the collector."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()

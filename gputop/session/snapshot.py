@@ -45,6 +45,13 @@ _NO_STATE = "not yet: it was watched too shortly to tell"
 _SHARES = ("sm_pct", "mem_pct", "enc_pct", "dec_pct")
 """Fields of a process on a GPU that have one reason, under the first one's name in the GPU's ``missing``."""
 _UNTOLD = "the driver has no value for it"
+_COUNTERS = (
+    ("kernel_state", "state"), ("t_ns", "t_ns"), ("start_ticks", "start_ticks"), ("utime_ns", "utime_ns"), ("stime_ns", "stime_ns"),
+    ("oncpu_ns", "oncpu_ns"), ("run_delay_ns", "run_delay_ns"), ("vol_switches", "vol"), ("invol_switches", "invol"),
+    ("rss_bytes", "rss_bytes"), ("num_threads", "num_threads"), ("majflt", "majflt"), ("read_bytes", "read_bytes"),
+    ("write_bytes", "write_bytes"),
+)  # fmt: skip
+"""(name in JSON, field of `ProcSample`)"""
 _RATES = ("cpu_pct", "runq_pct", "switches_per_s", "invol_per_s", "main_switches_per_s", "main_invol_per_s", "disk_pct")
 
 
@@ -182,7 +189,8 @@ def _proc(
 ) -> dict[str, object]:
     sample, before, info = newer.procs[pid], older.procs.get(pid), newer.infos.get(pid)
     rates = proc_rates(before, sample, switched) if before else None
-    out = {"pid": pid} | _diagnosed(role, state, info) | _identity(info) | _counters(sample) | _rates(before, sample, rates)
+    counters = {name: getattr(sample, field) for name, field in _COUNTERS}
+    out = {"pid": pid} | _diagnosed(role, state, info) | _identity(info) | counters | _rates(before, sample, rates)
     return out | {"gpus": on_gpu, "missing": _missing(out, _proc_reasons(pid, newer, rates))}
 
 
@@ -200,33 +208,8 @@ def _diagnosed(role: Role | None, state: ProcState | None, info: ProcInfo | None
 
 
 def _identity(info: ProcInfo | None) -> dict[str, object]:
-    return {
-        "ppid": info.ppid if info else None,
-        "name": program_name(info) if info else None,
-        "cmdline": info.cmdline if info else None,
-        "user": info.user if info else None,
-        "cgroup": info.cgroup if info else None,
-        "cpus_allowed": info.cpus_allowed if info else None,
-    }
-
-
-def _counters(sample: ProcSample) -> dict[str, object]:
-    return {
-        "kernel_state": sample.state,
-        "t_ns": sample.t_ns,
-        "start_ticks": sample.start_ticks,
-        "utime_ns": sample.utime_ns,
-        "stime_ns": sample.stime_ns,
-        "oncpu_ns": sample.oncpu_ns,
-        "run_delay_ns": sample.run_delay_ns,
-        "vol_switches": sample.vol,
-        "invol_switches": sample.invol,
-        "rss_bytes": sample.rss_bytes,
-        "num_threads": sample.num_threads,
-        "majflt": sample.majflt,
-        "read_bytes": sample.read_bytes,
-        "write_bytes": sample.write_bytes,
-    }
+    names = ("ppid", "name", "cmdline", "user", "cgroup", "cpus_allowed")
+    return {name: None if info is None else program_name(info) if name == "name" else getattr(info, name) for name in names}
 
 
 def _rates(before: ProcSample | None, sample: ProcSample, rates: ProcRates | None) -> dict[str, object]:

@@ -74,7 +74,6 @@ class Survey:
         return self.ledgers[i - 1][1], [episode for episode in list(self.episodes.values()) if episode.start_ns <= t_ns]
 
     def close(self) -> None:
-        """End the process."""
         if self._child.poll() is None:
             self._child.kill()
         self._child.wait()

@@ -17,7 +17,7 @@ from textual.screen import Screen
 
 from gputop.session.stalled import AutoCapture, AutoStacks
 from gputop.tui import bindings
-from gputop.tui.dashboard import DashboardScreen, LiveScreen
+from gputop.tui.dashboard import DashboardScreen
 from gputop.tui.feed import Context
 from gputop.tui.palette import Ascii, themes
 from gputop.tui.terminal import TerminalApp
@@ -46,9 +46,8 @@ class GputopApp(TerminalApp):
         self.theme = context.look.theme
 
     def get_default_screen(self) -> DashboardScreen:
-        """The dashboard."""
         if self.context.replay is None:
-            return LiveScreen(self.context)
+            return DashboardScreen(self.context)
         from gputop.tui.replay import ReplayScreen
 
         return ReplayScreen(self.context)
@@ -140,7 +139,6 @@ class GputopApp(TerminalApp):
             self.fail(error)
 
     async def action_quit(self) -> None:
-        """Leave."""
         self.exit(0)
 
     def on_unmount(self) -> None:

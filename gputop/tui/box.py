@@ -68,7 +68,6 @@ class Box(LoneScreen):
 
     @property
     def lone_widget(self) -> Widget:
-        """The box itself."""
         return self.page
 
     def compose(self) -> ComposeResult:
@@ -158,7 +157,6 @@ class Box(LoneScreen):
             tell(fail, crash.reason(error))
 
     def action_scroll(self, rows: int) -> None:
-        """Move the text."""
         self.page.scroll_relative(y=rows, animate=False)
 
 

@@ -1,34 +1,74 @@
-"""The dashboard: a screen that holds its drawing, its actions and its moves in time, and passes events on to them."""
+"""The dashboard: what its keys and the mouse do, and the screen that holds its drawing and its actions and passes events on to them.
+
+Textual looks for the method ``action_NAME`` of a screen; here these methods stand in an object that the screen holds.
+"""
 
 from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from threading import Thread
+from time import strftime
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widgets import Input
 
+from gputop.model.frame import SECOND_NS, Header
+from gputop.recording.shelf import Shelved
+from gputop.system import crash
+from gputop.system.errors import UserError, starting
+from gputop.system.output import create, unused
+from gputop.system.text import file_size
 from gputop.tui import bindings
-from gputop.tui.actions import Actions, BoxActions, KeepActions, SignalActions, TableActions
+from gputop.tui.bindings import HelpScreen
+from gputop.tui.box import Box, ConfirmScreen
+from gputop.tui.draw import duration, edges, gpus, table
+from gputop.tui.draw.rows import SORTS, why_no_search
 from gputop.tui.drawing import Drawing
+from gputop.tui.enlarge import EnlargeScreen
 from gputop.tui.feed import Context
+from gputop.tui.why import ContentionScreen, WhyScreen
 from gputop.tui.widgets import Drawn
 
+SORT_KEYS = {
+    "n": "natural", "u": "user", "p": "pid", "g": "gpu-mem", "s": "sm", "b": "bandwidth", "c": "cpu", "m": "mem", "t": "time",
+    "r": "runq", "w": "switches",
+}  # fmt: skip
+"""The letter after ``o``, as in nvitop -> sort order; a capital letter reverses."""
+SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
+_SHORT_NAMES = {"bandwidth": "bw", "switches": "sw"}  # in the prompt, which must fit 80 columns
+_PROMPT_WIDE = 102  # columns from which the prompt has room for a word on capital letters
 
-class Moves(Actions):
-    """Keys that move in time; a live screen and a replay differ in them."""
+
+class Actions:
+    """The actions of a screen over a stream that comes: its key bindings call the ``action_…`` methods."""
+
+    def __init__(self, context: Context, drawing: Drawing, screen: Screen[None], filter_line: Input) -> None:
+        self._context = context
+        self._session = context.session
+        self._view = context.view
+        self._drawing = drawing
+        self._screen = screen
+        self._filter_line = filter_line
+        self._awaits_letter = False
+        for name in dir(self):
+            if name.startswith("action_"):
+                setattr(screen, name, getattr(self, name))
 
     def keep_up(self) -> None:
-        """Called before each drawing: take up what came of earlier keys."""
+        """Called before each drawing: say it when a recording ended by itself."""
+        recorder = self._context.feed.recorder
+        if recorder.problem:
+            self._drawing.note(recorder.problem)
+            recorder.problem = ""
 
     def end_waiting(self) -> None:
         """Called for each key: it means something else than to wait for an earlier one."""
 
-    def click(self, event: events.Click) -> None:
-        """Called for each click on a panel."""
-
-
-class LiveMoves(Moves):
-    """Pause, scrub, zoom; the stream goes on being read meanwhile."""
+    # move in time: the stream goes on being read meanwhile
 
     def action_pause(self) -> None:
         """Hold the screen, or follow the stream."""
@@ -37,7 +77,7 @@ class LiveMoves(Moves):
         self._drawing.redraw()
 
     def action_follow(self) -> None:
-        """Go back to now."""
+        """Go back to now; in a replay to where the playing is."""
         self._view.follow()
         self._drawing.redraw()
 
@@ -59,23 +99,297 @@ class LiveMoves(Moves):
         self._drawing.note(f"here begins {found.cause}: {found.headline}" if found else "no incident in that direction")
         self._drawing.redraw()
 
+    # select, sort, filter and fold in the table
+
+    def action_move(self, rows: int) -> None:
+        self._drawing.table.move_selection(rows)
+        self._drawing.redraw()
+
+    def action_sort(self) -> None:
+        """Wait for the letter of a sort order."""
+        self._awaits_letter = True
+        letters = " ".join(f"{key} {_SHORT_NAMES.get(name, name)}" for key, name in SORT_KEYS.items())
+        self._drawing.note(f"sort {letters}{'  (capital: reversed)' if self._view.width >= _PROMPT_WIDE else ''}")
+
+    def take_letter(self, event: events.Key) -> None:
+        """Sort by the letter after ``o``; any other key is what it always is."""
+        if not self._awaits_letter:
+            return
+        self._awaits_letter = False
+        letter = event.character or ""
+        if letter.lower() in SORT_KEYS:
+            event.stop()
+            event.prevent_default()
+            self._sort_by(SORT_KEYS[letter.lower()], letter.isupper())
+
+    def _sort_by(self, order: str, reverse: bool) -> None:
+        self._view.sort, self._view.reverse = order, reverse
+        self._drawing.note(f"sorted by {SORTS[order][0]}{', reversed' if reverse else ''}")
+        self._drawing.redraw()
+
+    def action_sort_step(self, step: int) -> None:
+        names = list(SORTS)
+        self._view.sort = names[(names.index(self._view.sort) + step) % len(names)]
+        self._drawing.redraw()
+
+    def action_reverse(self) -> None:
+        self._view.reverse = not self._view.reverse
+        self._drawing.redraw()
+
+    def action_tree(self) -> None:
+        self._view.tree = not self._view.tree
+        self._drawing.note("families together" if self._view.tree else "a flat list")
+        self._drawing.redraw()
+
+    def action_bystanders(self) -> None:
+        self._view.bystanders = not self._view.bystanders
+        self._drawing.redraw()
+
+    def action_gpu(self, step: int) -> None:
+        """Choose the GPU that gets the room."""
+        with self._session.lock:
+            indices = sorted(self._session.board.gpus)
+        if indices:
+            at = indices.index(self._view.gpu) if self._view.gpu in indices else 0
+            self._view.gpu = indices[(at + step) % len(indices)]
+        self._drawing.redraw()
+
+    def action_clear(self) -> None:
+        """Select nothing, filter nothing, tag nothing; where there was nothing to clear, go back to now."""
+        view = self._view
+        if self._filter_line.has_class("-open"):
+            self.close_filter()
+        elif view.selected is None and not view.pattern:
+            view.follow()
+        view.selected, view.pattern, view.tagged = None, "", set()
+        self._drawing.redraw()
+
+    def action_filter(self) -> None:
+        line = self._filter_line
+        line.disabled = False
+        line.add_class("-open")
+        line.value = self._view.pattern
+        line.focus()
+
+    def filter_by(self, pattern: str) -> None:
+        if self._filter_line.has_class("-open"):
+            self._view.pattern = pattern
+            self._drawing.redraw()
+
+    def close_filter(self) -> None:
+        """Keep the filter, and let keys be keys again."""
+        self._filter_line.remove_class("-open")
+        self._filter_line.disabled = True
+        self._screen.set_focus(None)
+        pattern = self._view.pattern
+        if pattern.startswith("!") and (problem := why_no_search(pattern[1:])):
+            self._drawing.note(f"{pattern[1:]} is no usable regular expression, so nothing is hidden: {problem}")
+        self._drawing.redraw()
+
+    async def click(self, event: events.Click, widget: Drawn) -> None:
+        """Select the process, time or GPU under the mouse; sort by a title; press a key that is named."""
+        session, view, table_panel = self._session, self._view, self._drawing.table
+        if widget.id in ("keys", "verdict"):
+            keys = self._drawing.keys.keys if widget.id == "keys" else edges.VERDICT_KEYS
+            if action := edges.action_at(widget.line_text(event.y), event.x, keys):
+                await self._screen.run_action(action)
+        elif widget.id == "procs" and event.y == 0 and (order := table.order_at(view, event.x)):
+            self._sort_by(order, view.sort == order and not view.reverse)
+        elif widget.id == "procs" and 0 < event.y <= len(table_panel.shown) - view.top_row:
+            view.selected = table_panel.shown[view.top_row + event.y - 1].pid
+            if event.chain == 2:
+                await self._screen.run_action("details")
+            self._drawing.redraw()
+        elif widget.id == "lanes" and event.x >= view.label_width:
+            with session.lock:
+                view.go_to(session, view.axis(session).time_of(event.x - view.label_width))
+            self._drawing.redraw()
+        elif widget.id == "gpus" and event.y > 0:
+            with session.lock:
+                clicked = gpus.entries(session.board, view, widget.size.height)[event.y - 1 : event.y]
+            if clicked:
+                view.gpu = clicked[0][0].index
+                self._drawing.redraw()
+
+    # look closer: the boxes over the dashboard
+
+    def _open(self, box: Box) -> None:
+        box.opens_alone = self._drawing.is_whole
+        self._screen.app.push_screen(box)
+
+    def action_explain(self) -> None:
+        self._open(WhyScreen(self._context))
+
+    def action_stacks(self) -> None:
+        """Show the stacks of everything that is stalled, or of the selected process: of a trainer with its workers."""
+        from gputop.session.stalled import family
+        from gputop.tui.stacks import StacksScreen
+
+        session, view = self._session, self._view
+        with session.lock:
+            pids = None if view.selected is None else family(view.selected, session.roles_at(session.board_at(view.at_ns)))
+        self._open(StacksScreen(self._context, pids))
+
+    def action_contention(self) -> None:
+        self._open(ContentionScreen(self._context))
+
+    def action_details(self) -> None:
+        from gputop.tui.details import DetailsScreen
+
+        if self._view.selected is None:
+            self._drawing.table.move_selection(1)
+            self._drawing.redraw()
+        if self._view.selected is not None:
+            self._open(DetailsScreen(self._context, self._view.selected))
+
+    def action_enlarge(self) -> None:
+        """Show one lane."""
+        self._open(EnlargeScreen(self._context, self._drawing.time))
+
+    def action_help(self) -> None:
+        self._open(HelpScreen(self._context, bindings.LIVE if self._context.replay is None else bindings.REPLAY))
+
+    # keep: write to files in the working directory
+
+    def action_record(self) -> None:
+        """Begin to record, or end it."""
+        recorder = self._context.feed.recorder
+        if recorder.size is not None:
+            self._drawing.note(f"recorded {recorder.stop()}")
+            return
+        path = unused(f"gputop-{strftime('%Y%m%d-%H%M%S')}")
+        try:
+            recorder.start(path, self._session)
+        except UserError as error:
+            self._drawing.note(str(error))
+        else:
+            self._drawing.note(f"recording to {path}, r ends it")
+
+    def action_save(self) -> None:
+        """Write the last ten minutes, in a thread."""
+        session = self._session
+        with session.lock:
+            header, blocks, end_ns = session.ring.header, session.ring.sealed(), session.ring.end_ns
+            seconds = (end_ns - session.ring.start_ns) / SECOND_NS
+        path = unused(f"gputop-{strftime('%Y%m%d-%H%M%S')}")
+        try:
+            with starting():
+                Thread(target=self._write, args=(path, header, blocks, end_ns, seconds), name="save").start()
+        except UserError as error:
+            self._drawing.note(str(error))
+
+    def _write(self, path: str, header: Header, blocks: list[Shelved], end_ns: int, seconds: float) -> None:
+        """Runs in a thread that the end of the program waits for."""
+        from gputop.recording.ring import write_blocks
+
+        try:
+            size = file_size(write_blocks(path, create(path), header, blocks, end_ns))
+            said = f"saved {duration(seconds)} ({size}): gputop replay {path}"
+        except Exception as error:  # noqa: BLE001 - the screen goes on, and says it
+            said = crash.reason(error)
+        with suppress(RuntimeError):  # the loop has just been closed: gputop ends
+            self._screen.call_later(self._drawing.note, said)
+
+    # tag processes, and signal them after a question
+
+    def action_tag(self) -> None:
+        """Tag the selected process, or untag it, and select the next."""
+        if self._view.selected is not None:
+            self._view.tagged ^= {self._view.selected}
+            self._drawing.table.move_selection(1)
+            self._drawing.redraw()
+
+    def action_signal(self, name: str) -> None:
+        """Ask, then signal the tagged processes, or the selected one."""
+        view = self._view
+        pids = view.tagged or ({view.selected} if view.selected is not None else set())
+        chosen = {row.pid: row for row in self._drawing.table.shown if row.pid in pids}
+        if view.readonly or self._context.look.remote:
+            self._drawing.note("signals are off: --readonly" if view.readonly else "signals reach only processes of this machine")
+        elif not chosen:
+            self._drawing.note(self._why_none(pids))
+        else:
+            targets = {row.pid: row.start_ticks for row in chosen.values()}
+            names = [f"{row.pid} {row.who}  {row.command[:60]}" for row in chosen.values()]
+            question = f"Send SIG{name} to {len(targets)} process{'es' if len(targets) > 1 else ''}?"
+            self._screen.app.push_screen(ConfirmScreen(question, names), lambda yes: self._signal(name, targets) if yes else None)
+
+    def _why_none(self, pids: set[int]) -> str:
+        with self._session.lock:
+            alive = pids & self._session.board.procs.keys()
+        if alive:
+            return "what is selected is not in the table: Esc clears the filter, b shows bystanders"
+        return "that process has ended: select another (↑↓)" if pids else "select a process first (↑↓), or tag several (*)"
+
+    def _signal(self, name: str, targets: dict[int, int]) -> None:
+        self._view.tagged = set()
+        self._drawing.note(send_signal(name, targets))
+
+
+def send_signal(name: str, targets: dict[int, int]) -> str:
+    """Signal processes (pid -> start_ticks); gives what came of it, in a line.
+
+    A pid whose start time is not the one that was shown belongs to another process by now, which is left alone.
+    """
+    failed = [why for pid, start_ticks in targets.items() if (why := _why_unsent(pid, start_ticks, SIGNALS[name]))]
+    done = len(targets) - len(failed)
+    return f"SIG{name} sent to {done} of {len(targets)}" + (f"; {'; '.join(failed)}" if failed else "")
+
+
+def _why_unsent(pid: int, start_ticks: int, number: signal.Signals) -> str:
+    """Signal a process; why it was not signalled, empty where it was."""
+    try:
+        _send(pid, start_ticks, number)
+    except PermissionError:
+        return f"{pid}: not permitted"
+    except (ProcessLookupError, FileNotFoundError):
+        return f"{pid} has ended"
+    return ""
+
+
+def _send(pid: int, start_ticks: int, number: signal.Signals) -> None:
+    pidfd = _pidfd(pid)
+    try:
+        if start_ticks_of(pid) != start_ticks:
+            raise ProcessLookupError
+        if pidfd is None:
+            os.kill(pid, number)
+        else:
+            signal.pidfd_send_signal(pidfd, number)
+    finally:
+        if pidfd is not None:
+            os.close(pidfd)
+
+
+def _pidfd(pid: int) -> int | None:
+    """A descriptor that means this process even when its pid is given anew; None where the kernel or a sandbox gives none."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None
+
+
+def start_ticks_of(pid: int) -> int:
+    """/proc/PID/stat field 22. Raises FileNotFoundError."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
 
 class DashboardScreen(Screen[None]):
-    """What the GPUs and the host do, on one time axis. What moves in time, and by which keys, is up to its two kinds."""
+    """What the GPUs and the host do, on one time axis. ``actions`` are what its keys do; those of a replay differ."""
 
     AUTO_FOCUS = ""
+    BINDINGS = [*bindings.LIVE]
 
-    def __init__(self, context: Context, moves: type[Moves]) -> None:
+    def __init__(self, context: Context, actions: type[Actions] = Actions) -> None:
         super().__init__()
         self.filter_line = Input(
             placeholder="words, or !regex; Enter keeps it, Esc clears it", id="filter", compact=True, disabled=True
         )  # fmt: skip
         self.drawing = Drawing(self, context, self.filter_line, self.draw_news)
-        self.table = TableActions(context, self.drawing, self, self.filter_line)
-        self.keep = KeepActions(context, self.drawing, self)
-        self.boxes = BoxActions(context, self.drawing, self)
-        self.signals = SignalActions(context, self.drawing, self)
-        self.moves = moves(context, self.drawing, self)  # last: a replay has a word of its own for the key that records
+        self.actions = actions(context, self.drawing, self, self.filter_line)
 
     def compose(self) -> ComposeResult:
         """The panels, top to bottom, and the filter's line over the last one."""
@@ -83,58 +397,40 @@ class DashboardScreen(Screen[None]):
         yield self.filter_line
 
     def on_mount(self) -> None:
-        """Begin to draw."""
         self.drawing.begin()
 
     def on_unmount(self) -> None:
-        """Draw no more."""
         self.drawing.end()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Share the new room out."""
         self.drawing.resize(*event.size)
 
     def draw_news(self) -> None:
         """Called a few times a second: draw what is new, and do what was waited for."""
-        self.keep.note_problem()
-        self.moves.keep_up()
+        self.actions.keep_up()
         self.drawing.draw_news()
 
     def on_key(self, event: events.Key) -> None:
         """A key ends the note of the one before it, and may be the letter of a sort order."""
         self.drawing.end_note()
-        self.moves.end_waiting()
-        self.table.take_letter(event)
+        self.actions.end_waiting()
+        self.actions.take_letter(event)
 
     @on(Input.Changed, "#filter")
     def filter_while_typing(self, event: Input.Changed) -> None:
-        """Filter with every letter."""
-        self.table.filter_by(event.value)
+        self.actions.filter_by(event.value)
 
     @on(Input.Submitted, "#filter")
     def close_filter(self) -> None:
-        """Keep the filter."""
-        self.table.close_filter()
+        self.actions.close_filter()
 
     async def on_click(self, event: events.Click) -> None:
         """Do what a click on this part of the screen means."""
         if isinstance(event.widget, Drawn):
-            self.moves.click(event)
-            await self.table.click(event, event.widget)
+            await self.actions.click(event, event.widget)
 
     def on_mouse_scroll_down(self) -> None:
-        """Go down the table."""
-        self.table.action_move(1)
+        self.actions.action_move(1)
 
     def on_mouse_scroll_up(self) -> None:
-        """Go up the table."""
-        self.table.action_move(-1)
-
-
-class LiveScreen(DashboardScreen):
-    """The dashboard over a stream that comes."""
-
-    BINDINGS = [*bindings.LIVE]
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, LiveMoves)
+        self.actions.action_move(-1)

@@ -67,7 +67,6 @@ class DetailsScreen(Box):
             self.action_read()
 
     def action_read(self) -> None:
-        """Read /proc in a thread."""
         session = self.session
         with session.lock:
             info = session.board_at(self.view.at_ns).infos.get(self.pid)
@@ -171,7 +170,6 @@ class DetailsScreen(Box):
         self.refresh_text()
 
     def action_find(self) -> None:
-        """Type what to find."""
         self._is_typing, self._needle = True, ""
         self.page.scroll_to(y=0, animate=False)
         self.refresh_text()

@@ -22,7 +22,6 @@ from gputop.tui.panels import (
     Heights,
     KeysPanel,
     LanesPanel,
-    LiveTime,
     Panel,
     ReplayTime,
     ScrubPanel,
@@ -45,7 +44,7 @@ class Drawing:
     def __init__(self, screen: Screen[None], context: Context, filter_line: Input, wake: Callable[[], None]) -> None:
         """``wake`` is called when it is time to draw though nothing came; ``filter_line`` lies over the keys while it is enabled."""
         replay = context.replay
-        self.time: Time = LiveTime(context) if replay is None else ReplayTime(context, replay)
+        self.time = Time(context) if replay is None else ReplayTime(context, replay)
         self.lanes = LanesPanel(context, self.time)
         self.table = TablePanel(context, self.time)
         self.scrub = None if replay is None else ScrubPanel(context, self.time, replay)
@@ -71,13 +70,11 @@ class Drawing:
     # begin and end
 
     def begin(self) -> None:
-        """Begin to draw, once the screen is mounted."""
         self.take_theme(self._screen.app.theme)
         self._screen.app.theme_changed_signal.subscribe(self._screen, lambda theme: self.take_theme(theme.name))
         self._wake_later()
 
     def end(self) -> None:
-        """Draw no more."""
         if self._waking is not None:
             self._waking.cancel()
 
@@ -90,7 +87,6 @@ class Drawing:
         self._painter = Painter(colours, COLOR_SYSTEMS.get(app.console.color_system or ""))
 
     def resize(self, columns: int, rows: int) -> None:
-        """Share the new room out."""
         self._context.view.width, self._context.view.height = columns, rows
         self._heights = Heights()
         self.draw_all()

@@ -44,7 +44,6 @@ class EnlargeScreen(Box):
 
     @property
     def first_line(self) -> str:
-        """The lane, and the keys."""
         return f"{self._lane}   ←→ other lanes, d distribution, Esc closes"
 
     def content(self) -> Sequence[Line]:
@@ -67,7 +66,6 @@ class EnlargeScreen(Box):
         return [f"host: {facts}"] if facts else []
 
     def action_lane(self, step: int) -> None:
-        """Show another lane."""
         self.index += step
         self.refresh_text()
 

@@ -60,7 +60,7 @@ def arrange(height: int, gpus: int, lanes: int, scrub: int = 0) -> Heights:
 
 
 class Time:
-    """What differs between a live screen and a replay where no key is pressed."""
+    """How time runs on a live screen: it may be paused. What a replay shows otherwise is in `ReplayTime`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -68,7 +68,16 @@ class Time:
     @property
     def mode(self) -> Span:
         """LIVE, PAUSED, REPLAY … with its colour."""
-        raise NotImplementedError
+        session = self._context.session
+        if self.is_still:
+            return "|| PAUSED", "warn"
+        if self._context.feed.ended:
+            return "■ ENDED", "warn"
+        if session.header is None or session.board.seq < 0:
+            return "starting", "dim"
+        if silent_s := self.silent_s:
+            return f"■ SILENT {silent_s} s", "crit"
+        return f"● LIVE {session.header.interval_ns // 1_000_000} ms", "good"
 
     @property
     def is_still(self) -> bool:
@@ -84,34 +93,13 @@ class Time:
     @property
     def silent_s(self) -> int:
         """Whole seconds without a reading, 0 where none is overdue."""
-        return 0
+        header, silent_s = self._context.session.header, self._context.feed.silent_s
+        return int(silent_s) if silent_s > (LATE_S + 2 * header.interval_ns / SECOND_NS if header else NEVER_S) else 0
 
     @property
     def state(self) -> tuple[object, ...]:
         """What else of it is on the screen and changes by itself."""
         return ()
-
-
-class LiveTime(Time):
-    """Time that runs, and may be paused."""
-
-    @property
-    def mode(self) -> Span:
-        session = self._context.session
-        if self.is_still:
-            return "|| PAUSED", "warn"
-        if self._context.feed.ended:
-            return "■ ENDED", "warn"
-        if session.header is None or session.board.seq < 0:
-            return "starting", "dim"
-        if silent_s := self.silent_s:
-            return f"■ SILENT {silent_s} s", "crit"
-        return f"● LIVE {session.header.interval_ns // 1_000_000} ms", "good"
-
-    @property
-    def silent_s(self) -> int:
-        header, silent_s = self._context.session.header, self._context.feed.silent_s
-        return int(silent_s) if silent_s > (LATE_S + 2 * header.interval_ns / SECOND_NS if header else NEVER_S) else 0
 
 
 class ReplayTime(Time):
@@ -145,6 +133,10 @@ class ReplayTime(Time):
         return float(int(session.unix_s(self._context.view.end(session)) + NEARLY_S))
 
     @property
+    def silent_s(self) -> int:
+        return 0
+
+    @property
     def state(self) -> tuple[object, ...]:
         player, survey = self._replay.player, self._replay.survey
         return survey.until_ns, player.playback.playing, player.playback.pace, player.is_seeking, player.end_ns
@@ -176,7 +168,6 @@ class Panel:
 
     @property
     def is_known(self) -> bool:
-        """Whether there was a frame."""
         return self.context.session.board.seq >= 0
 
 
@@ -260,7 +251,6 @@ class LanesPanel(Panel):
         self.numbers_ns = 0  # the moment of the numbers beside the lanes: the same as in the GPUs' rows, while the lanes grow in between
 
     def find_lanes(self) -> None:
-        """See again which lanes there are."""
         self.found = all_lanes(self.context.session, self.context.view)
 
     def lines(self) -> Sequence[Line]:
@@ -299,7 +289,6 @@ class TablePanel(Panel):
         self.shown: list[Row] = []  # all rows, those that are scrolled out too, as of the last `find_rows`
 
     def find_rows(self) -> None:
-        """Make the rows anew."""
         self.shown = rows(self.context.session, self.context.view)
         self._drawer.forget_all_but(self.shown)
 
@@ -355,7 +344,6 @@ class ScrubPanel(Panel):
         return [edges.scrub_line(self.bar(), self.context.view.width)]
 
     def bar(self) -> edges.Bar:
-        """What it shows now."""
         player, survey, view = self._replay.player, self._replay.survey, self.context.view
         now_ns = max(self.context.session.now_ns, player.start_ns)
         return edges.Bar(
@@ -382,7 +370,6 @@ class KeysPanel(Panel):
 
     @property
     def has_note(self) -> bool:
-        """Whether a note stands in place of the keys."""
         return bool(self._note[0]) and time.monotonic() < self._note[1]
 
     def lines(self) -> Sequence[Line]:

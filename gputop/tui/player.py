@@ -102,7 +102,6 @@ class Player:
 
     @property
     def is_seeking(self) -> bool:
-        """Whether a jump is on its way."""
         return self._is_going or bool(self._wanted)
 
     def seek(self, t_ns: int) -> None:
@@ -111,7 +110,6 @@ class Player:
         self._wake.set()
 
     def step(self) -> None:
-        """Go one frame forward."""
         self._steps += 1
         self._wake.set()
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual import events
 from textual.screen import Screen
+from textual.widgets import Input
 
 from gputop.model.frame import SECOND_NS, Header
 from gputop.recording.reader import Recording
@@ -13,12 +14,13 @@ from gputop.session.session import Session
 from gputop.session.survey import Survey
 from gputop.tui import bindings
 from gputop.tui.box import Box, MomentScreen
-from gputop.tui.dashboard import DashboardScreen, Moves
+from gputop.tui.dashboard import Actions, DashboardScreen
 from gputop.tui.draw import duration
 from gputop.tui.draw.view import View
 from gputop.tui.drawing import Drawing
 from gputop.tui.feed import Context, Feed, Look, Replay
 from gputop.tui.player import LEAST_PAST_NS, Playback, Player
+from gputop.tui.widgets import Drawn
 
 if TYPE_CHECKING:
     from gputop.session.survey import Episode
@@ -33,11 +35,11 @@ def replay_context(view: View, recording: Recording, playback: Playback, survey:
     return Context(session, view, Feed(session, None, player), look, Replay(player, survey))
 
 
-class ReplayMoves(Moves):
+class ReplayActions(Actions):
     """Play, pause, step, jump and scrub, beyond what was played, too. Looking back holds the playing."""
 
-    def __init__(self, context: Context, drawing: Drawing, screen: Screen[None]) -> None:
-        super().__init__(context, drawing, screen)
+    def __init__(self, context: Context, drawing: Drawing, screen: Screen[None], filter_line: Input) -> None:
+        super().__init__(context, drawing, screen, filter_line)
         assert context.replay is not None
         self._player = context.replay.player
         self._survey = context.replay.survey
@@ -51,6 +53,7 @@ class ReplayMoves(Moves):
 
     def keep_up(self) -> None:
         """Take up a jump that has arrived, playing that has ended, an incident that was found; hold the playing while looking back."""
+        super().keep_up()
         arrived = self._player.jumps, self._player.playback.playing
         if arrived != self._arrived:
             if arrived[0] != self._arrived[0]:
@@ -68,16 +71,15 @@ class ReplayMoves(Moves):
             self._note_problem(self._survey.problem)
 
     def end_waiting(self) -> None:
-        """Wait for no incident any more."""
         self._awaits_incident = False
 
-    def click(self, event: events.Click) -> None:
-        """Go to the moment under the mouse, on the bar."""
+    async def click(self, event: events.Click, widget: Drawn) -> None:
+        """On the bar go to the moment under the mouse."""
         panel = self._drawing.scrub
-        if panel is not None and event.widget is panel.widget:
-            t_ns = panel.bar().time_at(event.x, self._view.width)
-            if t_ns is not None:
-                self.go_to(t_ns)
+        if panel is None or widget is not panel.widget:
+            await super().click(event, widget)
+        elif (t_ns := panel.bar().time_at(event.x, self._view.width)) is not None:
+            self.go_to(t_ns)
 
     def _note_problem(self, problem: str) -> None:
         """Say what of the recording is lost, once."""
@@ -103,11 +105,6 @@ class ReplayMoves(Moves):
         elif not playback.playing and self._session.now_ns >= player.end_ns:
             player.seek(player.start_ns)
         playback.playing = at_ns is not None or not playback.playing
-        self._view.follow()
-        self._drawing.redraw()
-
-    def action_follow(self) -> None:
-        """Go back to where the playing is."""
         self._view.follow()
         self._drawing.redraw()
 
@@ -169,7 +166,6 @@ class ReplayMoves(Moves):
         self._drawing.note("this is a recording already; R saves the ten minutes before this moment to a new file")
 
     def action_speed(self, steps: int) -> None:
-        """Play slower or faster."""
         self._player.playback.step_speed(steps)
         self._drawing.redraw()
 
@@ -181,8 +177,7 @@ class ReplayMoves(Moves):
 
     def action_zoom(self, steps: int) -> None:
         """Change the time base, and load what lies before where it is not known yet."""
-        self._view.zoom(steps)
-        self._drawing.redraw()
+        super().action_zoom(steps)
         self._player.past_ns = max(LEAST_PAST_NS, self._view.window_s * SECOND_NS)
         with self._session.lock:
             oldest_ns, now_ns = self._session.oldest_ns, self._session.now_ns
@@ -221,10 +216,10 @@ class ReplayMoves(Moves):
         self._drawing.redraw()
 
 
-class ReplayScreen(DashboardScreen):
+class ReplayScreen(DashboardScreen, inherit_bindings=False):
     """The dashboard over a recording."""
 
     BINDINGS = [*bindings.REPLAY, *bindings.NOT_IN_REPLAY]
 
     def __init__(self, context: Context) -> None:
-        super().__init__(context, ReplayMoves)
+        super().__init__(context, ReplayActions)

@@ -120,7 +120,6 @@ class StacksScreen(Box):
         return time_of_day(self.session.unix_s(t_ns))
 
     def action_take(self, native: bool) -> None:
-        """Take stacks now."""
         if self.context.look.remote:
             self._set_status(_ELSEWHERE.format(""))
             return
@@ -202,7 +201,6 @@ class StacksScreen(Box):
 
     @property
     def first_line(self) -> str:
-        """The status, and the keys."""
         return f"{cut(f'stacks: {self._status}', self.text_width)}\n{_KEYS}"
 
     @property

@@ -310,7 +310,6 @@ class TerminalDriver(LinuxDriver):
             super().write(data)
 
     def start_application_mode(self) -> None:
-        """Take the terminal."""
         self._given_back = False
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
@@ -421,7 +420,6 @@ class LoneScreen(ModalScreen[None]):
 
     @property
     def lone_widget(self) -> Widget:
-        """The box."""
         raise NotImplementedError
 
     def begin_to_open(self) -> None:

@@ -81,7 +81,6 @@ class Drawn(Widget):
         return "".join(sent)
 
     def line_text(self, y: int) -> str:
-        """A line as plain text."""
         return "".join(text for text, _ in self._shown[y]) if y < len(self._shown) else ""
 
     def render_lines(self, crop: Region) -> list[Strip]:
@@ -183,7 +182,6 @@ def cells_of(line: Line, width: int) -> Cells:
 
 
 def blank(width: int) -> Cells:
-    """An empty line."""
     return Cells(" " * width, _codes[""] * width)
 
 

@@ -37,8 +37,8 @@ async def test_each_step_finds_the_screen_it_speaks_of(monkeypatch: pytest.Monke
             seen.add("back in time" if app.context.view.at_ns is not None else "now")
             await asyncio.sleep(0.02)
         await walking
-        assert type(app.screen).__name__ == "LiveScreen"
-    assert seen >= {"LiveScreen", "WhyScreen", "StacksScreen", "back in time", "now"}
+        assert type(app.screen).__name__ == "DashboardScreen"
+    assert seen >= {"DashboardScreen", "WhyScreen", "StacksScreen", "back in time", "now"}
 
 
 async def test_quitting_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,8 @@ import gputop.cli
 from gputop.session.child import ChildStream
 from gputop.session.session import Session
 from gputop.sources.procfs.identity import Users
-from gputop.tui.actions import BoxActions
 from gputop.tui.app import GputopApp
-from gputop.tui.dashboard import DashboardScreen
+from gputop.tui.dashboard import Actions, DashboardScreen
 from gputop.tui.drawing import Drawing
 from gputop.tui.feed import Feed, Recorder
 from gputop.tui.terminal import PatientWriter, TerminalInput
@@ -24,7 +23,7 @@ PARTS: dict[str, tuple[type, str, int]] = {
     "feed": (Feed, "_take", AFTER), "session": (Session, "ingest", AFTER), "recorder": (Recorder, "take", AFTER),
     "first frame": (GputopApp, "_on_first_frame", 0), "drawing": (DashboardScreen, "draw_news", 3),
     "writer": (PatientWriter, "_try", AFTER), "keys": (TerminalInput, "feed", 0), "key ticks": (TerminalInput, "tick", AFTER // 4),
-    "key action": (BoxActions, "action_explain", 0), "last words": (ChildStream, "_listen", 0), "mount": (DashboardScreen, "on_mount", 0),
+    "key action": (Actions, "action_explain", 0), "last words": (ChildStream, "_listen", 0), "mount": (DashboardScreen, "on_mount", 0),
     "resume": (GputopApp, "on_ready", 0), "user names": (Users, "_resolve", 0), "starting": (GputopApp, "get_default_screen", 0),
     "timer": (Drawing, "_wake_later", -1),
 }  # fmt: skip

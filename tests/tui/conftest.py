@@ -12,7 +12,7 @@ from gputop.session.session import Session
 from gputop.tui.app import GputopApp
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Look, live_context
-from gputop.tui.panels import HeaderPanel, LiveTime
+from gputop.tui.panels import HeaderPanel, Time
 from tests.tui import scene
 
 MakeApp = Callable[..., GputopApp]
@@ -41,7 +41,7 @@ def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr(LiveTime, "silent_s", 0)
+    monkeypatch.setattr(Time, "silent_s", 0)
     monkeypatch.setattr(HeaderPanel, "cost", lambda panel: "" if panel.context.replay else "self 1.9% CPU 20+41 MB")
 
 

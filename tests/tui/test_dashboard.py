@@ -16,10 +16,9 @@ from gputop.session.session import Session
 from gputop.system.privilege import INITIAL_PID_NAMESPACE
 from gputop.system.text import cell_width
 from gputop.tui import bindings
-from gputop.tui.actions import SORT_KEYS
 from gputop.tui.app import GputopApp
 from gputop.tui.bindings import HelpScreen
-from gputop.tui.dashboard import DashboardScreen, LiveScreen
+from gputop.tui.dashboard import SORT_KEYS, DashboardScreen
 from gputop.tui.details import DetailsScreen
 from gputop.tui.draw import folded, gpus
 from gputop.tui.draw.rows import rows
@@ -462,7 +461,7 @@ async def test_a_click_where_no_key_is_named_presses_none(make_app: MakeApp) -> 
         await pilot.click("#keys", offset=(2, 0))
         await pilot.pause()
         assert app.is_running
-        assert type(app.screen) is LiveScreen
+        assert type(app.screen) is DashboardScreen
         assert app.context.view.end_ns is None
 
 

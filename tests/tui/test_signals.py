@@ -11,10 +11,9 @@ import subprocess
 import pytest
 from textual.pilot import Pilot
 
-from gputop.tui.actions import send_signal, start_ticks_of
 from gputop.tui.app import GputopApp
 from gputop.tui.box import ConfirmScreen
-from gputop.tui.dashboard import DashboardScreen
+from gputop.tui.dashboard import DashboardScreen, send_signal, start_ticks_of
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import main, part

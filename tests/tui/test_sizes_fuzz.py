@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 
 from gputop.model.frame import ProcInfo
 from gputop.session.session import Session
-from gputop.tui import actions, drawing
+from gputop.tui import dashboard, drawing
 from gputop.tui.app import GputopApp
 from gputop.tui.draw import TOO_SMALL
 from gputop.tui.player import Playback
@@ -84,8 +84,8 @@ REPLAYED = {"replay": "", "moment": "@", "looking back": "((", "replay why": "e"
 @pytest.fixture(autouse=True)
 def _harmless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(actions, "send_signal", lambda name, targets: f"SIG{name} {targets}")
-    monkeypatch.setattr(actions, "strftime", lambda _form: "now")
+    monkeypatch.setattr(dashboard, "send_signal", lambda name, targets: f"SIG{name} {targets}")
+    monkeypatch.setattr(dashboard, "strftime", lambda _form: "now")
     monkeypatch.setattr(drawing, "NOTE_S", 1e6)
 
 

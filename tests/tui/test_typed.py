@@ -11,7 +11,7 @@ from textual.widgets import Input
 from gputop.tui.app import GputopApp
 from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import ConfirmScreen, MomentScreen
-from gputop.tui.dashboard import LiveScreen
+from gputop.tui.dashboard import DashboardScreen
 from gputop.tui.player import Playback
 from tests.tui.conftest import MakeApp
 from tests.tui.minute import START
@@ -50,7 +50,7 @@ async def test_what_follows_the_filters_key_is_filtered_by(make_app: MakeApp, ke
         assert main(app).query_one("#filter", Input).value == "kill"
         assert app.context.view.pattern == "kill"
         assert app.context.view.selected is None
-        assert type(app.screen) is LiveScreen
+        assert type(app.screen) is DashboardScreen
 
 
 async def test_what_follows_enter_is_a_key_again(make_app: MakeApp) -> None:
@@ -89,18 +89,18 @@ async def test_nobody_confirms_what_he_has_not_seen(make_app: MakeApp, monkeypat
         sent.append(what)
         return "sent"
 
-    monkeypatch.setattr("gputop.tui.actions.send_signal", send)
+    monkeypatch.setattr("gputop.tui.dashboard.send_signal", send)
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
         await typed(pilot, "jKy")
         assert isinstance(app.screen, ConfirmScreen)
         assert not sent
         await answer(pilot, "y")
-        assert type(app.screen) is LiveScreen
+        assert type(app.screen) is DashboardScreen
         assert len(sent) == 1
         await typed(pilot, "K")
         await answer(pilot, "n")
-        assert type(app.screen) is LiveScreen
+        assert type(app.screen) is DashboardScreen
         assert len(sent) == 1
 
 
@@ -119,5 +119,5 @@ async def test_keys_are_not_held_by_a_screen_that_is_gone(make_app: MakeApp) -> 
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
         await typed(pilot, "e\x1bw\x1b??b")
-        assert type(app.screen) is LiveScreen
+        assert type(app.screen) is DashboardScreen
         assert not app.context.view.bystanders

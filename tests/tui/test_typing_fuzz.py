@@ -13,7 +13,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from gputop.tui import actions
+from gputop.tui import dashboard
 from gputop.tui.app import GputopApp
 from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import Box, ConfirmScreen
@@ -43,7 +43,7 @@ def _harmless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(GputopApp, "action_quit", stay)
-    monkeypatch.setattr(actions, "send_signal", lambda name, targets: f"SIG{name} {targets}")
+    monkeypatch.setattr(dashboard, "send_signal", lambda name, targets: f"SIG{name} {targets}")
     monkeypatch.setattr("textual.app.App.deliver_text", lambda *_args, **_more: None)
     before = threading.excepthook
     failed: list[object] = []

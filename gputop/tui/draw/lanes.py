@@ -41,7 +41,6 @@ class Lane(Struct, frozen=True):
 
     @property
     def field(self) -> Field:
-        """The registry's entry."""
         return FIELDS[self.key[0]]
 
 

@@ -12,7 +12,7 @@ from gputop.model.fields import FIELDS
 from gputop.session.session import word_of
 from gputop.system.text import cut, fit
 from gputop.tui.draw import Line, Span
-from gputop.tui.draw.lanes import RollingCells, level, with_cursor
+from gputop.tui.draw.lanes import RollingCells, level, merge, with_cursor
 from gputop.tui.draw.rows import SORTS, Row
 from gputop.tui.draw.view import Axis, View
 
@@ -97,18 +97,7 @@ def _draw_numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
         shown = fit(text, room) + " " * (width - room) if column.left else f"{cut(text, room):>{width - 1}} "[:width]
         spans.append((shown, chosen or style))
     spans.append((" " * (view.width - _total(columns(view)) - lane_columns), chosen if chosen == "selected" else ""))
-    return _joined(spans)
-
-
-def _joined(spans: list[Span]) -> list[Span]:
-    """Neighbours of one style as one span: fewer colour changes to send."""
-    out: list[Span] = []
-    for text, style in spans:
-        if out and out[-1][1] == style:
-            out[-1] = (out[-1][0] + text, style)
-        elif text:
-            out.append((text, style))
-    return out
+    return merge([span for span in spans if span[0]])
 
 
 def glyph(code: int) -> Span:

@@ -99,7 +99,6 @@ class View(Struct):
             self.follow()
 
     def follow(self) -> None:
-        """Go back to now."""
         self.end_ns = self.cursor_ns = None
 
     def scrub(self, session: Session, columns: int) -> None:
