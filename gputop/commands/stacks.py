@@ -8,6 +8,7 @@ memcpy calls by the Python line that made them.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import WRITER, acting_as_user, duration, no_process, process_id, runs
@@ -16,9 +17,7 @@ from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
     from gputop.model.roles import Role
-    from gputop.stacks.capture import StackSet
     from gputop.stacks.frames import Weighted
-    from gputop.stacks.sampling import MainThread
 
 EXAMPLES = """examples:
   gputop stacks                                   everything stalled now
@@ -75,15 +74,22 @@ def _that_run(pids: list[int]) -> list[int]:
 
 
 def _take(args: argparse.Namespace, pids: list[int], roles: dict[int, Role], waits: dict[int, str]) -> int:
+    import time
+
+    import msgspec
+
     from gputop.stacks.capture import capture
+    from gputop.stacks.group import group
+    from gputop.stacks.lines import plain, summary, text_lines, weigh_stacks
 
     taken = capture(pids, waits=waits, native=args.native)
-    if args.folded or args.speedscope:
-        from gputop.stacks.lines import weigh_stacks
-
-        _write_weighted(args, weigh_stacks(taken.stacks), "none")
-    else:
-        _write(args, _json(taken, roles) if args.json else _text(taken, roles))
+    groups = group(taken.stacks, roles)
+    answer = {
+        "schema": 1, "unix_s": time.time() - (time.monotonic_ns() - taken.t_ns) / 1e9, "t_ns": taken.t_ns, "took_ns": taken.took_ns,
+        "native": taken.native, "paused": sorted(taken.paused), "stacks": msgspec.to_builtins(taken.stacks),
+        "groups": msgspec.to_builtins(groups),
+    }  # fmt: skip
+    _write(args, f"{summary(taken)}\n\n{plain(text_lines(groups))}", answer, weigh_stacks(taken.stacks))
     unread = [stack for stack in taken.stacks if not (stack.python or stack.kernel)]
     if len(unread) == len(taken.stacks) and not args.json:
         notify(f"no stack could be read: {unread[0].error}")
@@ -120,39 +126,19 @@ def _look() -> tuple[list[int], dict[int, Role], dict[int, str]]:
     return pids, dict(engine.roles), waits(board, engine.roles, engine.states, engine.verdict)
 
 
-def _text(taken: StackSet, roles: dict[int, Role]) -> str:
-    from gputop.stacks.group import group
-    from gputop.stacks.lines import plain, summary, text_lines
-
-    return f"{summary(taken)}\n\n{plain(text_lines(group(taken.stacks, roles)))}"
-
-
-def _json(taken: StackSet, roles: dict[int, Role]) -> str:
-    import time
-
-    import msgspec
-
-    from gputop.stacks.group import group
-
-    answer = {
-        "schema": 1, "unix_s": time.time() - (time.monotonic_ns() - taken.t_ns) / 1e9, "t_ns": taken.t_ns, "took_ns": taken.took_ns,
-        "native": taken.native, "paused": sorted(taken.paused), "stacks": msgspec.to_builtins(taken.stacks),
-        "groups": msgspec.to_builtins(group(taken.stacks, roles)),
-    }  # fmt: skip
-    return msgspec.json.encode(answer).decode() + "\n"
-
-
 def _sample(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:
+    from gputop.stacks.lines import main_thread_lines, plain
     from gputop.stacks.sampling import watch_main_threads
 
     found, failed = watch_main_threads(pids, args.duration)
     for pid, reason in failed.items():
         notify(f"process {pid}: {reason}")
     names = _names(pids, roles)
-    if args.folded or args.speedscope:
-        _write_weighted(args, [((names[one.pid], *frames), count) for one in found for frames, count in one.stacks], "none")
-    elif found:
-        _write(args, _main_json(found) if args.json else _main_text(found, names))
+    if found or args.folded or args.speedscope:
+        lines = [{"pid": one.pid, "shares": one.shares, "cuda": one.cuda, "no_cuda": one.no_cuda or None} for one in found]
+        weighted = [((names[one.pid], *frames), count) for one in found for frames, count in one.stacks]
+        text = "\n".join(plain(main_thread_lines(one, names[one.pid])) for one in found)
+        _write(args, text, {"schema": 1, "lines": lines}, weighted)
     return 0 if found else 1
 
 
@@ -172,8 +158,6 @@ def _called(pid: int) -> str:
 
 
 def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:
-    import msgspec
-
     from gputop.stacks import on_demand
     from gputop.stacks.lines import offcpu_lines, plain
     from gputop.system.errors import Unavailable
@@ -182,44 +166,25 @@ def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) ->
         found = on_demand.watch_off_cpu(pids, args.duration or on_demand.OFF_CPU_S)
     except Unavailable as error:
         raise UserError(f"{error.reason}; {error.remedy}" if error.remedy else error.reason) from None
-    if args.folded or args.speedscope:
-        _write_weighted(args, on_demand.weigh_off_cpu(found.stacks), "nanoseconds")
-    elif args.json:
-        _write(args, msgspec.json.encode({"schema": 1, "off_cpu": found}).decode() + "\n")
-    else:
-        _write(args, plain(offcpu_lines(found, _names(pids, roles))))
+    text = plain(offcpu_lines(found, _names(pids, roles)))
+    _write(args, text, {"schema": 1, "off_cpu": found}, on_demand.weigh_off_cpu(found.stacks), "nanoseconds")
     return 0
 
 
-def _main_text(found: list[MainThread], names: dict[int, str]) -> str:
-    from gputop.stacks.lines import main_thread_lines, plain
-
-    return "\n".join(plain(main_thread_lines(one, names[one.pid])) for one in found)
-
-
-def _main_json(found: list[MainThread]) -> str:
+def _write(
+    args: argparse.Namespace, text: str, answer: dict[str, object], weighted: Sequence[Weighted], unit: str = "none"
+) -> None:
+    """Write what was found in the form that the flags choose: as text, JSON or stacks with weights of this unit."""
     import msgspec
 
-    lines = [{"pid": one.pid, "shares": one.shares, "cuda": one.cuda, "no_cuda": one.no_cuda or None} for one in found]
-    return msgspec.json.encode({"schema": 1, "lines": lines}).decode() + "\n"
-
-
-def _write_weighted(args: argparse.Namespace, weighted: list[Weighted], unit: str) -> None:
-    import msgspec
-
-    from gputop.stacks.lines import to_folded, to_speedscope
+    from gputop.stacks.lines import save, to_folded, to_speedscope
 
     if args.folded:
-        _write(args, to_folded(weighted))
-    else:
-        _write(args, msgspec.json.encode(to_speedscope(weighted, "gputop stacks", unit)).decode() + "\n")
-
-
-def _write(args: argparse.Namespace, text: str) -> None:
+        text = to_folded(weighted)
+    elif args.json or args.speedscope:
+        text = msgspec.json.encode(answer if args.json else to_speedscope(weighted, "gputop stacks", unit)).decode() + "\n"
     if args.output in (None, "-"):
         write(text.encode(errors="replace") if args.json or args.folded or args.speedscope else text)
-        return
-    from gputop.stacks.lines import save
-
-    with acting_as_user(*WRITER):
-        save(args.output, text)
+    else:
+        with acting_as_user(*WRITER):
+            save(args.output, text)

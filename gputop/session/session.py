@@ -9,7 +9,7 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
@@ -21,6 +21,10 @@ from gputop.model.frame import SECOND_NS, Frame, Header, Mark, Stack
 from gputop.model.roles import Role, assign, children_of, program_name
 from gputop.recording.ring import Ring
 
+if TYPE_CHECKING:
+    from gputop.diagnosis import Incident
+    from gputop.session.survey import Episode
+
 STATE_WORDS = (
     "", "running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped",
     "computing", "waiting-data", "waiting-gpu", "transfer", "sleeping", "dead",
@@ -29,20 +33,7 @@ STATE_WORDS = (
 STARVING, INFERRED = 64, 128  # added to a code: the worker starves; its wait cannot be read, so the state is inferred
 KEPT_EVERY_NS = 5 * SECOND_NS  # between two ledgers, and two verdicts of one cause, which take 1 KB each; a choice
 _CODES = {word: code for code, word in enumerate(STATE_WORDS)}
-
-
-class Dated(Protocol):
-    """The fields of an incident that `Session.told_ns` needs."""
-
-    @property
-    def cause(self) -> str: ...
-    @property
-    def start_ns(self) -> int: ...
-    @property
-    def end_ns(self) -> int | None: ...
-
-
-Told = TypeVar("Told", bound=Dated)
+OneIncident = TypeVar("OneIncident", "Incident", "Episode")
 
 
 class Session:
@@ -56,10 +47,8 @@ class Session:
         self.ring = Ring(Header())
         self.engine = Engine()
         self.ledgers: deque[tuple[int, Ledger]] = deque()  # (t_ns, lost GPU time until then), every few seconds, back to `oldest_ns`
-        self.verdicts: deque[tuple[int, Verdict]] = deque()
-        """(start, verdict), back to `oldest_ns`; verdicts that differ only in numbers are kept every few seconds."""
-        self._said: dict[tuple[object, ...], tuple[int, Verdict]] = {}
-        """(symptom, cause, GPU, trainer) -> start and verdict of the last entry that was kept."""
+        self.verdicts: deque[tuple[int, Verdict]] = deque()  # (since when it was shown, verdict), back to `oldest_ns`
+        self._last_kept: dict[tuple[object, ...], tuple[int, Verdict]] = {}  # (symptom, cause, GPU, trainer) -> newest in `verdicts`
         self._past = LastSeconds()
         self.marks: deque[Mark] = deque()
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)  # (time of the frame, stacks in it)
@@ -69,12 +58,12 @@ class Session:
         """Take the next item of the stream."""
         with self.lock:
             if isinstance(item, Header):
-                self._begin(item)
+                self._take_header(item)
             else:
-                self._advance(item)
+                self._take_frame(item)
 
     def become(self, other: Session) -> None:
-        """Take over the state of ``other``, which must not be used any more: so a jump to another time takes a moment."""
+        """Take over the state of ``other``, which must not be used any more: a jump to another time replaces everything at once."""
         with self.lock:
             # The screen keeps drawn cells by their time and this number, which must differ between the two.
             other.history.trimmed += self.history.trimmed + self.history.ticks + 1
@@ -86,20 +75,22 @@ class Session:
             self._own_stacks += stacks
 
     def stacks_of(self, pids: Sequence[int] | None) -> list[tuple[int, list[Stack]]]:
-        """(time, stacks of ``pids``) of the sets that have the first of ``pids``; None is all processes."""
+        """(time, stacks of ``pids``) of each set in which the first of ``pids`` occurs; None: all sets, whole."""
         if pids is None:
             return list(self.stacks)
         found = ((at, [one for one in stacks if one.pid in pids]) for at, stacks in self.stacks)
         return [(at, stacks) for at, stacks in found if any(one.pid == pids[0] for one in stacks)]
 
     def stacks_at(self, t_ns: int | None, pids: Sequence[int] | None = None) -> tuple[int, list[Stack]] | None:
-        """The last such set until ``t_ns`` (None is now), None if there is none."""
+        """The last set of `stacks_of` that was taken until ``t_ns`` (None is now); None if there is none."""
         until = self.now_ns if t_ns is None else t_ns
         return max((one for one in self.stacks_of(pids) if one[0] <= until), key=_when, default=None)
 
-    def _begin(self, header: Header) -> None:
-        """Take a header: a stream begins, a collector was restarted, or a clock has jumped. The past stays while the machine's boot is the
-        same; rates start over after a restart."""
+    def _take_header(self, header: Header) -> None:
+        """A header comes when a stream begins, when a collector was restarted, and when a clock has jumped.
+
+        The past stays while the machine's boot is the same. Rates start over after a restart.
+        """
         known, self.header = self.header, header
         same_clock = known is not None and header.boot_id == known.boot_id
         if known is not None and same_clock:
@@ -112,14 +103,14 @@ class Session:
             self.engine = Engine()
             self.ring = Ring(header)
             self.verdicts.clear()
-            self._said.clear()
+            self._last_kept.clear()
             self.ledgers.clear()
             self.marks.clear()
             self.stacks.clear()
         if not same_clock or self.history.ticks == 0:
             self.history = History(header.interval_ns)
 
-    def _advance(self, frame: Frame) -> None:
+    def _take_frame(self, frame: Frame) -> None:
         self.history.tick(frame.t_ns)
         for observe in OBSERVERS:
             observe(self.board, frame, self.history)
@@ -137,6 +128,7 @@ class Session:
             self._keep_diagnosis(since_ns, frame.t_ns)
 
     def _keep_diagnosis(self, since_ns: int, t_ns: int) -> None:
+        """Keep what the engine found at ``t_ns``: states since ``since_ns``, verdict and ledger."""
         for pid, state in self.engine.states.items():
             self.history.put_state(pid, code_of(state), since_ns)
         self.history.forget_states({pid for pid, states in self.history.states.items() if pid not in self.board.infos and not states.known})
@@ -153,11 +145,11 @@ class Session:
             self.marks.popleft()
 
     def _keep_verdict(self, t_ns: int, verdict: Verdict) -> None:
-        """Keep a verdict with its start; one that differs only in numbers is kept every `KEPT_EVERY_NS`."""
-        said = verdict.symptom, verdict.cause, verdict.gpu, verdict.trainer_pid
-        since_ns, kept = self._said.get(said, (0, verdict))
+        """Keep what is shown from ``t_ns`` on. A verdict with new numbers alone replaces the one before it after `KEPT_EVERY_NS`."""
+        subject = verdict.symptom, verdict.cause, verdict.gpu, verdict.trainer_pid
+        since_ns, kept = self._last_kept.get(subject, (0, verdict))
         if not 0 <= t_ns - since_ns < KEPT_EVERY_NS:
-            self._said[said], kept = (t_ns, verdict), verdict
+            self._last_kept[subject], kept = (t_ns, verdict), verdict
         if not self.verdicts or self.verdicts[-1][1] is not kept:
             self.verdicts.append((t_ns, kept))
 
@@ -168,7 +160,7 @@ class Session:
 
     @property
     def oldest_ns(self) -> int:
-        """The oldest moment with a board; charts may reach further back, beyond a restart of the collector."""
+        """The oldest moment with a board. Charts may reach further back: they outlast a restart of the collector."""
         times = self.history.times
         return max(times[0], self.ring.start_ns, self.now_ns - WINDOW_NS) if times else 0
 
@@ -185,23 +177,21 @@ class Session:
         i = bisect_right(self.verdicts, t_ns, key=_when)
         return self.verdicts[max(0, i - 1)][1]
 
-    def told_ns(self, incident: Dated) -> int:
-        """When the verdict of an incident was first shown, which is later than its start; the start if that is not known."""
+    def shown_ns(self, incident: Incident | Episode) -> int:
+        """When an incident's cause was first the verdict, which is later than its start; the start if that is not known."""
         start_ns, cause = incident.start_ns, incident.cause
         if start_ns < self.oldest_ns or self.verdict_at(start_ns).cause == cause:
             return start_ns
         last_ns = self.now_ns if incident.end_ns is None else incident.end_ns
-        told = (t_ns for t_ns, verdict in self.verdicts if start_ns < t_ns <= last_ns and verdict.cause == cause)
-        return next(told, start_ns)
+        return next((t_ns for t_ns, verdict in self.verdicts if start_ns < t_ns <= last_ns and verdict.cause == cause), start_ns)
 
-    def next_told(self, incidents: Iterable[Told], t_ns: int, direction: int) -> Told | None:
-        """The next of ``incidents`` that was shown after (``direction`` 1) or before (-1) a moment."""
-        told = [(self.told_ns(one), one) for one in incidents]
-        ahead = [(direction * (told_ns - t_ns), one) for told_ns, one in told if direction * (told_ns - t_ns) > 0]
-        return min(ahead, key=_when)[1] if ahead else None
+    def next_shown(self, incidents: Iterable[OneIncident], t_ns: int, direction: int) -> OneIncident | None:
+        """The incident that was shown next after (``direction`` 1) or before (-1) a moment."""
+        distances = [(direction * (self.shown_ns(one) - t_ns), one) for one in incidents]
+        return min((one for one in distances if one[0] > 0), key=_when, default=(0, None))[1]
 
     def ledger_at(self, t_ns: int | None) -> Ledger:
-        """Lost GPU time until ``t_ns``, a few seconds early or late."""
+        """Lost GPU time until ``t_ns``, up to `KEPT_EVERY_NS` earlier."""
         if t_ns is None or not self.ledgers:
             return self.engine.ledger
         i = bisect_right(self.ledgers, t_ns, key=_when)
@@ -213,9 +203,9 @@ class Session:
         return self.history.state_cell(pid, end - self.engine.pace_ns, end)
 
     def boards_around(self, t_ns: int | None, span_ns: int) -> tuple[Board, Board]:
-        """(older, newer): boards about ``span_ns`` apart for rates, the newer one at ``t_ns``.
+        """(older, newer): two boards for rates, the newer one at ``t_ns`` (None is now), the older one about ``span_ns`` before.
 
-        The older one is at most two seconds older, and may hold `Board.counters` only.
+        The older one is at most two seconds older. It may hold `Board.counters` alone.
         """
         if t_ns is not None and t_ns < self.now_ns:
             newer = self.board_at(t_ns)
@@ -229,11 +219,11 @@ class Session:
         return assign(board.infos, board.compute_pids, board.contexts)
 
     def histogram(self, field_id: str, older: Board, newer: Board) -> dict[int, int]:
-        """Bucket -> number of waits that ended between two boards, as in `gputop.history.observers.histogram`."""
+        """`gputop.history.observers.histogram` for the processes that have a role."""
         return histogram(field_id, older, newer, frozenset(self.roles_at(newer)))
 
     def feeders_at(self, board: Board) -> dict[int, Role]:
-        """Processes that feed a trainer without being its workers, and programs that it started, as helpers."""
+        """Processes that feed a trainer but are not its workers, and programs that it started; both are helpers."""
         trainers = [pid for pid, role in self.engine.roles.items() if role.kind == "trainer"]
         own = {pid: board.infos[pid].ppid for pid in children_of(board.infos, trainers)}
         known = {pid: trainer for pid, trainer in self.engine.feeders.items() if pid in board.infos and trainer in board.infos}

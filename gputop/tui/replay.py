@@ -92,7 +92,7 @@ class ReplayActions(Actions):
         session, incident = self._session, self._incident_then
         with session.lock:
             if incident is not None and session.oldest_ns <= incident.start_ns <= session.now_ns:
-                self._view.go_to(session, session.told_ns(incident))
+                self._view.go_to(session, session.shown_ns(incident))
                 self._incident_then = None
 
     # the keys
@@ -155,7 +155,7 @@ class ReplayActions(Actions):
     def _next_incident(self, direction: int) -> Episode | None:
         again_ns = AGAIN_NS if self._player.playback.playing and direction < 0 else 0
         with self._session.lock:
-            return self._session.next_told(list(self._survey.episodes.values()), self._at_ns - again_ns, direction)
+            return self._session.next_shown(list(self._survey.episodes.values()), self._at_ns - again_ns, direction)
 
     def action_moment(self) -> None:
         """Ask for a time, and go there."""
@@ -208,7 +208,7 @@ class ReplayActions(Actions):
         with session.lock:
             is_loaded = session.oldest_ns <= t_ns <= session.now_ns
             if is_loaded:
-                self._view.go_to(session, session.told_ns(incident) if incident else t_ns)
+                self._view.go_to(session, session.shown_ns(incident) if incident else t_ns)
         if not is_loaded:
             self._view.follow()
             self._incident_then = incident

@@ -164,9 +164,9 @@ def test_a_state_stands_until_the_next_feed_of_a_crowd() -> None:
 
 
 @pytest.mark.parametrize(("at", "direction", "found"), [(0, 1, 1), (10, 1, 2), (10, -1, None), (40, -1, 2), (45, -1, 3), (45, 1, None)])
-def test_the_next_incident_is_the_nearest_by_when_it_was_told(at: int, direction: int, found: int | None) -> None:
+def test_the_next_incident_is_the_nearest_by_when_it_was_shown(at: int, direction: int, found: int | None) -> None:
     session = Session()
     session.verdicts += [(0, Verdict()), (30, Verdict(cause="pause")), (40, Verdict(cause="disk-io"))]
     one, two, three = Episode(1, 10, 12, "low", "none"), Episode(2, 15, 38, "low", "pause"), Episode(3, 12, 50, "low", "disk-io")
-    told = session.next_told([three, one, two], at, direction)
+    told = session.next_shown([three, one, two], at, direction)
     assert (told.id if told else None) == found

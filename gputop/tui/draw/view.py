@@ -124,9 +124,9 @@ class View(Struct):
     def next_incident(self, session: Session, direction: int) -> Incident | None:
         """Put the cursor where the next incident in a direction is first shown; gives the incident, None where there is none."""
         known = [one for one in session.engine.incidents if one.start_ns >= session.oldest_ns]
-        found = session.next_told(known, self.at_ns or session.now_ns, direction)
+        found = session.next_shown(known, self.at_ns or session.now_ns, direction)
         if found is not None:
-            self.go_to(session, session.told_ns(found))
+            self.go_to(session, session.shown_ns(found))
         return found
 
 
