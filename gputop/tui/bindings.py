@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 
 from textual.binding import Binding
-from textual.keys import KEY_NAME_REPLACEMENTS
+from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
 
 from gputop.model.fields import FIELDS
 from gputop.session.session import STATE_WORDS
@@ -82,15 +82,9 @@ REPLAY = [
 ]
 NOT_IN_REPLAY = [one for one in LIVE if one.id == "record"]  # keys that a replay answers with a word, and does not list
 
-_KEY_NAMES = {
-    "left": "Left", "right": "Right", "up": "Up", "down": "Down",
-    "slash": "/", "question_mark": "?", "full_stop": ".", "comma": ",", "plus": "+",
-    "minus": "-", "equals_sign": "=", "backslash": "\\", "grave_accent": "`", "left_square_bracket": "[", "right_square_bracket": "]",
-    "shift+left": "shift Left", "shift+right": "shift Right", "escape": "Esc", "pagedown": "PgDn", "pageup": "PgUp", "enter": "Enter",
-    "home": "Home", "end": "End", "ctrl+p": "ctrl p", "asterisk": "*", "less_than_sign": "<", "greater_than_sign": ">", "at": "@",
-    "left_parenthesis": "(", "right_parenthesis": ")", "left_curly_bracket": "{", "right_curly_bracket": "}", "dollar_sign": "$",
-    "ctrl+left": "ctrl Left", "ctrl+right": "ctrl Right",
-}  # fmt: skip
+_KEY_NAMES = {"escape": "Esc", "pagedown": "PgDn", "pageup": "PgUp"}
+_UNICODE_NAMES = {key: name for name, key in KEY_NAME_REPLACEMENTS.items()} | {"minus": "-"}
+_KEY_NAMES |= {key: key.capitalize() for key in ("left", "right", "up", "down", "home", "end", "enter")}
 STATES = {
     "running": "on a CPU", "runnable": "ready to run, has no CPU", "disk": "waits for block I/O",
     "memory": "waits for memory: reclaim, swap", "throttled": "its cgroup's CPU quota is used up",
@@ -109,8 +103,11 @@ _HELD = "  a dimmed cell repeats the last reading: the driver has no newer one"
 
 
 def key_name(key: str) -> str:
-    """A key as it is printed on a keyboard."""
-    return _KEY_NAMES.get(key, key)
+    """A key of Textual's as it is printed on a keyboard: ``shift+left`` is ``shift Left``, ``slash`` is ``/``."""
+    modifier, plus, key = key.rpartition("+")
+    typed = key_to_character(_UNICODE_NAMES.get(key, key)) or ""
+    name = _KEY_NAMES.get(key) or (typed if typed.isprintable() else "").strip() or key
+    return f"{modifier} {name}" if plus else name
 
 
 def keys_of(binding: Binding, mapped: Mapping[str, str]) -> list[str]:

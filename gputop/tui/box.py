@@ -15,16 +15,13 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.geometry import Size
 from textual.screen import ModalScreen
-from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from gputop.session.moment import moment_within
-from gputop.session.session import Session
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.text import cell_width, even, fit
 from gputop.tui.draw import TOO_SMALL, Line, folded, is_too_small, safe_line, time_of_day
-from gputop.tui.draw.view import View
 from gputop.tui.feed import Context
 from gputop.tui.palette import palette
 from gputop.tui.terminal import LoneScreen
@@ -51,24 +48,10 @@ class Box(LoneScreen):
     REFRESH_S = 1.0
 
     def __init__(self, context: Context) -> None:
-        super().__init__()
-        self.context = context
         self.page = Scrolled(classes="box")
+        super().__init__(self.page)
+        self.context, self.session, self.view = context, context.session, context.view
         self._made_for = Size(0, 0)  # the terminal's size that the text was last made for
-
-    @property
-    def session(self) -> Session:
-        """What is known of the stream; hold its lock."""
-        return self.context.session
-
-    @property
-    def view(self) -> View:
-        """How the stream is looked at."""
-        return self.context.view
-
-    @property
-    def lone_widget(self) -> Widget:
-        return self.page
 
     def compose(self) -> ComposeResult:
         """One widget, at once in its final size: each further widget or layout would take milliseconds."""

@@ -47,23 +47,32 @@ class EnlargeScreen(Box):
         return f"{self._lane}   ←→ other lanes, d distribution, Esc closes"
 
     def content(self) -> Sequence[Line]:
-        """The plot, made in the screen's thread: plotext has one global figure."""
-        with self.session.lock:
-            lanes = all_lanes(self.session, self.view)
+        """The plot, made in the screen's thread (plotext has one global figure), or the distribution."""
+        session, view = self.session, self.view
+        with session.lock:
+            lanes = all_lanes(session, view)
             lane = lanes[self.index % len(lanes)]
-            points = self._points(lane)
-            waits = self._waits(lane) if self.distribution else {}
-            about = self._about(lane)
+            axis, end_ns = view.axis(session), view.end(session)
+            start_ns = axis.first * axis.cell_ns
+            newer = session.board_at(view.end_ns)
+            waits = session.histogram(lane.key[0], session.board_at(max(session.oldest_ns, start_ns)), newer) if self.distribution else {}
+            points = [((t_ns - end_ns) / SECOND_NS, value) for t_ns, value in session.history.values(lane.key, start_ns, end_ns + 1)]
         self._lane = lane.title
-        drawn = self._bars(lane, points, waits) if self.distribution else self._picture(lane, points, len(about))
-        return [[(line, "")] for line in (*drawn, *about)]
-
-    def _about(self, lane: Lane) -> list[str]:
-        """Facts of the host that explain the lane: cores and clock, network speed, file systems."""
-        hardware = self.session.board_at(self.view.end_ns).host.get("hardware")
-        words = LANES.get(lane.key[0])
+        words, hardware = LANES.get(lane.key[0]), newer.host.get("hardware")
         facts = words(hardware) if words and isinstance(hardware, Hardware) else ""
-        return [f"host: {facts}"] if facts else []
+        about = [f"host: {facts}"] if facts else []
+        if not points and not waits:
+            drawn = [lane.absent or NOTHING]
+        elif self.distribution:
+            drawn = self._bars(lane, points, waits)
+        else:
+            from gputop.session.report import Times
+
+            total_s, columns = axis.columns * axis.cell_ns / SECOND_NS, self.text_width * 2 // 3
+            marks = Times(-total_s, 0.0, {-back: text for back, text in times(total_s, columns, self._time.axis_end_s)})
+            picture = plot(lane, points, marks, self.text_width - 2, self.text_height - 4 - len(about))
+            drawn = [*picture.split("\n"), *summary(lane, [value for _, value in points])]
+        return [[(line, "")] for line in (*drawn, *about)]
 
     def action_lane(self, step: int) -> None:
         self.index += step
@@ -74,18 +83,8 @@ class EnlargeScreen(Box):
         self.distribution = not self.distribution
         self.refresh_text()
 
-    def _waits(self, lane: Lane) -> dict[int, int]:
-        """The probes' histogram of waits that ended in the time shown (bucket -> count); empty where the lane has none."""
-        session, view = self.session, self.view
-        axis = view.axis(session)
-        newer = session.board_at(view.end_ns)
-        older = session.board_at(max(session.oldest_ns, axis.first * axis.cell_ns))
-        return session.histogram(lane.key[0], older, newer)
-
     def _bars(self, lane: Lane, points: list[tuple[float, float]], waits: dict[int, int]) -> list[str]:
         """The distribution: of single waits where the probes counted them, else of the readings."""
-        if not points and not waits:
-            return [lane.absent or NOTHING]
         bars = wait_bars(waits) if waits else value_bars([value for _, value in points])
         room = self.text_width - 28
         most = max(count for _, count in bars)
@@ -94,29 +93,6 @@ class EnlargeScreen(Box):
             *(f"{label:>14} {count:>9} {'█' * round(room * count / most)}" for label, count in bars),
             f"{sum(count for _, count in bars)} in all, {lane.field.unit}",
         ]
-
-    def _points(self, lane: Lane) -> list[tuple[float, float]]:
-        """(seconds before the right end, value) of each reading in the time shown."""
-        session, view = self.session, self.view
-        axis = view.axis(session)
-        end = view.end(session)
-        values = session.history.values(lane.key, axis.first * axis.cell_ns, end + 1)
-        return [((t - end) / SECOND_NS, value) for t, value in values]
-
-    def _times(self) -> Times:
-        """The times under the plot, as on the dashboard's ruler."""
-        from gputop.session.report import Times
-
-        axis = self.view.axis(self.session)
-        total_s = axis.columns * axis.cell_ns / SECOND_NS
-        return Times(-total_s, 0.0, {-back: text for back, text in times(total_s, self.text_width * 2 // 3, self._time.axis_end_s)})
-
-    def _picture(self, lane: Lane, points: list[tuple[float, float]], below: int) -> list[str]:
-        """The plot and its summary, which leave ``below`` rows free."""
-        if not points:
-            return [lane.absent or NOTHING]
-        picture = plot(lane, points, self._times(), self.text_width - 2, self.text_height - 4 - below)
-        return [*picture.split("\n"), *summary(lane, [value for _, value in points])]
 
 
 def wait_bars(waits: dict[int, int]) -> list[tuple[str, int]]:

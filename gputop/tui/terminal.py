@@ -412,15 +412,12 @@ def await_repaint(widgets: Iterable[Widget]) -> bool:
 class LoneScreen(ModalScreen[None]):
     """A modal screen that paints nothing but its own box while it opens; Textual would paint the dashboard around it anew, twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, lone_widget: Widget) -> None:
         super().__init__()
+        self._lone_widget = lone_widget
         self.opens_alone = False  # whether the terminal shows around the box what it should; set before the screen is pushed
         self._opens_in: Size | None = None  # the terminal's size while the box opens alone
         self._is_alone = False  # whether nothing but the box is being painted
-
-    @property
-    def lone_widget(self) -> Widget:
-        raise NotImplementedError
 
     def begin_to_open(self) -> None:
         """Call it while composing, and `end_opening` once the box is drawn."""
@@ -436,7 +433,7 @@ class LoneScreen(ModalScreen[None]):
             super()._compositor_refresh()
             return
         whole, dirty = self.size.region, self._compositor._dirty_regions
-        box = self.lone_widget.region.intersection(whole)
+        box = self._lone_widget.region.intersection(whole)
         if self._opens_in == self.app.size and box != whole:
             dirty.discard(whole)
         self._is_alone = all(map(box.contains_region, dirty))

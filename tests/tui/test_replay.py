@@ -84,7 +84,7 @@ async def stands(pilot: Pilot[int], app: GputopApp, t_ns: int) -> None:
     def arrived() -> bool:
         screen = app.screen_stack[0]
         assert isinstance(screen, ReplayScreen)
-        drawn_since = screen.moves._arrived[0] == player(app).jumps and not player(app).is_seeking
+        drawn_since = screen.actions._arrived[0] == player(app).jumps and not player(app).is_seeking
         return drawn_since and (app.context.view.at_ns or app.context.session.now_ns) == t_ns
 
     await until(pilot, arrived, f"at {t_ns}")

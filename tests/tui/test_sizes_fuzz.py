@@ -112,7 +112,7 @@ def is_settled(app: GputopApp) -> bool:
     """Whether a replay's first jump has arrived and is drawn; a box can be open before."""
     screen = app.screen_stack[0]
     assert isinstance(screen, ReplayScreen)
-    return not player(app).is_seeking and screen.moves._arrived[0] == player(app).jumps and bool(shown(app)[-1].strip())
+    return not player(app).is_seeking and screen.actions._arrived[0] == player(app).jumps and bool(shown(app)[-1].strip())
 
 
 async def resize(pilot: Pilot[int], width: int, height: int) -> None:
