@@ -8,7 +8,8 @@ frames would have made.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -41,35 +42,53 @@ _PROBE_KEYS: dict[str, Callable[[Any], Any]] = {
     "threads": attrgetter("tid"), "preempts": attrgetter("victim_tid", "culprit_tid"), "wakeups": attrgetter("wakee_tid", "waker_tid"),
     "calls": attrgetter("pid", "call"),
 }  # fmt: skip
+NOTHING: Mapping[int, Any] = {}
 _HOST = tuple(name for name in Host.__struct_fields__ if name != "t_ns")
 
 
 class Seconds:
-    """Merges the frames of each second of the clock. Of key frames it keeps one a minute."""
+    """Merges the frames of each second of the clock. One key frame a minute stays as it came: counters grow from the first as by ticks."""
 
     def __init__(self) -> None:
         self._frames: list[Frame] = []
+        self._key: Frame | None = None  # a key frame that was told, and is not counted yet in the ticks of a merged one
         self._key_ns = -KEY_EVERY_NS
+        self._begun_ns = 0
         self._stood: dict[str, dict[Any, Any]] = {name: {} for name in (*_KEYS, *_PROBE_KEYS)}
 
     def add(self, frame: Frame) -> list[Frame]:
-        """Take the next frame; the merged frames of the second before it where that has ended. A key frame that is kept ends one, too."""
-        before = self._frames[-1] if self._frames else None
-        ended = before is not None and (self._is_due(frame) or frame.t_ns // SECOND_NS != before.t_ns // SECOND_NS)
+        """Take the next frame; the merged frames of the second before it if that has ended, and a key frame that is kept."""
+        before = self._frames[-1] if self._frames else self._key
+        is_due = self._is_due(frame)
+        ended = before is not None and (is_due or frame.t_ns // SECOND_NS != before.t_ns // SECOND_NS)
         merged = self.flush() if ended else []
-        self._frames.append(frame)
-        return merged
+        if not is_due:
+            self._frames.append(frame)
+            return merged
+        self._key, self._key_ns, self._begun_ns = frame, frame.t_ns, self._begun_ns or frame.t_ns
+        self._stood = {name: {} for name in self._stood}
+        return [*merged, self._without_stood(replace(frame, ticks=0, missed=0, readings=_readings([frame])))]
 
     def flush(self) -> list[Frame]:
         """The merged frames of what was taken since the last second; nothing where that is nothing."""
         frames, self._frames = self._frames, []
+        key, self._key = self._key, None
         if not frames:
-            return []
-        key = self._is_due(frames[0])
-        if key:
-            self._key_ns = frames[0].t_ns
-            self._stood = {name: {} for name in self._stood}
-        return [self._without_stood(frame) for frame in merge_second(frames, key)]
+            return [Frame(key.seq, key.t_ns, missed=key.missed)] if key is not None else []
+        merged = merge_second(frames, self._first_reports(frames))
+        if key is not None:
+            merged[-1] = replace(merged[-1], ticks=merged[-1].ticks + key.ticks, missed=merged[-1].missed + key.missed)
+        return [self._without_stood(frame) for frame in merged]
+
+    def _first_reports(self, frames: Sequence[Frame]) -> dict[int, list[SchedThread]]:
+        """By the number of their frame the first reports of threads that began before the recording: their counts grow from there."""
+        told, found = set[int](), dict[int, list[SchedThread]]()
+        for frame in frames[:-1]:
+            for thread in frame.probes.threads if frame.probes is not None else ():
+                if thread.start_ns < self._begun_ns and thread.tid not in told and thread.tid not in self._stood["threads"]:
+                    told.add(thread.tid)
+                    found.setdefault(frame.seq, []).append(thread)
+        return found
 
     def _is_due(self, frame: Frame) -> bool:
         return frame.key and frame.t_ns - self._key_ns >= KEY_EVERY_NS
@@ -126,28 +145,55 @@ class Minutes:
         return [replace(merged, gpus=gpus, key=merged.key and self._count % self.KEY_EVERY == 1)]
 
 
-def merge_second(frames: Sequence[Frame], key: bool) -> list[Frame]:
-    """One frame, and before it small ones with readings of the host and samples of main threads, which count by their own time.
-
-    ``key``: the first of ``frames`` is a key frame, and the first merged one becomes one.
-    """
+def merge_second(frames: Sequence[Frame], first_reports: Mapping[int, list[SchedThread]] = NOTHING) -> list[Frame]:
+    """One frame, and before it small ones: readings of the host and samples of main threads, which count by their own time; the last
+    readings of processes that ended in the second, and of pairs before the probe forgot them and they met again; ``first_reports`` of
+    threads, by the number of their frame."""
     last, hosts = frames[-1], _hosts(frames)
-    own: dict[int, Frame] = {}
+    ended, restarted = _ended(frames), _restarted(frames)
+    own: list[Frame] = []
     for frame in frames[:-1]:
-        host = next((host for host in hosts if frame.host is not None and host.t_ns == frame.host.t_ns), None)
-        if (host is not None and host is not hosts[-1]) or frame.sampled:
-            own[frame.seq] = Frame(frame.seq, frame.t_ns, ticks=0, host=host if host is not hosts[-1] else None, sampled=frame.sampled)
+        host = next((host for host in hosts[:-1] if frame.host is not None and host.t_ns == frame.host.t_ns), None)
+        infos, procs = ended.get(frame.seq, ([], []))
+        reports: dict[str, Any] = restarted.get(frame.seq, {})
+        if frame.seq in first_reports:
+            reports["threads"] = first_reports[frame.seq]
+        probes = Probes(frame.probes.t_ns, **reports) if reports and frame.probes is not None else None
+        if host is not None or frame.sampled or infos or procs or probes is not None:
+            one = Frame(frame.seq, frame.t_ns, ticks=0, infos=infos, procs=procs, host=host, probes=probes, sampled=frame.sampled)
+            own.append(one)
     merged = _merge(frames, _last_gpus(frames), hosts[-1] if hosts else None)
-    merged.sampled, merged.key, merged.readings = last.sampled, key, _readings(frames)
-    out = [*own.values(), merged]
-    if key and len(out) > 1:  # the key frame comes first: it empties the board
-        first = out[0]
-        whole = replace(
-            merged, seq=first.seq, t_ns=first.t_ns, ticks=0, host=first.host, sampled=first.sampled,
-            marks=[], stacks=[], met=[], readings=[],
-        )  # fmt: skip
-        out = [whole, *out[1:-1], replace(merged, key=False, gpus=[])]
-    return out
+    merged.sampled, merged.key, merged.readings = last.sampled, False, _readings(frames)
+    return [*own, merged]
+
+
+def _ended(frames: Sequence[Frame]) -> dict[int, tuple[list[ProcInfo], list[ProcSample]]]:
+    """Identities and last readings in ``frames`` of the processes that end in them, by the number of the frame before their end."""
+    infos: dict[int, ProcInfo] = {}
+    procs: dict[int, ProcSample] = {}
+    found: dict[int, tuple[list[ProcInfo], list[ProcSample]]] = {}
+    for before, frame in pairwise(frames):
+        infos.update((info.pid, info) for info in before.infos)
+        procs.update((proc.pid, proc) for proc in before.procs)
+        of_gone = [infos.pop(pid) for pid in frame.gone if pid in infos], [procs.pop(pid) for pid in frame.gone if pid in procs]
+        if any(of_gone):
+            found[before.seq] = of_gone
+    return found
+
+
+def _restarted(frames: Sequence[Frame]) -> dict[int, dict[str, list[Any]]]:
+    """The reports of pairs after which their counts began anew, by the number of their frame and the name of their list."""
+    latest: dict[tuple[Any, ...], tuple[int, Any]] = {}
+    found: dict[int, dict[str, list[Any]]] = {}
+    for frame in frames:
+        for name in ("preempts", "wakeups") if frame.probes is not None else ():
+            for pair in getattr(frame.probes, name):
+                key = name, *_PROBE_KEYS[name](pair)
+                seq, before = latest.get(key, (0, pair))
+                if pair.times < before.times:
+                    found.setdefault(seq, {}).setdefault(name, []).append(before)
+                latest[key] = frame.seq, pair
+    return found
 
 
 def merge_minute(frames: Sequence[Frame]) -> Frame:
@@ -155,6 +201,7 @@ def merge_minute(frames: Sequence[Frame]) -> Frame:
     hosts = _hosts(frames)
     values = {name: value for host in hosts for name in _HOST if (value := getattr(host, name)) is not None}
     merged = _merge(frames, [], Host(hosts[-1].t_ns, **values) if hosts else None)
+    merged.probes = _without_gone(merged.probes)
     merged.met, merged.sampled = [], list({one.pid: one for frame in frames for one in frame.sampled}.values())
     return merged
 
@@ -265,20 +312,30 @@ def _merge_probes(told: Sequence[Probes]) -> Probes | None:
             forgotten.pop(pair.victim_tid | pair.culprit_tid << 32, None)
         for number in probes.forgotten:
             forgotten[number] = None
-            preempts.pop((number & 0xFFFFFFFF, number >> 32), None)
         wakeups.update(((pair.wakee_tid, pair.waker_tid), pair) for pair in probes.wakeups)
         for call in probes.calls:
             if (old := calls.get((call.pid, call.call))) is not None and old.max_ns > call.max_ns:
                 call = replace(call, max_ns=old.max_ns)
             calls[call.pid, call.call] = call
-        if probes.gone:
-            lost = frozenset(probes.gone)
-            gone.update(dict.fromkeys(probes.gone))
-            threads = {tid: thread for tid, thread in threads.items() if tid not in lost}
-            preempts = {key: pair for key, pair in preempts.items() if not lost.intersection(key)}
-            wakeups = {key: wakeup for key, wakeup in wakeups.items() if not lost.intersection(key)}
+        gone.update(dict.fromkeys(probes.gone))
     return Probes(**asdict(told[-1]) | {
         "threads": list(threads.values()), "preempts": list(preempts.values()), "wakeups": list(wakeups.values()),
         "calls": list(calls.values()), "gone": list(gone), "forgotten": list(forgotten),
         "launches": next((probes.launches for probes in reversed(told) if probes.launches), []),
     })  # fmt: skip
+
+
+def _without_gone(probes: Probes | None) -> Probes | None:
+    """Without the last reports of threads and pairs that are gone: a board drops them at once."""
+    if probes is None or not (probes.gone or probes.forgotten):
+        return probes
+    gone, forgotten = frozenset(probes.gone), frozenset(probes.forgotten)
+    return replace(
+        probes,
+        threads=[thread for thread in probes.threads if thread.tid not in gone],
+        preempts=[
+            pair for pair in probes.preempts
+            if not gone & {pair.victim_tid, pair.culprit_tid} and pair.victim_tid | pair.culprit_tid << 32 not in forgotten
+        ],
+        wakeups=[pair for pair in probes.wakeups if not gone & {pair.wakee_tid, pair.waker_tid}],
+    )  # fmt: skip

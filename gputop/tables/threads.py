@@ -100,6 +100,7 @@ class Threads:
         if frame.probes is None:
             return
         tick, stood = frame.t_ns, self._stood
+        slack_ns = 0 if frame.ticks == 1 else SECOND_NS  # a merged frame comes later than the reports in it
         second_before = self._second_before(tick)
         for thread in frame.probes.threads:
             tid, start_ns, switches = thread.tid, thread.start_ns, thread.vol + thread.invol
@@ -114,7 +115,7 @@ class Threads:
                 # What changed longer ago than a second has been reported by now.
                 since_ns = reported_ns if reported_ns > second_before else second_before
                 # Waits for a CPU are counted from a thread's birth, all else from when the probe first saw it.
-                grown = min(offcpu - offcpu_before, tick - reported_ns)
+                grown = min(offcpu - offcpu_before, tick - reported_ns + slack_ns)
                 process.add(since_ns, tick, thread.max_run_delay_ns, switches - switches_before, grown)
             else:
                 since_ns = tick

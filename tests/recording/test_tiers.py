@@ -63,7 +63,7 @@ def test_who_ends_and_who_comes_back_within_a_second() -> None:
     frames[0].infos = [ProcInfo(pid, 1) for pid in (6, 7, 8)]
     frames[4].gone, frames[5].gone, frames[6].infos = [8], [7], [ProcInfo(7, 2)]
     one, all_of_them = Board(), Board()
-    merged = merge_second(frames, True)
+    merged = merge_second(frames)
     for frame in frames:
         all_of_them.fold(frame)
     for frame in merged:
@@ -89,7 +89,7 @@ def test_pairs_that_are_forgotten_and_meet_again_and_threads_that_are_gone() -> 
     one, all_of_them = Board(), Board()
     for told in frames:
         all_of_them.fold(told)
-    [merged] = merge_second(frames, True)
+    [merged] = merge_second(frames)
     one.fold(merged)
     assert standing(one) == standing(all_of_them)
     assert one.threads[1].max_run_delay_ns == 9
@@ -101,7 +101,7 @@ def test_what_keeps_its_own_time_has_it() -> None:
     for i in (1, 4, 8):
         frames[i].sampled = [MainSamples(5, i * 100)]
     frames[3].host, frames[9].host = Host(frames[3].t_ns, load1=1.5, ctxt=5), Host(frames[9].t_ns, ctxt=9)
-    merged = merge_second(frames, False)
+    merged = merge_second(frames)
     assert [(one.seq, one.ticks) for one in merged] == [(1, 0), (3, 0), (4, 0), (8, 0), (9, 10)]
     assert [one.sampled[0].watched_ns for one in merged if one.sampled] == [100, 400, 800]
     assert merged[1].host == Host(frames[3].t_ns, load1=1.5)
