@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct, field
 
 from gputop.commands.options import RECORDER, add_sampling, ask_sudo, leave_root, sampling_argv
-from gputop.commands.span import add_span, span
+from gputop.commands.span import add_span, read_by, span
 from gputop.diagnosis import Engine
 from gputop.diagnosis.model import SEVERITIES
 from gputop.diagnosis.report import Episode, Explanation
@@ -28,7 +28,7 @@ EXAMPLES = """examples:
 LIVE_S = 10.0  # of this machine, without --last
 LEAST_S = 2.0  # of a recording; the diagnosis needs so much
 FAILED_ON = 3  # exit code
-_OF_A_FILE = {"from_": None, "until": None}  # flags for recordings only -> their default
+_OF_A_FILE = {"from_": None, "until": None, "fine": False}  # flags for recordings only -> their default
 _OF_A_LOOK = {"gpu": None, "interval": 0.1, "no_ebpf": False, "sudo": False}  # flags for this machine only -> their default
 
 
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         import msgspec
 
-        write(msgspec.json.encode(found.explanation) + b"\n")
+        write(msgspec.json.encode({**found.explanation, **found.source}) + b"\n")
     else:
         from gputop.session.report import explain_lines, plot, without_colour
 
@@ -79,18 +79,26 @@ class Found(Struct):
     points: list[tuple[float, float]] = field(default_factory=list)  # (unix seconds, mean utilization of the GPUs in %), about one a second
     problems: list[str] = field(default_factory=list)
     ongoing: bool = True  # whether more frames may follow
+    source: dict[str, str] = field(default_factory=dict)  # of a recording: by whom it was judged, and by which frames
 
 
 def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool = False) -> Found:
     """Explain the stretch of a recording that the flags choose. UserError where it cannot be read."""
+    from gputop.recording.format import TIER_NAMES
     from gputop.recording.parts import open_recording
     from gputop.session.findings import explanation
     from gputop.session.judged import judged
 
     with open_recording(paths) as recording:
         start, end = span(args, recording)
-        kept = explanation(recording, start, end) if not with_points else None
-        found = Found(kept) if kept is not None else judge(engine := Engine(), judged(engine, recording, start, end))
+        kept = explanation(recording, start, end) if not with_points and not args.fine else None
+        found = Found(kept) if kept is not None else judge(engine := Engine(), judged(engine, recording, start, end, args.fine))
+        if kept is not None:
+            found.source = {"judged_by": "recorder"}
+            found.problems.append("these are the recorder's findings; --fine judges every tick anew")
+        else:
+            read_by(args, recording, start, end)
+            found.source = {"judged_by": "explain", "read_at": TIER_NAMES[max(recording.tiers_between(start, end, recording.tier))]}
         seconds = (min(end, recording.end_ns) - start) / 1e9
         if seconds + 2 * recording.header.interval_ns / 1e9 < LEAST_S:
             found.problems.append(f"{seconds:.2g} s are too short to judge, ask for {LEAST_S:g} s or more")

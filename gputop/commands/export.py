@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gputop.commands.options import WRITER, acting_as_user
-from gputop.commands.span import add_span, span
+from gputop.commands.span import add_span, read_by, span
 from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.tables.exports import FORMATS, writer
@@ -39,8 +39,10 @@ def run(args: argparse.Namespace) -> int:
     more = {"beside": args.beside} if args.beside else {}
     # With sudo the recording is read as root, and the export belongs to the user.
     with ended_like_ctrl_c(), open_recording(args.files) as recording, acting_as_user(*WRITER):
+        stretch = span(args, recording)
+        read_by(args, recording, *stretch)
         try:
-            writer(args.to)(recording, args.output, *span(args, recording), **more)
+            writer(args.to)(recording, args.output, *stretch, **more)
         except OSError as error:
             raise UserError(f"cannot write {args.output}: {error.strerror or error}") from None
         if recording.problem:

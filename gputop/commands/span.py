@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gputop.commands.options import duration
 from gputop.session.moment import WAYS, bounds, moment
+from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
 
@@ -21,6 +22,7 @@ def add_span(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--last", "--since", type=duration(), metavar="TIME", help="only the last 90s, 10m, 2h")
     parser.add_argument("--from", dest="from_", type=from_shell, metavar="T", help=f"only from here on: {MOMENT}")
     parser.add_argument("--until", type=from_shell, metavar="T", help="only up to here")
+    parser.add_argument("--fine", action="store_true", help="read every tick; a stretch over 5 minutes is read by one frame a second")
 
 
 def span(args: argparse.Namespace, recording: Recording) -> tuple[int, int]:
@@ -36,6 +38,15 @@ def span(args: argparse.Namespace, recording: Recording) -> tuple[int, int]:
     if start >= end or start > last:
         raise UserError(f"nothing was recorded in that stretch: {_extent(recording)}", code=2)
     return start, end
+
+
+def read_by(args: argparse.Namespace, recording: Recording, start_ns: int, end_ns: int) -> None:
+    """Let the recording be read by the tier that suits the stretch; on standard error stands which, where it is not every tick."""
+    from gputop.session.judged import tier_for, tier_words
+
+    recording.tier = tier_for(start_ns, min(end_ns, recording.end_ns), args.fine)
+    if words := tier_words(recording, start_ns, end_ns):
+        notify(f"{recording.path}: {words}")
 
 
 def _extent(recording: Recording) -> str:

@@ -5,13 +5,13 @@ _gputop() {
     case $command in
         live) words="-h --help -V --version --interval --gpu --no-ebpf --sudo --pid --user --host -1 --once --json --readonly --no-auto-stacks --ascii --no-ascii --light" ;;
         demo) words="-h --help --duration --plain --no-ebpf --sudo --readonly --ascii --no-ascii --light cpu-contention slow-disk too-few-workers throttled memcpy-bottleneck tiny-kernels sync-storm straggler queue-full-healthy tour" ;;
-        explain) words="-h --help --json --plot --fail-on --last --since --from --until --interval --gpu --no-ebpf --sudo" ;;
-        diff) words="-h --help --json --last --since --from --until" ;;
+        explain) words="-h --help --json --plot --fail-on --last --since --from --until --fine --interval --gpu --no-ebpf --sudo" ;;
+        diff) words="-h --help --json --last --since --from --until --fine" ;;
         stacks) words="-h --help --native --duration --off-cpu --json --folded --speedscope -o --output" ;;
         record) words="-h --help -o --output --duration --max-size --max-files --keep --host --no-auto-stacks --interval --gpu --no-ebpf --sudo" ;;
         replay) words="-h --help --sample --speed --at --loop --ascii --no-ascii --light" ;;
-        query) words="-h --help --last --since --from --until --timeout --json --csv" ;;
-        export) words="-h --help --to -o --output --beside --last --since --from --until" ;;
+        query) words="-h --help --last --since --from --until --fine --timeout --json --csv" ;;
+        export) words="-h --help --to -o --output --beside --last --since --from --until --fine" ;;
         mark) words="-h --help" ;;
         import) words="-h --help -o --output" ;;
         doctor) words="-h --help --json --bundle -o --output --with-names" ;;

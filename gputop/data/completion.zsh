@@ -26,13 +26,13 @@ _gputop() {
     case $command in
         live) compadd -- -h --help -V --version --interval --gpu --no-ebpf --sudo --pid --user --host -1 --once --json --readonly --no-auto-stacks --ascii --no-ascii --light ;;
         demo) compadd -- -h --help --duration --plain --no-ebpf --sudo --readonly --ascii --no-ascii --light cpu-contention slow-disk too-few-workers throttled memcpy-bottleneck tiny-kernels sync-storm straggler queue-full-healthy tour ;;
-        explain) compadd -- -h --help --json --plot --fail-on --last --since --from --until --interval --gpu --no-ebpf --sudo ;;
-        diff) compadd -- -h --help --json --last --since --from --until ;;
+        explain) compadd -- -h --help --json --plot --fail-on --last --since --from --until --fine --interval --gpu --no-ebpf --sudo ;;
+        diff) compadd -- -h --help --json --last --since --from --until --fine ;;
         stacks) compadd -- -h --help --native --duration --off-cpu --json --folded --speedscope -o --output ;;
         record) compadd -- -h --help -o --output --duration --max-size --max-files --keep --host --no-auto-stacks --interval --gpu --no-ebpf --sudo ;;
         replay) compadd -- -h --help --sample --speed --at --loop --ascii --no-ascii --light ;;
-        query) compadd -- -h --help --last --since --from --until --timeout --json --csv ;;
-        export) compadd -- -h --help --to -o --output --beside --last --since --from --until ;;
+        query) compadd -- -h --help --last --since --from --until --fine --timeout --json --csv ;;
+        export) compadd -- -h --help --to -o --output --beside --last --since --from --until --fine ;;
         mark) compadd -- -h --help ;;
         import) compadd -- -h --help -o --output ;;
         doctor) compadd -- -h --help --json --bundle -o --output --with-names ;;

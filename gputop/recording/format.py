@@ -45,6 +45,7 @@ HEAD = struct.Struct("<4sBBHIQII")
 KIND_HEADER, KIND_FRAMES, KIND_INDEX, KIND_FINDINGS, KIND_END = 1, 2, 3, 6, 8
 ENDS = (KIND_INDEX, KIND_END)  # a writer's last block; a stream that ends with another one was cut short
 TICKS, SECONDS, MINUTES = TIERS = range(3)
+TIER_NAMES = {TICKS: "every tick", SECONDS: "1 s", MINUTES: "1 min"}  # as commands and screens call them
 FLAG_KEY, FLAG_MARK, FLAG_PLAIN = 1, 2, 4
 MAX_BLOCK_BYTES = 16 << 20  # as stored, and once inflated
 BROKEN = (msgspec.MsgspecError, ValueError, RecursionError)  # raised by decoding, and by `gputop.recording.sound`

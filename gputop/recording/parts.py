@@ -54,6 +54,7 @@ class Parts(Recording):
         self._empty = empty
         self.path = f"{parts[0].path} and {len(parts) + len(empty) - 1} more"
         self.header = self._dated_by_all()
+        self.tier = TICKS
         self._seekers = {tier: Seeker(self.header) for tier in TIERS}
         self.missing = {}
 

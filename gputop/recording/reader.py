@@ -155,6 +155,8 @@ class Recording:
     What is damaged is left out and counted in `problem` as it is met.
     """
 
+    tier: int  # that is read where none is asked for
+
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd = _open(path)
@@ -171,6 +173,7 @@ class Recording:
             self.close()
             raise FormatError(f"{clean(path)}: {error}") from None
         self._blocks = Blocks(self._fd, self._contents)
+        self.tier = TICKS
         self._seekers = {tier: Seeker(self.header) for tier in TIERS}
         self._stretches: dict[int, tuple[int, list[FileChunk]]] = {}
         self._end_ns: tuple[Place | None, int] = (None, self._contents.end_ns)
@@ -310,13 +313,14 @@ class Recording:
                 seeker.header = self.header
         return self._contents.end > before
 
-    def board_at(self, t_ns: int, tier: int = TICKS) -> Board:
+    def board_at(self, t_ns: int, tier: int | None = None) -> Board:
         """What stood at ``t_ns``; an empty board (``seq`` -1) before `start_ns`."""
+        tier = self.tier if tier is None else tier
         return self._seekers[tier].board_at(self.chunks(tier), t_ns)
 
-    def key_before(self, t_ns: int, tier: int = TICKS) -> int:
+    def key_before(self, t_ns: int) -> int:
         """From where on frames must be read for a board to be whole at ``t_ns``: the last key frame before, or the first of all."""
-        chunks = self.chunks(tier)
+        chunks = self.chunks(self.tier)
         i = bisect_right(chunks, t_ns, key=lambda chunk: chunk.t_ns) - 1
         while i > 0 and not chunks[i].is_whole:
             i -= 1
@@ -328,13 +332,20 @@ class Recording:
         i = bisect_right(chunks, t_ns, key=lambda chunk: chunk.t_ns) - 1
         return chunks[max(0, i)].tier if len(chunks) else TICKS
 
-    def frames(self, start_ns: int = 0, end_ns: int = 1 << 63, parts: Parts = None, tier: int = TICKS) -> Iterator[Frame]:
+    def tiers_between(self, start_ns: int, end_ns: int, tier: int) -> list[int]:
+        """The tiers that a reader of ``tier`` reads between two moments, the finest first."""
+        chunks = self.chunks(tier)
+        first = max(0, bisect_right(chunks, start_ns, key=lambda chunk: chunk.t_ns) - 1)
+        return sorted({chunks[i].tier for i in range(first, len(chunks)) if i == first or chunks[i].t_ns < end_ns})
+
+    def frames(self, start_ns: int = 0, end_ns: int = 1 << 63, parts: Parts = None, tier: int | None = None) -> Iterator[Frame]:
         """The frames with ``start_ns <= t_ns < end_ns``, in order: those of a tier, or of another one where it has nothing of the time.
 
         With ``parts`` the other lists and structs in them may be empty.
         """
         before: int | None = None
-        reached_ns, is_of = 0, tier
+        tier = self.tier if tier is None else tier
+        reached_ns, is_of, reached_by = -1, tier, None
         for chunk, block in blocks_between(self.chunks(tier), start_ns, end_ns):
             if chunk.tier < is_of:
                 before = None  # a finer tier begins in the middle of what a coarser one tells with its next frame
@@ -343,11 +354,11 @@ class Recording:
                 block.file.give_up(block.place)
                 continue
             for frame in block.frames(parts):
-                if frame.t_ns < reached_ns or (changes and frame.t_ns == reached_ns):
+                if frame.t_ns < reached_ns or (frame.t_ns == reached_ns and chunk.tier != reached_by):
                     continue
                 if frame.t_ns >= min(end_ns, chunk.until_ns):
                     break
-                reached_ns = frame.t_ns
+                reached_ns, reached_by = frame.t_ns, chunk.tier
                 before = self.follow(before, frame)
                 if reached_ns >= start_ns:
                     yield frame

@@ -9,17 +9,26 @@ from gputop.diagnosis import Engine
 from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
-from gputop.recording.format import SECONDS, TICKS
+from gputop.recording.format import SECONDS, TICKS, TIER_NAMES
 from gputop.recording.reader import Recording
 
 LEAD_NS = 10 * SECOND_NS  # before a stretch of a recording, that are judged as well
-LONG_NS = 300 * SECOND_NS  # a longer stretch is judged by seconds
+LONG_NS = 300 * SECOND_NS  # a longer stretch is read by seconds
 SELDOM_FROM_NS, SELDOM_NS = 1800 * SECOND_NS, 2 * SECOND_NS  # of a stretch longer than that, every other second will do
 
 
 def tier_for(start_ns: int, end_ns: int, fine: bool) -> int:
     """The tier by which a stretch of a recording is read: every tick where it is short, or where that is asked for."""
     return TICKS if fine or end_ns - start_ns <= LONG_NS else SECONDS
+
+
+def tier_words(recording: Recording, start_ns: int, end_ns: int) -> str:
+    """Which tiers of a stretch are read, for people; empty where that is every tick."""
+    names = [TIER_NAMES[tier] for tier in recording.tiers_between(start_ns, end_ns, recording.tier) if tier != TICKS]
+    if not names:
+        return ""
+    has_ticks = recording.tier != TICKS and TICKS in recording.tiers_between(start_ns, end_ns, TICKS)
+    return f"read at {' and '.join(names)}{'; --fine reads every tick' if has_ticks else ', for the file has no ticks of all this time'}"
 
 
 def judged(engine: Engine, recording: Recording, start_ns: int, end_ns: int, fine: bool = False) -> Iterator[Board]:

@@ -9,8 +9,9 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 from gputop.diagnosis import Engine
-from gputop.model.frame import Frame, Mark
+from gputop.model.frame import SECOND_NS, Frame, Mark
 from gputop.model.roles import program_name
+from gputop.recording.format import TICKS
 from gputop.recording.reader import Recording
 from gputop.session.findings import explanation
 from gputop.session.judged import judged
@@ -42,6 +43,8 @@ class Loader:
         self.recording = recording
         self.wanted = wanted
         self._began_ns = recording.start_ns
+        if recording.tier != TICKS:  # whole seconds of the clock, each of which is a frame
+            start_ns, end_ns = start_ns // SECOND_NS * SECOND_NS, -(-end_ns // SECOND_NS) * SECOND_NS
         self.start_ns, self.end_ns = self._began_ns if start_ns <= recording.start_ns else start_ns, end_ns
         self._known = Known(recording.header, self._began_ns)
         self._specs = [TABLES[name] for name in wanted if TABLES[name].path]
@@ -50,7 +53,8 @@ class Loader:
         self._names = bool(asked & _NEEDS_NAMES) or "process" in wanted
         self._pids = bool(asked & _NEEDS_PIDS)
         self._counts = bool(asked & _NEEDS_COUNTS) or self._tally is not None
-        self._settled_ns = SETTLED_NS + 2 * recording.header.interval_ns if self._counts else 0
+        interval_ns = recording.header.interval_ns if recording.tier == TICKS else SECOND_NS
+        self._settled_ns = SETTLED_NS + 2 * interval_ns if self._counts else 0
         self._newest_ns = 0  # the last tick that was read
         self._waiting: deque[tuple[int, Batch]] = deque()  # rows of processes, and their last tick: they wait for the counts of threads
         self._gaps = _Gaps(self.start_ns, recording.header.interval_ns)
@@ -175,7 +179,7 @@ class Loader:
         return (row for (tick, _), row in merged.items() if self._inside(tick))
 
     def _gaps_in(self, frames: Iterable[Frame]) -> Iterator[tuple[Any, ...]]:
-        ticks = [frame for frame in frames if frame.ticks]  # of seconds and minutes only whole ones
+        ticks = [frame for frame in frames if frame.ticks or self._gaps.is_unbegun]  # of seconds and minutes only whole ones
         found = [gap for frame in ticks if (gap := self._gaps.before(frame.t_ns, frame.seq, frame.missed, frame.marks, frame.ticks))]
         return (self._gap(gap) for gap in found if self._inside(gap.until_ns))
 
@@ -208,7 +212,7 @@ class Loader:
         found = explanation(recording, start, end)
         if found is None:
             engine = Engine()
-            deque(judged(engine, recording, start, end), maxlen=0)
+            deque(judged(engine, recording, start, end, fine=recording.tier == TICKS), maxlen=0)
             found = engine.explain()
         for incident in found["incidents"]:
             start_ns = recording.t_ns_of(round(incident["start_unix_s"] * 1e9))
@@ -235,6 +239,11 @@ class _Gaps:
         self._interval_ns = interval_ns
         self._earlier = self._before = start_ns  # the last two ticks
         self._seq: int | None = None
+
+    @property
+    def is_unbegun(self) -> bool:
+        """Whether no tick was taken yet."""
+        return self._seq is None
 
     def before(self, t_ns: int, seq: int, missed: int, marks: Sequence[Mark] = (), ticks: int = 1) -> _Gap | None:
         """The gap before this tick, or these merged ``ticks``, with the recorder's reason where it gave one."""

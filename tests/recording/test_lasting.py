@@ -436,7 +436,7 @@ def test_a_collector_that_dies_is_started_again(tmp_path: Path, job: tuple[list[
     assert sum(frame.seq == 0 for frame in found) == 2
     assert any(reason.startswith("the collector ended (") for _, reason in told)
     assert "the collector ended" in record.said.splitlines()[-1]
-    args = argparse.Namespace(at=None, last=None, from_=None, until=None, since=None)
+    args = argparse.Namespace(at=None, last=None, from_=None, until=None, since=None, fine=False)
     assert any(line.startswith("no data for ") and "the collector ended" in line for line in explained([str(path)], args).problems)
 
 
