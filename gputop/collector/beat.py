@@ -23,9 +23,8 @@ from gputop.sources import REGISTRY, Beat, Entry, Settings, Source, Unavailable,
 from gputop.sources.files import read_text
 from gputop.system import crash
 from gputop.system.errors import UserError
-from gputop.system.memory import return_pages
 from gputop.system.priority import BEAT, MOST_SHARE, OwnPriority, raise_priority
-from gputop.system.program import __version__
+from gputop.system.program import __version__, return_pages
 from gputop.system.text import clean
 
 KEY_EVERY_NS = 10_000_000_000  # ns between two key frames

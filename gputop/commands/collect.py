@@ -12,7 +12,7 @@ import sys
 from gputop.commands.options import add_sampling, number, sampling_settings
 from gputop.system.console import notify
 from gputop.system.errors import UserError
-from gputop.system.memory import calm_garbage_collection, return_freed_memory
+from gputop.system.program import calm_garbage_collection, return_freed_memory
 
 LAST_S = 0.5  # for a slow reader to take the last frames after a signal; after --frames it may take any time
 

@@ -11,7 +11,7 @@ from gputop.commands.options import SCREEN, add_sampling, ask_sudo, check_pid, c
 from gputop.system import config
 from gputop.system.console import draws_ascii
 from gputop.system.errors import UserError
-from gputop.system.memory import calm_garbage_collection, return_freed_memory
+from gputop.system.program import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

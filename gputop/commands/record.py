@@ -18,8 +18,8 @@ from gputop.commands.options import RECORDER, add_sampling, ask_sudo, duration, 
 from gputop.system import crash
 from gputop.system.console import notify
 from gputop.system.errors import UserError, not_run
-from gputop.system.memory import return_freed_memory, return_pages
 from gputop.system.priority import SCREEN_PRIORITY, ordinary_priority
+from gputop.system.program import return_freed_memory, return_pages
 from gputop.system.text import clean, counted
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from gputop.commands.span import MOMENT
 from gputop.system import config
 from gputop.system.console import draws_ascii, notify
 from gputop.system.errors import UserError
-from gputop.system.memory import calm_garbage_collection
-from gputop.system.program import FOLDER
+from gputop.system.program import FOLDER, calm_garbage_collection
 from gputop.system.text import from_shell
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from threading import Thread
 
 from msgspec import Struct
 
+from gputop.model.fields import cpu_words, speed_words
 from gputop.model.frame import SILENT, Frame, SourceState
-from gputop.model.hardware import cpu_words, speed_words
 from gputop.sources import Beat, Settings, Source, Unavailable, perf
 from gputop.sources.ebpf import helper, loader
 from gputop.sources.ebpf.btf import BtfError, task_layout

@@ -170,12 +170,9 @@ class Board(Struct):
 
     def snapshot(self) -> Board:
         """A shallow copy that later folds do not change."""
-        return Board(
-            header=self.header, seq=self.seq, t_ns=self.t_ns, gpus={i: g.copy() for i, g in self.gpus.items()}, infos=dict(self.infos),
-            procs=dict(self.procs), host=dict(self.host), host_read_ns=dict(self.host_read_ns), cgroups=dict(self.cgroups),
-            sources=dict(self.sources), threads=dict(self.threads), preempts=dict(self.preempts), wakeups=dict(self.wakeups),
-            calls=dict(self.calls), launches=dict(self.launches), probed_ns=self.probed_ns, cost=self.cost, sampled=dict(self.sampled),
-        )  # fmt: skip
+        tables = {name: dict(getattr(self, name)) for name in _TABLES}
+        tables["gpus"] = {index: gpu.copy() for index, gpu in self.gpus.items()}
+        return msgspec.structs.replace(self, **tables)
 
     def counters(self) -> Board:
         """A snapshot of the GPUs, processes and threads only: the older reading for rates.

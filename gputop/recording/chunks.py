@@ -43,7 +43,7 @@ FREE_BYTES = 2 << 20  # that a stream may inflate to however small it is: second
 MOST_RATIO = 400  # inflated bytes per stored byte beyond that; measured: 130 of a thousand processes that all sleep
 _MAX_WINDOW_BYTES = 8 << 20
 _MAX_NOISE_BYTES = 64 << 10  # that a login shell may print before the stream begins
-_ABOVE = struct.Struct("<II")  # check of the piece before, inflated size
+_LINK = struct.Struct("<II")  # CRC-32 of the piece before, 0 for the first of a zstd stream; inflated size in bytes
 _ONE = b"\x91"  # head of a msgpack array of one
 _ARRAYS = frozenset(bytes((head,)) for head in (*range(0x90, 0xA0), 0xDC, 0xDD))  # heads of msgpack arrays; columns are a map
 _decode = msgspec.msgpack.Decoder(Annotated[list[Frame], msgspec.Meta(max_length=MOST_FRAMES)]).decode
@@ -59,7 +59,7 @@ class Packer:
 
     def begin(self) -> None:
         """Let the next piece begin a zstd stream."""
-        self._above = 0
+        self._last_crc = 0
         self._encoder = Encoder()
         self._stream = self._compressor.compressobj()
 
@@ -74,14 +74,14 @@ class Packer:
             self.begin()
             return pack_frames(frames)
         compressed = self._stream.compress(plain) + self._stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-        payload = _ABOVE.pack(self._above, len(plain)) + compressed
-        self._above = zlib.crc32(payload)
+        payload = _LINK.pack(self._last_crc, len(plain)) + compressed
+        self._last_crc = zlib.crc32(payload)
         return pack(KIND_FRAMES, payload, tier=self._tier, flags=flags, t_ns=t_ns)
 
 
 def pack_alone(plain: bytes | bytearray, flags: int, t_ns: int) -> bytes:
     """A piece of frames that are msgpack already, and that needs no other piece to be read: twice the bytes for a fifth of the CPU."""
-    payload = _ABOVE.pack(0, len(plain)) + zstandard.ZstdCompressor(level=ALONE_LEVEL).compress(plain)
+    payload = _LINK.pack(0, len(plain)) + zstandard.ZstdCompressor(level=ALONE_LEVEL).compress(plain)
     return pack(KIND_FRAMES, payload, flags=flags, t_ns=t_ns)
 
 
@@ -127,16 +127,16 @@ class Unpacker:
         return frames
 
     def _inflate(self, payload: bytes) -> bytes:
-        if len(payload) < _ABOVE.size:
+        if len(payload) < _LINK.size:
             raise FormatError("a block is empty")
-        above, size = _ABOVE.unpack_from(payload)
-        if above not in (0, self._check):
+        crc_before, size = _LINK.unpack_from(payload)
+        if crc_before not in (0, self._check):
             raise FormatError("the block before is missing")
-        self._charge(len(payload) + HEAD.size, size)
-        if not above:
+        self._check_ratio(len(payload) + HEAD.size, size)
+        if not crc_before:
             self._source, self._decoder = _Source(), ColumnDecoder(self._parts)
             self._stream = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(self._source)  # type: ignore[arg-type]
-        self._source.data = payload[_ABOVE.size :]
+        self._source.data = payload[_LINK.size :]
         try:
             plain = self._stream.read(size)
         except zstandard.ZstdError as error:
@@ -147,7 +147,8 @@ class Unpacker:
             raise FormatError("a block is shorter than it says")
         return plain
 
-    def _charge(self, stored_bytes: int, inflated_bytes: int) -> None:
+    def _check_ratio(self, stored_bytes: int, inflated_bytes: int) -> None:
+        """Raise FormatError if the stream so far inflates to more than its size allows (`MOST_RATIO`): it would exhaust the memory."""
         self._stored_bytes += stored_bytes
         if inflated_bytes > MAX_BLOCK_BYTES or self._inflated_bytes + inflated_bytes > FREE_BYTES + MOST_RATIO * self._stored_bytes:
             raise FormatError("a block claims more than its stream may")

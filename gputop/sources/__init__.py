@@ -87,26 +87,15 @@ def _without_ebpf(settings: Settings) -> str | None:
     return "a single look is too short for it" if settings.everyone else "not asked for: --no-ebpf"
 
 
-def _without_nvml(_settings: Settings) -> str | None:
-    return "gputop demo simulates the GPU" if is_simulated() else None
-
-
-def _without_demo(_settings: Settings) -> str | None:
-    return None if is_simulated() else ""
-
-
-def _off_root(settings: Settings) -> str | None:
-    return None if settings.root == "/" else ""  # psutil reads no other root
-
-
 REGISTRY = (
     Entry("procfs", "gputop.sources.procfs", "ProcfsSource"),
     Entry("host", "gputop.sources.host", "HostSource"),
-    Entry("hardware", "gputop.sources.hardware", "HardwareSource", _off_root),
+    # psutil reads no other root
+    Entry("hardware", "gputop.sources.hardware", "HardwareSource", lambda settings: None if settings.root == "/" else ""),
     Entry("cgroup", "gputop.sources.cgroup", "CgroupSource"),
     Entry("ebpf", "gputop.sources.ebpf.source", "EbpfSource", _without_ebpf, reopens=False),
     Entry("perf", "gputop.sources.perf", "PerfSource"),
-    Entry("nvml", "gputop.sources.nvml", "NvmlSource", _without_nvml),
-    Entry("simulated", "gputop.sources.simulated", "SimulatedSource", _without_demo),
+    Entry("nvml", "gputop.sources.nvml", "NvmlSource", lambda _: "gputop demo simulates the GPU" if is_simulated() else None),
+    Entry("simulated", "gputop.sources.simulated", "SimulatedSource", lambda _: None if is_simulated() else ""),
     Entry("marks", "gputop.sources.marks", "MarksSource"),
 )  # all sources in reading order. NVML stands behind the readers of /proc, for its threads work while those read.

@@ -17,9 +17,8 @@ from gputop.system.output import create, whole_or_gone
 from gputop.system.text import clean
 
 if TYPE_CHECKING:
-    from gputop.stacks.callers import CudaLine
     from gputop.stacks.on_demand import OffCpu, OffCpuStack
-    from gputop.stacks.sampling import LineShare, MainThread
+    from gputop.stacks.sampling import CudaLine, LineShare, MainThread
 
 _MEMBERS_SHOWN = 12  # threads named per group
 _KERNEL_SHOWN = 6  # kernel functions per stack, the innermost

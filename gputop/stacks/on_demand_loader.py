@@ -75,7 +75,7 @@ def callers(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
         bpf["readers"][key] = bpf["readers"].Leaf(*numbers)
     uprobe = loader.import_beside("uprobe")
     for library, cookies in request["libraries"]:
-        uprobe.attach(library, {int(offset): cookie for offset, cookie in cookies.items()}, programs[0], programs[1], way)
+        uprobe.attach(library, {int(offset): cookie for offset, cookie in cookies.items()}, programs, way)
     return measured(request, lambda: calls(bpf), bpf)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
+from gputop.model.fields import LANES
 from gputop.model.frame import SECOND_NS, Hardware
-from gputop.model.hardware import LANES
 from gputop.tui.box import Box
 from gputop.tui.draw import Line
 from gputop.tui.draw.lanes import Lane, all_lanes

@@ -13,8 +13,8 @@ from gputop.model.frame import Frame, Header
 from gputop.session.restarts import Restarts
 from gputop.session.session import Session
 from gputop.system.errors import UserError
-from gputop.system.memory import return_pages
 from gputop.system.priority import SCREEN_PRIORITY
+from gputop.system.program import return_pages
 from gputop.system.text import file_size
 from gputop.tui.draw.view import View
 

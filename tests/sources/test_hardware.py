@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
+from gputop.model.fields import cpu_words, file_system_words, nic_words
 from gputop.model.frame import SECOND_NS, FileSystem, Frame, Hardware, Nic
-from gputop.model.hardware import cpu_words, file_system_words, nic_words
 from gputop.sources import Beat, Settings, hardware
 from gputop.sources.hardware import EVERY_NS, HardwareSource, read_hardware
 from tests.wait import until

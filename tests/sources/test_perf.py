@@ -18,8 +18,20 @@ from gputop.model.frame import Frame, MainSamples, Probes, SourceState
 from gputop.sources import FEW, Beat, Settings, Unavailable
 from gputop.sources.perf import PerfSource, check
 from gputop.sources.perf import source as perf_source
-from gputop.sources.perf.event import STACK_BYTES, Sample, TaskClock
-from gputop.sources.perf.places import COPY, ELSEWHERE, LAUNCH, OTHER, SYNC, UNKNOWN, Code, Places, code_of
+from gputop.sources.perf.samples import (
+    COPY,
+    ELSEWHERE,
+    LAUNCH,
+    OTHER,
+    STACK_BYTES,
+    SYNC,
+    UNKNOWN,
+    Code,
+    Places,
+    Sample,
+    TaskClock,
+    code_of,
+)
 from gputop.sources.perf.source import Gaps, Met, Sampler
 from gputop.sources.perf.unwind import Registers, Row, Unwinders
 from tests.require import require
@@ -151,11 +163,11 @@ def test_who_launches_is_met_launching(start: Start) -> None:
 def test_the_first_exported_function_that_a_frame_returns_to_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames of 16 bytes, made up: return addresses that stand elsewhere on the stack are those of calls that are over."""
     base, top = 0x7F1234000000, 0x7FFE00000000
-    monkeypatch.setattr("gputop.sources.perf.places.Unwinders.functions", lambda *_: [
+    monkeypatch.setattr("gputop.sources.perf.samples.Unwinders.functions", lambda *_: [
         (0x100, 0x40, "cuLaunchKernel"), (0x200, 0x20, "cuStreamSynchronize"), (0x300, 0x20, "cuMemcpyHtoDAsync_v2"),
         (0x340, 0x20, "cuMemcpyDtoHAsync_v2"), (0x380, 0x20, "cuMemAlloc_v2"),
     ])  # fmt: skip
-    monkeypatch.setattr("gputop.sources.perf.places.Unwinders.of", lambda *_: SixteenBytes())
+    monkeypatch.setattr("gputop.sources.perf.samples.Unwinders.of", lambda *_: SixteenBytes())
     driver = Code(base, base + 0x1000, 0, "libcuda.so.1", FileIO(os.devnull), True)
     places = Places([driver, Code(base - 0x1000, base, 0, "libc.so.6", FileIO(os.devnull), False)], Unwinders())
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gputop.stacks import callers, on_demand, sampling
-from gputop.stacks.callers import CudaLine
+from gputop.stacks import on_demand, sampling
 from gputop.stacks.frames import Line
 from gputop.stacks.lines import main_thread_lines
-from gputop.stacks.sampling import MainThread
+from gputop.stacks.sampling import CudaLine, MainThread
 from tests.require import pythons, pythons_here, require
 from tests.stacks.conftest import PROGRAM, Target
 from tests.stacks.test_command import gputop
@@ -48,7 +47,7 @@ def test_in_each_python_each_call_belongs_to_its_line(start: Start, library: str
     require("ebpf")
     targets = {python: start("syncing", library, python=str(python)).pid for version in FOLLOWED for python in pythons(version)}
     assert targets
-    found, failed = callers.watch_cuda_calls(list(targets.values()), 2.0)
+    found, failed = sampling.watch_cuda_calls(list(targets.values()), 2.0)
     assert failed == {}
     for python, pid in targets.items():
         lines = by_line(found[pid])
@@ -69,7 +68,7 @@ def test_a_call_that_lasts_still_is_there_with_its_share(start: Start, library: 
     """Calls of a second, watched for little more: mostly none returns."""
     require("ebpf")
     pid = start("syncing_long", library).pid
-    found, failed = callers.watch_cuda_calls([pid], 1.1)
+    found, failed = sampling.watch_cuda_calls([pid], 1.1)
     assert failed == {}
     (line,) = found[pid]
     assert line.calls <= 1
@@ -90,7 +89,7 @@ def test_a_call_by_a_library_belongs_to_the_users_line_and_names_the_library(
         f"import ctypes, sys\nsys.path.insert(0, {str(package.parent)!r})\nimport trainer\nstub = ctypes.CDLL({library!r})\n"
         "print('ready', flush=True)\ntrainer.fit(stub)\n"
     )
-    found, failed = callers.watch_cuda_calls([start_command(sys.executable, str(script)).pid], 1.0)
+    found, failed = sampling.watch_cuda_calls([start_command(sys.executable, str(script)).pid], 1.0)
     assert failed == {}
     ((line,),) = found.values()
     assert (line.place, line.via, line.inside) == ("train.py:6", "fit", "fit trainer.py:4")
@@ -101,7 +100,7 @@ def test_a_real_trainer_with_torch_workers() -> None:
     require("ebpf", "torch", "cc")
     with runner.started("sync-storm-item", 60) as running:
         (pid,) = running.trainer_pids
-        found, failed = callers.watch_cuda_calls([pid], 3.0)
+        found, failed = sampling.watch_cuda_calls([pid], 3.0)
     assert failed == {}
     first = found[pid][0]
     source = linecache.getline(first.file, first.line)
@@ -140,7 +139,7 @@ def test_without_privilege_the_command_that_mends_it_is_named(start: Start, libr
     monkeypatch.setattr(on_demand, "capabilities", lambda _root="/": 0)
     monkeypatch.setattr(on_demand.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(on_demand, "in_container", lambda _root="/": False)
-    found, failed = callers.watch_cuda_calls([pid], 1.0)
+    found, failed = sampling.watch_cuda_calls([pid], 1.0)
     assert found == {}
     assert failed[pid].startswith("needs root")
     assert failed[pid].endswith(f'`sudo "$(command -v gputop)" stacks {pid} --duration 1`')

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.stacks import callers, sampling
+from gputop.stacks import sampling
 from gputop.stacks.capture import capture
 from gputop.stacks.frames import parse
 from tests.require import require
@@ -73,7 +73,7 @@ def test_the_line_that_called_its_own_libcuda(contained: Callable[..., int]) -> 
     require("ebpf", "cc")
     shutil.copy(build(STUB, "libcuda.so.1"), contained.files / "libcuda.so.1")  # type: ignore[attr-defined]
     pid = contained("syncing", f"{INSIDE}/libcuda.so.1")
-    found, failed = callers.watch_cuda_calls([pid], 1.0)
+    found, failed = sampling.watch_cuda_calls([pid], 1.0)
     assert failed == {}
     assert (found[pid][0].place, found[pid][0].call) == (f"train.py:{THREE_MS}", "cuStreamSynchronize")
     assert found[pid][0].calls > 10

@@ -54,7 +54,7 @@ def test_a_key_frame_still_forgets_who_is_not_in_it() -> None:
 
 HOLES = """
 import resource
-from gputop.system.memory import return_pages, return_freed_memory
+from gputop.system.program import return_pages, return_freed_memory
 
 def held():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()

@@ -15,8 +15,7 @@ from itertools import cycle, pairwise
 from gputop.model.frame import SECOND_NS, Frame, MainSamples, SourceState
 from gputop.sources import FEW, Beat, Settings, Unavailable
 from gputop.sources.elf import NotElf
-from gputop.sources.perf.event import TaskClock
-from gputop.sources.perf.places import COPY, ELSEWHERE, LAUNCH, SYNC, UNKNOWN, Places, code_of
+from gputop.sources.perf.samples import COPY, ELSEWHERE, LAUNCH, SYNC, UNKNOWN, Places, TaskClock, code_of
 from gputop.sources.perf.unwind import Unwinders
 
 PERIODS_NS = (500_000, 410_000, 590_000, 330_000)  # ns between samples, in rotation: one period could keep time with the code

@@ -31,23 +31,10 @@ class Identity:
     def read(self, stat: parse.Stat) -> ProcInfo:
         """Read everything: the process is new, or runs another program."""
         status = read_once(self._folder + "status", 16_384) or b""
-        uid = _uid(status)
-        self.info = msgspec.structs.replace(
-            self.info,
-            start_ticks=stat.start_ticks,
-            ppid=stat.ppid,
-            session=stat.session,
-            policy=stat.policy,
-            uid=uid,
-            user="" if uid is None else self._users.name(uid),
-            comm=parse.text(stat.comm),
-            cmdline=self._cmdline(stat),
-            exe="" if stat.kthread else self._exe(),
-            ns_pid=_ns_pid(status, self.info.pid),
-            **self._groups(),
-            cpus_allowed=parse.text(parse.status_line(status, b"Cpus_allowed_list")),
-            env={} if stat.kthread else self._env(),
-        )
+        self.change(
+            start_ticks=stat.start_ticks, comm=parse.text(stat.comm), cmdline=self._cmdline(stat), ns_pid=_ns_pid(status, self.info.pid),
+            exe="" if stat.kthread else self._exe(), env={} if stat.kthread else self._env(), **self._changing(stat, status),
+        )  # fmt: skip
         return self.info
 
     def refresh(self, stat: parse.Stat, status: bytes, titled: bool) -> bool:
@@ -55,18 +42,20 @@ class Identity:
 
         The command line is read only if ``titled``: for it the kernel looks into the process's memory.
         """
-        uid = _uid(status)
-        found = {
-            "ppid": stat.ppid,
-            "session": stat.session,
-            "policy": stat.policy,
-            "uid": uid,
-            "user": "" if uid is None else self._users.name(uid),
-            "cmdline": self._cmdline(stat) if titled else self.info.cmdline,
-            "cpus_allowed": parse.text(parse.status_line(status, b"Cpus_allowed_list")),
-            **self._groups(),
-        }
-        return self.change(**found)
+        return self.change(cmdline=self._cmdline(stat) if titled else self.info.cmdline, **self._changing(stat, status))
+
+    def _changing(self, stat: parse.Stat, status: bytes) -> dict[str, object]:
+        """The fields that change without an exec, but the command line."""
+        uids = parse.status_line(status, b"Uid").split()
+        uid = int(uids[1]) if len(uids) > 1 else None  # the effective one
+        paths = parse.cgroups(read_once(self._folder + "cgroup", 8192) or b"")
+        cgroup, cpu_cgroup = parse.main_cgroup(paths), paths.get("cpu", "")
+        return {
+            "ppid": stat.ppid, "session": stat.session, "policy": stat.policy,
+            "uid": uid, "user": "" if uid is None else self._users.name(uid),
+            "cpus_allowed": parse.text(parse.status_line(status, b"Cpus_allowed_list")), "cgroup": cgroup,
+            "cpu_cgroup": "" if cpu_cgroup == cgroup else cpu_cgroup,
+        }  # fmt: skip
 
     def change(self, **found: object) -> bool:
         """Set fields; True if any differs from before."""
@@ -81,11 +70,6 @@ class Identity:
             return self.info.cmdline
         return parse.cmdline(read_once(self._folder + "cmdline", parse.CMDLINE_BYTES) or b"")
 
-    def _groups(self) -> dict[str, str]:
-        paths = parse.cgroups(read_once(self._folder + "cgroup", 8192) or b"")
-        cgroup, cpu_cgroup = parse.main_cgroup(paths), paths.get("cpu", "")
-        return {"cgroup": cgroup, "cpu_cgroup": "" if cpu_cgroup == cgroup else cpu_cgroup}
-
     def _exe(self) -> str:
         try:
             return parse.text(os.readlink(os.fsencode(self._folder + "exe")))
@@ -94,12 +78,6 @@ class Identity:
 
     def _env(self) -> dict[str, str]:
         return parse.environ(read_once(self._folder + "environ", _ENVIRON_BYTES) or b"", _WANTED)
-
-
-def _uid(status: bytes) -> int | None:
-    """The effective uid."""
-    fields = parse.status_line(status, b"Uid").split()
-    return int(fields[1]) if len(fields) > 1 else None
 
 
 def _ns_pid(status: bytes, pid: int) -> int | None:
