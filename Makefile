@@ -35,9 +35,9 @@ bench: ## Measure cost, start, response, beat and accuracy of values beside nvit
 	@scripts/setup test
 	$(PYTHON_BIN) -m tests.bench $(ARGS)
 
-accuracy: ## Run the labelled workloads and compare the verdicts with the labels, with and without eBPF
+accuracy: ## Judge the recordings of the labelled workloads anew (ARGS=--wrong: what was said wrongly; ARGS=--record: record them anew)
 	@scripts/setup test
-	$(PYTHON_BIN) -m tests.bench.accuracy $(ARGS)
+	$(PYTHON_BIN) -m tests.corpus.accuracy $(ARGS)
 
 wheel: ## Build wheel and sdist into dist/
 	@scripts/setup test

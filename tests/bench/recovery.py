@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from gputop.diagnosis import Engine
 from gputop.model.board import Board
 from gputop.session.judged import closely
-from tests.bench import judging
-from tests.bench.accuracy import MODES
 from tests.bench.figures import table
-from tests.workloads import runner, scenario
+from tests.corpus.runs import MODES, Run, record
+from tests.workloads import runner
 
 WORKLOADS = (
     "cpu-contention", "cpu-contention-build", "cpu-contention-many-workers", "cpu-contention-bursts", "cpu-contention-pinned-hog",
@@ -30,24 +27,16 @@ class Recovery:
 
     workload: str
     mode: str
-    said: bool
-    """The labelled cause was named while it lasted."""
-    healthy_s: float | None
-    """Until the verdict was healthy and stayed so; None where it never was."""
-    others: list[str]
-    """Other causes that were named meanwhile, and afterwards."""
-    ended_s: float | None
-    """When the incident ended, by its own account; None where it did not."""
+    said: bool  # the labelled cause was named while it lasted
+    healthy_s: float | None  # until the verdict was healthy and stayed so; None: never
+    others: list[str]  # other causes that were named meanwhile and afterwards
+    ended_s: float | None  # when the incident ended; None: never
 
 
 def report(runs: int = 3, run_s: float = 6.0, after_s: float = 9.0) -> Iterator[str]:
     """One table."""
     yield f"## Recovery ({runs} runs: {run_s:g} s disturbed, {after_s:g} s after)"
-    found = []
-    with tempfile.TemporaryDirectory(prefix="gputop-recovery-") as folder:
-        for name in WORKLOADS:
-            for _ in range(runs):
-                found += _run(name, run_s, after_s, Path(folder))
+    found = [one for name in WORKLOADS for _ in range(runs) for one in _run(name, run_s, after_s)]
     heads = ["workload", "sources", "named", "healthy again after, s", "incident ended after, s", "blamed meanwhile"]
     yield table(heads, [row(found, name, mode) for name in WORKLOADS for mode in MODES])
 
@@ -66,22 +55,20 @@ def _median(values: list[float | None]) -> str:
     return f"{statistics.median(known):.1f}{missing}" if known else "–"
 
 
-def _run(name: str, run_s: float, after_s: float, folder: Path) -> list[Recovery]:
+def _run(name: str, run_s: float, after_s: float) -> list[Recovery]:
     try:
-        recorded = judging.record(name, run_s, MODES, folder, after_s)
+        run = record(name, run_s, MODES, after_s)
     except runner.NotReady as error:
         print(f"left out: {error}", file=sys.stderr)
         return []
-    found = [judge(one, folder) for one in recorded]
-    judging.forget(recorded, folder)
-    return found
+    return [judge(run, mode) for mode in MODES]
 
 
-def judge(run: judging.Recorded, folder: Path) -> Recovery:
+def judge(run: Run, mode: str) -> Recovery:
     """Show the whole recording to an engine."""
-    engine, label = Engine(), scenario.load(run.workload).label
+    engine, label = Engine(), run.label
     said, healthy_ns, others = False, None, []
-    for board in closely(engine, Board(), judging.items(folder / run.path, 1 << 63)):
+    for board in closely(engine, Board(), run.items(mode)):
         cause, over = engine.verdict.cause, board.t_ns > run.ended_ns
         said |= not over and cause == label.cause
         if over and cause != "none":
@@ -92,4 +79,4 @@ def judge(run: judging.Recorded, folder: Path) -> Recovery:
     ends = [one.end_ns for one in engine.incidents if one.cause == label.cause]
     ended_ns = None if None in ends else max((end for end in ends if end is not None), default=None)
     since = [None if t_ns is None else (t_ns - run.ended_ns) / 1e9 for t_ns in (healthy_ns, ended_ns)]
-    return Recovery(run.workload, run.mode, said, since[0], others, since[1])
+    return Recovery(run.workload, mode, said, since[0], others, since[1])

@@ -78,8 +78,10 @@ def bare(_: Path, names: str) -> list[Command]:
 
 def workloads(out: Path, names: str) -> list[Command]:
     """The labelled workloads with real kernels."""
-    command = [_PYTHON, "-m", "tests.bench.accuracy", "--quick", "--seconds", "6", "--others", "14", "--keep", str(out / "workloads")]
-    return [("workloads", [*command, "--only", *names.split(",")], 280)]
+    folder = str(out / "workloads")
+    record = [_PYTHON, "-m", "tests.corpus.accuracy", "--record", "--at", folder, "--seconds", "6", "--others", "14"]
+    judge = [_PYTHON, "-m", "tests.corpus.accuracy", "--at", folder, "--wrong", "--reveal"]
+    return [("workloads", [*record, "--only", *names.split(",")], 280), ("judged", judge, 60)]
 
 
 def complaints(out: Path, names: str) -> list[Command]:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,21 +17,19 @@ from tests.workloads.hogs import SOURCE
 SECONDS = 9.0
 _JUDGED = """
 import json, sys
-from pathlib import Path
 from gputop.sources.host import HostSource
 from gputop.sources import Settings
-from tests.bench import judging
+from tests.corpus.judging import judge
+from tests.corpus.runs import record
 
-folder = Path(sys.argv[1])
-(run,) = judging.record("cpu-contention", float(sys.argv[2]), {"plain": json.loads(sys.argv[3])}, folder)
-outcome = judging.judge(run, folder)
+outcome = judge(record("cpu-contention", float(sys.argv[1]), {"plain": json.loads(sys.argv[2])}), "plain")
 state = HostSource(Settings()).open()
 print(json.dumps([outcome.cause, sorted({name for name, _ in outcome.culprits.values()}), state.state, state.reason]))
 """
 
 
 @pytest.mark.parametrize("flags", [["--no-ebpf"], []])
-def test_nobody_is_blamed_for_the_number_of_a_cpu(flags: list[str], tmp_path: Path) -> None:
+def test_nobody_is_blamed_for_the_number_of_a_cpu(flags: list[str]) -> None:
     require("torch", "cc", *([] if flags else ["ebpf"]))
     if os.geteuid() != 0 or len(os.sched_getaffinity(0)) < 2 or not lxcfs.may_unshare():
         pytest.skip("needs root, two CPUs and mounts of its own")
@@ -40,7 +37,7 @@ def test_nobody_is_blamed_for_the_number_of_a_cpu(flags: list[str], tmp_path: Pa
     innocent = [str(build(SOURCE, "render", program=True)), "120", "1"]
     with lxcfs.inside(last) as through, subprocess.Popen(["taskset", "-c", str(first), *innocent]) as beside:
         try:
-            command = [*through, sys.executable, "-c", _JUDGED, str(tmp_path), str(SECONDS), json.dumps(flags)]
+            command = [*through, sys.executable, "-c", _JUDGED, str(SECONDS), json.dumps(flags)]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=110, check=True)
         finally:
             beside.kill()

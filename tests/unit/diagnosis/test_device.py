@@ -1,5 +1,4 @@
-"""Trainings that were recorded on a real GPU (one H200): some of `tests.device.jobs`, from the start of the process to its end, and of
-`tests.device.complaints`, from the first step on."""
+"""Trainings that were recorded on a real GPU, one H200 (`tests.device.labels.KEPT`)."""
 
 from __future__ import annotations
 
@@ -14,38 +13,32 @@ from gputop.diagnosis import Engine
 from gputop.model.board import Board
 from gputop.recording.chunks import Decoder
 from gputop.session.judged import closely
+from tests.corpus.split import LEARN, half_of
+from tests.device.labels import KEPT
 
 DATA = Path(__file__).parents[2] / "device" / "data"
-SAID = {
-    "pictures-two-workers": ("input-bound", "too-few-workers"), "gpt-checkpoints": ("idle", "pause"), "jax": ("healthy", "none"),
-    "pinned": ("transfer-bound", "h2d-transfer"), "counts-hits": ("wait-heavy", "sync-storm"), "generates": ("wait-heavy", "small-kernels"),
-    "respawns": ("input-bound", "worker-respawn"), "threads": ("input-bound", "gil-contention"),
-    "unprobed-counts-hits": ("wait-heavy", "sync-storm"), "unprobed-generates": ("wait-heavy", "small-kernels"),
-    "unprobed-draws-figures": ("input-bound", "main-thread-preprocessing"),
-}  # fmt: skip
-"""Each trained for 9 or 10 s; before and after that some start and end. Those unprobed were watched without eBPF: samples of the main
-thread tell of them; who draws figures launches beside a GPU that works all the while."""
+NAMES = [name for name in KEPT if half_of(name) == LEARN]  # the other half is only counted, by `make accuracy`
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("stretch", [[], ["--last", "8s"]])
 def test_a_real_training_is_explained(name: str, stretch: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(DATA / f"{name}.gputop"), "--json", *stretch]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     verdict, ledger = found["verdict"], found["ledger"]
-    assert (verdict["symptom"], verdict["cause"]) == SAID[name]
+    assert (verdict["symptom"], verdict["cause"]) == KEPT[name]
     assert {one["cause"] for one in found["incidents"]} <= {verdict["cause"]}
     others_s = ledger["gpu_lost_s"] - ledger["by_cause"].get(verdict["cause"], 0.0)
     assert others_s <= 0.1 * ledger["gpu_total_s"]
     assert ledger["gpu_total_s"] <= 10.5
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", NAMES)
 def test_nor_does_the_screen_ever_say_loudly_what_it_is_not(name: str) -> None:
     engine, loud = Engine(), set()
     for _ in closely(engine, Board(), Decoder().feed((DATA / f"{name}.gputop").read_bytes())):
         loud |= {engine.verdict.cause} if engine.verdict.severity in ("medium", "high") else set()
-    assert loud <= {SAID[name][1]}
+    assert loud <= {KEPT[name][1]}
 
 
 def test_a_training_that_goes_wrong_twice_is_told_part_by_part(capsys: pytest.CaptureFixture[str]) -> None:

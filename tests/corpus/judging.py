@@ -1,0 +1,99 @@
+"""Judge one run of a labelled workload: let the engine say what it saw, as the screen and `gputop explain` do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gputop.diagnosis import Engine
+from gputop.model.board import Board
+from gputop.model.frame import Frame
+from gputop.session.judged import closely
+from tests.corpus.runs import Run, load
+from tests.workloads.scenario import Label
+
+MEDIUM = ("medium", "high")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was said of one run in one mode."""
+
+    workload: str
+    label: Label
+    mode: str  # ``eBPF`` or ``/proc``
+    symptom: str | None
+    cause: str  # of the verdict of `gputop explain` on the recording
+    delay_s: float | None = None  # from the onset to the first right live verdict; None: never, or the onset is not known
+    timed: bool = True  # whether the onset is known
+    loud: int = 0  # incidents of severity medium or above
+    culprits: dict[int, tuple[str, float | None]] = field(default_factory=dict)
+    """Pid -> name and CPU seconds, over the incidents of the labelled cause."""
+    true_culprits: dict[int, tuple[str, float]] = field(default_factory=dict)
+    victims: set[int] = field(default_factory=set)  # pids, over the incidents of the labelled cause
+    family: set[int] = field(default_factory=set)  # pids of the workload and of all that it started
+    sources: dict[str, str] = field(default_factory=dict)  # name -> state
+
+    @property
+    def right(self) -> bool:
+        """Symptom and cause as labelled."""
+        return (self.symptom, self.cause) == (self.label.symptom, self.label.cause)
+
+    @property
+    def false_alarm(self) -> bool | None:
+        """Whether a healthy run got an incident of medium severity or above; None where it is not healthy."""
+        return self.loud > 0 if self.label.symptom == "healthy" else None
+
+    @property
+    def victims_right(self) -> bool | None:
+        """Some are named, all of the workload, none of them to blame; None where nothing is wrong."""
+        if self.label.cause == "none":
+            return None
+        return bool(self.victims) and self.victims <= self.family - set(self.true_culprits)
+
+    @property
+    def culprits_right(self) -> bool | None:
+        """Those to blame are named, pid and name, with their CPU seconds within a tenth; None where nobody is."""
+        if not self.label.culprits:
+            return None
+        return bool(self.true_culprits) and all(self._named(pid, *truth) for pid, truth in self.true_culprits.items())
+
+    def _named(self, pid: int, name: str, cpu_s: float) -> bool:
+        said_name, said_s = self.culprits.get(pid, ("", None))
+        if not said_name.startswith(name):
+            return False
+        return self.label.cause != "cpu-contention" or (said_s is not None and abs(said_s - cpu_s) <= 0.1 * cpu_s + 0.2)
+
+
+def judge_file(path: Path) -> list[Outcome]:
+    """What is said of each mode of a kept run."""
+    run = load(path)
+    return [judge(run, mode) for mode in run.streams]
+
+
+def judge(run: Run, mode: str) -> Outcome:
+    """What an engine says of a run, frame by frame and in the end."""
+    engine, board, label, items = Engine(), Board(), run.label, run.items(mode)
+    delay_s = None
+    for board in closely(engine, Board(), items):
+        right = (engine.verdict.symptom, engine.verdict.cause) == (label.symptom, label.cause)
+        if right and delay_s is None and run.onset_ns is not None and board.t_ns > run.onset_ns:
+            delay_s = (board.t_ns - run.onset_ns) / 1e9
+    verdict = engine.explain()["verdict"]
+    found = [incident for incident in engine.incidents if incident.cause == label.cause]
+    return Outcome(
+        workload=run.workload, label=label, mode=mode, symptom=verdict["symptom"], cause=verdict["cause"], delay_s=delay_s,
+        timed=run.onset_ns is not None, loud=sum(incident.severity in MEDIUM for incident in engine.incidents),
+        culprits={one.pid: (one.name, one.cpu_s) for incident in found for one in incident.culprits}, true_culprits=run.culprits,
+        victims={one.pid for incident in found for one in incident.victims}, family=_family(run, items),
+        sources={state.name: state.state for state in board.sources.values()},
+    )  # fmt: skip
+
+
+def _family(run: Run, items: Sequence[object]) -> set[int]:
+    found = set(run.family)
+    for item in items:
+        if isinstance(item, Frame):
+            found |= {info.pid for info in item.infos if info.ppid in found}
+    return found

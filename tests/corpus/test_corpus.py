@@ -1,0 +1,182 @@
+"""The corpus: its halves, the verdicts on the half `learn`, how it is recorded and counted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.corpus import accuracy, calm, runs, split
+from tests.corpus.judging import Outcome
+from tests.device.labels import KEPT
+from tests.require import require
+from tests.workloads import scenario
+from tests.workloads.scenario import Label
+
+HOGS = Label("input-bound", "cpu-contention", frozenset({"agent"}))
+RIGHT = Outcome(
+    "affinity", HOGS, "/proc", "input-bound", "cpu-contention", delay_s=1.5, loud=1,
+    culprits={7: ("agent", 9.6)}, true_culprits={7: ("agent", 10.0)}, victims={5}, family={4, 5},
+)  # fmt: skip
+WRONG = replace(RIGHT, cause="slow-transform", delay_s=None, culprits={}, victims=set())
+CALM = Outcome("affinity", Label("healthy", "none"), "/proc", "healthy", "none", 0.5)
+
+
+def test_no_verdict_on_the_half_learn_got_worse() -> None:
+    """`make accuracy ARGS=--accept` writes better figures down."""
+    outcomes = accuracy.judged(accuracy.paths(half=split.LEARN))
+    found, floor = accuracy.figures(outcomes), json.loads(accuracy.FLOOR.read_text())
+    for mode, known in floor.items():
+        now = found[mode]
+        said = "\n".join(accuracy.wrong(outcomes))
+        assert now["judged"] >= known["judged"], "recordings are missing"
+        assert now["right"] >= known["right"], said
+        assert now["false_alarms"] <= known["false_alarms"], said
+        for what in ("victims_right", "culprits_right"):
+            assert now[what] >= known[what], said
+
+
+def test_each_workload_and_each_kept_recording_is_in_one_half() -> None:
+    drawn = Counter(name for one in split.drawn()["round"] for half in split.HALVES for name in one[half])
+    kept = {path.stem for path in accuracy.DEVICE.glob("*.gputop")}
+    assert set(drawn.values()) == {1}
+    assert kept == {*KEPT, "story"}
+    assert kept <= set(drawn) <= {*kept, *scenario.names()}
+    assert {split.half_of(name) for name in scenario.names()} == set(split.HALVES)
+    assert all(split.half_of(name) == split.half_of(f"unprobed-{name}") for name in kept if f"unprobed-{name}" in kept)
+
+
+def test_a_workload_that_came_later_keeps_its_half() -> None:
+    assert [split.half_of(f"new-{i}") for i in range(4)] == ["hold-out", "hold-out", "hold-out", "learn"]
+
+
+def test_what_the_repository_holds_is_small_and_belongs_to_workloads() -> None:
+    files = list(accuracy.DATA.glob("*"))
+    assert {path.suffix for path in files} <= {".xz"}
+    assert {path.stem for path in files} <= set(scenario.names())
+    assert sum(path.stat().st_size for path in files) <= accuracy.MOST_BYTES
+
+
+def test_a_run_has_the_label_that_its_workload_has_today() -> None:
+    """Record it anew where it has not: `make accuracy ARGS="--record --only NAME"`."""
+    require("torch")
+    for path in accuracy.DATA.glob("*.xz"):
+        assert runs.load(path).label == scenario.load(path.stem).label, path.stem
+
+
+def test_symptom_and_cause_must_both_be_right() -> None:
+    assert RIGHT.right
+    assert not WRONG.right
+    assert not replace(RIGHT, symptom="wait-heavy").right
+
+
+def test_culprits_are_right_by_pid_name_and_cpu_seconds() -> None:
+    assert RIGHT.culprits_right is True
+    assert replace(RIGHT, culprits={8: ("agent", 10.0)}).culprits_right is False
+    assert replace(RIGHT, culprits={7: ("other", 10.0)}).culprits_right is False
+    assert replace(RIGHT, culprits={7: ("agent", 8.0)}).culprits_right is False
+    assert replace(RIGHT, culprits={7: ("agent", None)}).culprits_right is False
+    assert CALM.culprits_right is None
+
+
+def test_a_label_that_blames_somebody_is_not_right_without_a_culprit() -> None:
+    assert replace(RIGHT, true_culprits={}, culprits={}).culprits_right is False
+
+
+def test_victims_are_of_the_workload_and_not_to_blame() -> None:
+    assert RIGHT.victims_right is True
+    assert replace(RIGHT, victims=set()).victims_right is False
+    assert replace(RIGHT, victims={5, 9}).victims_right is False
+    assert replace(RIGHT, family={5, 7}, victims={5, 7}).victims_right is False
+    assert CALM.victims_right is None
+
+
+def test_only_a_healthy_job_can_have_a_false_alarm() -> None:
+    assert [one.false_alarm for one in (RIGHT, CALM, replace(CALM, loud=2))] == [None, False, True]
+
+
+def test_tables_count_by_half_mode_and_cause() -> None:
+    outcomes = [RIGHT, WRONG, CALM, replace(CALM, loud=2), replace(WRONG, workload="dead-worker", mode="eBPF")]
+    learn, hold_out, both = accuracy.tables(outcomes)
+    assert learn.startswith("## learn, /proc: 3 of 4 right (75 %)")
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in learn.splitlines()[4:]] == [
+        ["cpu-contention", "1", "1", "", "1/2", "1/2", "never", "never"],
+        ["healthy", "2", "0", "1/2", "", "", "0.5", "0.5"],
+        ["**all**", "3", "1", "1/2", "1/2", "1/2", "1.5", "never"],
+    ]
+    assert hold_out.startswith("## hold-out, eBPF: 0 of 1 right (0 %)")
+    assert both.startswith("## both halves: 3 of 5 right (60 %)")
+
+
+def test_what_was_said_of_the_half_hold_out_is_not_listed() -> None:
+    outcomes = [WRONG, replace(WRONG, workload="dead-worker")]
+    assert accuracy.wrong(outcomes) == ["affinity, /proc, input-bound / cpu-contention: said input-bound / slow-transform"]
+    assert len(accuracy.wrong(outcomes, reveal=True)) == 2
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
+    """Folders for what is recorded and packed, and a host that is always calm."""
+    data, into = tmp_path / "data", tmp_path / "into"
+    data.mkdir()
+    monkeypatch.setattr(accuracy, "DATA", data)
+    monkeypatch.setattr(accuracy, "ROOT", tmp_path)
+    monkeypatch.setattr(accuracy, "RECORDED", into)
+    monkeypatch.setattr(calm, "wait", lambda *_: True)
+    monkeypatch.setattr(accuracy, "_fault", lambda *_: "")
+    monkeypatch.setattr(runs, "neutral", lambda run: run)
+    return argparse.Namespace(only=["disk-io", "pause", "hung-worker"], into=into, record=True, pack=False, seconds=9.0, others=0.6)
+
+
+def test_recording_goes_on_where_it_was_cut_short(folders: argparse.Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("torch")
+    asked: list[str] = []
+
+    def record(name: str, *_: object) -> runs.Run:
+        asked.append(name)
+        if asked == ["disk-io", "pause"]:
+            raise KeyboardInterrupt
+        return runs.Run(name, "idle", "none", {}, [], [], {})
+
+    monkeypatch.setattr(runs, "record", record)
+    with pytest.raises(KeyboardInterrupt):
+        accuracy._record(folders)
+    assert not list(accuracy.DATA.iterdir())
+    assert accuracy._record(folders) == 0
+    assert asked == ["disk-io", "pause", "pause", "hung-worker"]
+    assert sorted(path.name for path in accuracy.DATA.iterdir()) == ["disk-io.xz", "hung-worker.xz", "pause.xz"]
+    assert runs.load(accuracy.DATA / "pause.xz").definition == runs.definition("pause", 9.0)
+    assert not list(folders.into.iterdir())
+
+
+def test_a_disturbed_run_is_repeated_and_nothing_is_packed_while_one_is_missing(
+    folders: argparse.Namespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require("torch")
+    asked: list[str] = []
+
+    def record(name: str, *_: object) -> runs.Run:
+        asked.append(name)
+        return runs.Run(name, "idle", "none", {}, [], [], {}, others_cpus=1.5 if name == "pause" or len(asked) == 1 else 0.1)
+
+    monkeypatch.setattr(runs, "record", record)
+    monkeypatch.setattr(accuracy, "_fault", lambda run, most: "others took 1.5 CPUs" if run.others_cpus > most else "")
+    assert accuracy._record(folders) == 1
+    assert asked == ["disk-io", "disk-io", *["pause"] * 3, "hung-worker"]
+    assert "1 left out: run it again, or --pack without them: pause" in capsys.readouterr().err
+    assert not list(accuracy.DATA.iterdir())
+    folders.record, folders.pack = False, True
+    assert accuracy._record(folders) == 0
+    assert {path.stem for path in accuracy.DATA.iterdir()} == {"disk-io", "hung-worker"}
+
+
+def test_a_changed_workload_has_another_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = runs.definition("straggler-gpu", 9.0)
+    assert before == runs.definition("straggler-gpu", 9.0) != runs.definition("straggler-gpu", 6.0)
+    read = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda path: read(path) + ("# " if path.name == "straggler_rank.py" else ""))
+    assert runs.definition("straggler-gpu", 9.0) != before  # which imports it
