@@ -47,7 +47,8 @@ _HOST = tuple(name for name in Host.__struct_fields__ if name != "t_ns")
 
 
 class Seconds:
-    """Merges the frames of each second of the clock. One key frame a minute stays as it came: counters grow from the first as by ticks."""
+    """Merges the frames of each second of the clock. Those of a recording's first second stay as they came, and so does one key frame a
+    minute: counters grow from them as they do by ticks."""
 
     def __init__(self) -> None:
         self._frames: list[Frame] = []
@@ -58,16 +59,21 @@ class Seconds:
 
     def add(self, frame: Frame) -> list[Frame]:
         """Take the next frame; the merged frames of the second before it if that has ended, and a key frame that is kept."""
+        self._begun_ns = self._begun_ns or frame.t_ns
         before = self._frames[-1] if self._frames else self._key
         is_due = self._is_due(frame)
         ended = before is not None and (is_due or frame.t_ns // SECOND_NS != before.t_ns // SECOND_NS)
         merged = self.flush() if ended else []
-        if not is_due:
-            self._frames.append(frame)
-            return merged
-        self._key, self._key_ns, self._begun_ns = frame, frame.t_ns, self._begun_ns or frame.t_ns
-        self._stood = {name: {} for name in self._stood}
-        return [*merged, self._without_stood(replace(frame, ticks=0, missed=0, readings=_readings([frame])))]
+        if is_due:
+            self._key_ns = frame.t_ns
+            self._stood = {name: {} for name in self._stood}
+        if frame.t_ns - self._begun_ns < SECOND_NS:
+            return [self._without_stood(frame)]
+        if is_due:
+            self._key = frame
+            return [*merged, self._without_stood(replace(frame, ticks=0, missed=0, readings=_readings([frame])))]
+        self._frames.append(frame)
+        return merged
 
     def flush(self) -> list[Frame]:
         """The merged frames of what was taken since the last second; nothing where that is nothing."""
@@ -125,12 +131,14 @@ class Minutes:
     def __init__(self) -> None:
         self._merged: Frame | None = None
         self._gpus: list[Gpu] = []
+        self._readings: list[GpuReading] = []
         self._count = 0
 
     def add(self, frame: Frame) -> list[Frame]:
         """Take the next frame of the tier of seconds; the merged one of the minute before it where that has ended."""
         done = self.flush() if frame.key else []
         self._gpus += frame.gpus
+        self._readings += frame.readings if frame.ticks != 1 else _readings([frame])
         light = replace(frame, gpus=[], readings=[])
         self._merged = light if self._merged is None else merge_minute((self._merged, light))
         return done
@@ -138,7 +146,7 @@ class Minutes:
     def flush(self) -> list[Frame]:
         """The merged frame of what was taken since; nothing where that is nothing."""
         merged, self._merged = self._merged, None
-        gpus, self._gpus = _gpu_means(self._gpus), []
+        gpus, self._gpus, self._readings = _gpu_means(self._gpus, self._readings), [], []
         if merged is None:
             return []
         self._count += 1
@@ -257,7 +265,7 @@ def _last_gpus(frames: Iterable[Frame]) -> list[Gpu]:
     for gpu in reversed([gpu for frame in frames for gpu in frame.gpus]):
         later = told.setdefault(gpu.index, set())
         values = {name: value for name in _STANDING if name not in later and (value := getattr(gpu, name)) is not None}
-        later |= values.keys()
+        later.update(values)
         if values or gpu.missing:
             kept.append(Gpu(gpu.index, gpu.t_ns, missing=gpu.missing, **values))
     return kept[::-1]
@@ -272,7 +280,7 @@ def _readings(frames: Iterable[Frame]) -> list[GpuReading]:
     ]  # fmt: skip
 
 
-def _gpu_means(gpus: Iterable[Gpu]) -> list[Gpu]:
+def _gpu_means(gpus: Iterable[Gpu], readings: Sequence[GpuReading]) -> list[Gpu]:
     """One sample of each GPU."""
     by_index: dict[int, list[Gpu]] = {}
     for gpu in gpus:
@@ -285,7 +293,8 @@ def _gpu_means(gpus: Iterable[Gpu]) -> list[Gpu]:
             missing = {name: reason for name, reason in missing.items() if name not in own} | gpu.missing
             values = {name: value for name, value in (values | own).items() if name not in missing}
         for name in MEANS:
-            read = [value for gpu in samples if (value := getattr(gpu, name)) is not None]
+            told = [one for one in readings if one.index == index] if name in GpuReading.__struct_fields__ else samples
+            read = [value for one in told if (value := getattr(one, name)) is not None]
             if name in values:
                 values[name] = sum(read) / len(read)
         merged.append(Gpu(index, samples[-1].t_ns, missing=missing, **values))
