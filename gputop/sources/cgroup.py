@@ -21,8 +21,7 @@ from gputop.sources.parse import cgroups, main_cgroup, text
 
 CPU_EVERY_NS = 200_000_000  # ns between two readings of throttling
 REST_EVERY_NS = 1_000_000_000  # ns between two readings of memory, cpuset, quota and pressure
-ASK_EVERY_NS = 2_000_000_000  # ns between two readings of a process's cgroup
-CROWD_EVERY_NS = 4_000_000_000  # ns of the same if there are more than `FEW` processes
+ASK_EVERY_NS, CROWD_EVERY_NS = 2_000_000_000, 4_000_000_000  # ns between two readings of a process's cgroup; with more than `FEW` of them
 CGROUPS = 64  # most cgroups read
 ASKED = 512  # processes whose cgroup is read in a second, longest waiting first; 8 us each (measured)
 LEVELS = 32  # of a cgroup's path, from below, whose limits are read; container runtimes nest five deep (guess)

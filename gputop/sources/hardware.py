@@ -7,16 +7,15 @@ statvfs hangs if a file system does.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 from msgspec.structs import replace
 
 from gputop.model.frame import SECOND_NS, FileSystem, Frame, Hardware, Host, Nic, SourceState
 from gputop.sources import Beat, Settings, Unavailable
-from gputop.system.errors import NO_MORE_THREADS
+from gputop.system.errors import NO_MORE_THREADS, start_thread
 
 EVERY_NS = 30 * SECOND_NS  # between two readings: temperatures and free space change within minutes; a choice
 AFTER_NS = SECOND_NS  # before the first: importing psutil takes 15 ms of CPU time, which the first frames need themselves
@@ -40,7 +39,7 @@ class HardwareSource:
     def __init__(self, settings: Settings) -> None:
         self._is_look = settings.everyone
         self._due_ns = 0
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         self._found: Hardware | None = None
         self._sent: Hardware | None = None
         self._hung: Hung = {}
@@ -62,24 +61,18 @@ class HardwareSource:
             self._due_ns = beat.t_ns + (0 if self._is_look else AFTER_NS)
         if beat.t_ns >= self._due_ns and (self._thread is None or not self._thread.is_alive()):
             self._due_ns = beat.t_ns + EVERY_NS
-            self._start()
+            self._thread = start_thread(self._read, "hardware") or self._thread
         elif self._is_look and self._thread is not None:
             self._thread.join(LOOK_S)
         if self._found is not None and (beat.key or self._found != self._sent):
             self._sent = self._found
             frame.host = replace(frame.host or Host(beat.t_ns), hardware=self._found)
 
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._read, daemon=True, name="hardware")
-        with suppress(RuntimeError):  # no more threads are allowed now: it is tried again
-            thread.start()
-            self._thread = thread
-
     def _read(self) -> None:
         self._found = read_hardware(self._hung)
 
 
-Hung = dict[str, threading.Thread]  # mount point -> the thread whose statvfs of it has not returned
+Hung = dict[str, Thread]  # mount point -> the thread whose statvfs of it has not returned
 
 
 def read_hardware(hung: Hung | None = None) -> Hardware:
@@ -187,10 +180,7 @@ def _sizes(paths: Sequence[str], hung: Hung) -> tuple[dict[str, tuple[int, int]]
                 break
 
     while left := [path for path in paths if path not in {*sizes, *reasons, *hung}]:
-        thread = threading.Thread(target=ask, args=(left,), daemon=True, name="statvfs")
-        try:
-            thread.start()
-        except RuntimeError:
+        if (thread := start_thread(ask, "statvfs", left)) is None:
             return sizes, [NO_MORE_THREADS]
         thread.join(ANSWER_S)
         if thread.is_alive() and (silent := next((path for path in left if path not in {*sizes, *reasons}), None)):

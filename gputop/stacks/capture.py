@@ -7,7 +7,6 @@ import signal
 import struct
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 
 from msgspec import Struct, field
 
@@ -21,6 +20,7 @@ from gputop.stacks.permission import why_not
 from gputop.stacks.pyspy import BEYOND_PY_SPY
 from gputop.stacks.source_line import add_sources
 from gputop.system import crash
+from gputop.system.errors import start_thread
 
 TIMEOUT_S = 2.0  # s for a set
 NATIVE_TIMEOUT_S = 10.0  # s for a set with native frames
@@ -71,7 +71,6 @@ def capture(pids: Iterable[int], *, waits: Mapping[int, str] | None = None, nati
 def _side_by_side(pids: list[int], order: _Order) -> dict[int, list[Stack]]:
     """Read the processes in daemon threads, at most four per CPU; a thread that hangs is abandoned at the deadline."""
     import queue
-    import threading
 
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[int, list[Stack]]] = queue.SimpleQueue()
@@ -90,12 +89,8 @@ def _side_by_side(pids: list[int], order: _Order) -> dict[int, list[Stack]]:
                 stacks = [_failed(pid, f"could not be read: {crash.reason(error)}", order)]
             done.put((pid, stacks))
 
-    started = 0
-    for _ in range(min(len(pids), 4 * (os.cpu_count() or 1), 64)):
-        with suppress(RuntimeError):  # no more threads are allowed: those that run do all the work
-            threading.Thread(target=work, daemon=True, name="stacks").start()
-            started += 1
-    if not started:
+    threads = [start_thread(work, "stacks") for _ in range(min(len(pids), 4 * (os.cpu_count() or 1), 64))]
+    if not any(threads):  # no more are allowed
         work()
     taken: dict[int, list[Stack]] = {}
     while len(taken) < len(pids):

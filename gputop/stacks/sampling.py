@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from msgspec import Struct, field
 
@@ -24,7 +24,7 @@ from gputop.stacks.layout import Torn
 from gputop.stacks.permission import why_not
 from gputop.stacks.pyspy import BEYOND_PY_SPY
 from gputop.system import crash
-from gputop.system.errors import NO_MORE_THREADS, Unavailable
+from gputop.system.errors import NO_MORE_THREADS, Unavailable, start_thread
 
 RATE_HZ = 50  # samples a second
 _MOST_TEXT = 16 << 20  # characters of distinct stacks: mostly there are some dozen of 5,000
@@ -275,8 +275,6 @@ class MainThread(Struct, frozen=True):
 
 def watch_main_threads(pids: Sequence[int], duration_s: float) -> tuple[list[MainThread], dict[int, str]]:
     """Watch the main threads of all ``pids`` at the same time; also returns pid -> why it has no sample."""
-    import threading
-
     sampled: dict[int, list[Weighted]] = {}
     failed: dict[int, str] = {}
     cuda: dict[int, list[CudaLine]] = {}
@@ -301,15 +299,9 @@ def watch_main_threads(pids: Sequence[int], duration_s: float) -> tuple[list[Mai
         cuda.update(lines)
         no_cuda.update(missing)
 
-    work = [threading.Thread(target=sample_one, args=(pid,), daemon=True, name="sample") for pid in pids]
-    work.append(threading.Thread(target=watch_cuda, daemon=True, name="callers"))
-    started: list[threading.Thread] = []
-    for thread in work:
-        with suppress(RuntimeError):  # no more are allowed
-            thread.start()
-            started.append(thread)
-    for thread in started:
+    threads = [*(start_thread(sample_one, "sample", pid) for pid in pids), start_thread(watch_cuda, "callers")]
+    for thread in filter(None, threads):
         thread.join()
-    if len(started) < len(work):
+    if None in threads:
         failed.update((pid, NO_MORE_THREADS) for pid in pids if pid not in sampled and pid not in failed)
     return [MainThread(pid, sampled[pid], cuda.get(pid, []), no_cuda.get(pid, "")) for pid in pids if pid in sampled], failed

@@ -17,6 +17,7 @@ from gputop.sources import parse
 from gputop.sources.files import read_once
 from gputop.stacks import frames
 from gputop.stacks.frames import Line, own_part
+from gputop.system.errors import start_thread
 from gputop.system.privilege import take_file_rights
 
 TIMEOUT_S = 0.15  # s for all lines of a set of stacks
@@ -37,7 +38,6 @@ def add_sources(stacks: Sequence[Stack], root: str = "/", timeout_s: float = TIM
 def read_lines(wanted: Collection[tuple[int, Line]], root: str = "/", timeout_s: float = TIMEOUT_S) -> dict[tuple[int, Line], str]:
     """(pid, frame) -> text of its line, for the lines that can be read within ``timeout_s``."""
     import queue
-    import threading
 
     found: queue.SimpleQueue[tuple[int, Line, str] | None] = queue.SimpleQueue()
 
@@ -51,9 +51,7 @@ def read_lines(wanted: Collection[tuple[int, Line]], root: str = "/", timeout_s:
             found.put((pid, line, reader.text(pid, line)))
         found.put(None)
 
-    try:
-        threading.Thread(target=work, daemon=True, name="sources").start()
-    except RuntimeError:  # no more threads are allowed: stacks come without source
+    if start_thread(work, "sources") is None:  # stacks come without source
         return {}
     texts: dict[tuple[int, Line], str] = {}
     try:

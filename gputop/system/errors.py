@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threading import Thread
 
 # For EAGAIN of fork(2) and clone(2).
 NO_MORE_THREADS = "no more processes or threads are allowed here: raise ulimit -u, or pids.max of the cgroup"
@@ -36,6 +40,18 @@ def starting() -> Iterator[None]:
         raise UserError(NO_MORE_THREADS) from None
     except OSError as error:
         raise UserError(not_run(error)) from None
+
+
+def start_thread(work: Callable[..., object], name: str, *arguments: object) -> Thread | None:
+    """Start a daemon thread that calls ``work(*arguments)``; None if no more threads are allowed now."""
+    from threading import Thread
+
+    thread = Thread(target=work, args=arguments, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
 
 
 def not_run(error: OSError) -> str:

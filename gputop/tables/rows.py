@@ -112,7 +112,7 @@ class Rows:
         return len(self.samples)
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """Something, mostly a column, that several tables share, made once."""
+        """What ``make`` returns, made once for all tables that share these rows."""
         if name not in self._columns:
             self._columns[name] = make()
         found: Made = self._columns[name]
@@ -148,7 +148,8 @@ class Rows:
         return self.once(f"={name}", make)
 
     def not_restated(self, read: Sequence[Any], keys: Sequence[Any]) -> list[bool]:
-        """Which rows are new: not those in a key frame with the ``t_ns`` of their key's row before, or one before the recording."""
+        """Whether each row was read in its tick. A key frame restates old readings too: their ``t_ns`` is that of the row before with the
+        same key, or lies before the recording."""
         known, stood, found = self.known, self.known.stood[self.path, "read"], []
         begun_ns = known.start_ns - known.header.interval_ns
         for tick, key, one in zip(self.ticks, keys, read, strict=True):
@@ -225,25 +226,25 @@ class Rows:
 
 
 class FieldNames(Rows):
-    """Stands for rows, and notes which fields columns are made of."""
+    """No rows: columns made of it are empty, and ``names`` holds the fields that they asked for."""
 
     def __init__(self) -> None:
         super().__init__("", (), (), (), Known(Header(), 0))
         self.names: set[str] = set()
 
     def gauge(self, name: str) -> Sequence[Any]:
-        """As of no row."""
+        """Remember the field."""
         self.names.add(name)
         return ()
 
     increment = gauge
 
     def keys(self) -> Sequence[Any]:
-        """As of no row."""
+        """None."""
         return ()
 
     def sum_of_increments(self, items: str, name: str) -> Sequence[Any]:
-        """As of no row."""
+        """Remember the field."""
         return self.gauge(f"{items}.{name}")
 
 

@@ -304,7 +304,7 @@ INCIDENT = TableSpec("incident", "the incidents of the diagnosis, one row per ep
     _made("headline", "TEXT", "in a sentence"),
     _made("detail", "TEXT", "and one more"),
     _made("victims", "TEXT", "the processes that suffered, JSON"),
-    _made("culprits", "TEXT", "the processes that took what these lacked, with CPU seconds, JSON"),
+    _made("culprits", "TEXT", "the processes that took it from the victims, with CPU seconds, JSON"),
     _made("evidence", "TEXT", "the numbers behind it, JSON"),
     _made("fixes", "TEXT", "what to do, JSON"),
 ))  # fmt: skip

@@ -125,10 +125,10 @@ def test_who_comes_later_is_found_and_who_goes_is_looked_for_again() -> None:
         found = Ends("/proc/", OWN)
         found.add(descriptor)
         assert not searched(found, [1])
-        ticks = [found.search([pid]) for _ in range(ends.FIRST_REST + 1)]
+        ticks = [found.search([pid]) for _ in range(ends.FIRST_PAUSE + 1)]
         assert ticks.count(True) == 1
         assert found.holders == {pid}
-        assert any(found.search([1]) for _ in range(4 * ends.FIRST_REST))
+        assert any(found.search([1]) for _ in range(4 * ends.FIRST_PAUSE))
         assert not found.holders
 
 

@@ -9,7 +9,6 @@ import threading
 import time
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from contextlib import suppress
 from itertools import cycle, pairwise
 
 from gputop.model.frame import SECOND_NS, Frame, MainSamples, SourceState
@@ -17,6 +16,7 @@ from gputop.sources import FEW, Beat, Settings, Unavailable
 from gputop.sources.elf import NotElf
 from gputop.sources.perf.samples import COPY, ELSEWHERE, LAUNCH, SYNC, UNKNOWN, Places, TaskClock, code_of
 from gputop.sources.perf.unwind import Unwinders
+from gputop.system.errors import start_thread
 
 PERIODS_NS = (500_000, 410_000, 590_000, 330_000)  # ns between samples, in rotation: one period could keep time with the code
 BURST_S = 0.08  # s for which one main thread is sampled
@@ -24,7 +24,7 @@ PAUSES_S = (0.24, 0.4)  # s between two bursts, at random: a fixed pause could k
 MOST_SHARE, MOST_BURST_S = 0.1, 0.25  # of one CPU, and s of it for the samples of one burst, that mostly take some ms (guess)
 _TAKES = 5  # parts of a burst: the ring of a user without privilege has no room for all of it
 _FORGET_NS = 10 * SECOND_NS  # ns after which a process's mappings are read again: any library may open another one
-_AGAIN_NS = SECOND_NS  # ns of the same while it maps none of CUDA's libraries
+_AGAIN_NS = SECOND_NS  # ns after which they are read again if it maps none of CUDA's libraries
 _REMEDY = "sudo sysctl kernel.perf_event_paranoid=2, or sudo gputop"
 
 
@@ -94,10 +94,7 @@ class Sampler:
         """Sample the main threads of these processes from now on."""
         self._wanted = pids
         if pids and self._thread is None:
-            thread = threading.Thread(target=self._work, name="gputop-perf", daemon=True)
-            with suppress(RuntimeError):  # no more threads: the next call tries again
-                thread.start()
-                self._thread = thread
+            self._thread = start_thread(self._work, "gputop-perf")
 
     def take(self, everybody: bool) -> list[MainSamples]:
         """Sums of the processes sampled since the last call, with ``everybody`` of all."""

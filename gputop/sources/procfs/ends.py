@@ -23,7 +23,7 @@ POLLS = syscall_numbers("poll", "ppoll", "select", "pselect6", "epoll_wait", "ep
 PER_TICK = 25  # processes whose descriptors are searched in a tick: some milliseconds if each has many
 MOST_ENDS = 32  # pipes and sockets followed of one process
 ASK_EVERY = 10  # sightings of the same descriptor after which its link is read again
-FIRST_REST, LONGEST_REST = 50, 3200  # ticks after a search that found no process: doubled each time, up to the second
+FIRST_PAUSE, LONGEST_PAUSE = 50, 3200  # ticks between two searches: the first pause, and the longest after doubling
 _TCP_BYTES = 1 << 19  # most bytes read of /proc/PID/net/tcp for a peer
 _SOCK_DIAG, _BY_FAMILY, _REQUEST, _ERROR = 4, 20, 1, 2  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, NLMSG_ERROR
 _SHOW_PEER, _PEER = 4, 2  # UDIAG_SHOW_PEER, UNIX_DIAG_PEER (linux/unix_diag.h)
@@ -39,40 +39,40 @@ class Ends:
         self._wanted: dict[str, str] = {}
         """Its pipe or socket -> the other end, both as links in /proc/PID/fd; empty if that is on another machine."""
         self._left: list[int] = []  # pids not searched yet
-        self._rests, self._rest = 0, FIRST_REST  # ticks until the next search, and after it
-        self._descriptor, self._met = -1, 0  # the latest descriptor, and how often in a row it was seen
+        self._due_in, self._pause = 0, FIRST_PAUSE  # ticks until the next search; ticks between that one and the one after it
+        self._descriptor, self._seen = -1, 0  # the latest descriptor, and how often in a row it was seen
 
     def add(self, descriptor: int, at_pipe: bool = False) -> None:
         """The process waits at ``descriptor``. ``at_pipe``: it sleeps in the kernel's pipe code, so a descriptor with a path is a FIFO."""
-        self._met = self._met + 1 if descriptor == self._descriptor else 0
+        self._seen = self._seen + 1 if descriptor == self._descriptor else 0
         self._descriptor = descriptor
-        if self._met % ASK_EVERY:
+        if self._seen % ASK_EVERY:
             return
         with suppress(OSError):
             link = os.readlink(f"{self._proc}{self._pid}/fd/{descriptor & 0xFFFFFFFF}")
             kinds = ("pipe:", "socket:", "/") if at_pipe else ("pipe:", "socket:")
             if link not in self._wanted and len(self._wanted) < MOST_ENDS and link.startswith(kinds):
                 self._wanted[link] = _other_end(self._proc, self._pid, link)
-                self._rests, self._rest = 0, FIRST_REST
+                self._due_in, self._pause = 0, FIRST_PAUSE
 
     def search(self, pids: Collection[int]) -> bool:
         """Search some more processes; True if ``holders`` changed."""
         wanted = {end for end in self._wanted.values() if end}
-        if not self._left and not self._begins(pids, bool(wanted)):
+        if not self._left and not self._begin_search(pids, bool(wanted)):
             return False
         some, self._left = self._left[:PER_TICK], self._left[PER_TICK:]
         found = {pid for pid in some if _holds(f"{self._proc}{pid}/", wanted, os.O_WRONLY if self._writes else os.O_RDONLY)}
         before, self.holders = self.holders, (self.holders - set(some) | found).intersection(pids)
         return self.holders != before
 
-    def _begins(self, pids: Collection[int], wanted: bool) -> bool:
-        """Begin another search if it is due; not while the processes exist that the last one found."""
-        self._rests -= 1
+    def _begin_search(self, pids: Collection[int], wanted: bool) -> bool:
+        """Begin another search if one is due. None is while all processes live that the last one found."""
+        self._due_in -= 1
         found = bool(self.holders) and self.holders.issubset(pids)
-        if not wanted or self._rests > 0 or (found and self._rest > FIRST_REST):
+        if not wanted or self._due_in > 0 or (found and self._pause > FIRST_PAUSE):
             return False
         self._left = [pid for pid in pids if pid != self._pid]
-        self._rests, self._rest = self._rest, min(2 * self._rest, LONGEST_REST)
+        self._due_in, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
         return True
 
 

@@ -13,6 +13,7 @@ from gputop.model.frame import ProcInfo
 from gputop.model.roles import ENV_OF_INTEREST
 from gputop.sources import parse
 from gputop.sources.files import read_once
+from gputop.system.errors import start_thread
 
 _WANTED = frozenset(name.encode() for name in ENV_OF_INTEREST)
 _ENVIRON_BYTES = 262_144  # most bytes read of a process's environment
@@ -110,14 +111,8 @@ class Users:
                 self._asked.add(uid)
                 self._to_ask.put(uid)
             if not self._to_ask.empty() and (self._thread is None or not self._thread.is_alive()):
-                self._start()
+                self._thread = start_thread(self._resolve, "gputop-users")
         return name
-
-    def _start(self) -> None:
-        thread = threading.Thread(target=self._resolve, daemon=True, name="gputop-users")
-        with suppress(RuntimeError):  # no room for another thread now
-            thread.start()
-            self._thread = thread
 
     def _resolve(self) -> None:
         import pwd

@@ -116,8 +116,8 @@ class ProcfsSource:
         read = self._read_due(born, tick, frame)
         read += self._revive(tick, frame)
         self._update_late(tick)
-        self._look_for_ends(beat)
-        self._look_for_readers(beat)
+        self._find_writers(beat)
+        self._find_readers(beat)
         if beat.key:
             read = [process for process in self._processes.values() if process.sample is not None]
         frame.infos.extend(process.info for process in (read if beat.key else self._changed.values()))
@@ -335,7 +335,7 @@ class ProcfsSource:
         self._names.update(str(process.pid) for process in found)
         return [process for process in found if self._read(process, tick, frame)]
 
-    def _look_for_ends(self, beat: Beat) -> None:
+    def _find_writers(self, beat: Beat) -> None:
         """Search for the processes that write what trainers without workers read. The eBPF probe, if loaded, tells better."""
         alone = sorted(beat.alone & self._hot.keys(), key=lambda pid: (pid not in beat.gpu_pids, pid))[:FEW]
         reading = {pid: self._hot[pid].reads for pid in alone}
@@ -354,7 +354,7 @@ class ProcfsSource:
                 self._hot[pid].identity.change(other_ends=sorted(ends.holders))
                 self._changed[pid] = self._hot[pid]
 
-    def _look_for_readers(self, beat: Beat) -> None:
+    def _find_readers(self, beat: Beat) -> None:
         """Search for the processes that read what trainers wait to write."""
         for pid in beat.trainers:
             process = self._hot.get(pid)
