@@ -45,7 +45,7 @@ def test_a_process_whose_reading_fails_says_why(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_main_thread_that_cannot_be_sampled_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "sample", fail)
-    monkeypatch.setattr(sampling.callers, "watch_cuda_calls", fail)
+    monkeypatch.setattr(sampling, "watch_cuda_calls", fail)
     assert sampling.watch_main_threads([7], 0.1) == ([], {7: "could not be sampled: [Errno 24] Too many open files"})
     monkeypatch.setattr(sampling, "sample", lambda _pid, _s: [(("f (a.py:1)",), 3)])
     (found,), failed = sampling.watch_main_threads([7], 0.1)
