@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from gputop.model.frame import Frame, SourceState
 from gputop.system.errors import Unavailable as Unavailable
+from gputop.system.errors import start_thread as start_thread
 
 FEW = 16  # trainers and workers that every source reads each tick; more are read in rotation
 

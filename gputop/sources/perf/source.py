@@ -12,11 +12,10 @@ from collections import Counter, defaultdict, deque
 from itertools import cycle, pairwise
 
 from gputop.model.frame import SECOND_NS, Frame, MainSamples, SourceState
-from gputop.sources import FEW, Beat, Settings, Unavailable
+from gputop.sources import FEW, Beat, Settings, Unavailable, start_thread
 from gputop.sources.elf import NotElf
 from gputop.sources.perf.samples import COPY, ELSEWHERE, LAUNCH, SYNC, UNKNOWN, Places, TaskClock, code_of
 from gputop.sources.perf.unwind import Unwinders
-from gputop.system.errors import start_thread
 
 PERIODS_NS = (500_000, 410_000, 590_000, 330_000)  # ns between samples, in rotation: one period could keep time with the code
 BURST_S = 0.08  # s for which one main thread is sampled
