@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import signal
 import sys
 import time
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from tests.corpus import calm, runs, split
 from tests.corpus.judging import Outcome, judge_file
 from tests.corpus.runs import MODES
 from tests.device.labels import KEPT
-from tests.workloads import runner, scenario
+from tests.workloads import scenario
 from tests.workloads.environment import ROOT
 
 DATA = Path(__file__).with_name("data")
@@ -31,7 +31,6 @@ RECORDED = ROOT / ".build" / "corpus"
 MOST_BYTES = 12_000_000  # of all runs in the repository
 _ATTEMPTS = 3
 _PATIENCE_S = 120.0
-_CALM_CPUS = 0.3  # CPUs that others may take before a run begins
 
 
 def main() -> int:
@@ -65,6 +64,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--others", type=float, default=0.6, metavar="CPUS", help="repeat a run during which others took more (0.6)")
     parser.add_argument("--at", type=Path, metavar="DIR", help="judge the runs there, or record them there without packing")
     options = parser.parse_args()
+    if options.accept and (options.only or options.at or options.half == split.HOLD_OUT):
+        parser.error("--accept needs the whole half that the repository holds")
     options.into, options.at = options.at or RECORDED, options.at or DATA
     return options
 
@@ -174,6 +175,7 @@ def wrong(outcomes: list[Outcome], reveal: bool = False) -> list[str]:
 
 def _record(options: argparse.Namespace) -> int:
     """Record what is missing or out of date at ``options.into``, and pack all of it once nothing is missing."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no workload or collector is left behind
     options.into.mkdir(parents=True, exist_ok=True)
     names = [name for name in options.only or scenario.names() if name not in KEPT]
     todo = [name for name in names if not _is_fresh(name, options)]
@@ -199,14 +201,15 @@ def _attempt(name: str, options: argparse.Namespace) -> str:
     """Record one workload, again where others disturbed it: its label would not be the truth. Why it was left out; empty if it was not."""
     fault = ""
     for _ in range(_ATTEMPTS):
-        if options.others < scenario.cpus() and not calm.wait(min(_CALM_CPUS, options.others), _PATIENCE_S):
+        if not calm.wait(options.others / 2, _PATIENCE_S):
             return "left out: the host was never calm"
         try:
             lasts_s = options.seconds + (0.0 if scenario.load(name).disturb else runs.BEFORE_S)
             run = runs.record(name, lasts_s, MODES)
-        except runner.NotReady as error:
-            return f"left out: {error}"
-        fault = _fault(run, options.others)
+        except Exception as error:  # noqa: BLE001 (one workload must not end an hour's work)
+            fault = f"{type(error).__name__}: {error}"
+            continue
+        fault = _fault(run, options)
         if not fault:
             run.definition = runs.definition(name, options.seconds)
             runs.save(runs.neutral(run), options.into / f"{name}.xz")
@@ -214,13 +217,12 @@ def _attempt(name: str, options: argparse.Namespace) -> str:
     return f"left out: {fault}"
 
 
-def _fault(run: runs.Run, others_cpus: float) -> str:
-    if run.others_cpus >= others_cpus:
+def _fault(run: runs.Run, options: argparse.Namespace) -> str:
+    """Why a run cannot be kept; empty if it can."""
+    if run.others_cpus >= options.others:
         return f"others took {run.others_cpus:.1f} CPUs"
-    last: dict[str, str] = {}
-    for item in run.items("eBPF"):
-        last |= {state.name: state.state for state in getattr(item, "sources", ())}
-    return "" if last.get("ebpf") == "ok" or os.geteuid() != 0 else f"the probes were {last.get('ebpf')}"
+    last = {state.name: state.state for item in run.items("eBPF") for state in getattr(item, "sources", ())}
+    return "" if options.into != RECORDED or last.get("ebpf") == "ok" else f"the eBPF source is {last.get('ebpf')}"
 
 
 def _pack(folder: Path, names: list[str]) -> None:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from gputop.model.frame import Frame, Header, SourceState
+from gputop.recording import columns
 from tests.corpus import accuracy, calm, runs, split
 from tests.corpus.judging import Outcome
 from tests.device.labels import KEPT
 from tests.require import require
-from tests.workloads import scenario
+from tests.workloads import runner, scenario
 from tests.workloads.scenario import Label
 
 HOGS = Label("input-bound", "cpu-contention", frozenset({"agent"}))
@@ -118,6 +120,13 @@ def test_what_was_said_of_the_half_hold_out_is_not_listed() -> None:
     assert len(accuracy.wrong(outcomes, reveal=True)) == 2
 
 
+def run_of(name: str, others_cpus: float = 0.1, ebpf: str = "ok") -> runs.Run:
+    """A run without processes."""
+    states = [SourceState("ebpf", "partial"), SourceState("ebpf", ebpf)]
+    frames = [Frame(seq, seq, key=not seq, sources=[state]) for seq, state in enumerate(states)]
+    return runs.Run(name, "idle", "none", {}, [], [], {"eBPF": (Header(), columns.Encoder().encode(frames))}, others_cpus=others_cpus)
+
+
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
     """Folders for what is recorded and packed, and a host that is always calm."""
@@ -127,7 +136,6 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> argparse.Namespa
     monkeypatch.setattr(accuracy, "ROOT", tmp_path)
     monkeypatch.setattr(accuracy, "RECORDED", into)
     monkeypatch.setattr(calm, "wait", lambda *_: True)
-    monkeypatch.setattr(accuracy, "_fault", lambda *_: "")
     monkeypatch.setattr(runs, "neutral", lambda run: run)
     return argparse.Namespace(only=["disk-io", "pause", "hung-worker"], into=into, record=True, pack=False, seconds=9.0, others=0.6)
 
@@ -140,7 +148,7 @@ def test_recording_goes_on_where_it_was_cut_short(folders: argparse.Namespace, m
         asked.append(name)
         if asked == ["disk-io", "pause"]:
             raise KeyboardInterrupt
-        return runs.Run(name, "idle", "none", {}, [], [], {})
+        return run_of(name)
 
     monkeypatch.setattr(runs, "record", record)
     with pytest.raises(KeyboardInterrupt):
@@ -161,13 +169,17 @@ def test_a_disturbed_run_is_repeated_and_nothing_is_packed_while_one_is_missing(
 
     def record(name: str, *_: object) -> runs.Run:
         asked.append(name)
-        return runs.Run(name, "idle", "none", {}, [], [], {}, others_cpus=1.5 if name == "pause" or len(asked) == 1 else 0.1)
+        if asked == ["disk-io", "disk-io"]:
+            raise runner.NotReady("no worker came")
+        disturbed, unprobed = name == "pause" or len(asked) == 1, asked[-2:] == ["pause", "hung-worker"]
+        return run_of(name, 1.5 if disturbed else 0.1, "partial" if unprobed else "ok")
 
     monkeypatch.setattr(runs, "record", record)
-    monkeypatch.setattr(accuracy, "_fault", lambda run, most: "others took 1.5 CPUs" if run.others_cpus > most else "")
     assert accuracy._record(folders) == 1
-    assert asked == ["disk-io", "disk-io", *["pause"] * 3, "hung-worker"]
-    assert "1 left out: run it again, or --pack without them: pause" in capsys.readouterr().err
+    assert asked == [*["disk-io"] * 3, *["pause"] * 3, *["hung-worker"] * 2]
+    said = capsys.readouterr().err
+    assert "pause left out: others took 1.5 CPUs" in said
+    assert "1 left out: run it again, or --pack without them: pause" in said
     assert not list(accuracy.DATA.iterdir())
     folders.record, folders.pack = False, True
     assert accuracy._record(folders) == 0
