@@ -81,17 +81,12 @@ def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
 
     def wait(seconds: float) -> None:
         until = time.monotonic() + seconds
-        _load("gputop.session.snapshot" if args.json else "gputop.tui.draw.page")
+        for module in ("gputop.session.snapshot" if args.json else "gputop.tui.draw.page", "gputop.diagnosis"):
+            importlib.import_module(module)  # needed next; the collector waits for its beat anyway
         time.sleep(max(0.0, until - time.monotonic()))
 
     Collector(settings, Keep()).run(ticks, wait)
     return items
-
-
-def _load(module: str) -> None:
-    """Import what is needed next while the collector waits for its beat."""
-    importlib.import_module(module)
-    importlib.import_module("gputop.diagnosis")
 
 
 def _child_frames(stream: ChildStream) -> Iterator[Header | Frame]:

@@ -94,20 +94,20 @@ def run(args: argparse.Namespace) -> int:
         leave_root(*RECORDER)  # ssh uses the user's keys and known hosts
     collector = stream_argv(args)
     stream = LastingStream(ChildStream(collector), lambda: ChildStream(collector), notify)
-    session = _Session(args, stream)
+    run = _Run(args, stream)
     try:
         leave_root(*RECORDER)  # the file and the command belong to the user
-        session.begin()
+        run.begin()
         if argv:
-            session.start(argv)
-        session.record()
+            run.start(argv)
+        run.record()
     finally:
         stream.close()
-        session.close()
-    return session.exit_code()
+        run.close()
+    return run.exit_code()
 
 
-class _Session:
+class _Run:
     """One run of the recorder."""
 
     def __init__(self, args: argparse.Namespace, stream: LastingStream) -> None:
@@ -147,7 +147,9 @@ class _Session:
             with ordinary_priority():
                 self._command = subprocess.Popen(argv)
         except OSError as error:
-            self._discard()
+            file, self._file = self._file, None
+            if file is not None:
+                file.rotation.discard()  # its name is free for the next try
             code = 127 if isinstance(error, FileNotFoundError) else 126  # as shells do
             raise UserError(not_run(error), code=code) from None
         if self._stopped_by:  # a signal came during the start
@@ -210,12 +212,6 @@ class _Session:
             notify(rotation.problem)
         self._problem = self._problem or rotation.problem or missing
 
-    def _discard(self) -> None:
-        """Remove the file of a command that did not start, so that its name is free for the next try."""
-        file, self._file = self._file, None
-        if file is not None:
-            file.rotation.discard()
-
     def exit_code(self) -> int:
         """The command's exit code; without a command 1 if the recording is incomplete."""
         if self._command is None:
@@ -235,35 +231,33 @@ class _Session:
         from gputop.model.frame import Header
 
         if isinstance(item, Header):
-            self._date(item)
-        elif self._file is not None and self._diagnosis is not None and not self._is_past(item):
-            self._judge(item, self._diagnosis)
+            self._take_header(item)
+        elif self._file is not None and self._diagnosis is not None:
+            self._first_ns = self._first_ns or item.t_ns
+            if self._args.duration is not None and item.t_ns - self._first_ns > self._args.duration * 1e9:
+                return  # after --duration by the frame's own time: it may have waited in the pipe
+            had = self._diagnosis.problem
+            self._diagnosis.see(item)
+            if self._diagnosis.problem and not had:  # a reader judges anew
+                notify(f"{clean(self._diagnosis.problem)}; recording goes on without the diagnosis")
             self._file.add(item, self._diagnosis.board)
             self._frames += 1
             if item.key:
                 return_pages()
 
-    def _date(self, header: Header) -> None:
-        """Take a header: the stream begins, a clock has jumped, or another collector goes on."""
+    def _take_header(self, header: Header) -> None:
+        """A header comes when the stream begins, when a clock has jumped, and when another collector goes on."""
         if self._diagnosis is None or (self._file is not None and self._file.is_of_another_boot(header)):
-            self._diagnosis = self._diagnose(header)
+            from gputop.session.stalled import AutoStacks, Unwatched
+
+            # Stacks can be taken on this machine only.
+            self._diagnosis = Unwatched(header, None if self._args.no_auto_stacks or self._args.host is not None else AutoStacks())
         else:
             self._diagnosis.restate(header)
         if self._file is None:
             self._file = self._create(header)
         else:
             self._file.restate(header)
-
-    def _is_past(self, frame: Frame) -> bool:
-        """Whether the frame is after --duration, by the frames' times: they may have waited in the pipe."""
-        self._first_ns = self._first_ns or frame.t_ns
-        return self._args.duration is not None and frame.t_ns - self._first_ns > self._args.duration * 1e9
-
-    def _diagnose(self, header: Header) -> Unwatched:
-        """The diagnosis, which takes stacks when an incident begins, on this machine only."""
-        from gputop.session.stalled import AutoStacks, Unwatched
-
-        return Unwatched(header, None if self._args.no_auto_stacks or self._args.host is not None else AutoStacks())
 
     def _create(self, header: Header) -> Lasting:
         from gputop.recording.keep import Keeping
@@ -279,13 +273,6 @@ class _Session:
             keep_ns = round(self._args.keep * 1e9)
             return Lasting(Keeping(path, header, max_bytes=most, keep_ns=keep_ns, begin=self._begin_account), notify)
         return Lasting(Rotation(path, header, most, self._args.max_files, self._begin_account), notify)
-
-    def _judge(self, frame: Frame, diagnosis: Unwatched) -> None:
-        """Feed the diagnosis; after a bug in it the recording goes on without, for a reader judges anew."""
-        had = diagnosis.problem
-        diagnosis.see(frame)
-        if diagnosis.problem and not had:
-            notify(f"{clean(diagnosis.problem)}; recording goes on without the diagnosis")
 
     def _begin_account(self) -> Tell | None:
         """Called when a file begins; the result gives its findings when the file ends."""

@@ -26,8 +26,9 @@ _PROGRAM = re.compile(r"(python|pypy)[\d.]*t?|pt_\w+|cuda-\w+|k(worker|softirqd|
 _FLAGS = frozenset(("-m", "-c", "-u", "-E", "-I", "-P", "-S", "--multiprocessing-fork"))  # Python's, which tell roles apart
 _STARTER = re.compile(r"from multiprocessing\.\w+ import \w+|compile_worker")
 _SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", "docker", "kubepods", "kubepods.slice", "slurm"))
-_PLAIN = re.compile(r"[\d,.-]*|all|none|void|true|false", re.IGNORECASE)
-_INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")
+_PLAIN = re.compile(r"[\d,.-]*|all|none|void|true|false", re.IGNORECASE)  # values of variables: numbers, lists of them, switches
+_INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")  # network interfaces with a name of the kernel's
+# Devices of file systems with a name of the kernel's; users name volumes and servers.
 _DISK = re.compile(r"/dev/((sd|vd|xvd|hd)[a-z]+|nvme\d+n\d+|md|dm-|mmcblk\d+|loop)(p?\d+)?|overlay|tmpfs|rootfs")
 _STOPS = r"\s\"'`,;:()\[\]{}<>|"  # characters that end a path without quotes
 _QUOTED = r"(?<=(['\"`])/)(?:(?! /|\\?\1)[^\n])+(?=\\?\1)"
@@ -89,21 +90,9 @@ class Mask:
         """A cgroup's path, each part hashed by itself, which keeps the nesting."""
         return "/".join(part if part in _SLICES else self.word(part) for part in text.split("/"))
 
-    def value(self, text: str) -> str:
-        """The value of an environment variable; numbers and lists of them stay."""
-        return text if _PLAIN.fullmatch(text) else self.word(text)
-
-    def interface(self, text: str) -> str:
-        """A network interface; names that the kernel gives stay."""
-        return text if _INTERFACE.fullmatch(text) else self.word(text)
-
     def mount_point(self, text: str) -> str:
         """Where a file system is mounted; the system's own folders stay."""
         return text if text == "/" or _SYSTEMS_OWN.fullmatch(text) else self.path(text)
-
-    def device(self, text: str) -> str:
-        """The device of a file system; disks named by the kernel stay, volumes and servers named by users do not."""
-        return text if _DISK.fullmatch(text) else self.word(text)
 
     def uid(self, uid: int) -> int:
         """Root stays 0, other users become 1000, 1001 … in the order in which they are seen."""
@@ -125,9 +114,6 @@ class Mask:
         tail = _COMMON_TAIL.search(path)
         return self.word(path[: tail.start()]) + tail[0] if tail else self.path(path)
 
-    def _kept(self, text: Any) -> Any:
-        return text
-
     def _struct(self, item: Any) -> Any:
         fields = ((name, getattr(item, name), rule) for name, rule in _fields(item.__class__))
         return msgspec.structs.replace(item, **{name: self._masked(value, rule) for name, value, rule in fields})
@@ -143,13 +129,24 @@ class Mask:
 
 
 _Rule = Callable[[Mask, Any], Any]
+
+
+def _keep_if(pattern: re.Pattern[str]) -> _Rule:
+    """A rule that keeps texts of this form and hashes the others."""
+    return lambda mask, text: text if pattern.fullmatch(text) else mask.word(text)
+
+
+def _keep(_mask: Mask, text: Any) -> Any:
+    return text
+
+
 _RULES: dict[str, _Rule] = {
     "ProcInfo.uid": Mask.uid, "ProcInfo.cmdline": Mask.argument, "ProcInfo.exe": Mask.path, "ProcInfo.cgroup": Mask.cgroup,
     "ProcInfo.cpu_cgroup": Mask.cgroup,
-    "ProcInfo.env": Mask.value, "ProcInfo.wait_unreadable": Mask.message, "CgroupSample.path": Mask.cgroup,
+    "ProcInfo.env": _keep_if(_PLAIN), "ProcInfo.wait_unreadable": Mask.message, "CgroupSample.path": Mask.cgroup,
     "CgroupSample.quota_path": Mask.cgroup, "CgroupSample.mem_limit_path": Mask.cgroup,
-    "ReadLimit.path": Mask.cgroup, "NetSample.name": Mask.interface, "Nic.name": Mask.interface,
-    "FileSystem.path": Mask.mount_point, "FileSystem.device": Mask.device, "SourceState.reason": Mask.message,
+    "ReadLimit.path": Mask.cgroup, "NetSample.name": _keep_if(_INTERFACE), "Nic.name": _keep_if(_INTERFACE),
+    "FileSystem.path": Mask.mount_point, "FileSystem.device": _keep_if(_DISK), "SourceState.reason": Mask.message,
     "SourceState.remedy": Mask.message, "SourceState.detail": Mask.message,
     **dict.fromkeys((
         "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "ProcSample.state", "ProcSample.wchan", "ProcSample.kernel_stack",
@@ -157,9 +154,9 @@ _RULES: dict[str, _Rule] = {
         "CgroupSample.cpuset", "ReadLimit.device", "DiskSample.name", "FileSystem.kind", "Hardware.missing", "Gpu.name",
         "Gpu.pci_bus_id", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "GpuProc.kind",
         "MigInstance.profile", "MigInstance.missing", "SourceState.name", "SourceState.state",
-    ), Mask._kept),
+    ), _keep),
 }  # fmt: skip
-"""Field -> its rule, where that is not `Mask.word`. ``_kept`` is for words of the kernel, the driver and gputop."""
+"""Field -> its rule, where that is not `Mask.word`. `_keep` is for words of the kernel, the driver and gputop."""
 
 
 @cache

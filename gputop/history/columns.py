@@ -234,10 +234,6 @@ class History:
         first, last = self.slice_of(start_ns, end_ns)
         return [(t, v) for t, v in zip(self.times[first:last], column.slice(first, last), strict=True) if v == v]
 
-    def top(self, key: SeriesKey, start_ns: int, end_ns: int) -> float:
-        """The largest reading from ``start_ns`` to ``end_ns``, NaN if there is none."""
-        return self.cell(key, start_ns, end_ns, peak=True)
-
     def _trim(self) -> None:
         del self.times[:STRETCH]
         for column in self.series.values():

@@ -67,14 +67,12 @@ def keep(older: Board, board: Board, frame: Frame) -> None:
         if stood is not None and stood.t_ns < sample.t_ns:
             older.procs[sample.pid] = stood
     for gpu in frame.gpus:
-        if gpu.index in board.gpus:
-            _keep_counters(older.gpus.setdefault(gpu.index, GpuBoard(gpu.index)), board.gpus[gpu.index], gpu)
-
-
-def _keep_counters(older: GpuBoard, stood: GpuBoard, gpu: Gpu) -> None:
-    for name in _BYTE_COUNTERS:
-        if getattr(gpu, name) is not None and stood.read_ns.get(name, gpu.t_ns) < gpu.t_ns:
-            older.values[name], older.read_ns[name] = stood.values[name], stood.read_ns[name]
+        if gpu.index not in board.gpus:
+            continue
+        kept, known = older.gpus.setdefault(gpu.index, GpuBoard(gpu.index)), board.gpus[gpu.index]
+        for name in _BYTE_COUNTERS:
+            if getattr(gpu, name) is not None and known.read_ns.get(name, gpu.t_ns) < gpu.t_ns:
+                kept.values[name], kept.read_ns[name] = known.values[name], known.read_ns[name]
 
 
 def take(
@@ -93,7 +91,9 @@ def take(
         "t_ns": newer.t_ns,
         "host": header.host,
         "hardware": _hardware(newer.host.get("hardware")),
-        "sources": {s.name: _source(s.state, s.reason, s.remedy, s.detail) for s in newer.sources.values()},
+        "sources": {
+            s.name: {"state": s.state, "reason": s.reason or None, "remedy": s.remedy or None, **s.detail} for s in newer.sources.values()
+        },
         "gpus": [_gpu(newer.gpus[i], older.gpus.get(i)) for i in sorted(newer.gpus)],
         "procs": [_proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched) for pid in sorted(pids)],
     })  # fmt: skip
@@ -106,10 +106,6 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _cleaned(item) for key, item in value.items()}
     return [_cleaned(item) for item in value] if isinstance(value, list) else value
-
-
-def _source(state: str, reason: str, remedy: str, detail: dict[str, str]) -> dict[str, object]:
-    return {"state": state, "reason": reason or None, "remedy": remedy or None, **detail}
 
 
 def _hardware(hardware: object) -> dict[str, object]:

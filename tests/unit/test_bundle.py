@@ -20,13 +20,14 @@ from gputop import cli
 from gputop.commands.replay import sample
 from gputop.diagnosis import Engine
 from gputop.doctor import bundle
-from gputop.doctor.mask import Mask
+from gputop.doctor.mask import _RULES, Mask
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, ProcInfo
 from gputop.recording.reader import Recording
 from gputop.system import config, crash
 
 SECRET = "hunter2"
+DEVICE = _RULES["FileSystem.device"]
 KEPT = {
     "CgroupSample.cpuset", "CudaCall.call", "DiskSample.name", "FileSystem.kind", "Gpu.architecture",
     "Gpu.compute_mode", "Gpu.missing", "Gpu.name",
@@ -69,8 +70,8 @@ def test_every_text_is_masked_unless_somebody_decided_otherwise() -> None:
     ("rule", "text", "masked"),
     [
         (Mask.mount_point, "/", "/"), (Mask.mount_point, "/home", "/home"), (Mask.mount_point, "/data/acme", r"x\w{8}/x\w{8}"),
-        (Mask.device, "/dev/nvme0n1p2", "/dev/nvme0n1p2"), (Mask.device, "/dev/vda", "/dev/vda"), (Mask.device, "overlay", "overlay"),
-        (Mask.device, "/dev/mapper/acme-root", r"x\w{8}"), (Mask.device, "filer.acme.com:/export", r"x\w{8}"),
+        (DEVICE, "/dev/nvme0n1p2", "/dev/nvme0n1p2"), (DEVICE, "/dev/vda", "/dev/vda"), (DEVICE, "overlay", "overlay"),
+        (DEVICE, "/dev/mapper/acme-root", r"x\w{8}"), (DEVICE, "filer.acme.com:/export", r"x\w{8}"),
     ],
 )  # fmt: skip
 def test_disks_stay_and_servers_and_volumes_are_hashed(rule: Callable[[Mask, str], str], text: str, masked: str) -> None:

@@ -41,7 +41,7 @@ def test_any_slice_is_what_was_put_there(given: str) -> None:
         start, end = sorted(rng.randrange(history.times[-1] + 2 * TICK) for _ in range(2))
         within = [(t_ns, value) for t_ns, value in told if start <= t_ns < end]
         assert history.values(KEY, start, end) == within
-        mean, top = history.cell(KEY, start, end), history.top(KEY, start, end)
+        mean, top = history.cell(KEY, start, end), history.cell(KEY, start, end, peak=True)
         assert math.isnan(mean) if not within else mean == pytest.approx(sum(value for _, value in within) / len(within))
         assert math.isnan(top) if not within else top == max(value for _, value in within)
         latest = [value for t_ns, value in told if end - 40 * TICK <= t_ns <= end]

@@ -215,10 +215,10 @@ class LaneDrawer:
         held_for, held = self._tops.get(lane.key, ((), 1.0))
         shown = (axis.cell_ns, axis.first)
         if shown == held_for:
-            newest = history.top(lane.key, axis.last * axis.cell_ns, (axis.last + 1) * axis.cell_ns)
+            newest = history.cell(lane.key, axis.last * axis.cell_ns, (axis.last + 1) * axis.cell_ns, peak=True)
             held = nice_top(newest) if newest > held else held
         else:
-            top = history.top(lane.key, axis.first * axis.cell_ns, (axis.last + 1) * axis.cell_ns)
+            top = history.cell(lane.key, axis.first * axis.cell_ns, (axis.last + 1) * axis.cell_ns, peak=True)
             # What reads 0.0 beside the lane is no hill on it.
             wanted = max(nice_top(top) if top == top else 1.0, 10.0 ** (1 - spec.digits))
             # Shrinking at once would make the lane flicker between two scales.
