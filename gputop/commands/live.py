@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     return_freed_memory()
     from gputop.session.session import Session
     from gputop.tui.app import GputopApp
-    from gputop.tui.draw.rows import SORTS
+    from gputop.tui.draw.table import SORTS
     from gputop.tui.draw.view import View
     from gputop.tui.feed import Look, live_context
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from gputop.diagnosis import Engine
     from gputop.model.roles import Role
     from gputop.session.child import ChildStream
+    from gputop.session.session import Session
+    from gputop.tui.draw import Line
+    from gputop.tui.draw.view import View
 
 LOOK_S = 0.1  # at least, for two readings make a rate; in a single look everything is read in each tick
 LONG_S = 2.0  # a look that takes longer is announced
@@ -81,8 +84,8 @@ def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
 
     def wait(seconds: float) -> None:
         until = time.monotonic() + seconds
-        for module in ("gputop.session.snapshot" if args.json else "gputop.tui.draw.page", "gputop.diagnosis"):
-            importlib.import_module(module)  # needed next; the collector waits for its beat anyway
+        for module in ("diagnosis", *(["session.snapshot"] if args.json else ["tui.draw.edges", "tui.draw.gpus", "tui.draw.table"])):
+            importlib.import_module(f"gputop.{module}")  # needed next; the collector waits for its beat anyway
         time.sleep(max(0.0, until - time.monotonic()))
 
     Collector(settings, Keep()).run(ticks, wait)
@@ -148,7 +151,6 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
 
     from gputop.session.session import Session
     from gputop.tui.draw import ascii_line, safe_line
-    from gputop.tui.draw.page import page
     from gputop.tui.draw.view import View
 
     session = Session()
@@ -161,3 +163,23 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
     lines = (ascii_line(line) if plain else safe_line(line) for line in page(session, view))
     show("".join(text for text, _ in line).rstrip() for line in lines)
     return 0
+
+
+def page(session: Session, view: View) -> list[Line]:
+    """One moment as lines: header, verdict, GPUs and processes; it has no lanes."""
+    from gputop.tui.draw import gpus, table
+    from gputop.tui.draw.edges import header_lines, verdict_lines
+    from gputop.tui.draw.view import Axis
+
+    older, newer = session.boards_around(None, 0)
+    no_axis, drawer = Axis(1, 0, 0), table.TableDrawer()
+    state = newer.sources.get("nvml")
+    known = "unknown" if state is not None and state.state == "partial" else "none"
+    absent: list[Line] = [[(f" GPU  {known}{f': {state.reason}' if state else ''}", "dim")]]
+    return [
+        *header_lines(session, view, ("", ""), ""),
+        *verdict_lines(session.engine.verdict, view, keys=())[: 2 if session.engine.verdict.detail else 1],
+        *(gpus.lines(newer, older, view, gpus.count(newer) + 1) if newer.gpus else absent),
+        table.heading(view, 0),
+        *(drawer.line(row, view, session.history, no_axis, None) for row in table.rows(session, view)),
+    ]

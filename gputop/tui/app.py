@@ -19,8 +19,8 @@ from gputop.session.stalled import AutoCapture, AutoStacks
 from gputop.tui import bindings
 from gputop.tui.dashboard import DashboardScreen
 from gputop.tui.feed import Context
-from gputop.tui.palette import Ascii, themes
 from gputop.tui.terminal import TerminalApp
+from gputop.tui.widgets import Ascii, themes
 
 _LEFT_OUT = ("Keys", "Maximize", "Minimize")
 """Commands of Textual's that make no sense here: its help would hide the dashboard's, whose parts are no widgets to enlarge."""

@@ -23,9 +23,8 @@ from gputop.system.errors import UserError, starting
 from gputop.system.text import cell_width, even, fit
 from gputop.tui.draw import TOO_SMALL, Line, folded, is_too_small, safe_line, time_of_day
 from gputop.tui.feed import Context
-from gputop.tui.palette import palette
 from gputop.tui.terminal import LoneScreen
-from gputop.tui.widgets import Scrolled
+from gputop.tui.widgets import Scrolled, palette
 
 if TYPE_CHECKING:
     from gputop.recording.reader import Recording
@@ -46,6 +45,7 @@ class Box(LoneScreen):
     ]
     TITLE = ""
     REFRESH_S = 1.0
+    TAKES_ALL = False  # whether the box is as large as it may be, whatever it holds: what comes and folds must not make it jump
 
     def __init__(self, context: Context) -> None:
         self.page = Scrolled(classes="box")
@@ -98,6 +98,9 @@ class Box(LoneScreen):
 
     def fit(self, lines: Sequence[Line], head: int) -> None:
         """Make the box as large as its text needs and the terminal allows; ``head`` of the lines do not scroll."""
+        if self.TAKES_ALL:
+            self.page.take_room(self.text_width, self.text_height + 1, len(lines) - head >= self.text_height)
+            return
         widths = [sum(cell_width(part) for part, _ in line) for line in lines]
         rows = len(widths) - head
         self.page.take_room(min(max(widths), self.text_width), min(rows, self.text_height) + head, rows > self.text_height)

@@ -26,7 +26,7 @@ from gputop.tui import bindings
 from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import Box, ConfirmScreen
 from gputop.tui.draw import duration, edges, gpus, table
-from gputop.tui.draw.rows import SORTS, why_no_search
+from gputop.tui.draw.table import SORTS, why_no_search
 from gputop.tui.drawing import Drawing
 from gputop.tui.enlarge import EnlargeScreen
 from gputop.tui.feed import Context

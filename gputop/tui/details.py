@@ -22,8 +22,7 @@ from gputop.stacks.kernel import syscall_names
 from gputop.system.text import counted, cut, fit
 from gputop.tui.box import Box
 from gputop.tui.draw import Line, room_for, time_of_day
-from gputop.tui.draw.rows import gpus_by_pid, place_of
-from gputop.tui.draw.table import size
+from gputop.tui.draw.table import gpus_by_pid, place_of, size
 from gputop.tui.feed import Context
 
 SECTIONS = {"t": "threads", "f": "files", "c": "connections", "v": "environment", "l": "limits"}
@@ -42,6 +41,7 @@ gputop reads these where the process runs, while it lives: run gputop there and 
 class DetailsScreen(Box):
     """One process at the moment looked at; /proc is read when the box opens and when asked."""
 
+    TAKES_ALL = True
     BINDINGS = [
         *(Binding(key, f"fold('{name}')", name) for key, name in SECTIONS.items()),
         Binding("a", "fold_all", "open or fold all"),
@@ -143,10 +143,6 @@ class DetailsScreen(Box):
         needle = self._needle.casefold()
         hits = [line for line in everything if needle in "".join(text for text, _ in line).casefold()]
         return hits or [[("nothing has it", "dim")]]
-
-    def fit(self, lines: Sequence[Line], head: int) -> None:
-        """The same size whatever the box holds: what comes and folds must not make it jump."""
-        self.page.take_room(self.text_width, self.text_height + 1, len(lines) - head >= self.text_height)
 
     @property
     def first_line(self) -> str:

@@ -15,7 +15,6 @@ from gputop.tui import terminal
 from gputop.tui.draw import TOO_SMALL, Line, ascii_line, gpus, is_too_small
 from gputop.tui.draw.view import Axis
 from gputop.tui.feed import Context
-from gputop.tui.palette import palette
 from gputop.tui.panels import (
     GpusPanel,
     HeaderPanel,
@@ -30,7 +29,7 @@ from gputop.tui.panels import (
     VerdictPanel,
     arrange,
 )
-from gputop.tui.widgets import Painter
+from gputop.tui.widgets import Painter, palette
 
 ROWS_EVERY_S = 0.9  # s between two readings of the table's rows while live
 NUMBERS_EVERY_S = 0.7  # s between two drawings of numbers: faster ones cannot be read

@@ -17,7 +17,7 @@ from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import file_size, fit
 from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, table
 from gputop.tui.draw.lanes import Lane, LaneDrawer, all_lanes, fitting_lanes
-from gputop.tui.draw.rows import Row, rows
+from gputop.tui.draw.table import Row, rows
 from gputop.tui.draw.view import Axis, axis_line, with_signs
 from gputop.tui.feed import Context, Replay
 from gputop.tui.widgets import Drawn

@@ -54,6 +54,7 @@ class StacksScreen(Box):
         Binding("s", "dismiss", "close", show=False),
     ]
     REFRESH_S = 0.0
+    TAKES_ALL = True
 
     def __init__(self, context: Context, pids: list[int] | None = None) -> None:
         """``pids``: the processes; None is all that are stalled."""
@@ -76,10 +77,6 @@ class StacksScreen(Box):
         """The lines as last taken; rows of a table are cut to the box."""
         width = self.text_width
         return [[(cut(line.text, width) if line.kind == "row" else line.text, MEANINGS[line.kind])] for line in self.taken.shown]
-
-    def fit(self, lines: Sequence[Line], head: int) -> None:
-        """Give the box one size for any text, so that it does not jump when stacks come."""
-        self.page.take_room(self.text_width, self.text_height + 1, len(lines) - head >= self.text_height)
 
     def _find_pids(self) -> list[int]:
         """The processes whose stacks to take now; keeps their roles and waits."""

@@ -30,6 +30,7 @@ import msgspec
 import zstandard
 
 from gputop import cli
+from gputop.commands.once import page
 from gputop.model.frame import Frame, Header
 from gputop.recording.chunks import Decoder, pack_alone
 from gputop.recording.format import (
@@ -56,7 +57,6 @@ from gputop.session.survey import survey
 from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.tables.schema import TABLES
-from gputop.tui.draw.page import page
 from gputop.tui.draw.view import View
 from tests.recording import made
 

@@ -21,7 +21,7 @@ from gputop.session.session import Session
 from gputop.tui.draw import gpus, table
 from gputop.tui.draw.edges import header_lines, verdict_lines
 from gputop.tui.draw.lanes import LaneDrawer, all_lanes
-from gputop.tui.draw.rows import rows
+from gputop.tui.draw.table import rows
 from gputop.tui.draw.view import View, axis_line
 from gputop.tui.player import Playback, Player
 from tests.recording import made

@@ -21,13 +21,12 @@ from gputop.tui.bindings import HelpScreen
 from gputop.tui.dashboard import SORT_KEYS, DashboardScreen
 from gputop.tui.details import DetailsScreen
 from gputop.tui.draw import folded, gpus
-from gputop.tui.draw.rows import rows
+from gputop.tui.draw.table import rows
 from gputop.tui.draw.view import View
 from gputop.tui.enlarge import EnlargeScreen
-from gputop.tui.palette import palette
 from gputop.tui.stacks import StacksScreen
 from gputop.tui.why import WhyScreen
-from gputop.tui.widgets import Drawn, Scrolled
+from gputop.tui.widgets import Drawn, Scrolled, palette
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 

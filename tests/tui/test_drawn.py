@@ -10,8 +10,7 @@ import pytest
 from textual.app import App, ComposeResult
 
 from gputop.tui.draw import Line
-from gputop.tui.palette import palette
-from gputop.tui.widgets import Drawn, Painter
+from gputop.tui.widgets import Drawn, Painter, palette
 
 WIDTH, HEIGHT = 24, 6
 LANE = 8

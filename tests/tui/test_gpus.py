@@ -11,7 +11,7 @@ from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import Frame, GpuProc, MigInstance
 from gputop.session.session import Session
 from gputop.tui.draw.lanes import all_lanes
-from gputop.tui.draw.rows import held_bytes, mean_share, place_of
+from gputop.tui.draw.table import held_bytes, mean_share, place_of
 from gputop.tui.draw.view import View
 from gputop.tui.panels import arrange
 from gputop.tui.widgets import Scrolled

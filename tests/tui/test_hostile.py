@@ -14,10 +14,9 @@ from gputop.system.text import clean
 from gputop.tui.app import GputopApp
 from gputop.tui.box import ConfirmScreen
 from gputop.tui.draw import safe_line, table
-from gputop.tui.draw.rows import Row
+from gputop.tui.draw.table import Row
 from gputop.tui.draw.view import Axis, View
-from gputop.tui.palette import palette
-from gputop.tui.widgets import Drawn, Painter, Scrolled, cells_of
+from gputop.tui.widgets import Drawn, Painter, Scrolled, cells_of, palette
 from tests.recording import hostile
 from tests.tui import scene
 from tests.tui.conftest import MakeApp

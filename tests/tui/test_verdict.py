@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gputop.commands.once import page
 from gputop.diagnosis.model import Verdict
 from gputop.tui.draw.edges import verdict_lines
-from gputop.tui.draw.page import page
 from gputop.tui.draw.view import View
 from tests.tui import scene
 

@@ -19,7 +19,7 @@ from gputop.recording.reader import Recording
 from gputop.session import snapshot
 from gputop.session.session import Session
 from gputop.tables.load import Loader
-from gputop.tui.draw.rows import rows
+from gputop.tui.draw.table import rows
 from gputop.tui.draw.view import View
 from tests.recording.made import record
 

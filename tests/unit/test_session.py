@@ -11,7 +11,7 @@ from gputop.model.frame import Frame, Gpu, GpuProc, Header, Mark, Probes, ProcIn
 from gputop.model.roles import COMPILES
 from gputop.session.session import Session, code_of, word_of
 from gputop.session.survey import Episode
-from gputop.tui.draw.rows import rows
+from gputop.tui.draw.table import rows
 from gputop.tui.draw.view import View
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes_fed import outrun_actors

@@ -9,7 +9,7 @@ from gputop.model.board import Board
 from gputop.model.frame import Frame, Gpu, GpuProc, MigInstance, ProcInfo, ProcSample, SourceState
 from gputop.model.roles import Role
 from gputop.session import snapshot
-from gputop.tui.draw.rows import gpus_by_pid
+from gputop.tui.draw.table import gpus_by_pid
 
 
 def taken(*gpus: Gpu, detail: dict[str, str] | None = None) -> dict:

@@ -9,7 +9,7 @@ from time import localtime, strftime
 
 from gputop.system.text import ascii_text, cell_width, clean, even, is_narrow
 
-Span = tuple[str, str]  # text and its meaning; `gputop.tui.palette` gives each meaning a colour
+Span = tuple[str, str]  # text and its meaning; `gputop.tui.widgets` gives each meaning a colour
 Line = Sequence[Span]
 NEARLY_S = 0.05  # s before a full second that are shown as that second: frames come a little early
 LEAST_COLUMNS, LEAST_ROWS = 20, 3  # a smaller terminal shows nothing but `TOO_SMALL`

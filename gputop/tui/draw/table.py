@@ -1,21 +1,37 @@
-"""The process table: its columns, and the state lane of each process on the same axis as the charts above."""
+"""The process table: which processes it shows, in which order, with which numbers; its columns and the state lanes.
+
+A state lane is on the same axis as the charts above the table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 
 from msgspec import Struct
 
 from gputop.history.columns import History
+from gputop.model.board import Board
 from gputop.model.fields import FIELDS
-from gputop.session.session import word_of
-from gputop.system.text import cut, fit
+from gputop.model.frame import SECOND_NS, GpuProc, ProcInfo, ProcSample
+from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
+from gputop.model.roles import COMPILES, Role, is_foreign_list, is_whole_machine, program_name
+from gputop.session.session import Session, word_of
+from gputop.system.privilege import INITIAL_PID_NAMESPACE
+from gputop.system.text import clean, cut, fit
 from gputop.tui.draw import Line, Span
 from gputop.tui.draw.lanes import RollingCells, level, merge, with_cursor
-from gputop.tui.draw.rows import SORTS, Row
 from gputop.tui.draw.view import Axis, View
 
+SPAN_NS = SECOND_NS  # rates in the table are over the last second: shorter ones change faster than anyone reads
+LEAST_BYSTANDER_PCT = 1.0  # % of a CPU from which a process outside the training has a row
+PATIENCE_S = 0.05  # s for one search in one text: `(a+)+b` takes twice as long with each letter
+_KERNEL_STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "traced", "Z": "zombie", "I": "idle"}
+_NO_GPU = (99,)  # sorts families without a GPU behind the others
 GLYPHS = {
     "": " ", "running": "▄", "computing": "▄", "runnable": "▒", "disk": "▪", "memory": "◆", "throttled": "▼", "blocked": "–",
     "ahead": "·", "stopped": "■", "waiting-data": "░", "waiting-gpu": "▂", "transfer": "►", "sleeping": " ", "dead": "×",
@@ -23,6 +39,306 @@ GLYPHS = {
 STARVING_GLYPH = "█"
 INFERRED_MARK = "~"
 HIDDEN = "bystanders hidden (b)"
+
+
+class Row(Struct):
+    """One process as the table shows it; None is not measured."""
+
+    pid: int
+    role: Role | None
+    depth: int
+    who: str
+    state: str
+    starving: bool
+    inferred: bool  # the state is inferred: what the process waits for cannot be read
+    user: str
+    cpu_pct: float | None = None
+    runq_pct: float | None = None
+    disk_pct: float | None = None
+    disk_bytes_per_s: float | None = None
+    switches_per_s: float | None = None
+    invol_per_s: float | None = None
+    rss_bytes: int | None = None
+    gpu_mem_bytes: int | None = None  # memory on all of its GPUs
+    sm_pct: float | None = None  # mean over its GPUs, like ``mem_bw_pct``
+    mem_bw_pct: float | None = None
+    gpu: str = ""  # on which GPUs, see `place_of`
+    start_ticks: int = 0
+    command: str = ""
+
+
+Key = Callable[[Row], float]
+
+
+def _same(_row: Row) -> float:
+    return 0.0
+
+
+def _most_first(name: str) -> Key:
+    """Sorts by an attribute, the largest first, what is not measured last."""
+
+    def key(row: Row) -> float:
+        value = getattr(row, name)
+        return 1.0 if value is None else -float(value)
+
+    return key
+
+
+SORTS: dict[str, tuple[str, Key]] = {
+    "natural": ("GPU, trainer, worker", _same),
+    "user": ("user", _same),
+    "pid": ("pid", lambda row: row.pid),
+    "gpu-mem": ("GPU memory", _most_first("gpu_mem_bytes")),
+    "sm": ("SM %", _most_first("sm_pct")),
+    "bandwidth": ("GPU memory bandwidth %", _most_first("mem_bw_pct")),
+    "cpu": ("CPU %", _most_first("cpu_pct")),
+    "mem": ("resident memory", _most_first("rss_bytes")),
+    "time": ("time running", lambda row: row.start_ticks),
+    "runq": ("run-queue %", _most_first("runq_pct")),
+    "switches": ("context switches", _most_first("switches_per_s")),
+}  # name of a sort order -> what the screen calls it, and its key
+
+
+def rows(session: Session, view: View) -> list[Row]:
+    """Trainers with their families, GPU processes without a role, then bystanders that take CPU."""
+    older, newer = session.boards_around(view.at_ns, SPAN_NS)
+    table = _RowBuilder(session, view, older, newer, session.feeders_at(newer) | session.roles_at(newer))
+    found = [row for row in table.all() if _is_wanted(row, newer.infos.get(row.pid), view)]
+    return _ordered(found, view)
+
+
+class _RowBuilder:
+    """Builds the rows of one moment."""
+
+    def __init__(self, session: Session, view: View, older: Board, newer: Board, roles: dict[int, Role]) -> None:
+        self.session, self.view, self.older, self.newer, self.roles = session, view, older, newer, roles
+        self.switched = ProbedSwitches(older, newer)
+        self.on_gpu = gpus_by_pid(newer)
+
+    def all(self) -> list[Row]:
+        shown = [self.row(pid) for pid in sorted(self.roles, key=self._place) if not self._is_idle_compiler(pid)]
+        shown += [self.row(pid) for pid in sorted(self.on_gpu) if pid not in self.roles]
+        if not self.view.hides_bystanders:
+            shown += self._bystanders({row.pid for row in shown})
+        return shown
+
+    def _is_idle_compiler(self, pid: int) -> bool:
+        """Whether it is one of torch.compile's dozens of processes and compiles nothing now; they stay as long as the training."""
+        sample = self.newer.procs.get(pid)
+        if self.roles[pid].label != COMPILES or sample is None:
+            return False
+        return (_cpu_pct(self.older.procs.get(pid), sample) or 0.0) < LEAST_BYSTANDER_PCT
+
+    def _place(self, pid: int) -> tuple[int, int, int, int, int]:
+        """Sorts families by their GPU; in each the trainer, its workers by number, its helpers."""
+        role = self.roles[pid]
+        trainer = role.trainer_pid or pid
+        gpu = min(self.on_gpu.get(trainer, _NO_GPU))
+        order = {"trainer": 0, "worker": 1}.get(role.kind, 2)
+        return gpu, trainer, order, role.index if role.index is not None else 0, pid
+
+    def _bystanders(self, shown: set[int]) -> list[Row]:
+        asked = bool(self.view.pattern or self.view.pid or self.view.user)
+        busy: list[tuple[float, int]] = []
+        for pid, sample in self.newer.procs.items():
+            if pid in shown:
+                continue
+            share = _cpu_pct(self.older.procs.get(pid), sample)
+            if asked or (share is not None and share >= LEAST_BYSTANDER_PCT):
+                busy.append((-(share or 0.0), pid))
+        return [self.row(pid) for _, pid in sorted(busy)]
+
+    def row(self, pid: int) -> Row:
+        info, sample, role = self.newer.infos.get(pid), self.newer.procs.get(pid), self.roles.get(pid)
+        word, starving, inferred = self._state(pid, sample, role)
+        row = Row(
+            pid, role, self._depth(role), self._who(pid, info, role), state=word, starving=starving, inferred=inferred,
+            user=clean(info.user, 32) if info else "",
+        )  # fmt: skip
+        if info is not None:
+            row.start_ticks, row.command = info.start_ticks, clean(" ".join(info.cmdline) or info.comm)
+        if sample is not None:
+            row.rss_bytes = sample.rss_bytes
+            before = self.older.procs.get(pid)
+            if before is not None and (rates := proc_rates(before, sample, self.switched)):
+                _set_rates(row, rates)
+        if pid in self.on_gpu:
+            entries = self.on_gpu[pid]
+            row.gpu, row.gpu_mem_bytes = place_of(self.newer, entries), held_bytes(entries)
+            row.sm_pct = mean_share([proc.sm_pct for proc in entries.values()])
+            row.mem_bw_pct = mean_share([proc.mem_pct for proc in entries.values()])
+        return row
+
+    def _depth(self, role: Role | None) -> int:
+        return 1 if self.view.tree and role is not None and role.kind != "trainer" and role.trainer_pid is not None else 0
+
+    def _who(self, pid: int, info: ProcInfo | None, role: Role | None) -> str:
+        if role is not None and role.label:
+            return clean(role.label, 80)
+        if info is None and pid in self.on_gpu:
+            return self._why_unseen()
+        if info is None:
+            return "?"
+        return clean(program_name(info), 80)
+
+    def _why_unseen(self) -> str:
+        """Why a process on a GPU is not in /proc: it has just ended, hidepid hides it, or its pid is of another namespace."""
+        if is_whole_machine(self.newer.infos):
+            return "gone"
+        header = self.session.header
+        return "hidden by hidepid" if header and header.pid_namespace == INITIAL_PID_NAMESPACE else "in another pid namespace"
+
+    def _state(self, pid: int, sample: ProcSample | None, role: Role | None) -> tuple[str, bool, bool]:
+        """The state's word, whether the process starves, whether the state is inferred."""
+        word, starves, inferred = word_of(self.session.state_at(pid, self.view.at_ns) if role is not None else 0)
+        if word:
+            return word, starves, inferred
+        if sample is None:
+            return "–", False, False
+        return "ended" if sample.exit_code == 0 else _KERNEL_STATES.get(sample.state, sample.state), False, False
+
+
+def _set_rates(row: Row, rates: ProcRates) -> None:
+    # A wait is booked when it ends: one that began before the last second may be longer than it.
+    row.runq_pct = None if rates.runq_pct is None else min(100.0, rates.runq_pct)
+    row.cpu_pct, row.disk_pct = rates.cpu_pct, rates.blkio_pct
+    row.switches_per_s, row.invol_per_s = rates.switches_per_s, rates.invol_per_s
+    if rates.read_bytes_per_s is not None and rates.write_bytes_per_s is not None:
+        row.disk_bytes_per_s = rates.read_bytes_per_s + rates.write_bytes_per_s
+
+
+def _cpu_pct(older: ProcSample | None, newer: ProcSample) -> float | None:
+    if older is None or older.start_ticks != newer.start_ticks or newer.t_ns <= older.t_ns:
+        return None
+    return 100 * (newer.utime_ns + newer.stime_ns - older.utime_ns - older.stime_ns) / (newer.t_ns - older.t_ns)
+
+
+def _ordered(found: list[Row], view: View) -> list[Row]:
+    if view.sort == "natural":
+        return list(reversed(found)) if view.reverse else found
+    if view.sort == "user":
+        return sorted(found, key=lambda row: row.user, reverse=view.reverse)
+    if not view.tree:
+        return sorted(found, key=SORTS[view.sort][1], reverse=view.reverse)
+    return _by_family(found, SORTS[view.sort][1], view.reverse)
+
+
+def _by_family(found: list[Row], key: Key, reverse: bool) -> list[Row]:
+    """Families stay together: each is sorted inside, and the families by their first process in that order."""
+    families: dict[int, list[Row]] = {}
+    for row in found:
+        families.setdefault((row.role.trainer_pid if row.role else None) or row.pid, []).append(row)
+    pick = max if reverse else min
+    ordered = sorted(families.values(), key=lambda family: pick(map(key, family)), reverse=reverse)
+    return [row for family in ordered for row in sorted(family, key=lambda row: (row.depth, -key(row) if reverse else key(row)))]
+
+
+# on which GPUs a process is, as the driver lists it
+
+Entries = dict[int, GpuProc]  # GPU -> the driver's entry of one process there
+
+
+def gpus_by_pid(board: Board) -> dict[int, Entries]:
+    """Pid -> its entries; without pids of ours where the driver lists pids of another namespace."""
+    found: dict[int, Entries] = {}
+    ours = board.infos if is_foreign_list(board.infos, board.compute_pids) else ()
+    for index, gpu in sorted(board.gpus.items()):
+        for proc in gpu.procs or map(GpuProc, gpu.compute_pids):
+            if proc.pid in ours:
+                continue
+            found.setdefault(proc.pid, {}).setdefault(index, proc)
+    return found
+
+
+def place_of(board: Board, entries: Entries) -> str:
+    """``3``, on a MIG device ``3:1``; several GPUs in three characters: ``0,1``, ``0-7``, or ``9+3`` for GPU 9 and three more."""
+    first, last = min(entries), max(entries)
+    if len(entries) == 1:
+        return board.gpus[first].place(entries[first].gpu_instance)
+    joined = f"{first},{last}" if len(entries) == 2 else f"{first}-{last}" if len(entries) == last - first + 1 else ""
+    return joined if 0 < len(joined) <= 3 else f"{first}+{len(entries) - 1}"
+
+
+def held_bytes(entries: Entries) -> int | None:
+    """GPU memory on all of them; None where the driver does not say it of one."""
+    held = [proc.mem_bytes for proc in entries.values()]
+    return sum(known) if len(known := [some for some in held if some is not None]) == len(held) else None
+
+
+def mean_share(shares: Collection[float | None]) -> float | None:
+    """Mean over a process's GPUs; None where the driver does not say it of one."""
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if len(known) == len(shares) > 0 else None
+
+
+# filters
+
+
+def _is_wanted(row: Row, info: ProcInfo | None, view: View) -> bool:
+    """Whether the row passes --pid (with its family), --user and the filter."""
+    if view.pid is not None and view.pid not in (row.pid, row.role.trainer_pid if row.role else None):
+        return False
+    if view.user is not None and (info is None or view.user not in (info.user, str(info.uid))):
+        return False
+    return not view.pattern or matches(view.pattern, row)
+
+
+def matches(pattern: str, row: Row) -> bool:
+    """Whether a filter finds the row: all its words, or ``!regex``, in pid, name, user, state or command line.
+
+    ``^`` and ``$`` are the ends of each of these. What is no expression (yet) hides nothing, see `why_no_search`.
+    """
+    fields = (str(row.pid), row.who.strip(), row.user, row.state, "starving" if row.starving else "", row.command)
+    text = "\n".join(map(clean, fields))
+    if pattern.startswith("!"):
+        return finds(pattern[1:], text)
+    return all(word in text.lower() for word in pattern.lower().split())
+
+
+_endless: set[str] = set()  # expressions that took longer than `PATIENCE_S`: they are not tried again
+
+
+def finds(expression: str, text: str) -> bool:
+    """Whether a regular expression is found in a text; True where it cannot be searched with."""
+    if why_no_search(expression):
+        return True
+    try:
+        with _limited_time():
+            return re.search(expression, text, re.IGNORECASE | re.MULTILINE) is not None
+    except TimeoutError:
+        _endless.add(expression)
+        return True
+
+
+def why_no_search(expression: str) -> str:
+    """Why it is no regular expression, or takes too long to search with; empty where it works."""
+    try:
+        re.compile(expression)
+    except (re.error, OverflowError, RecursionError) as error:
+        return str(error)
+    return "it takes too long" if expression in _endless else ""
+
+
+@contextmanager
+def _limited_time() -> Iterator[None]:
+    """Raises TimeoutError after `PATIENCE_S`, by SIGALRM, which the regex engine honours; only in the main thread, where signals arrive."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, _raise_timeout)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _raise_timeout(_number: int, _frame: object) -> None:
+    raise TimeoutError
+
+
+# how it is drawn
 
 
 class Column(Struct, frozen=True):
@@ -93,7 +409,7 @@ def _draw_numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
     for column in columns(view):
         width, (text, style) = column.width, column.cell(row, view)
         # A tag before seven digits takes the blank behind them, and so does a mark behind a state.
-        room = width - (column.cell not in (_pid, _state))
+        room = width - (column.cell not in (_pid, _state_cell))
         shown = fit(text, room) + " " * (width - room) if column.left else f"{cut(text, room):>{width - 1}} "[:width]
         spans.append((shown, chosen or style))
     spans.append((" " * (view.width - _total(columns(view)) - lane_columns), chosen if chosen == "selected" else ""))
@@ -121,7 +437,7 @@ def _who(row: Row, view: View) -> Span:
     return "  " * row.depth + row.who, "" if row.role else "dim"
 
 
-def _state(row: Row, _view: View) -> Span:
+def _state_cell(row: Row, _view: View) -> Span:
     mark = INFERRED_MARK * row.inferred
     if row.starving:
         return f"● STARVING{mark}", "starving"
@@ -157,20 +473,20 @@ def size(value: float) -> str:
     return ""
 
 
-def _gpu(row: Row, _view: View) -> Span:
+def _gpu_cell(row: Row, _view: View) -> Span:
     return row.gpu, ""
 
 
-def _user(row: Row, _view: View) -> Span:
+def _user_cell(row: Row, _view: View) -> Span:
     return row.user, "dim"
 
 
 _COLUMNS = (
     Column("PID", 8, _pid, order="pid"),
-    Column("USER", 9, _user, 170, left=True, order="user"),
-    Column("GPU", 4, _gpu, 130, order="natural"),
+    Column("USER", 9, _user_cell, 170, left=True, order="user"),
+    Column("GPU", 4, _gpu_cell, 130, order="natural"),
     Column("WHO", 20, _who, left=True, order="natural"),
-    Column("STATE", 13, _state, left=True),
+    Column("STATE", 13, _state_cell, left=True),
     Column("CPU%", 6, _number("cpu_pct"), order="cpu"),
     Column("RUNQ%", 6, _number("runq_pct", "runq.pct"), order="runq"),
     Column("DISK%", 6, _number("disk_pct", "psi.io_pct"), 120),
