@@ -237,7 +237,7 @@ class _Run:
             if self._args.duration is not None and item.t_ns - self._first_ns > self._args.duration * 1e9:
                 return  # after --duration by the frame's own time: it may have waited in the pipe
             had = self._diagnosis.problem
-            self._diagnosis.see(item)
+            self._diagnosis.judge_frame(item)
             if self._diagnosis.problem and not had:  # a reader judges anew
                 notify(f"{clean(self._diagnosis.problem)}; recording goes on without the diagnosis")
             self._file.add(item, self._diagnosis.board)

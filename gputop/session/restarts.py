@@ -1,4 +1,4 @@
-"""A stream whose collector is restarted when it ends: the pauses between restarts, and the marker at the first frame behind a gap."""
+"""A stream whose collector is restarted when it ends: the pauses between restarts, and the marker at the first frame after a gap."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Restarts:
         return time.monotonic() - self._began_s > STEADY_S
 
     def begin(self) -> None:
-        """Note the start of a collector."""
+        """A collector starts now."""
         self._began_s = time.monotonic()
 
     def end(self, why: str) -> float:
-        """Note its end; returns the seconds until the next start."""
+        """The collector ended; returns the seconds until the next start."""
         self._why = why
         self.failures = 1 if self.is_steady else self.failures + 1
         return RESTART_S[min(self.failures, len(RESTART_S)) - 1]
 
-    def take(self, item: Header | Frame) -> None:
-        """Add the gap's marker to the first frame behind a gap."""
+    def mark_gap(self, item: Header | Frame) -> None:
+        """Add a marker to the first frame after a gap."""
         if isinstance(item, Frame):
             if self._why and 0 < self._last_ns < item.t_ns:
                 item.marks = [Mark.of_gap(self._last_ns, item.t_ns, f"the collector ended ({self._why})"), *item.marks]
@@ -55,15 +55,15 @@ class Restarts:
 
 
 class LastingStream:
-    """Reads collectors one after the other. ``tell`` gets a line when one ends, and when readings come again."""
+    """Reads collectors one after the other. ``notify`` gets a line when one ends, and when readings come again."""
 
-    def __init__(self, first: ChildStream, start: Callable[[], ChildStream], tell: Callable[[str], None]) -> None:
+    def __init__(self, first: ChildStream, start: Callable[[], ChildStream], notify: Callable[[str], None]) -> None:
         self.why = ""  # why the last collector ended
         self.trouble = ""  # why there are no readings now; empty while they come
         self._start = start
-        self._tell = tell
+        self._notify = notify
         self._stream: ChildStream | None = first
-        self._untold = ""  # the line that readings come again; it waits while collectors end again and again
+        self._pending = ""  # the line that readings come again; held back while collectors end again and again
         self._restarts = Restarts()
         self._begun = False
         self._heard_s = time.monotonic()
@@ -110,14 +110,14 @@ class LastingStream:
             stream.close()
 
     def _take(self, item: Header | Frame) -> None:
-        self._restarts.take(item)
+        self._restarts.mark_gap(item)
         if not isinstance(item, Frame):
             return
         if self.trouble:
-            self.trouble, self._untold = "", f"the collector runs again: {self.silent_s:.1f} s are missing"
-        if self._untold and (not self._restarts.at_slowest or self._restarts.is_steady):
-            self._tell(self._untold)
-            self._untold = ""
+            self.trouble, self._pending = "", f"the collector runs again: {self.silent_s:.1f} s are missing"
+        if self._pending and (not self._restarts.at_slowest or self._restarts.is_steady):
+            self._notify(self._pending)
+            self._pending = ""
         self._begun, self._heard_s = True, time.monotonic()
 
     def _end(self, why: str) -> None:
@@ -126,5 +126,5 @@ class LastingStream:
         self.why, self.trouble = why, f"the collector ended ({why})"
         if self._begun and not self._restarts.at_slowest:
             when = "from now on every" if self._restarts.failures == len(RESTART_S) else "in"
-            self._tell(f"the collector ended: {why}; starting it again {when} {pause_s:g} s")
+            self._notify(f"the collector ended: {why}; starting it again {when} {pause_s:g} s")
         self._next_s = time.monotonic() + pause_s

@@ -177,7 +177,7 @@ class Unwatched:
         """Take the stream's header with corrected clocks."""
         self.board = self.board.with_header(header)
 
-    def see(self, frame: Frame) -> None:
+    def judge_frame(self, frame: Frame) -> None:
         """Judge the stream's next frame, and add the stacks that were taken since the last one, before it is written."""
         self.board.fold(frame)
         if not self.problem:

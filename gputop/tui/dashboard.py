@@ -62,7 +62,7 @@ class Actions:
         """Called before each drawing: say it when a recording ended by itself."""
         recorder = self._context.feed.recorder
         if recorder.problem:
-            self._drawing.note(recorder.problem)
+            self._drawing.show_note(recorder.problem)
             recorder.problem = ""
 
     def end_waiting(self) -> None:
@@ -96,7 +96,7 @@ class Actions:
         """Jump to the next (1) or previous (-1) incident."""
         with self._session.lock:
             found = self._view.next_incident(self._session, direction)
-        self._drawing.note(f"here begins {found.cause}: {found.headline}" if found else "no incident in that direction")
+        self._drawing.show_note(f"here begins {found.cause}: {found.headline}" if found else "no incident in that direction")
         self._drawing.redraw()
 
     # select, sort, filter and fold in the table
@@ -109,7 +109,7 @@ class Actions:
         """Wait for the letter of a sort order."""
         self._awaits_letter = True
         letters = " ".join(f"{key} {_SHORT_NAMES.get(name, name)}" for key, name in SORT_KEYS.items())
-        self._drawing.note(f"sort {letters}{'  (capital: reversed)' if self._view.width >= _PROMPT_WIDE else ''}")
+        self._drawing.show_note(f"sort {letters}{'  (capital: reversed)' if self._view.width >= _PROMPT_WIDE else ''}")
 
     def take_letter(self, event: events.Key) -> None:
         """Sort by the letter after ``o``; any other key is what it always is."""
@@ -124,7 +124,7 @@ class Actions:
 
     def _sort_by(self, order: str, reverse: bool) -> None:
         self._view.sort, self._view.reverse = order, reverse
-        self._drawing.note(f"sorted by {SORTS[order][0]}{', reversed' if reverse else ''}")
+        self._drawing.show_note(f"sorted by {SORTS[order][0]}{', reversed' if reverse else ''}")
         self._drawing.redraw()
 
     def action_sort_step(self, step: int) -> None:
@@ -138,7 +138,7 @@ class Actions:
 
     def action_tree(self) -> None:
         self._view.tree = not self._view.tree
-        self._drawing.note("families together" if self._view.tree else "a flat list")
+        self._drawing.show_note("families together" if self._view.tree else "a flat list")
         self._drawing.redraw()
 
     def action_bystanders(self) -> None:
@@ -183,7 +183,7 @@ class Actions:
         self._screen.set_focus(None)
         pattern = self._view.pattern
         if pattern.startswith("!") and (problem := why_no_search(pattern[1:])):
-            self._drawing.note(f"{pattern[1:]} is no usable regular expression, so nothing is hidden: {problem}")
+            self._drawing.show_note(f"{pattern[1:]} is no usable regular expression, so nothing is hidden: {problem}")
         self._drawing.redraw()
 
     async def click(self, event: events.Click, widget: Drawn) -> None:
@@ -255,15 +255,15 @@ class Actions:
         """Begin to record, or end it."""
         recorder = self._context.feed.recorder
         if recorder.size is not None:
-            self._drawing.note(f"recorded {recorder.stop()}")
+            self._drawing.show_note(f"recorded {recorder.stop()}")
             return
         path = unused(f"gputop-{strftime('%Y%m%d-%H%M%S')}")
         try:
             recorder.start(path, self._session)
         except UserError as error:
-            self._drawing.note(str(error))
+            self._drawing.show_note(str(error))
         else:
-            self._drawing.note(f"recording to {path}, r ends it")
+            self._drawing.show_note(f"recording to {path}, r ends it")
 
     def action_save(self) -> None:
         """Write the last ten minutes, in a thread."""
@@ -276,7 +276,7 @@ class Actions:
             with starting():
                 Thread(target=self._write, args=(path, header, blocks, end_ns, seconds), name="save").start()
         except UserError as error:
-            self._drawing.note(str(error))
+            self._drawing.show_note(str(error))
 
     def _write(self, path: str, header: Header, blocks: list[Shelved], end_ns: int, seconds: float) -> None:
         """Runs in a thread that the end of the program waits for."""
@@ -288,7 +288,7 @@ class Actions:
         except Exception as error:  # noqa: BLE001 - the screen goes on, and says it
             said = crash.reason(error)
         with suppress(RuntimeError):  # the loop has just been closed: gputop ends
-            self._screen.call_later(self._drawing.note, said)
+            self._screen.call_later(self._drawing.show_note, said)
 
     # tag processes, and signal them after a question
 
@@ -305,9 +305,9 @@ class Actions:
         pids = view.tagged or ({view.selected} if view.selected is not None else set())
         chosen = {row.pid: row for row in self._drawing.table.shown if row.pid in pids}
         if view.readonly or self._context.look.remote:
-            self._drawing.note("signals are off: --readonly" if view.readonly else "signals reach only processes of this machine")
+            self._drawing.show_note("signals are off: --readonly" if view.readonly else "signals reach only processes of this machine")
         elif not chosen:
-            self._drawing.note(self._why_none(pids))
+            self._drawing.show_note(self._why_none(pids))
         else:
             targets = {row.pid: row.start_ticks for row in chosen.values()}
             names = [f"{row.pid} {row.who}  {row.command[:60]}" for row in chosen.values()]
@@ -323,7 +323,7 @@ class Actions:
 
     def _signal(self, name: str, targets: dict[int, int]) -> None:
         self._view.tagged = set()
-        self._drawing.note(send_signal(name, targets))
+        self._drawing.show_note(send_signal(name, targets))
 
 
 def send_signal(name: str, targets: dict[int, int]) -> str:

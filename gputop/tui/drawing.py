@@ -121,7 +121,7 @@ class Drawing:
             # What stands still from now on must be drawn once more when its numbers are due.
             self._drawn_state = state if numbers_drawn else ()
 
-    def note(self, text: str) -> None:
+    def show_note(self, text: str) -> None:
         """Show a note in the last line for a few seconds."""
         self.keys.set_note(text, time.monotonic() + NOTE_S)
         self.draw_all()

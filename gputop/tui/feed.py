@@ -109,7 +109,7 @@ class Feed:
 
     def _take(self, item: Header | Frame) -> None:
         self._heard_s = time.monotonic()
-        self._restarts.take(item)
+        self._restarts.mark_gap(item)
         SCREEN_PRIORITY.check(time.monotonic_ns())
         self._session.ingest(item)
         self.recorder.take(item)
@@ -154,11 +154,11 @@ class Recorder:
                 raise UserError("nothing to record yet")
             self.problem, self.broke = "", False
 
-            def tell() -> bytes:
+            def findings() -> bytes:
                 with session.lock:
                     return account.tell()
 
-            self._writer = Writer(path, header, tell)
+            self._writer = Writer(path, header, findings)
             self._last_ns = 0
             for frame in past:
                 self._add(frame)

@@ -85,7 +85,7 @@ class ReplayActions(Actions):
         """Say what of the recording is lost, once."""
         if problem and problem != self._noted_problem:
             self._noted_problem = problem
-            self._drawing.note(problem)
+            self._drawing.show_note(problem)
 
     def _put_cursor(self) -> None:
         """Put the cursor on the incident that was jumped to, once its past is loaded."""
@@ -144,13 +144,13 @@ class ReplayActions(Actions):
         found = self._next_incident(direction)
         if found is not None:
             self.go_to(found.start_ns, found)
-            self._drawing.note(f"here begins {found.cause}: {found.headline}")
+            self._drawing.show_note(f"here begins {found.cause}: {found.headline}")
         elif self._survey.done or direction < 0:
-            self._drawing.note("no incident in that direction")
+            self._drawing.show_note("no incident in that direction")
         else:
             self._awaits_incident = True
             reached = duration((self._survey.until_ns - self._player.start_ns) / SECOND_NS)
-            self._drawing.note(f"no incident up to {reached}; still looking, the next one will be shown")
+            self._drawing.show_note(f"no incident up to {reached}; still looking, the next one will be shown")
 
     def _next_incident(self, direction: int) -> Episode | None:
         again_ns = AGAIN_NS if self._player.playback.playing and direction < 0 else 0
@@ -163,7 +163,7 @@ class ReplayActions(Actions):
 
     def action_record(self) -> None:
         """Say that there is nothing new to record."""
-        self._drawing.note("this is a recording already; R saves the ten minutes before this moment to a new file")
+        self._drawing.show_note("this is a recording already; R saves the ten minutes before this moment to a new file")
 
     def action_speed(self, steps: int) -> None:
         self._player.playback.step_speed(steps)
@@ -173,7 +173,7 @@ class ReplayActions(Actions):
         """Begin anew at the end, or stop there."""
         playback = self._player.playback
         playback.loop = not playback.loop
-        self._drawing.note("plays in a loop" if playback.loop else "plays once")
+        self._drawing.show_note("plays in a loop" if playback.loop else "plays once")
 
     def action_zoom(self, steps: int) -> None:
         """Change the time base, and load what lies before where it is not known yet."""

@@ -39,7 +39,7 @@ def record(path: Path, ticks: int) -> None:
     diagnosis = Unwatched(HEADER, None)
     files = Rotation(str(path), HEADER, NO_LIMIT, 0, lambda: Account(diagnosis.engine).tell)
     for frame in Session(8, 80, threads=8, probes=False).frames(ticks):
-        diagnosis.see(frame)
+        diagnosis.judge_frame(frame)
         files.add(frame)
     files.close()
 

@@ -45,7 +45,7 @@ def record(path: Path, stream: tuple[Header, list[Frame]], max_bytes: int) -> No
     diagnosis = Unwatched(header, None)
     files = Rotation(str(path), header, max_bytes, 0, lambda: findings.Account(diagnosis.engine).tell)
     for frame in frames:
-        diagnosis.see(frame)
+        diagnosis.judge_frame(frame)
         files.add(frame)
     files.close()
 

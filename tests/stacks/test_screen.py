@@ -224,7 +224,7 @@ def test_a_recorded_stall_has_its_stacks(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def has_stacks() -> bool:
         frames.append(Frame(len(frames), 2 * SECOND + len(frames) * SECOND // 10))
-        watcher.see(frames[-1])
+        watcher.judge_frame(frames[-1])
         return bool(frames[-1].stacks)
 
     until(has_stacks)

@@ -456,7 +456,7 @@ async def test_a_click_where_no_key_is_named_presses_none(make_app: MakeApp) -> 
         await pilot.pause()
         for x in range(len(part(app, "keys")[0].rstrip()), 45):
             await pilot.click("#keys", offset=(x, 0))
-        main(app).drawing.note("what was done")
+        main(app).drawing.show_note("what was done")
         await pilot.click("#keys", offset=(2, 0))
         await pilot.pause()
         assert app.is_running
