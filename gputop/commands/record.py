@@ -238,7 +238,7 @@ class _Run:
                 return  # after --duration by the frame's own time: it may have waited in the pipe
             had = self._diagnosis.problem
             self._diagnosis.judge_frame(item)
-            if self._diagnosis.problem and not had:  # a reader judges anew
+            if self._diagnosis.problem and not had:  # a reader will judge the recording itself
                 notify(f"{clean(self._diagnosis.problem)}; recording goes on without the diagnosis")
             self._file.add(item, self._diagnosis.board)
             self._frames += 1

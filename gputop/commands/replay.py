@@ -139,7 +139,7 @@ def _looks(args: argparse.Namespace) -> tuple[View, Look]:
 
 
 def _keys_from_terminal() -> int:
-    """Make the terminal standard input; returns a descriptor of the former one."""
+    """Make the terminal standard input; returns a descriptor of what was standard input before."""
     data = os.dup(0)
     try:
         terminal = os.open("/dev/tty", os.O_RDWR)

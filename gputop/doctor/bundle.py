@@ -97,7 +97,7 @@ def _errors(words: str) -> str:
 
 
 class _Recorded:
-    """Ten seconds by `gputop record`, masked unless ``mask`` is None."""
+    """Ten seconds that `gputop record` recorded, masked unless ``mask`` is None."""
 
     def __init__(self, folder: str, mask: Mask | None) -> None:
         raw, masked = os.path.join(folder, "raw"), os.path.join(folder, "masked")

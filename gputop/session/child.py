@@ -165,7 +165,7 @@ class PipeStream:
         self._closing = False
 
     def begin(self) -> None:
-        """Wait for the header. FormatError where what comes is no stream of ours, or nothing comes at all."""
+        """Wait for the header. Raises FormatError if the data is not a stream of gputop's, or there is none."""
         while self._decoder.header is None and not self._ended:
             self._ready += self._read()
 

@@ -129,7 +129,7 @@ class Descriptors(Struct, frozen=True):
 
 
 class ProcessDetails(Struct, frozen=True):
-    """One process. A part that is None is not read yet, or its reason stands in ``missing``."""
+    """One process. A part is None while it is not read yet, or if it cannot be read: then ``missing`` has the reason."""
 
     pid: int
     start_ticks: int
@@ -326,7 +326,7 @@ class _Reader:
             return
 
     def environment(self) -> list[tuple[str, str]]:
-        """Raises OSError with the reason where there is none to see."""
+        """Variables by name. Raises OSError with the reason if there are none."""
         variables = self._environ
         if not variables:
             raise OSError(0, "empty: the process was started without one, or wrote over it (setproctitle)")

@@ -213,7 +213,7 @@ class Session:
         return self._past.before(self.board, span_ns), self.board
 
     def roles_at(self, board: Board) -> dict[int, Role]:
-        """The roles on a board: the engine's for the newest board, assigned anew for a past one."""
+        """The roles on a board: the engine's for the newest board; for a past one they are assigned again."""
         if board is self.board:
             return self.engine.roles
         return assign(board.infos, board.compute_pids, board.contexts)

@@ -23,7 +23,7 @@ _GPU_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in ("inde
 _BYTE_COUNTERS = ("pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes", "nvlink_tx_bytes")
 _BYTE_RATES = {f"{name}_per_s": name for name in _BYTE_COUNTERS}
 _MADE_OF = _BYTE_RATES | {"limits": "throttle_mask", "mig": "mig_mode"}
-"""Derived field -> the field that it is made of, whose reason it shares."""
+"""Derived field -> the field that it is made of; both have the same reason."""
 _UNREAD = "not read yet"
 _READ_ONCE = "not yet: a rate takes two readings"
 _NONE = {

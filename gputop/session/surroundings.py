@@ -36,12 +36,12 @@ _CGROUPS = (
     (re.compile(rf"/kubepods[^:]*/{_ID}(?:/|$)"), "Kubernetes"),
     (re.compile(r"/lxc(?:\.payload)?[./]([^/]+)"), "LXC"),
     (re.compile(r"/machine\.slice/(?:machine-|systemd-nspawn@)([^/]+?)\.(?:scope|service)"), "systemd-nspawn"),
-)  # part of a cgroup's path -> who made the container of that id
+)  # (part of a cgroup's path with the container's id, its runtime)
 _MOUNTS = (
     (re.compile(rf"/docker/containers/{_ID}/"), "Docker"),
     (re.compile(rf"/containers/storage/overlay-containers/{_ID}/"), "Podman"),
     (re.compile(rf"/io\.containerd\.[\w.]+/(?:sandboxes|containers)/{_ID}/"), "containerd"),
-)  # the same of what is mounted in it: inside the container's own cgroup namespace the path is ``/``
+)  # (part of a mount's root with the container's id, its runtime); inside a container's cgroup namespace the cgroup's path is ``/``
 _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 _SLURM_CGROUP = re.compile(r"/job_(?P<job>\d+)(?:/step_(?P<step>[^/]+))?(?:/(?:user/)?task_(?P<task>\d+))?")
 _SLURM = {

@@ -22,8 +22,7 @@ from gputop.tui.feed import Context
 from gputop.tui.terminal import TerminalApp
 from gputop.tui.widgets import Ascii, themes
 
-_LEFT_OUT = ("Keys", "Maximize", "Minimize")
-"""Commands of Textual's that make no sense here: its help would hide the dashboard's, whose parts are no widgets to enlarge."""
+_LEFT_OUT = ("Keys", "Maximize", "Minimize")  # Textual's commands that are not offered: the dashboard has help and `z` of its own
 
 
 class GputopApp(TerminalApp):
@@ -76,7 +75,7 @@ class GputopApp(TerminalApp):
             self._event_loop.add_signal_handler(number, self.exit, 0)
 
     def on_mount(self) -> None:
-        """Paint anew whenever gputop comes to the foreground, and begin to read."""
+        """Begin to read; paint everything again whenever gputop comes to the foreground."""
         self._unfinished.enter_context(self.batch_update())
         self.app_resume_signal.subscribe(self, lambda _: self.refresh())
         self.context.feed.start(self._on_first_frame)
@@ -110,7 +109,7 @@ class GputopApp(TerminalApp):
                 pass  # the loop has just been closed: gputop ends
 
     def use_keys(self, mapped: dict[str, str]) -> str:
-        """Take the user's keys (action -> keys) in place of ours; what is wrong with them in a sentence, empty where nothing is.
+        """Use the user's keys (action -> keys) instead of the defaults. Returns what is wrong with them in a sentence, or an empty string.
 
         Keys of a replay are allowed on a live screen, where they do nothing, and the other way round.
         """

@@ -66,7 +66,7 @@ class Box(LoneScreen):
             self.set_interval(self.REFRESH_S, self.refresh_text)
 
     def on_resize(self) -> None:
-        """Make the text anew where the terminal has another size; Textual calls this when the box opens, too."""
+        """Make the text again if the terminal's size has changed; Textual also calls this when the box opens."""
         if self._made_for != self.app.size:
             self.view.width, self.view.height = self.app.size  # the dashboard learns it later
             self.refresh_text()
@@ -176,7 +176,7 @@ class ConfirmScreen(ModalScreen[bool]):
         self.seen_s = time.monotonic()
 
     def on_key(self, event: events.Key) -> None:
-        """Drop what was typed before the question was on screen: it is no answer to it."""
+        """Drop keys that were typed before the question was on screen."""
         if event.time < self.seen_s:
             event.stop()
 
@@ -205,7 +205,7 @@ class MomentScreen(ModalScreen[int | None]):
 
     @on(Input.Submitted)
     def answer(self, event: Input.Submitted) -> None:
-        """Give the moment, or say why the text is none."""
+        """Close with the moment, or say why the text names none."""
         try:
             self.dismiss(moment_within(event.value, self._recording))
         except UserError as error:

@@ -329,7 +329,7 @@ class Actions:
 def send_signal(name: str, targets: dict[int, int]) -> str:
     """Signal processes (pid -> start_ticks); gives what came of it, in a line.
 
-    A pid whose start time is not the one that was shown belongs to another process by now, which is left alone.
+    A process with another start time got the pid of one that has ended: it is not signalled.
     """
     failed = [why for pid, start_ticks in targets.items() if (why := _why_unsent(pid, start_ticks, SIGNALS[name]))]
     done = len(targets) - len(failed)
@@ -362,7 +362,7 @@ def _send(pid: int, start_ticks: int, number: signal.Signals) -> None:
 
 
 def _pidfd(pid: int) -> int | None:
-    """A descriptor that means this process even when its pid is given anew; None where the kernel or a sandbox gives none."""
+    """A descriptor of this process alone, even if its pid is reused; None if the kernel or a sandbox does not offer any."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:

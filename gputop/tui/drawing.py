@@ -181,7 +181,7 @@ class Drawing:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the terminal shows the dashboard as it is now: a box may open without painting it anew."""
+        """Whether the terminal shows the dashboard as it is now, so that a box may open without repainting it."""
         return self.can_paint and not terminal.await_repaint(panel.widget for panel in self.panels)
 
     def _follow_axis(self) -> None:

@@ -242,7 +242,7 @@ class Context(Struct):
     def happened(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | Episode]]:
         """Losses and incidents up to a moment (None is now); hold the session's lock.
 
-        Of a recording from its start, as far as the survey has got: the session of a jump holds only the last minutes.
+        In a replay they come from the survey, as far as it has got: after a jump the session holds the last minutes alone.
         """
         if self.replay is not None and (found := self.replay.survey.until(t_ns or self.session.now_ns)):
             return found

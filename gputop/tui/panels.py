@@ -22,7 +22,8 @@ from gputop.tui.draw.view import Axis, axis_line, with_signs
 from gputop.tui.feed import Context, Replay
 from gputop.tui.widgets import Drawn
 
-LATE_S, NEVER_S = 2.0, 10.0  # s after which a reading is overdue; the same for the first one of a stream
+LATE_S = 2.0  # s (and two intervals) after which a reading is overdue
+NEVER_S = 10.0  # s after which the first reading of a stream is overdue
 LEAST_PROCS = 8  # rows of the table that an 80×24 terminal must have: heading and seven processes
 SLOW = 0.8  # share of the wanted speed below which a replay says how fast it really plays
 COST_EVERY_S = 1.0  # s between two readings of what gputop costs
@@ -286,7 +287,7 @@ class TablePanel(Panel):
     def __init__(self, context: Context, time_shown: Time) -> None:
         super().__init__(context, time_shown)
         self._drawer = table.TableDrawer()
-        self.shown: list[Row] = []  # all rows, those that are scrolled out too, as of the last `find_rows`
+        self.shown: list[Row] = []  # all rows, scrolled out or not, that `find_rows` found last
 
     def find_rows(self) -> None:
         self.shown = rows(self.context.session, self.context.view)

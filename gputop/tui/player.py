@@ -134,7 +134,7 @@ class Player:
         return "closed"
 
     def close(self) -> None:
-        """End the stream; whoever opened the file closes it."""
+        """End the stream; the recording stays open."""
         self._closing = True
         self._wake.set()
 
@@ -171,7 +171,7 @@ class Player:
         self._position_ns = max(self._position_ns, t_ns)
 
     def _refresh(self) -> None:
-        """Take in what was appended to the file; at the end of a complete recording begin a loop anew, or stop playing."""
+        """Take in what was appended to the file. At the end of a complete recording start over (loop), or stop playing."""
         if time.monotonic() - self._refreshed_s < REFRESH_S:
             return
         self._refreshed_s = time.monotonic()

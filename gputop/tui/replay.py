@@ -170,7 +170,7 @@ class ReplayActions(Actions):
         self._drawing.redraw()
 
     def action_loop(self) -> None:
-        """Begin anew at the end, or stop there."""
+        """Start over at the end, or stop there."""
         playback = self._player.playback
         playback.loop = not playback.loop
         self._drawing.show_note("plays in a loop" if playback.loop else "plays once")

@@ -410,7 +410,7 @@ def await_repaint(widgets: Iterable[Widget]) -> bool:
 
 
 class LoneScreen(ModalScreen[None]):
-    """A modal screen that paints nothing but its own box while it opens; Textual would paint the dashboard around it anew, twice."""
+    """A modal screen that paints its own box alone while it opens; Textual would repaint the dashboard around it, twice."""
 
     def __init__(self, lone_widget: Widget) -> None:
         super().__init__()

@@ -29,11 +29,11 @@ LAST_INCIDENTS = 8  # incidents that are listed, the newest first
 _CAUSE_COLUMNS = max(map(len, CAUSES)) + 2
 SPAN_NS = 10 * SECOND_NS  # ns; the tables are sums over this time
 MOST_ROWS = 18  # rows of each table
-WHO, NUMBERS = 30, 24  # columns of a name, where there is room for two, and of the numbers behind them
+WHO, NUMBERS = 30, 24  # columns of a process at most, and of the numbers after the two
 
 
 class WhyScreen(Box):
-    """Why, as of the moment shown."""
+    """`e`: the diagnosis at the moment shown."""
 
     TITLE = "why"
     BINDINGS = [Binding("e", "dismiss", "close", show=False)]

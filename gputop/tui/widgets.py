@@ -75,7 +75,7 @@ class Drawn(Widget):
         self._palette: Palette = palette("")
 
     def set_colours(self, colours: Palette) -> None:
-        """Draw everything anew in other colours."""
+        """Draw everything again in other colours."""
         self._palette = colours
         self.refresh()
 

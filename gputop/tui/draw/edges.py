@@ -144,7 +144,7 @@ def key_lines(view: View, note: str, keys: Sequence[Key] = LIVE_KEYS) -> list[Li
 
 
 def action_at(text: str, x: int, keys: Sequence[Key]) -> str | None:
-    """The action whose key and word stand in column ``x`` of the line ``text``, None where none stands."""
+    """The action whose key and word stand in column ``x`` of the line ``text``; None if there is none."""
     for key, word, action in keys:
         shown = f" {key} {word}"
         at = max(text.find(shown), text.find(ascii_text(shown)))

@@ -24,7 +24,7 @@ from gputop.tui.draw import Span
 from gputop.tui.draw.view import Axis, View
 
 BARS = "▁▂▃▄▅▆▇█"
-FEW = 4  # columns that a lane may have moved for its spans to be moved too instead of made anew
+FEW = 4  # columns; a lane that moved further since it was last drawn is made again instead of moved
 UNREAD = "no reading yet"
 LAST = 10  # priority of a lane that has nothing to show: any other lane comes first
 _COLOURS = {"gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
@@ -128,7 +128,7 @@ class RollingCells:
     def spans(self, axis: Axis, newest: int, shape: tuple[object, ...], make_cell: Callable[[int], Span]) -> list[Span]:
         """All cells, neighbours of one colour merged; ``make_cell`` gives cell k. Cells before ``newest - 1`` are final.
 
-        ``shape`` is what else the cells depend on: when it changes, all are made anew.
+        All cells are made again when ``shape`` changes: it holds what else they depend on.
         """
         first, last = axis.first, axis.last
         settled = min(newest - 2, last)

@@ -239,7 +239,7 @@ Entries = dict[int, GpuProc]  # GPU -> the driver's entry of one process there
 
 
 def gpus_by_pid(board: Board) -> dict[int, Entries]:
-    """Pid -> its entries; without pids of ours where the driver lists pids of another namespace."""
+    """Pid -> its entries. If the driver lists pids of another namespace, pids that also occur here are left out: they mean others."""
     found: dict[int, Entries] = {}
     ours = board.infos if is_foreign_list(board.infos, board.compute_pids) else ()
     for index, gpu in sorted(board.gpus.items()):
@@ -311,7 +311,7 @@ def finds(expression: str, text: str) -> bool:
 
 
 def why_no_search(expression: str) -> str:
-    """Why it is no regular expression, or takes too long to search with; empty where it works."""
+    """Why the expression cannot be used: it is not valid, or takes too long to search with; empty if it works."""
     try:
         re.compile(expression)
     except (re.error, OverflowError, RecursionError) as error:

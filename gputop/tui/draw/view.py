@@ -122,7 +122,7 @@ class View(Struct):
         self.window_s = WINDOWS_S[min(len(WINDOWS_S) - 1, max(0, at + steps))]
 
     def next_incident(self, session: Session, direction: int) -> Incident | None:
-        """Put the cursor where the next incident in a direction is first shown; gives the incident, None where there is none."""
+        """Put the cursor on the next (1) or previous (-1) incident, where it was first shown; returns it, or None if there is none."""
         known = [one for one in session.engine.incidents if one.start_ns >= session.oldest_ns]
         found = session.next_shown(known, self.at_ns or session.now_ns, direction)
         if found is not None:
