@@ -5,18 +5,21 @@
  * Measures  sched_switch, sched_wakeup, sched_wakeup_new and sched_waking (raw tracepoints; plain ones without BTF):
  *           per thread, ns on a CPU, runnable, preempted (part of runnable), sleeping, uninterruptible; switches, voluntary
  *           and not, counted as the kernel counts them; the longest wait for a CPU of each epoch.
- *           For threads of the processes in `hot` also a histogram of those waits, who ran meanwhile, and who woke them.
- * Keys      threads: the task · dead, histograms: tid · preempts: (victim tid, culprit tid) · wakeups: (wakee tid, waker tid)
- *           · hot: pid · slices: CPU. Ids are those of the initial pid namespace. Counters are cumulative: user space takes
- *           differences and, once it has read them, deletes entries of `dead` and what belongs to them.
- * Sizes     THREADS entries of 120 bytes, twice PAIRS of 24; HOT_THREADS histograms of 512 bytes and DEAD_THREADS entries
- *           of 136. Updates that failed are counted in `lost`.
+ *           For threads of the processes in `hot` also a histogram of those waits, who ran meanwhile, who woke them, and the
+ *           system call that they slept in with its descriptor or futex address.
+ * Keys      threads: the task · dead, histograms: tid · preempts: (victim tid, culprit tid) · wakeups: (wakee tid, waker tid,
+ *           call) · hot: pid · slices: CPU. Ids are those of the initial pid namespace. Counters are cumulative: user space
+ *           takes differences and, once it has read them, deletes entries of `dead` and what belongs to them.
+ * Sizes     THREADS entries of 128 bytes, PAIRS of 24 (preempts), WAKES of 48; HOT_THREADS histograms of 512 bytes and
+ *           DEAD_THREADS entries of 144. Updates that failed are counted in `lost`.
  * Cost      tests/bench/probe_cost.py measures it: 600 ns of CPU at most for a context switch and its wake-up. A read of the
  *           task costs as much as a map look-up, so threads are keyed by the task itself and their ids read once.
  *
- * The loader defines ID_OFF (task_struct.pid, .tgid behind it), SUM_EXEC_OFF, STACK_OFF, RUN_DELAY_OFF where the kernel keeps it
- * PT_REGS where it has bpf_task_pt_regs (5.15) and STATE_OFF where sched_switch has no prev_state (before 5.18), all from BTF; STACK_BYTES; SCRAMBLE, a random odd number; THREADS, HOT_THREADS, DEAD_THREADS and CPUS. Without ID_OFF
- * the plain tracepoints are used, whose fields are numbers: then threads are keyed by tid.
+ * The loader defines ID_OFF (task_struct.pid, .tgid behind it), SUM_EXEC_OFF, STACK_OFF, RUN_DELAY_OFF where the kernel keeps it,
+ * PT_REGS if it has bpf_task_pt_regs (5.15), SYSCALLNO_OFF on aarch64, FILES_OFF and what leads from there to an open file's
+ * kind, and STATE_OFF where sched_switch has no prev_state (before 5.18), all from BTF; STACK_BYTES; SCRAMBLE, a random odd number;
+ * THREADS, HOT_THREADS, DEAD_THREADS, PAIRS, WAKES and CPUS. Without ID_OFF the plain tracepoints are used, whose fields are
+ * numbers: then threads are keyed by tid, and calls are not known.
  */
 #include "common.h"
 
@@ -38,6 +41,7 @@ struct thread {
   u32 slice;      /* where this slice was the first that was not its own */
   u32 pad;
   u32 other, other_pid; /* preempted: who took the CPU; asleep: who is waking it */
+  u64 call;             /* asleep: see call_of */
 };
 BPF_HASH(threads, u64, struct thread, THREADS);
 
@@ -62,7 +66,32 @@ struct pair_sum {
   u32 other_pid, pad;
 };
 BPF_HASH(preempts, struct pair, struct pair_sum, PAIRS);
-BPF_HASH(wakeups, struct pair, struct pair_sum, PAIRS);
+
+/* What a sleep was for: a system call's number plus 1 (0: not known, NO_CALL: a page fault) in the lowest 10 bits, flags, and in
+ * the upper 48 bits a descriptor or a futex's address. */
+#define NO_CALL 1023
+#define DEEP 0x400   /* uninterruptible */
+#define TIMED 0x800  /* the call has a time limit */
+#define SHARED 0x1000 /* a futex of several processes: the address is the sleeper's own */
+#define INHERITS 0x2000 /* a futex that lends its owner the sleeper's priority */
+#define SEVERAL 0x4000 /* polls several descriptors, of which none is told */
+#define ONE 0x8000   /* polls, or is called with, the descriptor told */
+#define ARGUMENT_SHIFT 16
+#define S_IFMT 0xf000
+#define S_IFSOCK 0xc000
+struct wake {
+  u32 wakee, waker;
+  u64 call;
+};
+struct wake_sum {
+  u64 ns, times;
+  u32 waker_pid;
+  u32 mode; /* of the descriptor's file when this was first seen: st_mode, and a socket's family in the upper 16 bits */
+  u64 name; /* the first 8 bytes of its name */
+};
+BPF_HASH(wakeups, struct wake, struct wake_sum, WAKES);
+enum argument { NOTHING, DESCRIPTOR, FUTEX, POLL, PPOLL, EPOLL, EPOLL2, SELECT };
+BPF_ARRAY(arguments, u32, 512); /* by the number of a call */
 BPF_HASH(hot, u32, u8, HOT_PROCESSES);
 
 /* Who had the CPU lately: slice i lasts from its start to that of the next. */
@@ -187,6 +216,95 @@ static __always_inline void bury(u64 key, struct thread *thread) {
   threads.delete(&key);
 }
 
+#ifdef PT_REGS
+static void *(*current_task)(void) = (void *)158;   /* bpf_get_current_task_btf */
+static void *(*registers_of)(void *) = (void *)175; /* bpf_task_pt_regs; neither is in bcc 0.18's list */
+
+#if defined(__aarch64__) || defined(__TARGET_ARCH_arm64)
+struct entered_call {
+  u64 argument[8], number;
+};
+#define FIRST_REGISTER 0
+#define ARGUMENT(call, n) ((call).argument[n])
+#else
+struct entered_call {
+  u64 r10, r9, r8, ax, cx, dx, si, di, number, ip, cs;
+};
+#define FIRST_REGISTER offsetof(struct pt_regs, r10)
+#define ARGUMENT(call, n) ((n) == 0 ? (call).di : (n) == 1 ? (call).si : (n) == 2 ? (call).dx : (n) == 3 ? (call).r10 : (call).r8)
+#define CS_64_BIT 0x33
+#endif
+
+static __always_inline u64 polled(u64 list, u64 count, bool timed) {
+  u64 flags = timed ? TIMED : 0;
+  u32 descriptor = 0;
+  if (count == 0)
+    return flags;
+  if (count > 1 || bpf_probe_read_user(&descriptor, sizeof(descriptor), (void *)list))
+    return flags | SEVERAL;
+  return flags | ONE | (u64)descriptor << ARGUMENT_SHIFT;
+}
+
+#define FUTEX_CLOCK 0x100
+#define FUTEX_PRIVATE 0x80
+#define FUTEX_COMMAND 0x7f
+#define FUTEX_LOCK_PI 6
+#define FUTEX_WAIT_REQUEUE_PI 11
+#define FUTEX_LOCK_PI2 13
+
+static __always_inline u64 futex(struct entered_call *call) {
+  u32 command = ARGUMENT(*call, 1) & FUTEX_COMMAND;
+  u64 flags = ARGUMENT(*call, 3) ? TIMED : 0;
+  if (!(ARGUMENT(*call, 1) & FUTEX_PRIVATE))
+    flags |= SHARED;
+  if (command == FUTEX_LOCK_PI || command == FUTEX_LOCK_PI2 || command == FUTEX_WAIT_REQUEUE_PI)
+    flags |= INHERITS;
+  return flags | ARGUMENT(*call, 0) << ARGUMENT_SHIFT;
+}
+
+/* What the present thread, which is leaving its CPU, is about to sleep for. */
+static __always_inline u64 call_of(int state) {
+  u64 registers = (u64)registers_of(current_task()), flags = state == UNINTERRUPTIBLE ? DEEP : 0;
+  struct entered_call call = {};
+  u32 number, *argument;
+  bpf_probe_read_kernel(&call, sizeof(call), (void *)(registers + FIRST_REGISTER));
+#if defined(__aarch64__) || defined(__TARGET_ARCH_arm64)
+  number = read64(registers, SYSCALLNO_OFF);
+#else
+  number = call.number;
+  if (call.cs != CS_64_BIT) /* 32-bit calls have numbers of their own */
+    return flags;
+#endif
+  if ((s32)number < 0)
+    return flags | NO_CALL;
+  if (number >= 512)
+    return flags;
+  flags |= number + 1;
+  argument = arguments.lookup(&number);
+  if (!argument)
+    return flags;
+  switch (*argument) {
+  case DESCRIPTOR:
+    return flags | ONE | (ARGUMENT(call, 0) & 0xffffffff) << ARGUMENT_SHIFT;
+  case FUTEX:
+    return flags | futex(&call);
+  case POLL:
+    return flags | polled(ARGUMENT(call, 0), ARGUMENT(call, 1), (s32)ARGUMENT(call, 2) >= 0);
+  case PPOLL:
+    return flags | polled(ARGUMENT(call, 0), ARGUMENT(call, 1), ARGUMENT(call, 2));
+  case EPOLL:
+    return flags | ((s32)ARGUMENT(call, 3) >= 0 ? TIMED : 0);
+  case EPOLL2:
+    return flags | (ARGUMENT(call, 3) ? TIMED : 0);
+  case SELECT:
+    return flags | (ARGUMENT(call, 0) ? SEVERAL : 0) | (ARGUMENT(call, 4) ? TIMED : 0);
+  }
+  return flags;
+}
+#else
+#define call_of(state) 0
+#endif
+
 static __always_inline void switch_out(u64 prev, struct slice *next, u32 cpu, u32 slice, int state, bool involuntary, u64 now) {
   u64 key = key_of(prev), ran;
   struct thread *thread = threads.lookup(&key);
@@ -215,6 +333,7 @@ static __always_inline void switch_out(u64 prev, struct slice *next, u32 cpu, u3
     thread->generation = ~0;
   }
 #endif
+  thread->call = thread->hot && (state == SLEEPING || state == UNINTERRUPTIBLE) ? call_of(state) : 0;
   if (state == DEAD)
     bury(key, thread);
 }
@@ -277,12 +396,29 @@ static __always_inline int on_switch(u64 prev, u64 next, int state, bool involun
   return 0;
 }
 
-static __always_inline void count_wakeup(struct thread *thread, u64 ns) {
-  struct pair key = {thread->tid, thread->other};
-  struct pair_sum *sum = wakeups.lookup(&key), fresh = {ns, 1, thread->other_pid, 0};
-  if (sum)
-    add_pair(sum, ns);
-  else if (wakeups.update(&key, &fresh))
+/* The kind of the file behind a descriptor of `task`, which sleeps in a call that keeps it open. */
+static __always_inline void look_at_file(u64 task, u32 descriptor, struct wake_sum *sum) {
+#ifdef FILES_OFF
+  u64 table = read64(read64(task, FILES_OFF), FDT_OFF), file = read64(read64(table, FD_OFF), 8 * descriptor);
+  u64 inode = read64(file, INODE_OFF);
+  sum->mode = (u16)read64(inode, MODE_OFF);
+  sum->name = read64(read64(read64(file, DENTRY_OFF), NAME_OFF), 0);
+  if ((sum->mode & S_IFMT) == S_IFSOCK)
+    sum->mode |= (u32)read64(read64(read64(file, PRIVATE_OFF), SK_OFF), FAMILY_OFF) << 16;
+#endif
+}
+
+static __always_inline void count_wakeup(u64 task, struct thread *thread, u64 ns) {
+  struct wake key = {thread->tid, thread->other, thread->call};
+  struct wake_sum *sum = wakeups.lookup(&key), fresh = {.ns = ns, .times = 1, .waker_pid = thread->other_pid};
+  if (sum) {
+    sum->ns += ns;
+    sum->times += 1;
+    return;
+  }
+  if (key.call & ONE)
+    look_at_file(task, key.call >> ARGUMENT_SHIFT, &fresh);
+  if (wakeups.update(&key, &fresh))
     count_lost(LOST_WAKEUPS);
 }
 
@@ -304,7 +440,7 @@ static __always_inline int on_wakeup(u64 task) {
   ordered();
   end_sleep(thread, ns, was);
   if (thread->hot)
-    count_wakeup(thread, ns);
+    count_wakeup(task, thread, ns);
   return 0;
 }
 
@@ -314,8 +450,6 @@ static __always_inline int on_wakeup(u64 task) {
  * on give programs that use 64 bytes or more a stack elsewhere: on_waking must stay below that. */
 static __always_inline bool in_interrupt(u64 *local) {
 #ifdef PT_REGS
-  static void *(*current_task)(void) = (void *)158;    /* bpf_get_current_task_btf */
-  static void *(*registers_of)(void *) = (void *)175; /* bpf_task_pt_regs; neither is in bcc 0.18's list */
   int cpu = bpf_get_smp_processor_id();
   struct slices *ran = slices.lookup(&cpu);
   volatile u64 *here;

@@ -181,7 +181,8 @@ class Points:
         wakes: dict[tuple[int, int], int] = {}
         own_times = dict.fromkeys(trainers, 0)
         tids = {tid for pid in trainers for tid in (pid, *_threads(board, pid))}
-        for (wakee, _waker), wake in board.wakeups.items() if tids else ():
+        for wake in board.wakeups.values() if tids else ():
+            wakee = wake.wakee_tid
             if wakee in tids:
                 wakes[wakee, wake.waker_pid] = wakes.get((wakee, wake.waker_pid), 0) + wake.wait_ns
                 if wakee == wake.waker_pid and wakee in own_times:
@@ -338,8 +339,8 @@ class Points:
 
 def _ended_by_backward(board: Board, pid: int) -> int:
     """What the threads of its backward pass ended of its main thread's waits: it waits for these in every step."""
-    ended = (board.wakeups.get((pid, tid)) for tid in backward_threads(board.infos[pid]))
-    return sum(wake.wait_ns for wake in ended if wake is not None)
+    threads = backward_threads(board.infos[pid])
+    return sum(wake.wait_ns for wake in board.wakeups.values() if wake.wakee_tid == pid and wake.waker_tid in threads) if threads else 0
 
 
 def _set_quota(job: JobFacts, cgroup: CgroupSample) -> None:

@@ -37,7 +37,9 @@ from gputop.model.frame import (
     forget_parts,
     sizes_of_contexts,
 )
+from gputop.model.probes import WAKEUP_KEY
 
+wakeup_key = attrgetter(*WAKEUP_KEY)
 TICK_SLACK_NS = 10_000_000  # ns by which a distance of whole ticks may be shorter: each beat wakes a little late
 
 
@@ -131,7 +133,7 @@ class Board(Struct):
     sources: dict[str, SourceState] = field(default_factory=dict)
     threads: dict[int, SchedThread] = field(default_factory=dict)  # tid -> counters of the sched probe
     preempts: dict[tuple[int, int], Preempt] = field(default_factory=dict)  # (victim tid, culprit tid) -> how long the culprit ran
-    wakeups: dict[tuple[int, int], Wakeup] = field(default_factory=dict)  # (wakee tid, waker tid) -> wake-ups
+    wakeups: dict[Any, Wakeup] = field(default_factory=dict)  # `WAKEUP_KEY` -> wake-ups
     calls: dict[tuple[int, str], CudaCall] = field(default_factory=dict)  # (pid, CUDA function) -> counters
     launches: dict[int, LaunchRate] = field(default_factory=dict)  # pid -> the last measured launch rate
     probed_ns: int = 0  # when the probes were last read (CLOCK_MONOTONIC); 0: never
@@ -245,7 +247,7 @@ class Board(Struct):
         for pair in probes.forgotten:
             self.preempts.pop((pair & 0xFFFFFFFF, pair >> 32), None)
         for wakeup in probes.wakeups:
-            self.wakeups[wakeup.wakee_tid, wakeup.waker_tid] = wakeup
+            self.wakeups[wakeup_key(wakeup)] = wakeup
         for call in probes.calls:
             self.calls[call.pid, call.call] = call
         if probes.launches:
@@ -258,7 +260,7 @@ class Board(Struct):
         for tid in gone:
             self.threads.pop(tid, None)
         self.preempts = {k: v for k, v in self.preempts.items() if not gone.intersection(k)}
-        self.wakeups = {k: v for k, v in self.wakeups.items() if not gone.intersection(k)}
+        self.wakeups = {k: v for k, v in self.wakeups.items() if not gone.intersection(k[:2])}
 
 
 _TABLES = (

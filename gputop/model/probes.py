@@ -50,14 +50,31 @@ class Preempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     times: int  # number of times that the culprit ran meanwhile
 
 
+WAKEUP_KEY = ("wakee_tid", "waker_tid", "call", "kind", "address", "timed", "uninterruptible", "shared", "inherits")
+"""The fields of `Wakeup` that say what it counts; new ones come last."""
+
+
 class Wakeup(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How often ``waker`` ended a sleep of ``wakee``, a thread of a hot process (cumulative). Waker 0: an interrupt (timer, device)."""
+    """How often ``waker`` ended a sleep of ``wakee``, a thread of a hot process, in one kind of wait (cumulative).
+
+    Waker 0: an interrupt (timer, device). ``kind`` is what the call waited for: ``futex``, ``timer``, ``child``, ``signal``, ``fault`` (a
+    page), ``memory`` (the map), ``filesystem``, ``io_uring``, ``ipc`` (System V and message queues), ``several`` descriptors; or
+    the kind of the one descriptor: ``pipe``, ``unix`` and ``network`` (sockets), ``file``, ``disk`` (a block device), ``nvidia``,
+    ``terminal``, ``device``, ``eventfd``, ``epoll``, ``pidfd``, ``anonymous``. Empty: not known.
+    """
 
     wakee_tid: int
     waker_tid: int
     waker_pid: int
     times: int
     wait_ns: int  # sum of the lengths of these sleeps
+    call: int = -2  # number of the system call that it slept in; -1: none, a page fault; -2: not known
+    kind: str = ""
+    address: int = 0  # of the futex in ``wakee``'s memory; 0: none, or one of many
+    timed: bool = False  # the call had a time limit
+    uninterruptible: bool = False
+    shared: bool = False  # a futex of several processes: in each its address is another
+    inherits: bool = False  # a futex that lends its owner the sleeper's priority
 
 
 class CudaCall(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -36,15 +36,16 @@ import msgspec
 from msgspec.structs import astuple
 
 from gputop.model.frame import Frame, ProcSample, ThreadSample
+from gputop.model.probes import WAKEUP_KEY
 
 MOST_CELLS = 4_000_000  # values of a piece; the largest that is written has half a million
 FREE_ROWS = 1024  # of a piece, however short
 SAME, ANY, INTEGERS, FLOATS, TABLE, COUNTS = range(6)
 KEYS = {
     "Frame": (), "Host": (), "Psi": (), "Probes": (), "SelfCost": (), "Hardware": (), "Preempt": ("victim_tid", "culprit_tid"),
-    "Wakeup": ("wakee_tid", "waker_tid"), "CudaCall": ("pid", "call"),
+    "Wakeup": WAKEUP_KEY, "CudaCall": ("pid", "call"),
 }  # fmt: skip
-"""The subject of a row, where that is not its first field."""
+"""The subject of a row, if that is not its first field. New ones come last: tables of older recordings lack them."""
 UNITS = dict.fromkeys(
     ("late_ns", "oncpu_ns", "run_delay_ns", "runnable_ns", "preempted_ns", "sleeping_ns", "uninterruptible_ns", "ns", "wait_ns", "nvml_ns",
      "proc_ns", "cpu_ns", "drain_ns", "run_ns", "Gpu.t_ns", "GpuReading.t_ns", "util_t_ns"), 100_000,
@@ -359,7 +360,14 @@ class Decoder:
         if not count:
             return []
         fields = {field.name: field for field in plan.fields}
-        known = {name: self._key(fields[name], column, count) for name, column in zip(plan.keys, keys, strict=True)}
+        if len(keys) > len(plan.keys):
+            raise ColumnError("a table has too many keys")
+        known = {name: self._key(fields[name], column, count) for name, column in zip(plan.keys, keys, strict=False)}
+        for name in plan.keys[len(keys) :]:  # an older recording, from before this was a key
+            default = fields[name].default
+            if default is None:
+                raise ColumnError("a key is missing")
+            known[name] = [default()] * count
         subjects = self._subjects.setdefault(path, Subjects())
         subjects.arrange(zip(parents if path else [0] * count, *known.values(), strict=True))
         columns: list[Iterable[Any]] = []

@@ -15,6 +15,7 @@ from typing import Any
 
 from msgspec.structs import asdict, replace
 
+from gputop.model.board import wakeup_key
 from gputop.model.frame import (
     SECOND_NS,
     CudaCall,
@@ -39,7 +40,7 @@ MEANS = (
 _STANDING = tuple(name for name in Gpu.__struct_fields__ if name not in ("index", "t_ns", "missing"))
 _KEYS: dict[str, Callable[[Any], Any]] = {"infos": attrgetter("pid"), "procs": attrgetter("pid"), "sources": attrgetter("name")}
 _PROBE_KEYS: dict[str, Callable[[Any], Any]] = {
-    "threads": attrgetter("tid"), "preempts": attrgetter("victim_tid", "culprit_tid"), "wakeups": attrgetter("wakee_tid", "waker_tid"),
+    "threads": attrgetter("tid"), "preempts": attrgetter("victim_tid", "culprit_tid"), "wakeups": wakeup_key,
     "calls": attrgetter("pid", "call"),
 }  # fmt: skip
 NOTHING: Mapping[int, Any] = {}
@@ -306,7 +307,7 @@ def _merge_probes(told: Sequence[Probes]) -> Probes | None:
         return None
     threads: dict[int, SchedThread] = {}
     preempts: dict[tuple[int, int], Preempt] = {}
-    wakeups: dict[tuple[int, int], Wakeup] = {}
+    wakeups: dict[Any, Wakeup] = {}
     calls: dict[tuple[int, str], CudaCall] = {}
     gone: dict[int, None] = {}
     forgotten: dict[int, None] = {}
@@ -321,7 +322,7 @@ def _merge_probes(told: Sequence[Probes]) -> Probes | None:
             forgotten.pop(pair.victim_tid | pair.culprit_tid << 32, None)
         for number in probes.forgotten:
             forgotten[number] = None
-        wakeups.update(((pair.wakee_tid, pair.waker_tid), pair) for pair in probes.wakeups)
+        wakeups.update((wakeup_key(pair), pair) for pair in probes.wakeups)
         for call in probes.calls:
             if (old := calls.get((call.pid, call.call))) is not None and old.max_ns > call.max_ns:
                 call = replace(call, max_ns=old.max_ns)

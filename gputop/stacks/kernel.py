@@ -13,9 +13,9 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from gputop.model.syscalls import syscall_names
 from gputop.sources import parse, waits
 from gputop.sources.files import mounted, read_once
-from gputop.sources.syscalls import syscall_names as syscall_names
 
 _BOUND = 1 << 20  # bytes read of a file of /proc
 MAX_KERNEL_FRAMES = 64  # of a thread, the innermost

@@ -8,6 +8,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from gputop.model.board import wakeup_key
 from gputop.model.frame import (
     SECOND_NS,
     CudaCall,
@@ -30,7 +31,7 @@ Key = Callable[[Any], Any]
 Made = TypeVar("Made")
 _KEYS: dict[type, Key] = {
     ProcSample: attrgetter("pid", "start_ticks"), Preempt: attrgetter("victim_tid", "culprit_tid"),
-    Wakeup: attrgetter("wakee_tid", "waker_tid"), CudaCall: attrgetter("pid", "call"), Host: lambda _: None,
+    Wakeup: wakeup_key, CudaCall: attrgetter("pid", "call"), Host: lambda _: None,
 }  # fmt: skip
 """Struct -> what its counters are kept by; other structs are kept by their first field."""
 _RESUMING = (Preempt, Wakeup)  # pairs that the probe forgets for want of room, and counts from 0 when they meet again

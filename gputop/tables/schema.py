@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from gputop.model.syscalls import syscall_names
 from gputop.tables.rows import Rows
 
 NS = 1e-9
@@ -118,6 +119,15 @@ def _pid_of(field: str) -> Callable[[Rows], Sequence[Any]]:
 
 def _name_of(field: str) -> Callable[[Rows], Sequence[Any]]:
     return lambda rows: [rows.known.name(rows.known.threads.pid_of.get(tid)) for tid in rows.gauge(field)]
+
+
+def _call_names(rows: Rows) -> Sequence[Any]:
+    names = syscall_names(rows.known.header.machine)
+    return [names.get(call, str(call)) if call >= 0 else "none" if call == -1 else None for call in rows.gauge("call")]
+
+
+def _flag(field: str) -> Callable[[Rows], Sequence[Any]]:
+    return lambda rows: [int(value) for value in rows.gauge(field)]
 
 
 CLOCK = (
@@ -244,6 +254,15 @@ WAKEUP = TableSpec("wakeup", "who ended a sleep of whom (sched probe)", ("probes
     _gauge("waker_tid", "INTEGER", "thread that woke it; 0 is an interrupt"),
     _gauge("waker_pid", "INTEGER", "its process"),
     _name("waker", "waker_pid", "process that woke it"),
+    Column("call", "TEXT", "system call that it slept in; none is a page fault", _call_names),
+    Column("call_kind", "TEXT", "what the call waited for: futex, timer, child, signal, fault, memory, filesystem, io_uring, ipc, several, "
+           "or the descriptor's file: pipe, unix, network, file, disk, nvidia, terminal, device, eventfd, epoll, pidfd, anonymous",
+           lambda rows: [kind or None for kind in rows.gauge("kind")]),
+    Column("futex", "TEXT", "address of the futex in wakee's memory, in hexadecimal; woken both ways at one address it is a lock",
+           lambda rows: [f"{address:x}" if address else None for address in rows.gauge("address")]),
+    Column("shared", "INTEGER", "1 if it is a futex of several processes: in each its address is another", _flag("shared")),
+    Column("timed", "INTEGER", "1 if the call had a time limit", _flag("timed")),
+    Column("uninterruptible", "INTEGER", "1 if no signal could end the sleep, as that for a disk", _flag("uninterruptible")),
     _count("times", "how often"),
     _seconds("wait_s", "wait_ns", "length of the sleeps that it ended"),
 ))  # fmt: skip

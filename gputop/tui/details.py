@@ -16,9 +16,9 @@ from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Hardware, ProcInfo, ProcSample
 from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
 from gputop.model.roles import Role
+from gputop.model.syscalls import syscall_names
 from gputop.session.process import Connection, Descriptors, Limit, ProcessDetails, read
 from gputop.session.session import Session, word_of
-from gputop.stacks.kernel import syscall_names
 from gputop.system.text import counted, cut, fit
 from gputop.tui.box import Box
 from gputop.tui.draw import Line, room_for, time_of_day

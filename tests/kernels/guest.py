@@ -27,8 +27,11 @@ from gputop.stacks import on_demand_loader, permission
 from gputop.stacks.interpreter import Interpreter
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SIZES = {"THREADS": 4096, "PAIRS": 4096, "HOT_THREADS": 512, "DEAD_THREADS": 512, "HOT_PROCESSES": 64, "CALLS": 64, "INFLIGHT": 256}
-THREAD = struct.Struct("<11QIIBBHIIIII")
+SIZES = {
+    "THREADS": 4096, "PAIRS": 4096, "WAKES": 4096, "HOT_THREADS": 512, "DEAD_THREADS": 512, "HOT_PROCESSES": 64, "CALLS": 64,
+    "INFLIGHT": 256,
+}  # fmt: skip
+THREAD = struct.Struct("<11QIIBBHIIIIIQ")
 ROUNDS = 200
 COPY_BYTES = 1000
 NOBODY = 65534
@@ -114,8 +117,12 @@ def read_threads(table: maps.Map) -> dict[int, tuple[int, ...]]:
 
 def pairs(table: maps.Map) -> dict[tuple[int, int], int]:
     count = table.read()
-    times = table.words(count)[1::3].tolist()
-    return {(key & 0xFFFFFFFF, key >> 32): times[i] for i, key in enumerate(table.key_list(count))}
+    times = table.words(count)[1::4].tolist()
+    found: dict[tuple[int, int], int] = {}
+    for i, (pair, _) in enumerate(table.pair_list(count)):
+        who = pair & 0xFFFFFFFF, pair >> 32
+        found[who] = found.get(who, 0) + times[i]
+    return found
 
 
 def count_calls(answer: dict[str, object], descriptors: list[int], table: maps.Map) -> dict[str, int]:

@@ -18,7 +18,7 @@ from gputop.sources.ebpf.source import EbpfSource
 from tests.require import require
 
 HERE = Path(__file__).parent
-PATIENCE_S = 60.0
+PATIENCE_S = 15.0
 Value = TypeVar("Value")
 
 

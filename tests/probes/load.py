@@ -6,9 +6,12 @@ import ctypes
 import json
 import mmap
 import os
+import select
+import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 
 def burn(seconds: str, cpu: str) -> None:
@@ -57,6 +60,148 @@ def ping(times: str) -> None:
     sys.stdin.readline()
     os.write(there[1], b".")
     thread.join()
+
+
+def waits(kind: str, times: str) -> None:
+    """The main thread sleeps ``times`` times in that wait, when told to; prints its tid, that of its waker, and the futex's address."""
+    count, mine, begun = int(times), threading.Event(), threading.Barrier(2)
+    tids: list[int] = []
+    sleep, wake, address = WAITS[kind]()
+
+    def waker() -> None:
+        tids.append(threading.get_native_id())
+        begun.wait()
+        for _ in range(count if wake else 0):
+            mine.wait()
+            mine.clear()
+            time.sleep(0.004)
+            wake()  # type: ignore[misc]
+
+    thread = threading.Thread(target=waker)
+    thread.start()
+    begun.wait()
+    say(json.dumps([threading.get_native_id(), tids[0], address]))
+    sys.stdin.readline()
+    for _ in range(count):
+        mine.set()
+        sleep()
+    thread.join()
+    say("done")
+    sys.stdin.readline()
+
+
+Wait = tuple[Callable[[], object], "Callable[[], object] | None", int]
+
+
+def _pipe() -> Wait:
+    there = os.pipe()
+    return lambda: os.read(there[0], 1), lambda: os.write(there[1], b"x"), 0
+
+
+def _unix() -> Wait:
+    one, other = socket.socketpair()
+    return lambda: one.recv(1), lambda: other.send(b"x"), 0
+
+
+def _network() -> Wait:
+    server = socket.create_server(("127.0.0.1", 0))
+    one, (other, _) = socket.create_connection(server.getsockname()), server.accept()
+    return lambda: one.recv(1), lambda: other.send(b"x"), 0
+
+
+def _poll() -> Wait:
+    there, poll = os.pipe(), select.poll()
+    poll.register(there[0], select.POLLIN)
+    return lambda: (poll.poll(5000), os.read(there[0], 1)), lambda: os.write(there[1], b"x"), 0
+
+
+def _several() -> Wait:
+    there, poll = os.pipe(), select.poll()
+    poll.register(there[0], select.POLLIN)
+    poll.register(os.pipe()[0], select.POLLIN)
+    return lambda: (poll.poll(), os.read(there[0], 1)), lambda: os.write(there[1], b"x"), 0
+
+
+def _epoll() -> Wait:
+    there, poll = os.pipe(), select.epoll()
+    poll.register(there[0], select.EPOLLIN)
+    return lambda: (poll.poll(), os.read(there[0], 1)), lambda: os.write(there[1], b"x"), 0
+
+
+def _eventfd() -> Wait:
+    libc = ctypes.CDLL(None)
+    fd = libc.eventfd(0, 0)
+    return lambda: os.read(fd, 8), lambda: os.write(fd, (1).to_bytes(8, "little")), 0
+
+
+def _semaphore(shared: int) -> Wait:
+    """As PyThread's locks and multiprocessing.Lock are made."""
+    libc, space = ctypes.CDLL(None), (ctypes.c_char * 64)()
+    KEPT.append(space)
+    address = ctypes.addressof(space)
+    libc.sem_init(ctypes.c_void_p(address), shared, 0)
+    return lambda: libc.sem_wait(ctypes.c_void_p(address)), lambda: libc.sem_post(ctypes.c_void_p(address)), address
+
+
+def _child() -> Wait:
+    def sleep() -> None:
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(0.004)
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+    return sleep, None, 0
+
+
+KEPT: list[object] = []  # memory that semaphores lie in
+WAITS: dict[str, Callable[[], Wait]] = {
+    "pipe": _pipe, "unix": _unix, "network": _network, "poll": _poll, "several": _several, "epoll": _epoll, "eventfd": _eventfd,
+    "semaphore": lambda: _semaphore(0), "shared": lambda: _semaphore(1), "timer": lambda: (lambda: time.sleep(0.004), None, 0),
+    "child": _child,
+}  # fmt: skip
+
+
+def lock(times: str) -> None:
+    """Two threads take a pthread mutex in turns, 3 ms each, that often; prints their tids and the mutex's address."""
+    libc, space, tids = ctypes.CDLL(None), (ctypes.c_char * 64)(), [threading.get_native_id()]
+    mutex = ctypes.c_void_p(ctypes.addressof(space))
+    begun = threading.Event()
+
+    def take() -> None:
+        begun.wait()
+        for _ in range(int(times)):
+            libc.pthread_mutex_lock(mutex)
+            time.sleep(0.003)
+            libc.pthread_mutex_unlock(mutex)
+            time.sleep(0.001)
+
+    def other() -> None:
+        tids.append(threading.get_native_id())
+        take()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    while len(tids) < 2:
+        time.sleep(0.01)
+    say(json.dumps([*tids, mutex.value]))
+    sys.stdin.readline()
+    begun.set()
+    take()
+    thread.join()
+    say("done")
+    sys.stdin.readline()
+
+
+def disk(path: str, times: str) -> None:
+    """Read blocks of a file past the page cache, when told to; prints the tid."""
+    fd, room = os.open(path, os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, 1 << 20)
+    say(json.dumps([threading.get_native_id(), 0, 0]))
+    sys.stdin.readline()
+    for i in range(int(times)):
+        os.preadv(fd, [room], (i % 8) << 20)
+    say("done")
+    sys.stdin.readline()
 
 
 def fork(times: str) -> None:
@@ -137,4 +282,5 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    {"burn": burn, "doze": doze, "ping": ping, "fork": fork, "threads": threads, "cuda": cuda, "storm": storm}[sys.argv[1]](*sys.argv[2:])
+    {"burn": burn, "doze": doze, "ping": ping, "fork": fork, "threads": threads, "cuda": cuda, "storm": storm, "waits": waits, "lock": lock,
+     "disk": disk}[sys.argv[1]](*sys.argv[2:])

@@ -130,7 +130,7 @@ def test_without_btf_the_plain_tracepoints_serve(beaten: Make, run: Run, tmp_pat
     one.until(lambda: (t := one.board.threads.get(load.pid)) and t.vol > 100 and t.sleeping_ns > t.oncpu_ns > 0, "counted")
     assert one.board.threads[load.pid].pid == load.pid
     one.until(lambda: one.board.threads[load.pid].hist, "followed as hot")
-    one.until(lambda: any(wakee == load.pid for wakee, _ in one.board.wakeups), "with its wakers")
+    one.until(lambda: any(w.wakee_tid == load.pid for w in one.board.wakeups.values()), "with its wakers")
 
 
 def test_the_impostor_is_passed_by_for_the_real_bcc(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputop.model.frame import SECOND_NS, Wakeup
-from gputop.sources.ebpf.sched import KEPT_NS, Wakers
+from gputop.sources.ebpf.wakes import KEPT_NS, Wakers
 
 TRAINER, THREAD, ACTOR, SELDOM = 100, 101, 900, 901
 

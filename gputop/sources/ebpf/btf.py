@@ -101,11 +101,17 @@ class Btf:
         return None
 
 
+_STRUCTS = (
+    "task_struct", "sched_entity", "sched_info", "pt_regs", "files_struct", "fdtable", "file", "path", "inode", "dentry", "qstr", "socket",
+    "sock_common",
+)  # fmt: skip
+
+
 def task_layout(path: str = VMLINUX) -> dict[str, int]:
     """The macros of probes/sched.c for the running kernel. Raises BtfError, which says what is missing."""
     try:
         with open(path, "rb") as file:
-            btf = Btf(file.read(), "task_struct", "sched_entity", "sched_info", "btf_trace_sched_switch")
+            btf = Btf(file.read(), *_STRUCTS, "btf_trace_sched_switch")
     except OSError as error:
         raise BtfError(f"{path}: {error.strerror}") from None
     layout = {
@@ -119,9 +125,26 @@ def task_layout(path: str = VMLINUX) -> dict[str, int]:
         layout["RUN_DELAY_OFF"] = btf.offset("task_struct", "sched_info") + btf.offset("sched_info", "run_delay")
     if btf.knows("bpf_task_pt_regs"):
         layout["PT_REGS"] = 1
+        if btf.knows("syscallno"):  # aarch64
+            layout["SYSCALLNO_OFF"] = btf.offset("pt_regs", "syscallno")
     if btf.arguments("btf_trace_sched_switch") < 5:
         layout["STATE_OFF"] = _state_offset(btf)
-    return layout
+    return layout | _file_layout(btf)
+
+
+def _file_layout(btf: Btf) -> dict[str, int]:
+    """What leads from a task to the kind of an open file; nothing if this kernel lacks a part of it."""
+    try:
+        return {
+            "FILES_OFF": btf.offset("task_struct", "files"), "FDT_OFF": btf.offset("files_struct", "fdt"),
+            "FD_OFF": btf.offset("fdtable", "fd"), "INODE_OFF": btf.offset("file", "f_inode"), "MODE_OFF": btf.offset("inode", "i_mode"),
+            "DENTRY_OFF": btf.offset("file", "f_path") + btf.offset("path", "dentry"),
+            "NAME_OFF": btf.offset("dentry", "d_name") + btf.offset("qstr", "name"),
+            "PRIVATE_OFF": btf.offset("file", "private_data"), "SK_OFF": btf.offset("socket", "sk"),
+            "FAMILY_OFF": btf.offset("sock_common", "skc_family"),
+        }  # fmt: skip
+    except BtfError:
+        return {}
 
 
 def _state_offset(btf: Btf) -> int:

@@ -24,8 +24,8 @@ import sys
 from typing import Any
 
 MAPS = (
-    "settings", "lost", "threads", "dead", "deaths", "histograms", "preempts", "wakeups", "hot", "calls", "inflight", "launches", "gate",
-    "alarms",
+    "settings", "lost", "threads", "dead", "deaths", "histograms", "preempts", "wakeups", "arguments", "hot", "calls", "inflight",
+    "launches", "gate", "alarms",
 )  # fmt: skip
 TRACEPOINTS = ("sched_switch", "sched_waking", "sched_wakeup", "sched_wakeup_new")
 TRACEFS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")

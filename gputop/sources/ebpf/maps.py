@@ -91,6 +91,11 @@ class Map:
         keys = memoryview(self.keys)[: count * self.shape.key_bytes]
         return keys.cast("I").tolist() if self.shape.key_bytes == 4 else keys.cast("Q").tolist()
 
+    def pair_list(self, count: int) -> list[tuple[int, int]]:
+        """The first ``count`` keys of 16 bytes as two numbers each."""
+        words = memoryview(self.keys)[: count * 16].cast("Q").tolist()
+        return list(zip(words[::2], words[1::2], strict=True))
+
     def get(self, key: int) -> bytes:
         """One value. Raises OSError if there is none."""
         key_bytes, value = self._key(key), ctypes.create_string_buffer(self.shape.value_bytes)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import compress
 from operator import ne
-from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from gputop.model.frame import SECOND_NS, Preempt, Probes, SchedThread, Wakeup
+from gputop.model.frame import Preempt, Probes, SchedThread, Wakeup
 from gputop.model.histogram import COUNT, FIRST
 from gputop.sources.ebpf.maps import Map
+from gputop.sources.ebpf.wakes import CROWDED, LITTLE_NS, TOLD_NS, Calls, WakeReader
 
-_THREAD = struct.Struct("<11QIIBBHIIIII")
+_THREAD = struct.Struct("<11QIIBBHIIIIIQ")
 _PAIR = struct.Struct("<QQII")
 _HISTOGRAM = struct.Struct(f"<{COUNT}I")
 _COUNT_BITS = 32
@@ -36,12 +36,6 @@ _PRUNE_S = 2  # s between two clean-ups of the maps
 NEAR_MOST = 2048  # threads near trainers that one drain sends, 3 us each (measured); if there are more, in rotation
 PAIRS_EVERY = 2  # slots between two reads of who preempted or woke whom: these are sums, and the largest maps
 
-# Where many threads run, most pairs meet once. Each would be read again and again, and kept by every reader of the stream.
-CROWDED = 1 / 16  # used part of a map of pairs from which on small sums are not sent, and pairs that stopped growing are deleted
-TOLD_NS = 100_000  # ns, the least sum that is sent then
-LITTLE_NS = 1_000_000  # ns: smaller sums that stopped growing are deleted, and of larger ones the smallest
-
-PairSample = TypeVar("PairSample", Preempt, Wakeup)
 
 
 class Drain(Struct, frozen=True):
@@ -76,7 +70,9 @@ class SchedReader:
     def __init__(self, maps: Mapping[str, Map]) -> None:
         self._threads, self._dead, self._histograms = maps["threads"], maps["dead"], maps["histograms"]
         self._deaths, self._dead_before = maps["deaths"], b""
-        self._preempts, self._wakeups = _Pairs(maps["preempts"], _preempt), _Pairs(maps["wakeups"], _wakeup)
+        calls = Calls()
+        calls.tell_probe(maps["arguments"])
+        self._preempts, self._wakeups = _Preempts(maps["preempts"]), WakeReader(maps["wakeups"], calls)
         self._since: dict[int, int] = {}  # (tid | pid << 32) -> `since` of the record sent last
         self._sums: dict[int, tuple[int, int]] = {}  # tid -> (on-CPU ns, runnable ns) sent last, of threads sent in every drain
         self._histogram_cache: dict[int, tuple[bytes, dict[int, int]]] = {}
@@ -217,34 +213,25 @@ def counted_on(before: bytes, counts: dict[int, int], raw: bytes) -> dict[int, i
     return counts
 
 
-def _preempt(pair: int, ns: int, times: int, other_pid: int, _: int) -> Preempt:
-    return Preempt(pair & 0xFFFFFFFF, pair >> 32, other_pid, ns, times)
-
-
-def _wakeup(pair: int, ns: int, times: int, other_pid: int, _: int) -> Wakeup:
-    return Wakeup(pair & 0xFFFFFFFF, pair >> 32, other_pid, times, ns)
-
-
 def epoch_max(even: int, odd: int, epoch: int) -> int:
     """The longest duration in ``epoch`` in ns, 0 if there was none (probes/common.h, keep_max)."""
     tagged = odd if epoch & 1 else even
     return tagged & ((1 << 48) - 1) if tagged >> 48 == epoch & 0xFFFF else 0
 
 
-class _Pairs(Generic[PairSample]):
-    """A map of pairs: (tid, other tid) -> (ns, times, other's pid)."""
+class _Preempts:
+    """The map of preemptions: (victim tid, culprit tid) -> (ns, times, culprit's pid)."""
 
-    def __init__(self, table: Map, make: Callable[[int, int, int, int, int], PairSample]) -> None:
+    def __init__(self, table: Map) -> None:
         self._map = table
-        self._make: Callable[[int, int, int, int, int], PairSample] = make
         self._room = int(table.shape.entries * CROWDED)
         self._times: dict[int, int] = {}  # pair -> times sent last
         self._last: tuple[list[int], list[int]] = ([], [])
         """Keys and times of the last read: while no pair comes or goes, the kernel keeps their order."""
         self._then: dict[int, int] = {}  # pair -> times at the last clean-up, while the map is crowded
 
-    def read(self, key: bool) -> tuple[list[PairSample], set[int]]:
-        """(pairs that changed, or all in a key frame; the other tids in them)."""
+    def read(self, key: bool) -> tuple[list[Preempt], set[int]]:
+        """(pairs that changed, or all in a key frame; the culprits' tids)."""
         count = self._map.read()
         keys, known = self._map.key_list(count), self._times
         times = self._map.words(count)[1 :: _PAIR.size // 8].tolist()
@@ -258,10 +245,10 @@ class _Pairs(Generic[PairSample]):
         least_ns = TOLD_NS if count > self._room else 0
         samples, others = [], set()
         for i in changed:
-            ns, *rest = _PAIR.unpack_from(self._map.values, i * _PAIR.size)
+            ns, count, pid, _ = _PAIR.unpack_from(self._map.values, i * _PAIR.size)
             if ns >= least_ns:
                 known[keys[i]] = times[i]
-                samples.append(self._make(keys[i], ns, *rest))
+                samples.append(Preempt(keys[i] & 0xFFFFFFFF, keys[i] >> 32, pid, ns, count))
                 others.add(keys[i] >> 32)
         return samples, others
 
@@ -290,43 +277,3 @@ class _Pairs(Generic[PairSample]):
         sums = self._map.words(len(keys))[:: _PAIR.size // 8].tolist()
         still = sorted((ns, key) for key, count, ns in zip(keys, times, sums, strict=True) if then.get(key) == count)
         return [key for at, (ns, key) in enumerate(still) if at < excess or ns < LITTLE_NS]
-
-
-SETTLE_NS = SECOND_NS // 2  # ns between two updates of `Wakers.pids`
-NOTABLE_NS = SETTLE_NS // 100  # ns of `SETTLE_NS` that a trainer must have slept until a process woke it
-KEPT_NS = 5 * SECOND_NS  # ns for which a process stays in it
-MOST_WAKERS = 16  # added in one update
-
-
-class Wakers:
-    """Processes that feed trainers without workers: they end the sleep of a trainer's main thread.
-
-    Interrupts (tid 0) and the trainer's own threads do not count.
-    """
-
-    def __init__(self) -> None:
-        self.pids: frozenset[int] = frozenset()
-        self._sums: dict[tuple[int, int], int] = {}  # (wakee tid, waker tid) -> cumulative wait so far
-        self._gained: dict[int, int] = {}
-        self._seen: dict[int, int] = {}  # pid -> when it was notable last
-        self._settled = 0
-
-    def add(self, wakeups: Iterable[Wakeup], alone: frozenset[int], t_ns: int) -> None:
-        """Take in wake-ups of one drain; ``alone``: the trainers without workers."""
-        for wake in wakeups if alone else ():
-            if wake.wakee_tid in alone and wake.waker_pid not in (0, wake.wakee_tid):
-                pair = wake.wakee_tid, wake.waker_tid
-                gained = wake.wait_ns - self._sums.get(pair, wake.wait_ns)
-                self._sums[pair] = wake.wait_ns
-                self._gained[wake.waker_pid] = self._gained.get(wake.waker_pid, 0) + max(0, gained)
-        if t_ns // SETTLE_NS != self._settled:
-            self._settled = t_ns // SETTLE_NS
-            self._settle(alone, t_ns)
-
-    def _settle(self, alone: frozenset[int], t_ns: int) -> None:
-        """Update ``pids``, twice a second."""
-        notable = sorted((pid for pid, ns in self._gained.items() if ns >= NOTABLE_NS), key=self._gained.__getitem__)
-        self._gained = {}
-        self._seen = {pid: seen for pid, seen in self._seen.items() if t_ns - seen < KEPT_NS} | dict.fromkeys(notable[-MOST_WAKERS:], t_ns)
-        self._sums = {pair: ns for pair, ns in self._sums.items() if pair[0] in alone}
-        self.pids = frozenset(self._seen) if alone else frozenset()

@@ -16,13 +16,14 @@ from gputop.sources.ebpf.budget import Budget, Linker
 from gputop.sources.ebpf.cuda import Attacher, CudaReader
 from gputop.sources.ebpf.helper import Helper, HelperFailed
 from gputop.sources.ebpf.maps import Map, Shape, program_run_ns
-from gputop.sources.ebpf.sched import Drain, SchedReader, Wakers
+from gputop.sources.ebpf.sched import Drain, SchedReader
+from gputop.sources.ebpf.wakes import Wakers
 from gputop.sources.files import read_text
 from gputop.system.privilege import capabilities
 from gputop.system.program import FOLDER
 
 PROBES = os.path.join(FOLDER, "probes")
-SIZES = {"PAIRS": 8192, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESSES": 4096, "CALLS": 512, "INFLIGHT": 4096}
+SIZES = {"PAIRS": 8192, "WAKES": 8192, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESSES": 4096, "CALLS": 512, "INFLIGHT": 4096}
 """Macro of probes/*.c -> entries of the map: 8 MB of kernel memory in all with `LEAST_THREADS`. A read costs by the size of the map."""
 LEAST_THREADS, MOST_THREADS, THREADS_PER_CPU = 8192, 131072, 256  # entries of the map of threads, see `room_for_threads`
 LOAD_AFTER_NS = 400_000_000  # ns from the first beat: compiling takes a CPU for a second, and the first screen comes first

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import takewhile
 
+from gputop.model.syscalls import syscall_numbers
 from gputop.sources.files import open_files, read_list, read_once
-from gputop.sources.syscalls import syscall_numbers
 
 # System calls whose first argument is the descriptor.
 READS = syscall_numbers("read", "readv", "recvfrom", "recvmsg", "recvmmsg")

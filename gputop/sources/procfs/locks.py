@@ -14,9 +14,9 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
+from gputop.model.syscalls import syscall_numbers
 from gputop.sources import parse
 from gputop.sources.files import Descriptors, KeptList, mounted, open_files, read_once
-from gputop.sources.syscalls import syscall_numbers
 
 CALLS = syscall_numbers("nanosleep", "clock_nanosleep", "select", "pselect6", "fcntl", "flock")  # in which a process may wait for a lock
 READ_NS = 90_000_000  # ns between two readings of /proc/locks: it shows a moment, and some locks are held for milliseconds
