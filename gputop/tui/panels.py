@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from gputop.model.frame import SECOND_NS
+from gputop.recording.format import TICKS, TIER_NAMES
 from gputop.session.session import Session
 from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import file_size, fit
@@ -112,7 +113,7 @@ class ReplayTime(Time):
 
     @property
     def mode(self) -> Span:
-        """Playing or not, how fast, where."""
+        """Playing or not, how fast, by which frames where those are not the ticks, where."""
         player, now_ns = self._replay.player, self._context.session.now_ns
         playback = player.playback
         symbol = "…" if player.is_seeking else "►" if playback.playing else "||"
@@ -121,7 +122,9 @@ class ReplayTime(Time):
         at_ns = (self._context.view.at_ns or now_ns) - player.start_ns
         where = f"{duration(at_ns / SECOND_NS, self.is_still)}/{duration((player.end_ns - player.start_ns) / SECOND_NS)}"
         loop = " loop" if playback.loop else ""
-        return f"{symbol} REPLAY {playback.speed:g}×{reached}{loop} {where}", "accent" if playback.playing else "warn"
+        tier = player.recording.tier_at(self._context.view.at_ns or now_ns)
+        readings = "" if tier == TICKS else f" ({TIER_NAMES[tier]})"
+        return f"{symbol} REPLAY {playback.speed:g}×{reached}{loop}{readings} {where}", "accent" if playback.playing else "warn"
 
     @property
     def is_still(self) -> bool:

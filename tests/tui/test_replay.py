@@ -14,8 +14,10 @@ from textual.pilot import Pilot
 from gputop.commands.replay import sample
 from gputop.diagnosis import Ledger
 from gputop.diagnosis.model import CAUSES
+from gputop.recording.format import KIND_FRAMES, KIND_HEADER, MAGIC, SECONDS
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
+from gputop.recording.scan import places
 from gputop.recording.writer import Writer
 from gputop.session.survey import Episode, Survey, survey
 from gputop.tui import bindings
@@ -436,3 +438,22 @@ async def test_the_users_keys_are_those_of_a_replay_too(make_replay: MakeReplay)
         await stands(pilot, app, END - 20 * SECOND)
         await pilot.press("p", "ctrl+f")
         await until(pilot, lambda: player(app).playback.playing and "REPLAY 2×" in part(app, "header")[0], "playing")
+
+
+async def test_the_header_says_where_only_seconds_are_left(make_replay: MakeReplay, tmp_path: Path, path: Path) -> None:
+    """As where old ticks were dropped: the first 30 s have seconds alone."""
+    kept = tmp_path / "kept.gputop"
+    data = path.read_bytes()
+    with Recording(str(path)) as recording:
+        middle_ns = recording.chunks()[3].t_ns
+    with path.open("rb") as file:
+        blocks = list(places(file.fileno(), len(MAGIC), len(data)))
+    left = [
+        data[one.offset : one.end] for one in blocks
+        if one.head.kind == KIND_HEADER or (one.head.kind == KIND_FRAMES and (one.head.tier == SECONDS or one.head.t_ns >= middle_ns))
+    ]  # fmt: skip
+    kept.write_bytes(MAGIC + b"".join(left))
+    app = make_replay(Playback(START + 5 * SECOND, speed=8.0), path=kept)
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until(pilot, lambda: "REPLAY 8× (1 s)" in part(app, "header")[0], "by seconds")
+        await until(pilot, lambda: "REPLAY 8× 0:" in part(app, "header")[0], "by ticks")
