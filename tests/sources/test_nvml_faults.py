@@ -20,6 +20,7 @@ from gputop.sources import Unavailable
 from gputop.sources.nvml import groups
 from gputop.sources.nvml.driver import why
 from gputop.sources.nvml.gpu import NEVER_READ, READ_FIELDS, WatchedGpu
+from gputop.sources.nvml.poller import PollThreads
 from gputop.system.errors import NO_MORE_THREADS, UserError
 from tests.sources.nvml_rig import INTERVAL_NS, Rig, load, stub
 
@@ -208,7 +209,7 @@ def test_the_xid_that_a_gpu_is_lost_for_is_told(rig: Rig, loss: tuple[str, ...])
 
 def test_the_xid_of_a_gpu_that_is_back_at_once_is_told_before_its_events_are_freed(rig: Rig) -> None:
     rig.set("gpus 1")
-    source, gpu = rig.opened(), WatchedGpu(0, INTERVAL_NS, Lock())
+    source, gpu = rig.opened(), WatchedGpu(0, INTERVAL_NS, *(PollThreads(Lock(), period_ns=SECOND_NS) for _ in range(2)))
     assert gpu._attach(SECOND_NS)
     gpu._poll_slow(SECOND_NS)
     gpu._lose("GPU lost", lost=True)

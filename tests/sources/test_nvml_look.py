@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from threading import Lock
 
 import pytest
 
 from gputop.doctor import checks as doctor
-from gputop.sources.nvml.gpu import READ_FIELDS, Poller
+from gputop.sources.nvml.gpu import READ_FIELDS
+from gputop.sources.nvml.poller import Poller
 from tests.sources.nvml_rig import Rig
 
 
@@ -45,8 +45,8 @@ def test_a_single_look_gives_up_on_a_call_that_hangs(rig: Rig, call: str) -> Non
 
 
 def test_silent_is_who_does_not_answer_a_call_not_who_has_many_to_answer() -> None:
-    first, late_ns = Poller("first", lambda _: None, Lock(), period_ns=10**8), 10**12
-    second = Poller("second", lambda _: None, Lock(), period_ns=10**9, starter=first)
+    first, late_ns = Poller("", lambda _: None), 10**12
+    second = Poller("", lambda _: None, starter=first)
     first.began_ns, first.meter.calls, first.meter.called_ns = late_ns - 201_000_000, 9, late_ns - 50_000_000
     assert (first.silent_ns(late_ns), second.silent_ns(late_ns)) == (0, 0)
     first.meter.called_ns = late_ns - 200_000_000
@@ -55,7 +55,7 @@ def test_silent_is_who_does_not_answer_a_call_not_who_has_many_to_answer() -> No
 
 @pytest.mark.parametrize(("since_ms", "told_ms"), [(450, 0), (1100, 1100)])
 def test_a_call_that_takes_as_long_as_those_before_it_is_no_silence(since_ms: int, told_ms: int) -> None:
-    poller, late_ns = Poller("first", lambda _: None, Lock(), period_ns=10**8), 10**12
+    poller, late_ns = Poller("", lambda _: None), 10**12
     poller.meter.calls, poller.meter.called_ns = 5, late_ns - since_ms * 1_000_000
     poller.began_ns = poller.meter.called_ns - 4 * 500_000_000
     assert poller.silent_ns(late_ns) == told_ms * 1_000_000

@@ -1,131 +1,43 @@
-"""One GPU: two threads poll it from the moment it answers until it is lost, and again once it is back."""
+"""One GPU: it is polled from the moment it answers until it is lost, and again once it is back."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from threading import Lock, Thread
 from time import monotonic_ns
 
 import pynvml
 
 from gputop.model.frame import SECOND_NS, Gpu
-from gputop.sources.nvml.driver import FAILURES, Device, Meter, why
+from gputop.sources.nvml.driver import FAILURES, Device, why
 from gputop.sources.nvml.fast import fast_groups
 from gputop.sources.nvml.gpm import PCIE_COUNTERS
-from gputop.sources.nvml.groups import HANG_NS, ONCE_NS, FieldGroup, Lost, Missing, Poll, Values, read_due, take
+from gputop.sources.nvml.groups import ONCE_NS, Lost, Missing, Poll, Values, read_due, take
 from gputop.sources.nvml.mig import mig_is_on
 from gputop.sources.nvml.numbers import MOST_BYTES
+from gputop.sources.nvml.poller import Poller, PollThreads
 from gputop.sources.nvml.slow import XID, identity_groups, slow_groups
 from gputop.system.errors import NO_MORE_THREADS
 
 _ATTACH_AGAIN_NS = SECOND_NS  # ns between two tries to reach a GPU that does not answer
 _MOST_POLLS = 1024  # kept, should nobody take them for a while
-_FIRST_ANSWER_NS = SECOND_NS // 10  # ns after which a call of the first poll hangs, unless all its calls take long
 _APART_NS = 400_000  # ns between the polls of two GPUs: on a quick driver a poll takes less, so they do not contend for the GIL
-_SLOW_AFTER_NS = 15_000_000  # ns from a beat to the slow poll: by then the fast polls and the frame are done
 _KNOWN_ONCE = ("name", "uuid", "pci_bus_id", "architecture", "nvml_ns", "nvml_calls")
 _NOT_READ = {"index", "t_ns", "lost", "xid", "mig", "missing", "held_by", *_KNOWN_ONCE}
 READ_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in _NOT_READ)  # fields that have no value while the GPU is lost
 NEVER_READ = (*READ_FIELDS, *_KNOWN_ONCE)  # fields that have no value before the GPU has answered at all
 
 
-class Poller:
-    """A thread that polls a GPU on an absolute beat, and the groups it reads. Each GPU has two: a hanging call stops one of them only.
-
-    It calls ``poll(beat_ns)`` at once and then at every k x ``period_ns`` + ``phase_ns`` of CLOCK_MONOTONIC; beats that a long poll
-    missed are skipped. ``stop`` is held until the end: releasing it ends all pollers. One inside a hanging call ends with the process.
-    """
-
-    __slots__ = (
-        "_name", "_period_ns", "_phase_ns", "_poll", "_starter", "_stop", "began_ns", "device", "done_ns", "epoch", "error", "groups",
-        "lasted_ns", "meter", "refused", "thread",
-    )  # fmt: skip
-
-    def __init__(
-        self, name: str, poll: Callable[[int], None], stop: Lock, *, period_ns: int, phase_ns: int = 0, starter: Poller | None = None
-    ) -> None:
-        """``starter``: the poller that starts this one once the GPU has answered."""
-        self.groups: list[FieldGroup] = []  # made anew each time the GPU comes back
-        self.meter = Meter()
-        self.device = Device(None, self.meter)
-        self.epoch = 0  # how often the GPU had come back when the groups were made
-        self.began_ns = 0  # start of the poll under way, 0 between polls
-        self.lasted_ns = 0  # duration of the last poll
-        self.done_ns = 0  # beat of the last poll that ended
-        self.error: Exception | None = None  # a bug: what the last poll raised
-        self.refused = False  # whether the thread could not be started (pids.max, RLIMIT_NPROC)
-        self.thread: Thread | None = None
-        self._name, self._poll, self._stop = name, poll, stop
-        self._period_ns, self._phase_ns = period_ns, phase_ns
-        self._starter = starter
-
-    def start(self) -> None:
-        """Start the thread, unless it runs; if the system refuses one, the caller tries again later."""
-        if self.thread is not None:
-            return
-        thread = Thread(target=self._run, name=self._name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            self.refused = True
-        else:
-            self.thread, self.refused = thread, False
-
-    def join(self, timeout_s: float) -> bool:
-        """Whether the thread ended within the time."""
-        if self.thread is None:
-            return True
-        self.thread.join(timeout_s)
-        return not self.thread.is_alive()
-
-    def renew(self, handle: object, epoch: int) -> None:
-        """Use a new handle; the calls are counted on."""
-        self.device.release()
-        self.device = Device(handle, self.meter)
-        self.epoch = epoch
-
-    def fields(self) -> tuple[str, ...]:
-        """Fields that it reads and that always have a value; before the GPU has answered, all fields."""
-        return tuple(field for group in self.groups for field in group.fields if field not in _NOT_READ) or (*NEVER_READ, "lost")
-
-    def silent_ns(self, now_ns: int) -> int:
-        """For how long the driver has not answered the call under way; 0 if that is usual."""
-        if self._starter is not None and self.thread is None:
-            return self._starter.silent_ns(now_ns)
-        began_ns = self.began_ns
-        ns = now_ns - max(began_ns, self.meter.called_ns) if began_ns else 0
-        return ns if ns >= (HANG_NS if self.done_ns else self._first_patience_ns(began_ns)) else 0
-
-    def _first_patience_ns(self, began_ns: int) -> int:
-        """How long a call of the first poll may take: twice the mean of those before it."""
-        mean_ns = (self.meter.called_ns - began_ns) // max(1, self.meter.calls - 1)
-        return min(HANG_NS, max(_FIRST_ANSWER_NS, 2 * mean_ns))
-
-    def _run(self) -> None:
-        beat_ns = self._beat_after(monotonic_ns()) - self._period_ns
-        while True:
-            self.began_ns = began_ns = monotonic_ns()
-            try:
-                self._poll(beat_ns)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the reader of the source raises it
-                self.error = error
-            now_ns = monotonic_ns()
-            self.lasted_ns, self.began_ns, self.done_ns = now_ns - began_ns, 0, beat_ns
-            beat_ns = self._beat_after(max(now_ns, beat_ns))
-            if self._stop.acquire(timeout=(beat_ns - now_ns) / 1e9):
-                self._stop.release()
-                return
-
-    def _beat_after(self, t_ns: int) -> int:
-        return ((t_ns - self._phase_ns) // self._period_ns + 1) * self._period_ns + self._phase_ns
+def fields_of(poller: Poller) -> tuple[str, ...]:
+    """Fields that it reads and that always have a value; before the GPU has answered, all fields."""
+    return tuple(field for group in poller.groups for field in group.fields if field not in _NOT_READ) or (*NEVER_READ, "lost")
 
 
 class WatchedGpu:
     """GPU ``index``: its pollers append to ``polls``, the collector's thread takes from there."""
 
-    def __init__(self, index: int, interval_ns: int, stop: Lock) -> None:
+    def __init__(self, index: int, interval_ns: int, fast: PollThreads, slow: PollThreads) -> None:
+        """``fast`` poll each interval, ``slow`` each second."""
         self.index = index
         self.polls: deque[Poll] = deque(maxlen=_MOST_POLLS)
         self.absent = ""  # why it cannot be read at all, empty while it can
@@ -135,11 +47,10 @@ class WatchedGpu:
         self._again_ns = self._slow_due_ns = 0
         self._mig = False
         self._mem_bytes = MOST_BYTES
-        apart_ns = index % 8 * min(_APART_NS, interval_ns // 16)
-        slow_phase_ns = index % 10 * (SECOND_NS // 10) + _SLOW_AFTER_NS  # each GPU has a tenth of the second to itself
-        name = f"nvml-{index}"
-        self.fast = Poller(name, self._poll_fast, stop, period_ns=interval_ns, phase_ns=apart_ns)
-        self.slow = Poller(f"{name}-slow", self._poll_slow, stop, period_ns=SECOND_NS, phase_ns=slow_phase_ns, starter=self.fast)
+        self._fast_threads, self._slow_threads = fast, slow
+        self.fast = Poller(f"nvml-{index}", self._poll_fast, apart_ns=index % 8 * min(_APART_NS, interval_ns // 16))
+        # In threads of their own, each GPU has a tenth of the second to itself.
+        self.slow = Poller(f"nvml-{index}-slow", self._poll_slow, apart_ns=index % 10 * (SECOND_NS // 10), starter=self.fast)
         self.pollers = (self.fast, self.slow)
 
     @property
@@ -150,23 +61,21 @@ class WatchedGpu:
 
     def start(self) -> None:
         """Start the fast poller, which starts the slow one when the GPU has answered; or try again to."""
-        self.fast.start()
-        if self.fast.refused:
+        if not self._fast_threads.add(self.fast):
             self._lose(NO_MORE_THREADS, lost=False)
 
     def _poll_fast(self, beat_ns: int) -> None:
         if self._handle is None and not self._attach(beat_ns):
             return
         self._poll(self.fast, beat_ns)
-        if self.slow.thread is None and beat_ns >= self._slow_due_ns:
+        if not self.slow.is_polled and beat_ns >= self._slow_due_ns:
             self._start_slow(beat_ns)
 
     def _start_slow(self, beat_ns: int) -> None:
         """Start the slow poller; if the system refuses a thread, again in a second."""
         self._slow_due_ns = beat_ns + SECOND_NS
-        self.slow.start()
-        if self.slow.refused:
-            unread = set(READ_FIELDS).difference(self.fast.fields())
+        if not self._slow_threads.add(self.slow):
+            unread = set(READ_FIELDS).difference(fields_of(self.fast))
             self.polls.append(Poll(monotonic_ns(), {}, dict.fromkeys(unread, NO_MORE_THREADS)))
 
     def _poll_slow(self, beat_ns: int) -> None:

@@ -1,6 +1,7 @@
 """The NVML source: starts the library, has each GPU polled, and hands over what the polls gave.
 
-No call to the driver is made here: start-up runs on a thread, each GPU on two (see `gpu`), and `NvmlSource.read` takes what is finished.
+No call to the driver is made here: start-up runs on a thread, GPUs are polled on others (see `poller`). `NvmlSource.read` takes what is
+finished.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from gputop.model.frame import SECOND_NS, SILENT, Frame, Gpu, SourceState, compu
 from gputop.sources import Beat, Settings, Unavailable
 from gputop.sources.nvml import numbers
 from gputop.sources.nvml.driver import FAILURES, unavailable
-from gputop.sources.nvml.gpu import Poller, WatchedGpu
+from gputop.sources.nvml.gpu import WatchedGpu, fields_of
 from gputop.sources.nvml.groups import HANG_NS, Missing, Poll, Values, take
+from gputop.sources.nvml.poller import Poller, PollThreads
 from gputop.system.errors import UserError
 
 _START_PATIENCE_S = 0.5  # s for the driver to start; it takes seconds if nothing keeps it started, and a screen goes on without
@@ -26,6 +28,7 @@ _LOOK_PATIENCE_S = 10.0  # s for both in a single look (--once), unless a call h
 _END_PATIENCE_S = 0.1  # s for the pollers to end
 _LOOK_AGAIN_S = 2.0  # s between two looks for GPUs that come later, or a driver
 _WAIT_STEP_S = 0.001  # s
+_SLOW_AFTER_NS = 15_000_000  # ns from a beat to the slow poll: by then the fast polls and the frame are done
 _QUICK_NS = 5_000_000  # ns that `read` waits at most, for polls that took less the last time; a single look waits for all that answer
 _STATE_EVERY_NS = SECOND_NS  # ns between two looks at the source's state
 _MOST_NAMED = 8  # GPUs named in an error
@@ -45,6 +48,7 @@ class NvmlSource:
         self._failure: Unavailable | UserError | None = None
         self._begun = Event()
         self._stop = Lock()
+        self._fast, self._slow = _threads(settings, self._stop)
         self._watching = False
         self.pids: frozenset[int] = frozenset()  # processes with a context on one of the GPUs, as last listed
         self._state = SourceState(self.name, "off")
@@ -55,6 +59,7 @@ class NvmlSource:
         self._gpus, self._known, self._count, self._failure, self.pids = [], [], 0, None, frozenset()
         self._begun, self._stop = Event(), Lock()
         self._stop.acquire()
+        self._fast, self._slow = _threads(self._settings, self._stop)
         self._watching = True
         Thread(target=self._watch, args=(self._stop,), name="nvml-watch", daemon=True).start()
         self._begun.wait(_LOOK_PATIENCE_S if self._settings.everyone else _START_PATIENCE_S)
@@ -70,6 +75,7 @@ class NvmlSource:
         if isinstance(self._failure, UserError):
             raise self._failure
         self._known += [KnownGpu(gpu.index) for gpu in self._gpus[len(self._known) :]]
+        self._relieve(monotonic_ns())
         self._wait_for_quick(beat.t_ns)
         now_ns = monotonic_ns()
         for gpu, known in zip(self._gpus, self._known, strict=False):
@@ -89,7 +95,7 @@ class NvmlSource:
         self._watching = False
         self._stop.release()
         until = monotonic() + _END_PATIENCE_S
-        ended = [poller.join(max(0.0, until - monotonic())) for poller in self._pollers()]
+        ended = [threads.join(until) for threads in (self._fast, self._slow)]
         if self._count and all(ended):
             _shut_down()
         self._count = 0
@@ -116,7 +122,7 @@ class NvmlSource:
             try:
                 if not self._count:
                     self._detail = _start()
-                self._add_gpus(stop)
+                self._add_gpus()
                 self._failure = None
             except (Unavailable, UserError) as failure:
                 self._failure = failure
@@ -128,7 +134,7 @@ class NvmlSource:
                 stop.release()
                 return
 
-    def _add_gpus(self, stop: Lock) -> None:
+    def _add_gpus(self) -> None:
         count = numbers.gpus(pynvml.nvmlDeviceGetCount())
         absent = sorted((self._settings.gpus or frozenset()) - set(range(count)))
         if not self._count and (absent or not count):
@@ -137,7 +143,7 @@ class NvmlSource:
         present = set(range(count))
         wanted = present if self._settings.gpus is None else present & self._settings.gpus
         for index in sorted(wanted - {gpu.index for gpu in self._gpus}):
-            self._gpus.append(WatchedGpu(index, self._settings.interval_ns, stop))
+            self._gpus.append(WatchedGpu(index, self._settings.interval_ns, self._fast, self._slow))
         for gpu in self._gpus:
             gpu.start()
         self._count = max(count, self._count)
@@ -145,8 +151,13 @@ class NvmlSource:
     def _has_begun(self) -> bool:
         """Whether the first polls are over: each has ended, cannot begin, or hangs."""
         now_ns = monotonic_ns()
+        self._relieve(now_ns)
         pollers = (poller for gpu in self._gpus if not gpu.absent for poller in gpu.pollers)
         return all(poller.done_ns or poller.refused or poller.silent_ns(now_ns) >= HANG_NS for poller in pollers)
+
+    def _relieve(self, now_ns: int) -> None:
+        self._fast.relieve(now_ns)
+        self._slow.relieve(now_ns)
 
     def _wait_for_quick(self, t_ns: int) -> None:
         """Give the quick polls of this beat a few milliseconds to end, so that their samples are in this frame."""
@@ -221,7 +232,7 @@ class KnownGpu:
         if not ns:
             return None
         reason = SILENT + (f"{ns // SECOND_NS} s" if ns >= HANG_NS else f"{ns / SECOND_NS:.1f} s")
-        news = {field: reason for field in poller.fields() if self._missing.get(field, SILENT).startswith(SILENT)}
+        news = {field: reason for field in fields_of(poller) if self._missing.get(field, SILENT).startswith(SILENT)}
         if ns < HANG_NS or not poller.groups:  # a field with a value was read just now, or by the other poller
             news = {field: reason for field in news if field not in self._latest}
         if all(self._missing.get(field) == reason for field in news):
@@ -258,6 +269,12 @@ class KnownGpu:
             return sample
         self._held_by = held_by
         return replace(sample, held_by=held_by)
+
+
+def _threads(settings: Settings, stop: Lock) -> tuple[PollThreads, PollThreads]:
+    """Those of the fast polls and of the slow ones."""
+    fast = PollThreads(stop, period_ns=settings.interval_ns)
+    return fast, PollThreads(stop, period_ns=SECOND_NS, phase_ns=_SLOW_AFTER_NS)
 
 
 def _wait_for(condition: Callable[[], bool], patience_s: float) -> None:

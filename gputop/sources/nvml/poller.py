@@ -1,0 +1,180 @@
+"""The threads that poll the GPUs: one for each GPU at first, later one for all that answer quickly.
+
+Waking a thread costs more than asking a quick driver. A GPU that has been quick for some seconds joins the shared thread; it gets a
+thread of its own again when a poll takes long. Where a call hangs, its thread is left to it and the other GPUs get a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock, Thread
+from time import monotonic, monotonic_ns
+
+from gputop.model.frame import SECOND_NS
+from gputop.sources.nvml.driver import Device, Meter
+from gputop.sources.nvml.groups import HANG_NS, FieldGroup
+
+QUICK_NS = 2_000_000  # ns that the poll of a GPU takes at most that shares a thread: eight of them move each other's time by little
+_QUICK_FOR_NS = 3 * SECOND_NS  # ns for which a GPU must be quick before it shares a thread
+_FIRST_ANSWER_NS = SECOND_NS // 10  # ns after which a call of the first poll hangs, unless all its calls take long
+
+
+class Poller:
+    """What one GPU is asked on one beat: field groups, and how long the driver takes to answer. Each GPU has a quick and a slow one."""
+
+    __slots__ = (
+        "_poll", "_starter", "apart_ns", "began_ns", "device", "done_ns", "epoch", "error", "groups", "held_ns", "is_polled", "lasted_ns",
+        "meter", "name", "refused", "slow_ns",
+    )  # fmt: skip
+
+    def __init__(self, name: str, poll: Callable[[int], None], *, apart_ns: int = 0, starter: Poller | None = None) -> None:
+        """``poll`` is called with the time of the beat. ``apart_ns``: how long after the beat it is polled in a thread of its own.
+
+        ``starter``: the poller that starts this one once the GPU has answered.
+        """
+        self.name = name  # of its own thread
+        self.groups: list[FieldGroup] = []  # made anew each time the GPU comes back
+        self.meter = Meter()
+        self.device = Device(None, self.meter)
+        self.epoch = 0  # how often the GPU had come back when the groups were made
+        self.apart_ns = apart_ns
+        self.began_ns = 0  # start of the poll under way, 0 between polls
+        self.held_ns = 0  # since when another GPU has kept the thread and no other can be started, 0 if none does
+        self.lasted_ns = 0  # duration of the last poll
+        self.slow_ns = 0  # when a poll last took long
+        self.done_ns = 0  # beat of the last poll that ended
+        self.error: Exception | None = None  # a bug: what the last poll raised
+        self.refused = False  # whether the thread could not be started (pids.max, RLIMIT_NPROC)
+        self.is_polled = False  # whether a thread polls it
+        self._poll = poll
+        self._starter = starter
+
+    def poll(self, beat_ns: int) -> None:
+        """Poll now; `began_ns` is set before."""
+        try:
+            self._poll(beat_ns)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the reader of the source raises it
+            self.error = error
+        now_ns = monotonic_ns()
+        self.lasted_ns, self.began_ns, self.done_ns = now_ns - self.began_ns, 0, beat_ns
+        if self.lasted_ns > QUICK_NS:
+            self.slow_ns = now_ns
+
+    def renew(self, handle: object, epoch: int) -> None:
+        """Use a new handle; the calls are counted on."""
+        self.device.release()
+        self.device = Device(handle, self.meter)
+        self.epoch = epoch
+
+    def silent_ns(self, now_ns: int) -> int:
+        """For how long the driver has not answered the call under way; 0 if that is usual."""
+        if self._starter is not None and not self.is_polled:
+            return self._starter.silent_ns(now_ns)
+        began_ns = self.began_ns or self.held_ns
+        ns = now_ns - max(began_ns, self.meter.called_ns) if began_ns else 0
+        return ns if ns >= (HANG_NS if self.done_ns else self._first_patience_ns(began_ns)) else 0
+
+    def _first_patience_ns(self, began_ns: int) -> int:
+        """How long a call of the first poll may take: twice the mean of those before it."""
+        mean_ns = (self.meter.called_ns - began_ns) // max(1, self.meter.calls - 1)
+        return min(HANG_NS, max(_FIRST_ANSWER_NS, 2 * mean_ns))
+
+
+class PollThreads:
+    """Threads that poll on an absolute beat, at every k x ``period_ns`` + ``phase_ns`` of CLOCK_MONOTONIC; missed beats are skipped.
+
+    A thread polls the GPUs of a list. The lock is held while lists change and a poll begins, so no GPU is polled by two threads. ``stop``
+    is held until the end: releasing it ends all threads. One inside a hanging call ends with the process.
+    """
+
+    def __init__(self, stop: Lock, *, period_ns: int, phase_ns: int = 0) -> None:
+        self._stop = stop
+        self._period_ns, self._phase_ns = period_ns, phase_ns
+        self._lock = Lock()
+        self._shared: list[Poller] = []  # pollers that share a thread
+        self._threads: list[Thread] = []
+
+    def add(self, poller: Poller) -> bool:
+        """Poll it from now on, unless that is done already; False if the system refuses a thread, and the caller tries again later."""
+        if not poller.is_polled:
+            with self._lock:
+                poller.slow_ns = monotonic_ns()
+                poller.is_polled = self._start([poller])
+                poller.refused = not poller.is_polled
+        return poller.is_polled
+
+    def relieve(self, now_ns: int) -> None:
+        """If a GPU keeps the shared thread for long, leave that thread to it and give the other GPUs a new one. Call this each beat."""
+        stuck = next((poller for poller in self._shared if poller.began_ns and now_ns - poller.began_ns > QUICK_NS), None)
+        if stuck is None or len(self._shared) < 2:
+            return
+        with self._lock:
+            before = self._shared
+            if not stuck.began_ns or stuck not in before:
+                return  # it has ended by now
+            self._shared = [poller for poller in before if poller is not stuck]
+            if self._start(self._shared):
+                before[:] = [stuck]
+                return
+            for poller in self._shared:
+                poller.held_ns = stuck.began_ns
+            self._shared = before
+
+    def join(self, until_s: float) -> bool:
+        """Whether all threads ended until this `time.monotonic`."""
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _start(self, pollers: list[Poller]) -> bool:
+        """Start a thread for these; False if the system refuses one."""
+        thread = Thread(target=self._run, args=(pollers,), name=pollers[0].name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        self._threads = [*(one for one in self._threads if one.is_alive()), thread]
+        return True
+
+    def _run(self, pollers: list[Poller]) -> None:
+        beat_ns = self._beat_after(monotonic_ns()) - self._period_ns
+        while True:
+            for poller in tuple(pollers):
+                if self._begin(poller, pollers, beat_ns):
+                    poller.poll(beat_ns)
+                    self._move(poller, pollers)
+            if not pollers:
+                return
+            apart_ns = 0 if pollers is self._shared else pollers[0].apart_ns
+            now_ns = monotonic_ns()
+            beat_ns = self._beat_after(max(now_ns - apart_ns, beat_ns))
+            if self._stop.acquire(timeout=(beat_ns + apart_ns - now_ns) / 1e9):
+                self._stop.release()
+                return
+
+    def _begin(self, poller: Poller, pollers: list[Poller], beat_ns: int) -> bool:
+        """Whether this thread is to poll it: not if it has moved to another one, or was polled in this beat."""
+        with self._lock:
+            if poller not in pollers or poller.done_ns >= beat_ns:
+                return False
+            poller.began_ns, poller.held_ns = monotonic_ns(), 0
+            return True
+
+    def _move(self, poller: Poller, pollers: list[Poller]) -> None:
+        """Give a slow GPU a thread of its own, and let a quick one join the shared thread, which ends this one."""
+        if pollers is self._shared:
+            if poller.lasted_ns > QUICK_NS and len(pollers) > 1:
+                with self._lock:
+                    pollers.remove(poller)
+                    if not self._start([poller]):
+                        pollers.append(poller)
+        elif monotonic_ns() - poller.slow_ns > _QUICK_FOR_NS:
+            with self._lock:
+                if self._shared:
+                    pollers.remove(poller)
+                    self._shared.append(poller)
+                else:
+                    self._shared = pollers
+
+    def _beat_after(self, t_ns: int) -> int:
+        return ((t_ns - self._phase_ns) // self._period_ns + 1) * self._period_ns + self._phase_ns

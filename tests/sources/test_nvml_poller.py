@@ -1,0 +1,133 @@
+"""The threads that poll GPUs: quick ones share a thread, a slow one has its own, and one that hangs holds nobody up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gputop.sources.nvml import poller as module
+from gputop.sources.nvml.groups import HANG_NS
+from gputop.sources.nvml.poller import Poller, PollThreads
+from tests.wait import until
+
+PERIOD_NS = 20_000_000
+
+
+class Gpu:
+    """A GPU whose polls last ``lasts_s``, or until ``answers`` is set."""
+
+    def __init__(self) -> None:
+        self.polls: list[tuple[int, int]] = []  # (beat, id of the thread)
+        self.lasts_s = 0.0
+        self.answers = threading.Event()
+        self.answers.set()
+        self.poller = Poller("polled", self.poll)
+
+    def poll(self, beat_ns: int) -> None:
+        self.polls.append((beat_ns, threading.get_ident()))
+        time.sleep(self.lasts_s)
+        self.answers.wait(20)
+
+    @property
+    def thread(self) -> int:
+        return self.polls[-1][1] if self.polls else 0
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a poll that does nothing may take long; here none is slow but one that is made so."""
+    monkeypatch.setattr(module, "QUICK_NS", 100_000_000)
+    monkeypatch.setattr(module, "_QUICK_FOR_NS", 100_000_000)
+
+
+@pytest.fixture
+def threads() -> Iterator[PollThreads]:
+    stop = threading.Lock()
+    stop.acquire()
+    made = PollThreads(stop, period_ns=PERIOD_NS)
+    yield made
+    stop.release()
+    assert made.join(time.monotonic() + 10)
+
+
+def polled(threads: PollThreads, count: int) -> list[Gpu]:
+    gpus = [Gpu() for _ in range(count)]
+    for gpu in gpus:
+        assert threads.add(gpu.poller)
+        assert threads.add(gpu.poller), "once is enough"
+    until(lambda: len({gpu.thread for gpu in gpus}) == 1 and gpus[0].thread)
+    return gpus
+
+
+def go_on(gpu: Gpu, beats: int = 3) -> None:
+    seen = len(gpu.polls)
+    until(lambda: len(gpu.polls) >= seen + beats)
+
+
+def test_quick_gpus_share_a_thread_and_each_beat(threads: PollThreads) -> None:
+    gpus = polled(threads, 3)
+    until(lambda: sum(thread.name == "polled" for thread in threading.enumerate()) == 1)
+    go_on(gpus[2], 5)
+    for gpu in gpus:
+        beats = [beat_ns for beat_ns, _ in gpu.polls]
+        assert beats == sorted(set(beats))
+        assert all(beat_ns % PERIOD_NS == 0 for beat_ns in beats)
+
+
+def test_a_gpu_that_hangs_from_the_start_keeps_no_other_from_its_first_poll(threads: PollThreads) -> None:
+    hanging, other = Gpu(), Gpu()
+    hanging.answers.clear()
+    assert threads.add(hanging.poller)
+    assert threads.add(other.poller)
+    go_on(other)
+    hanging.answers.set()
+    until(lambda: hanging.thread == other.thread)
+
+
+def test_a_slow_gpu_has_a_thread_of_its_own_until_it_is_quick(threads: PollThreads) -> None:
+    quick, slow = polled(threads, 2)
+    slow.lasts_s = 0.15
+    until(lambda: slow.thread != quick.thread)
+    slow.lasts_s = 0.0
+    until(lambda: slow.thread == quick.thread)
+    until(lambda: sum(thread.name == "polled" for thread in threading.enumerate()) == 1)
+
+
+def test_a_gpu_that_hangs_keeps_its_thread_and_the_others_go_on(threads: PollThreads) -> None:
+    first, hanging, last = polled(threads, 3)
+    shared = first.thread
+    hanging.answers.clear()
+    until(lambda: hanging.poller.began_ns and time.monotonic_ns() - hanging.poller.began_ns > module.QUICK_NS)
+    threads.relieve(time.monotonic_ns())
+    go_on(first)
+    go_on(last)
+    assert first.thread == last.thread != shared
+    assert hanging.thread == shared
+    threads.relieve(time.monotonic_ns())
+    assert sum(thread.name == "polled" for thread in threading.enumerate()) == 2, "it is left alone once"
+    seen = len(hanging.polls)
+    hanging.answers.set()
+    until(lambda: len(hanging.polls) > seen)
+    assert len({beat_ns for beat_ns, _ in first.polls}) == len(first.polls), "no beat is polled twice"
+
+
+def test_where_no_thread_can_be_started_all_are_silent_until_one_can(threads: PollThreads, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, hanging = polled(threads, 2)
+    go_on(held)
+    hanging.answers.clear()
+    until(lambda: hanging.poller.began_ns and time.monotonic_ns() - hanging.poller.began_ns > module.QUICK_NS)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        threads.relieve(time.monotonic_ns())
+        assert held.poller.silent_ns(time.monotonic_ns() + HANG_NS) >= HANG_NS
+    threads.relieve(time.monotonic_ns())
+    go_on(held)
+    assert held.poller.silent_ns(time.monotonic_ns()) == 0
+    hanging.answers.set()
