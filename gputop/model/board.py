@@ -40,7 +40,7 @@ from gputop.model.frame import (
 from gputop.model.probes import WAKEUP_KEY
 
 wakeup_key = attrgetter(*WAKEUP_KEY)
-TICK_SLACK_NS = 10_000_000  # ns by which a distance of whole ticks may be shorter: each beat wakes a little late
+TICK_SLACK_NS = 10_000_000  # ns by which two ticks may be closer than whole intervals: each beat wakes a little late
 
 
 class GpuBoard:

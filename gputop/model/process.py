@@ -58,7 +58,7 @@ class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     vol: int | None = None
     invol: int | None = None
     syscall: int | None = None
-    """As in `ProcSample`, also the next two; for a few threads that work, since the main thread may wait for one of them."""
+    """Call, argument and wchan as in `ProcSample`, for a few working threads: the main thread may wait for one of them."""
     syscall_arg: int | None = None
     wchan: str | None = None
 

@@ -14,7 +14,7 @@ from gputop.stacks.group import Group, Member
 from gputop.stacks.source_line import read_lines
 from gputop.system.errors import UserError
 from gputop.system.output import create, whole_or_gone
-from gputop.system.text import clean
+from gputop.system.text import clean, counted
 
 if TYPE_CHECKING:
     from gputop.stacks.on_demand import OffCpu, OffCpuStack
@@ -66,17 +66,13 @@ def summary(taken: StackSet) -> str:
     found = [stack.pid for stack in taken.stacks if stack.python or stack.kernel]
     unread = len(asked) - len(set(found))
     if not found:
-        return f"no stack of {_count(unread, 'process')} could be read"
+        return f"no stack of {counted(unread, 'process')} could be read"
     if not taken.paused:
         how = "none of them paused"
     else:
         how = f"{len(taken.paused)} paused for about {'20 ms each, for native frames' if taken.native else '1 ms each'}"
-    rest = f"; {_count(unread, 'process')} could not be read" if unread else ""
-    return f"{_count(len(found), 'stack')} of {_count(len(set(found)), 'process')} in {taken.took_ns / 1e6:.0f} ms, {how}{rest}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}{'es' if noun.endswith('s') else 's'}"
+    rest = f"; {counted(unread, 'process')} could not be read" if unread else ""
+    return f"{counted(len(found), 'stack')} of {counted(len(set(found)), 'process')} in {taken.took_ns / 1e6:.0f} ms, {how}{rest}"
 
 
 def main_thread_lines(main: MainThread, name: str, most: int = 15) -> list[TextLine]:

@@ -121,8 +121,8 @@ def file_size(size_bytes: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 worker``, ``3 workers``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """``1 worker``, ``3 workers``, ``2 processes``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def fit(text: str, width: int) -> str:

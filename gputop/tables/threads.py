@@ -34,7 +34,7 @@ class _Process:
         self.under_way: list[_Report] = []  # reports of which a part is in rows already; they begin where that part ends
         self.booked_ns = 0  # everything up to here is in rows
         self.known_ns = 1 << 62  # the first count begins here
-        self.rests = 0.0, 0.0  # what rounding kept from the latest row, of switches and of ns
+        self.rests = 0.0, 0.0  # switches and ns that rounding left over from the latest row
 
     def add(self, since_ns: int, until_ns: int, wait_ns: int, switches: int | None, offcpu_ns: int | None) -> None:
         """Keep a report; a part of its time that is in rows already counts as later."""
@@ -95,8 +95,8 @@ class Threads:
             self.pid_of.update([(thread.tid, thread.pid) for thread in frame.probes.threads])
 
     def learn_counts(self, frame: Frame, begun_ns: int) -> None:
-        """Take the counts of a frame. Counts of threads that began before ``begun_ns``, the first tick read, are known from their first
-        report on."""
+        """Take the counts of a frame. ``begun_ns``: the first tick that was read; what an older thread did before its first report is
+        unknown."""
         if frame.probes is None:
             return
         tick, stood = frame.t_ns, self._stood

@@ -53,7 +53,7 @@ def held_by_a_child(make: Callable[[], tuple[int, int]]) -> Iterator[tuple[int, 
 
 def searched(found: Ends, pids: list[int]) -> bool:
     """The whole of one search; whether it changed anything."""
-    changed = [found.search(pids) for _ in range(len(pids) // ends.PER_TICK + 1)]
+    changed = [found.search_processes(pids) for _ in range(len(pids) // ends.PER_TICK + 1)]
     return any(changed)
 
 
@@ -61,7 +61,7 @@ def searched(found: Ends, pids: list[int]) -> bool:
 def test_who_writes_what_we_read(make: Callable[[], tuple[int, int]]) -> None:
     with held_by_a_child(make) as (descriptor, pid), child(poll_a_minute) as stranger:
         found = Ends("/proc/", OWN)
-        found.add(descriptor)
+        found.add_descriptor(descriptor)
         everybody = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
         assert {pid, stranger} <= set(everybody)
         assert searched(found, everybody)
@@ -79,7 +79,7 @@ def test_who_only_reads_from_a_pipe_does_not_write_there() -> None:
     with child(listen) as pid:
         until(lambda: not os.path.lexists(f"/proc/{pid}/fd/{theirs}"))
         found = Ends("/proc/", OWN)
-        found.add(ours)
+        found.add_descriptor(ours)
         searched(found, [pid])
         assert not found.holders
     os.close(ours)
@@ -99,7 +99,7 @@ def test_who_reads_what_we_write(kind: str, tmp_path: Path) -> None:
     make = {"pipe": lambda: os.pipe()[::-1], "socket": paired, "fifo": lambda: fifo(tmp_path)}[kind]
     with held_by_a_child(make) as (descriptor, pid), child(poll_a_minute) as stranger:
         found = Ends("/proc/", OWN, writes=True)
-        found.add(descriptor, at_pipe=kind != "socket")
+        found.add_descriptor(descriptor, at_pipe=kind != "socket")
         assert searched(found, [pid, stranger])
         assert found.holders == {pid}
 
@@ -114,7 +114,7 @@ def test_who_only_writes_there_too_does_not_read_it() -> None:
     with child(write) as pid:
         until(lambda: not os.path.lexists(f"/proc/{pid}/fd/{theirs}"))
         found = Ends("/proc/", OWN, writes=True)
-        found.add(ours, at_pipe=True)
+        found.add_descriptor(ours, at_pipe=True)
         assert not searched(found, [pid])
     os.close(ours)
     os.close(theirs)
@@ -123,20 +123,20 @@ def test_who_only_writes_there_too_does_not_read_it() -> None:
 def test_who_comes_later_is_found_and_who_goes_is_looked_for_again() -> None:
     with held_by_a_child(piped) as (descriptor, pid):
         found = Ends("/proc/", OWN)
-        found.add(descriptor)
+        found.add_descriptor(descriptor)
         assert not searched(found, [1])
-        ticks = [found.search([pid]) for _ in range(ends.FIRST_PAUSE + 1)]
+        ticks = [found.search_processes([pid]) for _ in range(ends.FIRST_PAUSE + 1)]
         assert ticks.count(True) == 1
         assert found.holders == {pid}
-        assert any(found.search([1]) for _ in range(4 * ends.FIRST_PAUSE))
+        assert any(found.search_processes([1]) for _ in range(4 * ends.FIRST_PAUSE))
         assert not found.holders
 
 
 def test_a_plain_file_and_a_closed_descriptor_have_no_other_end(tmp_path) -> None:
     with open(tmp_path / "a", "w", encoding="ascii") as file:
         found = Ends("/proc/", OWN)
-        found.add(file.fileno())
-        found.add(1 << 20)
+        found.add_descriptor(file.fileno())
+        found.add_descriptor(1 << 20)
         assert not searched(found, [1])
 
 

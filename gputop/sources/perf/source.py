@@ -187,9 +187,9 @@ class Sampler:
 
 
 Met = tuple[str, int]  # (kind of place, ns that the thread had run) of a sample
-RUNGS = (1.5, 2.5, 5.5, 11.5, 23.5, 47.5)  # periods between two samples; above the first, a sample was left out
-LEAST_OF_LONGER = 0.1  # share of the longer steps that lies, by chance, between two rungs
-KEPT = 500  # steps of each kind, of several bursts, by which new ones are judged
+RUNGS = (1.5, 2.5, 5.5, 11.5, 23.5, 47.5)  # periods between two samples; from the first on, a sample was left out
+LEAST_OF_LONGER = 0.1  # share of the steps above a rung that end below the next one; with fewer, the longer steps are calls
+KEPT = 500  # latest steps of each kind that are kept; new ones are judged by them
 
 
 class Gaps:

@@ -42,7 +42,7 @@ class Ends:
         self._due_in, self._pause = 0, FIRST_PAUSE  # ticks until the next search; ticks between that one and the one after it
         self._descriptor, self._seen = -1, 0  # the latest descriptor, and how often in a row it was seen
 
-    def add(self, descriptor: int, at_pipe: bool = False) -> None:
+    def add_descriptor(self, descriptor: int, at_pipe: bool = False) -> None:
         """The process waits at ``descriptor``. ``at_pipe``: it sleeps in the kernel's pipe code, so a descriptor with a path is a FIFO."""
         self._seen = self._seen + 1 if descriptor == self._descriptor else 0
         self._descriptor = descriptor
@@ -55,7 +55,7 @@ class Ends:
                 self._wanted[link] = _other_end(self._proc, self._pid, link)
                 self._due_in, self._pause = 0, FIRST_PAUSE
 
-    def search(self, pids: Collection[int]) -> bool:
+    def search_processes(self, pids: Collection[int]) -> bool:
         """Search some more processes; True if ``holders`` changed."""
         wanted = {end for end in self._wanted.values() if end}
         if not self._left and not self._begin_search(pids, bool(wanted)):

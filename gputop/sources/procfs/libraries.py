@@ -19,7 +19,7 @@ from gputop.sources.procfs.process import Process
 SHARE = 0.0005  # of one CPU, most that looks take in the long run
 BURST_NS = 30_000_000  # ns of CPU time that looks may take at once, so that the first tick finds the trainers
 TICK_NS = 1_000_000  # ns of CPU time in one tick after the first
-VOID_AT_LEAST = 256  # void entries of a queue, beyond as many as are valid, from which on it is cleaned
+VOID_AT_LEAST = 256  # a queue with this many more void entries than valid ones is cleaned
 _MAPS_BYTES = 8 * 1024 * 1024  # most bytes read of a process's maps
 _DESCRIPTORS = 512  # descriptors looked at of one process
 _LIKELY_RSS_BYTES = 64 * 1024 * 1024  # a process of this size may be a trainer whatever its name
@@ -77,8 +77,8 @@ class Libraries:
         self._next[who] = (due, delay)
         heapq.heappush(self._queues[rank], (due, *who))
 
-    def run(self, now: int, processes: dict[int, Process]) -> list[Process]:
-        """Look at the processes that are due, as far as the budget goes; returns those whose identity changed."""
+    def look_at_due(self, now: int, processes: dict[int, Process]) -> list[Process]:
+        """Look at the processes that are due, within the budget; returns those whose identity changed."""
         first = not self._credited_ns
         self._credit_ns = min(BURST_NS, self._credit_ns + (0 if first else int((now - self._credited_ns) * SHARE)))
         self._credited_ns = now

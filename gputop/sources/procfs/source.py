@@ -341,7 +341,7 @@ class ProcfsSource:
         reading = {pid: self._hot[pid].reads for pid in alone}
         for pid, descriptor in reading.items():
             if descriptor is not None:
-                self._ends.setdefault(pid, Ends(self._proc, pid)).add(descriptor)
+                self._ends.setdefault(pid, Ends(self._proc, pid)).add_descriptor(descriptor)
         for pid in self._ends.keys() - reading.keys():
             del self._ends[pid]
         found = frozenset[int]().union(*(ends.holders for ends in self._ends.values()))
@@ -350,7 +350,7 @@ class ProcfsSource:
             if time.thread_time_ns() > until_ns:
                 break
             self._ends[pid] = self._ends.pop(pid)  # move it to the end
-            if ends.search(self._processes.keys()):
+            if ends.search_processes(self._processes.keys()):
                 self._hot[pid].identity.change(other_ends=sorted(ends.holders))
                 self._changed[pid] = self._hot[pid]
 
@@ -359,17 +359,17 @@ class ProcfsSource:
         for pid in beat.trainers:
             process = self._hot.get(pid)
             if process is not None and (descriptor := process.writes) is not None:
-                self._readers.setdefault(pid, Ends(self._proc, pid, writes=True)).add(descriptor, process.at_pipe)
+                self._readers.setdefault(pid, Ends(self._proc, pid, writes=True)).add_descriptor(descriptor, process.at_pipe)
         for pid in [pid for pid in self._readers if pid not in beat.trainers or pid not in self._hot]:
             del self._readers[pid]
         for pid, ends in self._readers.items():
-            if ends.search(self._processes.keys()):
+            if ends.search_processes(self._processes.keys()):
                 self._hot[pid].identity.change(read_by=sorted(ends.holders))
                 self._changed[pid] = self._hot[pid]
 
     def _update_late(self, tick: Tick) -> None:
         """Read libraries that are due, and names of users that came late."""
-        for process in self._libraries.run(tick.t_ns, self._processes):
+        for process in self._libraries.look_at_due(tick.t_ns, self._processes):
             self._changed[process.pid] = process
         if self._users.resolved != self._users_seen:
             self._users_seen = self._users.resolved

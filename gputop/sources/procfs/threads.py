@@ -122,7 +122,7 @@ class Thread:
             sample = self.sample = msgspec.structs.replace(sample, state=state)
         return sample
 
-    def ask(self, asked: bool) -> ThreadSample | None:
+    def read_wait(self, asked: bool) -> ThreadSample | None:
         """Its sample with its wait, or without if that is not ``asked``."""
         sample, wait = self.sample, UNKNOWN
         if sample is not None and asked:
@@ -187,7 +187,7 @@ class Threads:
         try:
             sample = thread.read(tick, look)
             if look and sample is not None and thread.idle < DOZING_AFTER:
-                sample, self._asked = thread.ask(self._asked > 0), self._asked - 1
+                sample, self._asked = thread.read_wait(self._asked > 0), self._asked - 1
         except ProcessLookupError:
             self._lost = True
             self._known.pop(thread.tid, None)
