@@ -261,6 +261,7 @@ WAKEUP = TableSpec("wakeup", "who ended a sleep of whom (sched probe)", ("probes
     Column("futex", "TEXT", "address of the futex in wakee's memory, in hexadecimal; woken both ways at one address it is a lock",
            lambda rows: [f"{address:x}" if address else None for address in rows.gauge("address")]),
     Column("shared", "INTEGER", "1 if it is a futex of several processes: in each its address is another", _flag("shared")),
+    Column("inherits", "INTEGER", "1 if it is a futex that lends its owner the sleeper's priority", _flag("inherits")),
     Column("timed", "INTEGER", "1 if the call had a time limit", _flag("timed")),
     Column("uninterruptible", "INTEGER", "1 if no signal could end the sleep, as that for a disk", _flag("uninterruptible")),
     _count("times", "how often"),
@@ -455,7 +456,7 @@ HARDWARE = TableSpec("hardware", "the machine's slow facts, read twice a minute 
 NIC = TableSpec("nic", "each network interface but lo, as often as hardware (psutil)", ("host", "hardware", "nics"), (
     *CLOCK,
     _gauge("interface", "TEXT", "name", "name"),
-    _gauge("is_up", "INTEGER", "1 if it is up"),
+    Column("is_up", "INTEGER", "1 if it is up", _flag("is_up")),
     _gauge("speed_mbit", "INTEGER", "speed of the link, Mbit/s"),
     _gauge("mtu", "INTEGER", "largest packet, bytes"),
 ))  # fmt: skip
@@ -466,7 +467,7 @@ FILE_SYSTEM = TableSpec("file_system", "each mounted file system with a disk her
     _gauge("path", "TEXT", "mount point"),
     _gauge("device", "TEXT", "device or export"),
     _gauge("kind", "TEXT", "type, as ext4 or nfs4"),
-    _gauge("is_remote", "INTEGER", "1 if it lies on another machine"),
+    Column("is_remote", "INTEGER", "1 if it lies on another machine", _flag("is_remote")),
     _gauge("total_bytes", "INTEGER", "size, bytes"),
     _gauge("free_bytes", "INTEGER", "free to ordinary users, bytes"),
 ))  # fmt: skip
