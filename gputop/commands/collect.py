@@ -14,7 +14,7 @@ from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
 
-LAST_S = 0.5  # for a slow reader to take the last frames after a signal; after --frames it may take any time
+LAST_S = 0.5  # s for a slow reader to take the last frames after a signal; after --frames it may take any time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

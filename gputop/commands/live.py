@@ -59,10 +59,10 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     from gputop.session.child import ChildStream
 
     argv = stream_argv(args)
-    turns = Turns()
+    pacer = Pacer()
     if args.host is not None:
         leave_root(*SCREEN)  # ssh uses the user's keys and known hosts
-    first = ChildStream(argv, turns)
+    first = ChildStream(argv, pacer)
     leave_root(*SCREEN)
     # The collector starts during the imports, so that the screen begins with data.
     return_freed_memory()
@@ -80,8 +80,8 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
         reverse=left.reverse, tree=left.tree,
     )  # fmt: skip
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
-    app = GputopApp(live_context(Session(), view, lambda: ChildStream(argv, turns), first, look))
-    turns.app = app
+    app = GputopApp(live_context(Session(), view, lambda: ChildStream(argv, pacer), first, look))
+    pacer.app = app
     code = watch(app, "" if args.light else left.theme, guide)
     config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, app.theme))
     return code
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
 # what commands with a screen share
 
 
-class Turns:
+class Pacer:
     """Paces the reader of the stream: after each reading the app draws, then the reader waits.
 
     Several samples share a column, so the wait loses nothing, and drawing directly after reading finds its data in the CPU's caches.

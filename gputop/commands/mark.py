@@ -12,8 +12,8 @@ from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
 
-PATIENCE_S = 0.5  # for all collectors together: a training that marks its steps must not wait for one that is stopped
-_LEAST_S = 0.001  # for one of them, where others have used that up: the kernel takes 0 for no limit
+PATIENCE_S = 0.5  # s for all collectors together: a training that marks its steps must not wait for one that is stopped
+_LEAST_S = 0.001  # s for each collector even if `PATIENCE_S` is used up: the kernel takes 0 for no limit
 EXAMPLES = """examples:
   gputop mark "epoch 3"
   gputop mark "$(date +%T) checkpoint begins"

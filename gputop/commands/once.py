@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gputop.tui.draw import Line
     from gputop.tui.draw.view import View
 
-LOOK_S = 0.1  # at least, for two readings make a rate; in a single look everything is read in each tick
-LONG_S = 2.0  # a look that takes longer is announced
+LOOK_S = 0.1  # s of a look at least: two readings make a rate
+LONG_S = 2.0  # s; a longer look is announced
 
 
 def run_once(args: argparse.Namespace) -> int:

@@ -44,7 +44,7 @@ recording pauses while less than 15% of the disk (4 GB at most) is free
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LEAST_BYTES, LEAST_KEPT_BYTES = 1 << 20, 32 << 20  # of --max-size; with --keep
 _WAIT_S = 0.2  # for the stream, between looks at the command and at signals
-SILENT_S = 10.0  # and two beats without a reading, until a line says so: the collector hangs or was stopped (a choice)
+SILENT_S = 10.0  # s (and two intervals) without a reading, after which a line says so: the collector hangs or was stopped; a choice
 NO_READING = "the collector gave no reading"
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Job schedulers announce a job's end with the last two."""

@@ -8,7 +8,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from gputop.commands.live import Turns, add_looks, use_terminal, watch
+from gputop.commands.live import Pacer, add_looks, use_terminal, watch
 from gputop.commands.span import MOMENT
 from gputop.system import config
 from gputop.system.console import draws_ascii, notify
@@ -116,8 +116,8 @@ def _watch_pipe(args: argparse.Namespace) -> int:
         raise UserError("standard input is this terminal: ssh NODE gputop collect | gputop replay -")
     from gputop.session.child import PipeStream
 
-    turns = Turns()
-    stream = PipeStream(_keys_from_terminal(), turns)
+    pacer = Pacer()
+    stream = PipeStream(_keys_from_terminal(), pacer)
     use_terminal(INSTEAD)
     stream.begin()
     from gputop.session.session import Session
@@ -127,7 +127,7 @@ def _watch_pipe(args: argparse.Namespace) -> int:
     calm_garbage_collection()
     view, look = _looks(args)
     app = GputopApp(live_context(Session(), view, None, stream, look))
-    turns.app = app
+    pacer.app = app
     return watch(app, "" if args.light else config.load_screen().theme)
 
 

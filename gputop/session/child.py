@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gputop.model.frame import Frame, Header
 
 CHUNK_BYTES = 1 << 18  # bytes of one read
-LAST_WORDS_BYTES = 4096  # what is kept of standard error: its end. A banner of ssh's comes before the reason.
-NOT_FOUND = 127  # the exit code of a shell, here that at the other end of ssh, that knows no such command
+LAST_WORDS_BYTES = 4096  # bytes kept of standard error: its end, for a banner of ssh's comes before the reason
+NOT_FOUND = 127  # the exit code of a shell (at the other end of ssh) that does not find gputop
 LAST_WORDS_S = 0.5  # s to wait for the last words: a master of ssh's connections keeps the pipe open for ever
 END_S = 1.0  # s for a child to end; after that it is killed, and then left to the kernel, which may still detach its probes
 PIPE_BYTES = 1 << 20  # bytes that a pipe holds: seconds of frames

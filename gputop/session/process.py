@@ -117,7 +117,7 @@ class Connection(Struct, frozen=True):
     remote: str = ""
     state: str = ""
     to_send: int | None = None  # bytes in the send queue that the other end has not confirmed
-    to_read: int | None = None  # bytes in the receive queue that the process has not read; of a listening socket connections that wait
+    to_read: int | None = None  # bytes received that the process has not read; of a listening socket: connections that wait
 
 
 class Descriptors(Struct, frozen=True):
@@ -139,13 +139,13 @@ class ProcessDetails(Struct, frozen=True):
     limits: list[Limit] | None = None
     descriptors: Descriptors | None = None
     connections: list[Connection] | None = None
-    environment: list[tuple[str, str]] | None = None  # name and value as the process was started with, what looks secret hidden
+    environment: list[tuple[str, str]] | None = None  # names and values at its start; what looks secret is hidden
     place: Place | None = None
     threads: list[Thread] | None = None
     missing: dict[str, str] = {}  # part -> why it could not be read
     cut: dict[str, str] = {}  # part -> how much of it was read, where that is not all
     rights: str = ""  # why the system refuses parts to gputop; empty where it refuses none
-    gone: str = ""  # says that the process has ended; the parts that are here were read before
+    gone: str = ""  # that the process has ended, in words; the parts were read before that
     is_whole: bool = False  # no part is still to be read
 
 

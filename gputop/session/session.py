@@ -30,8 +30,8 @@ STATE_WORDS = (
     "computing", "waiting-data", "waiting-gpu", "transfer", "sleeping", "dead",
 )  # fmt: skip
 """State words (see `gputop.diagnosis.model`) by their code in `History.states`."""
-STARVING, INFERRED = 64, 128  # added to a code: the worker starves; its wait cannot be read, so the state is inferred
-KEPT_EVERY_NS = 5 * SECOND_NS  # between two ledgers, and two verdicts of one cause, which take 1 KB each; a choice
+STARVING, INFERRED = 64, 128  # added to a code: the worker starves; the state is inferred, for its wait cannot be read
+KEPT_EVERY_NS = 5 * SECOND_NS  # ns between two ledgers, and two verdicts of one cause, of 1 KB each; a choice
 _CODES = {word: code for code, word in enumerate(STATE_WORDS)}
 OneIncident = TypeVar("OneIncident", "Incident", "Episode")
 

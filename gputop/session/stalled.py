@@ -14,9 +14,9 @@ from gputop.model.roles import Role, hot
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 
-MOST_PROCESSES = 17  # per automatic set, some 15 ms of CPU each: the incident's trainer and its first workers
+MOST_PROCESSES = 17  # processes of an automatic set, about 15 ms of CPU each: the incident's trainer and its first workers
 UNWATCHED_NS = 2 * FEED_EVERY_NS  # ns between judgements when only this module reads them: an incident takes a second to begin
-COST_SHARE = 300  # a set of stacks that took t delays the next by 300 t, so that sets take at most 1/300 of the time
+COST_SHARE = 300  # the next set waits 300 times as long as the last one took: sets take at most 1/300 of the time
 _HOUR_NS = 3_600_000_000_000
 _FREE = frozenset({"running", "computing", "ahead"})
 _NAMED = 4  # workers that a text names

@@ -29,7 +29,8 @@ SECTIONS = {"t": "threads", "f": "files", "c": "connections", "v": "environment"
 """Key -> the section that it opens and folds."""
 _PARTS = {"files": "descriptors"}  # section -> the part of ProcessDetails that it shows, where the name differs
 _NOT_YET = "being read …"
-SHORT_ROWS, TALL = 6, 30  # rows of a folded section, in a terminal of at least so many rows; in lower ones a folded section has none
+SHORT_ROWS = 6  # rows of a folded section in a terminal of `TALL` rows or more; in a lower one it has none
+TALL = 30  # rows
 HEAD_ROWS = 2  # rows of the box that do not scroll
 SLOW_S = 3.0  # s after which the box says that the kernel does not answer
 _INFERRED = ", inferred: what it waits for cannot be read"

@@ -33,7 +33,7 @@ from gputop.tui.widgets import Painter, palette
 
 ROWS_EVERY_S = 0.9  # s between two readings of the table's rows while live
 NUMBERS_EVERY_S = 0.7  # s between two drawings of numbers: faster ones cannot be read
-LIVE_WAKE_S, REPLAY_WAKE_S = 1.0, 1 / 3  # s after which the screen is drawn though nothing came: notes end, and so may the stream
+LIVE_WAKE_S, REPLAY_WAKE_S = 1.0, 1 / 3  # s without news after which the screen is drawn: notes end, and the stream may
 NOTE_S = 4.0  # s that a note stays
 
 
@@ -91,7 +91,7 @@ class Drawing:
         self.draw_all()
 
     def _wake_later(self) -> None:
-        """From the last drawing on: while frames come, nobody is woken for this."""
+        """Start the timer again: it runs out only while nothing is drawn."""
         if self._waking is not None:
             self._waking.cancel()
         self._waking = asyncio.get_running_loop().call_later(self._wake_s, self._woken)
@@ -118,7 +118,7 @@ class Drawing:
         state = (shown_ns, context.feed.trouble, self.time.silent_s, self.keys.has_note, *self.time.state)
         if state != self._drawn_state and not terminal.is_behind(self._screen.app) and self._screen.is_current:
             numbers_drawn = self._draw(everything=False)
-            # What stands still from now on must be drawn once more when its numbers are due.
+            # If nothing changes any more, the numbers must still be drawn once, when they are due.
             self._drawn_state = state if numbers_drawn else ()
 
     def show_note(self, text: str) -> None:

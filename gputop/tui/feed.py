@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gputop.session.survey import Episode, Survey
     from gputop.tui.player import Player
 
-TROUBLE_S = 5.0  # s that the end of a stream stays on screen though frames come again: long enough to read it
+TROUBLE_S = 5.0  # s that the end of a stream stays on screen although frames come again: time to read it
 
 
 class Stream(Protocol):

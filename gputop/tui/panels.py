@@ -252,7 +252,7 @@ class LanesPanel(Panel):
         super().__init__(context, time_shown)
         self._drawer = LaneDrawer()
         self.found: list[Lane] = []  # the lanes there are
-        self.numbers_ns = 0  # the moment of the numbers beside the lanes: the same as in the GPUs' rows, while the lanes grow in between
+        self.numbers_ns = 0  # the moment of the numbers beside the lanes, the same as in the GPUs' rows
 
     def find_lanes(self) -> None:
         self.found = all_lanes(self.context.session, self.context.view)

@@ -58,7 +58,7 @@ POLL_MS = 100  # ms between looks at `exit_event` and at a lone Esc, after a key
 IDLE_POLL_MS = 500  # ms, the same while nobody types: ending gputop waits that long at most
 TYPING_TURNS = 10  # looks after a key that are `POLL_MS` apart
 STUCK_S = 1.0  # s between looks whether the thread that writes is still there, while its queue is full
-AWAKE_S = 0.2  # s that gputop stays awake when it is woken in the background: a shell wakes what it kills
+AWAKE_S = 0.2  # s until gputop stops again when it gets SIGCONT in the background: a shell's kill sends that, too
 MOST_COLUMNS, MOST_LINES = 1000, 500  # a terminal that reports a larger size is drawn in this one: 65535 would take gigabytes
 MOST_SEQUENCE = 32  # characters; Textual's parser spells out a longer sequence as keys
 _URGENT = ("\x03", "\x1b[99;5u")  # Ctrl-C, also as kitty's protocol sends it
@@ -415,7 +415,7 @@ class LoneScreen(ModalScreen[None]):
     def __init__(self, lone_widget: Widget) -> None:
         super().__init__()
         self._lone_widget = lone_widget
-        self.opens_alone = False  # whether the terminal shows around the box what it should; set before the screen is pushed
+        self.opens_alone = False  # whether what is around the box is up to date on the terminal; set before the screen is pushed
         self._opens_in: Size | None = None  # the terminal's size while the box opens alone
         self._is_alone = False  # whether nothing but the box is being painted
 

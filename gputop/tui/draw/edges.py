@@ -20,7 +20,7 @@ from gputop.tui.draw.view import View
 if TYPE_CHECKING:
     from gputop.session.survey import Episode
 
-WIDE = 110  # columns from which the verdict's keys have room beside the evidence; the last line names them anyway
+WIDE = 110  # columns of a terminal that has room for the verdict's keys beside the evidence
 VERDICT_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}  # severity -> colour
 _MARKS = {"ok": ("✓", "good"), "partial": ("~", "warn"), "off": ("off", "dim"), "unavailable": ("✗", "crit")}
 
