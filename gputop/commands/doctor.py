@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -46,23 +47,21 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write(as_json(checks, ok, packed).encode(errors="replace") + b"\n")
     elif packed:
-        write(f"\n{packed['path']}: read it before you send it; it holds\n{_listing(packed['parts'])}\n")
+        listing = "".join(f"  {part['name']:<18}{part['about']}\n" for part in packed["parts"])
+        write(f"\n{packed['path']}: read it before you send it; it holds\n{listing}")
     return 0 if ok else 1
 
 
 def _bundle(args: argparse.Namespace, checks: list[Check], ok: bool) -> dict[str, Any]:
     """Write the bundle; returns its ``path`` and ``parts`` (see `as_json`)."""
     from gputop.doctor import bundle
+    from gputop.system.output import unused
     from gputop.system.text import clean
 
     notify(f"recording {bundle.SECONDS:.0f} s …")
-    path = args.output or bundle.default_path()
+    path = args.output or unused(time.strftime("gputop-bundle-%Y%m%d-%H%M%S"), ".tar.gz")
     parts = bundle.write(path, {"doctor.txt": as_text(checks, True), "doctor.json": as_json(checks, ok, {})}, args.with_names)
     return {"path": clean(path), "parts": [{"name": part.name, "bytes": len(part.data), "about": part.about} for part in parts]}
-
-
-def _listing(parts: list[dict[str, Any]]) -> str:
-    return "\n".join(f"  {part['name']:<18}{part['about']}" for part in parts)
 
 
 def as_json(checks: list[Check], ok: bool, packed: dict[str, Any]) -> str:

@@ -62,12 +62,9 @@ def _slow_disk(rank: Rank) -> None:
     _feed(rank, Loader(load, 2), 25.0)
 
 
-def _too_few_workers(rank: Rank) -> None:
-    _feed(rank, Loader(partial(_decode, 60.0), 1), 20.0)
-
-
-def _throttled(rank: Rank) -> None:
-    _feed(rank, Loader(partial(_decode, 16.0), 2), 20.0)
+def _fed(cpu_ms: float, workers: int, step_ms: float, prefetch: int = 2) -> Callable[[Rank], None]:
+    """A training whose batches take ``cpu_ms`` each to decode."""
+    return lambda rank: _feed(rank, Loader(partial(_decode, cpu_ms), workers, prefetch), step_ms)
 
 
 def _memcpy_bottleneck(rank: Rank) -> None:
@@ -102,18 +99,14 @@ def _straggler(rank: Rank) -> None:
         rank.gpu.all_reduce(partial(rank.peer_is_at, step))
 
 
-def _queue_full_healthy(rank: Rank) -> None:
-    _feed(rank, Loader(partial(_decode, 3.0), 4, prefetch=4), 120.0)
-
-
 SCENARIOS = {
     "cpu-contention": Scenario("input-bound", "cpu-contention", "two agents take the CPUs that the workers need", _contended, hogs=True),
     "slow-disk": Scenario("input-bound", "disk-io", "workers read many small records from the disk", _slow_disk, file=True),
-    "too-few-workers": Scenario("input-bound", "too-few-workers", "one worker, flat out, beside CPUs that idle", _too_few_workers),
-    "throttled": Scenario("input-bound", "cgroup-throttle", "a CPU quota stops the job (needs root)", _throttled, quota=True),
+    "too-few-workers": Scenario("input-bound", "too-few-workers", "one worker, flat out, beside CPUs that idle", _fed(60.0, 1, 20.0)),
+    "throttled": Scenario("input-bound", "cgroup-throttle", "a CPU quota stops the job (needs root)", _fed(16.0, 2, 20.0), quota=True),
     "memcpy-bottleneck": Scenario("transfer-bound", "h2d-transfer", "huge batches from pageable memory", _memcpy_bottleneck),
     "tiny-kernels": Scenario("busy-not-working", "small-kernels", "busy by nvidia-smi, and 95% of the GPU idles", _tiny_kernels),
     "sync-storm": Scenario("wait-heavy", "sync-storm", ".item() after every small operation", _sync_storm),
     "straggler": Scenario("straggler", "straggler-rank", "rank 1 prepares longer, and rank 0 waits for it", _straggler, ranks=2),
-    "queue-full-healthy": Scenario("healthy", "none", "idle workers with full queues: nothing is wrong", _queue_full_healthy),
+    "queue-full-healthy": Scenario("healthy", "none", "idle workers with full queues: nothing is wrong", _fed(3.0, 4, 120.0, 4)),
 }

@@ -26,7 +26,7 @@ from gputop.sources.ebpf import helper
 from gputop.sources.files import read_text
 from gputop.system import config, crash
 from gputop.system.errors import UserError
-from gputop.system.output import create, unused
+from gputop.system.output import create
 from gputop.system.privilege import as_invoking_user, capabilities, in_container, in_initial_pid_namespace
 from gputop.system.program import argv_of, report
 
@@ -53,11 +53,6 @@ class Part(Struct, frozen=True):
     data: bytes
 
 
-def default_path() -> str:
-    """A new name in the current folder, made of date and time."""
-    return unused(time.strftime("gputop-bundle-%Y%m%d-%H%M%S"), ".tar.gz")
-
-
 def write(path: str, findings: dict[str, str], with_names: bool) -> list[Part]:
     """Write the bundle, mode 0600, and give its parts. ``findings`` are the doctor's own files, name -> text. Raises UserError."""
     with as_invoking_user():
@@ -78,22 +73,19 @@ def _parts(findings: dict[str, str], with_names: bool) -> Iterator[Part]:
     mask = Mask()
     with tempfile.TemporaryDirectory(prefix="gputop-") as folder:
         recorded = _Recorded(folder, None if with_names else mask)
+        errors = "\n".join(filter(None, (crash.read_log().strip(), recorded.words.strip())))
         texts = [
             ("version.txt", "gputop --version", report()),
             *((name, f"gputop doctor, as {'JSON' if name.endswith('json') else 'text'}", text) for name, text in findings.items()),
             ("machine.txt", "kernel, BTF, limits, hardware, terminal", facts()),
             ("config.json", "config.toml, and the screen's last settings", _configuration(with_names)),
             ("sources.json", "each source with its reason, and gputop's own cost", recorded.summary()),
-            ("errors.txt", "gputop's last own errors; they may quote its input", _errors(recorded.words)),
+            ("errors.txt", "gputop's last own errors; they may quote its input", errors or "none"),
         ]
         for name, about, text in texts:
             yield Part(name, about, (text if with_names else mask.message(text)).encode())
         if data := recorded.data():
             yield Part("recording.gputop", f"{SECONDS:.0f} seconds: gputop replay recording.gputop", data)
-
-
-def _errors(words: str) -> str:
-    return "\n".join(part for part in (crash.read_log().strip(), words.strip()) if part) or "none"
 
 
 class _Recorded:

@@ -155,7 +155,15 @@ class HelpScreen(Box):
 
     def lines(self) -> Sequence[Line]:
         """Keys by group, then states, columns, lanes."""
-        return [*_key_lines(self._keys, self.context.look.keys), *_state_lines(), *_column_lines(), *_lane_lines()]
+        out = _key_lines(self._keys, self.context.look.keys)
+        out += [[], [("states of trainers and workers", "head")]]
+        out.append([(f"  {STARVING_GLYPH} {'STARVING':<14}", "starving"), (STARVING_HELP, "")])
+        out += [[(f"  {GLYPHS[word]} ", word), (f"{word:<14}", ""), (STATES[word], "")] for word in STATE_WORDS if word in STATES]
+        out += [[], [("columns", "head")], *([(f"  {title:<16}", ""), (text, "")] for title, text in COLUMNS.items())]
+        out += [[], [("lanes", "head")], [(_HELD, "dim")]]
+        for field in FIELDS.values():
+            out.append([(f"  {field.title:<16}", ""), (f"{field.unit:<6}", "dim"), (f"{field.source}  {field.help}".rstrip(), "")])
+        return out
 
 
 def _key_lines(bindings: Sequence[Binding], mapped: Mapping[str, str]) -> list[Line]:
@@ -171,23 +179,3 @@ def _key_lines(bindings: Sequence[Binding], mapped: Mapping[str, str]) -> list[L
     out += [[(f"  {'ctrl p':<16}", "accent"), ("palette: every action by name, and the themes", "")],
             [(f"  {'q ctrl c':<16}", "accent"), ("quit", "")]]  # fmt: skip
     return out
-
-
-def _state_lines() -> list[Line]:
-    out: list[Line] = [[], [("states of trainers and workers", "head")]]
-    out.append([(f"  {STARVING_GLYPH} {'STARVING':<14}", "starving"), (STARVING_HELP, "")])
-    out += [[(f"  {GLYPHS[word]} ", word), (f"{word:<14}", ""), (STATES[word], "")] for word in STATE_WORDS if word in STATES]
-    return out
-
-
-def _column_lines() -> list[Line]:
-    out: list[Line] = [[], [("columns", "head")]]
-    return out + [[(f"  {title:<16}", ""), (text, "")] for title, text in COLUMNS.items()]
-
-
-def _lane_lines() -> list[Line]:
-    out: list[Line] = [[], [("lanes", "head")], [(_HELD, "dim")]]
-    return out + [
-        [(f"  {field.title:<16}", ""), (f"{field.unit:<6}", "dim"), (f"{field.source}  {field.help}".rstrip(), "")]
-        for field in FIELDS.values()
-    ]

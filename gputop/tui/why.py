@@ -107,14 +107,13 @@ def _ledger(ledger: Ledger) -> list[Line]:
 
 def _incidents(session: Session, incidents: Sequence[Incident | Episode], width: int) -> list[Line]:
     out: list[Line] = [[], [("incidents (n, N jump to them)", "head")]] if incidents else []
-    return out + [_incident(session, incident, width) for incident in reversed(incidents)]
-
-
-def _incident(session: Session, incident: Incident | Episode, width: int) -> Line:
-    start = time_of_day(session.unix_s(incident.start_ns))
-    end = "now" if incident.end_ns is None else time_of_day(session.unix_s(incident.end_ns))
-    head, cause = f"  {start}–{end:<8} ", f"{incident.cause:<{_CAUSE_COLUMNS}}"
-    return [(head, "dim"), (cause, VERDICT_COLOURS.get(incident.severity, "")), (cut(incident.headline, width - 36), "")]
+    for one in reversed(incidents):
+        start = time_of_day(session.unix_s(one.start_ns))
+        end = "now" if one.end_ns is None else time_of_day(session.unix_s(one.end_ns))
+        colour = VERDICT_COLOURS.get(one.severity, "")
+        cause, headline = f"{one.cause:<{_CAUSE_COLUMNS}}", cut(one.headline, width - 36)
+        out.append([(f"  {start}–{end:<8} ", "dim"), (cause, colour), (headline, "")])
+    return out
 
 
 def _wrapped(text: str, width: int, style: str) -> list[Line]:

@@ -97,9 +97,9 @@ def test_columns_stay_where_they_are_whatever_a_process_is_called(name: str, wid
     row = Row(7, None, 0, clean(name, 80), "running", False, False, clean(name, 32))
     (line,) = map(safe_line, [table.TableDrawer().line(row, View(width=width), History(1), Axis(1, 0, 0), None)])
     before, state, _ = "".join(text for text, _ in line).partition("running")
-    columns = [column.title for column in table.columns(View(width=width))]
+    columns = [column.title for column in table.columns(width)]
     assert state
-    assert cell_len(before) == sum(column.width for column in table.columns(View(width=width))[: columns.index("STATE")])
+    assert cell_len(before) == sum(column.width for column in table.columns(width)[: columns.index("STATE")])
 
 
 async def test_a_wide_command_is_folded_once(make_app: MakeApp) -> None:

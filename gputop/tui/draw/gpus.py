@@ -105,10 +105,6 @@ def _absent(gpu: GpuBoard, name: str) -> Span:
     return (reason if 0 < len(reason) <= 9 else "–", "dim")
 
 
-def _index(gpu: GpuBoard, _older: Board) -> Span:
-    return str(gpu.index), "title"
-
-
 def _util(gpu: GpuBoard, _older: Board) -> Span:
     if gpu.values.get("lost"):
         return "LOST", "crit"
@@ -183,7 +179,7 @@ def _limits(gpu: GpuBoard, _older: Board) -> Span:
 
 # title, width, width below 100 columns, least terminal width, cell
 _COLUMNS: tuple[tuple[str, int, int, int, Cell], ...] = (
-    ("GPU", 5, 4, 0, _index),
+    ("GPU", 5, 4, 0, lambda gpu, _: (str(gpu.index), "title")),
     ("util", 17, 16, 0, _util),
     ("GR act", 8, 7, 168, _percent("gr_active_pct")),
     ("SM act", 8, 7, 90, _percent("sm_active_pct")),

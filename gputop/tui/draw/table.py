@@ -70,10 +70,6 @@ class Row(Struct):
 Key = Callable[[Row], float]
 
 
-def _same(_row: Row) -> float:
-    return 0.0
-
-
 def _most_first(name: str) -> Key:
     """Sorts by an attribute, the largest first, what is not measured last."""
 
@@ -85,8 +81,8 @@ def _most_first(name: str) -> Key:
 
 
 SORTS: dict[str, tuple[str, Key]] = {
-    "natural": ("GPU, trainer, worker", _same),
-    "user": ("user", _same),
+    "natural": ("GPU, trainer, worker", lambda _: 0.0),
+    "user": ("user", lambda _: 0.0),
     "pid": ("pid", lambda row: row.pid),
     "gpu-mem": ("GPU memory", _most_first("gpu_mem_bytes")),
     "sm": ("SM %", _most_first("sm_pct")),
@@ -354,7 +350,7 @@ class Column(Struct, frozen=True):
 
 def heading(view: View, lane_columns: int) -> Line:
     """Column titles, the sort order, and what is left out."""
-    text = "".join(fit(one.title, one.width) if one.left else one.title.rjust(one.width - 1) + " " for one in columns(view))
+    text = "".join(fit(one.title, one.width) if one.left else one.title.rjust(one.width - 1) + " " for one in columns(view.width))
     order = "" if view.sort == "natural" else f"  by {SORTS[view.sort][0]}{' reversed' if view.reverse else ''}"
     title = HIDDEN if view.hides_bystanders else "state lane, same axis" if lane_columns >= 40 else "state"
     chosen = view.chosen
@@ -366,7 +362,7 @@ def heading(view: View, lane_columns: int) -> Line:
 
 def lane_columns(view: View) -> int:
     """Columns of the state lanes: as many of the axis's as the table's own columns leave."""
-    return min(view.cells, view.width - _total(columns(view)))
+    return min(view.cells, view.width - _total(columns(view.width)))
 
 
 class TableDrawer:
@@ -406,13 +402,13 @@ class TableDrawer:
 def _draw_numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
     chosen = "selected" if row.pid == view.selected else "starving" if row.starving else ""
     spans: list[Span] = []
-    for column in columns(view):
+    for column in columns(view.width):
         width, (text, style) = column.width, column.cell(row, view)
         # A tag before seven digits takes the blank behind them, and so does a mark behind a state.
         room = width - (column.cell not in (_pid, _state_cell))
         shown = fit(text, room) + " " * (width - room) if column.left else f"{cut(text, room):>{width - 1}} "[:width]
         spans.append((shown, chosen or style))
-    spans.append((" " * (view.width - _total(columns(view)) - lane_columns), chosen if chosen == "selected" else ""))
+    spans.append((" " * (view.width - _total(columns(view.width)) - lane_columns), chosen if chosen == "selected" else ""))
     return merge([span for span in spans if span[0]])
 
 
@@ -473,18 +469,10 @@ def size(value: float) -> str:
     return ""
 
 
-def _gpu_cell(row: Row, _view: View) -> Span:
-    return row.gpu, ""
-
-
-def _user_cell(row: Row, _view: View) -> Span:
-    return row.user, "dim"
-
-
 _COLUMNS = (
     Column("PID", 8, _pid, order="pid"),
-    Column("USER", 9, _user_cell, 170, left=True, order="user"),
-    Column("GPU", 4, _gpu_cell, 130, order="natural"),
+    Column("USER", 9, lambda row, _: (row.user, "dim"), 170, left=True, order="user"),
+    Column("GPU", 4, lambda row, _: (row.gpu, ""), 130, order="natural"),
     Column("WHO", 20, _who, left=True, order="natural"),
     Column("STATE", 13, _state_cell, left=True),
     Column("CPU%", 6, _number("cpu_pct"), order="cpu"),
@@ -502,20 +490,16 @@ _COLUMNS = (
 def order_at(view: View, x: int) -> str | None:
     """The sort order that the title at column ``x`` of the screen stands for; None where none does."""
     end = 0
-    for column in columns(view):
+    for column in columns(view.width):
         end += column.width
         if x < end:
             return column.order
     return None
 
 
-def columns(view: View) -> tuple[Column, ...]:
-    """The columns that fit the terminal."""
-    return _fitting(view.width)
-
-
 @lru_cache(maxsize=8)
-def _fitting(width: int) -> tuple[Column, ...]:
+def columns(width: int) -> tuple[Column, ...]:
+    """The columns that fit a terminal."""
     fitting = tuple(column for column in _COLUMNS if width >= column.from_width)
     while len(fitting) > 3 and _total(fitting) > width:
         fitting = fitting[:-1]
