@@ -89,7 +89,7 @@ class ChildStream:
         """Why the child ended, in a line: its own last words where it had any."""
         code = self._wait()
         self._listening.join(LAST_WORDS_S)
-        words = _last_line(self._last_words)
+        words = (self._last_words.decode(errors="replace").strip().splitlines() or [""])[-1]
         if code == NOT_FOUND:
             return f"{words or 'gputop is not found there'}; install it there, into the PATH that commands over ssh have"
         if words:
@@ -143,11 +143,6 @@ class ChildStream:
 def collector_argv(flags: list[str]) -> list[str]:
     """The collector of this very installation."""
     return argv_of("gputop", "collect", *flags)
-
-
-def _last_line(stderr: bytes) -> str:
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else ""
 
 
 class PipeStream:

@@ -238,7 +238,8 @@ class _Reader:
     def program(self) -> Program:
         unread: dict[str, str] = {}
         exe, cwd = self._link("exe", unread), self._link("cwd", unread)
-        mount = next((one for one in reversed(self._mounts) if _lies_in(cwd, one.point)), None) if cwd else None
+        holds = (one for one in reversed(self._mounts) if cwd == one.point or cwd.startswith(one.point.rstrip("/") + "/"))
+        mount = next(holds, None) if cwd else None
         with _as_os_errors():
             return Program(self._process.create_time(), exe, cwd, mount.words if mount else "", unread)
 
@@ -449,10 +450,6 @@ def mounts_of(mountinfo: bytes) -> list[_Mount]:
 
 
 _ESCAPED = re.compile(rb"\\([0-7]{3})")  # mountinfo writes blanks in octal
-
-
-def _lies_in(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def limits_of(text: str) -> list[Limit]:

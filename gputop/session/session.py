@@ -121,7 +121,9 @@ class Session:
         if frame.stacks:
             self.stacks.append((frame.t_ns, frame.stacks))
         self.ring.add(frame)
-        self._keep_marks(frame.marks)
+        self.marks.extend(frame.marks)
+        while self.marks and self.marks[0].t_ns < self.oldest_ns:
+            self.marks.popleft()
         self._past.add(self.board)
         since_ns = self.engine.fed_ns
         if self.engine.follow(self.board, frame):
@@ -138,11 +140,6 @@ class Session:
         for kept in (self.verdicts, self.ledgers):
             while len(kept) > 1 and kept[1][0] <= self.oldest_ns:
                 kept.popleft()
-
-    def _keep_marks(self, marks: Sequence[Mark]) -> None:
-        self.marks.extend(marks)
-        while self.marks and self.marks[0].t_ns < self.oldest_ns:
-            self.marks.popleft()
 
     def _keep_verdict(self, t_ns: int, verdict: Verdict) -> None:
         """Keep what is shown from ``t_ns`` on. A verdict with new numbers alone replaces the one before it after `KEPT_EVERY_NS`."""

@@ -56,7 +56,8 @@ def _words(pid: int, state: ProcState, board: Board, roles: Mapping[int, Role], 
     if state.state == "waiting-data":
         return f"waits for data {share:.0f} % of the time{_whom(pid, roles, states)}"
     if state.state == "blocked":
-        return f"blocked {share:.0f} % of the time{_on(state)}"
+        mostly = f", mostly on: {max(state.waits, key=lambda kind: state.waits[kind])}" if state.waits else ""
+        return f"blocked {share:.0f} % of the time{mostly}"
     text = f"{_MEANING.get(state.state, state.state)} {share:.0f} % of the time"
     return text + _behind(pid, board, verdict) if state.state == "runnable" else text
 
@@ -68,10 +69,6 @@ def _whom(trainer_pid: int, roles: Mapping[int, Role], states: Mapping[int, Proc
         return ""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f", from {', '.join(names[:_NAMED])}{more}"
-
-
-def _on(state: ProcState) -> str:
-    return f", mostly on: {max(state.waits, key=lambda kind: state.waits[kind])}" if state.waits else ""
 
 
 def _behind(pid: int, board: Board, verdict: Verdict) -> str:
@@ -98,7 +95,8 @@ class AutoStacks:
 
     def due(self, incidents: Iterable[Incident], now_ns: int) -> Incident | None:
         """The newest incident that is due at ``now_ns``, None if there is none. Call `taken` once its set is taken."""
-        if now_ns < self._not_before_ns or self._is_spent(now_ns):
+        is_hour_full = len(self._taken) == self._taken.maxlen and now_ns - self._taken[0] < _HOUR_NS
+        if now_ns < self._not_before_ns or is_hour_full:
             return None
         waiting = [one for one in incidents if one.end_ns is None and one.start_ns <= now_ns and (one.id, one.start_ns) not in self._done]
         return max(waiting, key=lambda one: (one.start_ns, one.id), default=None)
@@ -108,10 +106,6 @@ class AutoStacks:
         self._done.add((incident.id, incident.start_ns))
         self._taken.append(now_ns)
         self._not_before_ns = now_ns + max(self._least_gap_ns, COST_SHARE * took_ns)
-
-    def _is_spent(self, now_ns: int) -> bool:
-        """Whether the last hour had as many sets as an hour may have."""
-        return len(self._taken) == self._taken.maxlen and now_ns - self._taken[0] < _HOUR_NS
 
 
 class AutoCapture:

@@ -405,10 +405,7 @@ def own_cost(session: Session, began: tuple[float, float]) -> str:
     if cost is None or session.header is None or wall <= 0 or session.now_ns - session.header.t_ns < SECOND_NS:
         return ""
     collected = cost.cpu_ns / (session.now_ns - session.header.t_ns)
-    own = f"self {100 * (cpu / wall + collected):.1f}% CPU {cost.rss_bytes >> 20}+{_rss_mb()} MB"
-    return f"{own}, priority given up" if edges.beat_yields(session.board) or SCREEN_PRIORITY.reason else own
-
-
-def _rss_mb() -> int:
     with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+        rss_mb = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+    own = f"self {100 * (cpu / wall + collected):.1f}% CPU {cost.rss_bytes >> 20}+{rss_mb} MB"
+    return f"{own}, priority given up" if edges.beat_yields(session.board) or SCREEN_PRIORITY.reason else own

@@ -147,8 +147,9 @@ class _RowBuilder:
     def row(self, pid: int) -> Row:
         info, sample, role = self.newer.infos.get(pid), self.newer.procs.get(pid), self.roles.get(pid)
         word, starving, inferred = self._state(pid, sample, role)
+        is_child = self.view.tree and role is not None and role.kind != "trainer" and role.trainer_pid is not None
         row = Row(
-            pid, role, self._depth(role), self._who(pid, info, role), state=word, starving=starving, inferred=inferred,
+            pid, role, int(is_child), self._who(pid, info, role), state=word, starving=starving, inferred=inferred,
             user=clean(info.user, 32) if info else "",
         )  # fmt: skip
         if info is not None:
@@ -164,9 +165,6 @@ class _RowBuilder:
             row.sm_pct = mean_share([proc.sm_pct for proc in entries.values()])
             row.mem_bw_pct = mean_share([proc.mem_pct for proc in entries.values()])
         return row
-
-    def _depth(self, role: Role | None) -> int:
-        return 1 if self.view.tree and role is not None and role.kind != "trainer" and role.trainer_pid is not None else 0
 
     def _who(self, pid: int, info: ProcInfo | None, role: Role | None) -> str:
         if role is not None and role.label:
