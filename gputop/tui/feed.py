@@ -239,7 +239,7 @@ class Context(Struct):
     look: Look
     replay: Replay | None = None
 
-    def happened(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | Episode]]:
+    def losses_and_incidents(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | Episode]]:
         """Losses and incidents up to a moment (None is now); hold the session's lock.
 
         In a replay they come from the survey, as far as it has got: after a jump the session holds the last minutes alone.

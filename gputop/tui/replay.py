@@ -219,7 +219,7 @@ class ReplayActions(Actions):
 class ReplayScreen(DashboardScreen, inherit_bindings=False):
     """The dashboard over a recording."""
 
-    BINDINGS = [*bindings.REPLAY, *bindings.NOT_IN_REPLAY]
+    BINDINGS = [*Screen.BINDINGS, *bindings.REPLAY, *bindings.NOT_IN_REPLAY]
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, ReplayActions)

@@ -41,7 +41,7 @@ class WhyScreen(Box):
     def lines(self) -> Sequence[Line]:
         """Verdict, evidence, processes, fixes, lost time by cause, the last incidents."""
         verdict = self.session.verdict_at(self.view.at_ns)
-        ledger, incidents = self.context.happened(self.view.at_ns)
+        ledger, incidents = self.context.losses_and_incidents(self.view.at_ns)
         width = min(self.text_width, 116)
         return [
             *_verdict(verdict, width),
