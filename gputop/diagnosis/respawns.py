@@ -86,6 +86,8 @@ class Respawns:
         lost_s, each_s = 0.0, list[float]()
         for run in (run for starts, run in runs if starts):
             parts = [[one.seconds - one.steps[i] / pace for one in run] for i, pace in enumerate(paces)]
+            for told in parts:  # steps that come faster than warm ones at the end make up for nothing: how many are in it is chance
+                told[-1] = max(0.0, told[-1])
             most = max(parts, key=sum)
             lost_s += sum(part * _inside(one, oldest_ns) for one, part in zip(run, most, strict=True))
             each_s.append(sum(most))

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gputop.diagnosis import Engine
+from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Host, MainSamples, Preempt, Probes, ProcInfo, ProcSample, SchedThread
 from gputop.recording.format import MINUTES, SECONDS, TICKS
@@ -184,9 +185,9 @@ def test_kept_recordings_are_judged_alike_by_seconds(path: Path, tmp_path: Path)
         merged = [frame.ticks for frame in recording.frames(tier=SECONDS)][10:]
         assert sum(merged) > 5 * sum(ticks > 0 for ticks in merged)
         found = []
-        for tier in (TICKS, SECONDS):
+        for tier, every_ns in ((TICKS, FEED_EVERY_NS), (SECONDS, SECOND)):
             engine = Engine()
-            assert list(closely(engine, Board(header=recording.header), recording.frames(tier=tier), SECOND))
+            assert list(closely(engine, Board(header=recording.header), recording.frames(tier=tier), every_ns))
             found.append(engine.explain())
     ticks, seconds = found
     assert [one["cause"] for one in ticks["incidents"]] == [one["cause"] for one in seconds["incidents"]]

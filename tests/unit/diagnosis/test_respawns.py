@@ -103,3 +103,19 @@ def test_where_their_start_takes_long_it_is_that():
     assert by_cause["worker-respawn"] > 0.8 * lost
     verdict = scene.engine.verdict
     assert "longer than for later ones" in next(one.detail for one in scene.engine.incidents if one.cause == "worker-respawn"), verdict
+
+
+def test_a_burst_of_queued_steps_behind_a_start_makes_up_for_nothing() -> None:
+    """A look a second, which sees start, resumption and burst in a few stretches, finds what two looks a second do."""
+    costs = []
+    for every in (5, 10):  # tenths of a second
+        respawns, total = Respawns(), 0
+        for tenth in range(1, 201):
+            total += 0 if 121 <= tenth < 135 else 30 if 135 <= tenth < 145 else 10
+            if tenth % every == 0:
+                respawns.note(tenth * S // 10, total, None, None)
+        respawns.note_birth(121 * S // 10)
+        cost = respawns.cost(0)
+        assert cost is not None
+        costs.append(cost[0])
+    assert costs == pytest.approx([1.4, 1.4], abs=0.45)
