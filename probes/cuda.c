@@ -7,10 +7,10 @@
  * Budget    a call of an always attached function costs its process what its cookie says. A process that spends ALARM_NS in SPELL_NS
  *           raises an alarm, and user space detaches the function that did. Such functions, and launches, are attached for some
  *           milliseconds now and then, and counted while `gate` is open, under their call's number plus SAMPLED.
- * Keys      calls: (pid, call) · inflight: (tid, call) · spendings: pid. `call` is a number user space gives at attach time, in the
+ * Keys      calls: (pid, call) · inflight, thread_calls: (tid, call) · spendings: pid. `call` is a number user space gives at attach time, in the
  *           cookie's low 16 bits; the 4 above them say which argument is the byte count (0: none), the 12 above those are the library's
  *           slot, and the 32 above those the price of a call in ns. Counters are cumulative.
- * Sizes     CALLS entries of 1,584 bytes; INFLIGHT entries of 40, 256 of 12 for launches and of 20 for spendings, least recently used
+ * Sizes     CALLS entries of 1,584 bytes; THREAD_CALLS of 24, INFLIGHT of 40, 256 of 12 for launches and of 20 for spendings, least recently used
  *           first out; a page of alarms.
  * Cost      1.2 µs a call where the function begins with push or endbr64; push, 11 µs (in a virtual machine) where the kernel must
  *           single-step its first instruction (sub rsp). Attaching behind endbr64 avoids the commonest such case.
@@ -35,6 +35,23 @@ struct call {
 };
 BPF_HASH(calls, struct call_key, struct call, CALLS);
 BPF_ARRAY(blank_call, struct call, 1);
+
+/* The same by thread, which alone writes it: the backward pass's waits are not the main thread's. */
+struct thread_call {
+  u64 count, total;
+  u32 pid, pad;
+};
+BPF_TABLE("lru_hash", struct call_key, struct thread_call, thread_calls, THREAD_CALLS);
+
+static __always_inline void add_to_thread(struct call_key *key, u32 pid, u64 ns) {
+  struct thread_call *own = thread_calls.lookup(key), fresh = {1, ns, pid, 0};
+  if (own) {
+    own->count += 1;
+    own->total += ns;
+  } else {
+    thread_calls.update(key, &fresh);
+  }
+}
 
 struct entered {
   u64 start, sp, bytes;
@@ -139,6 +156,7 @@ int cuda_leave(struct pt_regs *ctx) {
     keep_max(call->max, tick->epoch, ns);
   }
   inflight.delete(&key);
+  add_to_thread(&key, id >> 32, ns);
   if (!(key.call & SAMPLED))
     spend(owner.who, cookie, now);
   return 0;

@@ -32,6 +32,7 @@ from gputop.model.frame import (
     SchedThread,
     SelfCost,
     SourceState,
+    ThreadCalls,
     Wakeup,
     compute_pids,
     forget_parts,
@@ -136,6 +137,7 @@ class Board(Struct):
     wakeups: dict[Any, Wakeup] = field(default_factory=dict)  # `WAKEUP_KEY` -> wake-ups
     calls: dict[tuple[int, str], CudaCall] = field(default_factory=dict)  # (pid, CUDA function) -> counters
     launches: dict[int, LaunchRate] = field(default_factory=dict)  # pid -> the last measured launch rate
+    thread_calls: dict[tuple[int, str], ThreadCalls] = field(default_factory=dict)  # (tid, CUDA function) -> counters
     probed_ns: int = 0  # when the probes were last read (CLOCK_MONOTONIC); 0: never
     cost: SelfCost | None = None
     sampled: dict[int, MainSamples] = field(default_factory=dict)  # pid -> samples of its main thread
@@ -250,6 +252,8 @@ class Board(Struct):
             self.wakeups[wakeup_key(wakeup)] = wakeup
         for call in probes.calls:
             self.calls[call.pid, call.call] = call
+        for own in probes.thread_calls:
+            self.thread_calls[own.tid, own.call] = own
         if probes.launches:
             self.launches = {rate.pid: rate for rate in probes.launches}
         if probes.gone:
@@ -261,14 +265,15 @@ class Board(Struct):
             self.threads.pop(tid, None)
         self.preempts = {k: v for k, v in self.preempts.items() if not gone.intersection(k)}
         self.wakeups = {k: v for k, v in self.wakeups.items() if not gone.intersection(k[:2])}
+        self.thread_calls = {k: v for k, v in self.thread_calls.items() if k[0] not in gone}
 
 
 _TABLES = (
     "gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls", "launches",
-    "sampled",
+    "sampled", "thread_calls",
 )  # fmt: skip
 _MOST = 1 << 18  # entries per table between two key frames: no machine has more; a stream with more is made up
-_RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls")  # tables of which a key frame mostly repeats entries
+_RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls", "thread_calls")  # a key frame mostly repeats their entries
 _INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs", "threads", "other_ends", "read_by")
 _NOBODY = ProcInfo(0, 0)  # its empty lists are shared by all processes
 

@@ -95,6 +95,20 @@ class CudaCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     share: float = 1.0  # share of the time in which the function is counted; below 1 the sums are estimated from that part
 
 
+class ThreadCalls(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The calls of one CUDA function by one thread (uprobes; cumulative).
+
+    They are part of the process's `CudaCall`, but for those that it estimates: only calls that were seen. With thousands of threads, those
+    that called longest ago are forgotten, and begin at 0.
+    """
+
+    tid: int
+    call: str
+    pid: int
+    count: int
+    total_ns: int
+
+
 class LaunchRate(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Kernel launches of one process (uprobe on cuLaunchKernel), counted for some milliseconds at a time, about every other second."""
 
@@ -132,3 +146,4 @@ class Probes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     run_ns: int | None = None  # CPU time of the probes' programs, cumulative; None if the kernel does not count it
     launches: Annotated[list[LaunchRate], BOUNDED] = []  # the rates of all processes, after each count
     forgotten: Annotated[list[int], BOUNDED] = []  # removed pairs of ``preempts``: victim tid + (culprit tid << 32)
+    thread_calls: Annotated[list[ThreadCalls], BOUNDED] = []

@@ -43,7 +43,7 @@ FREE_ROWS = 1024  # of a piece, however short
 SAME, ANY, INTEGERS, FLOATS, TABLE, COUNTS = range(6)
 KEYS = {
     "Frame": (), "Host": (), "Psi": (), "Probes": (), "SelfCost": (), "Hardware": (), "Preempt": ("victim_tid", "culprit_tid"),
-    "Wakeup": WAKEUP_KEY, "CudaCall": ("pid", "call"),
+    "Wakeup": WAKEUP_KEY, "CudaCall": ("pid", "call"), "ThreadCalls": ("tid", "call"),
 }  # fmt: skip
 """The subject of a row, if that is not its first field. New ones come last: tables of older recordings lack them."""
 UNITS = dict.fromkeys(

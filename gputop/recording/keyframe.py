@@ -44,5 +44,5 @@ def _probes(board: Board, told: Probes) -> Probes:
         ],
         preempts=list(board.preempts.values()), wakeups=list(board.wakeups.values()),
         calls=[call if key in calls else replace(call, max_ns=0) for key, call in board.calls.items()],
-        launches=list(board.launches.values()),
+        launches=list(board.launches.values()), thread_calls=list(board.thread_calls.values()),
     )  # fmt: skip

@@ -41,7 +41,7 @@ _STANDING = tuple(name for name in Gpu.__struct_fields__ if name not in ("index"
 _KEYS: dict[str, Callable[[Any], Any]] = {"infos": attrgetter("pid"), "procs": attrgetter("pid"), "sources": attrgetter("name")}
 _PROBE_KEYS: dict[str, Callable[[Any], Any]] = {
     "threads": attrgetter("tid"), "preempts": attrgetter("victim_tid", "culprit_tid"), "wakeups": wakeup_key,
-    "calls": attrgetter("pid", "call"),
+    "calls": attrgetter("pid", "call"), "thread_calls": attrgetter("tid", "call"),
 }  # fmt: skip
 NOTHING: Mapping[int, Any] = {}
 _HOST = tuple(name for name in Host.__struct_fields__ if name != "t_ns")
@@ -311,6 +311,7 @@ def _merge_probes(told: Sequence[Probes]) -> Probes | None:
     calls: dict[tuple[int, str], CudaCall] = {}
     gone: dict[int, None] = {}
     forgotten: dict[int, None] = {}
+    own = {(one.tid, one.call): one for probes in told for one in probes.thread_calls}
     for probes in told:
         for thread in probes.threads:
             if (before := threads.get(thread.tid)) is not None and before.max_run_delay_ns > thread.max_run_delay_ns:
@@ -330,7 +331,7 @@ def _merge_probes(told: Sequence[Probes]) -> Probes | None:
         gone.update(dict.fromkeys(probes.gone))
     return Probes(**asdict(told[-1]) | {
         "threads": list(threads.values()), "preempts": list(preempts.values()), "wakeups": list(wakeups.values()),
-        "calls": list(calls.values()), "gone": list(gone), "forgotten": list(forgotten),
+        "calls": list(calls.values()), "thread_calls": list(own.values()), "gone": list(gone), "forgotten": list(forgotten),
         "launches": next((probes.launches for probes in reversed(told) if probes.launches), []),
     })  # fmt: skip
 
@@ -348,4 +349,5 @@ def _without_gone(probes: Probes | None) -> Probes | None:
             if not gone & {pair.victim_tid, pair.culprit_tid} and pair.victim_tid | pair.culprit_tid << 32 not in forgotten
         ],
         wakeups=[pair for pair in probes.wakeups if not gone & {pair.wakee_tid, pair.waker_tid}],
+        thread_calls=[own for own in probes.thread_calls if own.tid not in gone],
     )  # fmt: skip

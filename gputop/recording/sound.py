@@ -62,7 +62,7 @@ def check_frames(frames: list[Frame]) -> list[Frame]:
 
 def _lists(frame: Frame) -> Iterable[list[Any]]:
     probes = frame.probes
-    below = (probes.threads, probes.preempts, probes.wakeups, probes.calls) if probes is not None else ()
+    below = (probes.threads, probes.preempts, probes.wakeups, probes.calls, probes.thread_calls) if probes is not None else ()
     return chain((frame.gpus, frame.procs, frame.infos, frame.sources, frame.stacks, frame.marks, frame.met, frame.readings), below)
 
 

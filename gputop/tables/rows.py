@@ -20,6 +20,7 @@ from gputop.model.frame import (
     Preempt,
     ProcInfo,
     ProcSample,
+    ThreadCalls,
     Wakeup,
     compute_pids,
     sizes_of_contexts,
@@ -31,10 +32,10 @@ Key = Callable[[Any], Any]
 Made = TypeVar("Made")
 _KEYS: dict[type, Key] = {
     ProcSample: attrgetter("pid", "start_ticks"), Preempt: attrgetter("victim_tid", "culprit_tid"),
-    Wakeup: wakeup_key, CudaCall: attrgetter("pid", "call"), Host: lambda _: None,
+    Wakeup: wakeup_key, CudaCall: attrgetter("pid", "call"), ThreadCalls: attrgetter("tid", "call"), Host: lambda _: None,
 }  # fmt: skip
 """Struct -> what its counters are kept by; other structs are kept by their first field."""
-_RESUMING = (Preempt, Wakeup)  # pairs that the probe forgets for want of room, and counts from 0 when they meet again
+_RESUMING = (Preempt, Wakeup, ThreadCalls)  # pairs that the probe forgets for want of room, and counts from 0 when they meet again
 
 
 class Known:

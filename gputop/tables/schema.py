@@ -234,6 +234,16 @@ COPY = TableSpec("copy", "memory copies of each process: the other CUDA calls th
                  (*_CALLS, _count("bytes", "moved, bytes")),
                  lambda rows: [SYNC_WORD not in call for call in rows.gauge("call")])  # fmt: skip
 
+THREAD_CALL = TableSpec("thread_call", "CUDA calls of each thread, as far as they were seen (uprobes)", ("probes", "thread_calls"), (
+    *CLOCK,
+    _gauge("tid", "INTEGER", "thread"),
+    _gauge("pid", "INTEGER", "its process"),
+    _name("name", "pid", "process"),
+    _gauge("call", "TEXT", "CUDA entry point"),
+    _count("calls", "calls", "count"),
+    Column("total_ms", "REAL", "time in them, ms in the tick", lambda rows: rows.scaled("total_ns", 1e-6)),
+))  # fmt: skip
+
 PREEMPT = TableSpec("preempt", "who ran on a CPU while a thread waited for it (sched probe)", ("probes", "preempts"), (
     *CLOCK,
     _gauge("victim_tid", "INTEGER", "thread that waited"),
@@ -505,6 +515,6 @@ TALLY = TableSpec("tally", "events counted by tick, process and operation: `even
 ))  # fmt: skip
 
 TABLES = {spec.name: spec for spec in (
-    GPU, PROC, SYNC, COPY, PREEMPT, WAKEUP, PROCESS, INCIDENT, STACK, MARK, GAP, HOST, CPU, DISK, NET, CGROUP, HARDWARE, NIC, FILE_SYSTEM,
-    GPU_PROCESS, LAUNCH, MAIN, TALLY,
+    GPU, PROC, SYNC, COPY, THREAD_CALL, PREEMPT, WAKEUP, PROCESS, INCIDENT, STACK, MARK, GAP, HOST, CPU, DISK, NET, CGROUP, HARDWARE, NIC,
+    FILE_SYSTEM, GPU_PROCESS, LAUNCH, MAIN, TALLY,
 )}  # fmt: skip

@@ -29,7 +29,7 @@ from gputop.stacks.interpreter import Interpreter
 HERE = os.path.dirname(os.path.abspath(__file__))
 SIZES = {
     "THREADS": 4096, "PAIRS": 4096, "WAKES": 4096, "HOT_THREADS": 512, "DEAD_THREADS": 512, "HOT_PROCESSES": 64, "CALLS": 64,
-    "INFLIGHT": 256,
+    "INFLIGHT": 256, "THREAD_CALLS": 64,
 }  # fmt: skip
 THREAD = struct.Struct("<11QIIBBHIIIIIQ")
 ROUNDS = 200

@@ -242,11 +242,21 @@ def cuda(*libraries: str) -> None:
         if stub is None or function == "open":
             stub = ctypes.CDLL(next(to_open))
             stub.slept_ns.restype = ctypes.c_uint64
-        slept = []
-        for _ in range(int(times)):
-            call(stub, function, int(argument))
-            slept.append(stub.slept_ns())
+        slept: list[int] = []
+        work = threading.Thread(target=call_often, args=(stub, function.rpartition(":")[2], int(times), int(argument), slept))
+        if function.startswith("thread:"):
+            work.start()
+            work.join()
+        else:
+            work.run()
         say(json.dumps(slept))
+
+
+def call_often(stub: ctypes.CDLL, function: str, times: int, argument: int, slept: list[int]) -> None:
+    """Add to ``slept`` what the library says it slept in each of these calls, ns."""
+    for _ in range(times):
+        call(stub, function, argument)
+        slept.append(stub.slept_ns())
 
 
 def storm(library: str, counter: str, which: str, per_s: str, seconds: str) -> None:

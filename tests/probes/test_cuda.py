@@ -17,7 +17,7 @@ from typing import cast
 import pytest
 
 from gputop.model import histogram
-from gputop.model.frame import CudaCall, LaunchRate
+from gputop.model.frame import CudaCall, LaunchRate, ThreadCalls
 from gputop.sources import Settings, elf
 from gputop.sources.ebpf import budget, libcuda, uprobe
 from gputop.sources.ebpf.budget import Budget, Linker, read_launches
@@ -100,6 +100,25 @@ def test_every_synchronize_counts_and_lasts_what_the_stub_slept(beaten: Make, ru
     assert median == pytest.approx(sorted(slept)[30], abs=100_000 + 0.02 * max(slept))
     longest = max(c.max_ns for f in one.frames if f.probes for c in f.probes.calls if c.call == "cuStreamSynchronize")
     assert longest == pytest.approx(max(slept), abs=100_000)
+
+
+def test_calls_are_told_by_thread_too(beaten: Make, run: Run, library: Path) -> None:
+    one, trainer = beaten(), Trainer(run, library)
+    one.until_loaded()
+    attach(one, trainer)
+    slept = trainer.call("cuStreamSynchronize", 20, 3_000_000)
+    other = trainer.call("thread:cuStreamSynchronize", 30, 3_000_000)
+    counted(one, trainer.pid, "cuStreamSynchronize", 50)
+
+    def by_thread() -> dict[int, ThreadCalls]:
+        return {own.tid: own for own in one.board.thread_calls.values() if own.pid == trainer.pid and own.call == "cuStreamSynchronize"}
+
+    told = one.until(lambda: (told := by_thread()) and sum(own.count for own in told.values()) == 50 and told, "told by thread")
+    main = told.pop(trainer.pid)
+    (second,) = told.values()
+    assert (main.count, second.count) == (20, 30)
+    assert main.total_ns == pytest.approx(sum(slept), abs=20 * 100_000)
+    assert second.total_ns == pytest.approx(sum(other), abs=30 * 100_000)
 
 
 def test_memcpy_counts_its_bytes_and_a_structure_has_none(beaten: Make, run: Run, library: Path) -> None:
@@ -278,7 +297,7 @@ def test_launches_are_those_of_the_living_and_never_less_than_none() -> None:
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
     table, owner, own = LaunchesMap(), Budget(Linker([], "", False)), os.getpid()
-    reader = CudaReader(cast("dict[str, Map]", dict.fromkeys(("calls", "inflight"), table)), owner)
+    reader = CudaReader(cast("dict[str, Map]", dict.fromkeys(("calls", "inflight", "thread_calls"), table)), owner)
 
     def told(times: int, entries: dict[int, int]) -> list[LaunchRate]:
         table.entries = entries

@@ -27,6 +27,7 @@ from gputop.model.frame import (
     SchedThread,
     SelfCost,
     SourceState,
+    ThreadCalls,
     ThreadInfo,
     ThreadSample,
     Wakeup,
@@ -194,10 +195,15 @@ class Session:
             for p in busy
         ]  # fmt: skip
         preempts = [Preempt(p.pid, 812, 812, self._count(p.pid, 1)[1], self._count(p.pid, 1)[0]) for p in busy[:10]]
-        wakeups = [Wakeup(3000, p.pid, p.pid, *self._count(p.pid, 2)) for p in busy[:20]]
+        wakeups = [Wakeup(3000, p.pid, p.pid, *self._count(p.pid, 2), 7, "pipe", timed=True) for p in busy[:20]]
+        wakeups += [
+            Wakeup(p.pid, 3000, 3000, *self._count(p.pid, 5), 202, "futex", 0x7F38AB4F9970 + (p.pid << 12), shared=True) for p in busy[:10]
+        ]
+        own = [ThreadCalls(p.pid + thread, "cuStreamSynchronize", p.pid, *self._count(p.pid, 6 + thread))
+               for p in self.procs[: self.gpus] for thread in (0, 9)]  # fmt: skip
         calls = [CudaCall(p.pid, call, *self._count(p.pid, n), self.rng.randrange(9 * MS), {17: self._count(p.pid, n)[0]})
                  for p in self.procs[: self.gpus] for n, call in ((3, "cuStreamSynchronize"), (4, "cuMemcpyHtoDAsync_v2"))]  # fmt: skip
         told = self.seq % 20 == 7 or self.seq % 100 == 0
         launches = [LaunchRate(p.pid, 900.0 + 10 * (self.seq // 20) + p.pid) for p in self.procs[: self.gpus]] if told else []
         used, size = {"threads": len(threads)}, {"threads": 16384}
-        return Probes(now, threads, preempts, wakeups, calls, map_used=used, map_size=size, launches=launches)
+        return Probes(now, threads, preempts, wakeups, calls, map_used=used, map_size=size, launches=launches, thread_calls=own)

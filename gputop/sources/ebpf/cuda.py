@@ -8,21 +8,23 @@ from __future__ import annotations
 import errno
 import os
 import queue
+import struct
 import threading
 import time
 from collections import deque
 from io import FileIO
 
-from gputop.model.frame import CudaCall, LaunchRate
+from gputop.model.frame import CudaCall, LaunchRate, ThreadCalls
 from gputop.model.histogram import COUNT, FIRST
 from gputop.sources import elf
 from gputop.sources.ebpf import libcuda
 from gputop.sources.ebpf.budget import ENTERED, RECORD, SAMPLED, Budget, Library, unsampled
 from gputop.sources.ebpf.helper import HelperFailed
 from gputop.sources.ebpf.maps import Map
-from gputop.sources.ebpf.sched import Drain, epoch_max
+from gputop.sources.ebpf.sched import PAIRS_EVERY, Drain, epoch_max
 
 _END_S = 5.0  # s to wait for the thread to end
+_OWN = struct.Struct("<QQII")  # value of the map thread_calls
 COUNTS = 5  # counts whose mean is reported
 _LONGEST_PAUSE = 16  # rounds between two looks at a process: 1, 2, 4 … up to this
 LOOK_S = 0.2  # s of CPU time that looks may take in a second; a look that takes more is paid for by the next rounds
@@ -199,7 +201,8 @@ class CudaReader:
     """Turns the maps of one loaded cuda.c into samples of what changed."""
 
     def __init__(self, maps: dict[str, Map], budget: Budget) -> None:
-        self._calls, self._inflight = maps["calls"], maps["inflight"]
+        self._calls, self._inflight, self._own = maps["calls"], maps["inflight"], maps["thread_calls"]
+        self._own_counts: dict[int, int] = {}  # (tid | call << 32) -> count sent last
         self._budget = budget
         self._counts: dict[int, int] = {}  # (pid | call << 32) -> count sent last
         self._counts_seen = 0  # counts of launches in ``_rates``
@@ -229,6 +232,23 @@ class CudaReader:
         if drain.is_due(drain.per_second):
             self._prune(keys)
         return calls
+
+    def thread_calls(self, drain: Drain) -> list[ThreadCalls]:
+        """Calls by thread that changed, or all in a key frame. Those that were not seen are not estimated."""
+        names = self._budget.names
+        if not names or not (drain.key or drain.is_due(PAIRS_EVERY)):
+            return []
+        found: dict[int, list[int]] = {}
+        for i, key in enumerate(self._own.key_list(self._own.read())):
+            if (who := unsampled(key)) >> 32 < len(names):
+                count, total, pid, _ = _OWN.unpack_from(self._own.values, i * _OWN.size)
+                sums = found.setdefault(who, [0, 0, pid])
+                sums[0], sums[1] = sums[0] + count, sums[1] + total
+        if drain.key:
+            found = {who: sums for who, sums in found.items() if os.path.exists(f"/proc/{sums[2]}/task/{who & 0xFFFFFFFF}")}
+        before, self._own_counts = self._own_counts, {who: sums[0] for who, sums in found.items()}
+        changed = [who for who, sums in found.items() if drain.key or before.get(who) != sums[0]]
+        return [ThreadCalls(who & 0xFFFFFFFF, names[who >> 32], found[who][2], *found[who][:2]) for who in changed]
 
     def launches(self, drain: Drain) -> list[LaunchRate]:
         """Launch rate of each process, after a count and in key frames."""

@@ -25,7 +25,7 @@ from typing import Any
 
 MAPS = (
     "settings", "lost", "threads", "dead", "deaths", "histograms", "preempts", "wakeups", "arguments", "hot", "calls", "inflight",
-    "launches", "gate", "alarms",
+    "launches", "gate", "alarms", "thread_calls",
 )  # fmt: skip
 TRACEPOINTS = ("sched_switch", "sched_waking", "sched_wakeup", "sched_wakeup_new")
 TRACEFS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")

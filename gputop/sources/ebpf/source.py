@@ -23,7 +23,10 @@ from gputop.system.privilege import capabilities
 from gputop.system.program import FOLDER
 
 PROBES = os.path.join(FOLDER, "probes")
-SIZES = {"PAIRS": 8192, "WAKES": 8192, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESSES": 4096, "CALLS": 512, "INFLIGHT": 4096}
+SIZES = {
+    "PAIRS": 8192, "WAKES": 8192, "HOT_THREADS": 4096, "DEAD_THREADS": 8192, "HOT_PROCESSES": 4096, "CALLS": 512, "INFLIGHT": 4096,
+    "THREAD_CALLS": 2048,
+}  # fmt: skip
 """Macro of probes/*.c -> entries of the map: 8 MB of kernel memory in all with `LEAST_THREADS`. A read costs by the size of the map."""
 LEAST_THREADS, MOST_THREADS, THREADS_PER_CPU = 8192, 131072, 256  # entries of the map of threads, see `room_for_threads`
 LOAD_AFTER_NS = 400_000_000  # ns from the first beat: compiling takes a CPU for a second, and the first screen comes first
@@ -200,6 +203,7 @@ class LoadedProbes:
         return msgspec.structs.replace(
             probes,
             calls=calls,
+            thread_calls=self._cuda.thread_calls(drain) if self.attacher is not None else [],
             launches=self._cuda.launches(drain) if self.attacher is not None else [],
             map_used={name: self._maps[name].used for name in LOST} if slow else {},
             map_size={name: self._maps[name].shape.entries for name in LOST} if drain.key else {},
