@@ -10,8 +10,6 @@ import msgspec
 import zstandard
 
 from gputop.model.frame import Frame, Header
-from gputop.recording.columns import Decoder as ColumnDecoder
-from gputop.recording.columns import Encoder
 from gputop.recording.format import (
     BROKEN,
     ENDS,
@@ -59,6 +57,8 @@ class Packer:
 
     def begin(self) -> None:
         """Let the next piece begin a zstd stream."""
+        from gputop.recording.columns import Encoder  # the live screen packs none
+
         self._last_crc = 0
         self._encoder = Encoder()
         self._stream = self._compressor.compressobj()
@@ -134,6 +134,8 @@ class Unpacker:
             raise FormatError("the block before is missing")
         self._check_ratio(len(payload) + HEAD.size, size)
         if not crc_before:
+            from gputop.recording.columns import Decoder as ColumnDecoder  # a pipe has none
+
             self._source, self._decoder = _Source(), ColumnDecoder(self._parts)
             self._stream = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(self._source)  # type: ignore[arg-type]
         self._source.data = payload[_LINK.size :]

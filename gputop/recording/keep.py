@@ -39,9 +39,9 @@ from gputop.recording.format import (
     unpack_header,
 )
 from gputop.recording.scan import Contents, Index, open_regular, pack_index, payload_at, place_at, places
-from gputop.recording.writer import NO_LIMIT, RUN_BYTES, DiskError, Rotation, Tell, Writer, copied, write_all
+from gputop.recording.writer import NO_LIMIT, RUN_BYTES, DiskError, Rotation, Tell, Writer, copied
 from gputop.system.errors import UserError, starting
-from gputop.system.output import UNFINISHED, create
+from gputop.system.output import UNFINISHED, create, write_all
 from gputop.system.text import clean, file_size
 
 AROUND_NS = 30 * SECOND_NS  # before and after an incident or a marker, whose ticks stay

@@ -22,8 +22,8 @@ from gputop.recording.format import FLAG_KEY, FLAG_MARK, FLAG_PLAIN, HEAD, KIND_
 from gputop.recording.scan import Chunk, Index, pack_index
 from gputop.recording.seek import Block, Seeker, frames_between
 from gputop.recording.shelf import Shelf, Shelved
-from gputop.recording.writer import write_all
 from gputop.system.errors import UserError
+from gputop.system.output import write_all
 from gputop.system.text import clean
 
 WINDOW_NS = 600 * SECOND_NS

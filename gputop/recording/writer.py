@@ -21,7 +21,7 @@ from gputop.recording.keyframe import key_frame
 from gputop.recording.scan import Chunk, Index, pack_index
 from gputop.recording.seconds import Minutes, Seconds
 from gputop.system.errors import UserError
-from gputop.system.output import create
+from gputop.system.output import create, write_all
 from gputop.system.text import clean, counted, file_size
 
 INDEX_EVERY = 32  # chunks of ticks
@@ -412,10 +412,3 @@ def copied(source: int, start: int, end: int, target: int) -> Iterator[int]:
         write_all(target, data)
         start += len(data)
         yield start
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """All of ``data``, however many writes that takes. Raises OSError."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

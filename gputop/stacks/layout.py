@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gputop.stacks.frames import Line
 
@@ -19,8 +20,7 @@ _COOKIE = b"xdebugpy"  # the first bytes of _Py_DebugOffsets
 _ABSENT = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """Offsets in bytes; -1: this version has no such field."""
 
     minor: int

@@ -124,3 +124,10 @@ def _what_stands_at(path: str) -> str:
     if stat.S_ISLNK(mode):
         return "is a link, which is not followed"
     return "is a directory" if stat.S_ISDIR(mode) else "exists already"
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """All of ``data``, however many writes that takes. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -7,7 +7,6 @@ keeps the driver busy for more than a twentieth of the time.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from time import monotonic_ns
 from typing import TypeVar
@@ -64,7 +63,7 @@ class FieldGroup:
         self._retry_ns = _RETRY_FIRST_NS
         self.mig = False  # whether the GPU was split at the last reading
         self._dear = False  # whether the last reading cost too much; only then costs are kept
-        self._costs: deque[int] = deque(maxlen=_COSTS)
+        self._costs: list[int] = []  # ns of the last readings
 
     def read(self, now_ns: int, values: Values, missing: Missing, mig: bool) -> None:
         """Read now and set the next due time. Raises Lost, nothing else."""
@@ -98,7 +97,7 @@ class FieldGroup:
                 self.period_ns = self._base_ns
             return
         self._dear = True
-        self._costs.append(cost_ns)
+        self._costs = [*self._costs[1 - _COSTS :], cost_ns]
         least = min(self._costs) if len(self._costs) == _COSTS else 0
         self.period_ns = max(self._base_ns, min(least * _IDLE_SHARE, _LONGEST_NS))
 
