@@ -6,13 +6,12 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from gputop.commands.live import add_looks
 from gputop.commands.options import NO_EBPF, SUDO, ask_sudo, duration, sampling_argv
 from gputop.demo.scenarios import SCENARIOS
-from gputop.model.frame import Frame, Header
+from gputop.model.frame import Frame
 from gputop.system.console import show
 
 if TYPE_CHECKING:
@@ -90,29 +89,19 @@ async def guide(pilot: Pilot[Any]) -> None:
 
 def _print_verdicts(flags: list[str], seconds: float) -> int:
     """Print a line when the verdict changes."""
+    from contextlib import closing
+
+    from gputop.session.child import ChildStream, collector_argv
     from gputop.session.session import Session
 
-    session, said = Session(), ("", "")
-    began = time.monotonic()
-    for item in _frames(flags, seconds):
-        session.ingest(item)
-        verdict = session.engine.verdict
-        if isinstance(item, Frame) and (verdict.symptom, verdict.cause) != said:
-            said = (verdict.symptom, verdict.cause)
-            text = "; ".join(part for part in (verdict.headline, verdict.detail) if part)
-            show([f"{time.monotonic() - began:5.1f} s  {verdict.symptom} · {verdict.cause}  {text}  [SIMULATED GPU]"])
+    session, told, began = Session(), ("", ""), time.monotonic()
+    with closing(ChildStream(collector_argv(flags))) as stream:
+        while time.monotonic() - began < seconds and (items := stream.read(0.2)) is not None:
+            for item in items:
+                session.ingest(item)
+                verdict = session.engine.verdict
+                if isinstance(item, Frame) and (verdict.symptom, verdict.cause) != told:
+                    told = (verdict.symptom, verdict.cause)
+                    text = "; ".join(part for part in (verdict.headline, verdict.detail) if part)
+                    show([f"{time.monotonic() - began:5.1f} s  {verdict.symptom} · {verdict.cause}  {text}  [SIMULATED GPU]"])
     return 0
-
-
-def _frames(flags: list[str], seconds: float) -> Iterator[Header | Frame]:
-    from gputop.session.child import ChildStream, collector_argv
-
-    stream, end = ChildStream(collector_argv(flags)), time.monotonic() + seconds
-    try:
-        while time.monotonic() < end:
-            items = stream.read(0.2)
-            if items is None:
-                return
-            yield from items
-    finally:
-        stream.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import suppress
 
 from gputop.system.console import notify
 from gputop.system.errors import UserError
@@ -106,13 +107,9 @@ def _remove(path: str) -> None:
     """Remove a socket, if its directory belongs to this user alone."""
     from gputop.sources.marks import open_own
 
-    try:
+    with suppress(OSError):
         folder = open_own(os.path.dirname(path), os.geteuid())
-    except OSError:
-        return
-    try:
-        os.unlink(os.path.basename(path), dir_fd=folder)
-    except OSError:
-        pass
-    finally:
-        os.close(folder)
+        try:
+            os.unlink(os.path.basename(path), dir_fd=folder)
+        finally:
+            os.close(folder)

@@ -161,17 +161,13 @@ class Recorder:
             self._writer = Writer(path, header, findings)
             self._last_ns = 0
             for frame in past:
-                self._add(frame)
+                self._write(frame)
 
     def take(self, item: Header | Frame) -> None:
         """Record an item of the stream. A collector that was started again goes on in the same file, unless the machine was rebooted."""
-        if self._writer is None:
-            return
-        with self._lock:
-            if isinstance(item, Frame):
-                self._add(item)
-            else:
-                self._date(item)
+        if self._writer is not None:
+            with self._lock:
+                self._write(item)
 
     def stop(self) -> str:
         """End the recording; gives its path and size in words, empty where nothing was recorded."""
@@ -182,30 +178,21 @@ class Recorder:
             writer.close()
             return f"{writer.path} ({file_size(writer.size)}){f'; {writer.problem}' if writer.problem else ''}"
 
-    def _add(self, frame: Frame) -> None:
-        if self._writer is None or frame.t_ns <= self._last_ns:
-            return
-        self._last_ns = frame.t_ns
-        try:
-            self._writer.add(frame)
-        except UserError as error:
-            self._end(str(error))
-
-    def _date(self, header: Header) -> None:
-        if self._writer is None:
-            return
-        if header.boot_id != self._writer.header.boot_id:
-            self._end("the recorded machine was rebooted")
+    def _write(self, item: Header | Frame) -> None:
+        writer = self._writer
+        if writer is None:
             return
         try:
-            self._writer.restate(self._writer.header.dated(header))
+            if isinstance(item, Frame):
+                if item.t_ns > self._last_ns:
+                    self._last_ns = item.t_ns
+                    writer.add(item)
+            elif item.boot_id == writer.header.boot_id:
+                writer.restate(writer.header.dated(item))
+            else:
+                raise UserError("the recorded machine was rebooted")
         except UserError as error:
-            self._end(str(error))
-
-    def _end(self, problem: str) -> None:
-        writer, self._writer = self._writer, None
-        self.problem, self.broke = problem, True
-        if writer is not None:
+            self._writer, self.problem, self.broke = None, str(error), True
             writer.close()
 
 
