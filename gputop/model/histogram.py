@@ -29,7 +29,7 @@ def ceil_ns(bucket: int) -> int:
 
 
 def quantile(counts: Mapping[int, int], q: float, max_ns: int | None = None, sums: Mapping[int, int] | None = None) -> float | None:
-    """The ``q`` quantile (0 to 1) of a histogram in ns; None if it is empty. ``counts`` are of one interval (see `subtract`).
+    """The ``q`` quantile (0 to 1) of a histogram in ns; None if it is empty. ``counts``: what one interval added to each bucket.
 
     With ``sums`` (bucket -> ns) the result is the mean of its bucket, otherwise it is interpolated within the bucket. ``max_ns``, the
     exact maximum, bounds it.
@@ -52,8 +52,3 @@ def _within(bucket: int, count: int, rank: float, sums: Mapping[int, int] | None
         return sums[bucket] / count
     low, high = floor_ns(bucket), ceil_ns(bucket)
     return low + (high - low) * rank / count
-
-
-def subtract(newer: Mapping[int, int], older: Mapping[int, int]) -> dict[int, int]:
-    """The counts added between two cumulative histograms, without empty buckets."""
-    return {bucket: n - older.get(bucket, 0) for bucket, n in newer.items() if n > older.get(bucket, 0)}

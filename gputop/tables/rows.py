@@ -132,10 +132,6 @@ class Rows:
         """Growth of a counter, summed over the structs of a list in each sample, such as ``cpus``, that stood in the row before, too."""
         return self.once(f"+{items}.{name}", lambda: self._growth_of_list(items, name))
 
-    def scaled(self, name: str, factor: float) -> Sequence[Any]:
-        """An increment times ``factor``."""
-        return [value if value is None else value * factor for value in self.increment(name)]
-
     def total(self, *names: str) -> Sequence[Any]:
         """The sum of increments, None where one of them is."""
         return [None if None in values else sum(values) for values in zip(*map(self.increment, names), strict=True)]
@@ -248,6 +244,11 @@ class FieldNames(Rows):
     def sum_of_increments(self, items: str, name: str) -> Sequence[Any]:
         """Remember the field."""
         return self.gauge(f"{items}.{name}")
+
+
+def scaled(values: Iterable[Any], factor: float) -> list[Any]:
+    """Values times ``factor``; None stays None."""
+    return [None if value is None else value * factor for value in values]
 
 
 def _key_of(struct: Any) -> Key:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
 from typing import Any
 
 from msgspec import Struct
 
 from gputop.model.syscalls import syscall_names
-from gputop.tables.rows import Rows
+from gputop.tables.rows import Rows, scaled
 
-NS = 1e-9
+NS, MS = 1e-9, 1e-3  # s
 SYNC_WORD = "ynchronize"  # in the names of all of CUDA's synchronize calls
 
 
@@ -50,17 +50,13 @@ def _count(name: str, help_: str, field: str = "") -> Column:
     return Column(name, "INTEGER", f"{help_}, in the tick", lambda rows: rows.increment(field or name), adds_up=True)
 
 
-def _seconds(name: str, field: str, help_: str) -> Column:
-    return Column(name, "REAL", f"{help_}, s in the tick", lambda rows: rows.scaled(field, NS), adds_up=True)
-
-
-def _from_ms(name: str, field: str, help_: str) -> Column:
-    return Column(name, "REAL", f"{help_}, s in the tick", lambda rows: rows.scaled(field, 1e-3))
+def _seconds(name: str, field: str, help_: str, unit_s: float = NS) -> Column:
+    """A counter of time in units of ``unit_s``."""
+    return Column(name, "REAL", f"{help_}, s in the tick", lambda rows: scaled(rows.increment(field), unit_s), adds_up=True)
 
 
 def _cpu_seconds(name: str, field: str, help_: str) -> Column:
-    return Column(name, "REAL", f"{help_}, s since they were read last", lambda rows: [
-        value if value is None else value * NS for value in rows.sum_of_increments("cpus", field)])  # fmt: skip
+    return Column(name, "REAL", f"{help_}, s since they were read last", lambda rows: scaled(rows.sum_of_increments("cpus", field), NS))
 
 
 def _owner(name: str, type_: str, help_: str, field: str) -> Column:
@@ -104,8 +100,9 @@ def of_threads(rows: Rows, column: int) -> Sequence[Any]:
     return found
 
 
-def _scaled_later(rows: Rows, column: int, factor: float) -> Iterable[Any]:
-    return (None if value is None else value * factor for value in of_threads(rows, column))
+def _scaled_later(values: Sequence[Any], factor: float) -> Iterator[Any]:
+    """As `scaled`, once the values are filled in."""
+    return (None if value is None else value * factor for value in values)
 
 
 def _mean_ms(rows: Rows) -> Sequence[Any]:
@@ -145,8 +142,8 @@ GPU = TableSpec("gpu", "each GPU in each tick; NULL was not read in this tick (N
     _gauge("mem_util_pct", "REAL", "time in which memory was read or written, %"),
     _gauge("mem_used_bytes", "INTEGER", "memory in use, bytes"),
     _gauge("power_w", "REAL", "power, W"),
-    Column("energy_j", "REAL", "energy, J since it was read last, every few seconds", lambda rows: rows.scaled("energy_mj", 1e-3),
-           adds_up=True),
+    Column("energy_j", "REAL", "energy, J since it was read last, every few seconds",
+           lambda rows: scaled(rows.increment("energy_mj"), 1e-3), adds_up=True),
     _gauge("sm_clock_mhz", "INTEGER", "SM clock, MHz"),
     _gauge("mem_clock_mhz", "INTEGER", "memory clock, MHz"),
     _gauge("throttle_mask", "INTEGER", "why clocks are held down, NVML's bits (nvmlClocksEventReasons)"),
@@ -183,14 +180,13 @@ PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/
     _gauge("pid", "INTEGER", "process"),
     _name("name", "pid", "process"),
     Column("role", "TEXT", "trainer, worker, helper or bystander", _role),
-    Column("dt_s", "REAL", "time since its row before, s", lambda rows: rows.scaled("t_ns", NS)),
+    Column("dt_s", "REAL", "time since its row before, s", lambda rows: scaled(rows.increment("t_ns"), NS)),
     _gauge("state", "TEXT", "R running or runnable, S sleeping, D disk, T stopped, Z ended; main thread"),
-    Column("cpu_s", "REAL", "CPU of all its threads, s since it was read (0.2 s; rows between have 0), in clock ticks", lambda rows: [
-        value if value is None else value * NS for value in rows.total("utime_ns", "stime_ns")]),
+    Column("cpu_s", "REAL", "CPU of all its threads, s since it was read (0.2 s; rows between have 0), in clock ticks",
+           lambda rows: scaled(rows.total("utime_ns", "stime_ns"), NS)),
     _seconds("oncpu_s", "oncpu_ns", "CPU of its main thread"),
     _seconds("runq_s", "run_delay_ns", "its main thread waited for a CPU"),
-    Column("offcpu_s", "REAL", "its main thread was not on a CPU, s in the tick", lambda rows: [
-        value if value is None else value * NS for value in offcpu_ns(rows)]),
+    Column("offcpu_s", "REAL", "its main thread was not on a CPU, s in the tick", lambda rows: scaled(offcpu_ns(rows), NS)),
     Column("switches", "INTEGER", "context switches of its main thread since they were read (0.2 s; rows between have 0)",
            lambda rows: rows.total("vol", "invol")),
     Column("thread_switches", "INTEGER", "context switches of all its threads since its row before, in its last row until it ended; "
@@ -199,7 +195,7 @@ PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/
     _count("vol", "voluntary context switches of its main thread"),
     _count("invol", "involuntary context switches of its main thread"),
     Column("stall_ms", "REAL", "longest single wait for a CPU of any of its threads since its row before, ms (sched probe; a wait of a "
-           "bystander may stand in two rows); NULL where none was reported", lambda rows: _scaled_later(rows, WAITS, 1e-6)),
+           "bystander may stand in two rows); NULL where none was reported", lambda rows: _scaled_later(of_threads(rows, WAITS), 1e-6)),
     _gauge("rss_bytes", "INTEGER", "resident memory, bytes"),
     _gauge("threads", "INTEGER", "number of threads", "num_threads"),
     _count("minflt", "minor page faults"),
@@ -212,7 +208,7 @@ PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/
     _gauge("syscall", "INTEGER", "system call its main thread sleeps in, -1 while running"),
     _gauge("wchan", "TEXT", "kernel function its main thread sleeps in"),
     Column("thread_offcpu_s", "REAL", "time off a CPU of all its threads, s; counted when a thread is reported that has run since, as "
-           "thread_switches are (sched probe)", lambda rows: _scaled_later(rows, OFFCPU, NS)),
+           "thread_switches are (sched probe)", lambda rows: _scaled_later(of_threads(rows, OFFCPU), NS)),
 ), read_now)  # fmt: skip
 
 _CALLS = (
@@ -221,7 +217,7 @@ _CALLS = (
     _name("name", "pid", "process"),
     _gauge("call", "TEXT", "CUDA entry point"),
     _count("calls", "calls", "count"),
-    Column("total_ms", "REAL", "time in them, ms in the tick", lambda rows: rows.scaled("total_ns", 1e-6)),
+    Column("total_ms", "REAL", "time in them, ms in the tick", lambda rows: scaled(rows.increment("total_ns"), 1e-6)),
     Column("mean_ms", "REAL", "mean time of a call in the tick, ms", _mean_ms),
     Column("max_ms", "REAL", "longest call that ended in the tick, ms, rounded up by 3 % at most",
            lambda rows: [value / 1e6 for value in rows.gauge("max_ns")]),
@@ -397,11 +393,11 @@ DISK = TableSpec("disk", "each block device, once a second; partitions are in no
     _gauge("disk", "TEXT", "name", "name"),
     _count("reads", "reads that ended"),
     _count("read_bytes", "read, bytes"),
-    _from_ms("read_s", "read_ms", "time of these reads together"),
+    _seconds("read_s", "read_ms", "time of these reads together", MS),
     _count("writes", "writes that ended"),
     _count("write_bytes", "written, bytes"),
-    _from_ms("write_s", "write_ms", "time of these writes together"),
-    _from_ms("busy_s", "io_ms", "time with a request under way"),
+    _seconds("write_s", "write_ms", "time of these writes together", MS),
+    _seconds("busy_s", "io_ms", "time with a request under way", MS),
 ))  # fmt: skip
 
 NET = TableSpec("net", "each network interface but lo, once a second (/proc/net/dev)", ("host", "nets"), (

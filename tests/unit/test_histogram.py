@@ -50,10 +50,6 @@ def test_no_quantile_exceeds_the_longest() -> None:
     assert histogram.quantile({histogram.bucket_of(5_100_000): 3}, 0.99, max_ns=4_300_000) == 4_300_000
 
 
-def test_subtract_leaves_what_came_between() -> None:
-    assert histogram.subtract({40: 5, 41: 2, 50: 1}, {40: 3, 41: 2}) == {40: 2, 50: 1}
-
-
 def test_counts_that_went_on_are_those_of_the_whole_histogram() -> None:
     last = histogram.COUNT - 1
     counts = {0: 1, 5: 7, last: 2}
