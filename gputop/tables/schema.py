@@ -237,7 +237,7 @@ THREAD_CALL = TableSpec("thread_call", "CUDA calls of each thread, as far as the
     _name("name", "pid", "process"),
     _gauge("call", "TEXT", "CUDA entry point"),
     _count("calls", "calls", "count"),
-    Column("total_ms", "REAL", "time in them, ms in the tick", lambda rows: rows.scaled("total_ns", 1e-6)),
+    Column("total_ms", "REAL", "time in them, ms in the tick", lambda rows: scaled(rows.increment("total_ns"), 1e-6)),
 ))  # fmt: skip
 
 PREEMPT = TableSpec("preempt", "who ran on a CPU while a thread waited for it (sched probe)", ("probes", "preempts"), (
