@@ -181,7 +181,9 @@ class Rows:
                 continue
             before = stood.get(key)
             stood[key] = value
-            if before is None and (before := self._value_at_birth(name, len(grown))) is None:
+            if before is not None and value >= before:
+                grown.append(value - before)
+            elif before is None and (before := self._value_at_birth(name, len(grown))) is None:
                 grown.append(None)
             elif value < before:
                 grown.append(value if resumes else None)

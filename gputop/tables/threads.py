@@ -139,7 +139,8 @@ class Threads:
         """Fill in the rows up to ``until_ns``; a process's last one takes what was reported up to ``end_ns``."""
         complete_ns = self._readings[0] if self._readings else 0
         for pid, process in list(self._processes.items()):
-            process.reports = deque(sorted(process.reports, key=itemgetter(0)))
+            if process.reports:
+                process.reports = deque(sorted(process.reports, key=itemgetter(0)))
             rows = process.rows
             while rows and rows[0][0] <= until_ns:
                 tick, (waits, switches, offcpu), at = rows.popleft()
