@@ -166,6 +166,7 @@ def report(pairs: int = 8, loops: int = LOOPS, threads: int = 10_000, ticks: int
         return
     variants: dict[str, Callable[[], AbstractContextManager[None]]] = {
         "nothing (noise)": nullcontext, "gputop's probes": our_probes, "the same, a trainer followed": lambda: our_probes(frozenset({1})),
+        "the same, of followed processes": lambda: our_probes(frozenset({os.getpid()})),  # children of hot processes are hot
     }  # fmt: skip
     if os.path.exists(RUNQLAT):
         variants["runqlat -P (bcc)"] = runqlat

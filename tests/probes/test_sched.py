@@ -338,7 +338,7 @@ def test_a_crowd_is_read_half_as_often_and_still_whole(beaten: Make, run: Run) -
 
 
 class CrowdedMap:
-    """What `_Pairs` uses of a map with room for ten, with entries that the test gives it: pair -> (ns, times)."""
+    """What `_Preempts` uses of a map with room for ten, with entries that the test gives it: pair -> (ns, times)."""
 
     def __init__(self, entries: dict[int, tuple[int, int]]) -> None:
         self.entries = entries

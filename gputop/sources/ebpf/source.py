@@ -139,6 +139,8 @@ class EbpfSource:
     def _describe(self, probes: LoadedProbes) -> SourceState:
         """The state: ``ok``, or ``partial`` with what is missing."""
         detail = {"ready_ms": str(self._ready_ms), "tracepoints": "plain" if probes.answer.no_btf else "raw"}
+        if probes.answer.no_btf:
+            detail["waits"] = f"the calls that sleepers wait in are not known: {probes.answer.no_btf}"
         attacher = probes.attacher
         if attacher is None:
             return SourceState(self.name, "partial", "no CUDA calls: this kernel takes no uprobe programs", "Linux 5.15 or later", detail)
