@@ -1,7 +1,8 @@
 /* A job whose steps are counted, to see what watching costs it: watched LIBCUDA COUNTER PER_S SCENE [FUNCTION…].
  *
  * Scenes: calls (the functions in turn, PER_S calls a second), loop (a step computes 5 ms, makes 20 calls and sleeps 1 ms), pipe and futex
- * (two threads on one CPU wake one another, PER_S switches a second). COUNTER is a file whose first 8 bytes count calls, steps or switches.
+ * (two threads on one CPU wake one another, PER_S switches a second). Every 4 ms it spins for half a millisecond without any of this, as a
+ * measure of the CPU's speed. COUNTER is a file for four 64-bit counters: turns, their CPU time in ns, spins, their CPU time in ns.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,6 +21,7 @@
 
 typedef int (*call)(void *, const void *, uint64_t, void *);
 
+enum { TURNS, TURNS_NS, SPINS, SPINS_NS, COUNTERS };
 static volatile uint64_t *count;
 static call calls[16];
 static int number;
@@ -34,8 +36,8 @@ static uint64_t now_ns(void) {
 }
 
 static void spin(uint64_t times) {
-  for (volatile uint64_t i = 0; i < times; i++)
-    ;
+  for (uint64_t i = 0; i < times; i++)
+    __asm__ volatile("" : "+r"(i)); /* in a register: stores would be as fast as the caches let them */
 }
 
 static void make_call(uint64_t at) { calls[at % number](0, 0, 0, 0); }
@@ -92,6 +94,12 @@ static void *__attribute__((noreturn)) answer_futex(void *unused) {
     turn_futex(1, 0);
 }
 
+static uint64_t cpu_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
 /* Times `turn` so often a second as wanted. */
 static void calibrate(void (*turn)(void), uint64_t per_turn, double per_s) {
   for (int round = 0; round < 4; round++) {
@@ -116,7 +124,7 @@ int main(int argc, char **argv) {
   pthread_t thread;
   if (!library || file < 0 || argc < 5)
     return 1;
-  count = mmap(0, 8, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  count = mmap(0, 8 * COUNTERS, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   for (int i = 5; i < argc; i++)
     calls[number++] = (call)dlsym(library, argv[i]);
   if (!strcmp(argv[4], "loop"))
@@ -134,6 +142,14 @@ int main(int argc, char **argv) {
   calibrate(turn, turn == pass_pipe || turn == pass_futex ? 2 : 1, per_s);
   puts("ready");
   fflush(stdout);
-  for (;;)
-    turn();
+  for (uint64_t spins = 2000000;;) {
+    uint64_t until = now_ns() + 4000000, began = cpu_ns(), turned;
+    while (now_ns() < until)
+      turn();
+    turned = cpu_ns();
+    spin(spins);
+    count[TURNS_NS] += turned - began;
+    count[SPINS] += spins;
+    count[SPINS_NS] += cpu_ns() - turned;
+  }
 }

@@ -36,8 +36,8 @@ from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.price import ASSUMED, Price, calibrate
 
 ALWAYS_SHARE = 0.005  # of a second; probes/cuda.c has it as ALARM_NS and SPELL_NS
-WINDOWS_SHARE = 0.004  # of the time that windows may cost a process
-EDGES_S = 0.002  # s that a function stays probed beyond a window (measured; with perf events all of attaching and detaching)
+WINDOWS_SHARE = 0.003  # of the time that windows may cost a process
+EDGES_S = 0.003  # s that a function is probed before its links are made, and after they are closed (measured)
 FIXED_S = 0.0003  # s that a window costs a process without calls: its code is written to twice
 SHORTEST_S, LONGEST_S = 0.005, 0.04  # s of a window
 WINDOW_COST_S = 0.002  # s that calls may cost a process in a window; its length follows
@@ -319,6 +319,7 @@ class Budget:
             return
         if not links:
             return
+        attached = time.monotonic() if self._linker.way == "multi" else began  # perf events are attached one after the other
         launched, width_ns = self._launches(), int(self._width_s * 1e9)
         open_ns = time.monotonic_ns() + 200_000
         self._tables["gate"].put(0, _GATE.pack(open_ns, open_ns + width_ns))
@@ -326,12 +327,12 @@ class Budget:
             width_ns = max(0, min(time.monotonic_ns() - open_ns, width_ns))
             self._tables["gate"].put(0, _GATE.pack(open_ns, open_ns + width_ns))
         self._closing += self._close(links)
-        if self._linker.way != "multi":  # perf events are detached one after the other
+        if self._linker.way != "multi":  # and detached so
             for thread in self._closing:
                 thread.join()
+        attached_s = time.monotonic() - attached + EDGES_S  # on a busy machine more than the window
         if width_ns < SHORTEST_S * 1e9 / 2:  # too short to say anything
             return
-        attached_s = time.monotonic() - began if self._linker.way != "multi" else width_ns / 1e9 + EDGES_S
         after = self._launches()
         launched = {pid: max(0, count - launched.get(pid, 0)) for pid, count in after.items()}
         counted, missing = self._sampled_calls(open_ns + width_ns)

@@ -95,6 +95,7 @@ class Scene:
     cgroups: dict[str, dict] = field(default_factory=dict)
     calls: dict[tuple[int, str], tuple[float, float, int]] = field(default_factory=dict)
     """(pid, call) -> count, seconds inside, bytes, each per second."""
+    counted_share: float = 1.0
     hists: dict[tuple[int, str], dict[int, tuple[float, float]]] = field(default_factory=dict)
     """(pid, call) -> bucket -> calls and seconds, each per second."""
     launches: dict[int, float] = field(default_factory=dict)
@@ -245,7 +246,7 @@ class Scene:
             [Wakeup(wakee, by, self._process_of(by), 1, self._add(("wake", wakee, by), share * ns))
              for (wakee, by), share in self.wakeups.items()],
             [CudaCall(pid, call, self._add(("n", pid, call), count * dt), self._add(("t", pid, call), inside * ns), 0,
-                      bytes=self._add(("b", pid, call), moved * dt), **self._hist(pid, call, dt))
+                      bytes=self._add(("b", pid, call), moved * dt), share=self.counted_share, **self._hist(pid, call, dt))
              for (pid, call), (count, inside, moved) in self.calls.items()],
             launches=[LaunchRate(pid, per_s) for pid, per_s in self.launches.items()],
         )  # fmt: skip

@@ -31,6 +31,7 @@ from tests.unit.diagnosis.causes_gpu import (
     asking_a_program_each_step,
     gpu_with_set_clocks,
     probed_items,
+    probed_sync_storm,
     probed_transfer,
     reading_back,
     sampled_storm,
@@ -60,6 +61,15 @@ def test_only_workers_that_are_there_have_batches_ready(make: Callable[[], Scene
     assert (fed.cause, unfed.cause) == (cause, cause)
     assert READY in fed.detail
     assert "workers" not in unfed.detail
+
+
+@pytest.mark.parametrize(("share", "says"), [(1.0, ""), (0.021, "counted in 2 % of the time"), (0.0042, "counted in 0.4 % of the time")])
+@pytest.mark.parametrize(("make", "metric"), [(probed_sync_storm, "syncs_per_s"), (probed_transfer, "copies_per_s")])
+def test_calls_counted_in_a_share_of_the_time_are_told_as_such(make: Callable[[], Scene], metric: str, share: float, says: str):
+    scene = make()
+    scene.counted_share = share
+    [text] = [one.text for one in scene.play(6).engine.verdict.evidence if one.metric == metric]
+    assert text.partition(", ")[2] == says
 
 
 def test_a_pause_that_lasts_is_told_so():
