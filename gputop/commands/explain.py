@@ -91,7 +91,7 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
 
     with open_recording(paths) as recording:
         start, end = span(args, recording)
-        kept = explanation(recording, start, end) if not with_points and not args.fine else None
+        kept = explanation(recording, start, end, with_rest=True) if not with_points and not args.fine else None
         found = Found(kept) if kept is not None else judge(engine := Engine(), judged(engine, recording, start, end, args.fine))
         if kept is not None:
             found.source = {"judged_by": "recorder"}

@@ -15,15 +15,19 @@ import msgspec
 
 from gputop import diagnosis
 from gputop.diagnosis import Engine
+from gputop.diagnosis.model import CAUSES
 from gputop.diagnosis.report import Explanation
 from gputop.model import roles
 from gputop.recording.format import BROKEN
 from gputop.recording.reader import Recording
+from gputop.session.judged import judged
 from gputop.system.program import __version__
 
 LATE_NS = 12_000_000_000
 """A recording that is begun from the screen begins with the last key frame: so much, at most, before it is judged for it."""
 SHORT_NS = 30_000_000_000  # a shorter recording is judged anew in a second
+REST_SHARE = 1 / 2  # of the judged time: a longer rest is judged together with it
+SAME_S = 15.0  # after the findings, in which an incident of the same cause goes on: an engine takes so long to see it again
 UNJUDGED_NS = 3_000_000_000  # its last frames may come after the engine's last feed
 
 
@@ -66,8 +70,11 @@ def rules() -> int:
         return zlib.crc32(__version__.encode())
 
 
-def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63) -> Explanation | None:
-    """What was found in all of a long ``recording`` by today's rules; None where that is not known, or less of it is asked for."""
+def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, with_rest: bool = False) -> Explanation | None:
+    """What was found in all of a long ``recording`` by today's rules; None where that is not known, or less of it is asked for.
+
+    ``with_rest``: where findings are of all but the last part, as while it grows and after a kill, that part is judged now.
+    """
     if recording.end_ns - recording.start_ns <= SHORT_NS or start_ns > recording.start_ns or end_ns <= recording.end_ns:
         return None
     payload = recording.findings()
@@ -77,7 +84,53 @@ def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63) 
         return None
     if found is None or found.rules != rules() or found.start_ns - recording.start_ns > LATE_NS:
         return None
-    if found.end_ns < recording.end_ns - UNJUDGED_NS:
+    rest_ns = recording.end_ns - found.end_ns
+    if rest_ns > (REST_SHARE * (found.end_ns - recording.start_ns) if with_rest else UNJUDGED_NS):
         return None
     recording.verify()  # what has been lost since is said all the same
-    return found.explanation
+    return found.explanation if rest_ns <= UNJUDGED_NS else _with_rest(found, recording)
+
+
+def _with_rest(found: Findings, recording: Recording) -> Explanation:
+    """Findings, and after them those of the rest. The verdict is of the part that lost more."""
+    engine = Engine()
+    deque(judged(engine, recording, found.end_ns + 1, recording.end_ns + 1), maxlen=0)
+    before, after = found.explanation, engine.explain()
+    incidents, first_id = list(before["incidents"]), max((one["id"] for one in before["incidents"]), default=0) + 1
+    until_s = recording.unix_ns_of(found.end_ns) / 1e9
+    opened = {one["cause"]: i for i, one in enumerate(incidents) if one["end_unix_s"] is None}
+    for i in opened.values():
+        incidents[i] = {**incidents[i], "end_unix_s": round(until_s, 3)}
+    for number, one in enumerate(after["incidents"]):
+        i = opened.pop(one["cause"], -1) if one["start_unix_s"] - until_s < SAME_S else -1
+        if i >= 0:
+            lost_s = round(incidents[i]["gpu_lost_s"] + one["gpu_lost_s"], 3)
+            incidents[i] = {**incidents[i], "end_unix_s": one["end_unix_s"], "gpu_lost_s": lost_s}
+        else:
+            incidents.append({**one, "id": first_id + number})
+    share = (found.end_ns - recording.start_ns) / (recording.end_ns - recording.start_ns)
+    ledgers = before["ledger"], after["ledger"]
+    lost = [ledger["gpu_lost_s"] or 0.0 for ledger in ledgers]
+    return {
+        "schema": before["schema"],
+        "verdict": after["verdict"] if lost[1] > lost[0] else before["verdict"],
+        "ledger": {
+            "gpu_total_s": _sum(*(ledger["gpu_total_s"] for ledger in ledgers)),
+            "gpu_lost_s": _sum(*(ledger["gpu_lost_s"] for ledger in ledgers)),
+            "by_cause": {
+                cause: round(sum(ledger["by_cause"].get(cause, 0.0) for ledger in ledgers), 3)
+                for cause in CAUSES if any(cause in ledger["by_cause"] for ledger in ledgers)
+            },
+        },
+        "workers": {
+            word: round(share * before["workers"].get(word, 0.0) + (1 - share) * after["workers"].get(word, 0.0), 4)
+            for word in {**before["workers"], **after["workers"]}
+        },
+        "incidents": incidents,
+    }  # fmt: skip
+
+
+def _sum(*values: float | None) -> float | None:
+    """None where nothing is known."""
+    known = [value for value in values if value is not None]
+    return round(sum(known), 3) if known else None

@@ -209,7 +209,7 @@ class Loader:
 
     def _incidents(self) -> Iterator[tuple[Any, ...]]:
         recording, start, end = self.recording, max(self.start_ns, self.recording.start_ns), min(self.end_ns, self.recording.end_ns + 1)
-        found = explanation(recording, start, end)
+        found = explanation(recording, start, end, with_rest=True)
         if found is None:
             engine = Engine()
             deque(judged(engine, recording, start, end, fine=recording.tier == TICKS), maxlen=0)

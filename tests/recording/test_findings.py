@@ -120,6 +120,46 @@ def test_a_recorder_that_was_killed_has_told_nothing(stream: tuple[Header, list[
     writer.close()
 
 
+def test_what_was_killed_is_told_with_the_rest_judged_anew(
+    stream: tuple[Header, list[Frame]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gputop.recording.writer.FINDINGS_NS", 240 * 10**9)
+    monkeypatch.setattr("gputop.recording.writer.INDEX_EVERY", 4)
+    record(tmp_path / "whole.gputop", stream, NO_LIMIT)
+    header, frames = stream
+    diagnosis = Unwatched(header, None)
+    writer = Writer(str(tmp_path / "killed.gputop"), header, findings.Account(diagnosis.engine).tell)
+    for frame in frames:
+        diagnosis.see(frame)
+        writer.add(frame)
+    writer.flush()  # and no more: it grows, as it does where the recorder was killed
+    with Recording(str(tmp_path / "killed.gputop")) as recording:
+        assert findings.explanation(recording) is None
+        found = msgspec.msgpack.decode(recording.findings() or b"")
+        assert 240 * 10**9 <= found["end_ns"] - header.t_ns < 310 * 10**9
+    whole, killed = (explain(capsys, str(tmp_path / f"{name}.gputop")) for name in ("whole", "killed"))
+    assert [one["cause"] for one in killed["incidents"]] == [one["cause"] for one in whole["incidents"]]
+    assert killed["verdict"]["cause"] == whole["verdict"]["cause"]
+    for name in ("gpu_total_s", "gpu_lost_s"):
+        assert killed["ledger"][name] == pytest.approx(whole["ledger"][name], rel=0.05)  # type: ignore[literal-required]
+    assert killed["ledger"]["by_cause"].keys() == whole["ledger"]["by_cause"].keys()
+    assert sum(killed["workers"].values()) == pytest.approx(1.0, abs=0.01)
+    writer.close()
+
+
+def test_of_a_time_to_keep_only_that_is_told(stream: tuple[Header, list[Frame]]) -> None:
+    header, frames = stream
+    diagnosis = Unwatched(header, None)
+    whole, last = findings.Account(diagnosis.engine), findings.Account(diagnosis.engine, 60 * 10**9)
+    for i, frame in enumerate(frames):
+        diagnosis.see(frame)
+        if i % 300 == 299:
+            last.tell()
+    lost = [msgspec.msgpack.decode(one.tell())["explanation"]["ledger"]["gpu_total_s"] for one in (whole, last)]
+    assert lost[0] == pytest.approx(320, rel=0.1)
+    assert 60 <= lost[1] <= 95
+
+
 @pytest.mark.usefixtures("unread")
 def test_sql_tells_of_the_same_incidents(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known = kept(made)
