@@ -155,7 +155,7 @@ def thread_deltas(older: ProcSample, newer: ProcSample) -> list[ThreadSample]:
 
 def _increment(old: ThreadSample, new: ThreadSample) -> ThreadSample:
     return ThreadSample(
-        tid=new.tid, oncpu_ns=new.oncpu_ns - old.oncpu_ns, run_delay_ns=max(0, new.run_delay_ns - old.run_delay_ns),
+        tid=new.tid, oncpu_ns=max(0, new.oncpu_ns - old.oncpu_ns), run_delay_ns=max(0, new.run_delay_ns - old.run_delay_ns),
         timeslices=new.timeslices - old.timeslices, state=new.state, vol=delta(old.vol, new.vol), invol=delta(old.invol, new.invol),
     )  # fmt: skip
 

@@ -10,7 +10,6 @@ from errno import EFBIG, EIO
 from itertools import count
 from pathlib import Path
 
-import msgspec
 import zstandard
 
 from gputop.model.board import Board
@@ -31,7 +30,6 @@ RUN_BYTES = 1 << 20  # that are copied at once
 MAX_PENDING_ROWS = 50_000  # processes and threads in a piece: far below what a piece may hold
 NO_LIMIT = 1 << 62  # bytes of a file
 END_SHARE = 50  # one part in so many of a file is for what stands at its end: index and findings
-_encode = msgspec.msgpack.Encoder().encode
 Tell = Callable[[], bytes]  # the findings of the diagnosis since a recording began; empty for none
 
 
@@ -120,7 +118,7 @@ class Writer:
     @property
     def closed_bytes(self) -> int:
         """At most how large it would be if it ended now, without findings and index."""
-        return self.size + sum(self._merged_bytes.values())
+        return self.size + self._merging_bytes
 
     def flush(self) -> None:
         """Write what is pending."""
@@ -144,17 +142,16 @@ class Writer:
         self._seconds = Seconds() if minutes or self.header.interval_ns <= SECOND_NS // 2 else None
         self._minutes = Minutes() if minutes else None
         self._merged: dict[int, list[Frame]] = {SECONDS: [], MINUTES: []}
-        self._merged_bytes = {SECONDS: 0, MINUTES: 0}
+        self._merging_bytes = 0  # of ticks whose seconds are not written yet: these take less
 
     def _keep(self, tier: int, merged: list[Frame]) -> None:
         """Append frames of a tier; about every `PIECE_NS` this writes."""
         for frame in merged:
             pending = self._merged[tier]
             if pending and (frame.key or frame.t_ns - pending[0].t_ns >= PIECE_NS[tier]):
-                self._merged[tier], self._merged_bytes[tier] = [], 0
+                self._merged[tier] = []
                 self._write_piece(tier, pending)
             self._merged[tier].append(frame)
-            self._merged_bytes[tier] += len(_encode(frame)) // 2  # compressed it is far less
             if tier == SECONDS and self._minutes is not None:
                 self._keep(MINUTES, self._minutes.add(frame))
 
@@ -178,6 +175,10 @@ class Writer:
             last = self._last_chunks[tier] = Chunk(frames[0].t_ns, at, tier, frames[0].t_ns)
             self._chunks.append(last)
         last.last_ns = frames[0].t_ns
+        if tier == TICKS and self._seconds is not None:
+            self._merging_bytes += self.size - at
+        elif tier == SECONDS:
+            self._merging_bytes = 0
 
     def close(self) -> None:
         """Write what is pending, findings and index, and close the file; what the disk has no room for is left out."""
