@@ -231,7 +231,9 @@ class Recording:
 
     @property
     def growing(self) -> bool:
-        """Whether a recorder still appends to it: it then holds a lock."""
+        """Whether a recorder still appends to it: it then holds a lock. It may do so in a new file of the name (`gputop record --keep`)."""
+        if self._is_replaced:
+            return True
         try:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
@@ -300,7 +302,10 @@ class Recording:
             return None
 
     def refresh(self) -> bool:
-        """Take in what was appended since; whether there was anything."""
+        """Take in what was appended since, maybe to a new file of the name; whether there was anything."""
+        if self._is_replaced:
+            self._reopen()
+            return True
         size = os.fstat(self._fd).st_size
         if size == self._size:
             return False
@@ -312,6 +317,19 @@ class Recording:
             for seeker in self._seekers.values():
                 seeker.header = self.header
         return self._contents.end > before
+
+    @property
+    def _is_replaced(self) -> bool:
+        return os.fstat(self._fd).st_nlink == 0 and os.path.isfile(self.path)
+
+    def _reopen(self) -> None:
+        """Read on in the file that has the name now, if it is of the same boot."""
+        tier, other = self.tier, Recording(self.path)
+        if other.header.boot_id != self.header.boot_id:
+            other.close()
+            return
+        self.close()
+        self.__dict__.update(other.__dict__, tier=tier)
 
     def board_at(self, t_ns: int, tier: int | None = None) -> Board:
         """What stood at ``t_ns``; an empty board (``seq`` -1) before `start_ns`."""

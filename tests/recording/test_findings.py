@@ -130,7 +130,7 @@ def test_what_was_killed_is_told_with_the_rest_judged_anew(
     diagnosis = Unwatched(header, None)
     writer = Writer(str(tmp_path / "killed.gputop"), header, findings.Account(diagnosis.engine).tell)
     for frame in frames:
-        diagnosis.see(frame)
+        diagnosis.judge_frame(frame)
         writer.add(frame)
     writer.flush()  # and no more: it grows, as it does where the recorder was killed
     with Recording(str(tmp_path / "killed.gputop")) as recording:
@@ -152,7 +152,7 @@ def test_of_a_time_to_keep_only_that_is_told(stream: tuple[Header, list[Frame]])
     diagnosis = Unwatched(header, None)
     whole, last = findings.Account(diagnosis.engine), findings.Account(diagnosis.engine, 60 * 10**9)
     for i, frame in enumerate(frames):
-        diagnosis.see(frame)
+        diagnosis.judge_frame(frame)
         if i % 300 == 299:
             last.tell()
     lost = [msgspec.msgpack.decode(one.tell())["explanation"]["ledger"]["gpu_total_s"] for one in (whole, last)]
