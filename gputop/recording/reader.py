@@ -354,7 +354,8 @@ class Recording:
         """The tiers that a reader of ``tier`` reads between two moments, the finest first."""
         chunks = self.chunks(tier)
         first = max(0, bisect_right(chunks, start_ns, key=lambda chunk: chunk.t_ns) - 1)
-        return sorted({chunks[i].tier for i in range(first, len(chunks)) if i == first or chunks[i].t_ns < end_ns})
+        found = {chunks[i].tier for i in range(first, len(chunks)) if i == first or chunks[i].t_ns < end_ns}
+        return sorted(found or {tier})
 
     def frames(self, start_ns: int = 0, end_ns: int = 1 << 63, parts: Parts = None, tier: int | None = None) -> Iterator[Frame]:
         """The frames with ``start_ns <= t_ns < end_ns``, in order: those of a tier, or of another one where it has nothing of the time.

@@ -18,6 +18,7 @@ from gputop.diagnosis import Engine
 from gputop.model.board import Board
 from gputop.model.frame import CudaCall, Frame, Gpu, ProcSample
 from gputop.model.rates import proc_rates
+from gputop.recording.format import TIER_NAMES
 from gputop.recording.reader import Recording
 from gputop.recording.scan import open_regular
 from gputop.system.errors import UserError
@@ -195,7 +196,9 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside:
     """Write the trace (see `gputop.tables.exports`); ``beside`` is a torch.profiler trace to put into the same file, on its clock."""
     base_ns, others = _torch_trace(beside) if beside else (0, [])
     with whole_or_gone(output) as part, os.fdopen(create(part), "w", encoding="utf-8") as file:
-        file.write(f'{{"displayTimeUnit":"ms","baseTimeNanoseconds":{base_ns},"traceEvents":[\n')
+        read_at = TIER_NAMES[max(recording.tiers_between(start_ns, end_ns, recording.tier))]
+        other = f'"otherData":{{"read_at":"{read_at}"}}'
+        file.write(f'{{"displayTimeUnit":"ms","baseTimeNanoseconds":{base_ns},{other},"traceEvents":[\n')
         separator = ""
         for event in chain(others, events(recording, start_ns, end_ns, base_ns)):
             file.write(separator + _written(event))

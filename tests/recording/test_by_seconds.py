@@ -117,3 +117,19 @@ def test_a_stretch_by_seconds_has_whole_seconds(tmp_path: Path, capsys: pytest.C
     assert 10 < rows[0]["a"] < 11
     assert 23.5 < rows[0]["b"] < 24
     assert rows[0]["n"] == 14
+
+
+def test_what_holds_no_frames_is_explained_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record(tmp_path / "a.gputop", [])
+    assert cli.main(["explain", str(tmp_path / "a.gputop"), "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["incidents"] == []
+    assert "it holds no frames" in said.err
+
+
+def test_a_trace_says_by_what_it_was_read(tmp_path: Path) -> None:
+    record(tmp_path / "a.gputop", Session(1, 3, threads=2).frames(300))
+    for flags, read_at in (([], "1 s"), (["--fine"], "every tick")):
+        out = tmp_path / f"{len(flags)}.json"
+        assert cli.main(["export", str(tmp_path / "a.gputop"), "--to", "perfetto", "-o", str(out), *flags]) == 0
+        assert json.loads(out.read_text())["otherData"] == {"read_at": read_at}
