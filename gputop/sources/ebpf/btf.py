@@ -5,6 +5,7 @@ Standard library only: the loader runs it under the system's Python. It steps ov
 
 from __future__ import annotations
 
+import platform
 import struct
 
 VMLINUX = "/sys/kernel/btf/vmlinux"
@@ -125,7 +126,7 @@ def task_layout(path: str = VMLINUX) -> dict[str, int]:
         layout["RUN_DELAY_OFF"] = btf.offset("task_struct", "sched_info") + btf.offset("sched_info", "run_delay")
     if btf.knows("bpf_task_pt_regs"):
         layout["PT_REGS"] = 1
-        if btf.knows("syscallno"):  # aarch64
+        if platform.machine() == "aarch64":
             layout["SYSCALLNO_OFF"] = btf.offset("pt_regs", "syscallno")
     if btf.arguments("btf_trace_sched_switch") < 5:
         layout["STATE_OFF"] = _state_offset(btf)
