@@ -1,4 +1,4 @@
-"""Ask a recording in SQL. `gputop query FILE .schema` lists the tables and their columns with units."""
+"""Ask a recording in SQL; `.schema` lists tables and columns with units."""
 
 from __future__ import annotations
 

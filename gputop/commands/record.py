@@ -35,9 +35,8 @@ EXAMPLES = """examples:
   gputop record                                  until Ctrl-C, to gputop-HOST-DATE-TIME.gputop
   gputop record -o run.gputop -- python train.py
   gputop record --max-size 100M --max-files 3    the last 200 MB or more, in files of 100 MB
-  gputop record -o node.gputop --keep 30d --max-size 1G
-                                                 a month: ticks around incidents and markers, seconds of days, minutes of all
-with --keep each start makes a file (node.gputop, node.2.gputop …); older ones of the name are thinned with it, and go when they are too old
+  gputop record --keep 30d --max-size 1G         a month: ticks around incidents and markers, seconds of days, minutes of all
+with --keep and -o node.gputop each start makes a file (node.gputop, node.2.gputop …); older ones are thinned with it, and go when too old
 a growing recording can be opened: gputop replay run.gputop
 recording pauses while less than 15% of the disk (4 GB at most) is free
 """
@@ -62,11 +61,11 @@ def size(text: str) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="a new file (gputop-HOST-DATE-TIME.gputop)")
     parser.add_argument("--duration", type=duration(), metavar="TIME", help="stop after 90s, 10m, 2h")
-    parser.add_argument("--max-size", type=size, metavar="SIZE", help="go on in a file with .2, .3 … in its name before this one is larger")
+    parser.add_argument("--max-size", type=size, metavar="SIZE", help="begin the next file, .2, .3 …, before this one is larger")
     parser.add_argument("--max-files", type=number(), default=0, metavar="N", help="with --max-size: keep only the newest N files (all)")
     parser.add_argument(
         "--keep", type=duration("10m"), metavar="TIME",
-        help="with --max-size, of all files of this name: hold 30d, 12h; ticks away from incidents go first, then seconds, minutes last",
+        help="with --max-size: hold 30d, 12h in all files of this name, the older the coarser, incidents last",
     )  # fmt: skip
     parser.add_argument("--host", metavar="[USER@]NODE", help="record another machine: runs `gputop collect` there over ssh")
     parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")

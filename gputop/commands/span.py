@@ -22,7 +22,7 @@ def add_span(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--last", "--since", type=duration(), metavar="TIME", help="only the last 90s, 10m, 2h")
     parser.add_argument("--from", dest="from_", type=from_shell, metavar="T", help=f"only from here on: {MOMENT}")
     parser.add_argument("--until", type=from_shell, metavar="T", help="only up to here")
-    parser.add_argument("--fine", action="store_true", help="read every tick; a stretch over 5 minutes is read by one frame a second")
+    parser.add_argument("--fine", action="store_true", help="read every tick of a stretch over 5 minutes, not seconds")
 
 
 def span(args: argparse.Namespace, recording: Recording) -> tuple[int, int]:
