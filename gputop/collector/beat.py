@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import random
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Protocol
 
@@ -35,6 +36,9 @@ ROLES_SHARE = 0.02  # of one CPU, most that assigning roles takes: 20,000 proces
 LOOK_EVERY_NS = 1_000_000_000  # ns between two looks whether a missing source can be opened
 STOPS_WITHIN_S = 0.5  # s, the longest sleep: `stop` is noticed within it, however long the interval
 BEHIND_DRIVER_NS = 8_000_000  # ns from NVML's ticks to the beat: by then most of its threads are done and leave the GIL alone
+AHEAD_MOST_NS = 200_000_000  # ns, most that a source is read ahead of its beat: with long intervals its readings would be old
+AHEAD_FIRST_NS = 10_000_000  # ns that reading ahead is taken to last until it has been measured (guess)
+AHEAD_ROOM = 2  # times what reading ahead lasted lately: it begins that long before NVML's next tick, so no beat is late for it
 
 _UNFIT = (OverflowError, TypeError, ValueError)  # what encoding a frame raises
 _SAMPLE = ("index", "t_ns", "missing")  # fields of `Gpu` that are no readings
@@ -126,6 +130,9 @@ class Collector:
         self._roles = _Roles()
         self._dropped = self._read_ns = 0
         self._nvml: dict[int, tuple[int, int]] = {}  # GPU -> ns and number of its NVML calls so far
+        self._random = random.Random()
+        self._ahead: frozenset[str] = frozenset()  # sources that were read ahead of the next beat
+        self._ahead_ns = AHEAD_FIRST_NS  # how long reading ahead lasted lately
         self._priority = OwnPriority(BEAT, MOST_SHARE, raise_priority)
         self._unfit = ""  # why the first frame that could not be encoded could not be
         self._may_leave_root = leaves_root and os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
@@ -156,15 +163,17 @@ class Collector:
         deadline = time.monotonic_ns()
         if not self.settings.everyone:
             deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
+        frame = Frame(seq, deadline)
         while not self.stopping and (ticks is None or seq < ticks):
-            now = time.monotonic_ns()
-            late = max(0, now - deadline) if seq else 0
-            missed = max(0, (deadline - last_sent) // interval - 1) if seq else 0
-            key = now >= key_due
-            if not self._send(self._read(Frame(seq, now, late, missed, key))):
+            now = frame.t_ns = time.monotonic_ns()
+            if seq:
+                frame.late_ns, frame.missed = max(0, now - deadline), max(0, (deadline - last_sent) // interval - 1)
+            if not self._ahead:  # what was read ahead restates all or nothing
+                frame.key = now >= key_due
+            if not self._send(self._read(frame)):
                 self._dropped += 1
                 key_due = 0
-            elif key:
+            elif frame.key:
                 key_due = now + KEY_EVERY_NS - interval // 2  # a beat that comes a little early is still the one meant
                 return_pages()
             if self._leave_root():
@@ -176,8 +185,33 @@ class Collector:
             alone = self.settings.everyone and not seq
             following = ended + interval if alone else next_deadline(deadline, now if seq else ended, ended, interval)
             last_sent, deadline, seq = deadline, following, seq + 1
-            while seq != ticks and (left := deadline - time.monotonic_ns()) > 0 and not self.stopping:
-                wait(min(left / 1e9, STOPS_WITHIN_S))
+            frame = Frame(seq, deadline, key=deadline >= key_due)
+            if seq != ticks:
+                self._read_ahead(frame, wait)
+                self._wait_until(deadline, wait)
+
+    def _wait_until(self, t_ns: int, wait: Callable[[float], None]) -> None:
+        while (left := t_ns - time.monotonic_ns()) > 0 and not self.stopping:
+            wait(min(left / 1e9, STOPS_WITHIN_S))
+
+    def _read_ahead(self, frame: Frame, wait: Callable[[float], None]) -> None:
+        """Read the sources that ask for it into the next frame, at a random moment before its beat (``frame.t_ns``).
+
+        At a fixed phase of the beat, a job whose steps keep time with it would always be seen in the same part of its step. The frame
+        itself stays on the beat. The reading ends before NVML's next tick, whose threads need the GIL.
+        """
+        beat = self._beat_of(frame)
+        names = [name for name, source in self._sources.items() if (asks := getattr(source, "is_read_ahead", None)) and asks(beat)]
+        from_ns = max(time.monotonic_ns(), frame.t_ns - AHEAD_MOST_NS)
+        until_ns = frame.t_ns - BEHIND_DRIVER_NS - AHEAD_ROOM * self._ahead_ns
+        if not names or from_ns >= until_ns:
+            return
+        self._wait_until(self._random.randrange(from_ns, until_ns), wait)
+        began_ns, started = time.monotonic_ns(), time.thread_time_ns()
+        self._read_sources(names, beat, frame)
+        self._read_ns += time.thread_time_ns() - started
+        self._ahead = frozenset(names)
+        self._ahead_ns = max(time.monotonic_ns() - began_ns, self._ahead_ns * 9 // 10)
 
     def _report_priority(self) -> None:
         reason, remedy = self._priority.reason, "gputop asks for it again once it takes less, after a minute at the earliest"
@@ -212,8 +246,21 @@ class Collector:
     def _read(self, frame: Frame) -> Frame:
         if frame.t_ns >= self._open_due_ns:
             self._open_missing(frame.t_ns)
+        started = time.thread_time_ns()
+        self._read_sources([name for name in self._sources if name not in self._ahead], self._beat_of(frame), frame)
+        self._ahead = frozenset()
+        frame.sources.extend(self._states.values() if frame.key else self._unsent.values())
+        self._unsent.clear()
+        self._roles.follow(frame, self._pids_of("pids"))
+        self._nvml |= {gpu.index: (gpu.nvml_ns, gpu.nvml_calls or 0) for gpu in frame.gpus if gpu.nvml_ns is not None}
+        self._read_ns += time.thread_time_ns() - started
+        if frame.key or frame.t_ns % COST_EVERY_NS < self.settings.interval_ns:
+            frame.cost = self._cost()
+        return frame
+
+    def _beat_of(self, frame: Frame) -> Beat:
         who = self._roles
-        beat = Beat(
+        return Beat(
             t_ns=frame.t_ns,
             seq=frame.seq,
             key=frame.key,
@@ -225,19 +272,12 @@ class Collector:
             programs=who.programs,
             loading=not self._all_ready,
         )
-        started = time.thread_time_ns()
-        for name in list(self._sources):
+
+    def _read_sources(self, names: Iterable[str], beat: Beat, frame: Frame) -> None:
+        for name in names:
             self._read_source(name, beat, frame)
         for state in beat.changed:
             self._add_state(state)
-        frame.sources.extend(self._states.values() if frame.key else self._unsent.values())
-        self._unsent.clear()
-        who.follow(frame, self._pids_of("pids"))
-        self._nvml |= {gpu.index: (gpu.nvml_ns, gpu.nvml_calls or 0) for gpu in frame.gpus if gpu.nvml_ns is not None}
-        self._read_ns += time.thread_time_ns() - started
-        if frame.key or frame.t_ns % COST_EVERY_NS < self.settings.interval_ns:
-            frame.cost = self._cost()
-        return frame
 
     def _read_source(self, name: str, beat: Beat, frame: Frame) -> None:
         """Read one source. A bug in it costs its own readings for some seconds; the other sources go on."""

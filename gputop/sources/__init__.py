@@ -54,7 +54,8 @@ class Source(Protocol):
     the user asked for something that does not exist; that ends the stream.
 
     Optional attributes: ``pids`` (frozenset of int), processes with a context on a GPU; ``wakers`` (frozenset of int),
-    processes that wake trainers without workers; ``ready`` (bool), False while the source still needs root.
+    processes that wake trainers without workers; ``ready`` (bool), False while the source still needs root. An optional method
+    ``is_read_ahead(beat) -> bool`` asks to be read at a random moment before the beat; such a source stamps its own samples.
     """
 
     name: str

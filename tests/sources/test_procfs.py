@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputop.sources import Settings, Unavailable, files, parse, waits
+from gputop.sources import Beat, Settings, Unavailable, files, parse, waits
 from gputop.sources.parse import PAGE_BYTES
 from gputop.sources.procfs import ProcfsSource, threads
 from gputop.sources.procfs.process import RESTS_AFTER, RESTS_BELOW_NS, RESTS_S
@@ -58,6 +58,19 @@ def test_cold_once_a_second_hot_every_tick(proc: FakeProc, reader: Reader) -> No
     assert counts.pop(105) == 10
     assert set(counts.values()) == {1}
     assert max(len(frame.procs) for frame in frames) <= 5
+
+
+def test_a_tick_that_looks_at_trainers_is_asked_for_ahead_of_the_beat(proc: FakeProc, reader: Reader) -> None:
+    """Of those after the first second, and no other: the counters that the rest read have no phase."""
+    asked, changed = [], []
+    for number in range(30):
+        asked.append(reader.source.is_read_ahead(Beat(reader.t_ns, number, False, hot=frozenset({100}))))
+        proc.counters(100, oncpu=10 + number, utime=number)
+        changed.append(sample(reader.beat({100}, key=not number), 100).utime_ns == number * 10_000_000)
+    assert asked[:11] == [False] * 11
+    assert asked[12:] == changed[12:]
+    assert sum(asked) == 9
+    assert not reader.source.is_read_ahead(Beat(reader.t_ns, 30, False))
 
 
 def test_a_crowd_is_read_seldom_and_nothing_of_it_is_forgotten(proc: FakeProc, reader: Reader) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 import types
@@ -13,7 +14,8 @@ from typing import ClassVar
 import pytest
 
 from gputop.collector import beat as collector
-from gputop.model.frame import SECOND_NS, Frame, Gpu, ProcInfo, SourceState
+from gputop.model.frame import SECOND_NS, Frame, Gpu, ProcInfo, ProcSample, SourceState
+from gputop.model.rates import proc_rates
 from gputop.recording.format import pack_frames
 from gputop.sources import Beat, Entry, Settings
 from gputop.system import crash
@@ -168,6 +170,70 @@ def test_between_the_ticks_of_a_single_look_lies_an_interval_wherever_the_grid_i
 
     frames = frames_of(monkeypatch, Plain, ticks=4, interval_ns=SECOND_NS, wait=wait, everyone=True)
     assert [newer.t_ns - older.t_ns for older, newer in pairwise(frames)] == [SECOND_NS] * 3
+
+
+class Looks(Plain):
+    """A process that computes in the first half of each of its steps, and sleeps in the second: how a look meets it, on a made-up clock."""
+
+    step_ns = 0
+    took_ns = 0
+    now_ns: ClassVar[list[int]] = [0]
+
+    def is_read_ahead(self, beat: Beat) -> bool:
+        return beat.seq > 1
+
+    def read(self, _beat: Beat, frame: Frame) -> None:
+        now, step = self.now_ns[0], self.step_ns
+        ran_ns = now // step * (step // 2) + min(now % step, step // 2)
+        state = "R" if now % step < step // 2 else "S"
+        frame.procs.append(ProcSample(pid=7, start_ticks=1, t_ns=now, state=state, utime_ns=ran_ns, stime_ns=0, rss_bytes=0, num_threads=1))
+        self.now_ns[0] += self.took_ns
+
+
+def looks(monkeypatch: pytest.MonkeyPatch, step_ns: int, took_ns: int = 2_000_000, ticks: int = 1000) -> list[Frame]:
+    monkeypatch.setattr(Looks, "step_ns", step_ns)
+    monkeypatch.setattr(Looks, "took_ns", took_ns)
+    monkeypatch.setattr(Looks, "now_ns", [3 * SECOND_NS])
+    clock = types.SimpleNamespace(monotonic_ns=lambda: Looks.now_ns[0], thread_time_ns=time.thread_time_ns)
+    monkeypatch.setattr(collector, "time", clock)
+    monkeypatch.setattr(collector, "random", types.SimpleNamespace(Random=lambda: random.Random(5)))
+
+    def wait(seconds: float) -> None:
+        Looks.now_ns[0] += round(seconds * SECOND_NS)
+
+    return frames_of(monkeypatch, Looks, ticks=ticks, interval_ns=SECOND_NS // 10, wait=wait)[2:]
+
+
+@pytest.mark.parametrize("step_ms", [20, 50, 100])
+def test_a_job_whose_steps_keep_time_with_the_beat_is_seen_in_the_right_share_of_its_states(monkeypatch: pytest.MonkeyPatch, step_ms: int):
+    frames = looks(monkeypatch, step_ms * 1_000_000)
+    ran = sum(frame.procs[0].state == "R" for frame in frames) / len(frames)
+    assert abs(ran - 0.5) < 0.12
+
+
+def test_rates_between_looks_of_uneven_spacing_are_right(monkeypatch: pytest.MonkeyPatch):
+    frames = looks(monkeypatch, 1_000_000)
+    rates = [rate for older, newer in pairwise(frames) if (rate := proc_rates(older.procs[0], newer.procs[0])) is not None]
+    assert len(rates) == len(frames) - 1
+    assert (min(rate.seconds for rate in rates) < 0.05, max(rate.seconds for rate in rates) > 0.15) == (True, True)
+    assert all(rate.cpu_pct == pytest.approx(50, abs=8) for rate in rates if rate.seconds > 0.01)
+
+
+def test_frames_stay_on_the_beat_and_looks_ahead_of_it_end_before_the_next_tick_of_nvml(monkeypatch: pytest.MonkeyPatch):
+    frames = looks(monkeypatch, 100_000_000)
+    assert {newer.t_ns - older.t_ns for older, newer in pairwise(frames)} == {100_000_000}
+    assert {(frame.late_ns, frame.missed) for frame in frames} == {(0, 0)}
+    ahead = [frame.t_ns - frame.procs[0].t_ns for frame in frames]
+    assert all(len(frame.procs) == 1 for frame in frames)
+    assert min(ahead) >= collector.BEHIND_DRIVER_NS + 2_000_000
+    assert max(ahead) > 85_000_000
+    assert [any(at <= one < at + 10_000_000 for one in ahead) for at in range(10_000_000, 90_000_000, 10_000_000)] == [True] * 8
+
+
+def test_a_source_too_slow_to_be_read_ahead_is_read_at_the_beat(monkeypatch: pytest.MonkeyPatch):
+    frames = looks(monkeypatch, 100_000_000, took_ns=60_000_000, ticks=100)
+    assert {(frame.late_ns, frame.missed) for frame in frames[1:]} == {(0, 0)}
+    assert sum(frame.t_ns == frame.procs[0].t_ns for frame in frames) > 80
 
 
 def test_key_frames_come_each_ten_seconds_of_beats_however_early_one_is(monkeypatch: pytest.MonkeyPatch):

@@ -107,6 +107,13 @@ class ProcfsSource:
         self._loadavg.close()
         self._locks.close()
 
+    def is_read_ahead(self, beat: Beat) -> bool:
+        """Whether the next tick reads states and waits of trainers or workers. No tick of the first second does it ahead."""
+        if self._everyone or not beat.hot or self._number < self._per_second:
+            return False
+        following, crowded = self._number + 1, len(self._hot) > FEW
+        return beat.key or crowded or any(not (following + one.slot) % self._looks_every for one in self._hot.values())
+
     def read(self, beat: Beat, frame: Frame) -> None:
         """Add this tick's readings to ``frame``."""
         tick = self._tick(beat)
