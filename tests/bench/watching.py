@@ -1,4 +1,4 @@
-"""What watching costs a job: steps lost beside `gputop collect` with eBPF, as root, with a C compiler and bcc.
+"""What watching costs a job: steps lost beside `gputop collect`, with eBPF (as root, with bcc) and without; needs a C compiler.
 
 The same job runs without and with gputop in turns, with pauses of random length, and each turn is compared with the mean of the runs
 before and after. What counts is the CPU time of a step in units of a loop that the job runs between its steps: a shared machine's speed
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +51,11 @@ SCENES = (
     Scene("100,000 switches/s, pipe", "pipe", 100_000),
     Scene("100,000 switches/s, futex", "futex", 100_000),
     Scene("a step of 6 ms with 20 calls", "loop", 160),
+)
+SAMPLED = (
+    Scene("200,000 launches/s", "calls", 200_000, ("cuLaunchKernel",)),
+    Scene("34,000 launches/s", "calls", 34_000, ("cuLaunchKernel",)),
+    Scene("computing, 200 launches/s", "calls", 200, ("cuLaunchKernel",)),
 )
 
 
@@ -124,13 +129,18 @@ def losses(scene: Scene, turns: int, run_s: float, *options: str) -> Loss:
 
 
 def report(turns: int = 8, run_s: float = 4.0) -> Iterator[str]:
-    """The table."""
+    """Two tables."""
+    runs = f"{turns} turns of {run_s:.0f} s, min/median/max"
+    yield f"## Steps that a job loses while its main thread is sampled, without eBPF ({runs})"
+    yield _rows(SAMPLED, turns, run_s, "--no-ebpf")
     if os.geteuid() != 0:
-        yield "## Watching\n\nnot measured: needs root"
+        yield "## Watching with eBPF\n\nnot measured: needs root"
         return
-    yield f"## Steps that a job loses while it is watched with eBPF ({turns} turns of {run_s:.0f} s, min/median/max)"
-    rows = []
-    for scene in SCENES:
-        loss = losses(scene, turns, run_s)
-        rows.append([scene.title, spread(loss.watched, 2), spread(loss.first, 2)])
-    yield table(["job", "steps lost, %", f"in the first {FIRST_S:.0f} s"], rows)
+    yield f"## Steps that a job loses while it is watched with eBPF ({runs})"
+    yield _rows(SCENES, turns, run_s)
+
+
+def _rows(scenes: Sequence[Scene], turns: int, run_s: float, *options: str) -> str:
+    found = [(scene.title, losses(scene, turns, run_s, *options)) for scene in scenes]
+    rows = [[title, spread(loss.watched, 2), spread(loss.first, 2)] for title, loss in found]
+    return table(["job", "steps lost, %", f"in the first {FIRST_S:.0f} s"], rows)

@@ -1,8 +1,8 @@
 /* A job whose steps are counted, to see what watching costs it: watched LIBCUDA COUNTER PER_S SCENE [FUNCTION…].
  *
  * Scenes: calls (the functions in turn, PER_S calls a second), loop (a step computes 5 ms, makes 20 calls and sleeps 1 ms), pipe and futex
- * (two threads on one CPU wake one another, PER_S switches a second). Every 4 ms it spins for half a millisecond without any of this, as a
- * measure of the CPU's speed. COUNTER is a file for four 64-bit counters: turns, their CPU time in ns, spins, their CPU time in ns.
+ * (two threads on one CPU wake one another, PER_S switches a second). Every 4 ms another thread spins for half a millisecond on the same CPU,
+ * without any of this, as a measure of the CPU's speed: gputop samples the main thread only. COUNTER is a file for four 64-bit counters: turns, their CPU time in ns, spins, their CPU time in ns.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -10,6 +10,7 @@
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,6 +101,24 @@ static uint64_t cpu_ns(void) {
   return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
 
+static sem_t spin_now, spun;
+
+static void *__attribute__((noreturn)) spin_when_told(void *cpu) {
+  for (cpu_set_t cpus;;) {
+    struct timespec began, ended;
+    sem_wait(&spin_now);
+    CPU_ZERO(&cpus);
+    CPU_SET(*(volatile int *)cpu, &cpus);
+    sched_setaffinity(0, sizeof(cpus), &cpus);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &began);
+    spin(2000000);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ended);
+    count[SPINS] += 2000000;
+    count[SPINS_NS] += (ended.tv_sec - began.tv_sec) * 1000000000ll + ended.tv_nsec - began.tv_nsec;
+    sem_post(&spun);
+  }
+}
+
 /* Times `turn` so often a second as wanted. */
 static void calibrate(void (*turn)(void), uint64_t per_turn, double per_s) {
   for (int round = 0; round < 4; round++) {
@@ -121,6 +140,7 @@ int main(int argc, char **argv) {
   int file = open(argv[2], O_RDWR);
   double per_s = atof(argv[3]);
   void (*turn)(void) = one_call;
+  static int cpu;
   pthread_t thread;
   if (!library || file < 0 || argc < 5)
     return 1;
@@ -140,16 +160,19 @@ int main(int argc, char **argv) {
       return 1;
   }
   calibrate(turn, turn == pass_pipe || turn == pass_futex ? 2 : 1, per_s);
+  sem_init(&spin_now, 0, 0);
+  sem_init(&spun, 0, 0);
+  if (pthread_create(&thread, 0, spin_when_told, &cpu))
+    return 1;
   puts("ready");
   fflush(stdout);
-  for (uint64_t spins = 2000000;;) {
-    uint64_t until = now_ns() + 4000000, began = cpu_ns(), turned;
+  for (;;) {
+    uint64_t until = now_ns() + 4000000, began = cpu_ns();
     while (now_ns() < until)
       turn();
-    turned = cpu_ns();
-    spin(spins);
-    count[TURNS_NS] += turned - began;
-    count[SPINS] += spins;
-    count[SPINS_NS] += cpu_ns() - turned;
+    count[TURNS_NS] += cpu_ns() - began;
+    cpu = sched_getcpu();
+    sem_post(&spin_now);
+    sem_wait(&spun);
   }
 }

@@ -18,10 +18,10 @@ from gputop.sources.perf.samples import COPY, ELSEWHERE, LAUNCH, SYNC, UNKNOWN, 
 from gputop.sources.perf.unwind import Unwinders
 
 PERIODS_NS = (500_000, 410_000, 590_000, 330_000)  # ns between samples, in rotation: one period could keep time with the code
-BURST_S = 0.08  # s for which one main thread is sampled
-PAUSES_S = (0.24, 0.4)  # s between two bursts, at random: a fixed pause could keep time with steps. A few ms of CPU a second in all
-MOST_SHARE, MOST_BURST_S = 0.1, 0.25  # of one CPU, and s of it for the samples of one burst, that mostly take some ms (guess)
-_TAKES = 5  # parts of a burst: the ring of a user without privilege has no room for all of it
+BURST_S = 0.032  # s for which one main thread is sampled: 200 samples a second in all, which cost it 0.4 % in a VM
+PAUSES_S = (0.24, 0.4)  # s between two bursts, at random: a fixed pause could keep time with steps
+MOST_SHARE, MOST_BURST_S = 0.1, 0.1  # of one CPU, and s of it for the samples of one burst, that mostly take some ms (guess)
+_TAKES = 2  # parts of a burst: the ring of a user without privilege has no room for all of it
 _FORGET_NS = 10 * SECOND_NS  # ns after which a process's mappings are read again: any library may open another one
 _AGAIN_NS = SECOND_NS  # ns after which they are read again if it maps none of CUDA's libraries
 _REMEDY = "sudo sysctl kernel.perf_event_paranoid=2, or sudo gputop"
@@ -174,7 +174,7 @@ class Sampler:
     def _count(self, pid: int, ns: int, met: list[Met], period_ns: int) -> None:
         old = self._counts.get(pid) or MainSamples(pid)
         kinds = [kind for kind, _ in met]
-        waits = sum(kind == SYNC != before for before, kind in zip([ELSEWHERE, *kinds], kinds, strict=False))
+        waits = sum(kind == SYNC != before for before, kind in pairwise(kinds))
         spent = self._gaps.setdefault(pid, Gaps()).spent(met, period_ns)
         new = MainSamples(
             pid=pid, watched_ns=old.watched_ns + ns, sync_ns=old.sync_ns + spent[SYNC], copy_ns=old.copy_ns + spent[COPY],
