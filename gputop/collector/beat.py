@@ -37,8 +37,7 @@ LOOK_EVERY_NS = 1_000_000_000  # ns between two looks whether a missing source c
 STOPS_WITHIN_S = 0.5  # s, the longest sleep: `stop` is noticed within it, however long the interval
 BEHIND_DRIVER_NS = 8_000_000  # ns from NVML's ticks to the beat: by then most of its threads are done and leave the GIL alone
 AHEAD_MOST_NS = 200_000_000  # ns, most that a source is read ahead of its beat: with long intervals its readings would be old
-AHEAD_FIRST_NS = 10_000_000  # ns that reading ahead is taken to last until it has been measured (guess)
-AHEAD_ROOM = 2  # times what reading ahead lasted lately: it begins that long before NVML's next tick, so no beat is late for it
+AHEAD_ROOM = 2  # times what the source lately took: reading ahead begins that long before NVML's next tick, so no beat is late for it
 
 _UNFIT = (OverflowError, TypeError, ValueError)  # what encoding a frame raises
 _SAMPLE = ("index", "t_ns", "missing")  # fields of `Gpu` that are no readings
@@ -132,7 +131,7 @@ class Collector:
         self._nvml: dict[int, tuple[int, int]] = {}  # GPU -> ns and number of its NVML calls so far
         self._random = random.Random()
         self._ahead: frozenset[str] = frozenset()  # sources that were read ahead of the next beat
-        self._ahead_ns = AHEAD_FIRST_NS  # how long reading ahead lasted lately
+        self._took_ns: dict[str, int] = {}  # source -> longest of its latest readings; a tenth less with each reading since
         self._priority = OwnPriority(BEAT, MOST_SHARE, raise_priority)
         self._unfit = ""  # why the first frame that could not be encoded could not be
         self._may_leave_root = leaves_root and os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
@@ -203,15 +202,14 @@ class Collector:
         beat = self._beat_of(frame)
         names = [name for name, source in self._sources.items() if (asks := getattr(source, "is_read_ahead", None)) and asks(beat)]
         from_ns = max(time.monotonic_ns(), frame.t_ns - AHEAD_MOST_NS)
-        until_ns = frame.t_ns - BEHIND_DRIVER_NS - AHEAD_ROOM * self._ahead_ns
+        until_ns = frame.t_ns - BEHIND_DRIVER_NS - AHEAD_ROOM * sum(self._took_ns.get(name, 0) for name in names)
         if not names or from_ns >= until_ns:
             return
         self._wait_until(self._random.randrange(from_ns, until_ns), wait)
-        began_ns, started = time.monotonic_ns(), time.thread_time_ns()
+        started = time.thread_time_ns()
         self._read_sources(names, beat, frame)
         self._read_ns += time.thread_time_ns() - started
         self._ahead = frozenset(names)
-        self._ahead_ns = max(time.monotonic_ns() - began_ns, self._ahead_ns * 9 // 10)
 
     def _report_priority(self) -> None:
         reason, remedy = self._priority.reason, "gputop asks for it again once it takes less, after a minute at the earliest"
@@ -281,8 +279,10 @@ class Collector:
 
     def _read_source(self, name: str, beat: Beat, frame: Frame) -> None:
         """Read one source. A bug in it costs its own readings for some seconds; the other sources go on."""
+        began_ns = time.monotonic_ns()
         try:
             self._sources[name].read(beat, frame)
+            self._took_ns[name] = max(time.monotonic_ns() - began_ns, self._took_ns.get(name, 0) * 9 // 10)
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is

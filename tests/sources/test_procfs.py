@@ -70,7 +70,8 @@ def test_a_tick_that_looks_at_trainers_is_asked_for_ahead_of_the_beat(proc: Fake
     assert asked[:11] == [False] * 11
     assert asked[12:] == changed[12:]
     assert sum(asked) == 9
-    assert not reader.source.is_read_ahead(Beat(reader.t_ns, 30, False))
+    key = [reader.source.is_read_ahead(Beat(reader.t_ns, 30, True, hot=frozenset(hot))) for hot in ((100,), (), (100, 101))]
+    assert key == [True, False, False]
 
 
 def test_a_crowd_is_read_seldom_and_nothing_of_it_is_forgotten(proc: FakeProc, reader: Reader) -> None:

@@ -108,8 +108,12 @@ class ProcfsSource:
         self._locks.close()
 
     def is_read_ahead(self, beat: Beat) -> bool:
-        """Whether the next tick reads states and waits of trainers or workers. No tick of the first second does it ahead."""
-        if self._everyone or not beat.hot or self._number < self._per_second:
+        """Whether the next tick reads states and waits of trainers or workers.
+
+        Not in the first second, nor the first reading of a new trainer or worker: that one may take long.
+        """
+        known = self._asked is not None and beat.hot == self._asked[0]
+        if self._everyone or not beat.hot or not known or self._number < self._per_second:
             return False
         following, crowded = self._number + 1, len(self._hot) > FEW
         return beat.key or crowded or any(not (following + one.slot) % self._looks_every for one in self._hot.values())
