@@ -364,23 +364,34 @@ class Recording:
         """
         before: int | None = None
         tier = self.tier if tier is None else tier
-        reached_ns, is_of, reached_by = -1, tier, None
+        begun_ns = dict.fromkeys(TIERS, -1)  # when the last block of each tier begins
+        reached_ns, reached_by = -1, tier  # by frames with ticks
+        held: list[Frame] = []  # parts of a second whose merged frame comes next, or is not written yet: then its ticks are given instead
         for chunk, block in blocks_between(self.chunks(tier), start_ns, end_ns):
-            if chunk.tier < is_of:
-                before = None  # a finer tier begins in the middle of what a coarser one tells with its next frame
-            changes, is_of = chunk.tier != is_of or not chunk.is_whole, chunk.tier
-            if block.t_ns < reached_ns and not changes:
+            if block.t_ns >= chunk.until_ns:
+                continue
+            if block.t_ns < begun_ns[chunk.tier]:
                 block.file.give_up(block.place)
                 continue
+            begun_ns[chunk.tier] = block.t_ns
             for frame in block.frames(parts):
                 if frame.t_ns < reached_ns or (frame.t_ns == reached_ns and chunk.tier != reached_by):
                     continue
                 if frame.t_ns >= min(end_ns, chunk.until_ns):
                     break
-                reached_ns, reached_by = frame.t_ns, chunk.tier
-                before = self.follow(before, frame)
-                if reached_ns >= start_ns:
-                    yield frame
+                if chunk.tier != reached_by:
+                    if chunk.tier < reached_by:
+                        before = None  # a finer tier begins in the middle of what a coarser one tells with its next frame
+                    held, reached_by = [one for one in held if one.t_ns < frame.t_ns], chunk.tier
+                elif held and frame.t_ns < held[-1].t_ns:
+                    continue
+                held.append(frame)
+                if not frame.ticks and chunk.tier != TICKS:
+                    continue
+                reached_ns, before = frame.t_ns, self.follow(before, frame)
+                yield from (one for one in held if one.t_ns >= start_ns)
+                held = []
+        yield from (one for one in held if one.t_ns >= start_ns)
 
     def chunks(self, tier: int = TICKS) -> Sequence[FileChunk]:
         """The chunks that are read for a tier, in order."""

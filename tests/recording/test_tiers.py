@@ -165,6 +165,24 @@ def test_what_is_killed_is_read_by_ticks_where_it_has_no_seconds(tmp_path: Path)
         assert not recording.missing
 
 
+def test_what_grows_or_was_killed_is_read_by_seconds_without_a_loss(tmp_path: Path) -> None:
+    """Ticks follow the last seconds: they begin before these end, or within one of which only a part is written."""
+    path, frames = tmp_path / "a.gputop", list(Session(1, 3, threads=2).frames(840))
+    writer = Writer(str(path), HEADER)
+    for i, frame in enumerate(frames):
+        writer.add(frame)
+        if i % 10 != 9 or i < 580:
+            continue
+        with Recording(str(path)) as recording:
+            ticks, seconds = list(recording.frames()), list(recording.frames(tier=SECONDS))
+            assert (recording.lost, recording.missing) == ({}, {})
+            assert sum(frame.ticks for frame in seconds) == len(ticks) == i + 1
+            assert [frame.t_ns for frame in seconds] == sorted({frame.t_ns for frame in seconds})
+            assert seconds[-1] == ticks[-1]
+            assert len(seconds) < len(ticks) - 300
+    writer.close()
+
+
 def test_seconds_and_minutes_that_grow_past_an_index_are_found_whole(tmp_path: Path) -> None:
     path, frames = tmp_path / "a.gputop", list(Session(1, 2, threads=1, probes=False).frames(3600, 500 * MS, key_every=20))
     writer = Writer(str(path), HEADER, minutes=True)
