@@ -78,6 +78,11 @@ class Parts(Recording):
         """Part and offset -> damaged bytes there, as far as they have been read."""
         return {number << _OFFSET_BITS | at: count for number, part in enumerate(self._parts) for at, count in part.lost.items()}
 
+    def verify(self) -> None:
+        """As of one recording."""
+        for part in self._parts:
+            part.verify()
+
     @property
     def growing(self) -> bool:
         """Whether a recorder still appends to any of them."""

@@ -50,14 +50,21 @@ class Blocks:
         self._unpackers: dict[tuple[int, Parts], Unpacker] = {}
         self._latest: dict[tuple[int, Parts], tuple[Place, Sequence[Frame]]] = {}  # a replay reads a block once for each tick in it
 
+    def _places(self, start: int, end: int) -> Iterator[Place]:
+        """The blocks between two offsets; the bytes between them are counted as lost."""
+        edge = start
+        for place in places(self._fd, start, end):
+            if edge < place.offset:
+                self.lost[edge] = place.offset - edge
+            edge = place.end
+            yield place
+        if edge < end:
+            self.lost[edge] = end - edge
+
     def between(self, start: int, end: int, tier: int) -> list[Place]:
         """The blocks of a tier between two offsets, without those that go back in time, which are counted as lost."""
-        found = list(places(self._fd, start, end))
-        if end <= self._contents.end:
-            edges, following = [start, *(place.end for place in found)], [*(place.offset for place in found), end]
-            self.lost.update({edge: offset - edge for edge, offset in zip(edges, following, strict=True) if edge < offset})
         reached_ns, kept = 0, []
-        for place in found:
+        for place in self._places(start, end):
             if place.head.kind != KIND_FRAMES or place.head.tier != tier:
                 continue
             if place.head.t_ns < reached_ns:
@@ -95,12 +102,28 @@ class Blocks:
                 except FormatError:
                     continue
 
-    def verify(self, place: Place) -> None:
-        """Count a block as lost where its bytes are damaged; it is not decoded."""
-        try:
-            payload_at(self._fd, place)
-        except FormatError:
-            self.give_up(place)
+    def verify(self) -> None:
+        """Count as lost what is damaged in the chunks of any tier, in one pass; nothing is decoded."""
+        begins = {tier: [chunk.offset for chunk in chunks][::-1] for tier, chunks in self._contents.chunks.items()}
+        reached_ns = dict[int, int]()  # by tier, since its chunk began
+        first = min((offsets[-1] for offsets in begins.values() if offsets), default=self._contents.end)
+        for place in self._places(first, self._contents.end):
+            tier = place.head.tier
+            if place.head.kind != KIND_FRAMES or tier not in begins:
+                continue
+            while begins[tier] and begins[tier][-1] <= place.offset:
+                begins[tier].pop()
+                reached_ns[tier] = 0
+            if tier not in reached_ns:
+                continue  # before its first chunk: nobody reads it
+            if place.head.t_ns < reached_ns[tier]:
+                self.give_up(place)
+                continue
+            reached_ns[tier] = place.head.t_ns
+            try:
+                payload_at(self._fd, place)
+            except FormatError:
+                self.give_up(place)
 
     def give_up(self, place: Place) -> None:
         """Count a block as lost."""
@@ -223,11 +246,8 @@ class Recording:
         return frame.seq
 
     def verify(self) -> None:
-        """Look at all that nobody needs to read, for what is damaged."""
-        for tier in TIERS:
-            for chunk in self.chunks(tier):
-                for block in chunk.blocks():
-                    block.file.verify(block.place)
+        """Look for damage in all that nobody needs to read."""
+        self._blocks.verify()
 
     @property
     def growing(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ from gputop.diagnosis import Engine
 from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Host, MainSamples, Preempt, Probes, ProcInfo, ProcSample, SchedThread
-from gputop.recording.format import MINUTES, SECONDS, TICKS
+from gputop.recording.format import MINUTES, SECONDS, TICKS, TIERS, FormatError
+from gputop.recording.parts import Parts
 from gputop.recording.reader import Recording
+from gputop.recording.scan import payload_at
 from gputop.recording.seconds import Minutes, Seconds, merge_second
 from gputop.recording.writer import Writer
 from gputop.session.judged import closely
@@ -154,6 +158,32 @@ def test_a_recording_is_read_by_each_tier(long: tuple[Path, list[Frame]], indexe
         assert [frame.t_ns for frame in seconds] == sorted({frame.t_ns for frame in seconds})
         assert not recording.missing
         assert recording.tier_at(recording.end_ns) == TICKS
+
+
+def test_damage_is_found_in_one_pass_as_in_the_blocks_of_each_tier(long: tuple[Path, list[Frame]], tmp_path: Path) -> None:
+    good, path, rng, damaged = long[0].read_bytes(), tmp_path / "damaged.gputop", random.Random(7), 0
+    for i in range(40):
+        data, at = bytearray(good), rng.randrange(2000, len(good))
+        if i % 2:
+            data[at] ^= 1 << rng.randrange(8)
+        elif i % 4:
+            data[at : at + 3000] = b""
+        else:
+            source = rng.randrange(2000, at)
+            data[at:at] = data[source : source + 4000]
+        path.write_bytes(data)
+        with Recording(str(path)) as verified, Recording(str(path)) as read, Parts([Recording(str(path))], []) as parts, open(path) as file:
+            verified.verify()
+            parts.verify()
+            assert list(parts.lost.values()) == list(verified.lost.values())
+            for block in (block for tier in TIERS for chunk in read.chunks(tier) for block in chunk.blocks()):
+                with suppress(FormatError):
+                    payload_at(file.fileno(), block.place)
+                    continue
+                block.file.give_up(block.place)
+            assert read.lost == verified.lost
+            damaged += bool(verified.lost)
+    assert damaged > 30
 
 
 def test_what_is_killed_is_read_by_ticks_where_it_has_no_seconds(tmp_path: Path) -> None:
