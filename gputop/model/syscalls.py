@@ -14,7 +14,7 @@ def syscall_names(machine: str = "") -> dict[int, str]:
     """System call number -> name for ``machine`` (``uname -m``; "": this machine); empty for an unknown one."""
     machine = machine or platform.machine()
     names: dict[int, str] = {}
-    with open(os.path.join(FOLDER, "data", "syscalls.txt"), encoding="ascii") as file:
+    with open(os.path.join(FOLDER, "data", "syscalls.txt"), encoding="utf-8") as file:
         for line in file:
             listed, first, *words = line.split()
             if listed == machine or (names and listed == "both"):

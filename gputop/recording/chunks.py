@@ -57,10 +57,10 @@ class Packer:
 
     def begin(self) -> None:
         """Let the next piece begin a zstd stream."""
-        from gputop.recording.columns import COARSER, Encoder  # the live screen packs none
+        from gputop.recording.columns import Encoder  # the live screen packs none
 
         self._last_crc = 0
-        self._encoder = Encoder(1 if self._tier == TICKS else COARSER)
+        self._encoder = Encoder()
         self._stream = self._compressor.compressobj()
 
     def pack(self, frames: list[Frame]) -> bytes:

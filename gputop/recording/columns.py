@@ -52,8 +52,7 @@ UNITS = dict.fromkeys(
 ) | {"t_ns": 10_000, "Frame.t_ns": 1, "Mark.t_ns": 1, "total_ns": 1000, "energy_mj": 100} | dict.fromkeys(
     ("pcie_tx_bytes", "pcie_rx_bytes", "nvlink_tx_bytes", "nvlink_rx_bytes"), 1 << 16,
 )  # fmt: skip
-"""ns, bytes or mJ that a field is rounded down to, and is a multiple of."""
-COARSER = 16  # times these in merged frames, which tell of a second or more
+"""ns, bytes or mJ that a field is rounded down to."""
 PEAKS = {"max_run_delay_ns": 50_000, "max_ns": 1000}  # ns that the longest waits are rounded up to
 TENTHS = frozenset((
     "power_w", "gr_active_pct", "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "sm_pct", "mem_pct",
@@ -239,10 +238,9 @@ def pick(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
 
 
 class Encoder:
-    """Makes columns of the frames of one chunk, rounded to ``coarser`` times `UNITS`."""
+    """Makes columns of the frames of one chunk."""
 
-    def __init__(self, coarser: int = 1) -> None:
-        self._coarser = coarser
+    def __init__(self) -> None:
         self._subjects: dict[str, Subjects] = {}
 
     def encode(self, frames: list[Frame]) -> bytes:
@@ -292,9 +290,8 @@ class Encoder:
                 return [SAME, None]
         if field.kind == "int":
             if field.unit > 1:
-                times, unit = self._coarser, field.unit * self._coarser
-                up = unit - 1 if field.up else 0
-                column = tuple([value if value is None else (value + up) // unit * times for value in column])
+                unit, up = field.unit, field.unit - 1 if field.up else 0
+                column = tuple([value if value is None else (value + up) // unit for value in column])
         else:
             scale, bound = field.unit, _MOST_FLOAT
             if not all(value is None or -bound < value < bound for value in column):
