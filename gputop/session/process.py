@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import re
 import socket
 import struct
 import time
@@ -25,7 +24,7 @@ from msgspec import Struct
 
 from gputop.session.surroundings import VALUE_CHARS, Container, container_of, masked, slurm_of
 from gputop.sources import parse
-from gputop.sources.files import MOUNTS_BYTES, read_list
+from gputop.sources.files import Mounted, mounted
 
 PART_S = 1.0  # s that one part may take before it is cut; a choice
 MOST_FILES = 1000  # open files described one by one, the others counted; a choice
@@ -241,7 +240,7 @@ class _Reader:
         holds = (one for one in reversed(self._mounts) if cwd == one.point or cwd.startswith(one.point.rstrip("/") + "/"))
         mount = next(holds, None) if cwd else None
         with _as_os_errors():
-            return Program(self._process.create_time(), exe, cwd, mount.words if mount else "", unread)
+            return Program(self._process.create_time(), exe, cwd, mount_words(mount) if mount else "", unread)
 
     def priority(self) -> Priority:
         with _as_os_errors():
@@ -289,8 +288,8 @@ class _Reader:
         except OSError:
             return OpenFile(fd, kind, target)
         position, flags = int(info.get(b"pos", b"0")), int(info.get(b"flags", b"0"), 8)
-        mount = self._mounts_by_id.get(info.get(b"mnt_id", b"").strip()) if kind in ("file", "device") else None
-        return OpenFile(fd, kind, target, _mode(flags), position if kind == "file" else None, mount.words if mount else "")
+        mount = self._mounts_by_id.get(_text(info.get(b"mnt_id", b"").strip())) if kind in ("file", "device") else None
+        return OpenFile(fd, kind, target, _mode(flags), position if kind == "file" else None, mount_words(mount) if mount else "")
 
     def connections(self) -> list[Connection]:
         """The sockets among the descriptors, looked up by inode in the tables of the process's own network namespace."""
@@ -388,12 +387,12 @@ class _Reader:
         return {_text(name): _text(value) for name, equals, value in entries if name and equals}
 
     @cached_property
-    def _mounts(self) -> list[_Mount]:
+    def _mounts(self) -> list[Mounted]:
         """What is mounted where, as the process sees it; nothing where that cannot be read."""
-        return mounts_of(read_list(f"{self.folder}/mountinfo", MOUNTS_BYTES) or b"")
+        return mounted(f"{self.folder}/mountinfo")
 
     @cached_property
-    def _mounts_by_id(self) -> dict[bytes, _Mount]:
+    def _mounts_by_id(self) -> dict[str, Mounted]:
         return {mount.id: mount for mount in self._mounts}
 
     def _bytes(self, name: str, size: int) -> bytes:
@@ -428,28 +427,9 @@ _PARTS: dict[str, Callable[[_Reader], object]] = {
 """In the order of reading: /proc/PID/environ, which a process that holds its memory's lock can block, comes last."""
 
 
-class _Mount(Struct, frozen=True):
-    """A line of mountinfo."""
-
-    id: bytes
-    root: str
-    point: str
-    words: str  # ``ext4 /dev/sda1 at /data``
-
-
-def mounts_of(mountinfo: bytes) -> list[_Mount]:
-    """The mounts of /proc/PID/mountinfo, the last to be mounted last."""
-    found = []
-    for line in mountinfo.splitlines():
-        front, dash, back = line.partition(b" - ")
-        fields, kind = front.split(b" "), back.split(b" ")
-        if dash and len(fields) > 4 and len(kind) > 1:
-            root, point, source = (_text(_ESCAPED.sub(lambda code: bytes((int(code[1], 8),)), one)) for one in (*fields[3:5], kind[1]))
-            found.append(_Mount(fields[0], root, point, f"{_text(kind[0])} {source} at {point}"))
-    return found
-
-
-_ESCAPED = re.compile(rb"\\([0-7]{3})")  # mountinfo writes blanks in octal
+def mount_words(mount: Mounted) -> str:
+    """``ext4 /dev/sda1 at /data``."""
+    return f"{mount.kind} {mount.source} at {mount.point}"
 
 
 def limits_of(text: str) -> list[Limit]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ MOUNTS_BYTES = 1 << 22  # most bytes read of a mountinfo
 ROOM_BYTES = 1 << 14  # of the first buffer: larger ones are mapped anew for each read
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class Descriptors:
@@ -181,13 +183,13 @@ def mounted(path: str) -> list[Mounted]:
         front, _, back = line.partition(" - ")
         fields, (kind, source, options, *_) = front.split(" "), [*back.split(" "), "", "", ""]
         if len(fields) > 4:
-            found.append(Mounted(fields[0], fields[2], _unescape(fields[3]), _unescape(fields[4]), kind, source, options))
+            found.append(Mounted(fields[0], fields[2], _unescape(fields[3]), _unescape(fields[4]), kind, _unescape(source), options))
     return found
 
 
 def _unescape(field: str) -> str:
-    """mountinfo writes blanks and backslashes in octal."""
-    return field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\") if "\\" in field else field
+    """mountinfo writes blanks, backslashes and ``#`` in octal."""
+    return _OCTAL.sub(lambda code: chr(int(code[1], 8)), field) if "\\" in field else field
 
 
 def _read(path: str, how: Callable[[int], bytes]) -> bytes | None:

@@ -40,6 +40,17 @@ def tell(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
+def watched(beaten: Make, load: subprocess.Popen[str]) -> Beaten:
+    """A collector whose probes followed a load closely from its first wait to its last."""
+    one = beaten()
+    one.hot = frozenset({load.pid})
+    one.until_loaded()
+    one.beat_for(0.3)
+    tell(load)
+    assert wait_line(load) == "done"
+    return one
+
+
 def kernel_says(tid: int) -> tuple[int, int, int, int]:
     """On-CPU ns and run delay ns (schedstat), voluntary and involuntary switches (status)."""
     with open(f"/proc/{tid}/schedstat", encoding="ascii") as file:
@@ -170,12 +181,7 @@ def test_the_longest_wait_of_who_is_told_of_once_a_second_is_of_all_that_time(be
 def test_every_wakeup_is_the_wakers(beaten: Make, run: Run) -> None:
     load = run("ping", 151)
     wakee, waker = json.loads(wait_line(load))
-    one = beaten()
-    one.hot = frozenset({load.pid})
-    one.until_loaded()
-    one.beat_for(0.3)
-    tell(load)
-    assert wait_line(load) == "done"
+    one = watched(beaten, load)
     found = one.until(lambda: (found := wakes(one, wakee, waker)) and sum(w.times for w in found) >= 150 and found, "woken by its waker")
     assert 150 <= sum(w.times for w in found) <= 151, "the first wake-up may precede the probe's first sight of the sleeper"
     assert {w.waker_pid for w in found} == {load.pid}
@@ -207,12 +213,7 @@ def test_a_sleep_is_counted_by_its_call_and_what_that_waits_for(beaten: Make, ru
     calls, kind, by_thread = WAITS[workload]
     load = run("waits", workload, TIMES)
     wakee, waker, address = json.loads(wait_line(load))
-    one = beaten()
-    one.hot = frozenset({load.pid})
-    one.until_loaded()
-    one.beat_for(0.3)
-    tell(load)
-    assert wait_line(load) == "done"
+    one = watched(beaten, load)
 
     def found() -> list[Wakeup]:
         names = syscall_names("")
@@ -227,12 +228,7 @@ def test_a_sleep_is_counted_by_its_call_and_what_that_waits_for(beaten: Make, ru
 def test_a_lock_is_woken_both_ways_at_one_address(beaten: Make, run: Run) -> None:
     load = run("lock", TIMES)
     first, second, address = json.loads(wait_line(load))
-    one = beaten()
-    one.hot = frozenset({load.pid})
-    one.until_loaded()
-    one.beat_for(0.3)
-    tell(load)
-    assert wait_line(load) == "done"
+    one = watched(beaten, load)
     for wakee, waker in ((first, second), (second, first)):
         held = one.until(lambda a=wakee, b=waker: [w for w in wakes(one, a, b) if w.address == address], "woken by its holder")
         assert [w.kind for w in held] == ["futex"]
@@ -246,12 +242,7 @@ def test_a_read_past_the_page_cache_waits_for_a_file_uninterruptibly(beaten: Mak
     os.sync()
     load = run("disk", path, TIMES)
     tid, _, _ = json.loads(wait_line(load))
-    one = beaten()
-    one.hot = frozenset({load.pid})
-    one.until_loaded()
-    one.beat_for(0.3)
-    tell(load)
-    assert wait_line(load) == "done"
+    one = watched(beaten, load)
 
     def found() -> list[Wakeup]:
         return [w for w in wakes(one, tid) if w.kind == "file" and w.uninterruptible]

@@ -11,6 +11,7 @@ import pytest
 from gputop.session import process
 from gputop.session.process import Connection, Limit, ProcessDetails
 from gputop.session.surroundings import HIDDEN, Container, container_of, masked, slurm_of
+from gputop.sources.files import mounted
 from gputop.tui import details as drawn
 from tests.wait import until
 
@@ -100,9 +101,10 @@ def test_descriptors_are_told_apart_by_what_they_lead_to(target: str, kind: str)
     assert process.kind_of(target) == kind
 
 
-def test_a_mount_point_with_blanks() -> None:
-    (mount,) = process.mounts_of(rb"36 35 98:0 /a\040b /My\040Data rw shared:1 - nfs4 filer:/export rw")
-    assert (mount.root, mount.point, mount.words) == ("/a b", "/My Data", "nfs4 filer:/export at /My Data")
+def test_a_mount_point_with_blanks(tmp_path: Path) -> None:
+    (tmp_path / "mountinfo").write_bytes(rb"36 35 98:0 /a\040b /My\040Data rw shared:1 - nfs4 filer:/export rw")
+    (mount,) = mounted(str(tmp_path / "mountinfo"))
+    assert (mount.root, mount.point, process.mount_words(mount)) == ("/a b", "/My Data", "nfs4 filer:/export at /My Data")
 
 
 def test_cpus_as_taskset_takes_them() -> None:
