@@ -72,6 +72,25 @@ class Victim(Struct, frozen=True):
     name: str
 
 
+PATH_STATES = (
+    "waits", "runs", "runnable", "throttled", "disk", "memory", "network", "copies", "sleeps", "stopped", "still", "starts", "light",
+    "slowed",
+)  # fmt: skip
+"""What a step of a path did: ``waits`` for another process or thread, ``sleeps`` by a timer, ``still``: has not moved and waits for nobody
+known; of a GPU ``light``: kernels on few SMs, and ``slowed``: clocks held down."""
+
+
+class PathStep(Struct, frozen=True):
+    """One step of the walk from the lost GPU time to what holds it."""
+
+    pid: int | None  # None: a GPU, or somebody who cannot be told
+    name: str  # cleaned
+    share: float  # 0 to 1: how much of the step before it this took, of the window for the first step; so their product is of the window
+    state: str  # a word of `PATH_STATES`
+    on: str  # whom or what it waited for, ready to print: ``worker 2 (833)``; empty for a leaf
+    measured: bool  # False: inferred from the GPU and from who else was at work
+
+
 LEAST_PART = 0.005  # of a step, to be told
 
 
@@ -115,6 +134,7 @@ class Verdict(Struct, frozen=True):
     trainer_pid: int | None = None
     step: Step | None = None  # of the window; None where its pace is not found
     why: str = ""  # the headline without the loss
+    path: tuple[PathStep, ...] = ()  # from the trainer, or its GPU, to the leaf that holds the bottleneck; empty where nothing is wrong
 
 
 class Incident(Struct):
@@ -136,6 +156,7 @@ class Incident(Struct):
     culprits: list[Culprit]
     evidence: list[Evidence]
     fixes: list[Fix]
+    path: tuple[PathStep, ...] = ()  # of the moment that headline and evidence tell of
 
 
 class Ledger(Struct):
