@@ -150,7 +150,8 @@ _RULES: dict[str, _Rule] = {
     "SourceState.remedy": Mask.message, "SourceState.detail": Mask.message,
     **dict.fromkeys((
         "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "ProcSample.state", "ProcSample.wchan", "ProcSample.kernel_stack",
-        "ThreadSample.state", "SchedThread.state", "CudaCall.call", "Probes.map_used", "Probes.map_size", "Probes.lost",
+        "ThreadSample.state", "ThreadSample.wchan", "Met.state", "Met.wchan", "SchedThread.state", "CudaCall.call", "ThreadCalls.call",
+        "Wakeup.kind", "Probes.map_used", "Probes.map_size", "Probes.lost",
         "CgroupSample.cpuset", "ReadLimit.device", "DiskSample.name", "FileSystem.kind", "Hardware.missing", "Gpu.name",
         "Gpu.pci_bus_id", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "GpuProc.kind",
         "MigInstance.profile", "MigInstance.missing", "SourceState.name", "SourceState.state",

@@ -22,7 +22,7 @@ from gputop.diagnosis import Engine
 from gputop.doctor import bundle
 from gputop.doctor.mask import _RULES, Mask
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Header, ProcInfo
+from gputop.model.frame import Frame, Header, Probes, ProcInfo, ThreadCalls, ThreadSample, Wakeup
 from gputop.recording.reader import Recording
 from gputop.system import config, crash
 
@@ -36,6 +36,7 @@ KEPT = {
     "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "ProcInfo.wait_unreadable", "ProcSample.kernel_stack", "ProcSample.state",
     "ProcSample.wchan", "ReadLimit.device", "SchedThread.state",
     "SourceState.detail", "SourceState.name", "SourceState.reason", "SourceState.remedy", "SourceState.state", "ThreadSample.state",
+    "ThreadSample.wchan", "Met.state", "Met.wchan", "Wakeup.kind", "ThreadCalls.call",
 }  # fmt: skip
 """Texts that are the kernel's, the driver's or gputop's own. A new field of a frame is masked; leaving it as it is is decided here."""
 
@@ -76,6 +77,16 @@ def test_every_text_is_masked_unless_somebody_decided_otherwise() -> None:
 )  # fmt: skip
 def test_disks_stay_and_servers_and_volumes_are_hashed(rule: Callable[[Mask, str], str], text: str, masked: str) -> None:
     assert re.fullmatch(masked, rule(Mask(), text))
+
+
+def test_words_of_the_kernel_and_of_the_driver_stay() -> None:
+    probes = Probes(
+        1, wakeups=[Wakeup(7, 0, 0, 1, 10, call=202, kind="futex")], thread_calls=[ThreadCalls(7, "cuStreamSynchronize", 7, 1, 10)],
+    )  # fmt: skip
+    frame = Frame(0, 1, probes=probes)
+    assert Mask().frame(frame).probes == probes
+    thread = ThreadSample(7, 0, 0, 0, "S", wchan="futex_wait_queue")
+    assert Mask()._struct(thread) == thread
 
 
 def test_programs_stay_apart_and_starters_are_known() -> None:
