@@ -224,26 +224,22 @@ def test_a_cause(tree: Tree) -> None:
 """answer: a cause for a test."""
 
 from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
-
-
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    return {}
+from gputop.diagnosis.verdicts import Finding, Judge
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding("42")
 
 
-JUDGE = Judge("answer", "input-bound", 42, ("cpu.",), _claim, _tell)
+JUDGE = Judge("answer", "input-bound", _tell, rows=(("shm", "worker"),))
 '''
     tree.follow("A cause", body, cause="answer", module="answer")
     known = """
 from gputop.diagnosis.model import CAUSES
 from gputop.diagnosis.verdicts import judges
-print("answer" in CAUSES, [judge.order for judge in judges() if judge.cause == "answer"])
+print("answer" in CAUSES, [judge.rows for judge in judges() if judge.cause == "answer"])
 """
-    assert tree.run("-c", known).strip() == "True [42]"
+    assert tree.run("-c", known).strip() == "True [(('shm', 'worker'),)]"
 
 
 def test_a_command(tree: Tree) -> None:

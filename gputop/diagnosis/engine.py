@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import chain, intensity, report, states, stepclock
+from gputop.diagnosis import intensity, judge, report, states, stepclock
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.hangs import set_absent, set_hangs
 from gputop.diagnosis.incidents import Incidents
@@ -19,6 +19,7 @@ from gputop.diagnosis.model import Incident, Ledger, ProcState, Step, Verdict
 from gputop.diagnosis.orphans import Orphans
 from gputop.diagnosis.points import WINDOW_NS
 from gputop.diagnosis.symptoms import Standing, judge_job, leaving, without_job
+from gputop.diagnosis.waitgraph import Walk
 from gputop.diagnosis.window import Window
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
@@ -131,6 +132,11 @@ class Engine:
         self._header = board.header
         seconds = (board.t_ns - before) / 1e9 if self._window.continues else 0.0
         facts = self.facts = self._window.facts(board)
+        intensity.set_kin(facts)
+        walks: list[Walk] = []
+        for job in facts.jobs:
+            walks.append(Walk(job, facts))
+            states.set_states(walks[-1])
         intensity.set_waste(facts)
         if not self._window.continues:
             self._pulses = Pulses()
@@ -138,8 +144,8 @@ class Engine:
         set_absent(facts.jobs, board, len({gpu.index for gpu in facts.gpus}))
         set_hangs(facts)
         self._users = Counter(gpu.index for job in facts.jobs for gpu in job.gpus)
-        standing = [self._judge(job, facts, seconds) for job in facts.jobs]
-        self.states = {proc.pid: proc.shown for job in facts.jobs for proc in (job.trainer, *job.workers)}
+        standing = [self._judge(walk, facts, seconds) for walk in walks]
+        self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
         standing = _on_gpus(standing)
         self.feeders |= {pid: job.trainer.pid for job in facts.jobs for pid in job.fed_by}
         self._ending = {one.job.trainer.pid for one in standing if one.leaves}
@@ -148,14 +154,16 @@ class Engine:
         self._forget_ended(board, facts.jobs)
         self._worst, self._verdict = max(standing, key=_weight, default=None), None
 
-    def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
-        chain.set_pools(job, facts)
+    def _judge(self, walk: Walk, facts: Facts, seconds: float) -> Standing:
+        job = walk.job
+        walk.run()
+        job.pools, job.spun = walk.pools, walk.spun_cpus
+        job.claims = judge.claims(walk)
         if job.workers:
             self._staffed[job.trainer.pid] = facts.t_ns
         standing = leaving(judge_job(job, facts), self._staffed.get(job.trainer.pid, 0))
         if standing.cause == "pause":
             self._window.note_pauses(job)
-        states.tell_fed(job)
         if not (standing.warming_up or standing.leaves):
             self._note_step(job, seconds)
         for worker in job.workers:
@@ -187,7 +195,7 @@ class Engine:
     def _note_step(self, job: JobFacts, seconds: float) -> None:
         pid = job.trainer.pid
         if job.calls is not None:
-            _add(self._spent.setdefault(pid, {}), job.trainer.shown, seconds)
+            _add(self._spent.setdefault(pid, {}), job.trainer.state, seconds)
         self._paces[pid] = self._window.pace(pid)
 
     def _step(self) -> Step | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
+from typing import Any
 
 from msgspec import Struct, field
 
 from gputop.diagnosis.model import Step
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.repeats import Repeated, Span
+from gputop.diagnosis.wakes import ThreadTime, Wake
 from gputop.model.board import GpuBoard
 from gputop.model.frame import MigInstance, ProcInfo, ReadLimit, link_bytes_per_s
 
@@ -241,10 +243,6 @@ class JobFacts(Struct):
     readers: list[Reader] = field(default_factory=list)
     """Those who read what its main thread waits to write, the one it waited for most first."""
     services: frozenset[int] = frozenset()  # trainers without a GPU, by pid, whose workers load for it: they are among its ``workers``
-    left_out: dict[int, ProcFacts] = field(default_factory=dict)
-    """By pid, those of its workers that wait for ever while the others deliver, where its loader is home-made."""
-    plainly_late: frozenset[int] = frozenset()
-    """Pids of its workers that run, want to, or wait for a disk or the network for most of the window."""
     throttled_periods: float = 0.0
     fed_throttled_periods: float = 0.0  # of the control group of who feeds it, where that is another and has the quota told here
     quota_cpus: float | None = None
@@ -281,6 +279,8 @@ class JobFacts(Struct):
     kin: frozenset[int] = frozenset()
     """Trainers of its training on this host, itself among them; empty where it is alone. Pids: jobs that hold each other are garbage."""
     kin_used: float = 0.0  # CPUs that all of them use
+    claims: list[tuple[Any, float]] = field(default_factory=list)  # judge of a cause -> its share of the loss
+    spun: float = 0.0  # CPUs on which its main thread only waits for the GPU
     find_step: Callable[[JobFacts], Step | None] = lambda _: None
     """See `step`; looked for only where somebody asks, for it costs as much as everything else."""
     finished: int = 0  # workers whose part of the data is at its end: they are none of ``workers``
@@ -352,6 +352,9 @@ class Facts(Struct):
     probes_load: bool = False  # the probes are on their way
     watched_s: float = inf  # since the first board; the window is a part of that
     unread: list[str] = field(default_factory=list)  # trainers of whom nothing was read, as in a trace that has their names and calls only
+    wakes: dict[int, list[Wake]] = field(default_factory=dict)  # tid of a thread of a trainer or worker -> who woke it (eBPF)
+    threads: dict[int, ThreadTime] = field(default_factory=dict)  # tid -> its time (eBPF)
+    main_calls: dict[int, float] = field(default_factory=dict)  # trainer -> part of the time in CUDA calls that is its main thread's (eBPF)
     strangers: dict[frozenset[int], list[Taker]] = field(default_factory=dict)
     needed_cpus: dict[tuple[frozenset[int], frozenset[int]], float] = field(default_factory=dict)
     """What `capacity` has worked out: by the trainers of a training, and by those and the CPUs that they may use."""

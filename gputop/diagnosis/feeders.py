@@ -9,6 +9,7 @@ from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.proc import ASKING, TURN, ProcFacts
 from gputop.model.frame import ProcInfo
+from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import clean, counted
 
 LISTENING, CONNECTED = "listening", "connected"  # words of `ProcInfo.sockets`
@@ -60,11 +61,6 @@ def programs_read(job: JobFacts) -> float:
 def programs_late(job: JobFacts) -> bool:
     """Whether those that its loaders started were met often at the disk or the network."""
     return bool(_programs_late_for(job.programs_met))
-
-
-def only_sleep(job: JobFacts) -> bool:
-    """Whether those, or who feeds it, were met at nothing but a timer: such a one asks now and then, and loads nothing."""
-    return bool(job.programs_met) and job.programs_met[waits.TIMER] == sum(job.programs_met.values())
 
 
 def loading_programs(job: JobFacts, facts: Facts) -> list[Taker]:
@@ -211,6 +207,14 @@ def serves(job: JobFacts) -> bool:
 def started(job: JobFacts, facts: Facts) -> list[Taker]:
     """The trainer's own programs that run now, the busiest first; those of workers are helpers."""
     return [taker for taker in facts.takers if taker.info is not None and taker.info.ppid == job.trainer.pid]
+
+
+def is_torchs(job: JobFacts) -> bool:
+    """Its loader is torch's: the workers have its name, or somebody polls as it does. A script that uses torch may have one of its own."""
+    return any(worker.info.comm == TORCH_WORKER for worker in job.workers) or (
+        any(worker.role.loader == "torch" for worker in job.workers)
+        and any(waits.QUEUE in proc.kinds for proc in (job.trainer, *job.workers))
+    )
 
 
 _OTHERS = {

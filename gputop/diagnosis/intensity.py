@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from gputop.diagnosis.chain import blocked_on
 from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.feeders import threads_at_work
+from gputop.diagnosis.states import blocked_on
 from gputop.diagnosis.stepclock import from_calls
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
 
@@ -31,21 +31,24 @@ _AT_PEERS = ("lock", "network", "pipe", "poll")
 STEP = 0.05  # how far ranks may be apart in steps a second: one of them is counted a little sooner than the other
 
 
+def set_kin(facts: Facts) -> None:
+    """Fill in each job's ``kin``."""
+    for family in _families(facts.jobs):
+        pids, used = frozenset(job.trainer.pid for job in family), sum(job.used for job in family)
+        for job in family:
+            job.kin, job.kin_used = pids, used
+
+
 def set_waste(facts: Facts) -> None:
-    """Fill in each job's ``waste``, ``straggler`` and ``kin``."""
+    """Fill in each job's ``waste`` and ``straggler``."""
     for job in facts.jobs:
         shares = [_waste(gpu) for gpu in job.gpus]
         for kind in ("light", "slowed"):
             share = sum(part for name, part in shares if name == kind) / max(1, len(shares))
             if share > 0.0:
                 job.waste[kind] = share
-    families = _families(facts.jobs)
-    for group in _groups(families):
+    for group in _groups(_families(facts.jobs)):
         _set_straggler(group)
-    for family in families:
-        pids, used = frozenset(job.trainer.pid for job in family), sum(job.used for job in family)
-        for job in family:
-            job.kin, job.kin_used = pids, used
 
 
 def _waste(gpu: GpuFacts) -> tuple[str, float]:

@@ -63,14 +63,8 @@ class ProcFacts(Struct):
     own_wakes: tuple[float, float] | None = None
     """Share of the window that its main thread slept until other threads of its process woke it, and how often a second (probe)."""
     state: ProcState = NO_STATE
-    fed_state: ProcState | None = None  # of a trainer that is fed by none of its workers; see `states.tell_fed`
     _others: tuple[float, float] | None = None
     _threads_met: Counter[str] | None = None
-
-    @property
-    def shown(self) -> ProcState:
-        """Its state as people are shown it: who is fed from outside waits for data, too."""
-        return self.fed_state or self.state
 
     @property
     def cpu_s(self) -> float:

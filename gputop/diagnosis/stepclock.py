@@ -138,10 +138,10 @@ def step_of(job: JobFacts, clock: Clock, rhythm: float | None) -> Step | None:
     """One step of the job: its pace, and its main thread's time divided by it."""
     pace = clock.per_s(job.calls)
     if pace is not None:
-        return split(pace, "CUDA calls", job.trainer.shown.fractions)
+        return split(pace, "CUDA calls", job.trainer.state.fractions)
     if rhythm is None or job.pauses or (len(job.workers) > 1 and job.data > 0.0) or _steps_more_often(job, rhythm):
         return None
-    return split(rhythm, "GPU rhythm", job.trainer.shown.fractions)
+    return split(rhythm, "GPU rhythm", job.trainer.state.fractions)
 
 
 def _steps_more_often(job: JobFacts, rhythm: float) -> bool:

@@ -6,12 +6,13 @@ from functools import cached_property
 
 from msgspec import Struct, field
 
-from gputop.diagnosis import chain, feeders, hangs, waits
+from gputop.diagnosis import feeders, hangs, waits
 from gputop.diagnosis.facts import SHORT_S, Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import LOOKING, Fix, Verdict, Victim, of_gpus
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.stepclock import NOTHING
-from gputop.diagnosis.verdicts import Finding, Judge, judges_of, unexplained
+from gputop.diagnosis.verdicts import Finding, Judge, unexplained
 from gputop.diagnosis.verdicts.cpu_contention import keeps_from_starting
 from gputop.diagnosis.verdicts.h2d_transfer import copies_back
 from gputop.diagnosis.verdicts.hung_worker import all_are_dead, all_others_are_ahead, killed, replacing
@@ -121,9 +122,9 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     trainer = f"{job.trainer.role.label} ({job.trainer.pid})"
     if (found := _too_soon(job, facts, trainer) or _hung(job, facts) or _without_judging(job, facts, trainer)) is not None:
         return found
-    claims = _claims(job, facts)
+    claims = job.claims
     shares = {judge.cause: share for judge, share in claims}
-    suffers = job.lost if job.lost is not None else chain.host_side_loss(job)
+    suffers = job.lost if job.lost is not None else host_side_loss(job)
     if suffers < LOST:
         return Standing(job, facts, "healthy", headline=_well(job, trainer, _beside(job, facts)), shares=shares)
     judge, share = max(claims, key=_share, default=(None, 0.0))
@@ -159,7 +160,7 @@ def _hung(job: JobFacts, facts: Facts) -> Standing | None:
     hang = job.hang
     if hang is None:
         return None
-    judge, share = max(_claims(job, facts), key=_share, default=(None, 0.0))
+    judge, share = max(job.claims, key=_share, default=(None, 0.0))
     if judge is not None and share >= NAMED and judge.cause == "hung-worker" == hang.cause and len(hang.family) == 1:
         symptom = judge.felt(job) if judge.felt else judge.symptom
         return Standing(job, facts, symptom, judge.cause, judge=judge, shares={judge.cause: 1.0}, hangs=True)
@@ -249,26 +250,6 @@ def _is_idle_helper(worker: ProcFacts) -> bool:
     return asleep and worker.info.comm != TORCH_WORKER
 
 
-def _claims(job: JobFacts, facts: Facts) -> list[tuple[Judge, float]]:
-    """(judge, share of the loss), each pool given out at most once."""
-    left = dict(job.pools)
-    found = []
-    rest = 1.0 if left else 0.0
-    for judge in judges_of(frozenset(left)):
-        if rest <= 0.001:
-            break
-        held = 0.0
-        for pool, part in judge.claim(job, facts).items():
-            here = left.get(pool)
-            if here:
-                left[pool] = here - here * part
-                held += here * part
-        if held > 0.0:
-            found.append((judge, held))
-            rest -= held
-    return found
-
-
 def _share(pair: tuple[Judge, float]) -> float:
     return pair[1]
 
@@ -327,7 +308,7 @@ _OWN_DOING = ("main-thread-preprocessing", "gil-contention", "slow-transform")
 def _headline(one: Standing, why: str) -> str:
     job, facts, gpu = one.job, one.facts, _worst(one.job)
     if gpu is None or job.lost is None:
-        loss = chain.host_side_loss(job)
+        loss = host_side_loss(job)
         share = job.data if job.data >= 0.5 * loss else loss
         return f"{why} {100 * share:.0f}% of the time (no GPU is measured: host side only)"
     apart = gpu.lost is not None and gpu.lost - job.lost >= UNEVEN

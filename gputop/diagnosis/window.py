@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import feeders, states, waits
+from gputop.diagnosis import feeders, policy, states, waits
 from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts, Reader, mig_parts
 from gputop.diagnosis.hosts import HostTrack
 from gputop.diagnosis.launches import Launches
@@ -22,6 +22,7 @@ from gputop.diagnosis.stepclock import NOTHING, Clock, step_of
 from gputop.diagnosis.takers import TakerTrack, born_ns, name_of
 from gputop.diagnosis.tracks import GpuTrack, ProcTrack, any_worked
 from gputop.diagnosis.turns import Turns
+from gputop.diagnosis.wakes import WakeTrack
 from gputop.model import roles as who
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Gpu, GpuReading, Met, ProcInfo, ProcSample
@@ -53,6 +54,7 @@ class Window:
         self._gpus: dict[int, GpuTrack] = {}
         self._parts: dict[tuple[int, int], GpuTrack] = {}  # (GPU, GPU instance) -> what is known of that part of it, where MIG has split it
         self._host = HostTrack()
+        self._wakes = WakeTrack()
         self._takers = TakerTrack()
         self._births: dict[int, dict[int, int]] = {}
         self._respawns: dict[int, Respawns] = {}
@@ -86,6 +88,7 @@ class Window:
         self._push_procs(board, oldest)
         self._push_gpus(board, oldest)
         self._host.push(board, oldest)
+        self._wakes.push(board, oldest)
         self._takers.push(board, self.roles, oldest)
         return True
 
@@ -203,22 +206,24 @@ class Window:
         starters = self._takers.starters(self.roles)
         self._tell_of_programs(board, jobs, starters)
         for job in jobs:
-            states.set_states(job, host)
+            job.pressed = (host.psi_memory or 0.0) >= policy.MEMORY_STALL or bool(job.memory_path)
         family = _family(jobs, starters) | self._takers.fed
         for job in jobs:
             by_label = helpers.get(job.trainer.pid, {})
             job.helpers, job.compiling = sum(by_label.values()), by_label.get(who.COMPILES, 0.0)
             programs = sum(taker.cores for taker in takers if family.get(taker.pid) == job.trainer.pid)
             job.used = sum(proc.cores for proc in (job.trainer, *job.workers)) + job.helpers + programs
-        late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in proc.state.fractions}
+        late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in (*proc.kinds, *proc.threads_met)}
+        pressed = any(job.pressed for job in jobs)
         return Facts(
             t_ns=self.t_ns, seconds=seconds, jobs=jobs, host=host, gpus=list(gpus.values()), takers=takers, probed=bool(board.threads),
             feeds=len(self._points), behind=behind, family=family,
-            movers=self._takers.movers(self.roles, self._points.oldest_ns) if "disk" in late_for else [],
-            growers=self._takers.growers(board, self.roles) if "memory" in late_for else [], watching=watching,
+            movers=self._takers.movers(self.roles, self._points.oldest_ns) if waits.DISK in late_for else [],
+            growers=self._takers.growers(board, self.roles) if pressed or waits.DISK in late_for else [], watching=watching,
             unseen=[facts for index, facts in gpus.items() if self._gpus[index].held_ns < self._points.oldest_ns], hidden=_hidden(board),
             probes_load="ebpf" in board.sources and board.sources["ebpf"].state == "partial",
-            watched_s=(self.t_ns - self._since_ns) / 1e9,
+            watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=self._wakes.by_thread(), threads=self._wakes.threads(),
+            main_calls=self._wakes.main_calls(),
             unread=[f"{role.label} ({pid})" for pid, role in self.roles.items() if role.kind == "trainer" and pid not in board.procs],
         )  # fmt: skip
 
@@ -276,6 +281,7 @@ class Window:
         job.unbegun_s = 0.0 if start.first_ns else (self.t_ns - start.born_ns) / 1e9
         if job.before_s is None or not start.first_ns:  # what its GPUs did before was for others, or a start
             job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, dips_s=0.0, pauses=()) for gpu in job.gpus]
+        job.is_torchs = feeders.is_torchs(job)
         self._tell_turns(job)
         worked_ns, births = max((gpu.worked_ns for gpu in job.gpus), default=0), [born_ns(worker.newer, board) for worker in job.workers]
         job.by_itself = start.is_by_itself(worked_ns, births, self.t_ns)

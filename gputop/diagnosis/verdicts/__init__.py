@@ -1,8 +1,7 @@
 """The registry of causes: one file each, found by being here.
 
-A verdict's file defines ``JUDGE``. In the order of their ``order``, judges claim shares of the pools of lost time
-(`gputop.diagnosis.chain`); what one has claimed the later ones do not get. A new verdict is one new file, and its
-word in `gputop.diagnosis.model.CAUSES`.
+A cause's file defines ``JUDGE``: the leaves of the wait-for graph that are this cause (``rows``), or a rule that looks at more than one of
+them, and what is said of it. A new cause is one new file, and its word in `gputop.diagnosis.model.CAUSES`.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -35,30 +35,31 @@ class Finding(Struct, frozen=True):
         force_setattr(self, "evidence", tuple(one for one in self.evidence if one.value is not None))
 
 
+class Rule(NamedTuple):
+    """A cause that more than one leaf tells of: what it takes, before the table has its turn."""
+
+    order: int  # rules with a lower one take their part first
+    pools: tuple[str, ...]  # how those begin that it may claim; where the job has none of them it is not asked
+    claim: Callable[[JobFacts, Facts], Claims]
+
+
 class Judge(Struct, frozen=True):
-    """One cause: what it claims, and what it says."""
+    """One cause: where the walk ends that finds it, and what is said of it."""
 
     cause: str
     symptom: str
-    order: int
-    pools: tuple[str, ...]  # how those begin that it may claim; where the job has none of them it is not asked
-    claim: Callable[[JobFacts, Facts], Claims]
     tell: Callable[[JobFacts, Facts], Finding]
+    rows: tuple[tuple[str, str], ...] = ()  # (resource, holder) of the leaves that are this cause, see `gputop.diagnosis.waitgraph`
+    rule: Rule | None = None
     fault: bool = True
     """False for what is no fault, such as a pause: its severity is ``info``, but where it comes again and again (`JobFacts.repeated`)."""
     needs: str = ""  # what must be readable for it to speak
     felt: Callable[[JobFacts], str] | None = None  # the symptom, where the same cause is not always felt alike; None: always `symptom`
 
 
-@lru_cache(maxsize=256)
-def judges_of(pools: frozenset[str]) -> tuple[Judge, ...]:
-    """Those that may claim one of these pools, in order."""
-    return tuple(judge for judge in judges() if any(pool.startswith(judge.pools) for pool in pools))
-
-
 @lru_cache(maxsize=1)
 def judges() -> tuple[Judge, ...]:
-    """All of them, in order."""
+    """All of them."""
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
-    found = [judge for module in modules for judge in (getattr(module, "JUDGE", None),) if isinstance(judge, Judge)]
-    return tuple(sorted(found, key=lambda judge: judge.order))
+    found = (getattr(module, "JUDGE", None) for module in modules)
+    return tuple(judge for judge in found if isinstance(judge, Judge))

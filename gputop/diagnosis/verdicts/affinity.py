@@ -8,20 +8,11 @@ CPUs it is held to would do for it, if strangers left them (cpu-contention).
 from __future__ import annotations
 
 from gputop.diagnosis import shell
-from gputop.diagnosis.capacity import capacity, is_held, others_idle
+from gputop.diagnosis.capacity import capacity, others_idle
 from gputop.diagnosis.facts import Capacity, Facts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.system.text import counted
-
-_POOLS = ("data.runnable", "data.running", "main.runnable")
-
-
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    cpus = capacity(job, facts)
-    if not is_held(job, cpus):
-        return {}
-    return {"data.runnable": 1.0, "main.runnable": 1.0, "data.running": 0.5 if len(job.workers) > len(cpus.allowed) else 0.0}
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -70,4 +61,4 @@ def _ask(pid: int) -> str:
     return f"taskset -pc {pid}; cat /proc/{pid}/cpuset"
 
 
-JUDGE = Judge("affinity", "input-bound", 40, _POOLS, _claim, _tell, needs="Cpus_allowed_list, /proc/stat")
+JUDGE = Judge("affinity", "input-bound", _tell, rows=(("mask", "main"), ("mask", "worker"),), needs="Cpus_allowed_list, /proc/stat")

@@ -14,16 +14,11 @@ from gputop.diagnosis.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.feeders import with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.takers import blame, names_of
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.system.text import counted
 
 OF_QUOTA = 0.1
 PERIOD_US = 100_000  # of cpu.max, unless somebody chose another
-_POOLS = ("data.throttled", "main.throttled")
-
-
-def _claim(_job: JobFacts, _facts: Facts) -> Claims:
-    return dict.fromkeys(_POOLS, 1.0)
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -82,4 +77,6 @@ def _raising(job: JobFacts, wanted: float, most: int) -> Fix:
     return Fix(text, f"echo '{cpus * PERIOD_US} {PERIOD_US}' > {shell.cgroup_file(2, 'cpu', job.quota_path, 'cpu.max')}")
 
 
-JUDGE = Judge("cgroup-throttle", "input-bound", 20, _POOLS, _claim, _tell, needs="cpu.stat of the job's cgroup")
+JUDGE = Judge(
+    "cgroup-throttle", "input-bound", _tell, rows=(("quota", "main"), ("quota", "worker"),), needs="cpu.stat of the job's cgroup",
+)  # fmt: skip

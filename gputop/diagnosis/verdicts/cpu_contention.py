@@ -14,7 +14,7 @@ from gputop.diagnosis.feeders import AT_WORK
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import LEAST_CORES, MOST, blame, names_of
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.model.roles import TORCH_WORKER, program_name
 from gputop.system.text import counted
 
@@ -25,14 +25,6 @@ KEPT, KEPT_NS, WAITED = 0.7, 5_000_000_000, 0.5
 in which it waits for them."""
 INIT, KTHREADD, WORTH = 1, 2, 0.1
 """Nobody is to put aside the first process of a machine or container, nor one that takes less than this part of the greediest's share."""
-_POOLS = ("data.runnable", "main.runnable")
-
-
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    cpus = capacity(job, facts)
-    if not blames_others(cpus):
-        return {}
-    return dict.fromkeys(_POOLS, 1.0 if _take_much(cpus) else cpus.preempted_by_others or 0.0)
 
 
 def blames_others(cpus: Capacity) -> bool:
@@ -148,4 +140,4 @@ def _is_of_kernel(taker: Taker) -> bool:
     return taker.info is not None and KTHREADD in (taker.pid, taker.info.ppid)
 
 
-JUDGE = Judge("cpu-contention", "input-bound", 50, _POOLS, _claim, _tell, needs="schedstat, /proc/PID/stat of the others")
+JUDGE = Judge("cpu-contention", "input-bound", _tell, rows=(("cpu", "stranger"),), needs="schedstat, /proc/PID/stat of the others")

@@ -14,7 +14,7 @@ from gputop.diagnosis.feeders import more_in_flight, programs_wait, who_waits
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.shell import word
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.model.frame import ReadLimit
 
 STEPS_S = 0.5
@@ -23,13 +23,6 @@ BUSY, SHARED, NAMED = 0.5, 0.6, 3
 somebody else uses the rest; and how many are named."""
 AT_LIMIT = 0.8
 _DEVICE = re.compile(r"\d+:\d+", re.ASCII)  # as the kernel names a block device: MAJOR:MINOR
-_POOLS = ("data.disk", "main.disk", "data.lock")
-
-
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    loads_itself = (job.trainer.read_bytes_per_s or 0.0) > (job.trainer.write_bytes_per_s or 0.0) or "disk" in programs_wait(job, facts)
-    loads_itself |= all(gpu.idle_s < STEPS_S for gpu in job.gpus)
-    return {"data.disk": 1.0, "main.disk": 1.0 if loads_itself else 0.0, "data.lock": 1.0 if reads_at_limit(job) else 0.0}
 
 
 def reads_at_limit(job: JobFacts) -> bool:
@@ -133,4 +126,7 @@ def _share(proc: ProcFacts) -> float:
     return proc.state.fractions.get("disk", 0.0)
 
 
-JUDGE = Judge("disk-io", "input-bound", 60, _POOLS, _claim, _tell, needs="state of the process; /proc/PID/io for the rates")
+JUDGE = Judge(
+    "disk-io", "input-bound", _tell, rows=(("disk", "main"), ("disk", "worker"),),
+    needs="state of the process; /proc/PID/io for the rates",
+)  # fmt: skip

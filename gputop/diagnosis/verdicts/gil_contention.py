@@ -13,7 +13,7 @@ from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import named_thread, with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ALONE, GIL_S, LEAST, TURN, ProcFacts
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.diagnosis.verdicts.main_thread_preprocessing import MOST_WORKERS
 from gputop.diagnosis.waits import LOCK
 
@@ -22,19 +22,6 @@ READY = 1.8  # threads behind one GIL sleep until it is theirs; when more than t
 POOL = 0.7, 1.15  # CPUs of the pool
 KEEPS, STARVED = 0.6, 0.5
 """Share of the window that a main thread runs, and share of the samples of its other threads that meet these waiting for their turn."""
-_POOLS = ("data.lock", "data.unknown", "data.running", "data.runnable", "main.lock", "main.unknown", "main.computing")
-
-
-def _claim(job: JobFacts, _facts: Facts) -> Claims:
-    claims: Claims = {}
-    suffering = [worker for worker in job.workers if fights(worker)]
-    if suffering and 2 * len(suffering) >= len(job.workers):
-        claims |= {"data.lock": 1.0, "data.unknown": 1.0, "data.running": 1.0, "data.runnable": 0.5}
-    if fights(job.trainer):
-        claims |= {"main.lock": 1.0, "main.unknown": 1.0, "main.computing": 0.5}
-    if not job.workers and starves(job.trainer):
-        claims |= {"main.computing": 1.0}
-    return claims
 
 
 def fights(proc: ProcFacts) -> bool:
@@ -97,7 +84,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 def _tell_of_starved(proc: ProcFacts, apart: Fix) -> Finding:
     main, others, met = 100 * proc.run, 100 * proc.others_run, proc.threads_met
-    turns = 100 * met[TURN] / sum(met.values())
+    turns = 100 * met[TURN] / max(1, sum(met.values()))
     detail = f"{proc.role.label} ({proc.pid}): its main thread runs {main:.0f}% of the time, and its other threads{named_thread(proc)} "
     detail += f"wait {turns:.0f}% of theirs for the GIL that it holds"
     evidence = (
@@ -121,4 +108,6 @@ def _felt(job: JobFacts) -> str:
     return "wait-heavy" if supplied else "input-bound"
 
 
-JUDGE = Judge("gil-contention", "input-bound", 45, _POOLS, _claim, _tell, needs="schedstat of every thread", felt=_felt)
+JUDGE = Judge(
+    "gil-contention", "input-bound", _tell, rows=(("gil", "main"), ("gil", "worker"),), needs="schedstat of every thread", felt=_felt,
+)  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.intensity import POWER_CAP, SET_CLOCKS, slowed_by
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
 from gputop.model.fields import throttle_words
 
 
@@ -50,4 +50,6 @@ def fixes(gpu: GpuFacts) -> list[Fix]:
     return [Fix("Check fans, airflow and the room; see when it began", f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,TEMPERATURE,POWER")]
 
 
-JUDGE = Judge("gpu-throttle", "compute-bound", 85, ("gpu.slowed",), _claim, _tell, needs="NVML clock event reasons and SM clock")
+JUDGE = Judge(
+    "gpu-throttle", "compute-bound", _tell, rule=Rule(85, ("gpu.slowed",), _claim), needs="NVML clock event reasons and SM clock",
+)  # fmt: skip

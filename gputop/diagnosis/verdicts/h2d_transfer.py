@@ -13,7 +13,7 @@ import math
 from gputop.diagnosis.facts import CallFacts, Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.stepclock import moves_weights
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
 from gputop.diagnosis.verdicts.pause import is_ahead
 
 BYTES_PER_S, OF_LINK, ASLEEP_OF_LINK = 1e9, 0.3, 0.08
@@ -157,4 +157,4 @@ def _widening(job: JobFacts) -> list[Fix]:
     ]
 
 
-JUDGE = Judge("h2d-transfer", "transfer-bound", 76, _POOLS, _claim, _tell, needs="CUDA uprobes, or NVML's PCIe counters")
+JUDGE = Judge("h2d-transfer", "transfer-bound", _tell, rule=Rule(76, _POOLS, _claim), needs="CUDA uprobes, or NVML's PCIe counters")

@@ -16,9 +16,10 @@ from gputop.diagnosis import waits
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.policy import left_out
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.shell import kill, word
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
 
 STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
 NAPPED_S = 4.0  # so long no batch has come of workers that all sleep by a timer, and look
@@ -49,7 +50,7 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
         claims |= dict.fromkeys(_STILL, 1.0)
     elif job.is_torchs or all_others_are_ahead(job):
         claims |= dict.fromkeys(_STILL, _stuck_part(job))
-    elif job.left_out:
+    elif left_out(job):
         claims |= dict.fromkeys((*_STILL, *_MAIN, _TIMED), 1.0)
     if idle and (_nobody_moves(job) or replacing(job)):
         asked = 0.0 if programs_at_work(job, facts) else 1.0
@@ -142,7 +143,7 @@ def stuck(worker: ProcFacts, least_s: float = STUCK_S) -> bool:
 
 def _hung(job: JobFacts) -> list[ProcFacts]:
     found = (one for one in job.workers if one.kinds.get(waits.STOPPED, 0.0) > 0.3 or stuck(one) or _asks_for_ever(one, job))
-    return list(found) or list(job.left_out.values())
+    return list(found) or [worker for worker in job.workers if worker.pid in left_out(job)]
 
 
 def _how(worker: ProcFacts) -> str:
@@ -150,7 +151,7 @@ def _how(worker: ProcFacts) -> str:
         if worker.newer.state in waits.ENDED_STATES or not worker.info.cmdline:
             return "dead"
         return "held by a debugger" if worker.newer.state == TRACED else "stopped"
-    kind = max(worker.state.waits, key=worker.state.waits.__getitem__, default=waits.UNKNOWN)
+    kind = max(worker.kinds, key=worker.kinds.__getitem__, default=waits.UNKNOWN)
     words = {
         "lock": "waiting for a lock", "network": "waiting for the network", "unknown": "asleep",
         "timer": "asking again and again for something that does not come",
@@ -249,7 +250,7 @@ def _tell_of(job: JobFacts) -> Finding:
 
 
 def _evidence(worker: ProcFacts) -> Evidence:
-    asks = worker.state.waits.get(waits.TIMER, 0.0)
+    asks = worker.kinds.get(waits.TIMER, 0.0)
     if worker.still_s < STUCK_S and asks >= AHEAD:
         return Evidence("timer_pct", round(100 * asks, 1), "%", f"of its time {worker.role.label} slept between one look and the next")
     return Evidence("still_s", round(worker.still_s, 1), "s", f"{worker.role.label} has neither run nor switched")
@@ -279,4 +280,7 @@ def _ends_of_waiting(waiting: list[ProcFacts], torchs: bool) -> list[Fix]:
 
 
 _POOLS = ("data.stopped", *_AT_WORK, *_MAIN, _TIMED, *_STILL)
-JUDGE = Judge("hung-worker", "input-bound", 10, _POOLS, _claim, _tell, needs="/proc/PID/stat; status for the switches", felt=_felt)
+JUDGE = Judge(
+    "hung-worker", "input-bound", _tell, rows=(("nobody", "worker"),), rule=Rule(10, _POOLS, _claim),
+    needs="/proc/PID/stat; status for the switches", felt=_felt,
+)  # fmt: skip

@@ -15,8 +15,7 @@ from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import WOKEN, programs_at_work, programs_wait
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
-from gputop.diagnosis.verdicts.disk_io import reads_at_limit
+from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.diagnosis.waits import LOCK, TIMER
 from gputop.system.text import counted
 
@@ -28,20 +27,7 @@ ASKS, LEAST = 0.25, 2
 """Share of the window at a pipe of one that asks a server, and how many these are: torch's workers serve their trainer, too."""
 OF_CLIENTS, SERVES = 0.5, 0.9
 """Of those who may wait for a lock, all but its holder, and share of the window in which a server's main thread waits for its end."""
-_BEHIND_SERVER = ("data.lock", "data.pipe", "data.running", "data.timer", "data.ahead", "main.pipe")
 STILL_S = 1.0  # a worker that has not moved for this long does not take turns; after `hung_worker.STUCK_S` it hangs
-
-
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    if _between_trainers(job) or _is_kept_out(job):
-        return {"main.lock": 1.0}
-    if _server(job):
-        return dict.fromkeys(_BEHIND_SERVER, 1.0)
-    waiting = [worker for worker in job.workers if worker.kinds.get("lock", 0.0) > 0.0]
-    served, limited = _served_in_turns(job, facts), reads_at_limit(job)
-    running = 1.0 if served or (_one_at_a_time(job) and not limited) else 0.0
-    turning = sum(worker.still_s < STILL_S for worker in waiting) / len(waiting) if waiting and not limited else 0.0
-    return {"data.lock": turning, "data.pipe": 1.0 if served else 0.0, "data.running": running, "data.timer": _asking(job)}
 
 
 def _asking(job: JobFacts) -> float:
@@ -49,16 +35,6 @@ def _asking(job: JobFacts) -> float:
     asleep = [worker for worker in job.workers if worker.kinds.get("timer", 0.0) >= 0.3]
     by_turns = len({worker.pid for worker in job.workers} & set(job.holders)) > 1
     return sum(worker.kept_out(TIMER) >= (HELD_BY_TURNS if by_turns else HELD) for worker in asleep) / len(asleep) if asleep else 0.0
-
-
-def _one_at_a_time(job: JobFacts) -> bool:
-    """Several workers, all waiting for locks most of the time, together running on about one CPU: the holder's work is the queue's.
-
-    Who waits for a thread of its own, which works meanwhile, waits for no other worker.
-    """
-    turning = [worker for worker in job.workers if worker.still_s < STILL_S]
-    locked = [worker for worker in turning if worker.kinds.get("lock", 0.0) - worker.others_run >= 0.3]
-    return len(locked) >= 2 and sum(worker.run + worker.others_run for worker in job.workers) <= 1.25
 
 
 def _served_in_turns(job: JobFacts, facts: Facts) -> bool:
@@ -181,5 +157,7 @@ def _held(job: JobFacts, waiting: list[ProcFacts]) -> str:
     return f"; {label} ({pid}) held it in {100 * share:.0f}% of the samples" if pid else ""
 
 
-_POOLS = (*_BEHIND_SERVER, "main.lock")
-JUDGE = Judge("lock-contention", "input-bound", 66, _POOLS, _claim, _tell, needs="/proc/PID/syscall or wchan", felt=_felt)
+JUDGE = Judge(
+    "lock-contention", "input-bound", _tell, rows=(("lock", "sibling"), ("lock", "process"), ("lock", "worker"),),
+    needs="/proc/PID/syscall or wchan", felt=_felt,
+)  # fmt: skip

@@ -13,13 +13,12 @@ from collections import Counter
 
 from gputop.diagnosis import starts
 from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.chain import host_side_loss
 from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import AT_WORK, named_thread, programs_at_work, started, threads_at_work, with_workers
+from gputop.diagnosis.feeders import AT_WORK, named_thread, started, threads_at_work, with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.states import may_spin
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.states import host_side_loss, may_spin
+from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.diagnosis.waits import PIPE
 from gputop.model.frame import ProcSample
 from gputop.model.roles import PIN_THREAD
@@ -29,15 +28,6 @@ SLEEPS = 0.6  # part of the main thread's timer sleeps that is its own: a blocki
 MOST_WORKERS = 4  # to begin with; never more than there are CPUs for
 _THROUGH = "a pipe or UNIX socket"
 _SLEEPS = ("timer", "lock", "pipe", "poll")
-_POOLS = ("main.computing", "main.timer", "main.child", "main.lock", "main.pipe", "main.poll")
-
-
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    piped = 0.0 if job.workers and not (_writes_mostly(job.trainer) or asks_programs(job)) else 1.0
-    claims = {"main.computing": 1.0, "main.timer": SLEEPS, "main.child": 1.0, "main.pipe": piped}
-    threads, programs = threads_at_work(job), asks_programs(job) if job.workers else programs_at_work(job, facts)
-    awaits = not job.workers or job.trainer.waits_its_turn is False or job.trainer.sleeps_long
-    return claims | {"main.lock": 1.0 if threads and awaits else 0.0, "main.poll": 1.0 if threads or programs else 0.0}
 
 
 def _does(job: JobFacts, facts: Facts) -> str:
@@ -197,4 +187,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, tuple(fixes), (), (job.trainer.pid,))
 
 
-JUDGE = Judge("main-thread-preprocessing", "input-bound", 95, _POOLS, _claim, _tell, needs="schedstat")
+JUDGE = Judge(
+    "main-thread-preprocessing", "input-bound", _tell, rows=(("work", "main"), ("timer", "main"), ("work", "main's program"), ("work",
+    "main's thread"), ("child", "main"), ("pipe", "main"), ("reader", "main"),), needs="schedstat",
+)  # fmt: skip

@@ -7,29 +7,17 @@ Processes outside the job that have grown more than the job since they were firs
 from __future__ import annotations
 
 from gputop.diagnosis import shell
-from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts, Grower, JobFacts
 from gputop.diagnosis.feeders import MEMORY, programs_wait, threads_wait, with_workers
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import GROWN_BYTES
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
-from gputop.diagnosis.verdicts.cpu_contention import BEHIND
+from gputop.diagnosis.verdicts import Finding, Judge
 
 MANY = 10.0  # major faults a second that are worth telling
 OF_MOST, NAMED = 0.3, 3  # of what the first has grown, and how many are blamed at most
 FAULTS_PER_S, STALLED = 500.0, 0.25
 """Major faults of each loader, and the share of the loss that is memory's, from which their waits for a CPU are part of it."""
-_WAITS = ("data.memory", "main.memory")
-_POOLS = (*_WAITS, "data.runnable")
-
-
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    # Each fault ends with a wake-up, and that one waits for a CPU: it is the faults that make it hurt.
-    faults = sum(worker.majflt_per_s for worker in job.workers)
-    wakes = faults >= FAULTS_PER_S * max(1, len(job.workers)) and job.pools.get("data.memory", 0.0) >= STALLED
-    behind = capacity(job, facts).preempted_by_others or 0.0
-    return dict.fromkeys(_WAITS, 1.0) | {"data.runnable": 1.0 if wakes and behind < BEHIND else 0.0}
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -97,4 +85,7 @@ def _holding_less(job: JobFacts) -> Fix:
     return Fix("Or hold less: fewer workers, or fewer batches ahead", few)
 
 
-JUDGE = Judge("memory-pressure", "input-bound", 25, _POOLS, _claim, _tell, needs="/proc/pressure/memory or the cgroup's memory.stat")
+JUDGE = Judge(
+    "memory-pressure", "input-bound", _tell, rows=(("memory", "main"), ("memory", "worker"),),
+    needs="/proc/pressure/memory or the cgroup's memory.stat",
+)  # fmt: skip

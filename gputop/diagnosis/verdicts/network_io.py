@@ -6,20 +6,12 @@ Not one of several ranks whose workers are ahead, or whose threads wait there: i
 from __future__ import annotations
 
 from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import asks_others, more_in_flight, programs_at_work, threads_at_work, threads_wait, who_waits
+from gputop.diagnosis.feeders import more_in_flight, who_waits
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Finding, Judge
 
 # A poll is one on sockets, unless programs are at work whose output may be waited for; a trainer's where it has any to somebody.
-_POOLS = ("data.network", "data.poll", "main.network", "main.poll")
-
-
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    own = 0.0 if job.kin and (job.workers or threads_wait(job, job.trainer)) else 1.0
-    polled = 0.0 if programs_at_work(job, facts) else 1.0
-    asked = polled if asks_others(job) and not job.workers and not threads_at_work(job) else 0.0
-    return {"data.network": 1.0, "data.poll": polled, "main.network": own, "main.poll": asked}
 
 
 LITTLE_BYTES_PER_S = 0.5e6
@@ -50,4 +42,7 @@ def _share(proc: ProcFacts) -> float:
     return proc.kinds.get("network", 0.0) + proc.state.waits.get("poll", 0.0)
 
 
-JUDGE = Judge("network-io", "input-bound", 62, _POOLS, _claim, _tell, needs="/proc/PID/syscall or wchan")
+JUDGE = Judge(
+    "network-io", "input-bound", _tell, rows=(("network", "main"), ("network", "worker"), ("network", "process"), ("poll", "worker"),
+    ("poll", "process"),), needs="/proc/PID/syscall or wchan",
+)  # fmt: skip

@@ -15,9 +15,9 @@ from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import AT_WORK
 from gputop.diagnosis.intensity import late_job
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.policy import DATA_WAIT
 from gputop.diagnosis.shell import kill
-from gputop.diagnosis.states import DATA_WAIT
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
 from gputop.diagnosis.verdicts.gil_contention import fights
 from gputop.diagnosis.verdicts.hung_worker import TRACED
 
@@ -192,4 +192,7 @@ def _does(job: JobFacts) -> str:
     return f"{does}{', its workers have batches ready' if is_ahead(job) else ''}"
 
 
-JUDGE = Judge("pause", "idle", 35, ("main.", "data.ahead", "gpu.peer"), _claim, _tell, fault=False, needs="GPU utilization, schedstat")
+JUDGE = Judge(
+    "pause", "idle", _tell, rows=(("nobody", "main"),), rule=Rule(35, ("main.", "data.ahead", "gpu.peer"), _claim), fault=False,
+    needs="GPU utilization, schedstat",
+)  # fmt: skip

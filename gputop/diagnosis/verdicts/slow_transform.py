@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.feeders import at_work, elsewhere, loading_programs, programs_at_work, programs_read, with_workers
+from gputop.diagnosis.feeders import at_work, elsewhere, loading_programs, programs_read, with_workers
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.policy import DATA_WAIT
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.states import DATA_WAIT
 from gputop.diagnosis.takers import names_of
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.diagnosis.waits import LOCK, PIPE
 from gputop.system.text import counted
 
@@ -25,16 +25,6 @@ ANSWERS = 0.9  # of the time in which a worker has nothing to do, at a pipe: it 
 
 
 _FOR_PROGRAMS = ("child", "pipe", "poll")
-_POOLS = ("data.running", "data.timer", "data.child", "data.pipe", "data.poll", "main.pipe", "main.poll")
-
-
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    programs = 1.0 if programs_at_work(job, facts) else 0.0
-    fed = 1.0 if _feeders(job, facts) else 0.0
-    return {
-        "data.running": flat_out(job), "data.timer": 1.0, "data.child": 1.0, "data.pipe": programs, "data.poll": programs,
-        "main.pipe": fed, "main.poll": fed,
-    }  # fmt: skip
 
 
 def flat_out(job: JobFacts) -> float:
@@ -154,4 +144,7 @@ def _wake(job: JobFacts, workers: int, pid: int) -> tuple[Fix, ...]:
     )
 
 
-JUDGE = Judge("slow-transform", "input-bound", 75, _POOLS, _claim, _tell, needs="schedstat")
+JUDGE = Judge(
+    "slow-transform", "input-bound", _tell, rows=(("timer", "worker"), ("pipe", "worker"), ("child", "worker"), ("work",
+    "worker's feeder"), ("work", "main's feeder"), ("pipe", "process"),), needs="schedstat",
+)  # fmt: skip

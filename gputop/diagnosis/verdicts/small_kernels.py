@@ -13,7 +13,7 @@ from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.states import may_spin
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
 from gputop.diagnosis.verdicts.undersized_work import how_used, share_used
 
 LAUNCHING, IDLES = 0.25, 0.4
@@ -95,4 +95,6 @@ def _felt(job: JobFacts) -> str:
     return "wait-heavy" if (job.idle or 0.0) > IDLES else "busy-not-working"
 
 
-JUDGE = Judge("small-kernels", "busy-not-working", 82, _POOLS, _claim, _tell, needs="SM activity, power, or launches", felt=_felt)
+JUDGE = Judge(
+    "small-kernels", "busy-not-working", _tell, rule=Rule(82, _POOLS, _claim), needs="SM activity, power, or launches", felt=_felt,
+)  # fmt: skip

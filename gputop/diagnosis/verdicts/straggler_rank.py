@@ -17,7 +17,7 @@ from gputop.diagnosis.intensity import PEER, late_job, slowed_by, used
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import blame, names_of
-from gputop.diagnosis.verdicts import Claims, Finding, Judge, gpu_throttle
+from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule, gpu_throttle
 from gputop.diagnosis.verdicts.cpu_contention import blames_others, culprits
 from gputop.diagnosis.verdicts.pause import waits_for_first
 from gputop.system.text import counted
@@ -136,4 +136,7 @@ def _percent(name: str, share: float | None, what: str) -> Evidence:
     return Evidence(name, None if share is None else round(100 * share, 1), "%", what)
 
 
-JUDGE = Judge("straggler-rank", "straggler", 5, ("",), _claim, _tell, needs="RANK and WORLD_SIZE of the trainers, utilization of each GPU")
+JUDGE = Judge(
+    "straggler-rank", "straggler", _tell, rule=Rule(5, ("",), _claim),
+    needs="RANK and WORLD_SIZE of the trainers, utilization of each GPU",
+)  # fmt: skip

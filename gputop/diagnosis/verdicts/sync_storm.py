@@ -15,7 +15,7 @@ from gputop.diagnosis import waits
 from gputop.diagnosis.facts import CallFacts, Facts, JobFacts
 from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
 from gputop.diagnosis.verdicts.h2d_transfer import copies_much
 
 SYNCS_PER_S, SLEEPS_PER_S = 400.0, 350.0
@@ -128,4 +128,6 @@ def _how_often(job: JobFacts, rate: float) -> str:
     return f"{rate:,.0f} sleeps of the main thread, as many as synchronizing calls make, per second"
 
 
-JUDGE = Judge("sync-storm", "wait-heavy", 48, _POOLS, _claim, _tell, needs="CUDA uprobes, or the main thread's voluntary switches")
+JUDGE = Judge(
+    "sync-storm", "wait-heavy", _tell, rule=Rule(48, _POOLS, _claim), needs="CUDA uprobes, or the main thread's voluntary switches",
+)  # fmt: skip

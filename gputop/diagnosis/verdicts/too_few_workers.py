@@ -11,24 +11,13 @@ from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.feeders import UNUSED_S, at_work, loading_programs, with_workers
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.states import spun
 from gputop.diagnosis.takers import names_of
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
-from gputop.diagnosis.verdicts.slow_transform import flat_out
+from gputop.diagnosis.verdicts import Finding, Judge
 
 SPARE, RESERVE = 0.4, 0.2
 SPARE_SHARDS = 0.1
 """CPUs that idle, or that it leaves to others though it may use them, less what the trainer itself needs now and then; and those that
 its trainer only spins on."""
-
-
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    programs = loading_programs(job, facts)
-    cpus, workers = capacity(job, facts), len(at_work(job)) or len(programs)
-    unused = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - RESERVE) + spun(job)
-    if not workers or workers >= len(cpus.allowed) or unused < (SPARE_SHARDS if _unused(job) else SPARE):
-        return {}
-    return {"data.running": flat_out(job), "main.pipe": 1.0 if programs else 0.0}
 
 
 def _unused(job: JobFacts) -> int:
@@ -54,7 +43,7 @@ def _tell_of_programs(job: JobFacts, facts: Facts, programs: list[Taker]) -> Fin
 
 
 def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
-    cpus, busy, spins, unused = capacity(job, facts), at_work(job), spun(job), _unused(job)
+    cpus, busy, spins, unused = capacity(job, facts), at_work(job), job.spun, _unused(job)
     share = 100 * sum(max(worker.run, worker.others_run) for worker in busy) / len(busy)
     workers = len(busy)
     who = "its only worker runs" if workers == 1 else f"all {workers} workers run"
@@ -76,5 +65,4 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, (fix,), (), tuple(worker.pid for worker in busy))
 
 
-_POOLS = ("data.running", "main.pipe")
-JUDGE = Judge("too-few-workers", "input-bound", 70, _POOLS, _claim, _tell, needs="schedstat, /proc/stat")
+JUDGE = Judge("too-few-workers", "input-bound", _tell, needs="schedstat, /proc/stat")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gputop.diagnosis import intensity
 from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix, of_gpus
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
 
 UNUSED = 0.02  # share of the time under which a GPU got no work at all
 _POOLS = ("gpu.light", "gpu.turns")
@@ -75,4 +75,4 @@ def how_used(gpu: GpuFacts) -> tuple[Evidence, ...]:
 
 
 _NEEDS = "GPM SM activity, or power and limit; of several GPUs the utilization of each"
-JUDGE = Judge("undersized-work", "busy-not-working", 90, _POOLS, _claim, _tell, fault=False, needs=_NEEDS, felt=_felt)
+JUDGE = Judge("undersized-work", "busy-not-working", _tell, rule=Rule(90, _POOLS, _claim), fault=False, needs=_NEEDS, felt=_felt)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gputop.diagnosis.chain import blocked_on
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.states import blocked_on
 from gputop.diagnosis.verdicts import Finding
 from gputop.system.text import counted
 

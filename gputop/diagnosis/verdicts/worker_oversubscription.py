@@ -6,36 +6,16 @@ as where an epoch begins: `CROWD` workers for each CPU, which wait for one for l
 
 from __future__ import annotations
 
-from gputop.diagnosis.capacity import IDLE, TAKEN, capacity, wanted
-from gputop.diagnosis.facts import Capacity, Facts, JobFacts
+from gputop.diagnosis.capacity import capacity, wanted
+from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import with_workers
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.system.text import counted
 
 CROWD = 2
 STOLEN = 0.1  # of the job's CPUs
 WATCHED = 0.25  # of the job's CPUs, from which what gputop takes itself is no trifle
-_POOLS = ("data.runnable", "main.runnable")
-
-
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    cpus = capacity(job, facts)
-    if facts.host.busy and cpus.idle_inside > IDLE * len(cpus.allowed) and not _crowds(job, cpus):
-        return {}
-    if not job.kin and wanted(job) < len(cpus.allowed) and cpus.stolen >= STOLEN * len(cpus.allowed):
-        return {}  # it does not fill them, the hypervisor does
-    return dict.fromkeys(_POOLS, 1.0 - _watched(cpus, facts))
-
-
-def _watched(cpus: Capacity, facts: Facts) -> float:
-    """The part of the waiting that is gputop's own doing, as while it loads its probes on a small machine."""
-    return facts.watching / (facts.watching + cpus.lacking) if facts.watching >= WATCHED * len(cpus.allowed) else 0.0
-
-
-def _crowds(job: JobFacts, cpus: Capacity) -> bool:
-    late = sum(worker.runnable for worker in job.workers) > sum(worker.run for worker in job.workers)
-    return late and len(job.workers) >= CROWD * len(cpus.allowed) and cpus.taken < TAKEN * len(cpus.allowed)
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -62,4 +42,4 @@ def _fixes(job: JobFacts, cpus: int) -> list[Fix]:
     return fixes
 
 
-JUDGE = Judge("worker-oversubscription", "input-bound", 55, _POOLS, _claim, _tell, needs="schedstat, /proc/stat")
+JUDGE = Judge("worker-oversubscription", "input-bound", _tell, rows=(("cpu", "own"),), needs="schedstat, /proc/stat")

@@ -11,7 +11,7 @@ from collections import Counter
 
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.verdicts import Claims, Finding, Judge
+from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
 from gputop.system.text import counted
 
 RECENT_NS, WHILE_NS = 3_000_000_000, 5_000_000_000
@@ -60,4 +60,6 @@ def _in_a_set(births: list[int]) -> int:
     return most if most > 1 else len(births)
 
 
-JUDGE = Judge("worker-respawn", "input-bound", 30, _POOLS, _claim, _tell, needs="the process list")
+JUDGE = Judge(
+    "worker-respawn", "input-bound", _tell, rows=(("birth", "worker"),), rule=Rule(30, _POOLS, _claim), needs="the process list",
+)  # fmt: skip

@@ -1,0 +1,117 @@
+"""What a thread did with its time: the edges of the wait-for graph, and what a walk over them books."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from gputop.diagnosis import policy, waits
+from gputop.diagnosis.facts import Facts
+from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.wakes import Wake
+
+RUN, READY, GIL, WORKERS = "run", "ready", "gil", "workers"
+
+
+class Edge(NamedTuple):
+    """A part of a thread's time: what it did, or whom it waited for."""
+
+    kind: str  # `RUN`, `READY` or a word of `gputop.diagnosis.waits`
+    share: float  # of the window
+    pid: int = 0  # of who ended the sleep; 0: an interrupt, or nobody known
+    tid: int = 0
+    address: int = 0  # of the futex that it slept at
+    measured: bool = True  # False: met by samples
+    ended: bool = True  # False: the sleep lasts, so nobody has ended it yet
+
+
+class Leaf(NamedTuple):
+    """Where the walk ends."""
+
+    resource: str
+    holder: str
+
+    def __str__(self) -> str:
+        return f"{self.resource} x {self.holder}"
+
+
+class Hop(NamedTuple):
+    """One step of the walk: what a thread did of the time for which the step before it waited."""
+
+    pid: int
+    tid: int
+    kind: str  # as `Edge.kind`
+    share: float  # of the window
+    measured: bool
+
+
+Trail = tuple[Hop, ...]
+
+
+class Booked:
+    """What the walk booked to one leaf."""
+
+    __slots__ = ("measured", "share", "trails")
+
+    def __init__(self) -> None:
+        self.share = 0.0  # of the window
+        self.measured = 0.0  # the part of it that came over measured edges alone
+        self.trails: dict[tuple[tuple[int, str], ...], tuple[float, Trail]] = {}  # (pid, kind) of each step -> share, and the steps
+
+    def book(self, share: float, trail: Trail) -> None:
+        """Add a share that came along ``trail``."""
+        self.share += share
+        self.measured += share if all(hop.measured for hop in trail) else 0.0
+        key = tuple((hop.pid, hop.kind) for hop in trail)
+        self.trails[key] = self.trails.get(key, (0.0, trail))[0] + share, trail
+
+    @property
+    def trail(self) -> Trail:
+        """The steps along which most of it came."""
+        return max(self.trails.values(), key=lambda one: one[0])[1] if self.trails else ()
+
+
+Leaves = dict[Leaf, Booked]
+
+
+def edges_of(proc: ProcFacts, facts: Facts) -> list[Edge]:
+    """The time of a process's main thread; shares sum to 1."""
+    asleep, woken = proc.asleep, [_plain(wake, proc.pid) for wake in facts.wakes.get(proc.pid, [])]
+    woken = [wake for wake in woken if wake.pid or wake.kind != waits.UNKNOWN]  # what an interrupt ended, samples know better
+    found = [Edge(RUN, proc.run), Edge(READY, proc.runnable)]
+    known = sum(wake.share for wake in woken)
+    scale = min(1.0, asleep / known) if known > 0.0 else 0.0
+    found += [Edge(wake.kind, wake.share * scale, wake.pid, wake.tid, wake.address) for wake in woken]
+    rest = asleep - known * scale
+    kinds = _rest_of(proc.kinds, {wake.kind: wake.share * scale for wake in woken}, rest) if known else proc.kinds
+    stopped = proc.kinds.get(waits.STOPPED, 0.0) if known else 0.0  # by a debugger, say, who wakes it up again
+    if stopped > 0.0:
+        found, missing = take(found, stopped, tuple({edge.kind for edge in found[2:]}), lambda edge: edge.pid not in (0, proc.info.ppid))
+        kinds = {waits.STOPPED: stopped - missing} | {kind: share for kind, share in kinds.items() if kind != waits.STOPPED or missing}
+    return [edge for edge in found if edge.share > 0.0] + [Edge(kind, share, measured=False, ended=False) for kind, share in kinds.items()]
+
+
+def _plain(wake: Wake, pid: int) -> Wake:
+    """Threads of one process wake one another at futexes."""
+    return wake._replace(kind=waits.LOCK) if wake.kind == waits.UNKNOWN and wake.pid == pid else wake
+
+
+def _rest_of(kinds: dict[str, float], known: dict[str, float], rest: float) -> dict[str, float]:
+    """What samples met beyond what wake-ups tell, scaled to the ``rest`` of the sleep."""
+    beyond = {kind: max(0.0, share - known.get(kind, 0.0)) for kind, share in kinds.items()}
+    total = sum(beyond.values())
+    return {kind: share * rest / total for kind, share in beyond.items() if share > 0.0} if total > 0.0 and rest > policy.TRIFLE else {}
+
+
+def take(
+    edges: Iterable[Edge], share: float, kinds: tuple[str, ...], which: Callable[[Edge], bool] = lambda _: True
+) -> tuple[list[Edge], float]:
+    """The edges less ``share`` of those of ``kinds``, the first kinds rather; what could not be taken."""
+    left = list(edges)
+    for kind in kinds:
+        for number, edge in enumerate(left):
+            if edge.kind == kind and which(edge) and share > 0.0:
+                taken = min(share, edge.share)
+                left[number] = edge._replace(share=edge.share - taken)
+                share -= taken
+    return [edge for edge in left if edge.share > 0.0], max(0.0, share)

@@ -1,0 +1,132 @@
+"""Every threshold of the wait-for graph and its table, once: value, unit, meaning, source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gputop.diagnosis.capacity import IDLE, TAKEN, wanted
+from gputop.diagnosis.facts import Capacity, Facts, HostFacts, JobFacts
+from gputop.diagnosis.feeders import programs_at_work, programs_wait
+from gputop.diagnosis.proc import ALONE, LEAST, TURN, ProcFacts
+from gputop.diagnosis.waits import LOCK, PIPE, POLL, QUEUE
+
+TRIFLE = 0.005  # of the window: less is no edge (samples of 100 ms over 2.5 s tell 4 %, counters much less)
+HALF = 0.5
+MEMORY_STALL = 0.05  # PSI memory `some` (share of the time) from which waits for pages are put down to reclaim
+DATA_WAIT = 0.15  # of the window: a trainer that waits for data for less is not waiting (TraceML warns from 10 %, critical from 20 %)
+NOT_FREE = 0.25  # of the window that a worker is kept from running, from which it does not run freely
+LEAST_S = 0.4  # s: seen for shorter, as in a single look, nobody is said to starve, or not to
+SPINNING, SLEPT = 0.95, 0.3  # of the window on a CPU of one that spins for its GPU; of the GPU's work asleep, that is no such wait
+OWES = 0.3  # of the window that workers are not ahead in the mean, from which a vague sleep may be for them (guess)
+NOBODY_OWES, ONE_OWES = 0.05, 0.5  # mean share of the window not ahead under which nobody owes a batch, unless one alone does for the other
+LOITERS = 0.1  # of the window on a CPU up to which a thread does nothing of its own (guess)
+YOUNG_NS = 2_000_000_000  # ns that a worker starts for: interpreter, imports, first batch (measured: torch takes 1 to 2 s)
+DEEP = 4  # threads of one process that a walk follows one after the other
+DELAYED, FREE = 0.5, 0.7  # of the time that it wants to run: who runs less is late for what keeps it, who runs more for its own work
+THROTTLED_PERIODS = 0.1  # of a cgroup's periods with throttling, from which waiting for a CPU is the quota's doing
+BEHIND = 0.35  # of its waits for a CPU behind strangers (probe), from which they are to blame
+OF_LACK, MOST_OF_LACK = 0.25, 0.5  # of the CPUs that it lacks, taken by strangers: where the probe saw it wait behind them, and else
+SPARE, RESERVE, SPARE_SHARDS = 0.4, 0.2, 0.1  # CPUs that idle, less what the trainer needs; the last where some workers get no work
+STUCK_S, LONG_STUCK_S, RESTS_S = 2.0, 3.0, 1.5  # s without a move beside GPUs that rest so long, and beside others: no slow worker does
+STOLEN = 0.1  # of the CPUs that the job may use, taken by the hypervisor
+SATURATED = 0.15  # of the window without work for a GPU that always works
+AT_LIMIT = 0.8  # of what a cgroup may read from a device, from which its workers read all that they may
+LEFT_OUT_S, IN_PLACE = 2.0, (0.9, 0.7)  # s asleep; of the window asleep, and of the window that those run who deliver in its place
+CROWD = 2  # runnable workers for each CPU
+
+
+GIL_KEEPS, GIL_STARVED = 0.6, 0.5  # of the window that a main thread runs, and of its other threads' samples waiting for their turn
+TURNS = (0.75, 1.15)  # CPUs of workers that take turns
+ASKING_LOCK, SERVES = 0.3, 0.9  # of the window at a pipe of one that asks a server for a lock, and of the server's main thread at its end
+HELD, HELD_BY_TURNS = 0.4, 0.2  # of the samples asleep in which somebody must hold the file's lock; the last where by turns
+WATCHED = 0.25  # of the CPUs that the job may use, from which what gputop takes itself is no trifle
+OWN_SLEEP = 0.6  # of the main thread's timer sleeps that is its own: a blocking wait for the GPU may sleep by a timer too
+STEPS_S = 0.5  # s that a GPU has had nothing to do, from which its trainer is not between two steps
+OFTEN = 0.25  # of the samples in which threads must be met asleep at one thing to be late for it
+GIL_OTHERS, GIL_CPUS, GIL_READY = 0.25, 1.15, 1.8  # CPUs of the other threads, of all together, and with those ready for one
+
+
+def fights(proc: ProcFacts, spun: float = 0.0) -> bool:
+    """Whether threads of a process take turns at one lock, as Python's GIL, all on about one CPU though more want to run: by samples."""
+    if proc.takes_turns:
+        return True
+    if proc.waits_its_turn is False or proc.sleeps_long or 2 * proc.others_runnable > proc.others_run:
+        return False
+    others = proc.others_run - proc.autograd_run  # these need the lock as little as the kernels that they launch
+    run = max(0.0, proc.run - spun)  # a wait for the GPU that spins needs no lock
+    ready = run + proc.runnable + proc.others_run + proc.others_runnable
+    return others >= GIL_OTHERS and run + proc.others_run <= GIL_CPUS and ready <= GIL_READY
+
+
+def starves_others(proc: ProcFacts) -> bool:
+    """Whether its main thread keeps Python's lock nearly all the time, and others, which load for it, mostly wait for their turn."""
+    met = proc.threads_met
+    return proc.run >= GIL_KEEPS and met[TURN] >= max(LEAST, GIL_STARVED * sum(met.values())) and proc.others_run >= ALONE
+
+
+def served_in_turns(job: JobFacts, facts: Facts, ahead: Mapping[int, float]) -> bool:
+    """Whether workers wait at pipes for a process that hands out a lock: together they run on about one CPU, however many they are, and
+    whoever they ask hardly runs."""
+    asking = [worker for worker in job.workers if worker.kinds.get(PIPE, 0.0) - ahead[worker.pid] >= ASKING_LOCK]
+    running = sum(worker.run for worker in job.workers)
+    served = max((worker.clients[1] for worker in job.workers if worker.kinds.get(LOCK, 0.0) >= SERVES), default=0.0)
+    idle = not programs_at_work(job, facts) and not programs_wait(job, facts)
+    all_ask = len(asking) >= 2 and len(asking) == len(job.workers) and TURNS[0] <= running <= TURNS[1] and idle
+    return all_ask or (served >= 1.0 and len(asking) >= 2)
+
+
+def own_work(running: float) -> float:
+    """How far it is its own work that somebody is late for who runs for this share of the time in which it wants to."""
+    return min(1.0, max(0.0, (running - DELAYED) / (FREE - DELAYED)))
+
+
+def strangers_share(cpus: Capacity) -> float:
+    """The part of a wait for CPUs that processes outside the job cause."""
+    much = cpus.taken >= TAKEN * len(cpus.allowed)
+    behind = cpus.preempted_by_others or 0.0
+    if behind >= BEHIND and cpus.strangers_part >= OF_LACK:
+        return 1.0 if much else behind
+    return 1.0 if much and cpus.strangers_part >= MOST_OF_LACK else 0.0
+
+
+def watched_share(facts: Facts, cpus: Capacity) -> float:
+    """The part of the waiting that is gputop's own doing, as while it loads its probes on a small machine."""
+    return facts.watching / (facts.watching + cpus.lacking) if facts.watching >= WATCHED * len(cpus.allowed) else 0.0
+
+
+def reads_at_limit(job: JobFacts) -> bool:
+    """Whether its workers read all that their cgroup may: who of them waits for a lock waits for the one who reads."""
+    limit = job.read_limit.bytes_per_s if job.read_limit is not None else None
+    return limit is not None and sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) >= AT_LIMIT * limit
+
+
+def left_out(job: JobFacts) -> frozenset[int]:
+    """Pids of workers that sleep at a lock for ever while the others deliver, flat out or asked for each step; of a home-made loader."""
+    if job.is_torchs or all(gpu.idle_s >= LEFT_OUT_S for gpu in job.gpus):
+        return frozenset()
+    still = {worker.pid: worker for worker in job.workers if worker.still_s >= LEFT_OUT_S}
+    asleep = frozenset(pid for pid, worker in still.items() if worker.kinds.get(LOCK, 0.0) >= IN_PLACE[0])
+    flat_out = sum(worker.run + worker.runnable >= IN_PLACE[1] for worker in job.workers)
+    asked = sum(worker.still_s < LEFT_OUT_S and worker.kinds.get(PIPE, 0.0) >= IN_PLACE[1] for worker in job.workers)
+    waited = sum(job.trainer.kinds.get(kind, 0.0) for kind in (POLL, PIPE, LOCK, QUEUE))
+    others = len(job.workers) - len(asleep)
+    return asleep if flat_out + asked == others > (1 if asked else 0) and waited >= DATA_WAIT else frozenset()
+
+
+def crowds(job: JobFacts, facts: Facts, cpus: Capacity) -> bool:
+    """Whether the job's own threads fill the CPUs that it may use."""
+    if not job.kin and wanted(job) < len(cpus.allowed) and cpus.stolen >= STOLEN * len(cpus.allowed):
+        return False  # it does not fill them, the hypervisor does
+    if not facts.host.busy or cpus.idle_inside <= IDLE * len(cpus.allowed):
+        return True
+    late = sum(worker.runnable for worker in job.workers) > sum(worker.run for worker in job.workers)
+    return late and len(job.workers) >= CROWD * len(cpus.allowed) and wanted(job) >= len(cpus.allowed)
+
+
+def thrashes(proc: ProcFacts, host: HostFacts) -> bool:
+    """Whether its pages come back from swap, or are read again soon after they were dropped (major faults, workingset refaults)."""
+    faults, read = proc.majflt_per_s, proc.read_bytes_per_s
+    unread = read is not None and read < 0.5 * 4096 * faults
+    if faults >= 100 and (unread or (host.swap_in_per_s or 0.0) >= 0.5 * faults):
+        return True
+    return host.scanned_per_s != 0.0 and faults >= 50 and (host.refaults_per_s or 0.0) >= max(500.0, 0.5 * faults)

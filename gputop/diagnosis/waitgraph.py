@@ -1,0 +1,514 @@
+"""The wait-for graph: the walk from a GPU's lost time to whoever holds it.
+
+wPerf (OSDI '18): *A waited for B: then ask what B did meanwhile*, until a leaf. The walk begins with the time of the trainer's main thread,
+less its waits for the GPU. Each part of that time is an edge: on a CPU, ready for one, asleep at a disk, or asleep until somebody woke it.
+Who wakes a thread is whom it waited for (eBPF); without the probes samples of /proc tell what it slept on, and the edge is inferred. From
+a waited-for thread or process the walk goes on over *its* edges, without those that the asker itself ended: they are its rest.
+
+A leaf is a resource and who holds it; `gputop.diagnosis.judge` has the table that names the cause of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from gputop.diagnosis import feeders, policy, waits
+from gputop.diagnosis.capacity import capacity, is_held
+from gputop.diagnosis.edges import GIL, READY, RUN, WORKERS, Booked, Edge, Hop, Leaf, Leaves, Trail, edges_of, take
+from gputop.diagnosis.facts import Facts, JobFacts
+from gputop.diagnosis.proc import ASKING, TURN, ProcFacts
+
+_GPU_LIKE = (waits.DRIVER, waits.TIMER, waits.POLL, waits.UNKNOWN, waits.LOCK)
+"""What a wait for the GPU looks like from outside, what it most likely is first."""
+
+
+class Walk:
+    """One walk over one job."""
+
+    def __init__(self, job: JobFacts, facts: Facts) -> None:
+        self.job, self.facts = job, facts
+        self.leaves: Leaves = {}
+        self.trainer = job.trainer
+        self.workers = {worker.pid: worker for worker in job.workers}
+        self.readers = {reader.pid for reader in job.readers}
+        self.feeds = (self.workers.keys() | job.services) - self.readers
+        self.left_out = policy.left_out(job)
+        self.asks = frozenset({self.trainer.pid, *job.services})  # whose wake-ups bring a worker work
+        self.children = {one.pid for one in feeders.started(job, facts)}
+        self.spun = 0.0  # CPUs that it burnt in these waits
+        self._gil: dict[int, frozenset[int]] = {}
+        self._at_work: dict[int, list[Edge]] = {}
+        self.data = 1.0  # share of the window that the main thread waited for workers; not known yet
+        self.edges = {proc.pid: edges_of(proc, facts) for proc in (self.trainer, *job.workers)}  # main thread of each -> its time
+        edges, self.copied, self.waited = self.without_gpu(self.edges[self.trainer.pid])
+        self.main = self.infer(edges)  # the main thread's time outside its waits for the GPU
+        self.to_feeds = [edge for edge in self.main if edge.pid in self.feeds]
+        self.data = sum(edge.share for edge in self.to_feeds)
+        self._at_work.clear()  # what is rest depends on the wait for data
+        self.turns = policy.served_in_turns(job, facts, {worker.pid: self.ahead(worker) for worker in job.workers})
+
+    def book(self, resource: str, holder: str, share: float, trail: Trail) -> None:
+        """Add a share of the window to a leaf."""
+        if share > 0.0:
+            self.leaves.setdefault(Leaf(resource, holder), Booked()).book(share, trail)
+
+    @property
+    def pools(self) -> dict[str, float]:
+        """Where the lost time lies: ``main.`` or ``data.`` (behind a worker), and what was done there -> share of the loss; sums to 1."""
+        found: dict[str, float] = {}
+        for leaf, booked in self.leaves.items():
+            for share, trail in booked.trails.values():
+                pool = pool_of(leaf, trail)
+                found[pool] = found.get(pool, 0.0) + share
+        total = sum(found.values())
+        return {pool: share / total for pool, share in found.items()} if total > 0.0 else {}
+
+    def run(self) -> Leaves:
+        """All leaves of the job's loss."""
+        job = self.job
+        for kind, share in job.waste.items():
+            self.book("gpu", kind, share, ())
+        self.book("gpu", "turns", job.turns, ())
+        self.from_main()
+        return self.leaves
+
+    def from_main(self) -> None:
+        """The time in which no GPU ran anything, over what the main thread did; what its edges cannot hold lies between its waits."""
+        job, trainer = self.job, self.trainer
+        edges, copied, loss = self.main, self.copied, job.idle
+        if loss is None:  # whether a GPU that nobody measures waits for its computing is not known
+            edges = [edge for edge in edges if edge.kind != RUN]
+            loss = min(1.0, sum(edge.share for edge in edges) + copied)
+        born = min(job.respawned or 0.0, loss)
+        self.book("birth", "worker", born, ())
+        loss -= born
+        others = [edge for edge in edges if edge.pid not in self.feeds]
+        data = min(max(0.0, self.data - born), loss)
+        measured = 2 * sum(edge.share for edge in self.to_feeds if edge.measured) >= self.data
+        self.to_workers(data, (Hop(trainer.pid, trainer.pid, WORKERS, data, measured),))
+        loss -= data
+        held = sum(edge.share for edge in others) + copied
+        scale = min(1.0, loss / held) if held > 0.0 else 0.0
+        self.book("copy", "link", copied * scale, (Hop(trainer.pid, trainer.pid, "copy", copied * scale, True),))
+        for edge in others:
+            self.follow(trainer, edge, edge.share * scale, ())
+        gap = max(0.0, loss - held * scale)
+        self.book("gap", "main", gap, (Hop(trainer.pid, trainer.pid, "gap", gap, job.calls is not None),))
+
+    def without_gpu(self, edges: list[Edge]) -> tuple[list[Edge], float, float]:
+        """The edges without the waits for the GPU; the share of the window in copies; that in waits."""
+        job, trainer = self.job, self.trainer
+        worked = 1.0 if job.idle is None else 1.0 - job.idle
+        if job.idle is None and (not job.host_only or trainer.info.uses_cuda is False):
+            return edges, 0.0, 0.0
+        if job.calls is not None:
+            part = self.facts.main_calls.get(trainer.pid, 1.0)
+            copied, waited = min(1.0, job.calls.copy * part), min(1.0, job.calls.sync * part)
+            left, missing = self._take_gpu(edges, copied + waited)
+            self.spun = missing
+            left, missing = take(left, missing, (RUN,))
+            self.spun -= missing
+            kinds = tuple({edge.kind for edge in left if not edge.measured})
+            left, missing = take(left, max(0.0, missing - trainer.runnable), kinds, lambda edge: not edge.measured)
+            missing = max(0.0, copied + waited - (_total(edges) - _total(left)))
+            kept = missing / max(copied + waited, policy.TRIFLE)  # ready for a CPU in such a call, and not waiting in it
+            waited *= 1.0 - kept
+            left, back = self._called_back(left, worked - waited)
+            return left, copied * (1.0 - kept), waited + back
+        spun = copied = 0.0
+        if job.sampled is not None:
+            copied, spun = job.sampled.copy, job.sampled.sync
+            edges, self.spun = take(edges, copied + spun, (RUN,))[0], spun
+        vague = sum(edge.share for edge in edges if self.may_be_gpu(edge))
+        slept = max(0.0, min(vague, worked - spun))
+        return self._take_gpu(edges, slept)[0], copied, spun + slept
+
+    def _called_back(self, edges: list[Edge], most: float) -> tuple[list[Edge], float]:
+        """Beside a GPU that always works, sleeps until threads of its own woke it that slept as well: XLA's are called back by the GPU."""
+        if self.job.idle is None or self.job.idle >= policy.SATURATED or feeders.threads_at_work(self.job):
+            return edges, 0.0
+        slept = sum(edge.share for edge in edges if edge.kind in (waits.LOCK, waits.UNKNOWN) and edge.pid == self.trainer.pid)
+        slept = max(0.0, min(slept - sum(self.trainer.others), most))
+        return take(edges, slept, (waits.LOCK, waits.UNKNOWN), lambda edge: edge.pid == self.trainer.pid)[0], slept
+
+    def _take_gpu(self, edges: list[Edge], share: float) -> tuple[list[Edge], float]:
+        """Take ``share`` from the sleeps that may be waits for the GPU: those that an interrupt ended first."""
+        kinds = _GPU_LIKE[:-1] if feeders.threads_at_work(self.job) else _GPU_LIKE  # a lock is for these
+        left, missing = take(edges, share, kinds, lambda edge: edge.pid == 0)
+        beyond = max(0.0, missing - self.trainer.runnable)  # who is ready for a CPU in such a call does not sleep in it
+        left, unfound = take(left, beyond, kinds, lambda edge: edge.pid == self.trainer.pid)
+        return left, missing - beyond + unfound
+
+    def may_be_gpu(self, edge: Edge) -> bool:
+        """Whether the sleep may be a wait for the GPU: nobody else ended it, and it looks like one."""
+        return edge.kind in _GPU_LIKE and edge.pid in (0, self.trainer.pid)
+
+    def infer(self, edges: list[Edge]) -> list[Edge]:
+        """Point edges that lead to nobody known at who owes something: workers at a queue or pipe, then whatever is vague."""
+        job = self.job
+        if self.trainer.held_up >= feeders.HELD_UP:  # what samples met as another sleep, beyond the GPU's work, is a part of that wait
+            edges = [edge._replace(kind=waits.PIPE) if edge.pid == 0 and edge.kind in feeders.UNSURE else edge for edge in edges]
+        if not self.feeds or job.by_itself:
+            return edges
+        any_worker, found = next(iter(self.feeds)), []
+        owing = [1.0 - self.ahead(worker) for worker in job.workers]
+        at_work = sum(owing) >= policy.OWES * len(owing) or max(owing) >= policy.ONE_OWES
+        held_up = 2 * self.trainer.held_up > self.trainer.kinds.get(waits.PIPE, 0.0)
+        for edge in edges:
+            sure = edge.kind == waits.QUEUE or (edge.kind == waits.PIPE and not held_up)
+            vague = not self.facts.wakes and edge.kind in _GPU_LIKE and at_work
+            if (edge.pid == 0 and (sure or vague)) or (edge.pid == self.trainer.pid and self.relays(edge.tid)):
+                edge = edge._replace(pid=any_worker)
+            found.append(edge)
+        return found
+
+    @property
+    def spun_cpus(self) -> float:
+        """CPUs on which the main thread only waits for the GPU; without calls and samples, as long as the GPU works and it never sleeps."""
+        trainer, worked = self.trainer, 1.0 - (1.0 if self.job.idle is None else self.job.idle)
+        if self.job.calls is not None or self.job.sampled is not None:
+            return self.spun
+        rest = sum(edge.share for edge in self.edges[trainer.pid] if self.may_be_gpu(edge))
+        return min(trainer.run, worked) if rest < policy.TRIFLE + 0.05 else 0.0
+
+    def relays(self, tid: int) -> bool:
+        """Whether a thread of the trainer hands on what workers gave it: a pin thread, an executor's. Any of them where it is not told."""
+        if tid not in self.facts.threads or tid == self.trainer.pid:
+            tids = (thread.tid for thread in self.trainer.info.threads if thread.tid != self.trainer.pid)
+            return any(self._relays(one) for one in tids)
+        return self._relays(tid)
+
+    def _relays(self, tid: int) -> bool:
+        woken = [wake for wake in self.facts.wakes.get(tid, []) if wake.tid != self.trainer.pid]
+        by_workers = sum(wake.share for wake in woken if wake.pid in self.feeds)
+        return by_workers > sum(wake.share for wake in woken) - by_workers
+
+    # Workers
+
+    def to_workers(self, share: float, trail: Trail) -> None:
+        """A wait for workers, over what those did that were not ahead."""
+        if share <= 0.0:
+            return
+        before, self.leaves, most = self.leaves, {}, 0.0
+        for worker in self.job.workers:
+            so_far = _sum(self.leaves)
+            self.from_worker(worker)
+            most = max(most, _sum(self.leaves) - so_far)
+        found, self.leaves = self.leaves, before
+        owed = _sum(found)
+        if owed < policy.NOBODY_OWES * len(self.job.workers) and most < policy.ONE_OWES:
+            self.book("ahead", "worker", share, trail)
+            return
+        for leaf, factor in _lean_to_delays(found, owed).items():
+            for part, steps in found[leaf].trails.values():
+                self.book(*leaf, part / owed * factor * share, trail + steps)
+
+    def from_worker(self, worker: ProcFacts) -> None:
+        """Book what a worker did but for its rest."""
+        job = self.job
+        if job.respawned is None and self.facts.t_ns - worker.began_ns < policy.YOUNG_NS and job.births:
+            owed = 1.0 - self.ahead(worker)
+            self.book("birth", "worker", owed, (Hop(worker.pid, worker.pid, "start", owed, True),))
+            return
+        for edge in self.at_work(worker):
+            self.follow(worker, edge, edge.share, ())
+
+    def ahead(self, worker: ProcFacts) -> float:
+        """Share of the window in which a worker had nothing to do."""
+        return max(0.0, 1.0 - sum(edge.share for edge in self.at_work(worker)))
+
+    def at_work(self, worker: ProcFacts) -> list[Edge]:
+        """The time of a worker without its rest.
+
+        Who answers one request at a time, such as an environment, is not asked while its trainer does something else.
+        """
+        if worker.pid not in self._at_work:
+            found, spare = [], 0.0 if self.job.is_torchs or self.facts.wakes else max(0.0, 1.0 - self.data)
+            for edge in self.edges[worker.pid]:
+                if self.is_rest(worker, edge):
+                    continue
+                if edge.kind == waits.PIPE and spare > 0.0:
+                    spare, edge = 0.0, edge._replace(share=max(0.0, edge.share - spare))
+                found.append(edge)
+            self._at_work[worker.pid] = found
+        return self._at_work[worker.pid]
+
+    def is_rest(self, worker: ProcFacts, edge: Edge) -> bool:
+        """Whether a worker slept for want of work: its trainer, or a process that serves it, woke it; or it polls as torch's do."""
+        if edge.kind in (RUN, READY, waits.DISK, waits.STOPPED) or worker.pid in self.left_out:
+            return False
+        if edge.kind == waits.QUEUE or edge.pid in self.asks:
+            return True
+        if edge.pid == worker.pid and edge.tid in self.facts.threads:
+            return self._is_relayed_rest(edge.tid)
+        if self.job.is_torchs or edge.kind not in (waits.PIPE, waits.LOCK, waits.UNKNOWN, waits.POLL):
+            return False
+        if edge.kind == waits.LOCK and edge.pid in self.workers:  # a queue's lock: the sibling that holds it waits for work itself
+            return self._siblings_rest >= policy.HALF
+        if edge.pid or edge.measured or worker.run + worker.runnable >= policy.LOITERS or worker.locked_out[0]:
+            return False
+        return not (self.sampled_threads(worker) or sum(worker.programs) >= feeders.AT_WORK or feeders.programs_late(self.job))
+
+    def _is_relayed_rest(self, tid: int) -> bool:
+        """Whether a thread of the worker hands on work that the trainer gave it."""
+        asked = sum(wake.share for wake in self.facts.wakes.get(tid, []) if wake.pid in self.asks)
+        thread = self.facts.threads[tid]
+        return asked > policy.HALF * max(thread.asleep, policy.TRIFLE) and thread.run + thread.runnable < policy.LOITERS
+
+    @cached_property
+    def _siblings_rest(self) -> float:
+        """Of the siblings' time outside their locks, the part that they waited for the trainer."""
+        rest = work = 0.0
+        for worker in self.job.workers:
+            rest += sum(wake.share for wake in self.facts.wakes.get(worker.pid, []) if wake.pid in self.asks)
+            work += worker.run + worker.runnable + worker.kinds.get(waits.DISK, 0.0) + worker.kinds.get(waits.NETWORK, 0.0)
+        return rest / (rest + work) if rest + work > 0.0 else 1.0
+
+    # From one edge on
+
+    def follow(self, proc: ProcFacts, edge: Edge, share: float, trail: Trail, tid: int = 0) -> None:
+        """Book ``share`` for an edge of a process's main thread, or of the thread ``tid``."""
+        if share <= 0.0:
+            return
+        who = "main" if proc is self.trainer else "worker"
+        trail = (*trail, Hop(proc.pid, tid or proc.pid, edge.kind, share, edge.measured))
+        if edge.kind == RUN:
+            self.on_cpu(proc, share, who, trail)
+        elif edge.kind == READY:
+            self.ready(share, who, trail)
+        elif edge.kind == waits.STOPPED or self.never_ends(proc, edge):
+            self.book("nobody", who, share, trail)
+        elif edge.kind == waits.DISK:
+            self.book("memory" if self.is_short_of_memory(proc) else "disk", who, share, trail)
+        elif edge.pid == proc.pid:
+            self.to_thread(proc, edge, share, who, trail)
+        elif edge.pid and edge.pid in self.workers and edge.pid not in self.readers:
+            self.to_sibling(edge, share, trail)
+        elif edge.pid:
+            self.to_process(proc, edge, share, who, trail)
+        else:
+            self.to_nobody(proc, edge, share, who, trail)
+
+    def to_sibling(self, edge: Edge, share: float, trail: Trail) -> None:
+        """A wait for another worker: a lock that it holds, or the disk where all read as much as their cgroup may."""
+        if policy.reads_at_limit(self.job):
+            self.book("disk", "worker", share, trail)
+        else:
+            self.book("lock" if edge.kind in (waits.LOCK, waits.UNKNOWN) else "peer", "sibling", share, trail)
+
+    def is_short_of_memory(self, proc: ProcFacts) -> bool:
+        """Whether pages that it waits for were taken from it."""
+        return self.job.pressed or policy.thrashes(proc, self.facts.host)
+
+    def never_ends(self, proc: ProcFacts, edge: Edge) -> bool:
+        """Whether a worker's sleep has no end: it has not moved for long, and no GPU works."""
+        if proc.pid in self.left_out:
+            return True
+        rests = all(gpu.idle_s >= policy.RESTS_S for gpu in self.job.gpus)
+        still = proc.still_s >= (policy.STUCK_S if rests else policy.LONG_STUCK_S)
+        return proc is not self.trainer and still and not edge.ended
+
+    def on_cpu(self, proc: ProcFacts, share: float, who: str, trail: Trail) -> None:
+        """Its own work; memory's where the kernel looks for pages meanwhile."""
+        if not self.workers and policy.starves_others(proc):
+            self.book("gil", who, share, trail)
+            return
+        stalled = min(share, proc.system / max(proc.run, policy.TRIFLE) * share) if self.job.pressed else 0.0
+        self.book("memory", who, stalled, trail)
+        self.book("work", who, share - stalled, trail)
+
+    def ready(self, share: float, who: str, trail: Trail, crowd: tuple[str, str] = ("cpu", "own")) -> None:
+        """Who holds the CPUs that it is ready for: a quota, a mask, strangers, or the job itself, which is booked to ``crowd``."""
+        job = self.job
+        periods = max(job.throttled_periods, job.fed_throttled_periods)
+        throttled = share * min(1.0, 2 * periods) if periods >= policy.THROTTLED_PERIODS else 0.0
+        self.book("quota", who, throttled, trail)
+        share -= throttled
+        if share <= 0.0:
+            return
+        for leaf, part in self._cpu_holders:
+            self.book(*(crowd if leaf == ("cpu", "own") else leaf), share * part, trail)
+
+    @cached_property
+    def _cpu_holders(self) -> list[tuple[tuple[str, str], float]]:
+        """Who holds the CPUs that the job is ready for, and the part of its waits for one that this explains."""
+        cpus = capacity(self.job, self.facts)
+        if is_held(self.job, cpus):
+            return [(("mask", "worker" if self.workers else "main"), 1.0)]
+        strangers, watched = policy.strangers_share(cpus), policy.watched_share(self.facts, cpus)
+        own = "own" if policy.crowds(self.job, self.facts, cpus) else "nobody"
+        rest = 1.0 - strangers
+        return [(("cpu", "stranger"), strangers), (("cpu", "gputop"), rest * watched), (("cpu", own), rest * (1.0 - watched))]
+
+    def to_thread(self, proc: ProcFacts, edge: Edge, share: float, who: str, trail: Trail) -> None:
+        """A wait for another thread of the same process: a lock of both, such as Python's GIL, or what that thread does."""
+        if edge.address and edge.address in self.gil(proc):
+            self.book("gil", who, share, trail)
+            return
+        thread = self.facts.threads.get(edge.tid)
+        seen = {hop.tid for hop in trail}
+        woken = [wake for wake in self.facts.wakes.get(edge.tid, []) if wake.tid not in seen]
+        parts = [Edge(wake.kind, wake.share, wake.pid, wake.tid, wake.address) for wake in woken]
+        parts += [Edge(RUN, thread.run), Edge(READY, thread.runnable)] if thread is not None else []
+        total = sum(part.share for part in parts)
+        if total <= policy.TRIFLE or edge.tid in seen or len(seen) > policy.DEEP:
+            self.to_nobody(proc, edge._replace(pid=0, kind=waits.LOCK), share, who, trail)
+            return
+        for part in parts:
+            mine = share * part.share / total
+            if part.kind == RUN:
+                self.book("work", f"{who}'s thread", mine, (*trail, Hop(proc.pid, edge.tid, RUN, mine, True)))
+            elif mine < policy.TRIFLE:  # dozens of threads that wake one another have millions of ways
+                self.book("thread", who, mine, trail)
+            else:
+                self.follow(proc, part, mine, trail, edge.tid)
+
+    def gil(self, proc: ProcFacts) -> frozenset[int]:
+        """Futexes at which several threads of the process sleep in turn: what they wait for is one another."""
+        if proc.pid not in self._gil:
+            sleepers: dict[int, set[int]] = {}
+            for tid, thread in self.facts.threads.items():
+                for wake in self.facts.wakes.get(tid, []) if thread.pid == proc.pid else ():
+                    if wake.address and wake.pid == proc.pid:
+                        sleepers.setdefault(wake.address, set()).add(tid)
+            self._gil[proc.pid] = frozenset(one for one, tids in sleepers.items() if len(tids) > 1)
+        return self._gil[proc.pid]
+
+    def to_process(self, proc: ProcFacts, edge: Edge, share: float, who: str, trail: Trail) -> None:
+        """A wait for a process outside the workers: a program that it started, another training, somebody that feeds it."""
+        job = self.job
+        if edge.pid in job.rivals:
+            self.book("lock", "process", share, trail)
+        elif edge.pid in job.kin:
+            self.book("peer", "rank", share, trail)
+        elif edge.kind in (waits.PIPE, waits.NETWORK, waits.UNKNOWN) and edge.pid in self.readers:
+            self.book("reader", who, share, trail)
+        elif who == "worker" or edge.pid in self.children or edge.pid in job.fed_by:
+            holder = "feeder" if edge.pid in job.fed_by and edge.pid not in self.children else "program"
+            self.to_program(proc, share, who, holder, (*trail, Hop(edge.pid, edge.pid, RUN, share, True)))
+        else:
+            self.book(edge.kind, "process", share, trail)
+
+    def to_program(self, proc: ProcFacts, share: float, who: str, holder: str, trail: Trail, kind: str = waits.PIPE) -> None:
+        """What the programs of a process did for which it waits.
+
+        Those of a trainer that crowd the CPUs are as slow as their work: nobody chose their number. ``kind`` is booked where none is seen.
+        """
+        ran, waited = proc.programs
+        wanted = ran + waited
+        late = feeders.programs_wait(self.job, self.facts)
+        work = "work", f"{who}'s {holder}"
+        if late:
+            total = sum(late.values())
+            for word, part in late.items():
+                self.book(word, who, share * part / total, trail)
+        elif wanted >= feeders.AT_WORK:
+            keep = policy.own_work(ran / wanted)
+            self.book(*work, share * keep, trail)
+            self.ready(share * (1.0 - keep), who, trail, crowd=work if who == "main" else ("cpu", "own"))
+        elif who == "worker" and kind == waits.PIPE and self.turns:
+            self.book("lock", "process", share, trail)
+        elif who == "worker":
+            self.book(waits.CHILD if kind == waits.POLL else kind, who, share, trail)
+        else:
+            self.book(*work, share, trail)
+
+    def to_nobody(self, proc: ProcFacts, edge: Edge, share: float, who: str, trail: Trail) -> None:
+        """A sleep that an interrupt ended, or nobody yet, or that samples met: by its kind, and by who is at work meanwhile."""
+        kind, job = edge.kind, self.job
+        if kind == waits.PIPE and who == "main" and proc.held_up > 0.0:
+            unread = share * min(1.0, proc.held_up / proc.kinds[waits.PIPE])
+            self.book("reader", who, unread, trail)
+            share -= unread
+        if kind in (waits.LOCK, waits.TIMER) and proc.locked_out[0]:
+            kept, by_turns = proc.kept_out(kind), len(self.workers.keys() & job.holders.keys()) > 1
+            held = share if kept >= (policy.HELD_BY_TURNS if by_turns else policy.HELD) else share * kept
+            self.book("lock", "process", held, (*trail, Hop(proc.locked_out[0], 0, "holds", held, False)))
+            share -= held
+        if kind in (waits.LOCK, waits.UNKNOWN, waits.TIMER):
+            share = self.to_sampled_threads(proc, kind, share, who, trail)
+        asked = who == "main" and bool(job.workers) and not job.births and proc.children >= feeders.AT_WORK
+        programs = kind in (waits.PIPE, waits.CHILD) or (kind == waits.POLL and (asked or feeders.programs_at_work(job, self.facts)))
+        if who == "main" and kind == waits.POLL and not job.workers and feeders.asks_others(job) and not feeders.threads_at_work(job):
+            self.book("network", who, share, trail)
+        elif programs and (who == "worker" or asked or not job.workers or kind == waits.CHILD):
+            feeder = who == "main" and bool(job.fed_by - self.children)
+            self.to_program(proc, share, who, "feeder" if feeder else "program", trail, kind)
+        elif kind == waits.LOCK and who == "worker":
+            self.to_sibling(edge, share, trail)
+        else:
+            self.book(kind, who, share, trail)
+
+    def to_sampled_threads(self, proc: ProcFacts, kind: str, share: float, who: str, trail: Trail) -> float:
+        """A wait that may be for other threads of the process, over what samples met these at; what is left of it."""
+        parts = self.sampled_threads(proc)
+        if kind == waits.TIMER:  # who sleeps by a timer looks again and again whether these are through
+            parts = {word: part for word, part in parts.items() if word in (waits.DISK, waits.NETWORK)}
+        for word, part in parts.items():
+            mine = share * part
+            if word == RUN:
+                self.book("work", f"{who}'s thread", mine, trail)
+            elif word == READY:
+                self.ready(mine, who, trail)
+            elif word == GIL:
+                self.book("gil", who, mine, trail)
+            elif word == waits.PIPE:
+                self.to_program(proc, mine, who, "thread's program", trail)
+            else:
+                self.book("memory" if word == waits.DISK and self.is_short_of_memory(proc) else word, who, mine, trail)
+        return share * max(0.0, 1.0 - sum(parts.values()))
+
+    def sampled_threads(self, proc: ProcFacts) -> dict[str, float]:
+        """What other threads of the process did, as parts of 1: by samples where they slept, by counters where they ran; empty where they
+        hardly did anything. Threads that poll wait for others than the loader where it has workers or peers."""
+        met = proc.threads_met
+        asked = ASKING if proc is not self.trainer or not (self.workers or self.job.kin) else ""
+        slept = {waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + (met[asked] if asked else 0), waits.PIPE: met[waits.PIPE]}
+        samples = sum(met.values()) - met[waits.LOCK] - met[TURN] - (0 if asked else met[ASKING])
+        often = sum(slept.values()) >= policy.OFTEN * samples > 0.0
+        parts = {word: count / samples for word, count in slept.items() if count} if often else {}
+        wanted, left = proc.others_run + proc.others_runnable, 1.0 - sum(parts.values())
+        if wanted >= feeders.AT_WORK and left > 0.0:
+            if policy.fights(proc, self.spun if proc is self.trainer else 0.0):
+                return parts | {GIL: left}
+            keep = policy.own_work(proc.others_run / wanted)
+            parts |= {RUN: left * keep, READY: left * (1.0 - keep)}
+        return parts
+
+
+_POOLS = {
+    "quota": "throttled", "mask": "runnable", "cpu": "runnable", "memory": "memory", "disk": "disk", "thread": "lock",
+    "birth": "starting", "ahead": "ahead", "nobody": "stopped", "gap": "sync", "copy": "transfer", "reader": "pipe", "peer": "network",
+}  # fmt: skip
+
+
+def pool_of(leaf: Leaf, trail: Trail) -> str:
+    """The name of the pool that a leaf's share along a trail belongs to, see `Walk.pools`."""
+    if leaf.resource == "gpu":
+        return f"gpu.{leaf.holder}"
+    data = (bool(trail) and trail[0].kind == WORKERS) or leaf.resource in ("birth", "ahead")
+    kind = _POOLS.get(leaf.resource, leaf.resource)
+    if leaf.resource == "work":
+        kind = "running" if data else "lock" if leaf.holder != "main" else "computing"
+        if leaf.holder.endswith(("program", "feeder")):
+            kind = trail[data].kind if trail[data].kind not in (RUN, READY) else waits.PIPE
+    elif leaf.resource == "nobody" and trail[-1].kind != waits.STOPPED:
+        kind = trail[-1].kind
+    return f"{'data' if data else 'main'}.{kind}"
+
+
+def _total(edges: Iterable[Edge]) -> float:
+    return sum(edge.share for edge in edges)
+
+
+def _sum(leaves: Leaves) -> float:
+    return sum(one.share for one in leaves.values())
+
+
+def _lean_to_delays(leaves: Leaves, owed: float) -> dict[Leaf, float]:
+    """Leaf -> factor that puts own work down to what delays it, the more the smaller its part is: work that runs freely is not late."""
+    working = sum(one.share for leaf, one in leaves.items() if leaf.resource == "work") / owed
+    keep = policy.own_work(working)
+    scale = 1.0 + working * (1.0 - keep) / (1.0 - working) if working < 1.0 else 1.0
+    return {leaf: (keep if keep < 1.0 and working < 1.0 else 1.0) if leaf.resource == "work" else scale for leaf in leaves}

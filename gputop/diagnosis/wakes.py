@@ -1,0 +1,115 @@
+"""Who ended the sleeps of the threads of trainers and workers, over the window (eBPF)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from gputop.diagnosis import waits
+from gputop.model.board import Board
+from gputop.model.frame import SchedThread, ThreadCalls, Wakeup
+
+_KINDS = {
+    "futex": waits.LOCK, "ipc": waits.LOCK, "timer": waits.TIMER, "signal": waits.TIMER, "child": waits.CHILD, "pidfd": waits.CHILD,
+    "fault": waits.DISK, "memory": waits.DISK, "filesystem": waits.DISK, "io_uring": waits.DISK, "file": waits.DISK,
+    "disk": waits.DISK, "pipe": waits.PIPE, "unix": waits.PIPE, "terminal": waits.PIPE, "network": waits.NETWORK,
+    "several": waits.POLL, "epoll": waits.POLL, "eventfd": waits.POLL, "nvidia": waits.DRIVER, "device": waits.DRIVER,
+}  # fmt: skip
+"""`gputop.model.frame.Wakeup.kind` -> what the diagnosis calls that wait."""
+
+
+LEAST = 0.001  # of the window that a thread must have slept until one of its wakers woke it, to be told (2.5 ms of 2.5 s)
+
+
+class Wake(NamedTuple):
+    """The sleeps of one thread that one process ended, in one kind of wait."""
+
+    pid: int  # of who woke it; 0: an interrupt
+    tid: int  # 0: an interrupt
+    kind: str  # a word of `gputop.diagnosis.waits`
+    share: float  # of the window, asleep
+    per_s: float  # sleeps a second
+    address: int = 0  # of the futex; 0: none
+
+
+class ThreadTime(NamedTuple):
+    """One thread over the window, by the sched probe."""
+
+    pid: int
+    run: float  # on-CPU share
+    runnable: float  # run-queue share
+    asleep: float
+
+
+class WakeTrack:
+    """The counters of the window: one shallow copy of the board's tables for each feed."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[int, dict[Any, Wakeup], dict[int, SchedThread], dict[Any, ThreadCalls]]] = deque()
+
+    def push(self, board: Board, oldest_ns: int) -> None:
+        """Add the board's counters and forget those from before ``oldest_ns``."""
+        if board.probed_ns and (not self._points or self._points[-1][0] != board.probed_ns):
+            self._points.append((board.probed_ns, dict(board.wakeups), dict(board.threads), dict(board.thread_calls)))
+        while len(self._points) > 2 and self._points[1][0] <= oldest_ns:
+            self._points.popleft()
+
+    def by_thread(self) -> dict[int, list[Wake]]:
+        """Tid -> who woke it; empty without eBPF."""
+        if len(self._points) < 2:
+            return {}
+        (began_ns, before, *_), (ended_ns, now, *_) = self._points[0], self._points[-1]
+        ns = max(1, ended_ns - began_ns)
+        found: dict[int, list[Wake]] = {}
+        for key, wake in now.items():
+            old = before.get(key)
+            if old is wake:
+                continue
+            since = old if old is not None and old.times <= wake.times else None
+            slept_ns, times = wake.wait_ns - (since.wait_ns if since else 0), wake.times - (since.times if since else 0)
+            share = min(1.0, slept_ns / ns)
+            if share >= LEAST:
+                found.setdefault(wake.wakee_tid, []).append(
+                    Wake(wake.waker_pid, wake.waker_tid, kind_of(wake), share, times * 1e9 / ns, wake.address)
+                )
+        return found
+
+    def threads(self) -> dict[int, ThreadTime]:
+        """Tid -> its time; empty without eBPF."""
+        if len(self._points) < 2:
+            return {}
+        (began_ns, _, before, _), (ended_ns, _, now, _) = self._points[0], self._points[-1]
+        ns, found = max(1, ended_ns - began_ns), {}
+        for tid, new in now.items():
+            old = before.get(tid)
+            if old is new:
+                continue
+            run, runnable, slept = new.oncpu_ns, new.runnable_ns, new.sleeping_ns + new.uninterruptible_ns
+            if old is not None and old.start_ns == new.start_ns:
+                run, runnable = run - old.oncpu_ns, runnable - old.runnable_ns
+                slept -= old.sleeping_ns + old.uninterruptible_ns
+            elif new.start_ns < began_ns:
+                continue
+            found[tid] = ThreadTime(new.pid, min(1.0, max(0, run) / ns), min(1.0, max(0, runnable) / ns), min(1.0, max(0, slept) / ns))
+        return found
+
+    def main_calls(self) -> dict[int, float]:
+        """Pid -> part of the time in CUDA calls that wait or copy that is its main thread's; empty without eBPF."""
+        if len(self._points) < 2:
+            return {}
+        before, now = self._points[0][3], self._points[-1][3]
+        total: dict[int, int] = {}
+        main: dict[int, int] = {}
+        for key, calls in now.items():
+            spent = calls.total_ns - (before[key].total_ns if key in before and before[key].total_ns <= calls.total_ns else 0)
+            total[calls.pid] = total.get(calls.pid, 0) + spent
+            if calls.tid == calls.pid:
+                main[calls.pid] = main.get(calls.pid, 0) + spent
+        return {pid: main.get(pid, 0) / ns for pid, ns in total.items() if ns > 0}
+
+
+def kind_of(wake: Wakeup) -> str:
+    """What the sleeper waited for, in the diagnosis' words."""
+    if wake.call == -1 or (not wake.kind and wake.uninterruptible):
+        return waits.DISK
+    return _KINDS.get(wake.kind, waits.UNKNOWN)
