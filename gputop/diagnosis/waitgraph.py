@@ -430,7 +430,7 @@ class Walk:
             share = self.to_sampled_threads(proc, kind, share, who, trail)
         asked = who == "main" and bool(job.workers) and not job.births and proc.children >= feeders.AT_WORK
         programs = kind in (waits.PIPE, waits.CHILD) or (kind == waits.POLL and (asked or feeders.programs_at_work(job, self.facts)))
-        if who == "main" and kind == waits.POLL and not job.workers and feeders.asks_others(job) and not feeders.threads_at_work(job):
+        if kind == waits.POLL and who == "main" and self.asked_over_network(trail):
             self.book("network", who, share, trail)
         elif programs and (who == "worker" or asked or not job.workers or kind == waits.CHILD):
             feeder = who == "main" and bool(job.fed_by - self.children)
@@ -439,6 +439,12 @@ class Walk:
             self.to_sibling(edge, share, trail)
         else:
             self.book(kind, who, share, trail)
+
+    def asked_over_network(self, trail: Trail) -> bool:
+        """Whether a poll of the trainer is for whom it asked: an event loop, in its main thread, or in one that this waits for."""
+        if trail[-1].tid != self.trainer.pid:
+            return not feeders.programs_at_work(self.job, self.facts)
+        return not self.workers and feeders.asks_others(self.job) and not feeders.threads_at_work(self.job)
 
     def to_sampled_threads(self, proc: ProcFacts, kind: str, share: float, who: str, trail: Trail) -> float:
         """A wait that may be for other threads of the process, over what samples met these at; what is left of it."""
