@@ -230,9 +230,6 @@ class JobFacts(Struct):
     respawn_s: float = 0.0  # what each set of them took, in the mean
     pools: dict[str, float] = field(default_factory=dict)
     """Where the lost time lies: a path such as ``data.runnable`` -> share of the loss; sums to 1. See `gputop.diagnosis.chain`."""
-    data_woken_by_workers: float | None = None  # share of the trainer's sleep that a worker's wake-up ended (probe)
-    woken_by_own: float | None = None
-    """Share of the window that the trainer's main thread slept until another of its threads woke it (probe)."""
     is_torchs: bool = False  # its loader is torch's DataLoader
     rivals: dict[int, float] = field(default_factory=dict)
     """Pid of another trainer -> share of the window that its main thread slept at a lock until that one's process woke it (probe)."""

@@ -1,4 +1,4 @@
-"""The counters of the window that belong to no single process: CUDA calls, wake-ups, control groups."""
+"""The counters of the window that belong to no single process: CUDA calls, control groups."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from math import exp, log
 from msgspec import Struct
 
 from gputop.diagnosis.facts import CallFacts, GpuFacts, JobFacts, SampledFacts
-from gputop.diagnosis.proc import backward_threads
 from gputop.diagnosis.quiet import Quiet
 from gputop.model.board import Board
 from gputop.model.frame import CgroupSample, CudaCall, MainSamples, Probes
 from gputop.model.rates import counter_per_s, throttled_periods_pct
-from gputop.model.roles import Role, pin_thread
+from gputop.model.roles import Role
 
 WINDOW_NS = 2_500_000_000  # long enough to tell shares apart by samples, short enough that a verdict stands 3 s after its cause began
 TICK_SLACK_NS = 50_000_000
@@ -46,9 +45,6 @@ class _Point(Struct):
     t_ns: int
     probed_ns: int  # when calls and wakes were read
     calls: dict[int, dict[str, CudaCall]]  # by pid
-    wakes: dict[tuple[int, int], int]  # (wakee tid, waker pid) -> cumulative wait ended, for trainers' threads
-    backward: dict[int, int]  # of these, what threads of a trainer's backward pass ended of its main thread's waits, by pid
-    own_times: dict[int, int]  # by trainer, how often other threads of its process woke its main thread, cumulative
     cgroups: dict[str, CgroupSample]
     sampled: dict[int, MainSamples]
 
@@ -76,11 +72,6 @@ class _Waits:
         """All calls where there is no histogram."""
         total = sum(ns for ns, _ in self.buckets)
         return exp(sum(ns / total * log(count * total / ns) for ns, count in self.buckets)) if total else float(self.calls)
-
-
-def _threads(board: Board, pid: int) -> list[int]:
-    """The tids of a trainer, as far as they are told."""
-    return [thread.tid for thread in board.infos[pid].threads] if pid in board.infos else []
 
 
 def _facts_of(before: Calls, now: Calls, ns: int, slowest: float = SLOWEST_NS_PER_BYTE, idle: float = 1.0) -> CallFacts | None:
@@ -161,7 +152,6 @@ class Points:
         self._points: deque[_Point] = deque()
         self._quiet: dict[int, Quiet] = {}
         self._began: dict[int, tuple[int, Calls]] = {}  # per trainer when its calls were first probed, and how they stood then
-        self._woken: dict[int, dict[int, float]] | None = None  # see `woken_by`; looked for once a push, for many ask
         self.looked = False  # frames between feeds are seen too
 
     def __len__(self) -> int:
@@ -174,26 +164,13 @@ class Points:
 
     def push(self, board: Board, roles: Mapping[int, Role]) -> None:
         """Add the board's."""
-        self._woken = None
-        trainers = [pid for pid, role in roles.items() if role.kind == "trainer"]
         self._quiet = {pid: quiet for pid, quiet in self._quiet.items() if pid in roles}
         self._began = {pid: began for pid, began in self._began.items() if pid in roles}
-        wakes: dict[tuple[int, int], int] = {}
-        own_times = dict.fromkeys(trainers, 0)
-        tids = {tid for pid in trainers for tid in (pid, *_threads(board, pid))}
-        for wake in board.wakeups.values() if tids else ():
-            wakee = wake.wakee_tid
-            if wakee in tids:
-                wakes[wakee, wake.waker_pid] = wakes.get((wakee, wake.waker_pid), 0) + wake.wait_ns
-                if wakee == wake.waker_pid and wakee in own_times:
-                    own_times[wakee] += wake.times
         calls: dict[int, dict[str, CudaCall]] = {}
         for (pid, name), call in board.calls.items():
             calls.setdefault(pid, {})[name] = call
-        backward = {pid: _ended_by_backward(board, pid) for pid in trainers if pid in board.infos}
         self._points.append(_Point(
-            t_ns=board.t_ns, probed_ns=board.probed_ns, calls=calls, wakes=wakes, backward=backward, own_times=own_times,
-            cgroups=board.cgroups, sampled=dict(board.sampled),
+            t_ns=board.t_ns, probed_ns=board.probed_ns, calls=calls, cgroups=board.cgroups, sampled=dict(board.sampled),
         ))
         least = MIN_LOOKED if self.looked else MIN_FEEDS
         while len(self._points) > least and self._points[1].t_ns <= board.t_ns - WINDOW_NS + TICK_SLACK_NS:
@@ -249,53 +226,6 @@ class Points:
         began_ns, before = self._began.setdefault(pid, (last.probed_ns, own))
         return _facts_of(before, own, last.probed_ns - began_ns)
 
-    def woken(self, board: Board, job: JobFacts) -> float | None:
-        """Share of the window that the trainer's main thread slept until a worker woke it, or a thread of its own that a worker had woken.
-
-        Its pin thread, an executor's or a pool's thread that takes what the workers have done; none of those that run its backward pass.
-        """
-        if not board.wakeups or not job.workers:
-            return None
-        pid, family = job.trainer.pid, {worker.pid for worker in job.workers} | job.services
-        own, pin = self._slept_until(pid, {pid}) - self._slept_until_backward(pid), pin_thread(job.trainer.info)
-        relayed = max((self._slept_until(tid, family) for tid in _threads(board, pid) if tid != pid), default=0.0)
-        fed = any(wakee == pin and waker in family for wakee, waker in self._points[-1].wakes)
-        return min(1.0, self._slept_until(pid, family) + (own if fed else min(own, relayed)))
-
-    def woken_by_own(self, board: Board, pid: int) -> float | None:
-        """Share of the window that the main thread of a trainer slept until another thread of its process woke it."""
-        return self._slept_until(pid, {pid}) if board.wakeups else None
-
-    def own_wakes(self, board: Board, pid: int) -> tuple[float, float] | None:
-        """The same, and how often a second."""
-        share, (first, last) = self.woken_by_own(board, pid), self._probed()
-        seconds = max(1, last.probed_ns - first.probed_ns) / 1e9
-        times = last.own_times.get(pid, 0) - first.own_times.get(pid, 0)
-        return None if share is None else (share, max(0, times) / seconds)
-
-    def woken_by(self, tid: int) -> dict[int, float]:
-        """Pid -> share of the window that a trainer's main thread slept until somebody of that process woke it."""
-        if self._woken is None:
-            self._woken = self._told_wakes()
-        return self._woken.get(tid, {})
-
-    def _told_wakes(self) -> dict[int, dict[int, float]]:
-        """The same of every thread that is told."""
-        first, last = self._probed()
-        ns = max(1, last.probed_ns - first.probed_ns)
-        found: dict[int, dict[int, float]] = {}
-        for (wakee, waker), total in last.wakes.items():
-            found.setdefault(wakee, {})[waker] = max(0, total - first.wakes.get((wakee, waker), 0)) / ns
-        return found
-
-    def _slept_until(self, tid: int, wakers: set[int]) -> float:
-        return min(1.0, sum(share for waker, share in self.woken_by(tid).items() if waker in wakers))
-
-    def _slept_until_backward(self, pid: int) -> float:
-        first, last = self._probed()
-        ns = max(1, last.probed_ns - first.probed_ns)
-        return max(0, last.backward.get(pid, 0) - first.backward.get(pid, 0)) / ns
-
     def set_cgroup(self, job: JobFacts, board: Board) -> None:
         """The tightest quota over its processes, else over those that feed it; and the cgroup that is full, if one is."""
         last = self._points[-1]
@@ -335,12 +265,6 @@ class Points:
         if (newer.nr_periods or 0) <= YOUNG_PERIODS:
             return YOUNG_PERIODS * 100_000_000, _newborn(newer)
         return 0, newer
-
-
-def _ended_by_backward(board: Board, pid: int) -> int:
-    """What the threads of its backward pass ended of its main thread's waits: it waits for these in every step."""
-    threads = backward_threads(board.infos[pid])
-    return sum(wake.wait_ns for wake in board.wakeups.values() if wake.wakee_tid == pid and wake.waker_tid in threads) if threads else 0
 
 
 def _set_quota(job: JobFacts, cgroup: CgroupSample) -> None:

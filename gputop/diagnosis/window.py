@@ -22,7 +22,7 @@ from gputop.diagnosis.stepclock import NOTHING, Clock, step_of
 from gputop.diagnosis.takers import TakerTrack, born_ns, name_of
 from gputop.diagnosis.tracks import GpuTrack, ProcTrack, any_worked
 from gputop.diagnosis.turns import Turns
-from gputop.diagnosis.wakes import WakeTrack
+from gputop.diagnosis.wakes import Wake, WakeTrack
 from gputop.model import roles as who
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Gpu, GpuReading, Met, ProcInfo, ProcSample
@@ -55,6 +55,7 @@ class Window:
         self._parts: dict[tuple[int, int], GpuTrack] = {}  # (GPU, GPU instance) -> what is known of that part of it, where MIG has split it
         self._host = HostTrack()
         self._wakes = WakeTrack()
+        self._woken: dict[int, list[Wake]] = {}  # tid -> who woke it, in the window
         self._takers = TakerTrack()
         self._births: dict[int, dict[int, int]] = {}
         self._respawns: dict[int, Respawns] = {}
@@ -197,7 +198,7 @@ class Window:
         """The window's facts, states included."""
         seconds = (self.t_ns - self._points.oldest_ns) / 1e9
         gpus = {index: track.facts(index) for index, track in self._gpus.items() if index in board.gpus}
-        host = self._host.facts(board)
+        host, self._woken = self._host.facts(board), self._wakes.by_thread()
         behind = self._takers.behind()
         takers, helpers, watching = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
         self._held_bytes = held_bytes(board.gpus.values())
@@ -222,7 +223,7 @@ class Window:
             growers=self._takers.growers(board, self.roles) if pressed or waits.DISK in late_for else [], watching=watching,
             unseen=[facts for index, facts in gpus.items() if self._gpus[index].held_ns < self._points.oldest_ns], hidden=_hidden(board),
             probes_load="ebpf" in board.sources and board.sources["ebpf"].state == "partial",
-            watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=self._wakes.by_thread(), threads=self._wakes.threads(),
+            watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=self._woken, threads=self._wakes.threads(),
             main_calls=self._wakes.main_calls(),
             unread=[f"{role.label} ({pid})" for pid, role in self.roles.items() if role.kind == "trainer" and pid not in board.procs],
         )  # fmt: skip
@@ -266,8 +267,7 @@ class Window:
             used = self._gpus_of(trainer, trainers, gpus)
             jobs.append(JobFacts(trainer, working, used, self._points.calls(trainer.pid, used)))
             jobs[-1].finished = len(own) - len(working)
-            trainer.own_wakes = self._points.own_wakes(board, trainer.pid)
-            jobs[-1].woken_by_own = trainer.own_wakes[0] if trainer.own_wakes is not None else None
+            trainer.own_wakes = self._own_wakes(trainer.pid)
         feeders.lend_loaders(jobs, lambda job: self._woken_by(board, job))
         for job in jobs:
             self._complete(job, board)
@@ -289,9 +289,8 @@ class Window:
         self._tell_respawns(job)
         locked = [*job.workers, *([trainer] if trainer.kept_out(waits.LOCK) else [])]
         job.holders = {pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}
-        job.data_woken_by_workers = self._points.woken(board, job)
         job.rivals = self._rivals(trainer)
-        readers = feeders.readers(trainer, self._points.woken_by(trainer.pid) if board.wakeups else {})
+        readers = feeders.readers(trainer, self._woken_by_pid(trainer.pid))
         job.readers = [self._reader(board, pid, job) for pid in readers]
         job.woken_by = {} if job.workers else {pid: share for pid, share in self._woken_by(board, job).items() if pid not in readers}
         job.fed_by = feeders.feeding(job, board.infos, self._procs)
@@ -366,15 +365,28 @@ class Window:
         if trainer.kinds.get(waits.LOCK, 0.0) <= asked:
             return {}
         others = (pid for pid in self._procs if pid != trainer.pid and (role := self.roles.get(pid)) and role.kind == "trainer")
-        woken = self._points.woken_by(trainer.pid)
+        woken = self._woken_by_pid(trainer.pid)
         return {pid: woken[pid] for pid in others if woken.get(pid, 0.0) > 0.0}
+
+    def _woken_by_pid(self, tid: int) -> dict[int, float]:
+        """Pid -> share of the window that a thread slept until somebody of that process woke it."""
+        found: dict[int, float] = {}
+        for wake in self._woken.get(tid, ()):
+            found[wake.pid] = found.get(wake.pid, 0.0) + wake.share
+        return found
+
+    def _own_wakes(self, pid: int) -> tuple[float, float] | None:
+        """Share of the window that a main thread slept until threads of its own woke it, and how often a second; None without eBPF."""
+        own = [wake for wake in self._woken.get(pid, ()) if wake.pid == pid]
+        return (sum(wake.share for wake in own), sum(wake.per_s for wake in own)) if self._woken else None
 
     def _woken_by(self, board: Board, job: JobFacts) -> dict[int, float]:
         """Pid -> share of the window that its main thread slept until that process woke it, or wrote what another thread reads: by the
         probe, else by whom it reads from."""
         trainer = job.trainer
-        found = self._points.woken_by(trainer.pid) if board.wakeups else feeders.read_from(trainer)
-        read = feeders.read_by_threads(trainer, board.infos, job.woken_by_own, job.idle or 0.0)
+        found = self._woken_by_pid(trainer.pid) if self._woken else feeders.read_from(trainer)
+        own = trainer.own_wakes[0] if trainer.own_wakes is not None else None
+        read = feeders.read_by_threads(trainer, board.infos, own, job.idle or 0.0)
         return found | {pid: max(share, found.get(pid, 0.0)) for pid, share in read.items()}
 
     def _reader(self, board: Board, pid: int, job: JobFacts) -> Reader:
