@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import intensity, judge, report, states, stepclock
+from gputop.diagnosis import intensity, report, states, stepclock
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.hangs import set_absent, set_hangs
 from gputop.diagnosis.incidents import Incidents
+from gputop.diagnosis.judge import judge
 from gputop.diagnosis.life import Pulses
 from gputop.diagnosis.model import Incident, Ledger, ProcState, Step, Verdict
 from gputop.diagnosis.orphans import Orphans
@@ -158,7 +159,7 @@ class Engine:
         job = walk.job
         walk.run()
         job.pools, job.spun = walk.pools, walk.spun_cpus
-        job.claims = judge.claims(walk)
+        judge(walk)
         if job.workers:
             self._staffed[job.trainer.pid] = facts.t_ns
         standing = leaving(judge_job(job, facts), self._staffed.get(job.trainer.pid, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gputop.diagnosis import feeders, policy
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.verdicts import Judge, judges
+from gputop.diagnosis.verdicts import Claim, judges
 from gputop.diagnosis.verdicts.slow_transform import flat_out
 from gputop.diagnosis.waitgraph import Walk, pool_of
 
@@ -16,24 +16,25 @@ _LOADERS = ("worker", "worker's thread", "worker's program", "worker's thread's 
 """Holders of work that more workers would share: too-few-workers where CPUs idle, else slow-transform."""
 
 
-def claims(walk: Walk) -> list[tuple[Judge, float]]:
-    """(judge, share of the loss)."""
-    shares, left = dict[str, float](), walk.pools
-    whole = dict(left)
-    for judge, rule in _RULES:
+def judge(walk: Walk) -> None:
+    """Fill in the job's ``claims``: each cause with its share of the loss, and the steps along which most of that came."""
+    found, left = dict[str, Claim](), walk.pools
+    whole, trails = dict(left), walk.trails
+    for one, rule in _RULES:
         if any(pool.startswith(rule.pools) for pool in left):
             for pool, part in rule.claim(walk.job, walk.facts).items():
                 taken = left.get(pool, 0.0) * part
                 if taken > 0.0:
                     left[pool] -= taken
-                    shares[judge.cause] = shares.get(judge.cause, 0.0) + taken
+                    found.setdefault(one.cause, Claim(one)).add(pool, taken, trails[pool])
     total = sum(booked.share for booked in walk.leaves.values())
     for leaf, booked in walk.leaves.items():
         cause, part = cause_of(leaf, walk)
         for share, trail in booked.trails.values() if cause else ():
             pool = pool_of(leaf, trail)
-            shares[cause] = shares.get(cause, 0.0) + part * share / total * left[pool] / whole[pool]
-    return [(_BY_CAUSE[cause], share) for cause, share in shares.items() if share > 0.0]
+            if taken := part * share / total * left[pool] / whole[pool]:
+                found.setdefault(cause, Claim(_BY_CAUSE[cause])).add(pool, taken, trail)
+    walk.job.claims = list(found.values())
 
 
 def cause_of(leaf: Leaf, walk: Walk) -> tuple[str, float]:

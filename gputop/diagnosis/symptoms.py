@@ -12,7 +12,7 @@ from gputop.diagnosis.model import LOOKING, Fix, Verdict, Victim, of_gpus
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.stepclock import NOTHING
-from gputop.diagnosis.verdicts import Finding, Judge, unexplained
+from gputop.diagnosis.verdicts import Claim, Finding, Judge, unexplained
 from gputop.diagnosis.verdicts.cpu_contention import keeps_from_starting
 from gputop.diagnosis.verdicts.h2d_transfer import copies_back
 from gputop.diagnosis.verdicts.hung_worker import all_are_dead, all_others_are_ahead, killed, replacing
@@ -122,12 +122,11 @@ def judge_job(job: JobFacts, facts: Facts) -> Standing:
     trainer = f"{job.trainer.role.label} ({job.trainer.pid})"
     if (found := _too_soon(job, facts, trainer) or _hung(job, facts) or _without_judging(job, facts, trainer)) is not None:
         return found
-    claims = job.claims
-    shares = {judge.cause: share for judge, share in claims}
+    shares = {claim.judge.cause: claim.share for claim in job.claims}
     suffers = job.lost if job.lost is not None else host_side_loss(job)
     if suffers < LOST:
         return Standing(job, facts, "healthy", headline=_well(job, trainer, _beside(job, facts)), shares=shares)
-    judge, share = max(claims, key=_share, default=(None, 0.0))
+    judge, share = _strongest(job)
     if _is_at_rest(job, facts) and (judge is None or judge.fault or feeders.serves(job)):
         return Standing(job, facts, "idle", headline=f"{trainer} has no work for its GPU: it waits to be asked", at_rest=True)
     if 0.0 < job.unbegun_s < BEGINS_S and job.idle is not None and (judge is None or share < NAMED or judge.cause in _OF_STARTS):
@@ -160,7 +159,7 @@ def _hung(job: JobFacts, facts: Facts) -> Standing | None:
     hang = job.hang
     if hang is None:
         return None
-    judge, share = max(job.claims, key=_share, default=(None, 0.0))
+    judge, share = _strongest(job)
     if judge is not None and share >= NAMED and judge.cause == "hung-worker" == hang.cause and len(hang.family) == 1:
         symptom = judge.felt(job) if judge.felt else judge.symptom
         return Standing(job, facts, symptom, judge.cause, judge=judge, shares={judge.cause: 1.0}, hangs=True)
@@ -250,8 +249,9 @@ def _is_idle_helper(worker: ProcFacts) -> bool:
     return asleep and worker.info.comm != TORCH_WORKER
 
 
-def _share(pair: tuple[Judge, float]) -> float:
-    return pair[1]
+def _strongest(job: JobFacts) -> tuple[Judge | None, float]:
+    most: Claim | None = max(job.claims, key=lambda claim: claim.share, default=None)
+    return (most.judge, most.share) if most is not None else (None, 0.0)
 
 
 def _worded(one: Standing) -> Verdict:

@@ -64,6 +64,17 @@ class Walk:
         total = sum(found.values())
         return {pool: share / total for pool, share in found.items()} if total > 0.0 else {}
 
+    @property
+    def trails(self) -> dict[str, Trail]:
+        """Pool -> the steps along which most of it came."""
+        most: dict[str, tuple[float, Trail]] = {}
+        for leaf, booked in self.leaves.items():
+            for share, trail in booked.trails.values():
+                pool = pool_of(leaf, trail)
+                if share > most.get(pool, (0.0, ()))[0]:
+                    most[pool] = share, trail
+        return {pool: trail for pool, (_, trail) in most.items()}
+
     def run(self) -> Leaves:
         """All leaves of the job's loss."""
         job = self.job

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
+from gputop.diagnosis.edges import Trail
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 
@@ -55,6 +56,23 @@ class Judge(Struct, frozen=True):
     """False for what is no fault, such as a pause: its severity is ``info``, but where it comes again and again (`JobFacts.repeated`)."""
     needs: str = ""  # what must be readable for it to speak
     felt: Callable[[JobFacts], str] | None = None  # the symptom, where the same cause is not always felt alike; None: always `symptom`
+
+
+class Claim(Struct):
+    """What a cause holds of a job's loss."""
+
+    judge: Judge
+    share: float = 0.0  # of the loss
+    pools: dict[str, float] = field(default_factory=dict)  # pool (see `gputop.diagnosis.waitgraph.Walk.pools`) -> share of the loss
+    trail: Trail = ()  # the steps along which the largest part came
+    _most: float = 0.0
+
+    def add(self, pool: str, share: float, trail: Trail) -> None:
+        """Add a part that came along ``trail``."""
+        self.share += share
+        self.pools[pool] = self.pools.get(pool, 0.0) + share
+        if share > self._most:
+            self._most, self.trail = share, trail
 
 
 @lru_cache(maxsize=1)
