@@ -88,7 +88,8 @@ def edges_of(proc: ProcFacts, facts: Facts) -> list[Edge]:
     if stopped > 0.0:
         found, missing = take(found, stopped, tuple({edge.kind for edge in found[2:]}), lambda edge: edge.pid not in (0, proc.info.ppid))
         kinds = {waits.STOPPED: stopped - missing} | {kind: share for kind, share in kinds.items() if kind != waits.STOPPED or missing}
-    return [edge for edge in found if edge.share > 0.0] + [Edge(kind, share, measured=False, ended=False) for kind, share in kinds.items()]
+    edges = [edge for edge in found if edge.share > 0.0] + [Edge(kind, share, measured=False, ended=False) for kind, share in kinds.items()]
+    return [edge._replace(kind=waits.NETWORK) if edge.kind == waits.DISK else edge for edge in edges] if proc.reads_remotely else edges
 
 
 def _plain(wake: Wake, pid: int) -> Wake:
@@ -100,7 +101,9 @@ def _rest_of(kinds: dict[str, float], known: dict[str, float], rest: float) -> d
     """What samples met beyond what wake-ups tell, scaled to the ``rest`` of the sleep."""
     beyond = {kind: max(0.0, share - known.get(kind, 0.0)) for kind, share in kinds.items()}
     total = sum(beyond.values())
-    return {kind: share * rest / total for kind, share in beyond.items() if share > 0.0} if total > 0.0 and rest > policy.TRIFLE else {}
+    if rest <= policy.TRIFLE:
+        return {}
+    return {kind: share * rest / total for kind, share in beyond.items() if share > 0.0} if total > 0.0 else {waits.UNKNOWN: rest}
 
 
 def take(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 
 from gputop.diagnosis.model import ProcState
-from gputop.diagnosis.waits import LOCK, ONCPU, PIPE, POLL, UNKNOWN, KindOf, is_accepting, is_unread
+from gputop.diagnosis.waits import LOCK, NETWORK, ONCPU, PIPE, POLL, UNKNOWN, KindOf, is_accepting, is_unread
 from gputop.model.frame import ProcInfo, ProcSample, ThreadSample
 from gputop.model.rates import counter_per_s, thread_deltas
 from gputop.model.roles import Role
@@ -146,6 +146,12 @@ class ProcFacts(Struct):
         """Share of the window that its main thread slept until somebody read what it writes: a log, a progress bar, a socket."""
         met = [one for one in self.samples if self.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == PIPE]
         return self.kinds.get(PIPE, 0.0) * sum(is_unread(one.wchan) for one in met) / len(met) if met else 0.0
+
+    @property
+    def reads_remotely(self) -> bool:
+        """Whether the files that it waits for, uninterruptibly, lie on a network file system (NFS, FUSE, Lustre …), by most samples."""
+        asleep = [self.kind_of("D", one.syscall, one.syscall_arg, one.wchan) for one in self.samples if one.state == "D"]
+        return 2 * asleep.count(NETWORK) > len(asleep)
 
     @property
     def sleeps_long(self) -> bool:

@@ -395,11 +395,12 @@ class Walk:
             self.book("peer", "rank", share, trail)
         elif edge.kind in (waits.PIPE, waits.NETWORK, waits.UNKNOWN) and edge.pid in self.readers:
             self.book("reader", who, share, trail)
-        elif who == "worker" or edge.pid in self.children or edge.pid in job.fed_by:
+        elif self.facts.family.get(edge.pid) == self.trainer.pid or edge.pid in self.children or edge.pid in job.fed_by:
             holder = "feeder" if edge.pid in job.fed_by and edge.pid not in self.children else "program"
             self.to_program(proc, share, who, holder, (*trail, Hop(edge.pid, edge.pid, RUN, share, True)))
         else:
-            self.book(edge.kind, "process", share, trail)
+            asks = who == "worker" and edge.kind in (waits.PIPE, waits.UNKNOWN) and self.turns  # for a lock, of a process that gives it out
+            self.book(waits.LOCK if asks else edge.kind, "process", share, trail)
 
     def to_program(self, proc: ProcFacts, share: float, who: str, holder: str, trail: Trail, kind: str = waits.PIPE) -> None:
         """What the programs of a process did for which it waits.
