@@ -73,7 +73,8 @@ def test_take_takes_the_likeliest_first_and_says_what_is_missing() -> None:
 def test_files_on_a_network_file_system_are_no_disk() -> None:
     """The probe sees an uninterruptible sleep in a read of a file; where the kernel stands tells that the file lies elsewhere."""
     scene = starved(util=20.0, run=0.1, looks=[{"state": "D", "syscall": 0, "wchan": "nfs_wait_bit_killable"}]).play(6)
-    wakes = {100: [Wake(101, 111, waits.PIPE, 0.9, 10.0)], 101: [Wake(0, 0, waits.DISK, 0.8, 50.0)], 102: [Wake(0, 0, waits.DISK, 0.8, 50.0)]}
+    read = [Wake(0, 0, waits.DISK, 0.8, 50.0)]
+    wakes = {100: [Wake(101, 111, waits.PIPE, 0.9, 10.0)], 101: read, 102: read}
     assert leaves(walked(scene, wakes))["network", "worker"] > 0.8
     local = starved(util=20.0, run=0.1, looks=[{"state": "D", "syscall": 0, "wchan": "folio_wait_bit_common"}]).play(6)
     assert leaves(walked(local, wakes))["disk", "worker"] > 0.8
