@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from math import inf
 from typing import Any
 
@@ -349,6 +349,7 @@ class Facts(Struct):
     probes_load: bool = False  # the probes are on their way
     watched_s: float = inf  # since the first board; the window is a part of that
     unread: list[str] = field(default_factory=list)  # trainers of whom nothing was read, as in a trace that has their names and calls only
+    pids: Container[int] = frozenset()  # of all processes that are seen
     wakes: dict[int, list[Wake]] = field(default_factory=dict)  # tid of a thread of a trainer or worker -> who woke it (eBPF)
     threads: dict[int, ThreadTime] = field(default_factory=dict)  # tid -> its time (eBPF)
     main_calls: dict[int, float] = field(default_factory=dict)  # trainer -> part of the time in CUDA calls that is its main thread's (eBPF)

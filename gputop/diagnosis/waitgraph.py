@@ -169,7 +169,8 @@ class Walk:
         for edge in edges:
             sure = edge.kind == waits.QUEUE or (edge.kind == waits.PIPE and not held_up)
             vague = not self.facts.wakes and edge.kind in _GPU_LIKE and at_work
-            if (edge.pid == 0 and (sure or vague)) or (edge.pid == self.trainer.pid and self.relays(edge.tid)):
+            gone = bool(edge.pid) and sure and bool(job.births) and edge.pid not in self.facts.pids  # a worker of the epoch before
+            if gone or (edge.pid == 0 and (sure or vague)) or (edge.pid == self.trainer.pid and self.relays(edge.tid)):
                 edge = edge._replace(pid=any_worker)
             found.append(edge)
         return found
@@ -376,7 +377,10 @@ class Walk:
                 self.follow(proc, part, mine, trail, edge.tid)
 
     def gil(self, proc: ProcFacts) -> frozenset[int]:
-        """Futexes at which several threads of the process sleep in turn: what they wait for is one another."""
+        """Futexes at which several threads of the process sleep in turn, on one CPU in all: what they wait for is one another."""
+        spun = self.spun if proc is self.trainer else 0.0
+        if proc.run + proc.others_run - spun > policy.GIL_CPUS:
+            return frozenset()
         if proc.pid not in self._gil:
             sleepers: dict[int, set[int]] = {}
             for tid, thread in self.facts.threads.items():
@@ -395,12 +399,17 @@ class Walk:
             self.book("peer", "rank", share, trail)
         elif edge.kind in (waits.PIPE, waits.NETWORK, waits.UNKNOWN) and edge.pid in self.readers:
             self.book("reader", who, share, trail)
-        elif self.facts.family.get(edge.pid) == self.trainer.pid or edge.pid in self.children or edge.pid in job.fed_by:
+        elif self.is_program(edge):
             holder = "feeder" if edge.pid in job.fed_by and edge.pid not in self.children else "program"
             self.to_program(proc, share, who, holder, (*trail, Hop(edge.pid, edge.pid, RUN, share, True)))
         else:
             asks = who == "worker" and edge.kind in (waits.PIPE, waits.UNKNOWN) and self.turns  # for a lock, of a process that gives it out
             self.book(waits.LOCK if asks else edge.kind, "process", share, trail)
+
+    def is_program(self, edge: Edge) -> bool:
+        """Whether the job started the process that ended a sleep, or is fed by it; who lived too shortly to be seen was started by it."""
+        known = self.facts.family.get(edge.pid) == self.trainer.pid or edge.pid in self.children or edge.pid in self.job.fed_by
+        return known or (edge.pid not in self.facts.pids and edge.kind in (waits.PIPE, waits.POLL, waits.CHILD))
 
     def to_program(self, proc: ProcFacts, share: float, who: str, holder: str, trail: Trail, kind: str = waits.PIPE) -> None:
         """What the programs of a process did for which it waits.

@@ -223,7 +223,7 @@ class Window:
             growers=self._takers.growers(board, self.roles) if pressed or waits.DISK in late_for else [], watching=watching,
             unseen=[facts for index, facts in gpus.items() if self._gpus[index].held_ns < self._points.oldest_ns], hidden=_hidden(board),
             probes_load="ebpf" in board.sources and board.sources["ebpf"].state == "partial",
-            watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=self._woken, threads=self._wakes.threads(),
+            watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=self._woken, pids=frozenset(board.infos), threads=self._wakes.threads(),
             main_calls=self._wakes.main_calls(),
             unread=[f"{role.label} ({pid})" for pid, role in self.roles.items() if role.kind == "trainer" and pid not in board.procs],
         )  # fmt: skip
