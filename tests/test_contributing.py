@@ -224,7 +224,7 @@ def test_a_cause(tree: Tree) -> None:
 """answer: a cause for a test."""
 
 from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.verdicts import Finding, Judge
+from gputop.diagnosis.causes import Finding, Judge
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -236,7 +236,7 @@ JUDGE = Judge("answer", "input-bound", _tell, rows=(("shm", "worker"),))
     tree.follow("A cause", body, cause="answer", module="answer")
     known = """
 from gputop.diagnosis.model import CAUSES
-from gputop.diagnosis.verdicts import judges
+from gputop.diagnosis.causes import judges
 print("answer" in CAUSES, [judge.rows for judge in judges() if judge.cause == "answer"])
 """
     assert tree.run("-c", known).strip() == "True [(('shm', 'worker'),)]"

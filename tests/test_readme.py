@@ -25,7 +25,7 @@ import pytest
 from gputop.cli import COMMANDS, Parser
 from gputop.commands import live
 from gputop.commands.replay import sample
-from gputop.diagnosis.verdicts import judges
+from gputop.diagnosis.causes import judges
 from gputop.system import config
 from gputop.tui import bindings
 

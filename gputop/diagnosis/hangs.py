@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gputop.diagnosis import waits
+from gputop.diagnosis.causes import Finding
 from gputop.diagnosis.facts import Facts, Hang, JobFacts
 from gputop.diagnosis.feeders import LISTENING
 from gputop.diagnosis.life import MOSTLY, WATCHERS, has_peers, in_kernel, ranks, sees_gpus
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.verdicts import Finding
 from gputop.diagnosis.waits import is_accepting
 from gputop.model.board import Board
 from gputop.model.frame import ProcInfo

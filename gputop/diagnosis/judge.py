@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gputop.diagnosis import feeders, policy
 from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.causes import Claim, judges
+from gputop.diagnosis.causes.slow_transform import flat_out
 from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.verdicts import Claim, judges
-from gputop.diagnosis.verdicts.slow_transform import flat_out
 from gputop.diagnosis.waitgraph import Walk, pool_of
 
 _BY_CAUSE = {judge.cause: judge for judge in judges()}

@@ -7,18 +7,18 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from gputop.diagnosis import feeders, hangs, waits
+from gputop.diagnosis.causes import Claim, Finding, Judge, unexplained
+from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
+from gputop.diagnosis.causes.h2d_transfer import copies_back
+from gputop.diagnosis.causes.hung_worker import all_are_dead, all_others_are_ahead, killed, replacing
+from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs, is_held_up
+from gputop.diagnosis.causes.pause import asks_for_nothing
+from gputop.diagnosis.causes.sync_storm import SPINS
 from gputop.diagnosis.facts import SHORT_S, Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import LOOKING, Fix, Verdict, Victim, of_gpus
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.stepclock import NOTHING
-from gputop.diagnosis.verdicts import Claim, Finding, Judge, unexplained
-from gputop.diagnosis.verdicts.cpu_contention import keeps_from_starting
-from gputop.diagnosis.verdicts.h2d_transfer import copies_back
-from gputop.diagnosis.verdicts.hung_worker import all_are_dead, all_others_are_ahead, killed, replacing
-from gputop.diagnosis.verdicts.main_thread_preprocessing import asks_programs, is_held_up
-from gputop.diagnosis.verdicts.pause import asks_for_nothing
-from gputop.diagnosis.verdicts.sync_storm import SPINS
 from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import counted
 

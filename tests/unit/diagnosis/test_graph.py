@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gputop.diagnosis import policy, waits
+from gputop.diagnosis.causes import judges
 from gputop.diagnosis.edges import READY, RUN, WORKERS, Edge, Leaf, edges_of, take
 from gputop.diagnosis.model import CAUSES
-from gputop.diagnosis.verdicts import judges
 from gputop.diagnosis.waitgraph import Walk
 from gputop.diagnosis.wakes import ThreadTime, Wake
 from tests.unit.diagnosis.causes import starved

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from gputop.diagnosis.causes import unexplained
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Verdict
-from gputop.diagnosis.verdicts import unexplained
 from gputop.model.frame import ReadLimit, SourceState
 from gputop.system.text import figure
 from tests.unit.diagnosis.causes import (

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from gputop.diagnosis.causes import judges
 from gputop.diagnosis.model import CAUSES, SYMPTOMS, TRAINER_STATES, WORKER_STATES
-from gputop.diagnosis.verdicts import judges
 from gputop.model.frame import ReadLimit
 from gputop.session.report import explain_lines
 from gputop.session.session import STATE_WORDS

@@ -10,11 +10,11 @@ from math import ceil, floor
 
 from gputop.diagnosis import shell
 from gputop.diagnosis.capacity import capacity, needed, strangers
+from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.feeders import with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.takers import blame, names_of
-from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.system.text import counted
 
 OF_QUOTA = 0.1

@@ -5,11 +5,11 @@ Not one of several ranks whose workers are ahead, or whose threads wait there: i
 
 from __future__ import annotations
 
+from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import more_in_flight, who_waits
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.verdicts import Finding, Judge
 
 # A poll is one on sockets, unless programs are at work whose output may be waited for; a trainer's where it has any to somebody.
 

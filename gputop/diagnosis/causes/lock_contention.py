@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import WOKEN, programs_at_work, programs_wait
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.diagnosis.waits import LOCK, TIMER
 from gputop.system.text import counted
 

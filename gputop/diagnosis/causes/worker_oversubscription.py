@@ -7,10 +7,10 @@ as where an epoch begins: `CROWD` workers for each CPU, which wait for one for l
 from __future__ import annotations
 
 from gputop.diagnosis.capacity import capacity, wanted
+from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import with_workers
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.system.text import counted
 
 CROWD = 2

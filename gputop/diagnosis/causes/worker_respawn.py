@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
 from gputop.system.text import counted
 
 RECENT_NS, WHILE_NS = 3_000_000_000, 5_000_000_000

@@ -12,11 +12,11 @@ more, and it does not write at each.
 from __future__ import annotations
 
 from gputop.diagnosis import waits
+from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
+from gputop.diagnosis.causes.h2d_transfer import copies_much
 from gputop.diagnosis.facts import CallFacts, Facts, JobFacts
 from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
-from gputop.diagnosis.verdicts.h2d_transfer import copies_much
 
 SYNCS_PER_S, SLEEPS_PER_S = 400.0, 350.0
 LEAST_PER_S, PER_STEP = 150.0, 8.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from gputop.diagnosis.causes import Finding
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import blocked_on
-from gputop.diagnosis.verdicts import Finding
 from gputop.system.text import counted
 
 LEAST, MOST = 0.1, 3  # share of the time that is worth telling, and how many of these

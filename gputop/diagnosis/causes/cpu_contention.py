@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from gputop.diagnosis import shell
 from gputop.diagnosis.capacity import IDLE, TAKEN, beside, capacity
+from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.facts import Capacity, Facts, JobFacts, Taker
 from gputop.diagnosis.feeders import AT_WORK
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import LEAST_CORES, MOST, blame, names_of
-from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.model.roles import TORCH_WORKER, program_name
 from gputop.system.text import counted
 

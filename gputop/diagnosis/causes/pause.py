@@ -11,15 +11,15 @@ it. No fault, but where it comes again and again and takes much (`repeats`) that
 from __future__ import annotations
 
 from gputop.diagnosis import starts
+from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
+from gputop.diagnosis.causes.gil_contention import fights
+from gputop.diagnosis.causes.hung_worker import TRACED
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import AT_WORK
 from gputop.diagnosis.intensity import late_job
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.policy import DATA_WAIT
 from gputop.diagnosis.shell import kill
-from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
-from gputop.diagnosis.verdicts.gil_contention import fights
-from gputop.diagnosis.verdicts.hung_worker import TRACED
 
 PAUSE_S, MOST, AHEAD, STOPPED = 0.7, 0.6, 0.8, 0.3
 STILL_S = 4.5  # s without a sign of life, from which it does not start

@@ -7,13 +7,13 @@ requests runs freely while it is asked; and in a loader that keeps its order one
 from __future__ import annotations
 
 from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.feeders import at_work, elsewhere, loading_programs, programs_read, with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.policy import DATA_WAIT
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import names_of
-from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.diagnosis.waits import LOCK, PIPE
 from gputop.system.text import counted
 

@@ -5,10 +5,10 @@ Threshold: such a bit in half of the samples and the SM clock under `intensity.S
 
 from __future__ import annotations
 
+from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
 from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.intensity import POWER_CAP, SET_CLOCKS, slowed_by
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
 from gputop.model.fields import throttle_words
 
 

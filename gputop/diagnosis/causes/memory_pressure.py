@@ -7,12 +7,12 @@ Processes outside the job that have grown more than the job since they were firs
 from __future__ import annotations
 
 from gputop.diagnosis import shell
+from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.facts import Facts, Grower, JobFacts
 from gputop.diagnosis.feeders import MEMORY, programs_wait, threads_wait, with_workers
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import GROWN_BYTES
-from gputop.diagnosis.verdicts import Finding, Judge
 
 MANY = 10.0  # major faults a second that are worth telling
 OF_MOST, NAMED = 0.3, 3  # of what the first has grown, and how many are blamed at most

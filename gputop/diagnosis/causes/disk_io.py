@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 
 from gputop.diagnosis import shell
+from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.facts import Facts, JobFacts, Mover
 from gputop.diagnosis.feeders import more_in_flight, programs_wait, who_waits
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.shell import word
-from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.model.frame import ReadLimit
 
 STEPS_S = 0.5

@@ -13,13 +13,13 @@ is not known whose fault it is that nothing moves, `gputop.diagnosis.hangs` says
 from __future__ import annotations
 
 from gputop.diagnosis import waits
+from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import programs_at_work
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.policy import left_out
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.shell import kill, word
-from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
 
 STUCK_S, LONG_STUCK_S, IDLE_S = 2.0, 3.0, 1.5
 NAPPED_S = 4.0  # so long no batch has come of workers that all sleep by a timer, and look

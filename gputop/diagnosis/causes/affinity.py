@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from gputop.diagnosis import shell
 from gputop.diagnosis.capacity import capacity, others_idle
+from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.facts import Capacity, Facts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.system.text import counted
 
 

@@ -11,15 +11,15 @@ from collections import Counter
 
 from gputop.diagnosis import shell
 from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.causes import Claims, Finding, Judge, Rule, gpu_throttle
+from gputop.diagnosis.causes.cpu_contention import blames_others, culprits
+from gputop.diagnosis.causes.pause import waits_for_first
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.feeders import with_workers
 from gputop.diagnosis.intensity import PEER, late_job, slowed_by, used
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.takers import blame, names_of
-from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule, gpu_throttle
-from gputop.diagnosis.verdicts.cpu_contention import blames_others, culprits
-from gputop.diagnosis.verdicts.pause import waits_for_first
 from gputop.system.text import counted
 
 FLAT_OUT = 0.7  # share of the window that workers run which cannot keep up

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 
+from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
+from gputop.diagnosis.causes.pause import is_ahead
 from gputop.diagnosis.facts import CallFacts, Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.stepclock import moves_weights
-from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
-from gputop.diagnosis.verdicts.pause import is_ahead
 
 BYTES_PER_S, OF_LINK, ASLEEP_OF_LINK = 1e9, 0.3, 0.08
 STILL_S = 1.0

@@ -9,12 +9,12 @@ thread that waits for a pool of its own threads does: then these are the ones th
 from __future__ import annotations
 
 from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.causes import Finding, Judge
+from gputop.diagnosis.causes.main_thread_preprocessing import MOST_WORKERS
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import named_thread, with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ALONE, GIL_S, LEAST, TURN, ProcFacts
-from gputop.diagnosis.verdicts import Finding, Judge
-from gputop.diagnosis.verdicts.main_thread_preprocessing import MOST_WORKERS
 from gputop.diagnosis.waits import LOCK
 
 OTHERS, ONE_CPU, LOCKED = 0.25, 1.15, 0.15

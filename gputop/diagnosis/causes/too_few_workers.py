@@ -8,11 +8,11 @@ the data is at its end, is no worker. A stream of few shards gives work to so ma
 from __future__ import annotations
 
 from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.feeders import UNUSED_S, at_work, loading_programs, with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.takers import names_of
-from gputop.diagnosis.verdicts import Finding, Judge
 
 SPARE, RESERVE = 0.4, 0.2
 SPARE_SHARDS = 0.1

@@ -13,12 +13,12 @@ from collections import Counter
 
 from gputop.diagnosis import starts
 from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import AT_WORK, named_thread, started, threads_at_work, with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import host_side_loss, may_spin
-from gputop.diagnosis.verdicts import Finding, Judge
 from gputop.diagnosis.waits import PIPE
 from gputop.model.frame import ProcSample
 from gputop.model.roles import PIN_THREAD

@@ -7,9 +7,9 @@ as where a model is cut into parts (``device_map="auto"``).
 from __future__ import annotations
 
 from gputop.diagnosis import intensity
+from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
 from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix, of_gpus
-from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
 
 UNUSED = 0.02  # share of the time under which a GPU got no work at all
 _POOLS = ("gpu.light", "gpu.turns")

@@ -9,12 +9,12 @@ not look busy.
 from __future__ import annotations
 
 from gputop.diagnosis import intensity
+from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
+from gputop.diagnosis.causes.undersized_work import how_used, share_used
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import threads_at_work
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.states import may_spin
-from gputop.diagnosis.verdicts import Claims, Finding, Judge, Rule
-from gputop.diagnosis.verdicts.undersized_work import how_used, share_used
 
 LAUNCHING, IDLES = 0.25, 0.4
 FEW = 0.35
