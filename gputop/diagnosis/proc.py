@@ -13,7 +13,7 @@ from gputop.model.frame import ProcInfo, ProcSample, ThreadSample
 from gputop.model.rates import counter_per_s, thread_deltas
 from gputop.model.roles import Role
 
-FUTEX, FOR_EVER, SOME = (202, 98), -1, 0  # its numbers on x86_64 and aarch64, and what ``syscall_arg`` says of its time limit
+FOR_EVER, SOME = -1, 0  # ``syscall_arg`` of a futex call without a time limit, and with one
 NO_STATE = ProcState(0, "running")
 TURN, ASKING = "turn", "asking"
 """Of threads. A lock waited for with a time limit, as Python waits for its GIL. A poll of those that wake no more seldom than their main
@@ -57,6 +57,7 @@ class ProcFacts(Struct):
     children: float = 0.0  # CPUs that children of it ran on which it has waited for meanwhile, each counted from its birth
     samples: Sequence[ProcSample] = ()  # those of the feeds, which hold more than their kinds tell
     kind_of: KindOf = lambda *_: UNKNOWN
+    futex: frozenset[int] = frozenset()  # the system call's number on its machine
     programs: tuple[float, float] = (0.0, 0.0)
     """CPUs on which programs that it started, and that live, ran, and for which their main threads waited."""
     grown_bytes: int = 0  # of memory that it holds, since it was first seen
@@ -124,7 +125,7 @@ class ProcFacts(Struct):
     @property
     def waits_its_turn(self) -> bool | None:
         """Whether the locks it was met at were waited for with a time limit; None where it was met at none, or that is not known."""
-        limits = [sample.syscall_arg for sample in self.samples if sample.syscall in FUTEX and sample.syscall_arg in (FOR_EVER, SOME)]
+        limits = [sample.syscall_arg for sample in self.samples if sample.syscall in self.futex and sample.syscall_arg in (FOR_EVER, SOME)]
         return None if not limits else 2 * limits.count(FOR_EVER) < len(limits)
 
     @property
@@ -213,7 +214,7 @@ class ProcFacts(Struct):
         return woken >= self.newer.vol - before.vol or (alone and often and self.kinds.get(LOCK, 0.0) >= LOCKED)
 
     def _met(self, thread: ThreadSample) -> str:
-        if thread.syscall in FUTEX and thread.syscall_arg == SOME:
+        if thread.syscall in self.futex and thread.syscall_arg == SOME:
             return TURN
         return self.kind_of("D" if thread.state == "D" else "S", thread.syscall, thread.syscall_arg, thread.wchan)
 

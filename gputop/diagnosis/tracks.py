@@ -20,6 +20,7 @@ from gputop.diagnosis.stepclock import Rhythm
 from gputop.model.board import GpuBoard
 from gputop.model.frame import Gpu, GpuReading, Met, ProcInfo, ProcSample, SchedThread
 from gputop.model.roles import Role
+from gputop.model.syscalls import syscall_numbers
 
 STALE_NS = 3_000_000_000  # a GPU reading older than this says nothing of now
 ASYNCHRONOUS = 0.25
@@ -45,10 +46,12 @@ _STANDING = (
 class ProcTrack:
     """One trainer or worker."""
 
-    __slots__ = ("began_ns", "between", "counts", "first_rss_bytes", "kind_of", "kinds", "moved_ns", "samples", "uninterruptible_ns")
+    __slots__ = (
+        "began_ns", "between", "counts", "first_rss_bytes", "futex", "kind_of", "kinds", "moved_ns", "samples", "uninterruptible_ns",
+    )  # fmt: skip
 
-    def __init__(self, sample: ProcSample, sched: SchedThread | None, kind_of: waits.KindOf, born_ns: int = 0) -> None:
-        self.kind_of = kind_of
+    def __init__(self, sample: ProcSample, sched: SchedThread | None, machine: str, born_ns: int = 0) -> None:
+        self.kind_of, self.futex = waits.kinds(machine), syscall_numbers("futex", machine=machine)
         self.began_ns = self.moved_ns = sample.t_ns
         self.first_rss_bytes = sample.rss_bytes
         self.samples = [sample]  # few, for which a deque has far too much room
@@ -101,7 +104,7 @@ class ProcTrack:
             pid=newer.pid, older=older, newer=newer, info=info, role=role, seconds=ns / 1e9, run=run, runnable=runnable, cores=cores,
             kinds=kinds, unsampled=unsampled, began_ns=self.began_ns, still_s=(newer.t_ns - self.moved_ns) / 1e9, threaded=threaded,
             children=max(0, (newer.children_ns or 0) - (older.children_ns or 0)) / ns if older.children_ns is not None else 0.0,
-            samples=self.samples, kind_of=self.kind_of, grown_bytes=newer.rss_bytes - self.first_rss_bytes,
+            samples=self.samples, kind_of=self.kind_of, futex=self.futex, grown_bytes=newer.rss_bytes - self.first_rss_bytes,
         )  # fmt: skip
 
     def _counters(self, ns: int, cores: float, always_on_cpu: bool) -> tuple[float, float]:

@@ -1,14 +1,15 @@
 """What a sleeping thread waits for, from one sample of /proc: state, system call, its telling argument, wchan.
 
-System call numbers are matched first (they never change), kernel function names second (they do). Where neither can be
+System calls are matched first (their numbers never change), kernel function names second (they do). Where neither can be
 read (another user's process, or yama's ptrace_scope) the answer is ``unknown``, not a guess.
 """
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from functools import lru_cache
+
+from gputop.model.syscalls import syscall_names, syscall_numbers
 
 TORCH_POLL_MS = 5000
 """MP_STATUS_CHECK_INTERVAL of torch/utils/data/_utils: an idle worker polls its index queue, a waiting trainer the data queue, with it."""
@@ -20,21 +21,22 @@ QUEUE, LOCK, NETWORK, PIPE, TIMER, DISK, POLL, CHILD, DRIVER, UNKNOWN, STOPPED, 
 STOPPED_STATES = "Tt"  # of /proc/PID/stat: by a signal, or by a debugger
 ENDED_STATES = "ZX"  # a dead process whose parent has not asked for its end yet, and one that is just going
 
-_X86_64 = {
-    LOCK: (202, 449, 73, 72, 65, 220), NETWORK: (45, 47, 44, 46, 42, 299), PIPE: (0, 1, 19, 20), TIMER: (35, 230, 34),
-    DISK: (17, 18, 295, 296, 327, 328, 74, 75, 162, 2, 257, 4, 5, 6, 262, 332, 217, 26, 40, 326, 187, 82, 83, 87, 263, 10, 11, 12, 9,
-           208, 333, 426),
-    POLL: (7, 271, 23, 270, 232, 281, 441, 43, 288), CHILD: (61, 247, 56, 58, 435), DRIVER: (16,),
+_CALLS = {
+    LOCK: "futex futex_waitv flock fcntl semop semtimedop",
+    NETWORK: "recvfrom recvmsg recvmmsg sendto sendmsg connect",
+    PIPE: "read write readv writev",
+    TIMER: "nanosleep clock_nanosleep pause",
+    DISK: (
+        "pread64 pwrite64 preadv pwritev preadv2 pwritev2 fsync fdatasync sync open openat stat fstat lstat newfstatat statx getdents64 "
+        "sendfile copy_file_range readahead rename renameat renameat2 mkdir mkdirat unlink unlinkat mmap munmap mprotect msync brk "
+        "io_getevents io_pgetevents io_uring_enter"
+    ),
+    POLL: "poll ppoll select pselect6 epoll_wait epoll_pwait epoll_pwait2 accept accept4",
+    CHILD: "wait4 waitid clone vfork clone3",
+    DRIVER: "ioctl",
 }  # fmt: skip
-_AARCH64 = {
-    LOCK: (98, 449, 32, 25, 193, 192), NETWORK: (207, 212, 206, 211, 203, 243), PIPE: (63, 64, 65, 66), TIMER: (101, 115),
-    DISK: (67, 68, 69, 70, 286, 287, 82, 83, 81, 56, 79, 80, 291, 61, 227, 71, 285, 213, 34, 35,
-           38, 276, 222, 226, 215, 214, 4, 292, 426),
-    POLL: (73, 72, 22, 441, 202, 242), CHILD: (260, 95, 220, 435), DRIVER: (29,),
-}  # fmt: skip
-_MACHINES = {"x86_64": (_X86_64, (7, 271)), "aarch64": (_AARCH64, (73,))}  # kinds of system calls, and the polls with a time limit
+_KIND_OF_CALL = {name: kind for kind, names in _CALLS.items() for name in names.split()}
 
-_WRITE = {"x86_64": 1, "aarch64": 64}
 STDERR = 2
 _OUTPUT = (1, STDERR)
 _WOKEN = "wait_woken"  # where a socket is waited for, and a terminal that takes no more
@@ -67,9 +69,8 @@ def kinds(machine: str) -> KindOf:
 
     ``queue`` is a poll with torch's 5 s: of a worker, no work is left to do; of a trainer, no batch is there.
     """
-    by_kind, polls = _MACHINES.get(machine or platform.machine(), ({}, ()))
-    by_number = {number: kind for kind, numbers in by_kind.items() for number in numbers}
-    write = _WRITE.get(machine or platform.machine())
+    by_number = {number: _KIND_OF_CALL[name] for number, name in syscall_names(machine).items() if name in _KIND_OF_CALL}
+    polls, writes = syscall_numbers("poll", "ppoll", machine=machine), syscall_numbers("write", machine=machine)
 
     @lru_cache(4096)
     def kind_of(state: str, call: int | None, argument: int | None, wchan: str | None) -> str:
@@ -88,7 +89,7 @@ def kinds(machine: str) -> KindOf:
         if call in polls:
             return QUEUE if argument == TORCH_POLL_MS else POLL
         kind = by_number.get(call, UNKNOWN)
-        if call == write and argument in _OUTPUT and wchan == _WOKEN:
+        if call in writes and argument in _OUTPUT and wchan == _WOKEN:
             return PIPE
         if kind == DISK and by_name == PIPE:
             return PIPE  # to open a named one waits for who opens its other end
@@ -114,12 +115,12 @@ def is_unread(wchan: str | None) -> bool:
 
 def is_unheard(machine: str, syscall: int | None, descriptor: int | None, wchan: str | None) -> bool:
     """Whether it cannot write its output, for nobody reads the pipe that it goes to, or the terminal takes no more."""
-    return syscall == _WRITE.get(machine or platform.machine()) and descriptor in _OUTPUT and is_unread(wchan)
+    return syscall in syscall_numbers("write", machine=machine) and descriptor in _OUTPUT and is_unread(wchan)
 
 
 def is_mute(machine: str, syscall: int | None, descriptor: int | None, wchan: str | None) -> bool:
     """Whether it cannot write its errors, for nobody reads the pipe that they go to: unlike standard output, it is nobody's input."""
-    return syscall == _WRITE.get(machine or platform.machine()) and descriptor == STDERR and is_ahead(wchan)
+    return syscall in syscall_numbers("write", machine=machine) and descriptor == STDERR and is_ahead(wchan)
 
 
 def _kind_of_name(wchan: str | None) -> str:

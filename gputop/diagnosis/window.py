@@ -146,7 +146,7 @@ class Window:
             if track is None or track.samples[-1].start_ticks != sample.start_ticks:
                 # Whom its trainer waited for before anybody looked is not known.
                 born = born_ns(sample, board) if self.continues and self.roles[pid].kind == "worker" else 0
-                self._procs[pid] = ProcTrack(sample, sched, waits.kinds(board.header.machine), born)
+                self._procs[pid] = ProcTrack(sample, sched, board.header.machine, born)
                 self._note_birth(sample, board)
             else:
                 track.push(sample, sched, oldest_ns)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from gputop.system.program import FOLDER
 
 
-@lru_cache(2)
+@lru_cache
 def syscall_names(machine: str = "") -> dict[int, str]:
     """System call number -> name for ``machine`` (``uname -m``; "": this machine); empty for an unknown one."""
     machine = machine or platform.machine()
@@ -22,6 +22,7 @@ def syscall_names(machine: str = "") -> dict[int, str]:
     return names
 
 
-def syscall_numbers(*wanted: str) -> frozenset[int]:
-    """This machine's numbers of these system calls; those that it does not have are left out."""
-    return frozenset(number for number, name in syscall_names().items() if name in wanted)
+@lru_cache
+def syscall_numbers(*wanted: str, machine: str = "") -> frozenset[int]:
+    """The numbers of these system calls on ``machine``; those that it does not have are left out."""
+    return frozenset(number for number, name in syscall_names(machine).items() if name in wanted)

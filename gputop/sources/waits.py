@@ -7,25 +7,21 @@ are in state S: only the system call and its argument tell them apart.
 from __future__ import annotations
 
 import os
-import platform
 import struct
 
+from gputop.model.syscalls import syscall_names
 from gputop.sources.files import Descriptors, KeptFile
 
 RUNNING = -1  # the system call of a thread that is in none
 FOR_EVER = -1  # the argument of a call without a time limit, as in poll(2)
 MS, _MICRO, NANO = 1, 1_000_000, 1_000_000_000  # a timeout in ms; a pointer to a pair of seconds and microseconds or nanoseconds
 _LIMIT = -1  # a pointer that is not followed: a futex's time limit is a moment, and calls to it are too many
-# System call number -> (index of the timeout argument, its unit).
-_TIMEOUTS: dict[str, dict[int, tuple[int, int]]] = {
-    # poll, select, epoll_wait, pselect6, ppoll, epoll_pwait, epoll_pwait2, futex
-    "x86_64": {
-        7: (2, MS), 23: (4, _MICRO), 232: (3, MS), 270: (4, NANO), 271: (2, NANO), 281: (3, MS), 441: (3, NANO), 202: (3, _LIMIT),
-    },
-    # epoll_pwait, pselect6, ppoll, epoll_pwait2, futex
-    "aarch64": {22: (3, MS), 72: (4, NANO), 73: (2, NANO), 441: (3, NANO), 98: (3, _LIMIT)},
+_TIMEOUTS = {
+    "poll": (2, MS), "ppoll": (2, NANO), "select": (4, _MICRO), "pselect6": (4, NANO), "epoll_wait": (3, MS), "epoll_pwait": (3, MS),
+    "epoll_pwait2": (3, NANO), "futex": (3, _LIMIT),
 }  # fmt: skip
-TIMEOUTS = _TIMEOUTS.get(platform.machine(), {})
+# System call number -> (index of the timeout argument, its unit).
+TIMEOUTS = {number: _TIMEOUTS[name] for number, name in syscall_names().items() if name in _TIMEOUTS}
 FUTEX = next((call for call, timeout in TIMEOUTS.items() if timeout[1] == _LIMIT), None)
 """Number of the system call, None on an unknown architecture."""
 

@@ -55,6 +55,18 @@ def test_the_table_agrees_with_this_machines_headers() -> None:
     assert {number: names.get(number) for number in listed} == listed
 
 
+def test_the_table_agrees_with_the_headers_of_machines_that_share_their_numbers() -> None:
+    """aarch64 takes asm-generic's numbers. Names under ``__NR3264_`` are those of 32 and of 64 bits."""
+    header = Path("/usr/include/asm-generic/unistd.h")
+    if not header.exists():
+        pytest.skip("no kernel headers for user space here: apt install linux-libc-dev")
+    found = re.findall(r"#define __NR(?:3264)?_(\w+) (\d+)", header.read_text())
+    listed = {name: int(number) for name, number in found}
+    common = [(number, name) for number, name in syscall_names("aarch64").items() if name in listed]
+    assert common == [(listed[name], name) for _, name in common]
+    assert len(common) > 250
+
+
 def viewed(root: Path) -> kernel.KernelView:
     view = kernel.view_thread(7, 7, str(root))
     assert view is not None

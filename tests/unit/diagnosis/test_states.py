@@ -37,6 +37,46 @@ def test_what_a_sample_waits_for(look: dict, kind: str):
     assert waits.kinds("x86_64")(met.state, met.syscall, met.syscall_arg, met.wchan) == kind
 
 
+@pytest.mark.parametrize(
+    ("kind", "x86_64", "aarch64"),
+    [
+        (waits.LOCK, (202, 449, 73, 72, 65, 220), (98, 449, 32, 25, 193, 192)),
+        (waits.NETWORK, (45, 47, 44, 46, 42, 299), (207, 212, 206, 211, 203, 243)),
+        (waits.PIPE, (0, 1, 19, 20), (63, 64, 65, 66)),
+        (waits.TIMER, (35, 230, 34), (101, 115)),
+        (waits.DISK, (17, 18, 295, 296, 327, 328, 74, 75, 162, 2, 257, 4, 5, 6, 262, 332, 217, 26, 40, 326, 187, 82, 264, 316, 83, 258, 87,
+                      263, 10, 11, 12, 9, 208, 333, 426),
+         (67, 68, 69, 70, 286, 287, 82, 83, 81, 56, 79, 80, 291, 61, 227, 71, 285, 213, 34, 35, 38, 276, 222, 226, 215, 214, 4, 292, 426)),
+        (waits.POLL, (7, 271, 23, 270, 232, 281, 441, 43, 288), (73, 72, 22, 441, 202, 242)),
+        (waits.CHILD, (61, 247, 56, 58, 435), (260, 95, 220, 435)),
+        (waits.DRIVER, (16,), (29,)),
+    ],
+)  # fmt: skip
+def test_what_a_system_call_waits_for(kind: str, x86_64: tuple[int, ...], aarch64: tuple[int, ...]):
+    """By its number (asm/unistd_64.h, asm-generic/unistd.h); no other number below 600 says the same."""
+    for machine, numbers in (("x86_64", x86_64), ("aarch64", aarch64), ("riscv64", ())):
+        kind_of = waits.kinds(machine)
+        assert {number for number in range(600) if kind_of("S", number, 3, None) == kind} == set(numbers), machine
+
+
+@pytest.mark.parametrize(("machine", "futex", "accept"), [("x86_64", 202, 43), ("aarch64", 98, 202)])
+def test_who_waits_at_a_futex_is_told_from_who_accepts(machine: str, futex: int, accept: int):
+    """202 is a futex on one machine, and accept on the other; the second argument of both is told."""
+    scene = Scene(board=Board(Header(t_ns=START_S * 10**9, unix_ns=1, cpus=4, machine=machine)))
+    scene.gpus, scene.procs = (like := training(util=20.0)).gpus, like.procs
+    scene.procs[100].looks = [{"state": "S", "syscall": futex, "syscall_arg": -1}]
+    scene.procs[101].looks = [{"state": "S", "syscall": accept, "syscall_arg": 0}]
+    job = scene.play(3).engine.facts.jobs[0]
+    assert (job.trainer.waits_its_turn, job.workers[0].waits_its_turn) == (False, None)
+
+
+@pytest.mark.parametrize(("machine", "write"), [("x86_64", 1), ("aarch64", 64)])
+def test_who_writes_what_nobody_reads_is_told_by_the_number_of_its_machine(machine: str, write: int):
+    for call in (1, 64):
+        assert waits.is_mute(machine, call, 2, "pipe_write") is (call == write)
+        assert waits.is_unheard(machine, call, 1, "pipe_write") is (call == write)
+
+
 def test_system_calls_are_those_of_the_machine_that_was_watched():
     """A recording of a Grace Hopper is looked at on a laptop."""
     scene = Scene(board=Board(Header(t_ns=START_S * 10**9, unix_ns=1, cpus=4, machine="aarch64")))
