@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import platform
 from collections.abc import Iterable
 from typing import NamedTuple
 
-SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), -1)
+from gputop.sources.ebpf.uprobe import SYS_BPF
+
 LOOKUP, UPDATE, INFO, LINK_CREATE, LOOKUP_BATCH, TAKE_BATCH, DELETE_BATCH = 1, 2, 15, 28, 24, 25, 27  # bpf_cmd (linux/bpf.h)
 _ENOENT = 2
 
