@@ -12,6 +12,7 @@ import pynvml
 import pytest
 
 from gputop.model.board import Board
+from gputop.sources.nvml import gpm
 from gputop.sources.nvml.driver import Device, Meter
 from gputop.sources.nvml.fast import Samples
 from gputop.sources.nvml.gpm import FIRST
@@ -195,7 +196,17 @@ def test_metrics_that_gpm_merely_names_are_not_believed(rig: Rig) -> None:
     assert "gr_active_pct" not in rig.gpu().values
     rig.set("gpus 1", "util 97", "sm_active 0", "gr_active 0", "gpm_pcie 2", "pcie_rx_mb_s 900", "pcie_tx_mb_s 50")
     rig.until(source, lambda board: board.gpus[0].values["sm_active_pct"] == 0.0 and board.gpus[0].values.get("pcie_rx_bytes", 0) > 10**8)
-    assert "gr_active_pct" not in rig.gpu().values, "who was caught once is not asked again"
+    assert "gr_active_pct" not in rig.gpu().values, "who was caught is not asked again so soon"
+
+
+def test_a_metric_that_was_wrong_once_is_taken_again_after_a_pause(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpm, "_FIRST_PAUSE_NS", 300_000_000)
+    rig.set("gpus 1", "sm_active 60", "gr_active 0")
+    source = rig.opened(100_000_000)
+    rig.until(source, lambda board: "cannot be" in board.gpus[0].missing.get("gr_active_pct", ""))
+    rig.set("gpus 1", "sm_active 60", "gr_active 75")
+    rig.until(source, lambda board: board.gpus[0].values.get("gr_active_pct") == 75.0)
+    assert "gr_active_pct" not in rig.gpu().missing
 
 
 def test_a_library_that_refuses_some_metrics_is_asked_for_the_others(rig: Rig) -> None:

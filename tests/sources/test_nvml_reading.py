@@ -15,7 +15,7 @@ from gputop.model.frame import SECOND_NS
 from gputop.sources.nvml import groups
 from gputop.sources.nvml.driver import Device, Meter, unavailable
 from gputop.sources.nvml.fast import fast_groups
-from gputop.sources.nvml.gpm import GPM_FIELDS, _value_of
+from gputop.sources.nvml.gpm import GPM_FIELDS, _Kernels, _MetricsGet, _value_of
 from gputop.sources.nvml.groups import FieldGroup, Lost, Missing, Poll, Values, Way, read_due
 from gputop.sources.nvml.slow import NvLink, slow_groups
 
@@ -93,6 +93,63 @@ def test_what_gpm_says_and_cannot_be_is_no_value(value: float, told: str) -> Non
 
 def test_gpm_rounds_beyond_the_whole() -> None:
     assert _value_of(0, 100.4) == 100.0
+
+
+class Kernels:
+    """GPM's kernels' time by a driver that says ``told`` per cent, or refuses it; ``asked``: when it was asked, in s."""
+
+    def __init__(self) -> None:
+        self.told, self.code, self.asked = 0.0, 0, list[float]()
+        self._kernels, self._now_s = _Kernels(), 0.0
+
+    def read(self, now_s: float, sms: float | str = 60.0) -> float | str:
+        self._now_s = now_s
+        return self._kernels.read(sms, 1 + round(now_s * SECOND_NS), self._answer)
+
+    def _answer(self, request: _MetricsGet) -> None:
+        self.asked.append(self._now_s)
+        request.metrics[0].nvmlReturn, request.metrics[0].value = self.code, self.told
+
+
+def test_kernels_that_contradict_the_sms_are_asked_for_again_after_pauses_that_double() -> None:
+    kernels, told = Kernels(), set[str]()
+    for second in range(3600):
+        value = kernels.read(second, sms=40.0 + second % 40)
+        assert isinstance(value, str)
+        told.add(value.rpartition("after ")[2])
+    assert kernels.asked == [0, 30, 90, 210, 450, 930, 1530, 2130, 2730, 3330]
+    assert told == {"30 s", "60 s", "120 s", "240 s", "480 s", "600 s"}
+
+
+def test_kernels_that_agree_again_with_sms_at_work_are_believed_again() -> None:
+    kernels = Kernels()
+    assert "cannot be" in str(kernels.read(0))
+    kernels.told = 75.0
+    assert "cannot be" in str(kernels.read(29.9))
+    assert [kernels.read(30), kernels.read(31), kernels.read(32, sms=0.0)] == [75.0, 75.0, 0.0]
+    kernels.told = 0.0
+    assert "after 60 s" in str(kernels.read(33))
+    kernels.told = 75.0
+    assert "after 60 s" in str(kernels.read(92.9))
+    assert kernels.read(93) == 75.0
+
+
+@pytest.mark.parametrize("sms", [0.0, 2.0, "not yet"])
+def test_beside_idle_or_unread_sms_kernels_prove_nothing(sms: float | str) -> None:
+    """A driver that always says 0 agrees with these."""
+    kernels = Kernels()
+    kernels.read(0)
+    assert "cannot be" in str(kernels.read(40, sms))
+    assert kernels.asked == [0]
+
+
+def test_kernels_that_are_refused_after_a_contradiction_say_so() -> None:
+    kernels = Kernels()
+    kernels.read(0)
+    kernels.code = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert "no such metric" in str(kernels.read(31))
+    kernels.code, kernels.told = 0, 80.0
+    assert kernels.read(32) == 80.0
 
 
 TICK_NS = SECOND_NS // 10

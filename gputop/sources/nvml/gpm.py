@@ -10,6 +10,7 @@ from time import monotonic_ns
 
 import pynvml
 
+from gputop.model.frame import SECOND_NS
 from gputop.sources.nvml.driver import Device, library_function
 from gputop.sources.nvml.groups import Missing, Values
 
@@ -31,7 +32,9 @@ GPM_LEAST_NS = 100_000_000  # ns: shorter intervals give invalid values on Hoppe
 _TOO_SOON_NS = 80_000_000  # ns since the last sample within which that one stands
 _SLACK_PCT = 2.0  # by which kernels may have run less than SMs were at work
 _NONE = "GPM has no such metric on this GPU"
-_LIES = "the driver says that SMs were at work without a kernel, which cannot be"
+_LIES = "the driver said that SMs were at work without a kernel, which cannot be; it is asked again after {:.0f} s"
+_FIRST_PAUSE_NS = 30 * SECOND_NS  # ns without the metric after its first wrong value (guess: little of a job's life)
+_LONGEST_PAUSE_NS = 600 * SECOND_NS  # ns, the longest, after doubling: a driver that is always wrong then costs 6 readings of 1 ms an hour
 FIRST = "not yet: GPM compares two samples, 0.1 s apart"
 
 
@@ -174,20 +177,24 @@ class _Kernels:
 
     It costs an H200 a millisecond of CPU, all other metrics together a hundredth of that (measured). So it is read when SMs worked for
     another share of time than at the last reading, and now and then.
+
+    A driver may know the metric's number only, or be wrong once. After a value below the SMs' share the metric is not read for a while, and
+    twice as long each time. Then it is believed again once it agrees with SMs at work: beside idle ones a 0 proves nothing.
     """
 
-    __slots__ = ("_asked_ns", "_get", "_lies", "_sms", "_value")
+    __slots__ = ("_again_ns", "_asked_ns", "_get", "_pause_ns", "_sms", "_value")
 
     def __init__(self) -> None:
         self._get = _request((_KERNELS,))
         self._value: float | str = ""
         self._sms, self._asked_ns = 0.0, 0
-        self._lies = False  # whether a value was below the SMs' share: the driver knows the metric's number only
+        self._again_ns = 0  # when it may be asked again after a wrong value, 0 while it is believed
+        self._pause_ns = _FIRST_PAUSE_NS  # after the next wrong value
 
     def read(self, sms: float | str, now_ns: int, ask: Callable[[_MetricsGet], None]) -> float | str:
         """In per cent, or why there is no value. ``sms``: SM activity; ``ask`` fills in a request. Raises pynvml.NVMLError."""
-        if self._lies:
-            return _LIES
+        if self._again_ns and (now_ns < self._again_ns or not isinstance(sms, float) or sms <= _SLACK_PCT):
+            return self._value
         if not isinstance(sms, float):
             return self._ask(0.0, now_ns, ask)
         is_idle = isinstance(self._value, float) and sms == 0.0
@@ -204,7 +211,10 @@ class _Kernels:
                 raise
             value = _NONE
         if isinstance(value, float) and value < sms - _SLACK_PCT:
-            self._lies, value = True, _LIES
+            value, self._again_ns = _LIES.format(self._pause_ns / SECOND_NS), now_ns + self._pause_ns
+            self._pause_ns = min(2 * self._pause_ns, _LONGEST_PAUSE_NS)
+        elif isinstance(value, float):
+            self._again_ns = 0
         self._value, self._sms, self._asked_ns = value, sms, now_ns
         return value
 
