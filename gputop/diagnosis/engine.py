@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gputop.diagnosis import intensity, report, states, stepclock
 from gputop.diagnosis.facts import Facts, JobFacts
+from gputop.diagnosis.growth import Growths
 from gputop.diagnosis.hangs import set_absent, set_hangs
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.judge import judge
@@ -58,6 +59,7 @@ class Engine:
         self._verdict: Verdict | None = Verdict()
         self._incidents = Incidents()
         self._orphans = Orphans()
+        self._growths = Growths()
         self._pulses = Pulses()
         self._pending: dict[int, list[_GpuTime]] = {}  # per trainer, not booked yet
         self._users: Counter[int] = Counter()  # how many train on each GPU
@@ -116,6 +118,7 @@ class Engine:
         self.ledger, self._incidents, self._orphans, self._ended = Ledger(), Incidents(), Orphans(), None
         for told in (self._pending, self._spent, self._workers_spent, self._unmoved):
             told.clear()
+        self._growths.begin()
         self._window.begin()
 
     def look(self, frame: Frame) -> None:
@@ -151,7 +154,8 @@ class Engine:
         self.feeders |= {pid: job.trainer.pid for job in facts.jobs for pid in job.fed_by}
         self._ending = {one.job.trainer.pid for one in standing if one.leaves}
         self._incidents.note(board, seconds, standing)
-        self._orphans.note(board, self.roles, facts.takers, self._incidents.all)
+        self._orphans.note(board, self.roles, facts.takers, self._incidents)
+        self._growths.note(board, facts, self._incidents)
         self._forget_ended(board, facts.jobs)
         self._worst, self._verdict = max(standing, key=_weight, default=None), None
 

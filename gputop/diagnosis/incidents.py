@@ -135,6 +135,12 @@ class Incidents:
         if episode.incident is not None:
             _update(episode, episode.incident, one, board)
 
+    def append(self, incident: Incident) -> None:
+        """One that is no episode of lost time gets its number here."""
+        self._begun += 1
+        incident.id = self._begun
+        self.all.append(incident)
+
     def _take_over(self, episode: _Episode, hang: Hang) -> None:
         """What the first seconds of a hang looked like, a pause or a small job, was the hang."""
         episode.hangs, episode.first_ns = True, min(episode.first_ns, hang.since_ns)
@@ -146,13 +152,12 @@ class Incidents:
                 self.all = [incident for incident in self.all if incident is not other.incident]
 
     def _begin(self, episode: _Episode, verdict: Verdict) -> Incident:
-        self._begun += 1
         incident = Incident(
-            id=self._begun, start_ns=episode.first_ns, end_ns=None, symptom=verdict.symptom, cause=verdict.cause, severity="info",
+            id=0, start_ns=episode.first_ns, end_ns=None, symptom=verdict.symptom, cause=verdict.cause, severity="info",
             confidence=0.0, trainer_pid=verdict.trainer_pid, gpu=verdict.gpu, lost_s=0.0, headline=verdict.headline,
             detail=verdict.detail, victims=[], culprits=[], evidence=[], fixes=[],
         )  # fmt: skip
-        self.all.append(incident)
+        self.append(incident)
         return incident
 
 

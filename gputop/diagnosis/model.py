@@ -21,8 +21,9 @@ CAUSES = (
     "none", "cpu-contention", "worker-oversubscription", "affinity", "too-few-workers", "slow-transform", "gil-contention",
     "lock-contention", "disk-io", "network-io", "cgroup-throttle", "memory-pressure", "worker-respawn", "hung-worker",
     "main-thread-preprocessing", "h2d-transfer", "sync-storm", "small-kernels", "straggler-rank", "pause", "gpu-throttle",
-    "undersized-work", "unexplained",
+    "undersized-work", "unexplained", "host-memory-growth", "gpu-memory-growth",
 )  # fmt: skip
+HOST_GROWTH, GPU_GROWTH = GROWTHS = CAUSES[-2:]  # they cost no GPU time yet: incidents of their own, never the verdict
 
 
 class ProcState(Struct, frozen=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.model import Evidence, Fix, Incident, Verdict, Victim
 from gputop.diagnosis.shell import kill
 from gputop.model.board import Board
@@ -32,7 +33,7 @@ class Orphans(Struct):
         """Of those that are there."""
         return [orphan.incident for orphan in self.known.values() if orphan.incident is not None]
 
-    def note(self, board: Board, roles: dict[int, Role], takers: list[Taker], incidents: list[Incident]) -> None:
+    def note(self, board: Board, roles: dict[int, Role], takers: list[Taker], incidents: Incidents) -> None:
         """Take in who is there now; new incidents join ``incidents``."""
         present = {pid for pid, role in roles.items() if role.kind == "worker" and role.trainer_pid is None and pid in board.procs}
         for pid in [pid for pid in self.known if pid not in present]:
@@ -42,8 +43,9 @@ class Orphans(Struct):
         for pid in present:
             orphan = self.known.setdefault(pid, _Orphan(board.t_ns))
             if orphan.incident is None and board.t_ns - orphan.first_ns >= PATIENCE_NS:
-                orphan.incident = _incident(board, pid, takers, len(incidents) + 1, orphan.first_ns)
-                incidents += [orphan.incident] if orphan.incident is not None else []
+                orphan.incident = _incident(board, pid, takers, orphan.first_ns)
+                if orphan.incident is not None:
+                    incidents.append(orphan.incident)
 
     def verdict(self) -> Verdict | None:
         """For a host on which nobody trains: the first of them."""
@@ -57,7 +59,7 @@ class Orphans(Struct):
         )  # fmt: skip
 
 
-def _incident(board: Board, pid: int, takers: list[Taker], number: int, first_ns: int) -> Incident | None:
+def _incident(board: Board, pid: int, takers: list[Taker], first_ns: int) -> Incident | None:
     """None for one that holds nothing worth a word."""
     info, cores = board.infos[pid], next((taker.cores for taker in takers if taker.pid == pid), 0.0)
     place, gpu, held = _held(board, pid)
@@ -71,7 +73,7 @@ def _incident(board: Board, pid: int, takers: list[Taker], number: int, first_ns
         Evidence("cpu_cores", round(cores, 2), "CPUs", "it runs on"),
     ]
     return Incident(
-        id=number, start_ns=first_ns, end_ns=None, symptom="idle", cause="hung-worker", severity="low", confidence=0.9, trainer_pid=None,
+        id=0, start_ns=first_ns, end_ns=None, symptom="idle", cause="hung-worker", severity="low", confidence=0.9, trainer_pid=None,
         gpu=gpu, lost_s=0.0, headline=f"worker {pid} has outlived its trainer and holds {holds}",
         detail=f"{program_name(info)} ({pid}): its parent is gone, it is still there",
         victims=[Victim(pid, "worker", "orphaned worker")], culprits=[], evidence=evidence,

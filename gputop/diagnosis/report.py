@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
-from gputop.diagnosis.model import CAUSES, LOOKING, SEVERITIES, Incident, Ledger, Step, Verdict
+from gputop.diagnosis.model import CAUSES, GROWTHS, LOOKING, SEVERITIES, Incident, Ledger, Step, Verdict
 from gputop.diagnosis.symptoms import LOST
 from gputop.model.frame import Header
 
@@ -119,7 +119,7 @@ def explanation(
     cost enough, that nothing did."""
     return {
         "schema": SCHEMA,
-        "verdict": _verdict(verdict, ledger, _dearest(incidents, ledger, now_ns)),
+        "verdict": _verdict(verdict, ledger, _dearest([one for one in incidents if one.cause not in GROWTHS], ledger, now_ns)),
         "ledger": _ledger(ledger),
         "workers": {word: round(share, 4) for word, share in shares(workers).items()},
         "incidents": [_incident(incident, header) for incident in incidents],

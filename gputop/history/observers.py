@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from gputop.history.columns import History
 from gputop.model.board import Board, GpuBoard
-from gputop.model.fields import FIELDS
+from gputop.model.fields import FIELDS, JOBS_MEMORY
 from gputop.model.frame import CpuSample, DiskSample, Frame, Gpu, NetSample, Psi
 from gputop.model.histogram import quantile
 from gputop.model.rates import bytes_per_s, cpu_deltas
@@ -193,5 +193,13 @@ def _added(pairs: Iterable[tuple[dict[int, int], dict[int, int]]]) -> dict[int, 
     return added
 
 
+def observe_memory(board: Board, frame: Frame, history: History) -> None:
+    """What trainers and workers hold together, once a second; subject 0."""
+    if frame.host is not None and frame.host.mem_available_bytes is not None:
+        held = [proc.anon_bytes - (proc.shared_bytes or 0) for proc in board.procs.values() if proc.anon_bytes is not None]
+        if held:
+            history.put(JOBS_MEMORY, 0, sum(held) / 2**30)
+
+
 Observer = Callable[[Board, Frame, History], None]
-OBSERVERS: tuple[Observer, ...] = (observe_gpus, observe_host, observe_workers, observe_probes)
+OBSERVERS: tuple[Observer, ...] = (observe_gpus, observe_host, observe_workers, observe_memory, observe_probes)

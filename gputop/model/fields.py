@@ -39,6 +39,7 @@ class Field(Struct, frozen=True):
     order of `SERIES`. None: it has no lane, or `gputop.tui.draw.lanes` decides whether it has one."""
 
 
+JOBS_MEMORY = "jobs.memory_gib"
 SERIES = (
     Field("gpu.util_pct", "util", "%", refresh_ns=167 * MS, slowest_ns=SECOND, source="NVML utilization",
           help="share of time in which a kernel ran or data was copied; not how much of the GPU was used"),
@@ -75,6 +76,8 @@ SERIES = (
     Field("psi.io_pct", "PSI io", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/io", lane_rank=8),
     Field("psi.memory_pct", "PSI memory", "%", warn=5, crit=20, refresh_ns=SECOND, source="/proc/pressure/memory", lane_rank=9),
     Field("disk.read_mb_per_s", "disk read", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/diskstats", lane_rank=9),
+    Field(JOBS_MEMORY, "job memory", "GiB", high=None, digits=1, refresh_ns=2 * SECOND, source="/proc/PID/status",
+          help="anonymous memory of trainers and workers, less what workers are known to share; drawn where it grows"),
     Field("net.rx_mb_per_s", "net rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/net/dev", lane_rank=9),
 )  # fmt: skip
 

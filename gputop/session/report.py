@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from time import localtime, strftime
 from typing import NamedTuple
 
-from gputop.diagnosis.model import LOOKING, Step
+from gputop.diagnosis.model import GROWTHS, LOOKING, Step
 from gputop.diagnosis.report import Booked, Culprit, Episode, Explanation, Parts, Said
 from gputop.system.text import clean, figure
 
@@ -68,7 +68,8 @@ def _incident(incident: Episode, unended: str) -> Iterator[str]:
     end = unended if incident["end_unix_s"] is None else f"to {_clock(incident['end_unix_s'])}"
     lost = incident["gpu_lost_s"]
     cost = "" if not lost else f", {lost:.1f} GPU s lost"
-    what = clean(f"{incident['symptom']} <- {incident['cause']} ({incident['severity']}{cost})")
+    felt = "" if incident["cause"] in GROWTHS else f"{incident['symptom']} <- "
+    what = clean(f"{felt}{incident['cause']} ({incident['severity']}{cost})")
     yield f"#{incident['id']} {_clock(incident['start_unix_s'])} {end}: {what}"
     yield from _wrapped(incident["headline"], "   ")
     yield from _wrapped(incident["detail"], "   ")

@@ -38,6 +38,10 @@ _FILES = {
 """Field of a process -> its file in /proc/PID, which may be unreadable, or not kept by the kernel."""
 _NO_SENSE = "the kernel's figure is more than the process's whole life"
 _THREADS = "only trainers and workers are read thread by thread"
+_UNHELD = {
+    "anon_bytes": "only trainers' and workers' is read",
+    "shared_bytes": "only workers' is read, now and then, if smaps_rollup is readable",
+}
 _UNCOUNTED = f"{_THREADS}: only eBPF counts the switches of all threads, over a second"
 _UNFOLLOWED = "more of its threads run than are followed: only eBPF counts them all"
 _STATED = ("state", "starving", "state_fractions", "state_inferred")
@@ -49,7 +53,7 @@ _COUNTERS = (
     ("kernel_state", "state"), ("t_ns", "t_ns"), ("start_ticks", "start_ticks"), ("utime_ns", "utime_ns"), ("stime_ns", "stime_ns"),
     ("oncpu_ns", "oncpu_ns"), ("run_delay_ns", "run_delay_ns"), ("vol_switches", "vol"), ("invol_switches", "invol"),
     ("rss_bytes", "rss_bytes"), ("num_threads", "num_threads"), ("majflt", "majflt"), ("read_bytes", "read_bytes"),
-    ("write_bytes", "write_bytes"),
+    ("write_bytes", "write_bytes"), ("anon_bytes", "anon_bytes"), ("shared_bytes", "shared_bytes"),
 )  # fmt: skip
 """(name in JSON, field of `ProcSample`)"""
 _RATES = ("cpu_pct", "runq_pct", "switches_per_s", "invol_per_s", "main_switches_per_s", "main_invol_per_s", "disk_pct")
@@ -227,7 +231,7 @@ def _rates(before: ProcSample | None, sample: ProcSample, rates: ProcRates | Non
 
 def _proc_reasons(pid: int, board: Board, rates: ProcRates | None) -> dict[str, str]:
     """Field -> reason, for all fields of a process that may be null."""
-    reasons = {name: f"/proc/{pid}/{file} is not readable" for name, file in _FILES.items()} | {"disk_pct": _NO_SENSE}
+    reasons = {name: f"/proc/{pid}/{file} is not readable" for name, file in _FILES.items()} | {"disk_pct": _NO_SENSE} | _UNHELD
     sample = board.procs[pid]
     reasons |= dict.fromkeys(("switches_per_s", "invol_per_s"), _UNFOLLOWED if sample.threads else _UNCOUNTED)
     if sample.run_delay_ns is not None:

@@ -91,6 +91,27 @@ def status_line(data: bytes, label: bytes) -> bytes:
     return data[at : data.find(b"\n", at)]
 
 
+def anon_bytes(status: bytes) -> int | None:
+    """RssAnon and VmSwap of /proc/PID/status; None for what has no memory of its own, and before Linux 4.5."""
+    anon = _bytes(status, b"RssAnon")
+    return None if anon is None else anon + (_bytes(status, b"VmSwap") or 0)
+
+
+def shared_bytes(smaps_rollup: bytes) -> int | None:
+    """Anonymous less Private_Dirty of /proc/PID/smaps_rollup; None if it has not both.
+
+    Dirty pages of files and shared memory that only this process maps make it a little too small.
+    """
+    anon, private = _bytes(smaps_rollup, b"Anonymous"), _bytes(smaps_rollup, b"Private_Dirty")
+    return None if anon is None or private is None else max(0, anon - private)
+
+
+def _bytes(data: bytes, label: bytes) -> int | None:
+    """Of a line such as ``RssAnon: 67856 kB``; None if there is no such line."""
+    at = data.find(b"\n" + label + b":")
+    return None if at < 0 else 1024 * int(data[at + len(label) + 2 : data.index(b"kB", at)])
+
+
 def io(data: bytes) -> tuple[int, int, int]:
     """(read_bytes, write_bytes, rchar) of /proc/PID/io."""
     f = data.split()

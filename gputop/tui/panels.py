@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from gputop.diagnosis.growth import notice
 from gputop.model.frame import SECOND_NS
 from gputop.recording.format import TICKS, TIER_NAMES
 from gputop.session.session import Session
@@ -215,7 +216,8 @@ class VerdictPanel(Panel):
         if not self.is_known:
             return [[(f" {trouble or 'starting: waiting for the first readings'}", "crit" if trouble else "dim")]]
         offer = "" if session.board.gpus else offer_of(session)
-        return edges.verdict_lines(session.verdict_at(view.at_ns), view, trouble, offer)[: self.rows]
+        grows = notice(session.engine.incidents) if view.at_ns is None else ("", "")
+        return edges.verdict_lines(session.verdict_at(view.at_ns), view, trouble, offer, notice=grows)[: self.rows]
 
     def _silence(self) -> str:
         """That readings are overdue, and what to do; empty where none is."""

@@ -10,7 +10,7 @@ from msgspec import Struct
 from textual.binding import Binding
 
 from gputop.diagnosis import Verdict
-from gputop.diagnosis.model import CAUSES
+from gputop.diagnosis.model import CAUSES, GROWTHS, Evidence, Fix
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
 from gputop.model.rates import pair_growth
@@ -46,10 +46,20 @@ class WhyScreen(Box):
         return [
             *_verdict(verdict, width),
             *_people(verdict),
-            *_fixes(verdict, width),
+            *_fixes(verdict.fixes, width),
+            *self._growths(width),
             *_ledger(ledger),
             *_incidents(self.session, incidents[-LAST_INCIDENTS:], width),
         ]
+
+    def _growths(self, width: int) -> Iterator[Line]:
+        """Memory that grows at the moment shown."""
+        at_ns = self.session.now_ns if self.view.at_ns is None else self.view.at_ns
+        for one in self.session.engine.incidents:
+            if one.cause in GROWTHS and one.start_ns <= at_ns and (one.end_ns is None or one.end_ns >= at_ns):
+                yield from ([], [(one.cause, VERDICT_COLOURS[one.severity]), (f"   severity {one.severity}", "dim")])
+                yield from (*_wrapped(one.headline, width, "title"), *_wrapped(one.detail, width, ""))
+                yield from (*_evidence(one.evidence), *_fixes(one.fixes, width))
 
 
 def _verdict(verdict: Verdict, width: int) -> list[Line]:
@@ -63,9 +73,12 @@ def _verdict(verdict: Verdict, width: int) -> list[Line]:
     ]  # fmt: skip
     if verdict.step is not None:
         out += _wrapped(verdict.step.told(), width, "")
-    if verdict.evidence:
-        out.append([("evidence", "head")])
-    for item in verdict.evidence:
+    return out + _evidence(verdict.evidence)
+
+
+def _evidence(evidence: Sequence[Evidence]) -> list[Line]:
+    out: list[Line] = [[("evidence", "head")]] if evidence else []
+    for item in evidence:
         value = "not measured" if item.value is None else f"{figure(item.value)} {item.unit}"
         out.append([(f"  {item.metric:<28}", "dim"), (f"{value:>16}  ", "title"), (item.text, "")])
     return out
@@ -84,9 +97,9 @@ def _people(verdict: Verdict) -> list[Line]:
     return out
 
 
-def _fixes(verdict: Verdict, width: int) -> list[Line]:
-    out: list[Line] = [[], [("what to do", "head")]] if verdict.fixes else []
-    for fix in verdict.fixes:
+def _fixes(fixes: Sequence[Fix], width: int) -> list[Line]:
+    out: list[Line] = [[], [("what to do", "head")]] if fixes else []
+    for fix in fixes:
         out += _wrapped(f"• {fix.text}", width, "")
         if fix.command:
             out.append([(f"    {fix.command}", "accent")])

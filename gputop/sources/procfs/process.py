@@ -20,6 +20,7 @@ from gputop.sources.waits import FUTEX, RUNNING, UNKNOWN, Wait, Waits
 COLD_SHARE = 0.5  # of all descriptors, most that processes which are read once a second may keep
 LOOKS_PER_S = 5  # readings of a hot process's state, waits, memory and switches; its CPU time and run delay are read in every tick
 IO_PER_S = 1  # readings of a hot process's I/O
+MEMORY_S = 2  # s between two readings of a hot process's anonymous memory: 8 us each (measured), and a second's growth is none
 RESTS_AFTER, RESTS_BELOW_NS = 3, 1_000_000  # readings, with less ns on a CPU between two, after which a kernel thread rests
 RESTS_S = 3  # s between two readings of a kernel thread that rests: of hundreds on a large machine most do nothing all day
 _NEVER = -(1 << 40)  # tick number before the first reading
@@ -38,9 +39,9 @@ class Process:
     """
 
     __slots__ = (
-        "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_news", "_number", "_ran", "_rested", "_sched", "_sched_data",
-        "_sched_numbers", "_stat", "_stat_seen", "_status", "_switches", "_switches_due", "_threads", "_wait", "_waits", "folder",
-        "identity", "pid", "sample", "since", "slot", "stat",
+        "_anon_bytes", "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_news", "_number", "_ran", "_rested", "_sched",
+        "_sched_data", "_sched_numbers", "_stat", "_stat_seen", "_status", "_switches", "_switches_due", "_threads", "_wait", "_waits",
+        "folder", "identity", "pid", "sample", "shared_bytes", "since", "slot", "stat",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: Descriptors, users: Users) -> None:
@@ -63,6 +64,8 @@ class Process:
         self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
         self._switches: tuple[int | None, int | None] = (None, None)
         self._io_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._anon_bytes: int | None = None
+        self.shared_bytes: int | None = None  # see `gputop.sources.procfs.shared`
         self._news = _NO_NEWS
         self._threads: Threads | None = None
         self._waits: Waits | None = None
@@ -150,6 +153,8 @@ class Process:
         if self._io_stale and (not hot or tick.looks_at(self.slot, self.since, IO_PER_S)):
             self._io_stale = False
             self._read_io()
+        if hot and (self._anon_bytes is None or tick.passes(MEMORY_S * tick.per_second, self.slot, self.since)):
+            self._anon_bytes = parse.anon_bytes(self._status.read())
         if hot or near:
             self._read_wait(ran or self.stat.state != before.state, self.stat.state)
         self._locked_by = self._read_locks(tick) if hot and self._wait[0] in CALLS else None
@@ -210,6 +215,7 @@ class Process:
             read_bytes=read_bytes, write_bytes=write_bytes, rchar_bytes=rchar_bytes, processor=stat.processor,
             syscall=call, syscall_arg=argument, wchan=wchan, threads=threads, locked_by=self._locked_by,
             exit_code=stat.exit_code if may_know else None, unfollowed=self._threads.unfollowed if self._threads else 0,
+            anon_bytes=self._anon_bytes, shared_bytes=self.shared_bytes,
         )  # fmt: skip
 
     def update_identity(self) -> bool:
@@ -235,7 +241,7 @@ class Process:
         for part in (self._threads, self._waits):
             if part is not None:
                 part.close()
-        self._threads = self._waits = None
+        self._threads = self._waits = self._anon_bytes = self.shared_bytes = None
 
     def close(self) -> None:
         self.cool()

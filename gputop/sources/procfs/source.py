@@ -21,6 +21,7 @@ from gputop.sources.procfs.identity import Users
 from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.locks import Locks
 from gputop.sources.procfs.process import LOOKS_PER_S, Process
+from gputop.sources.procfs.shared import SharedMemory
 from gputop.sources.procfs.threads import Tick
 from gputop.system.privilege import in_initial_pid_namespace, may_ptrace
 
@@ -60,6 +61,7 @@ class ProcfsSource:
         self._users_seen = 0
         self._pool = Descriptors()
         self._libraries = Libraries()
+        self._shared = SharedMemory()
         self._processes: dict[int, Process] = {}
         self._slots: list[dict[int, Process]] = [{} for _ in range(self._per_second)]
         self._hot: dict[int, Process] = {}
@@ -129,6 +131,8 @@ class ProcfsSource:
         self._update_late(tick)
         self._find_writers(beat)
         self._find_readers(beat)
+        if not self._everyone:
+            self._shared.read(beat.t_ns, (process for pid, process in self._hot.items() if pid not in beat.trainers))
         if beat.key:
             read = [process for process in self._processes.values() if process.sample is not None]
         frame.infos.extend(process.info for process in (read if beat.key else self._changed.values()))

@@ -108,8 +108,18 @@ def _fit_spans(spans: list[Span], room: int) -> list[Span]:
 # the verdict: a sentence, and the evidence under it
 
 
-def verdict_lines(verdict: Verdict, view: View, trouble: str = "", offer: str = "", keys: Sequence[Key] = VERDICT_KEYS) -> list[Line]:
-    """Two lines. ``trouble`` (the collector died, say) takes the place of the evidence, ``offer`` stands where there is no evidence."""
+def verdict_lines(
+    verdict: Verdict,
+    view: View,
+    trouble: str = "",
+    offer: str = "",
+    keys: Sequence[Key] = VERDICT_KEYS,
+    notice: tuple[str, str] = ("", ""),
+) -> list[Line]:
+    """Two lines. ``trouble`` (the collector died, say) takes the place of the evidence, ``offer`` stands where there is no evidence.
+
+    ``notice``: what stands beside the evidence whatever the verdict is, and its severity.
+    """
     colour = VERDICT_COLOURS.get(verdict.severity, "title")
     mark = "▲" if colour in ("crit", "warn") else "●"
     head = f" {mark} {verdict.symptom.upper()}"
@@ -119,11 +129,13 @@ def verdict_lines(verdict: Verdict, view: View, trouble: str = "", offer: str = 
     if trouble:
         return [first, [(fit(f"   {trouble}", view.width), "crit")]]
     offered = "  ".join(f"{key} {word}" for key, word, _ in keys) if view.width >= WIDE else ""
-    room = view.width - len(offered) - 1
+    told, severity = notice
+    noticed = [(f"  ▲ {told} ", VERDICT_COLOURS.get(severity, "warn"))] if told else []
+    room = view.width - len(offered) - 1 - _width(noticed)
     detail = brief(verdict.detail or offer, room - 3)
     if len(detail) > room - 3:
         detail = without_pids(detail)  # the table has the pids too, and only this line has the numbers
-    return [first, [(fit(f"   {detail}", room), ""), (f" {offered}", "accent")]]
+    return [first, [(fit(f"   {detail}", room), ""), *noticed, (f" {offered}", "accent")]]
 
 
 # the keys

@@ -14,9 +14,10 @@ from operator import itemgetter
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputop.diagnosis.model import GROWTHS
 from gputop.history.columns import History, SeriesKey
 from gputop.model.board import TICK_SLACK_NS, Board, GpuBoard
-from gputop.model.fields import FIELDS, Field
+from gputop.model.fields import FIELDS, JOBS_MEMORY, Field
 from gputop.model.frame import SECOND_NS
 from gputop.session.session import Session
 from gputop.system.text import fit
@@ -66,7 +67,15 @@ def all_lanes(session: Session, view: View) -> list[Lane]:
         if field.lane_rank is not None:
             absent = no_pressure if field.source.startswith("/proc/pressure") else ""
             found.append(Lane((field.id, 0), field.title, absent=absent, priority=field.lane_rank))
-    return found
+    return found + _lanes_of_growth(session)
+
+
+def _lanes_of_growth(session: Session) -> list[Lane]:
+    """The memory that grows, or has grown in the time that is remembered."""
+    grown = [one for one in session.engine.incidents if one.cause in GROWTHS and (one.end_ns is None or one.end_ns >= session.oldest_ns)]
+    gpus = sorted({one.gpu for one in grown if one.gpu is not None})
+    host = [Lane((JOBS_MEMORY, 0), FIELDS[JOBS_MEMORY].title, priority=1)] if any(one.gpu is None for one in grown) else []
+    return host + [Lane(("gpu.mem_used_pct", index), f"GPU {index} memory", priority=1) for index in gpus]
 
 
 def fitting_lanes(found: list[Lane], rows: int) -> list[Lane]:

@@ -1,0 +1,372 @@
+"""host-memory-growth, gpu-memory-growth: memory that grows until there is none left.
+
+It costs no GPU time until then, so it is never the verdict: its incidents stand beside those of lost time, and their severity follows from
+the time that is left. Looked at are, for each training, its trainer's own memory, what its workers hold together, and its part of each
+GPU. A worker that was forked shares the trainer's pages until one of the two writes to them; a Python object is written to whenever its
+reference count changes. So a worker holds
+
+    anonymous memory (RssAnon + VmSwap) - the part of it that it shares (smaps_rollup: Anonymous - Private_Dirty)
+
+where the latter may be read, else the former, which does not show such copies. File mappings and page cache are left out: they yield.
+
+    time left = room / rate,   rate = sum over what grows in that room (`gputop.diagnosis.trend`)
+
+`room` is MemAvailable or what its cgroup's limit leaves, whichever ends first; on a GPU its free memory. Nothing is said while a training
+starts or a process is young, of growth that slows down and would end before the room does, and beyond `REACH` times as far ahead as it has
+grown steadily: growth is told once it has taken a tenth of what was free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import inf
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from gputop.diagnosis.facts import Facts, JobFacts
+from gputop.diagnosis.feeders import with_workers
+from gputop.diagnosis.incidents import Incidents
+from gputop.diagnosis.model import GPU_GROWTH, GROWTHS, HOST_GROWTH, Evidence, Fix, Incident, Victim
+from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.takers import born_ns
+from gputop.diagnosis.trend import FLOORS, Steady, Trend
+from gputop.model.board import Board, GpuBoard
+from gputop.model.frame import ProcSample
+from gputop.system.text import counted
+
+REACH = 10.0  # times as far ahead as it has been seen to grow, memory's end may lie (a choice)
+LEAST_BYTES = 64 << 20  # B that must have been taken: less may be a buffer (`takers.GROWN_BYTES`)
+YOUNG_NS = 10_000_000_000  # ns; a younger process imports, opens and fills its buffers
+HIGH_S, MEDIUM_S = 600.0, 3600.0  # s left, under which severity is high, medium
+MOST_VICTIMS = 16  # workers that are named
+COPIED = 0.5  # of the growth, from which copies of shared pages are the reason to name first
+SWAP_BYTES = 64 << 20  # B of free swap, from which the host swaps before it is out of memory
+
+WORKERS, TRAINER = "workers", "trainer"  # parts of a training; the third kind is a GPU's index as text
+
+
+class _Held(Struct):
+    """The memory of one process: its last sample, and what came since it was first looked at."""
+
+    sample: ProcSample
+    shared_bytes: int | None
+    grown_bytes: int = 0
+    copied_bytes: int = 0  # of it, copies of pages that were shared
+
+    def note(self, sample: ProcSample) -> None:
+        if sample is not self.sample:
+            self.grown_bytes += (sample.anon_bytes or 0) - (self.sample.anon_bytes or 0)
+            if self.shared_bytes is not None and sample.shared_bytes is not None:
+                copied_bytes = self.shared_bytes - sample.shared_bytes
+                self.copied_bytes += copied_bytes
+                self.grown_bytes += copied_bytes
+            self.sample, self.shared_bytes = sample, sample.shared_bytes
+
+
+class _Room(NamedTuple):
+    """Memory that is left, and to whom."""
+
+    key: str
+    free_bytes: float
+    text: str
+
+
+class _Series(Struct):
+    """One quantity that may grow."""
+
+    trend: Trend = field(default_factory=Trend)
+    held: dict[int, _Held] = field(default_factory=dict)  # by pid
+    ended_bytes: int = 0  # the most by which a worker that has ended had grown
+    last: Steady | None = None  # the latest growth that was told
+    last_ns: int = 0
+    incident: Incident | None = None
+
+    def hold(self, procs: Iterable[ProcFacts], board: Board) -> None:
+        """Take in processes that are no longer young; who is gone takes what it held along."""
+        samples = [proc.newer for proc in procs if proc.newer.anon_bytes is not None]
+        known, self.held = self.held, {}
+        for sample in samples:
+            if board.t_ns - born_ns(sample, board) >= YOUNG_NS:
+                one = known.pop(sample.pid, None)
+                if one is None or one.sample.start_ticks != sample.start_ticks:
+                    one = _Held(sample, sample.shared_bytes)
+                one.note(sample)
+                self.held[sample.pid] = one
+        self.ended_bytes = max((one.grown_bytes for one in known.values()), default=self.ended_bytes)
+        if self.held:
+            self.trend.add(float(sum(one.grown_bytes for one in self.held.values())), board.t_ns)
+
+
+class _Case(NamedTuple):
+    """A series that grows now."""
+
+    job: JobFacts
+    part: str
+    series: _Series
+    steady: Steady
+    rooms: list[_Room]
+
+
+class _Left(NamedTuple):
+    """How long the room lasts that ends first: s, with the band."""
+
+    room: _Room
+    s: float
+    soonest_s: float
+    latest_s: float
+
+
+class Growths(Struct):
+    """Everything that is looked at, and the incidents of what grows."""
+
+    series: dict[tuple[int, str], _Series] = field(default_factory=dict)  # by trainer and part
+
+    def begin(self) -> None:
+        """Go on watching; what is told is told anew."""
+        for one in self.series.values():
+            one.incident = None
+
+    def note(self, board: Board, facts: Facts, incidents: Incidents) -> None:
+        """Take in the board; incidents begin, are told anew and end."""
+        parts = {(job.trainer.pid, part): job for job in facts.jobs for part in self._measure(job, facts, board)}
+        for key in self.series.keys() - parts.keys():
+            _end(self.series.pop(key), board.t_ns)
+        cases = [case for key, job in parts.items() if (case := _case(job, key[1], self.series[key], board)) is not None]
+        swaps = _number(board.host.get("swap_free_bytes")) >= SWAP_BYTES
+        for case, left in zip(cases, _time_left(cases), strict=True):
+            series = case.series
+            if series.incident is None and left.s <= REACH * case.steady.seconds and case.steady.grown >= LEAST_BYTES:
+                series.incident = _begin(case, board.t_ns)
+                incidents.append(series.incident)
+            if series.incident is not None and (series.last is not case.steady or not series.incident.headline):
+                _tell(series.incident, case, left, swaps)
+            series.last, series.last_ns = case.steady, board.t_ns
+        for one in self.series.values():
+            if one.last is not None and board.t_ns - one.last_ns > 2e9 * one.last.seconds / (FLOORS - 1):
+                _end(one, one.last_ns)
+
+    def _measure(self, job: JobFacts, facts: Facts, board: Board) -> Iterator[str]:
+        """Give the training's series their readings; the parts that have some."""
+        pid, readings = job.trainer.pid, _gpu_bytes(job, facts, board)
+        starts = job.before_s is None or board.t_ns - born_ns(job.trainer.newer, board) < YOUNG_NS
+        for part in (TRAINER, WORKERS, *readings):
+            series = self.series.setdefault((pid, part), _Series())
+            if starts:
+                series.trend.restart()
+                series.held.clear()
+            elif part in readings:
+                series.trend.add(readings[part], board.t_ns)
+            else:
+                series.hold([job.trainer] if part == TRAINER else job.workers, board)
+            yield part
+
+
+def notice(incidents: Iterable[Incident]) -> tuple[str, str]:
+    """The most urgent growth that lasts in a few words, and its severity; empty where none does."""
+    lasting = [one for one in incidents if one.cause in GROWTHS and one.end_ns is None and one.evidence]
+    if not lasting:
+        return "", ""
+    first = min(lasting, key=lambda one: one.evidence[0].value or 0.0)
+    place = "memory" if first.gpu is None else f"GPU {first.gpu} memory"
+    return f"{place} ends in {_span(first.evidence[0].value or 0.0)}", first.severity
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _gpu_bytes(job: JobFacts, facts: Facts, board: Board) -> dict[str, float]:
+    """GPU index -> bytes that a trainer holds of it, by the driver's list; where that does not say, all that is used of a GPU that nobody
+    else trains on."""
+    found = {}
+    for gpu in job.gpus:
+        known = board.gpus[gpu.index]
+        own = [proc.mem_bytes for proc in known.procs if proc.pid == job.trainer.pid and proc.mem_bytes is not None]
+        shared = sum(gpu.index in (one.index for one in other.gpus) for other in facts.jobs) > 1
+        used = known.number("mem_used_bytes")
+        if own:
+            found[str(gpu.index)] = float(sum(own))
+        elif used is not None and not shared and not gpu.split:
+            found[str(gpu.index)] = used
+    return found
+
+
+def _case(job: JobFacts, part: str, series: _Series, board: Board) -> _Case | None:
+    """None for what does not grow, or will end by itself while there is room."""
+    steady = series.trend.steady
+    if steady is None:
+        return None
+    rooms = list(_host_rooms(job, board) if part in (TRAINER, WORKERS) else _gpu_rooms(job, board.gpus[int(part)]))
+    tightest = min((room.free_bytes for room in rooms), default=inf)
+    return None if not rooms or steady.to_come < tightest else _Case(job, part, series, steady, rooms)
+
+
+def _host_rooms(job: JobFacts, board: Board) -> Iterator[_Room]:
+    available = board.host.get("mem_available_bytes")
+    if isinstance(available, int):
+        yield _Room("host", available, f"{_size(available)} of the host's memory are available")
+    group = board.cgroups.get(job.trainer.info.cgroup)
+    if group is not None and group.mem_limit_bytes is not None and group.mem_bytes is not None:
+        path = group.mem_limit_path or group.path
+        free = max(0, group.mem_limit_bytes - group.mem_bytes + (group.mem_file_bytes or 0))  # page cache yields
+        yield _Room(f"cgroup {path}", free, f"{_size(free)} are left in cgroup {path} (limit {_size(group.mem_limit_bytes)})")
+
+
+def _gpu_rooms(job: JobFacts, gpu: GpuBoard) -> Iterator[_Room]:
+    """Of a MIG device, its own memory."""
+    instance = next((one.instance for one in job.gpus if one.index == gpu.index), None)
+    part = next((one for one in gpu.instances if one.gpu_instance == instance), None) if instance is not None else None
+    if part is not None:
+        total, used = part.mem_total_bytes, part.mem_used_bytes
+    else:
+        total, used = _number(gpu.number("mem_total_bytes")) - _number(gpu.number("mem_reserved_bytes")), gpu.number("mem_used_bytes")
+    if total and used is not None:
+        free, place = max(0.0, total - used), gpu.place(instance)
+        yield _Room(f"GPU {place}", free, f"{_size(free)} of GPU {place} are free")
+
+
+def _time_left(cases: list[_Case]) -> Iterator[_Left]:
+    """Of each case; all that grows in one room fills it together."""
+    rates: dict[str, tuple[float, float, float]] = {}
+    for case in cases:
+        for room in case.rooms:
+            low, per_s, high = rates.get(room.key, (0.0, 0.0, 0.0))
+            rates[room.key] = low + case.steady.low_per_s, per_s + case.steady.per_s, high + case.steady.high_per_s
+    for case in cases:
+        yield min((_left(room, *rates[room.key]) for room in case.rooms), key=lambda left: left.s)
+
+
+def _left(room: _Room, low: float, per_s: float, high: float) -> _Left:
+    return _Left(room, room.free_bytes / per_s, room.free_bytes / high, room.free_bytes / low if low > 0.0 else inf)
+
+
+def _begin(case: _Case, t_ns: int) -> Incident:
+    trainer, gpu = case.job.trainer, None if case.part in (TRAINER, WORKERS) else int(case.part)
+    return Incident(
+        id=0, start_ns=t_ns - int(case.steady.seconds * 1e9), end_ns=None, symptom="healthy",
+        cause=HOST_GROWTH if gpu is None else GPU_GROWTH, severity="low", confidence=0.0, trainer_pid=trainer.pid, gpu=gpu, lost_s=0.0,
+        headline="", detail="", victims=[], culprits=[], evidence=[], fixes=[],
+    )  # fmt: skip
+
+
+def _tell(incident: Incident, case: _Case, left: _Left, swaps: bool) -> None:
+    """Words and numbers as of now; severity is the worst so far."""
+    steady, copied = case.steady, _copied(case)
+    band = f" ({_span(left.soonest_s)} to {_span(left.latest_s)})" if _span(left.soonest_s) != _span(left.latest_s) else ""
+    end = "swapping begins" if swaps and left.room.key == "host" else f"out of {'GPU ' if incident.gpu is not None else ''}memory"
+    incident.headline = f"{_who(case)} by {_rate(steady.per_s)}: {end} in {_span(left.s)}{band}"
+    incident.detail = f"{_size(steady.grown)} in the last {_span(steady.seconds)}; {left.room.text}"
+    sharp = steady.high_per_s - steady.low_per_s <= 0.5 * steady.per_s
+    incident.confidence = 0.9 if sharp else 0.6
+    if left.s < HIGH_S:
+        incident.severity = "high"
+    elif left.s < MEDIUM_S and incident.severity == "low":
+        incident.severity = "medium"
+    incident.evidence = [*_evidence(case, left), *_evidence_of_workers(case, copied)]
+    incident.victims, incident.fixes = _victims(case), list(_fixes(case, copied))
+
+
+def _end(series: _Series, t_ns: int) -> None:
+    incident, series.incident = series.incident, None
+    if incident is not None and series.last is not None:
+        incident.end_ns = t_ns
+        incident.headline = incident.headline.partition(":")[0] + ", and then no more"
+    series.last = None
+
+
+def _who(case: _Case) -> str:
+    trainer = f"{case.job.trainer.role.label} ({case.job.trainer.pid})"
+    if case.part == WORKERS:
+        count = len(case.series.held)
+        return f"{counted(count, 'worker')} of {trainer} grow{'s' if count == 1 else ''}"
+    return f"{trainer} grows" if case.part == TRAINER else f"{trainer} grows on GPU {case.part}"
+
+
+def _copied(case: _Case) -> float:
+    """Share of what was grown that is copies of shared pages, as far as that may be read."""
+    grown = sum(one.grown_bytes for one in case.series.held.values())
+    return sum(one.copied_bytes for one in case.series.held.values()) / grown if grown > 0 else 0.0
+
+
+def _evidence(case: _Case, left: _Left) -> Iterator[Evidence]:
+    steady = case.steady
+    yield Evidence("time_left_s", round(left.s, 1), "s", f"at this rate; {_span(left.soonest_s)} to {_span(left.latest_s)} with its error")
+    yield Evidence("growth_bytes_per_s", round(steady.per_s), "B/s", f"steadily, {round(steady.low_per_s)} to {round(steady.high_per_s)}")
+    yield Evidence("grown_bytes", round(steady.grown), "B", f"in the last {_span(steady.seconds)}")
+    yield Evidence("room_bytes", round(left.room.free_bytes), "B", left.room.text)
+
+
+def _evidence_of_workers(case: _Case, copied: float) -> Iterator[Evidence]:
+    if case.part != WORKERS:
+        return
+    held = case.series.held
+    most = max(held.values(), key=lambda one: one.grown_bytes)
+    yield Evidence("most_grown_bytes", float(most.grown_bytes), "B", f"worker {most.sample.pid}, which has grown most of {len(held)}")
+    seen = sum(one.shared_bytes is not None for one in held.values())
+    told = "are copies of pages shared with the trainer (copy-on-write)" if seen else "/proc/PID/smaps_rollup is not readable, or not yet"
+    yield Evidence("copied_pct", round(100 * copied, 1) if seen else None, "%", told)
+    if case.series.ended_bytes > 0:
+        yield Evidence("ended_grown_bytes", float(case.series.ended_bytes), "B", "by so much workers before had grown when they ended")
+
+
+def _victims(case: _Case) -> list[Victim]:
+    trainer = case.job.trainer
+    if case.part != WORKERS:
+        return [Victim(trainer.pid, "trainer", trainer.role.label)]
+    grown = {pid: one.grown_bytes for pid, one in case.series.held.items()}
+    workers = sorted((proc for proc in case.job.workers if grown.get(proc.pid, 0) > 0), key=lambda proc: -grown[proc.pid])
+    return [Victim(proc.pid, "worker", proc.role.label) for proc in workers[:MOST_VICTIMS]]
+
+
+_COPIES = Fix(
+    "Keep what all workers read in numpy or torch arrays, Arrow or shared memory: whoever reads Python objects writes to their reference "
+    "counts, and each page written to is copied",
+    "self.samples = np.array(samples)",
+)
+_CACHES = Fix("See what they keep of what they have read: a cache without a bound, a list that is only appended to, open readers",
+              "functools.lru_cache(maxsize=1000)")  # fmt: skip
+_OF_TRAINER = (
+    Fix("Keep numbers, not tensors: a loss that is kept holds all that it was computed from", "losses.append(loss.item())"),
+    Fix("If it is a cache that fills, compare with the size that it should reach: then this ends by itself"),
+)
+_OF_GPU = (
+    Fix("Keep no tensor that holds its graph from step to step", "total += loss.detach()  # or loss.item()"),
+    Fix("Let go of a step's results before the next one", "del loss, output; optimizer.zero_grad(set_to_none=True)"),
+    Fix("See what holds it", "torch.cuda.memory._record_memory_history(); torch.cuda.memory._dump_snapshot('memory.pickle')"),
+    Fix("If torch.cuda.memory_allocated() stays level, the allocator fragments", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+)
+
+
+def _fixes(case: _Case, copied: float) -> Iterator[Fix]:
+    """What to change, then how to go on until then."""
+    job = case.job
+    if case.part == WORKERS:
+        pids = [pid for pid, one in case.series.held.items() if one.grown_bytes > 0]
+        yield from (_COPIES, _CACHES) if copied >= COPIED else (_CACHES, _COPIES)
+        yield Fix("See what allocates", f"memray attach {pids[0] if pids else job.trainer.pid}")
+        yield Fix("Until then, let each epoch begin with new workers", with_workers(job, len(job.workers), persistent_workers=False))
+    elif case.part == TRAINER:
+        yield from _OF_TRAINER
+        yield Fix("See what allocates", f"memray attach {job.trainer.pid}")
+    else:
+        yield from _OF_GPU
+
+
+def _rate(per_s: float) -> str:
+    return f"{_size(60 * per_s)} a minute" if 60 * per_s >= 1 << 20 else f"{_size(3600 * per_s)} an hour"
+
+
+def _size(amount: float) -> str:
+    """``3.1 GiB``, ``310 MiB``."""
+    if amount >= 1 << 30:
+        return f"{amount / 2**30:.{1 if amount < 100 * 2**30 else 0}f} GiB"
+    return f"{amount / 2**20:.{0 if amount >= 10 << 20 else 1}f} MiB"
+
+
+def _span(seconds: float) -> str:
+    """``90 s``, ``38 min``, ``5 h``, ``3 days``."""
+    for unit, unit_s, least in (("days", 86_400, 2), ("h", 3600, 3), ("min", 60, 2)):
+        if seconds >= least * unit_s:
+            return "ever" if seconds == inf else f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
