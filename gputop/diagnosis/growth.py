@@ -12,8 +12,8 @@ where the latter may be read, else the former, which does not show such copies. 
     time left = room / rate,   rate = sum over what grows in that room (`gputop.diagnosis.trend`)
 
 `room` is MemAvailable or what its cgroup's limit leaves, whichever ends first; on a GPU its free memory. Nothing is said while a training
-starts or a process is young, of growth that slows down and would end before the room does, and beyond `REACH` times as far ahead as it has
-grown steadily: growth is told once it has taken a tenth of what was free.
+starts or a process is young, of what grows while no steps are made, of growth that slows down and would end before the room does, and
+beyond `REACH` times as far ahead as it has grown steadily: growth is told once it has taken a tenth of what was free.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from gputop.system.text import counted
 REACH = 10.0  # times as far ahead as it has been seen to grow, memory's end may lie (a choice)
 LEAST_BYTES = 64 << 20  # B that must have been taken: less may be a buffer (`takers.GROWN_BYTES`)
 YOUNG_NS = 10_000_000_000  # ns; a younger process imports, opens and fills its buffers
+RESTS = 0.98  # share of the window without GPU work, from which no steps are made (`engine.AT_END`)
+LOADED_S = 60.0  # s after that, or three stretches of the trend if they are shorter, until growth may be told (guess)
 HIGH_S, MEDIUM_S = 600.0, 3600.0  # s left, under which severity is high, medium
 MOST_VICTIMS = 16  # workers that are named
 COPIED = 0.5  # of the growth, from which copies of shared pages are the reason to name first
@@ -80,7 +82,13 @@ class _Series(Struct):
     ended_bytes: int = 0  # the most by which a worker that has ended had grown
     last: Steady | None = None  # the latest growth that was told
     last_ns: int = 0
+    rested_ns: int = 0  # when its GPUs rested last
     incident: Incident | None = None
+
+    def may_begin(self, steady: Steady, t_ns: int) -> bool:
+        """Whether it has grown enough while steps were made, and not while data or a model was loaded in a pause."""
+        waits_s = min(LOADED_S, 3 * steady.seconds / (FLOORS - 1))
+        return self.incident is None and steady.grown >= LEAST_BYTES and t_ns - self.rested_ns >= waits_s * 1e9
 
     def hold(self, procs: Iterable[ProcFacts], board: Board) -> None:
         """Take in processes that are no longer young; who is gone takes what it held along."""
@@ -115,6 +123,7 @@ class _Left(NamedTuple):
     s: float
     soonest_s: float
     latest_s: float
+    rates: int  # of how many that grow there
 
 
 class Growths(Struct):
@@ -136,7 +145,7 @@ class Growths(Struct):
         swaps = _number(board.host.get("swap_free_bytes")) >= SWAP_BYTES
         for case, left in zip(cases, _time_left(cases), strict=True):
             series = case.series
-            if series.incident is None and left.s <= REACH * case.steady.seconds and case.steady.grown >= LEAST_BYTES:
+            if left.s <= REACH * case.steady.seconds and series.may_begin(case.steady, board.t_ns):
                 series.incident = _begin(case, board.t_ns)
                 incidents.append(series.incident)
             if series.incident is not None and (series.last is not case.steady or not series.incident.headline):
@@ -149,9 +158,12 @@ class Growths(Struct):
     def _measure(self, job: JobFacts, facts: Facts, board: Board) -> Iterator[str]:
         """Give the training's series their readings; the parts that have some."""
         pid, readings = job.trainer.pid, _gpu_bytes(job, facts, board)
-        starts = job.before_s is None or board.t_ns - born_ns(job.trainer.newer, board) < YOUNG_NS
+        unbegun = job.unbegun_s > 0.0 and not job.host_only
+        starts = unbegun or job.before_s is None or board.t_ns - born_ns(job.trainer.newer, board) < YOUNG_NS
         for part in (TRAINER, WORKERS, *readings):
             series = self.series.setdefault((pid, part), _Series())
+            if (job.idle or 0.0) >= RESTS:
+                series.rested_ns = board.t_ns
             if starts:
                 series.trend.restart()
                 series.held.clear()
@@ -217,6 +229,8 @@ def _gpu_rooms(job: JobFacts, gpu: GpuBoard) -> Iterator[_Room]:
     """Of a MIG device, its own memory."""
     instance = next((one.instance for one in job.gpus if one.index == gpu.index), None)
     part = next((one for one in gpu.instances if one.gpu_instance == instance), None) if instance is not None else None
+    total: float | None
+    used: float | None
     if part is not None:
         total, used = part.mem_total_bytes, part.mem_used_bytes
     else:
@@ -228,17 +242,17 @@ def _gpu_rooms(job: JobFacts, gpu: GpuBoard) -> Iterator[_Room]:
 
 def _time_left(cases: list[_Case]) -> Iterator[_Left]:
     """Of each case; all that grows in one room fills it together."""
-    rates: dict[str, tuple[float, float, float]] = {}
+    rates: dict[str, list[Steady]] = {}
     for case in cases:
         for room in case.rooms:
-            low, per_s, high = rates.get(room.key, (0.0, 0.0, 0.0))
-            rates[room.key] = low + case.steady.low_per_s, per_s + case.steady.per_s, high + case.steady.high_per_s
+            rates.setdefault(room.key, []).append(case.steady)
     for case in cases:
-        yield min((_left(room, *rates[room.key]) for room in case.rooms), key=lambda left: left.s)
+        yield min((_left(room, rates[room.key]) for room in case.rooms), key=lambda left: left.s)
 
 
-def _left(room: _Room, low: float, per_s: float, high: float) -> _Left:
-    return _Left(room, room.free_bytes / per_s, room.free_bytes / high, room.free_bytes / low if low > 0.0 else inf)
+def _left(room: _Room, rates: list[Steady]) -> _Left:
+    low, per_s, high = (sum(column) for column in zip(*((one.low_per_s, one.per_s, one.high_per_s) for one in rates), strict=True))
+    return _Left(room, room.free_bytes / per_s, room.free_bytes / high, room.free_bytes / low if low > 0.0 else inf, len(rates))
 
 
 def _begin(case: _Case, t_ns: int) -> Incident:
@@ -253,9 +267,8 @@ def _begin(case: _Case, t_ns: int) -> Incident:
 def _tell(incident: Incident, case: _Case, left: _Left, swaps: bool) -> None:
     """Words and numbers as of now; severity is the worst so far."""
     steady, copied = case.steady, _copied(case)
-    band = f" ({_span(left.soonest_s)} to {_span(left.latest_s)})" if _span(left.soonest_s) != _span(left.latest_s) else ""
     end = "swapping begins" if swaps and left.room.key == "host" else f"out of {'GPU ' if incident.gpu is not None else ''}memory"
-    incident.headline = f"{_who(case)} by {_rate(steady.per_s)}: {end} in {_span(left.s)}{band}"
+    incident.headline = f"{_who(case)} by {_rate(steady.per_s)}: {end} in {_span(left.s)}{_band(left)}"
     incident.detail = f"{_size(steady.grown)} in the last {_span(steady.seconds)}; {left.room.text}"
     sharp = steady.high_per_s - steady.low_per_s <= 0.5 * steady.per_s
     incident.confidence = 0.9 if sharp else 0.6
@@ -283,6 +296,12 @@ def _who(case: _Case) -> str:
     return f"{trainer} grows" if case.part == TRAINER else f"{trainer} grows on GPU {case.part}"
 
 
+def _band(left: _Left) -> str:
+    """Empty where it is as narrow as the words."""
+    soonest, latest = _span(left.soonest_s), _span(left.latest_s)
+    return f" ({soonest} to {latest})" if soonest != latest else ""
+
+
 def _copied(case: _Case) -> float:
     """Share of what was grown that is copies of shared pages, as far as that may be read."""
     grown = sum(one.grown_bytes for one in case.series.held.values())
@@ -290,9 +309,11 @@ def _copied(case: _Case) -> float:
 
 
 def _evidence(case: _Case, left: _Left) -> Iterator[Evidence]:
-    steady = case.steady
-    yield Evidence("time_left_s", round(left.s, 1), "s", f"at this rate; {_span(left.soonest_s)} to {_span(left.latest_s)} with its error")
-    yield Evidence("growth_bytes_per_s", round(steady.per_s), "B/s", f"steadily, {round(steady.low_per_s)} to {round(steady.high_per_s)}")
+    steady, together = case.steady, f"at the rates of the {left.rates} that grow there" if left.rates > 1 else "at this rate"
+    yield Evidence("time_left_s", round(left.s, 1), "s", together + _band(left))
+    low, high = _rate(steady.low_per_s), _rate(steady.high_per_s)
+    told = _rate(steady.per_s) + (f" ({low} to {high}, 90% sure)" if low != high else "")
+    yield Evidence("growth_bytes_per_s", round(steady.per_s), "B/s", told)
     yield Evidence("grown_bytes", round(steady.grown), "B", f"in the last {_span(steady.seconds)}")
     yield Evidence("room_bytes", round(left.room.free_bytes), "B", left.room.text)
 

@@ -165,7 +165,7 @@ def wrong(outcomes: list[Outcome], reveal: bool = False) -> list[str]:
     lines = []
     for one in outcomes:
         if reveal or split.half_of(one.workload) == split.LEARN:
-            faults = [f"said {one.symptom} / {one.cause}"] if not one.right else []
+            faults = [f"said {' / '.join([str(one.symptom), one.cause, *sorted(one.beside)])}"] if not one.right else []
             faults += [f"{one.loud} incidents of a healthy job"] if one.false_alarm else []
             faults += [f"victims {sorted(one.victims)}"] if one.victims_right is False and one.right else []
             faults += [f"culprits {one.culprits}, not {one.true_culprits}"] if one.culprits_right is False and one.right else []
@@ -204,7 +204,8 @@ def _attempt(name: str, options: argparse.Namespace) -> str:
         if not calm.wait(options.others / 2, _PATIENCE_S):
             return "left out: the host was never calm"
         try:
-            lasts_s = options.seconds + (0.0 if scenario.load(name).disturb else runs.BEFORE_S)
+            what = scenario.load(name)
+            lasts_s = max(options.seconds, what.least_s) + (0.0 if what.disturb else runs.BEFORE_S)
             run = runs.record(name, lasts_s, MODES)
         except Exception as error:  # noqa: BLE001 (one workload must not end an hour's work)
             fault = f"{type(error).__name__}: {error}"

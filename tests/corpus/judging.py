@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gputop.diagnosis import Engine
+from gputop.diagnosis.model import GROWTHS
 from gputop.model.board import Board
 from gputop.model.frame import Frame
 from gputop.session.judged import closely
@@ -27,7 +28,8 @@ class Outcome:
     cause: str  # of the verdict of `gputop explain` on the recording
     delay_s: float | None = None  # from the onset to the first right live verdict; None: never, or the onset is not known
     timed: bool = True  # whether the onset is known
-    loud: int = 0  # incidents of severity medium or above
+    loud: int = 0  # incidents of severity medium or above, but for the label's `beside`
+    beside: frozenset[str] = frozenset()  # causes of the incidents that cost no GPU time
     culprits: dict[int, tuple[str, float | None]] = field(default_factory=dict)
     """Pid -> name and CPU seconds, over the incidents of the labelled cause."""
     true_culprits: dict[int, tuple[str, float]] = field(default_factory=dict)
@@ -37,8 +39,9 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """Symptom and cause as labelled."""
-        return (self.symptom, self.cause) == (self.label.symptom, self.label.cause)
+        """Symptom and cause as labelled, and beside them what the label asks for alone."""
+        beside = {self.label.beside} - {""}
+        return (self.symptom, self.cause) == (self.label.symptom, self.label.cause) and self.beside == beside
 
     @property
     def false_alarm(self) -> bool | None:
@@ -84,7 +87,9 @@ def judge(run: Run, mode: str) -> Outcome:
     found = [incident for incident in engine.incidents if incident.cause == label.cause]
     return Outcome(
         workload=run.workload, label=label, mode=mode, symptom=verdict["symptom"], cause=verdict["cause"], delay_s=delay_s,
-        timed=run.onset_ns is not None, loud=sum(incident.severity in MEDIUM for incident in engine.incidents),
+        timed=run.onset_ns is not None,
+        loud=sum(incident.severity in MEDIUM and incident.cause != label.beside for incident in engine.incidents),
+        beside=frozenset(incident.cause for incident in engine.incidents if incident.cause in GROWTHS),
         culprits={one.pid: (one.name, one.cpu_s) for incident in found for one in incident.culprits}, true_culprits=run.culprits,
         victims={one.pid for incident in found for one in incident.victims}, family=_family(run, items),
         sources={state.name: state.state for state in board.sources.values()},

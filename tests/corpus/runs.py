@@ -54,11 +54,12 @@ class Run(msgspec.Struct):
     runner_pid: int = 0
     others_cpus: float = 0.0  # CPUs that processes outside the workload took after the onset
     definition: str = ""  # see `definition`
+    beside: str = ""  # see `Label.beside`
 
     @property
     def label(self) -> Label:
         """The verdict that the run should get."""
-        return Label(self.symptom, self.cause, frozenset(self.blames))
+        return Label(self.symptom, self.cause, frozenset(self.blames), self.beside)
 
     def items(self, mode: str) -> list[Header | Frame]:
         """The header and the frames that the collector wrote in a mode."""
@@ -106,7 +107,7 @@ def record(name: str, seconds: float, modes: dict[str, list[str]], after_s: floa
             workload=name, symptom=label.symptom, cause=label.cause, blames=sorted(label.culprits), family=family,
             culprits={pid: (who, running.culprit_cpu_s.get(pid, 0.0)) for pid, who in running.culprits.items()},
             streams={mode: _stream(path, ended_ns + int(after_s * 1e9)) for mode, path in files.items()},
-            onset_ns=running.onset_ns, ended_ns=ended_ns, runner_pid=os.getpid(), others_cpus=round(others_cpus, 2),
+            onset_ns=running.onset_ns, ended_ns=ended_ns, runner_pid=os.getpid(), others_cpus=round(others_cpus, 2), beside=label.beside,
         )  # fmt: skip
 
 

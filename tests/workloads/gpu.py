@@ -32,7 +32,7 @@ class Gpu:
         self._cuda = ctypes.CDLL(KERNELS or "libcudart.so.12")
         self.select(device)
         self._check(self._cuda.cudaSetDeviceFlags(_SPIN if spin else _AUTO))
-        self._memory = self._allocate(memory_bytes)
+        self._memory = self.allocate(memory_bytes)
         self._host = (ctypes.c_char * _HOST_BYTES).from_buffer(mmap.mmap(-1, _HOST_BYTES))
         self._pinned = ctypes.c_void_p()
         self._check(self._cuda.cudaHostAlloc(ctypes.byref(self._pinned), ctypes.c_size_t(_HOST_BYTES), 0))
@@ -72,7 +72,8 @@ class Gpu:
         """``tensor.cpu()`` of ``count`` bytes."""
         self._check(self._cuda.cudaMemcpyAsync(self._host, self._memory, ctypes.c_size_t(count), _DEVICE_TO_HOST, None))
 
-    def _allocate(self, count: int) -> ctypes.c_void_p:
+    def allocate(self, count: int) -> ctypes.c_void_p:
+        """``count`` bytes of the GPU's memory."""
         memory = ctypes.c_void_p()
         self._check(self._cuda.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(count)))
         return memory

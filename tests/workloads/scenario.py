@@ -22,6 +22,8 @@ class Label:
     symptom: str
     cause: str
     culprits: frozenset[str] = frozenset()
+    beside: str = ""
+    """The cause of an incident that has to stand beside the verdict; empty: none has to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Scenario:
     env: dict[str, str] = field(default_factory=dict)
     needs: Callable[[], str] = lambda: ""
     """Why it cannot run on this host, empty if it can."""
+    least_s: float = 0.0
+    """Seconds from the onset on that a run takes at least."""
 
 
 HEALTHY = Label("healthy", "none")

@@ -1,8 +1,8 @@
 """How much of their memory forked workers share with others, from smaps_rollup: the rest is their own copy.
 
 The kernel walks all pages of the process for it: 5 ms for 300 MB (measured). So one worker is read at a time, in a thread of its own, and
-the next one after a rest that makes it `SHARE` of a CPU; the one first that has had most page faults since it was read, for without faults
-nothing is copied. Since Linux 5.9 the walk lets go of the process's memory lock when the process wants it.
+the next one after a rest that makes it `SHARE` of a CPU. The one that has had most page faults since it was read comes first: without
+faults nothing is copied. Since Linux 5.9 the walk lets go of the process's memory lock when the process wants it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gputop.sources.parse import PAGE_BYTES, shared_bytes
 from gputop.sources.procfs.process import Process
 from gputop.system.errors import start_thread
 
-SHARE = 0.0003  # of one CPU that reading takes
+SHARE, COPYING_SHARE = 0.0003, 0.001  # of one CPU that reading takes; after a reading that showed copies
 START_NS = 100_000  # ns of CPU to start the thread (measured)
 EVERY_NS = 3_000_000_000  # ns at least between two readings of a process (`gputop.diagnosis.trend.STRETCH_NS`)
 LEAST_BYTES = 1 << 20  # of page faults since its last reading, under which a process is not read again; of what it shares, too
@@ -46,9 +46,10 @@ class SharedMemory:
 
     def _read_one(self, process: Process, t_ns: int) -> None:
         """One that may not be read, or shares nothing, is not read again."""
-        began_ns, faults = time.thread_time_ns(), process.stat.minflt
+        began_ns, faults, before = time.thread_time_ns(), process.stat.minflt, process.shared_bytes or 0
         text = read_once(process.folder + "smaps_rollup", 4096)
         process.shared_bytes = None if text is None else shared_bytes(text)
-        again = (process.shared_bytes or 0) >= LEAST_BYTES
-        self._read[process.pid] = t_ns, faults if again else _EVER
-        self._due_ns = t_ns + int((time.thread_time_ns() - began_ns + START_NS) / SHARE)
+        shared = process.shared_bytes or 0
+        self._read[process.pid] = t_ns, faults if shared >= LEAST_BYTES else _EVER
+        share = COPYING_SHARE if before - shared >= LEAST_BYTES else SHARE
+        self._due_ns = t_ns + int((time.thread_time_ns() - began_ns + START_NS) / share)

@@ -79,6 +79,9 @@ class Proc:
     locked_by: int | None = None
     grows_bytes: int = 0
     """Of memory, per second."""
+    anon_bytes: int | None = None
+    """Anonymous memory, and how much of it is shared; a test sets them anew as time passes."""
+    shared_bytes: int | None = None
 
 
 @dataclass
@@ -105,6 +108,8 @@ class Scene:
     """(tid that slept, tid that woke it) -> share of the time slept until then."""
     host: dict[str, float] = field(default_factory=dict)
     """Other counters of Host, per second."""
+    gauges: dict[str, int] = field(default_factory=dict)
+    """Fields of Host that count nothing."""
     probed: bool = False
     sampled: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
     """pid -> share of the time that its main thread spins in waits, copies and launches; waits per second."""
@@ -179,9 +184,10 @@ class Scene:
         return round(self._totals[key])
 
     def _gpu(self, index: int, values: dict, dt: float) -> Gpu:
-        pids = values.get("pids", [])
+        pids, held = values.get("pids", []), values.get("held", {})
         energy = self._add(("energy", index), 1000 * dt * values["power_w"]) if "power_w" in values else None
-        plain = {"procs": [GpuProc(pid) for pid in pids]} | {name: value for name, value in values.items() if name != "pids"}
+        plain = {"procs": [GpuProc(pid, mem_bytes=held.get(pid)) for pid in pids]}
+        plain |= {name: value for name, value in values.items() if name not in ("pids", "held")}
         return Gpu(index, self._t_ns, energy_mj=energy, **plain)
 
     def _info(self, proc: Proc) -> ProcInfo:
@@ -207,7 +213,7 @@ class Scene:
             processor=proc.processor,
             syscall=look.get("syscall"), syscall_arg=look.get("syscall_arg"), wchan=look.get("wchan"), threads=threads,
             children_ns=self._add((pid, "children"), proc.children * ns), locked_by=look.get("locked_by", proc.locked_by),
-            exit_code=look.get("exit_code"),
+            exit_code=look.get("exit_code"), anon_bytes=proc.anon_bytes, shared_bytes=proc.shared_bytes,
         )  # fmt: skip
 
     def _host(self, dt: float) -> Host:
@@ -228,7 +234,7 @@ class Scene:
             for path, values in self.cgroups.items()
         ]  # fmt: skip
         others = {name: self._add(("host", name), rate * dt) for name, rate in self.host.items()}
-        return Host(self._t_ns, cpus, psi=psi, cgroups=cgroups or None, **others)
+        return Host(self._t_ns, cpus, psi=psi, cgroups=cgroups or None, **others, **self.gauges)
 
     def _probes(self, dt: float) -> Probes:
         ns = dt * 1e9

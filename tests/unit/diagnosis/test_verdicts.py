@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gputop.diagnosis.causes import judges
-from gputop.diagnosis.model import CAUSES, SYMPTOMS, TRAINER_STATES, WORKER_STATES
+from gputop.diagnosis.model import CAUSES, GROWTHS, SYMPTOMS, TRAINER_STATES, WORKER_STATES
 from gputop.model.frame import ReadLimit
 from gputop.session.report import explain_lines
 from gputop.session.session import STATE_WORDS
@@ -171,7 +171,7 @@ def test_a_screen_has_a_word_for_every_state():
 
 def test_every_cause_has_one_judge_and_every_judge_a_word_of_the_list():
     causes = [judge.cause for judge in judges()]
-    assert sorted(causes) == sorted(set(CAUSES) - {"none", "unexplained"})
+    assert sorted(causes) == sorted(set(CAUSES) - {"none", "unexplained", *GROWTHS})
     assert {judge.symptom for judge in judges()} <= set(SYMPTOMS)
     orders = [judge.rule.order for judge in judges() if judge.rule is not None]
     assert len(orders) == len(set(orders))
