@@ -7,7 +7,8 @@ reference count changes. So a worker holds
 
     anonymous memory (RssAnon + VmSwap) - the part of it that it shares (smaps_rollup: Anonymous - Private_Dirty)
 
-where the latter may be read, else the former, which does not show such copies. File mappings and page cache are left out: they yield.
+where the latter may be read, else the former, which does not show such copies. File mappings and page cache are left out: they yield. Where
+one training alone has workers, what is used of /dev/shm is its batches, too.
 
     time left = room / rate,   rate = sum over what grows in that room (`gputop.diagnosis.trend`)
 
@@ -45,7 +46,7 @@ MOST_VICTIMS = 16  # workers that are named
 COPIED = 0.5  # of the growth, from which copies of shared pages are the reason to name first
 SWAP_BYTES = 64 << 20  # B of free swap, from which the host swaps before it is out of memory
 
-WORKERS, TRAINER = "workers", "trainer"  # parts of a training; the third kind is a GPU's index as text
+TRAINER, WORKERS, SHM = "trainer", "workers", "shm"  # parts of a training; the others are its GPUs' indices as text
 
 
 class _Held(Struct):
@@ -157,7 +158,7 @@ class Growths(Struct):
 
     def _measure(self, job: JobFacts, facts: Facts, board: Board) -> Iterator[str]:
         """Give the training's series their readings; the parts that have some."""
-        pid, readings = job.trainer.pid, _gpu_bytes(job, facts, board)
+        pid, readings = job.trainer.pid, _gpu_bytes(job, facts, board) | _shm_bytes(job, facts, board)
         unbegun = job.unbegun_s > 0.0 and not job.host_only
         starts = unbegun or job.before_s is None or board.t_ns - born_ns(job.trainer.newer, board) < YOUNG_NS
         for part in (TRAINER, WORKERS, *readings):
@@ -204,25 +205,35 @@ def _gpu_bytes(job: JobFacts, facts: Facts, board: Board) -> dict[str, float]:
     return found
 
 
+def _shm_bytes(job: JobFacts, facts: Facts, board: Board) -> dict[str, float]:
+    """What is used of /dev/shm, through which workers hand over their batches, where one training alone has workers."""
+    total, free = board.host.get("shm_total_bytes"), board.host.get("shm_free_bytes")
+    alone = bool(job.workers) and sum(bool(other.workers) for other in facts.jobs) == 1
+    return {SHM: float(total - free)} if alone and isinstance(total, int) and isinstance(free, int) else {}
+
+
 def _case(job: JobFacts, part: str, series: _Series, board: Board) -> _Case | None:
     """None for what does not grow, or will end by itself while there is room."""
     steady = series.trend.steady
     if steady is None:
         return None
-    rooms = list(_host_rooms(job, board) if part in (TRAINER, WORKERS) else _gpu_rooms(job, board.gpus[int(part)]))
+    rooms = list(_gpu_rooms(job, board.gpus[int(part)]) if part.isdigit() else _host_rooms(job, part, board))
     tightest = min((room.free_bytes for room in rooms), default=inf)
     return None if not rooms or steady.to_come < tightest else _Case(job, part, series, steady, rooms)
 
 
-def _host_rooms(job: JobFacts, board: Board) -> Iterator[_Room]:
+def _host_rooms(job: JobFacts, part: str, board: Board) -> Iterator[_Room]:
+    free = board.host.get("shm_free_bytes")
+    if part == SHM and isinstance(free, int):
+        yield _Room(SHM, free, f"{_size(free)} are free in /dev/shm")
     available = board.host.get("mem_available_bytes")
     if isinstance(available, int):
         yield _Room("host", available, f"{_size(available)} of the host's memory are available")
     group = board.cgroups.get(job.trainer.info.cgroup)
     if group is not None and group.mem_limit_bytes is not None and group.mem_bytes is not None:
         path = group.mem_limit_path or group.path
-        free = max(0, group.mem_limit_bytes - group.mem_bytes + (group.mem_file_bytes or 0))  # page cache yields
-        yield _Room(f"cgroup {path}", free, f"{_size(free)} are left in cgroup {path} (limit {_size(group.mem_limit_bytes)})")
+        left = max(0, group.mem_limit_bytes - group.mem_bytes + (group.mem_file_bytes or 0))  # page cache yields
+        yield _Room(f"cgroup {path}", left, f"{_size(left)} are left in cgroup {path} (limit {_size(group.mem_limit_bytes)})")
 
 
 def _gpu_rooms(job: JobFacts, gpu: GpuBoard) -> Iterator[_Room]:
@@ -256,7 +267,7 @@ def _left(room: _Room, rates: list[Steady]) -> _Left:
 
 
 def _begin(case: _Case, t_ns: int) -> Incident:
-    trainer, gpu = case.job.trainer, None if case.part in (TRAINER, WORKERS) else int(case.part)
+    trainer, gpu = case.job.trainer, int(case.part) if case.part.isdigit() else None
     return Incident(
         id=0, start_ns=t_ns - int(case.steady.seconds * 1e9), end_ns=None, symptom="healthy",
         cause=HOST_GROWTH if gpu is None else GPU_GROWTH, severity="low", confidence=0.0, trainer_pid=trainer.pid, gpu=gpu, lost_s=0.0,
@@ -267,7 +278,8 @@ def _begin(case: _Case, t_ns: int) -> Incident:
 def _tell(incident: Incident, case: _Case, left: _Left, swaps: bool) -> None:
     """Words and numbers as of now; severity is the worst so far."""
     steady, copied = case.steady, _copied(case)
-    end = "swapping begins" if swaps and left.room.key == "host" else f"out of {'GPU ' if incident.gpu is not None else ''}memory"
+    memory = "GPU memory" if incident.gpu is not None else "room" if left.room.key == SHM else "memory"
+    end = "swapping begins" if swaps and left.room.key == "host" else f"out of {memory}"
     incident.headline = f"{_who(case)} by {_rate(steady.per_s)}: {end} in {_span(left.s)}{_band(left)}"
     incident.detail = f"{_size(steady.grown)} in the last {_span(steady.seconds)}; {left.room.text}"
     sharp = steady.high_per_s - steady.low_per_s <= 0.5 * steady.per_s
@@ -293,6 +305,8 @@ def _who(case: _Case) -> str:
     if case.part == WORKERS:
         count = len(case.series.held)
         return f"{counted(count, 'worker')} of {trainer} grow{'s' if count == 1 else ''}"
+    if case.part == SHM:
+        return f"/dev/shm, where {trainer} has its batches, grows"
     return f"{trainer} grows" if case.part == TRAINER else f"{trainer} grows on GPU {case.part}"
 
 
@@ -351,6 +365,10 @@ _OF_TRAINER = (
     Fix("Keep numbers, not tensors: a loss that is kept holds all that it was computed from", "losses.append(loss.item())"),
     Fix("If it is a cache that fills, compare with the size that it should reach: then this ends by itself"),
 )
+_OF_SHM = (
+    Fix("Copy what is kept of a batch: a kept tensor of a worker's holds its piece of shared memory", "kept.append(batch.clone())"),
+    Fix("See what is there", "ls -lhS /dev/shm | head; df -h /dev/shm"),
+)
 _OF_GPU = (
     Fix("Keep no tensor that holds its graph from step to step", "total += loss.detach()  # or loss.item()"),
     Fix("Let go of a step's results before the next one", "del loss, output; optimizer.zero_grad(set_to_none=True)"),
@@ -371,7 +389,7 @@ def _fixes(case: _Case, copied: float) -> Iterator[Fix]:
         yield from _OF_TRAINER
         yield Fix("See what allocates", f"memray attach {job.trainer.pid}")
     else:
-        yield from _OF_GPU
+        yield from _OF_SHM if case.part == SHM else _OF_GPU
 
 
 def _rate(per_s: float) -> str:

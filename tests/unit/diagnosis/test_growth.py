@@ -255,6 +255,16 @@ def test_nothing_is_said_where_memory_is_not_read():
     assert growths(live(scene, 40, lambda _: scene.gauges.clear())) == []
 
 
+def test_batches_that_are_kept_fill_shared_memory():
+    scene = machine()
+    scene.gauges |= {"shm_total_bytes": 4 * GIB, "shm_free_bytes": 4 * GIB}
+    live(scene, 30, lambda second: scene.gauges.update(shm_free_bytes=4 * GIB - second * 30 * MIB))
+    [incident] = growths(scene)
+    assert incident.headline.startswith("/dev/shm, where train.py (100) has its batches, grows by 1.8 GiB a minute: out of room in ")
+    assert "are free in /dev/shm" in incident.detail
+    assert incident.fixes[0].command == "kept.append(batch.clone())"
+
+
 def test_incidents_have_numbers_of_their_own():
     scene = machine()
     live(scene, 40, leaking(scene, 20, 100, 101, 102))
