@@ -110,5 +110,5 @@ def _to_come(steps: list[float]) -> float:
     early, late = sum(steps[:3]) - 2 * sqrt(3) * error, sum(steps[-3:]) + 2 * sqrt(3) * error
     if late >= early:
         return inf
-    declined = (late / early) ** 0.75
+    declined = float((late / early) ** 0.75)
     return late * declined / (1.0 - declined)

@@ -30,13 +30,14 @@ def test_steady_growth_is_found_in_24_s_with_its_rate():
     assert all(one.low_per_s <= one.per_s <= one.high_per_s and one.to_come == inf for _, one in found)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_the_band_holds_the_rate_beneath_batches_that_come_and_go(seed: int):
-    chance = Random(seed)
-    found = told(lambda s: (0.3 * s + 80 * chance.random()) * MIB, HOUR_S)
-    _, last = found[-1]
-    assert last.low_per_s <= 0.3 * MIB <= last.high_per_s
-    assert last.high_per_s - last.low_per_s < 0.1 * MIB
+def test_the_band_holds_the_rate_nine_times_of_ten_beneath_batches_that_come_and_go():
+    inside = 0
+    for seed in range(40):
+        chance = Random(seed)
+        _, last = told(lambda s, chance=chance: (0.3 * s + 80 * chance.random()) * MIB, 1500)[-1]
+        assert last.per_s == pytest.approx(0.3 * MIB, rel=0.1)
+        inside += last.low_per_s <= 0.3 * MIB <= last.high_per_s
+    assert 32 <= inside <= 40
 
 
 def test_half_a_day_is_seen_where_it_grows_by_a_megabyte_a_minute():
