@@ -86,7 +86,8 @@ def edges_of(proc: ProcFacts, facts: Facts) -> list[Edge]:
     kinds = _rest_of(proc.kinds, {wake.kind: wake.share * scale for wake in woken}, rest) if known else proc.kinds
     stopped = proc.kinds.get(waits.STOPPED, 0.0) if known else 0.0  # by a debugger, say, who wakes it up again
     if stopped > 0.0:
-        found, missing = take(found, stopped, tuple({edge.kind for edge in found[2:]}), lambda edge: edge.pid not in (0, proc.info.ppid))
+        slept = tuple(dict.fromkeys(edge.kind for edge in found[2:]))  # no set: their order would change from run to run
+        found, missing = take(found, stopped, slept, lambda edge: edge.pid not in (0, proc.info.ppid))
         kinds = {waits.STOPPED: stopped - missing} | {kind: share for kind, share in kinds.items() if kind != waits.STOPPED or missing}
     edges = [edge for edge in found if edge.share > 0.0] + [Edge(kind, share, measured=False, ended=False) for kind, share in kinds.items()]
     return [edge._replace(kind=waits.NETWORK) if edge.kind == waits.DISK else edge for edge in edges] if proc.reads_remotely else edges

@@ -80,6 +80,8 @@ class CallFacts(Struct):
     most_syncs_per_s: float = 0.0  # of the one made most often: an ``item()`` makes two, a copy that waits and a synchronize
     waits_per_s: float = 0.0  # of these, and of copies other than to the GPU: as many as their time would be if all were equally long
     copy: float = 0.0
+    slow: float = 0.0  # of ``sync``: in copies, which may have waited for kernels or not
+    slow_bytes_per_s: float = 0.0  # of copies that are in ``sync`` as a whole
     copy_per_s: float = 0.0
     rates: tuple[float, ...] = ()  # of each call but copies to the GPU, per second
     to_gpu_per_s: float = 0.0  # copies that say by their name that they go to the GPU

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import exp, log
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputop.diagnosis.facts import CallFacts, GpuFacts, JobFacts, SampledFacts
 from gputop.diagnosis.quiet import Quiet
@@ -34,7 +35,7 @@ PAIRED_PER_S, PAIRED = 400.0, 0.1
 the copies' own ends: ``tensor.to("cuda")`` of what is not pinned makes one of each."""
 SLOWEST_NS_PER_BYTE, SLOWEST_NS, SLOWEST_OF_LINK = 10.0, 50_000, 0.1
 """Of a copy: 100 MB/s, which is less than a single lane of PCIe 1 carries, and what each takes besides; of a link that is told at least a
-tenth. What takes longer has waited for the GPU: a copy begins when the kernels before it are through."""
+tenth. What takes longer may have waited for the GPU: a copy begins when the kernels before it are through. See `copied_beside`."""
 
 Calls = Mapping[str, CudaCall]  # of one process, by name
 
@@ -74,16 +75,21 @@ class _Waits:
         return exp(sum(ns / total * log(count * total / ns) for ns, count in self.buckets)) if total else float(self.calls)
 
 
-def _facts_of(before: Calls, now: Calls, ns: int, slowest: float = SLOWEST_NS_PER_BYTE, idle: float = 1.0) -> CallFacts | None:
-    """``slowest``: nanoseconds that a byte takes at most. ``idle``: share of the time without kernels, for which copies back wait first."""
+def facts_of(before: Calls, now: Calls, ns: int, slowest: float = SLOWEST_NS_PER_BYTE, idle: float = 1.0) -> CallFacts | None:
+    """The calls between two readings, ``ns`` apart; None where there are none.
+
+    ``slowest``: nanoseconds that a byte takes at most. ``idle``: share of the time without kernels, for which copies back wait first.
+    """
     if ns <= 0 or not now:
         return None
-    found, waits, moved = CallFacts(ns / 1e9), _Waits(), 0
+    found, waits, moved, long_ns = CallFacts(ns / 1e9), _Waits(), 0, 0
     ends = _end_of_copies(before, now, ns)
     for name, call in now.items():
         old = before.get(name) or CudaCall(call.pid, name, 0, 0, 0)
         calls = max(0, call.count - old.count)
-        share, per_s = max(0, call.total_ns - old.total_ns) / ns, calls * 1e9 / ns
+        is_copy = "emcpy" in call.call  # one may last longer than the window
+        spent_ns = call.total_ns - old.total_ns + (call.inflight_ns - old.inflight_ns if is_copy else 0)
+        share, per_s = max(0, spent_ns) / ns, calls * 1e9 / ns
         if calls:
             found.counted_share = min(found.counted_share, call.share)
         count = max(0, (call.bytes or 0) - (old.bytes or 0))
@@ -96,19 +102,37 @@ def _facts_of(before: Calls, now: Calls, ns: int, slowest: float = SLOWEST_NS_PE
             waits.add(old, call)
             found.rates += (per_s,) if per_s else ()
         found.from_gpu_bytes_per_s += count * 1e9 / ns if "DtoH" in call.call else 0.0
+        takes = (count * slowest + calls * SLOWEST_NS) / ns if call.bytes is not None else share
         if any(word in call.call for word in _SYNC) or ("DtoH" in call.call and count * slowest < share * ns / 2):
             found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
             found.most_syncs_per_s = max(found.most_syncs_per_s, per_s)
-        elif "emcpy" in call.call:
-            longest = min(share, idle) if "DtoH" in call.call else share
-            copied = min(longest, (count * slowest + calls * SLOWEST_NS) / ns) if call.bytes is not None else longest
+            if is_copy:
+                found.slow += max(0.0, share - calls * SLOWEST_NS / ns)
+                found.slow_bytes_per_s += count * 1e9 / ns
+        elif is_copy:
+            copied = min(share, takes, idle) if "DtoH" in call.call else min(share, takes)
             found.copy, found.copy_per_s = found.copy + copied, found.copy_per_s + per_s
-            found.sync += share - copied
+            found.sync, found.slow = found.sync + share - copied, found.slow + share - copied
             found.to_gpu_per_s += per_s if "HtoD" in call.call else 0.0
             found.to_gpu_bytes_per_s += count * 1e9 / ns if "HtoD" in call.call else 0.0
-            moved += count
-    found.copy_bytes_per_s = moved * 1e9 / ns if moved else None
+            moved, long_ns = moved + count, max(long_ns, call.inflight_ns, old.inflight_ns)
+    found.copy_bytes_per_s = moved * 1e9 / ns if moved and long_ns < ns / 4 else None  # bytes are counted when a copy returns
     found.waits_per_s = waits.count() * 1e9 / ns
+    return found
+
+
+def copied_beside(calls: CallFacts, idle: float) -> CallFacts:
+    """The calls of one whose GPUs ran no kernel for the share ``idle`` of the window.
+
+    Its calls cannot have waited for kernels for longer than these ran. What slow copies took beyond that they took for themselves, however
+    fast the link is: pageable memory, page faults in it, a throttled or shared link. Several threads may wait for the same kernels.
+    """
+    threads = max(1.0, calls.sync + calls.copy)
+    waited = max(0.0, (1.0 - idle) * threads - (calls.sync - calls.slow))
+    copied = max(0.0, calls.slow - waited)
+    found = replace(calls, copy=calls.copy + copied, sync=calls.sync - copied, slow=calls.slow - copied)
+    if 2 * copied > calls.slow and calls.slow_bytes_per_s:
+        found.copy_bytes_per_s = (calls.copy_bytes_per_s or 0.0) + calls.slow_bytes_per_s
     return found
 
 
@@ -200,7 +224,7 @@ class Points:
         slowest = min(SLOWEST_NS_PER_BYTE, 1e9 / (SLOWEST_OF_LINK * min(links))) if links else SLOWEST_NS_PER_BYTE
         without_kernels = [gpu.lost for gpu in gpus if gpu.sm_active is not None and gpu.lost is not None]
         idle = max(without_kernels) if without_kernels else 1.0
-        return _facts_of(first.calls.get(pid, {}), last.calls.get(pid, {}), last.probed_ns - first.probed_ns, slowest, idle)
+        return facts_of(first.calls.get(pid, {}), last.calls.get(pid, {}), last.probed_ns - first.probed_ns, slowest, idle)
 
     def calls_made(self, pid: int) -> int | None:
         """CUDA calls of a trainer since they are probed; None where they are not."""
@@ -224,7 +248,7 @@ class Points:
         if own is None:
             return None
         began_ns, before = self._began.setdefault(pid, (last.probed_ns, own))
-        return _facts_of(before, own, last.probed_ns - began_ns)
+        return facts_of(before, own, last.probed_ns - began_ns)
 
     def set_cgroup(self, job: JobFacts, board: Board) -> None:
         """The tightest quota over its processes, else over those that feed it; and the cgroup that is full, if one is."""

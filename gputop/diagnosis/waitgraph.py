@@ -120,7 +120,7 @@ class Walk:
             self.spun = missing
             left, missing = take(left, missing, (RUN,))
             self.spun -= missing
-            kinds = tuple({edge.kind for edge in left if not edge.measured})
+            kinds = tuple(dict.fromkeys(edge.kind for edge in left if not edge.measured and edge.kind not in (waits.DISK, waits.STOPPED)))
             left, missing = take(left, max(0.0, missing - trainer.runnable), kinds, lambda edge: not edge.measured)
             missing = max(0.0, copied + waited - (_total(edges) - _total(left)))
             kept = missing / max(copied + waited, policy.TRIFLE)  # ready for a CPU in such a call, and not waiting in it

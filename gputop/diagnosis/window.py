@@ -13,7 +13,7 @@ from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts, Reader, mig_parts
 from gputop.diagnosis.hosts import HostTrack
 from gputop.diagnosis.launches import Launches
 from gputop.diagnosis.model import Step
-from gputop.diagnosis.points import Points
+from gputop.diagnosis.points import Points, copied_beside
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.repeats import Repeats, Span, length_s
 from gputop.diagnosis.respawns import Respawns
@@ -283,6 +283,8 @@ class Window:
             job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, dips_s=0.0, pauses=()) for gpu in job.gpus]
         job.is_torchs = feeders.is_torchs(job)
         self._tell_turns(job)
+        if job.calls is not None and job.idle is not None:
+            job.calls = copied_beside(job.calls, job.idle)
         worked_ns, births = max((gpu.worked_ns for gpu in job.gpus), default=0), [born_ns(worker.newer, board) for worker in job.workers]
         job.by_itself = start.is_by_itself(worked_ns, births, self.t_ns)
         job.births = [] if job.by_itself else self._recent_births(trainer.pid)

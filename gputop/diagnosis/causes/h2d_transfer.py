@@ -1,9 +1,10 @@
 """h2d-transfer: the trainer waits for copies to (or from) the GPU.
 
-Threshold: time inside memcpy calls where probed or sampled; else PCIe traffic of `BYTES_PER_S` (KempnerPulse: I/O from 1 GB/s at low
-SM), or of `OF_LINK` of what a narrow link carries, while the main thread computes: it copies from pageable memory itself. What it sleeps
-may be waits for copies from pinned memory only if these are `ASLEEP_OF_LINK`: they go as fast as the link. Not of one that has not moved
-for `STILL_S`, nor where nothing says whether its GPU works meanwhile.
+Threshold: time inside memcpy calls where probed or sampled, but for what may be a wait for kernels (`points.copied_beside`). Else PCIe
+traffic of `BYTES_PER_S` (KempnerPulse: I/O from 1 GB/s at low SM), or of `OF_LINK` of what a narrow link carries, while the main thread
+computes: it copies from pageable memory itself. What it sleeps may be waits for copies from pinned memory only if these are
+`ASLEEP_OF_LINK`: they go as fast as the link. Not of one that has not moved for `STILL_S`, nor where nothing says whether its GPU works
+meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
 from gputop.diagnosis.causes.pause import is_ahead
 from gputop.diagnosis.facts import CallFacts, Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.points import SLOWEST_OF_LINK
 from gputop.diagnosis.stepclock import moves_weights
+from gputop.model.rates import counter_per_s
 
 BYTES_PER_S, OF_LINK, ASLEEP_OF_LINK = 1e9, 0.3, 0.08
 STILL_S = 1.0
@@ -24,6 +27,8 @@ _SIDE_STREAM = "with torch.cuda.stream(side): batch = batch.to(device, non_block
 PINNED_OF_LINK = 0.5  # of what the link carries, while no kernel runs: pageable memory is copied at a tenth to a third of that
 _ASLEEP = ("main.timer", "main.driver", "main.poll", "main.unknown", "main.lock")
 MANY_PER_S, SMALL_BYTES = 400.0, 256 << 10  # copies a second, and what each carries, from which and up to which their number is what costs
+PAGE_BYTES = 4096  # bytes that a page fault brings in, at least
+FAULTED = 0.5  # part of what is copied that page faults bring in, from which these keep the copy (guess)
 _POOLS = ("main.transfer", "main.sync", "main.computing", *_ASLEEP)
 _LESS = Fix("Send less: uint8 images instead of float32, normalize on the GPU")
 _RETURNING = (
@@ -82,10 +87,11 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     moved = traffic(job)
     evidence = (
         *_counted(job.calls),
+        *_paces(job),
         Evidence("gpu_idle_pct", None if job.idle is None else round(100 * job.idle, 1), "%", "of the time no kernel ran"),
         Evidence("pcie_bytes_per_s", round(moved) if moved else None, "B/s", "over PCIe, both ways"),
     )
-    fixes = (*_gathering(job.calls), *_widening(job), *_moving_less(job))
+    fixes = (*(_gathering(job.calls) or _hurrying(job)), *_widening(job), *_moving_less(job))
     ready = "; workers have batches ready" if is_ahead(job) else ""
     return Finding(f"{_spent(job, moved)}{ready}", evidence, fixes, (), (job.trainer.pid,))
 
@@ -110,16 +116,41 @@ def _overlapping(job: JobFacts) -> list[Fix]:
 def _spent(job: JobFacts, moved: float) -> str:
     """Copies that do not keep the trainer are told by what goes over PCIe while its GPU computes nothing; others by what they
     were asked to copy, for a counter's samples of 20 ms may miss them."""
-    calls = job.calls
+    calls, pace = job.calls, _pace(job)
     copied = (calls.copy_bytes_per_s if calls is not None else None) or 0.0
     beside = f"{_gb_per_s(max(moved, copied))} {'over PCIe' if moved >= copied else 'copied'}" if moved or copied else ""
     if calls is not None and calls.copy >= LEAST:
-        beside = f"at {_gb_per_s(copied / calls.copy)}" if copied else beside
+        of_link = f" of the {_gb_per_s(_carries(job))} that its link carries" if _crawls(job) else ""
+        beside = f"at {_gb_per_s(pace)}{of_link}" if pace else beside
         waits = f"; waits for the GPU meanwhile {100 * calls.sync:.0f}%" if calls.sync > calls.copy and copies_much(job) else ""
         return f"copies take {100 * calls.copy:.0f}% of the time{', ' if beside else ''}{beside}{waits}"
     if job.idle is None:
         return beside or "nothing says what it copies"
     return f"no kernel runs {100 * job.idle:.0f}% of the time{', with ' if beside else ''}{beside}"
+
+
+def _pace(job: JobFacts) -> float | None:
+    """Bytes per second of a copy while it is under way; None where these are not counted."""
+    calls = job.calls
+    return calls.copy_bytes_per_s / calls.copy if calls is not None and calls.copy >= LEAST and calls.copy_bytes_per_s else None
+
+
+def _carries(job: JobFacts) -> float | None:
+    """Bytes per second that the narrowest of its links carries one way; None where that is not told."""
+    return min((link for gpu in job.gpus if (link := gpu.link_bytes_per_s)), default=None)
+
+
+def _crawls(job: JobFacts) -> bool:
+    """Its copies are slower than those from pageable memory: something keeps them."""
+    return (_pace(job) or math.inf) < SLOWEST_OF_LINK * (_carries(job) or 0.0)
+
+
+def _faults_per_s(job: JobFacts) -> float | None:
+    """Page faults of the trainer, where these bring in what it copies while it does; None where they do not."""
+    older, newer, calls = job.trainer.older, job.trainer.newer, job.calls
+    faults = counter_per_s(older.minflt, newer.minflt, newer.t_ns - older.t_ns) or 0.0
+    copied = (calls.copy_bytes_per_s if calls is not None else None) or math.inf
+    return faults if _crawls(job) and PAGE_BYTES * faults >= FAULTED * copied else None
 
 
 def _gb_per_s(bytes_per_s: float | None) -> str:
@@ -140,6 +171,17 @@ def _counted(calls: CallFacts | None) -> tuple[Evidence, ...]:
     )
 
 
+def _paces(job: JobFacts) -> tuple[Evidence, ...]:
+    if (pace := _pace(job)) is None:
+        return ()
+    link, faults = _carries(job), _faults_per_s(job)
+    return (
+        Evidence("copy_pace_bytes_per_s", round(pace), "B/s", "while a copy is under way"),
+        Evidence("link_bytes_per_s", link and round(link), "B/s", "that its link carries one way"),
+        Evidence("page_faults_per_s", faults and round(faults), "/s", "of the trainer"),
+    )
+
+
 def _gathering(calls: CallFacts | None) -> list[Fix]:
     """Each copy costs its call, however little it carries."""
     if calls is None or calls.to_gpu_per_s < MANY_PER_S or (calls.copy_bytes_per_s or 0.0) > SMALL_BYTES * calls.to_gpu_per_s:
@@ -155,6 +197,13 @@ def _widening(job: JobFacts) -> list[Fix]:
         for index, has, most in lanes
         if 0 < has < most
     ]
+
+
+def _hurrying(job: JobFacts) -> list[Fix]:
+    """Copies that crawl."""
+    if _faults_per_s(job) is not None:
+        return [Fix("Fill one buffer again and again: the pages of a new one are made while it is copied")]
+    return [Fix("See whether others copy over its link, or its clocks are low", "nvidia-smi dmon -s ct")] if _crawls(job) else []
 
 
 JUDGE = Judge("h2d-transfer", "transfer-bound", _tell, rule=Rule(76, _POOLS, _claim), needs="CUDA uprobes, or NVML's PCIe counters")

@@ -69,6 +69,7 @@ class Proc:
     read_bytes: int = 0
     write_bytes: int = 0
     majflt: int = 0
+    minflt: int = 0
     switches: int = 100
     info: dict = field(default_factory=dict)
     start_ticks: int = 50_000
@@ -208,7 +209,8 @@ class Scene:
             pid, proc.start_ticks, self._t_ns, look["state"], self._add((pid, "utime"), (ran - proc.system) * ns),
             self._add((pid, "stime"), proc.system * ns), (1 << 30) + self._add((pid, "rss"), proc.grows_bytes * dt),
             len(everyone), threads[0].oncpu_ns, threads[0].run_delay_ns,
-            threads[0].timeslices, threads[0].vol, 0, minflt=0, majflt=self._add((pid, "majflt"), proc.majflt * dt),
+            threads[0].timeslices, threads[0].vol, 0, minflt=self._add((pid, "minflt"), proc.minflt * dt),
+            majflt=self._add((pid, "majflt"), proc.majflt * dt),
             read_bytes=self._add((pid, "read"), proc.read_bytes * dt), write_bytes=self._add((pid, "write"), proc.write_bytes * dt),
             processor=proc.processor,
             syscall=look.get("syscall"), syscall_arg=look.get("syscall_arg"), wchan=look.get("wchan"), threads=threads,
