@@ -48,6 +48,13 @@ class Hop(NamedTuple):
 Trail = tuple[Hop, ...]
 
 
+class Way(NamedTuple):
+    """How the walk came to a leaf."""
+
+    leaf: Leaf = Leaf("", "")
+    trail: Trail = ()
+
+
 class Booked:
     """What the walk booked to one leaf."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter, mul
 from typing import Any, NamedTuple
 
@@ -181,7 +181,7 @@ class Engine:
             _book(self.ledger, due, standing.shares)
             self._rebook(standing, sum(part.own_lost_s for part in due))
             self._judged[job.trainer.pid] = standing
-            standing.whole_s, standing.lost_s = sum(part.whole_s for part in due), sum(part.lost_s for part in due)
+            _set_seconds(standing, due)
         return standing
 
     def _rebook(self, standing: Standing, lost_s: float) -> None:
@@ -228,8 +228,7 @@ class Engine:
         """How these jobs stood last, with their GPU seconds that are not booked yet."""
         for pid in pids:
             if pid in self._judged:
-                rest = self._rest_of(pid)
-                yield replace(self._judged[pid], whole_s=sum(part.whole_s for part in rest), lost_s=sum(part.lost_s for part in rest))
+                yield _set_seconds(replace(self._judged[pid]), self._rest_of(pid))
 
     def _rest_of(self, pid: int) -> list[_GpuTime]:
         """What is not booked yet, of one that ends without that end."""
@@ -282,6 +281,13 @@ class Engine:
 def _book(ledger: Ledger, times: Iterable[_GpuTime], shares: dict[str, float]) -> None:
     for part in times:
         ledger.add(part.own_whole_s, part.own_lost_s, shares)
+
+
+def _set_seconds(one: Standing, times: Sequence[_GpuTime]) -> Standing:
+    """The GPU seconds that are booked by how it stands."""
+    one.whole_s, one.lost_s = sum(part.whole_s for part in times), sum(part.lost_s for part in times)
+    one.own_whole_s, one.own_lost_s = sum(part.own_whole_s for part in times), sum(part.own_lost_s for part in times)
+    return one
 
 
 def _without_end(times: list[_GpuTime]) -> list[_GpuTime]:

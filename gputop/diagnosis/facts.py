@@ -279,6 +279,7 @@ class JobFacts(Struct):
     """Trainers of its training on this host, itself among them; empty where it is alone. Pids: jobs that hold each other are garbage."""
     kin_used: float = 0.0  # CPUs that all of them use
     claims: list[Any] = field(default_factory=list)  # `gputop.diagnosis.causes.Claim` of each cause that holds a part of the loss
+    way: Any = None  # `gputop.diagnosis.edges.Way` along which most of all came that its GPUs idled
     spun: float = 0.0  # CPUs on which its main thread only waits for the GPU
     find_step: Callable[[JobFacts], Step | None] = lambda _: None
     """See `step`; looked for only where somebody asks, for it costs as much as everything else."""

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputop.diagnosis.facts import Hang
-from gputop.diagnosis.model import Incident, Verdict, of_gpus
+from gputop.diagnosis.model import Incident, Verdict, of_gpus, speedup_max
 from gputop.diagnosis.points import TICK_SLACK_NS, WINDOW_NS
 from gputop.diagnosis.symptoms import HIGH_SHARE, MEDIUM_SHARE, Standing
 from gputop.diagnosis.takers import LEAD_NS, born_ns, tree_ns
@@ -53,6 +53,8 @@ class _Episode(Struct):
     last_ns: int
     lost_s: float = 0.0
     whole_s: float = 0.0  # GPU seconds that these were lost of
+    own_lost_s: float = 0.0  # the same, where several train on a GPU divided among them
+    own_whole_s: float = 0.0
     loudest: float = 0.0
     why: str = ""  # what was said of the loudest moment
     told_ns: int = 0  # when victims and culprits were last gathered
@@ -64,8 +66,9 @@ class _Episode(Struct):
 
     def count(self, one: Standing) -> None:
         """The GPU seconds that were booked with a standing."""
-        self.lost_s += (one.lost_s or 0.0) * one.shares.get(one.cause, 1.0)
-        self.whole_s += one.whole_s
+        share = one.shares.get(one.cause, 1.0)
+        self.lost_s, self.whole_s = self.lost_s + (one.lost_s or 0.0) * share, self.whole_s + one.whole_s
+        self.own_lost_s, self.own_whole_s = self.own_lost_s + one.own_lost_s * share, self.own_whole_s + one.own_whole_s
 
     def tell_cost(self, culpable: float) -> None:
         """What the whole episode has cost, as far as it is counted."""
@@ -77,6 +80,8 @@ class _Episode(Struct):
         incident.severity = "high" if self.hangs else severity(self.lost_s, (self.last_ns - self.first_ns) / 1e9, self.culpable)
         if self.whole_s:
             incident.headline = f"{of_gpus(self.gpus)} lost {self.lost_s:.1f} of {self.whole_s:.1f} s: {self.why}"
+        if self.own_whole_s and incident.cause != "unexplained":
+            incident.regain_gpu_s, incident.speedup_max = self.own_lost_s, speedup_max(self.own_lost_s, self.own_whole_s)
 
 
 class Incidents:
@@ -149,6 +154,8 @@ class Incidents:
             if key[0] in pids and other is not episode and other.first_ns >= hang.since_ns - WINDOW_NS - BEGIN_NS:
                 del self._episodes[key]
                 episode.lost_s, episode.whole_s = episode.lost_s + other.lost_s, episode.whole_s + other.whole_s
+                episode.own_lost_s += other.own_lost_s
+                episode.own_whole_s += other.own_whole_s
                 self.all = [incident for incident in self.all if incident is not other.incident]
 
     def _begin(self, episode: _Episode, verdict: Verdict) -> Incident:
@@ -180,7 +187,7 @@ def severity(lost_s: float, seconds: float, culpable: float) -> str:
 
 def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
     """The latest of its loud moments gives text, evidence and fixes; victims and culprits gather over the episode."""
-    loudness = one.confidence * (one.lost_pct or 1.0)
+    loudness = one.clearness * (one.lost_pct or 1.0)
     if loudness > episode.loudest or board.t_ns - episode.told_ns >= TELL_NS:
         episode.told_ns = board.t_ns
         if loudness >= FRESH * episode.loudest:
@@ -196,6 +203,7 @@ def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) 
 def _reword(incident: Incident, verdict: Verdict) -> None:
     incident.headline, incident.detail, incident.confidence = verdict.headline, verdict.detail, verdict.confidence
     incident.evidence, incident.fixes, incident.symptom = list(verdict.evidence), list(verdict.fixes), verdict.symptom
+    incident.path = verdict.path
 
 
 def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:

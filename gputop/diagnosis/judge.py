@@ -6,7 +6,7 @@ from gputop.diagnosis import feeders, policy
 from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.causes import Claim, judges
 from gputop.diagnosis.causes.slow_transform import flat_out
-from gputop.diagnosis.edges import Leaf
+from gputop.diagnosis.edges import Leaf, Way
 from gputop.diagnosis.waitgraph import Walk, pool_of
 
 _BY_CAUSE = {judge.cause: judge for judge in judges()}
@@ -17,24 +17,27 @@ _LOADERS = ("worker", "worker's thread", "worker's program", "worker's thread's 
 
 
 def judge(walk: Walk) -> None:
-    """Fill in the job's ``claims``: each cause with its share of the loss, and the steps along which most of that came."""
+    """Fill in the job's ``claims``: each cause with its share of the loss, and the way along which most of that came;
+    and the job's ``way``."""
     found, left = dict[str, Claim](), walk.pools
-    whole, trails = dict(left), walk.trails
+    whole, ways = dict(left), walk.ways
     for one, rule in _RULES:
         if any(pool.startswith(rule.pools) for pool in left):
             for pool, part in rule.claim(walk.job, walk.facts).items():
                 taken = left.get(pool, 0.0) * part
                 if taken > 0.0:
                     left[pool] -= taken
-                    found.setdefault(one.cause, Claim(one)).add(pool, taken, trails[pool])
+                    found.setdefault(one.cause, Claim(one)).add(pool, taken, ways[pool])
     total = sum(booked.share for booked in walk.leaves.values())
     for leaf, booked in walk.leaves.items():
         cause, part = cause_of(leaf, walk)
         for share, trail in booked.trails.values() if cause else ():
             pool = pool_of(leaf, trail)
             if taken := part * share / total * left[pool] / whole[pool]:
-                found.setdefault(cause, Claim(_BY_CAUSE[cause])).add(pool, taken, trail)
+                found.setdefault(cause, Claim(_BY_CAUSE[cause])).add(pool, taken, Way(leaf, trail))
     walk.job.claims = list(found.values())
+    pool = max((one for one in whole if not one.startswith("gpu.")), key=whole.__getitem__, default="")
+    walk.job.way = ways.get(pool, Way())
 
 
 def cause_of(leaf: Leaf, walk: Walk) -> tuple[str, float]:

@@ -74,11 +74,11 @@ class Victim(Struct, frozen=True):
 
 
 PATH_STATES = (
-    "waits", "runs", "runnable", "throttled", "disk", "memory", "network", "copies", "sleeps", "stopped", "still", "starts", "light",
-    "slowed",
+    "waits", "runs", "runnable", "throttled", "disk", "memory", "network", "copies", "sleeps", "stopped", "still", "starts", "holds",
+    "light", "slowed",
 )  # fmt: skip
 """What a step of a path did: ``waits`` for another process or thread, ``sleeps`` by a timer, ``still``: has not moved and waits for nobody
-known; of a GPU ``light``: kernels on few SMs, and ``slowed``: clocks held down."""
+known, ``holds`` what the one before it wants; of a GPU ``light``: kernels on few SMs, and ``slowed``: clocks held down."""
 
 
 class PathStep(Struct, frozen=True):
@@ -117,6 +117,19 @@ class Step(Struct, frozen=True):
         return f"{self.per_s:.2f} steps a second; {figure(ms, 3)} ms each: {split}"
 
 
+LEAST_WORKED = 0.02  # share of a time that must be left without the loss: a greater factor than 50 would be noise (guess)
+
+
+def speedup_max(lost_s: float, total_s: float) -> float | None:
+    """Upper bound of how much faster the work on GPUs gets without a loss of ``lost_s`` of their ``total_s`` seconds: 1 / (1 - share).
+
+    The work itself takes as long, and all other losses stay; less is won where another resource is short next. None where nothing is
+    known, or next to nothing would be left to compare with.
+    """
+    left = 1.0 - lost_s / total_s if total_s > 0.0 else 0.0
+    return round(1.0 / left, 2) if left >= LEAST_WORKED else None
+
+
 class Verdict(Struct, frozen=True):
     """What the window says about the GPU that lost most."""
 
@@ -128,6 +141,7 @@ class Verdict(Struct, frozen=True):
     detail: str = ""
     severity: str = "info"
     confidence: float = 0.0
+    """How much of the path was measured (`gputop.diagnosis.path.confidence`), less in a window under 2 s; 0.3 of ``unexplained``."""
     evidence: tuple[Evidence, ...] = ()
     fixes: tuple[Fix, ...] = ()
     culprits: tuple[Culprit, ...] = ()
@@ -136,6 +150,8 @@ class Verdict(Struct, frozen=True):
     step: Step | None = None  # of the window; None where its pace is not found
     why: str = ""  # the headline without the loss
     path: tuple[PathStep, ...] = ()  # from the trainer, or its GPU, to the leaf that holds the bottleneck; empty where nothing is wrong
+    regain_gpu_s: float | None = None  # GPU seconds of the window that would come back without the cause; None: no GPU, or unexplained
+    speedup_max: float | None = None  # see `speedup_max`, of the window; None as above, and where hardly any work is left
 
 
 class Incident(Struct):
@@ -158,6 +174,18 @@ class Incident(Struct):
     evidence: list[Evidence]
     fixes: list[Fix]
     path: tuple[PathStep, ...] = ()  # of the moment that headline and evidence tell of
+    regain_gpu_s: float | None = None
+    """GPU seconds that would come back without it; those of a GPU on which several train are divided among them, so these add up. None:
+    no GPU is measured, or the cause is ``unexplained``."""
+    speedup_max: float | None = None  # see `speedup_max`, of the episode
+
+
+class Regain(Struct, frozen=True):
+    """What would come back without a cause."""
+
+    cause: str
+    gpu_s: float
+    speedup_max: float | None  # see `speedup_max`
 
 
 class Ledger(Struct):
@@ -183,6 +211,15 @@ class Ledger(Struct):
         for cause, lost_s in causes.items():
             self.by_cause[cause] = max(0.0, self.by_cause.get(cause, 0.0) - lost_s)
             self.by_cause[to] = self.by_cause.get(to, 0.0) + lost_s
+
+    def regains(self) -> list[Regain]:
+        """Of each cause what would come back without it, most first; of ``unexplained`` nobody knows what to take away."""
+        known = [(cause, lost_s) for cause, lost_s in self.by_cause.items() if cause != "unexplained" and lost_s > 0.0]
+        return [Regain(cause, lost_s, speedup_max(lost_s, self.gpu_total_s)) for cause, lost_s in sorted(known, key=lambda one: -one[1])]
+
+    def speedup_of_all(self) -> float | None:
+        """Without any of them. A lost second has one cause, so their seconds add up; their factors must not be multiplied."""
+        return speedup_max(sum(one.gpu_s for one in self.regains()), self.gpu_total_s)
 
     def since(self, before: Ledger) -> Ledger:
         """What was booked after it stood at ``before``."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
-from gputop.diagnosis.model import CAUSES, GROWTHS, LOOKING, SEVERITIES, Incident, Ledger, Step, Verdict
+from gputop.diagnosis.model import CAUSES, GROWTHS, LOOKING, SEVERITIES, Incident, Ledger, PathStep, Step, Verdict
 from gputop.diagnosis.symptoms import LOST
 from gputop.model.frame import Header
 
@@ -30,6 +30,17 @@ class Parts(TypedDict):
     other: float
 
 
+class StepOfPath(TypedDict):
+    """One step of the walk from lost GPU time to its cause, as `gputop.diagnosis.model.PathStep` says."""
+
+    pid: int | None
+    name: str
+    share: float  # of the step before it; of the first step, of the window
+    state: str
+    on: str
+    measured: bool
+
+
 class Said(TypedDict):
     """A verdict in words of `gputop.diagnosis.model`; the step is the mean of all that was looked at."""
 
@@ -39,6 +50,17 @@ class Said(TypedDict):
     detail: str
     steps_per_s: float | None
     step_ms: Parts | None  # what a step is made of
+    path: list[StepOfPath]  # to the cause, of its worst incident; empty where nothing is wrong
+    regain_gpu_s: float | None  # GPU seconds that would come back without the cause, of all that was looked at
+    speedup_max: float | None  # upper bound of how much faster the work gets without it; null: not known, or hardly any work was done
+
+
+class Regained(TypedDict):
+    """What would come back without a cause."""
+
+    cause: str
+    regain_gpu_s: float
+    speedup_max: float | None  # as in `Said`
 
 
 class Booked(TypedDict):
@@ -47,6 +69,8 @@ class Booked(TypedDict):
     gpu_total_s: float | None
     gpu_lost_s: float | None
     by_cause: dict[str, float]
+    regain: list[Regained]  # each cause but ``unexplained``, most first
+    speedup_max: float | None  # without all of these: their seconds add up, their factors must not be multiplied
 
 
 class Victim(TypedDict):
@@ -90,16 +114,19 @@ class Episode(TypedDict):
     symptom: str
     cause: str
     severity: Severity
-    confidence: float
+    confidence: float  # how much of the path was measured: see `gputop.diagnosis.path.confidence`
     trainer_pid: int | None
     gpu: int | None
     gpu_lost_s: float
+    regain_gpu_s: float | None  # the same, where several train on a GPU divided among them; null: no GPU measured, or unexplained
+    speedup_max: float | None  # as in `Said`, over the incident's own time
     headline: str
     detail: str
     victims: list[Victim]
     culprits: list[Culprit]
     evidence: list[Evidence]
     fixes: list[Fix]
+    path: list[StepOfPath]  # of the moment that the headline tells of
 
 
 class Explanation(TypedDict):
@@ -120,7 +147,7 @@ def explanation(
     return {
         "schema": SCHEMA,
         "verdict": _verdict(verdict, ledger, _dearest([one for one in incidents if one.cause not in GROWTHS], ledger, now_ns)),
-        "ledger": _ledger(ledger),
+        "ledger": booked(ledger),
         "workers": {word: round(share, 4) for word, share in shares(workers).items()},
         "incidents": [_incident(incident, header) for incident in incidents],
     }
@@ -172,16 +199,18 @@ def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
     total_s, lost_s = ledger.gpu_total_s, ledger.gpu_lost_s
     of_the_end = verdict.cause != "none" or (total_s >= LEAST_S and (verdict.symptom == LOOKING or _has_ended(verdict)))
     if worst is not None:
-        words = worst.symptom, worst.cause, worst.headline, worst.detail
+        words, path = (worst.symptom, worst.cause, worst.headline, worst.detail), worst.path
     elif of_the_end and total_s > 0.0 and lost_s < 2 * LOST * total_s:
-        words = "healthy", "none", f"The GPU worked {100 - 100 * lost_s / total_s:.0f}% of the time", "no trouble lasted"
+        words, path = ("healthy", "none", f"The GPU worked {100 - 100 * lost_s / total_s:.0f}% of the time", "no trouble lasted"), ()
     else:
-        words = verdict.symptom, verdict.cause, verdict.headline, verdict.detail
+        words, path = (verdict.symptom, verdict.cause, verdict.headline, verdict.detail), verdict.path
     symptom, cause, headline, detail = words
+    regain = next((one for one in ledger.regains() if one.cause == cause), None)
     pace = None if verdict.step is None else round(verdict.step.per_s, 2)
     return {
         "symptom": None if symptom == LOOKING else symptom, "cause": cause, "headline": headline, "detail": detail,
-        "steps_per_s": pace, "step_ms": _parts(verdict.step),
+        "steps_per_s": pace, "step_ms": _parts(verdict.step), "path": _steps(path),
+        "regain_gpu_s": None if regain is None else round(regain.gpu_s, 3), "speedup_max": None if regain is None else regain.speedup_max,
     }  # fmt: skip
 
 
@@ -199,13 +228,26 @@ def _parts(step: Step | None) -> Parts | None:
     }  # fmt: skip
 
 
-def _ledger(ledger: Ledger) -> Booked:
+def _steps(path: Iterable[PathStep]) -> list[StepOfPath]:
+    return [
+        {"pid": one.pid, "name": one.name, "share": one.share, "state": one.state, "on": one.on, "measured": one.measured} for one in path
+    ]
+
+
+def booked(ledger: Ledger) -> Booked:
+    """The ledger, rounded to ms."""
     if ledger.gpu_total_s == 0.0:
-        return {"gpu_total_s": None, "gpu_lost_s": None, "by_cause": {}}
+        return {"gpu_total_s": None, "gpu_lost_s": None, "by_cause": {}, "regain": [], "speedup_max": None}
     order = {cause: i for i, cause in enumerate(CAUSES)}
     causes = sorted(ledger.by_cause, key=lambda cause: order.get(cause, len(order)))
     parts = {cause: round(ledger.by_cause[cause], 3) for cause in causes}
-    return {"gpu_total_s": round(ledger.gpu_total_s, 3), "gpu_lost_s": round(sum(parts.values()), 3), "by_cause": parts}
+    return {
+        "gpu_total_s": round(ledger.gpu_total_s, 3), "gpu_lost_s": round(sum(parts.values()), 3), "by_cause": parts,
+        "regain": [
+            {"cause": one.cause, "regain_gpu_s": round(one.gpu_s, 3), "speedup_max": one.speedup_max} for one in ledger.regains()
+        ],
+        "speedup_max": ledger.speedup_of_all(),
+    }  # fmt: skip
 
 
 def _incident(incident: Incident, header: Header) -> Episode:
@@ -221,12 +263,15 @@ def _incident(incident: Incident, header: Header) -> Episode:
         "trainer_pid": incident.trainer_pid,
         "gpu": incident.gpu,
         "gpu_lost_s": round(incident.lost_s, 3),
+        "regain_gpu_s": None if incident.regain_gpu_s is None else round(incident.regain_gpu_s, 3),
+        "speedup_max": incident.speedup_max,
         "headline": incident.headline,
         "detail": incident.detail,
         "victims": [{"pid": one.pid, "role": one.role, "name": one.name} for one in incident.victims],
         "culprits": [{"pid": one.pid, "name": one.name, "cpu_s": one.cpu_s} for one in incident.culprits],
         "evidence": [{"metric": one.metric, "value": one.value, "unit": one.unit, "text": one.text} for one in incident.evidence],
         "fixes": [{"text": one.text, "command": one.command} for one in incident.fixes],
+        "path": _steps(incident.path),
     }
 
 

@@ -15,15 +15,18 @@ from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs, is_
 from gputop.diagnosis.causes.pause import asks_for_nothing
 from gputop.diagnosis.causes.sync_storm import SPINS
 from gputop.diagnosis.facts import SHORT_S, Facts, GpuFacts, JobFacts
-from gputop.diagnosis.model import LOOKING, Fix, Verdict, Victim, of_gpus
+from gputop.diagnosis.model import LOOKING, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
+from gputop.diagnosis.path import confidence
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.stepclock import NOTHING
+from gputop.diagnosis.walk import of_hang, walk
 from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import counted
 
 LOST = 0.12  # share of the window lost from which something is said to be wrong (TraceML: input wait warns from 10 %, critical from 20 %)
 NAMED = 0.35  # share of the loss that a cause must hold to be named
+FULL_S = 2.0  # s; a shorter window makes a verdict less sure (guess)
 BEGINS_S, LONG_S = 300.0, 30.0
 """A start may take so long: imports, weights, compiling. From the latter on it is told for how long it has lasted."""
 _OF_STARTS = ("main-thread-preprocessing",)
@@ -55,6 +58,8 @@ class Standing(Struct, dict=True):
     leaves: bool = False  # it may be about to end: see `gputop.diagnosis.symptoms`
     lost_s: float | None = None  # GPU seconds lost, of those booked with this feed; None where no GPU is measured
     whole_s: float = 0.0  # those booked, lost or not
+    own_lost_s: float = 0.0  # the same, where several train on a GPU divided among them
+    own_whole_s: float = 0.0
 
     @property
     def troubled(self) -> bool:
@@ -100,8 +105,9 @@ class Standing(Struct, dict=True):
         return None if self.job.lost is None else round(100 * self.job.lost, 1)
 
     @property
-    def confidence(self) -> float:
-        """Of how long the window is; in trouble also of the states, and of how much of the loss the cause holds."""
+    def clearness(self) -> float:
+        """How well the moment shows it, 0 to 1: by how long the window is; in trouble also by the states, and by how much of the loss the
+        cause holds."""
         if not self.judged:
             return 0.0
         if self.cause == "unexplained":
@@ -109,7 +115,7 @@ class Standing(Struct, dict=True):
         if self.hangs and self.job.hang is not None:
             return 0.9  # that nothing moves is measured; whom it waits for is read from system calls
         held = self.job.trainer.state.confidence * min(1.0, 0.4 + self.shares.get(self.cause, 0.0)) if self.troubled else 1.0
-        return round(held * min(1.0, self.facts.seconds / 2.0), 2)
+        return round(held * min(1.0, self.facts.seconds / FULL_S), 2)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -261,11 +267,30 @@ def _worded(one: Standing) -> Verdict:
     why = one.headline or _why(one)
     headline = one.headline or _headline(one, why)
     victims = _victims(job, finding) if one.troubled else ()
+    path = _path(one, finding) if one.troubled else ()
+    regain = None if job.lost is None or one.cause in ("none", "unexplained") else job.lost * one.shares.get(one.cause, 0.0)
     return Verdict(
         symptom=one.symptom, cause=one.cause, gpu=None if gpu is None else gpu.index, lost_pct=one.lost_pct, headline=headline,
-        detail=finding.detail, severity=_loudness(one), confidence=one.confidence, evidence=finding.evidence, fixes=finding.fixes,
-        culprits=finding.culprits, victims=victims, trainer_pid=one.trainer_pid, why=why,
+        detail=finding.detail, severity=_loudness(one), confidence=_confidence(one, path), evidence=finding.evidence, fixes=finding.fixes,
+        culprits=finding.culprits, victims=victims, trainer_pid=one.trainer_pid, why=why, path=path,
+        regain_gpu_s=None if regain is None else round(regain * one.facts.seconds * len(job.gpus), 3),
+        speedup_max=None if regain is None else speedup_max(regain, 1.0),
     )  # fmt: skip
+
+
+def _path(one: Standing, finding: Finding) -> tuple[PathStep, ...]:
+    """The walk to its cause; of what nobody explains, along the way on which most was lost."""
+    job, facts = one.job, one.facts
+    if one.judge is None and one.hangs and job.hang is not None:
+        return of_hang(job.hang)
+    return walk(job, facts, "" if one.judge is None else one.cause, finding.culprits)
+
+
+def _confidence(one: Standing, path: tuple[PathStep, ...]) -> float:
+    """See `Verdict.confidence`."""
+    if not path or one.cause == "unexplained":
+        return one.clearness
+    return round(confidence(path) * min(1.0, one.facts.seconds / FULL_S), 2)
 
 
 def _finding(one: Standing) -> Finding:

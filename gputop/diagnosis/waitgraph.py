@@ -15,7 +15,7 @@ from functools import cached_property
 
 from gputop.diagnosis import feeders, policy, waits
 from gputop.diagnosis.capacity import capacity, is_held
-from gputop.diagnosis.edges import GIL, READY, RUN, WORKERS, Booked, Edge, Hop, Leaf, Leaves, Trail, edges_of, take
+from gputop.diagnosis.edges import GIL, READY, RUN, WORKERS, Booked, Edge, Hop, Leaf, Leaves, Trail, Way, edges_of, take
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.proc import ASKING, TURN, ProcFacts
 
@@ -65,15 +65,15 @@ class Walk:
         return {pool: share / total for pool, share in found.items()} if total > 0.0 else {}
 
     @property
-    def trails(self) -> dict[str, Trail]:
-        """Pool -> the steps along which most of it came."""
-        most: dict[str, tuple[float, Trail]] = {}
+    def ways(self) -> dict[str, Way]:
+        """Pool -> the way along which most of it came."""
+        most: dict[str, tuple[float, Way]] = {}
         for leaf, booked in self.leaves.items():
             for share, trail in booked.trails.values():
                 pool = pool_of(leaf, trail)
-                if share > most.get(pool, (0.0, ()))[0]:
-                    most[pool] = share, trail
-        return {pool: trail for pool, (_, trail) in most.items()}
+                if pool not in most or share > most[pool][0]:
+                    most[pool] = share, Way(leaf, trail)
+        return {pool: way for pool, (_, way) in most.items()}
 
     def run(self) -> Leaves:
         """All leaves of the job's loss."""

@@ -15,8 +15,8 @@ import msgspec
 
 from gputop import diagnosis
 from gputop.diagnosis import Engine
-from gputop.diagnosis.model import CAUSES
-from gputop.diagnosis.report import Explanation
+from gputop.diagnosis.model import Ledger
+from gputop.diagnosis.report import Episode, Explanation, booked
 from gputop.model import roles
 from gputop.recording.format import BROKEN
 from gputop.recording.reader import Recording
@@ -104,29 +104,36 @@ def _with_rest(found: Findings, recording: Recording) -> Explanation:
     for number, one in enumerate(after["incidents"]):
         i = opened.pop(one["cause"], -1) if one["start_unix_s"] - until_s < SAME_S else -1
         if i >= 0:
-            lost_s = round(incidents[i]["gpu_lost_s"] + one["gpu_lost_s"], 3)
-            incidents[i] = {**incidents[i], "end_unix_s": one["end_unix_s"], "gpu_lost_s": lost_s}
+            incidents[i] = _joined(incidents[i], one)
         else:
             incidents.append({**one, "id": first_id + number})
     share = (found.end_ns - recording.start_ns) / (recording.end_ns - recording.start_ns)
     ledgers = before["ledger"], after["ledger"]
     lost = [ledger["gpu_lost_s"] or 0.0 for ledger in ledgers]
+    by_cause = {cause: sum(one["by_cause"].get(cause, 0.0) for one in ledgers) for ledger in ledgers for cause in ledger["by_cause"]}
+    ledger, said = booked(Ledger(sum(one["gpu_total_s"] or 0.0 for one in ledgers), sum(lost), by_cause)), before["verdict"]
+    if lost[1] > lost[0]:
+        said = after["verdict"]
+    regain = next((one for one in ledger["regain"] if one["cause"] == said["cause"]), None)
+    gpu_s, bound = (None, None) if regain is None else (regain["regain_gpu_s"], regain["speedup_max"])
     return {
         "schema": before["schema"],
-        "verdict": after["verdict"] if lost[1] > lost[0] else before["verdict"],
-        "ledger": {
-            "gpu_total_s": _sum(*(ledger["gpu_total_s"] for ledger in ledgers)),
-            "gpu_lost_s": _sum(*(ledger["gpu_lost_s"] for ledger in ledgers)),
-            "by_cause": {
-                cause: round(sum(ledger["by_cause"].get(cause, 0.0) for ledger in ledgers), 3)
-                for cause in CAUSES if any(cause in ledger["by_cause"] for ledger in ledgers)
-            },
-        },
+        "verdict": {**said, "regain_gpu_s": gpu_s, "speedup_max": bound},
+        "ledger": ledger,
         "workers": {
             word: round(share * before["workers"].get(word, 0.0) + (1 - share) * after["workers"].get(word, 0.0), 4)
             for word in {**before["workers"], **after["workers"]}
         },
         "incidents": incidents,
+    }  # fmt: skip
+
+
+def _joined(before: Episode, after: Episode) -> Episode:
+    """One incident of two parts. The greater of two upper bounds holds for both."""
+    bounds = [one["speedup_max"] for one in (before, after) if one["speedup_max"] is not None]
+    return {
+        **before, "end_unix_s": after["end_unix_s"], "gpu_lost_s": round(before["gpu_lost_s"] + after["gpu_lost_s"], 3),
+        "regain_gpu_s": _sum(before["regain_gpu_s"], after["regain_gpu_s"]), "speedup_max": max(bounds, default=None),
     }  # fmt: skip
 
 

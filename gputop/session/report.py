@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from time import localtime, strftime
 from typing import NamedTuple
 
-from gputop.diagnosis.model import GROWTHS, LOOKING, Step
-from gputop.diagnosis.report import Booked, Culprit, Episode, Explanation, Parts, Said
+from gputop.diagnosis.model import GROWTHS, LOOKING, PathStep, Step
+from gputop.diagnosis.path import factor, sentence, tree, who, without
+from gputop.diagnosis.report import Booked, Culprit, Episode, Explanation, Parts, Said, StepOfPath
 from gputop.system.text import clean, figure
 
 WIDTH = 100
 LEAST_SHARE = 0.005  # of the workers' time that is printed
 _NAMED = 8  # culprits of an incident that are named; on a large host dozens share the blame
+LEAST_BOOKED_S = 0.05  # GPU seconds of a cause that are printed: less is 0.0 s
 LEAST_LOST = 0.0005  # of the GPUs' time that is printed: less is 0.0 %
 
 
@@ -26,6 +28,8 @@ def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
     yield f"{clean(_symptom(verdict).upper())}{cause}"
     yield from _wrapped(verdict["headline"], "  ")
     yield from _wrapped(verdict["detail"], "  ")
+    for indent, line in tree(_steps(verdict["path"])):
+        yield from _wrapped(line, f"  {indent}")
     yield from _step(verdict)
     yield from _workers(found["workers"])
     yield ""
@@ -33,6 +37,10 @@ def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
     for incident in found["incidents"]:
         yield ""
         yield from _incident(incident, "still going on" if ongoing else "to the end")
+
+
+def _steps(path: list[StepOfPath]) -> list[PathStep]:
+    return [PathStep(**step) for step in path]
 
 
 def _symptom(verdict: Said) -> str:
@@ -53,15 +61,19 @@ def _workers(states: dict[str, float]) -> Iterator[str]:
 
 
 def ledger_lines(ledger: Booked) -> Iterator[str]:
-    """Lost GPU seconds by cause, largest first."""
+    """Lost GPU seconds by cause, largest first, and how much faster the work gets at most without it."""
     total, lost = ledger["gpu_total_s"], ledger["gpu_lost_s"]
     if lost is None or not total:
         yield "GPU time lost: none counted (no GPU is measured, or nobody trained on one)"
         return
     yield f"GPU time lost: {lost:.1f} of {total:.1f} GPU seconds ({100 * lost / total:.0f} %)"
+    bounds = {one["cause"]: one["speedup_max"] for one in ledger["regain"] if one["regain_gpu_s"] >= LEAST_BOOKED_S}
     for cause, seconds in sorted(ledger["by_cause"].items(), key=lambda item: -item[1]):
-        if seconds >= 0.05:
-            yield f"  {clean(cause):<28}{seconds:>10.1f} s {100 * seconds / lost if lost else 0:>5.0f} %"
+        if seconds >= LEAST_BOOKED_S:
+            bound = f"   without it {told}" if (told := factor(bounds.get(cause))) else ""
+            yield f"  {clean(cause):<28}{seconds:>10.1f} s {100 * seconds / lost if lost else 0:>5.0f} %{bound}"
+    if len(bounds) > 1 and (told := factor(ledger["speedup_max"])):
+        yield f"  without any of these {told} (bounds on the speed; their seconds add up, the factors do not)"
 
 
 def _incident(incident: Episode, unended: str) -> Iterator[str]:
@@ -73,10 +85,13 @@ def _incident(incident: Episode, unended: str) -> Iterator[str]:
     yield f"#{incident['id']} {_clock(incident['start_unix_s'])} {end}: {what}"
     yield from _wrapped(incident["headline"], "   ")
     yield from _wrapped(incident["detail"], "   ")
+    yield from _wrapped(sentence(_steps(incident["path"])), "   ")
     for item in incident["evidence"]:
         value = "not measured" if item["value"] is None else f"{figure(item['value'])} {item['unit']}"
         yield from _wrapped(f"{clean(item['metric'])} = {value}: {item['text']}", "   . ")
     yield from _culprits(sorted(incident["culprits"], key=lambda one: -(one["cpu_s"] or 0.0)))
+    culprits = [who(one["pid"], one["name"]) for one in incident["culprits"]]
+    yield from _wrapped(without(incident["cause"], culprits, incident["regain_gpu_s"], incident["speedup_max"]), "   ")
     for fix in incident["fixes"]:
         yield from _wrapped(fix["text"], "   > ")
         if fix["command"]:
@@ -86,10 +101,10 @@ def _incident(incident: Episode, unended: str) -> Iterator[str]:
 def _culprits(ranked: list[Culprit]) -> Iterator[str]:
     """The culprits that took most by name, the others as a number."""
     named = ranked if len(ranked) <= _NAMED + 1 else ranked[:_NAMED]
-    for who in named:
-        yield f"   by {clean(who['name'])} ({who['pid']}){_cpu_s(who['cpu_s'])}"
+    for one in named:
+        yield f"   by {clean(who(one['pid'], one['name']))}{_cpu_s(one['cpu_s'])}"
     if rest := ranked[len(named) :]:
-        yield f"   by {len(rest)} more{_cpu_s(sum(who['cpu_s'] or 0.0 for who in rest) or None)}"
+        yield f"   by {len(rest)} more{_cpu_s(sum(one['cpu_s'] or 0.0 for one in rest) or None)}"
 
 
 def _cpu_s(seconds: float | None) -> str:

@@ -32,7 +32,7 @@ HOST_PID = GPU_PID - 1
 STATE_TID = 2_000_000_000  # thread of a process whose slices are its states
 MOST_BYTES = 512 << 20  # of a torch.profiler trace, unpacked; it takes several times as much memory while it is read
 _encode = json.JSONEncoder(allow_nan=False).encode
-_INCIDENT_ARGS = ("severity", "cause", "headline", "lost_s")
+_INCIDENT_ARGS = ("severity", "cause", "headline", "lost_s", "regain_gpu_s", "speedup_max")
 _INCIDENT = ("t_ns", "dt_s", "symptom", "trainer_pid", *_INCIDENT_ARGS)  # columns of the table
 _GPU_COUNTERS = (
     "util_pct", "power_w", "mem_used_bytes", "gr_active_pct", "sm_active_pct", "tensor_active_pct", "dram_active_pct", "sm_clock_mhz",

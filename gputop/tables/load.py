@@ -219,7 +219,7 @@ class Loader:
             end_s = incident["end_unix_s"]
             end_ns = end - 1 if end_s is None else recording.t_ns_of(round(end_s * 1e9))
             row: dict[str, Any] = {**incident, "lost_s": incident["gpu_lost_s"]}
-            lists = {name: json.dumps(row[name]) for name in ("victims", "culprits", "evidence", "fixes")}
+            lists = {name: json.dumps(row[name]) for name in ("victims", "culprits", "evidence", "fixes", "path")}
             yield self._plain("incident", start_ns, row | lists | {"dt_s": (end_ns - start_ns) * NS, "lasts": int(end_s is None)})
 
 

@@ -324,11 +324,16 @@ INCIDENT = TableSpec("incident", "the incidents of the diagnosis, one row per ep
     _made("symptom", "TEXT", "what the GPU experienced"),
     _made("cause", "TEXT", "why"),
     _made("severity", "TEXT", "info, low, medium or high"),
-    _made("confidence", "REAL", "0 to 1"),
+    _made("confidence", "REAL", "0 to 1, how much of the path was measured"),
     _made("trainer_pid", "INTEGER", "the trainer"),
     _made("gpu", "INTEGER", "the GPU"),
     _made("lost_s", "REAL", "GPU time lost to it, s; do not add them up: jobs that share a GPU have each lost all of it "
           "(the ledger of `gputop explain` divides it)"),
+    _made("regain_gpu_s", "REAL", "GPU time that would come back without it, s; these add up. NULL: no GPU is measured, or unexplained"),
+    _made("speedup_max", "REAL", "upper bound of how much faster the work gets without it, while it lasts. NULL: as above, or hardly any "
+          "work was done"),
+    _made("path", "TEXT", "the walk from the lost time to the cause: steps with pid, name, share, state, on (what it waited for), "
+          "measured, JSON"),
     _made("headline", "TEXT", "in a sentence"),
     _made("detail", "TEXT", "and one more"),
     _made("victims", "TEXT", "the processes that suffered, JSON"),

@@ -11,6 +11,7 @@ from textual.binding import Binding
 
 from gputop.diagnosis import Verdict
 from gputop.diagnosis.model import CAUSES, GROWTHS, Evidence, Fix
+from gputop.diagnosis.path import factor, tree, who, without
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
 from gputop.model.rates import pair_growth
@@ -69,6 +70,7 @@ def _verdict(verdict: Verdict, width: int) -> list[Line]:
          (f"   severity {verdict.severity}, confidence {100 * verdict.confidence:.0f} %", "dim")],
         *_wrapped(verdict.headline, width, "title"),
         *_wrapped(verdict.detail, width, ""),
+        *_path(verdict, width),
         [],
     ]  # fmt: skip
     if verdict.step is not None:
@@ -82,6 +84,16 @@ def _evidence(evidence: Sequence[Evidence]) -> list[Line]:
         value = "not measured" if item.value is None else f"{figure(item.value)} {item.unit}"
         out.append([(f"  {item.metric:<28}", "dim"), (f"{value:>16}  ", "title"), (item.text, "")])
     return out
+
+
+def _path(verdict: Verdict, width: int) -> list[Line]:
+    """The walk to the cause, and what would come back without it."""
+    out: list[Line] = [[], [("the way there", "head")]] if verdict.path else []
+    for indent, line in tree(verdict.path):
+        out += _wrapped(line, width, "", f"  {indent}")
+    culprits = [who(one.pid, one.name) for one in verdict.culprits]
+    told = without(verdict.cause, culprits, verdict.regain_gpu_s, verdict.speedup_max)
+    return out + _wrapped(told, width, "title", "  ")
 
 
 def _people(verdict: Verdict) -> list[Line]:
@@ -112,9 +124,13 @@ def _ledger(ledger: Ledger) -> list[Line]:
     share = 100 * ledger.gpu_lost_s / ledger.gpu_total_s
     out: list[Line] = [[], [("GPU time lost since the start", "head")]]
     out.append([(f"  {ledger.gpu_lost_s:.1f} of {ledger.gpu_total_s:.1f} GPU seconds without work ({share:.0f} %)", "title")])
+    bounds = {one.cause: factor(one.speedup_max) for one in ledger.regains()}
     for cause, lost_s in sorted(ledger.by_cause.items(), key=lambda item: -item[1]):
         if lost_s > 0:
-            out.append([(f"  {cause:<28}{lost_s:>9.1f} s{100 * lost_s / max(ledger.gpu_lost_s, 1e-9):>6.0f} %", "")])
+            bound = f"   without it {bounds[cause]}" if bounds.get(cause) else ""
+            out.append([(f"  {cause:<28}{lost_s:>9.1f} s{100 * lost_s / max(ledger.gpu_lost_s, 1e-9):>6.0f} %{bound}", "")])
+    if len(bounds) > 1 and (told := factor(ledger.speedup_of_all())):
+        out.append([(f"  without any of these {told} (their seconds add up, the factors do not)", "dim")])
     return out
 
 
@@ -129,8 +145,10 @@ def _incidents(session: Session, incidents: Sequence[Incident | Episode], width:
     return out
 
 
-def _wrapped(text: str, width: int, style: str) -> list[Line]:
-    return [[(line, style)] for line in textwrap.wrap(text, room_for(text, width))] if text else []
+def _wrapped(text: str, width: int, style: str, indent: str = "") -> list[Line]:
+    rest = f"{indent}  " if indent else ""
+    lines = textwrap.wrap(text, room_for(text, width), initial_indent=indent, subsequent_indent=rest) if text else []
+    return [[(line, style)] for line in lines]
 
 
 class Pair(Struct):

@@ -77,7 +77,9 @@ def record(path: Path, days: int, times: list[float], fine_days: float, fine_hou
     def told() -> bytes:
         episodes = [episode(number, at) for number, at in enumerate(times, 1) if at < now_s]
         said = {"symptom": "input-bound", "cause": "slow-disk", "headline": "made", "detail": "", "steps_per_s": None, "step_ms": None}
+        said |= {"path": [], "regain_gpu_s": None, "speedup_max": None}
         ledger = {"gpu_total_s": now_s * 8, "gpu_lost_s": 20.0 * len(episodes), "by_cause": {"slow-disk": 20.0 * len(episodes)}}
+        ledger |= {"regain": [], "speedup_max": None}
         explanation = {"schema": 1, "verdict": said, "ledger": ledger, "workers": {}, "incidents": episodes}
         return msgspec.msgpack.encode(Findings(rules(), START_NS, START_NS + int(now_s * SECOND_NS), explanation))  # type: ignore[arg-type]
 
@@ -104,6 +106,8 @@ def episode(number: int, at_s: float) -> dict[str, object]:
         "severity": "high", "confidence": 0.9, "trainer_pid": 3000, "gpu": 0, "gpu_lost_s": 20.0, "headline": f"incident {number}",
         "detail": "made up", "victims": [{"pid": 3000, "role": "trainer", "name": "python3"}], "evidence": evidence,
         "culprits": [{"pid": 3007, "name": "python3", "cpu_s": 9.0}], "fixes": [{"text": "read less", "command": "iostat"}],
+        "path": [{"pid": 3000, "name": "python3", "share": 0.7, "state": "disk", "on": "sda", "measured": True}],
+        "regain_gpu_s": 20.0, "speedup_max": 3.0,
     }  # fmt: skip
 
 

@@ -144,6 +144,12 @@ def test_what_was_killed_is_told_with_the_rest_judged_anew(
         assert killed["ledger"][name] == pytest.approx(whole["ledger"][name], rel=0.05)  # type: ignore[literal-required]
     assert killed["ledger"]["by_cause"].keys() == whole["ledger"]["by_cause"].keys()
     assert sum(killed["workers"].values()) == pytest.approx(1.0, abs=0.01)
+    for found in (killed, whole):
+        told, regain = found["verdict"], found["ledger"]["regain"][0]
+        assert (told["regain_gpu_s"], told["speedup_max"]) == (regain["regain_gpu_s"], regain["speedup_max"])
+    [joined], [one] = killed["incidents"], whole["incidents"]
+    assert joined["regain_gpu_s"] == pytest.approx(one["regain_gpu_s"], rel=0.05)
+    assert joined["speedup_max"] >= 0.95 * one["speedup_max"]  # type: ignore[operator]
     writer.close()
 
 
@@ -164,12 +170,15 @@ def test_of_a_time_to_keep_only_that_is_told(stream: tuple[Header, list[Frame]])
 def test_sql_tells_of_the_same_incidents(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known = kept(made)
     assert known is not None
-    assert main(["query", str(made), "SELECT id, cause, lost_s, t_s FROM incident", "--json"]) == 0
+    assert main(["query", str(made), "SELECT id, cause, lost_s, t_s, regain_gpu_s, speedup_max, path FROM incident", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [(row["id"], row["cause"], row["lost_s"]) for row in rows] == [
         (one["id"], one["cause"], one["gpu_lost_s"]) for one in known["incidents"]
     ]
     assert all(0.0 <= row["t_s"] < TICKS / 10 for row in rows)
+    for row, one in zip(rows, known["incidents"], strict=True):
+        assert (row["regain_gpu_s"], row["speedup_max"]) == (one["regain_gpu_s"], one["speedup_max"])
+        assert json.loads(row["path"]) == one["path"] != []
 
 
 @pytest.mark.parametrize("damage", ["payload", "head", "no findings"])

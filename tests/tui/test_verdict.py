@@ -26,6 +26,13 @@ def test_where_there_is_room_nothing_is_left_out() -> None:
     assert DETAIL in second
 
 
+def test_the_bound_of_what_would_come_back_stands_where_there_is_room() -> None:
+    verdict = Verdict("input-bound", "cpu-contention", headline=HEADLINE, detail=DETAIL, speedup_max=1.7)
+    wide, narrow = ("".join(text for text, _ in verdict_lines(verdict, View(width=width))[0]) for width in (160, 80))
+    assert f"{HEADLINE}; without it up to 1.70×" in wide
+    assert "without" not in narrow
+
+
 @pytest.mark.parametrize("width", [80, 90, 100, 110, 120])
 def test_numbers_stay_where_names_must_go(width: int) -> None:
     first, second = drawn(width)

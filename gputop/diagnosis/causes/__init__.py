@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from gputop.diagnosis.edges import Trail
+from gputop.diagnosis.edges import Way
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 
@@ -64,15 +64,15 @@ class Claim(Struct):
     judge: Judge
     share: float = 0.0  # of the loss
     pools: dict[str, float] = field(default_factory=dict)  # pool (see `gputop.diagnosis.waitgraph.Walk.pools`) -> share of the loss
-    trail: Trail = ()  # the steps along which the largest part came
+    way: Way = Way()  # to the leaf, along which the largest part came
     _most: float = 0.0
 
-    def add(self, pool: str, share: float, trail: Trail) -> None:
-        """Add a part that came along ``trail``."""
+    def add(self, pool: str, share: float, way: Way) -> None:
+        """Add a part that came along ``way``."""
         self.share += share
         self.pools[pool] = self.pools.get(pool, 0.0) + share
         if share > self._most:
-            self._most, self.trail = share, trail
+            self._most, self.way = share, way
 
 
 @lru_cache(maxsize=1)

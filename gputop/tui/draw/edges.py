@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.path import factor
 from gputop.diagnosis.report import brief, without_pids
 from gputop.model.board import Board
 from gputop.model.frame import SourceState
@@ -125,7 +126,10 @@ def verdict_lines(
     head = f" {mark} {verdict.symptom.upper()}"
     cause = "" if verdict.cause == "none" else f" ← {verdict.cause}"
     room = max(0, view.width - len(head + cause))
-    first: Line = [(head + cause, colour), (fit(f"  {brief(verdict.headline, room - 2)}", room), "title")]
+    headline, bound = brief(verdict.headline, room - 2), factor(verdict.speedup_max)
+    if bound and cell_width(told := f"{headline}; without it {bound}") <= room - 2:
+        headline = told
+    first: Line = [(head + cause, colour), (fit(f"  {headline}", room), "title")]
     if trouble:
         return [first, [(fit(f"   {trouble}", view.width), "crit")]]
     offered = "  ".join(f"{key} {word}" for key, word, _ in keys) if view.width >= WIDE else ""

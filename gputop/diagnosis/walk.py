@@ -1,0 +1,254 @@
+"""From the way to a leaf of the wait-for graph to the path that people are shown: who waited, for whom, and who kept that one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gputop.diagnosis import waits
+from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.edges import READY, RUN, WORKERS, Hop, Leaf, Trail, Way
+from gputop.diagnosis.facts import Facts, Hang, JobFacts
+from gputop.diagnosis.feeders import AT_WORK, started
+from gputop.diagnosis.intensity import PEER, slowed_by
+from gputop.diagnosis.model import Culprit, PathStep
+from gputop.diagnosis.path import who
+from gputop.diagnosis.policy import STUCK_S
+from gputop.diagnosis.proc import ProcFacts
+from gputop.system.text import clean
+
+SURE = 0.9  # confidence of a trainer's state, from which what it spent on a CPU is its own work and no wait that spins (guess)
+STOPPED_SHARE = 0.3  # of the window that a worker is stopped or dead, from which it does not merely stand (as in hung_worker)
+_STATES = {
+    RUN: "runs", READY: "runnable", waits.DISK: "disk", waits.NETWORK: "network", waits.TIMER: "sleeps", waits.STOPPED: "stopped",
+    "start": "starts", "copy": "copies", "holds": "holds",
+}  # fmt: skip
+"""`Hop.kind` -> what it did; it ``waits`` in all others."""
+_BY_RESOURCE = {
+    "quota": "throttled", "memory": "memory", "disk": "disk", "network": "network", "lock": "waits", "gil": "waits", "reader": "waits",
+}  # fmt: skip
+"""Resource of the leaf -> what its last step did, whatever the sleep looked like."""
+_FOR = {
+    "gil": "Python's GIL, which its own threads hold in turn", "peer": "another rank", "gap": "its GPU", waits.DRIVER: "its GPU",
+    "mask": "what else runs on the CPUs that it may use", "lock": "a sibling that holds the lock", waits.LOCK: "a lock",
+    waits.QUEUE: "a batch", waits.CHILD: "a program that it started", waits.PIPE: "another process", waits.POLL: "another process",
+    "thread": "its own threads", "ahead": "a batch, though its workers are ahead", "birth": "workers that start",
+}  # fmt: skip
+"""Resource of the leaf, or kind of its last step -> what that step waited for, where nobody is known."""
+_PLAIN = (waits.QUEUE, waits.DISK, waits.NETWORK, waits.STOPPED, "holds")  # what a system call, a state or /proc/locks tells plainly
+_UNKNOWN = "something that cannot be read"
+_Held = tuple[str, tuple[PathStep, ...]]  # in words, and the step of who it is where that is known
+
+
+def walk(job: JobFacts, facts: Facts, cause: str, culprits: Sequence[Culprit]) -> tuple[PathStep, ...]:
+    """The path of ``cause`` along which most of it came; empty where none is known."""
+    if cause == "straggler-rank":
+        return _to_slow_rank(job, facts, culprits)
+    way = next((claim.way for claim in job.claims if claim.judge.cause == cause), job.way if not cause else None)
+    leaf, trail = way or Way()
+    one = _Steps(job, facts, culprits, leaf)
+    if cause == "hung-worker" and leaf.resource:
+        return one.of_who_hangs()
+    if leaf.resource == "gpu":
+        return _of_gpu(job, leaf.holder)
+    if cause in ("sync-storm", "h2d-transfer") and leaf.resource:
+        return (_in_calls(job, cause, trail),)
+    return one.along(trail)
+
+
+def of_hang(hang: Hang) -> tuple[PathStep, ...]:
+    """Of a job, or of ranks together, of which nothing moves."""
+    late = (hang.late or hang.family)[0].trainer
+    others = [job.trainer for job in hang.family if job not in hang.late and job.trainer is not late]
+    waiting = [_step(one, 1.0, "waits", _named(late), measured=False) for one in others[:1] if hang.late]
+    return (*waiting, _step(late, 1.0, "still", "", measured=True))
+
+
+def _to_slow_rank(job: JobFacts, facts: Facts, culprits: Sequence[Culprit]) -> tuple[PathStep, ...]:
+    """Across the collective to the rank that the others wait for, and on to what takes that one's time."""
+    if job.absent_ranks:
+        ranks = ", ".join(map(str, job.absent_ranks))
+        return (_step(job.trainer, 1.0, "waits", f"rank {ranks} of its training, gone from this host", measured=False),)
+    slow = job.straggler
+    if slow is None:
+        return ()
+    family = [other for other in facts.jobs if other.straggler is slow]
+    peer = max((other for other in family if other.trainer is not slow), key=lambda other: other.lost or 0.0, default=None)
+    own = next((other for other in family if other.trainer is slow), None)
+    first = () if peer is None else (_step(peer.trainer, peer.lost or 0.0, "waits", _named(slow), measured=False),)
+    if own is None:
+        return first
+    if (own.idle or 0.0) < PEER:  # its GPU works without a pause, and theirs are done before it
+        gpu = own.gpus[0]
+        return (*first, PathStep(None, f"GPU {gpu.name}", round(gpu.util or 0.0, 4), "slowed" if slowed_by(gpu) else "runs", "", True))
+    leaf, trail = own.way or Way()
+    others = [culprit for culprit in culprits if culprit.pid != slow.pid]
+    return (*first, *_Steps(own, facts, others, leaf).along(trail))
+
+
+def _of_gpu(job: JobFacts, kind: str) -> tuple[PathStep, ...]:
+    """What a GPU wastes."""
+    gpu = max(job.gpus, key=lambda one: one.lost or 0.0, default=None)
+    if gpu is None:
+        return ()
+    share = job.turns if kind == "turns" else job.waste.get(kind, 0.0)
+    state, on, measured = {
+        "light": ("light", "", gpu.sm_active is not None),
+        "slowed": ("slowed", "", True),
+        "turns": ("waits", "another GPU of the same process", True),
+    }.get(kind, ("waits", "a slower rank", False))
+    return (PathStep(None, f"GPU {gpu.name}", round(share, 4), state, on, measured),)
+
+
+def _in_calls(job: JobFacts, cause: str, trail: Trail) -> PathStep:
+    """What the main thread spends in copies, or in waits for its GPU."""
+    calls, sampled, share = job.calls, job.sampled, trail[-1].share if trail else 0.0
+    measured = calls is not None or sampled is not None
+    if cause == "h2d-transfer":
+        share = calls.copy if calls is not None else sampled.copy if sampled is not None else share
+        return _step(job.trainer, share, "copies", f"the link of GPU {job.gpus[0].name}" if job.gpus else "", measured)
+    share = calls.sync if calls is not None else sampled.sync if sampled is not None else share
+    waits_per_s = calls.waits_per_s if calls is not None else sampled.waits_per_s if sampled is not None else 0.0
+    often = f", {waits_per_s:,.0f} times a second" if waits_per_s >= 1.0 else ""
+    return _step(job.trainer, share, "waits", f"its GPU{often}", measured)
+
+
+class _Steps(Struct):
+    """The way to one leaf, in steps of processes."""
+
+    job: JobFacts
+    facts: Facts
+    culprits: Sequence[Culprit]
+    leaf: Leaf
+
+    def along(self, trail: Trail) -> tuple[PathStep, ...]:
+        """A step for each hop, and for who holds the leaf where that is somebody."""
+        if not trail:
+            return ()
+        steps, before = list[PathStep](), 1.0
+        for i, hop in enumerate(trail):
+            name, is_last = self.name_of(hop), i == len(trail) - 1
+            share = hop.share / before if before > 0.0 else 0.0
+            before = self.owed(hop, trail[i + 1 :])
+            if is_last:
+                state, (on, behind) = self.ends(hop)
+                steps += [self.step(hop, name, share, state, on), *behind]
+            else:
+                steps.append(self.step(hop, name, share, "waits", who(trail[i + 1].pid, self.name_of(trail[i + 1]))))
+        return tuple(steps)
+
+    def step(self, hop: Hop, name: str, share: float, state: str, on: str) -> PathStep:
+        """One hop's. Samples of its system call tell surely of a few sleeps; a main thread that may spin does not surely work."""
+        trainer = self.job.trainer
+        sure = hop.measured or hop.kind in _PLAIN or (hop.kind == waits.TIMER and hop.pid != trainer.pid)
+        if hop.kind == WORKERS:
+            sure |= 2 * trainer.kinds.get(waits.QUEUE, 0.0) >= hop.share
+        elif hop.kind == RUN and hop.pid == trainer.pid:
+            sure &= trainer.state.confidence >= SURE
+        return PathStep(hop.pid, name, round(min(1.0, max(0.0, share)), 4), state, on, sure)
+
+    def owed(self, hop: Hop, rest: Trail) -> float:
+        """What the next step's share is a part of: of a wait for workers the time in which the next one was not ahead."""
+        if hop.kind != WORKERS or not rest:
+            return hop.share
+        return next((1.0 - worker.ahead for worker in self.job.workers if worker.pid == rest[0].pid), 1.0)
+
+    def name_of(self, hop: Hop) -> str:
+        """Of the process; of its other threads all together."""
+        procs = [proc for job in self.facts.jobs for proc in (job.trainer, *job.workers) if proc.pid == hop.pid]
+        if procs:
+            label = clean(procs[0].role.label)
+            return label if hop.tid in (0, hop.pid) else f"threads of {label}"
+        names = {taker.pid: taker.name for taker in self.facts.takers} | {culprit.pid: culprit.name for culprit in self.culprits}
+        return clean(names.get(hop.pid, "process"))
+
+    def ends(self, hop: Hop) -> tuple[str, _Held]:
+        """What the last hop did, and whom or what it waited for."""
+        resource, holder = self.leaf
+        proc = next((one for one in (self.job.trainer, *self.job.workers) if one.pid == hop.pid), None)
+        state = _BY_RESOURCE.get(resource, "waits" if resource in _FOR else _STATES.get(hop.kind, "waits"))
+        if hop.kind == "holds":
+            return "holds", ("", ())
+        if resource == "cpu" or (resource == "mask" and hop.kind == READY):
+            return "runnable", self.behind(holder)
+        if resource == "quota":
+            quota = self.job.quota_cpus
+            return state, ("its quota" if quota is None else f"the quota of {quota:g} CPUs", ())
+        if resource == "disk":
+            disk = self.facts.host.disk_busy
+            return state, (clean(disk[0]) if disk is not None else "", ())
+        if resource == "nobody":
+            return ("stopped" if hop.kind == waits.STOPPED else "still"), ("", ())
+        if resource == "lock" and holder == "process" and proc is not None:
+            return state, _holder(proc, self.culprits, self.job, self.facts)
+        if resource == "reader":
+            reader = next(iter(self.job.readers), None)
+            return state, (who(reader.pid, clean(reader.name)) if reader else "somebody to read what it writes", ())
+        if resource == "work" and hop.kind != RUN:
+            return "waits", self.at_work(hop, holder)
+        return state, ("" if state != "waits" else _FOR.get(resource, _FOR.get(hop.kind, _UNKNOWN)), ())
+
+    def at_work(self, hop: Hop, holder: str) -> _Held:
+        """Who works for which it waits, where samples alone tell: threads of its own, a program, or who feeds it."""
+        proc = next((one for one in (self.job.trainer, *self.job.workers) if one.pid == hop.pid), None)
+        if proc is not None and holder.endswith("thread"):
+            step = PathStep(proc.pid, f"threads of {clean(proc.role.label)}", round(min(1.0, proc.others_run), 4), "runs", "", False)
+            return who(step.pid, step.name), (step,)
+        woken = {pid: share for pid, share in self.job.woken_by.items() if pid not in (0, self.job.trainer.pid)}
+        pid = max(woken, key=woken.__getitem__, default=0)
+        known = [one for one in self.facts.takers if one.pid == pid] or started(self.job, self.facts)
+        if not known or (proc is not None and proc is not self.job.trainer):
+            return _FOR.get(hop.kind, _UNKNOWN), ()
+        name, cores = clean(known[0].name), min(1.0, known[0].cores)
+        return who(known[0].pid, name), (PathStep(known[0].pid, name, round(cores, 4), "runs", "", False),) if cores >= AT_WORK else ()
+
+    def behind(self, holder: str) -> _Held:
+        """Who has the CPU meanwhile."""
+        if holder != "stranger":
+            return {"own": "its own siblings", "gputop": "gputop"}.get(holder, "" if holder == "nobody" else _FOR["mask"]), ()
+        if not self.culprits:
+            return "processes that lived too shortly to be seen", ()
+        culprit, seen = self.culprits[0], self.facts.behind.get(self.job.trainer.pid, {})
+        name, more = clean(culprit.name), len(self.culprits) - 1
+        measured, taken_s = seen.get(culprit.pid, 0.0) > 0.0, capacity(self.job, self.facts).taken * self.facts.seconds
+        share = seen[culprit.pid] / sum(seen.values()) if measured else (culprit.cpu_s or 0.0) / taken_s if taken_s > 0.0 else 1.0
+        step = PathStep(culprit.pid, name, round(min(1.0, share), 4), "runs", "", measured)
+        return who(culprit.pid, name) + (f" and {more} more" if more else ""), (step,)
+
+    def of_who_hangs(self) -> tuple[PathStep, ...]:
+        """The trainer's wait for a worker or a program that stands, or for who should read its output."""
+        job, trainer = self.job, self.job.trainer
+        share, measured = job.data or (job.idle if job.idle is not None else 1.0), not trainer.state.inferred
+        if job.unheard:
+            return (_step(trainer, share, "waits", "somebody to read what it writes", measured=True),)
+        pid, name = next(iter((job.stopped or job.mute).items()), (0, ""))
+        worker = max(job.workers, key=lambda one: (one.kinds.get(waits.STOPPED, 0.0), one.still_s), default=None)
+        stopped = worker is not None and worker.kinds.get(waits.STOPPED, 0.0) > STOPPED_SHARE
+        stands = worker is not None and (worker.still_s >= STUCK_S or stopped)
+        if name and not stands:
+            last = PathStep(pid, clean(name), 1.0, "stopped" if job.stopped else "still", "", measured=True)
+        elif worker is None:
+            return (_step(trainer, share, "waits", _UNKNOWN, measured=False),)
+        else:
+            last = _step(worker, 1.0, "stopped" if stopped else "still", "", measured=stands)
+        return _step(trainer, share, "waits", who(last.pid, last.name), measured), last
+
+
+def _holder(proc: ProcFacts, culprits: Sequence[Culprit], job: JobFacts, facts: Facts) -> _Held:
+    """Of a lock: read in /proc/locks, else who ended most of the wait."""
+    rival = max(job.rivals, key=job.rivals.__getitem__, default=0)
+    rivals = [other.trainer for other in facts.jobs if other.trainer.pid == rival]
+    others = [(one.pid, clean(one.name)) for one in culprits] + [(one.pid, clean(one.role.label)) for one in rivals]
+    if not others:
+        return "a process that holds the lock", ()
+    (pid, name), (locker, share) = others[0], proc.locked_out
+    return who(pid, name), (PathStep(pid, name, round(share if locker == pid else 1.0, 4), "holds", "", locker == pid),)
+
+
+def _named(proc: ProcFacts) -> str:
+    return who(proc.pid, clean(proc.role.label))
+
+
+def _step(proc: ProcFacts, share: float, state: str, on: str, measured: bool) -> PathStep:
+    return PathStep(proc.pid, clean(proc.role.label), round(min(1.0, max(0.0, share)), 4), state, on, measured)
