@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from gputop.diagnosis import feeders, policy
-from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.causes import Claim, judges
-from gputop.diagnosis.causes.slow_transform import flat_out
 from gputop.diagnosis.edges import Leaf, Way
 from gputop.diagnosis.waitgraph import Walk, pool_of
 
-_BY_CAUSE = {judge.cause: judge for judge in judges()}
-_RULES = sorted(((judge, judge.rule) for judge in judges() if judge.rule is not None), key=lambda one: one[1].order)
-_TABLE = {Leaf(*row): judge.cause for judge in judges() for row in judge.rows}
-_LOADERS = ("worker", "worker's thread", "worker's program", "worker's thread's program", "main's thread's program")
-"""Holders of work that more workers would share: too-few-workers where CPUs idle, else slow-transform."""
+_BY_CAUSE = {one.cause: one for one in judges()}
+_RULES = sorted(((one, one.rule) for one in judges() if one.rule is not None), key=lambda pair: pair[1].order)
+_ROWS = {Leaf(*row) for one in judges() for row in one.rows}
+_TABLE = {leaf: [one for one in judges() if leaf in one.rows] for leaf in _ROWS}
 
 
 def judge(walk: Walk) -> None:
@@ -41,26 +37,7 @@ def judge(walk: Walk) -> None:
 
 
 def cause_of(leaf: Leaf, walk: Walk) -> tuple[str, float]:
-    """The cause of a leaf, and the part of the leaf that it explains; empty where it is not known."""
-    if leaf.resource == "work" and leaf.holder in _LOADERS:
-        part = flat_out(walk.job) if leaf.holder.startswith("worker") else 1.0
-        return ("too-few-workers" if more_would_help(walk) else "slow-transform"), part
-    if leaf == ("disk", "main") and not loads_itself(walk):  # it saves a checkpoint, which is no fault
-        return "", 0.0
-    return _TABLE.get(leaf, ""), policy.OWN_SLEEP if leaf == ("timer", "main") else 1.0
-
-
-def loads_itself(walk: Walk) -> bool:
-    """Whether the trainer that waits for a disk reads from it, or at least does so between steps."""
-    trainer = walk.trainer
-    reads = (trainer.read_bytes_per_s or 0.0) > (trainer.write_bytes_per_s or 0.0) or "disk" in feeders.programs_wait(walk.job, walk.facts)
-    return reads or all(gpu.idle_s < policy.STEPS_S for gpu in walk.job.gpus)
-
-
-def more_would_help(walk: Walk) -> bool:
-    """Whether CPUs idle that more workers could use, those among them on which the trainer only spins."""
-    job = walk.job
-    cpus, workers = capacity(job, walk.facts), len(feeders.at_work(job)) or len(feeders.loading_programs(job, walk.facts))
-    unused = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - policy.RESERVE) + walk.spun_cpus
-    idlers = job.finished + len(job.workers) - len(feeders.at_work(job))
-    return 0 < workers < len(cpus.allowed) and unused >= (policy.SPARE_SHARDS if idlers else policy.SPARE)
+    """The cause of a leaf, and the part of the leaf that it explains; empty where none does."""
+    parts = [(1.0 if one.part is None else one.part(walk, leaf), one.cause) for one in _TABLE.get(leaf, ())]
+    part, cause = max(parts, default=(0.0, ""))
+    return (cause, part) if part > 0.0 else ("", 0.0)

@@ -45,6 +45,47 @@ STEPS_S = 0.5  # s that a GPU has had nothing to do, from which its trainer is n
 OFTEN = 0.25  # of the samples in which threads must be met asleep at one thing to be late for it
 GIL_OTHERS, GIL_CPUS, GIL_READY = 0.25, 1.15, 1.8  # CPUs of the other threads, of all together, and with those ready for one
 
+# Work of loaders
+LAZY, BUSY = 0.3, 0.65  # of the time that it is asked for: up to which the busiest worker rests, and from which it is flat out (guess)
+ONE_RUNS = 0.7  # of the trainer's wait for data, in which some worker runs beyond what all do: one batch takes long (guess)
+ANSWERS = 0.9  # of a worker's rest, at a pipe: it waits for the next request, as an environment does
+KEPT, KEPT_NS = 0.7, 5_000_000_000  # of the window that all workers want a CPU, and ns since their birth: no start is that (guess)
+
+# Workers that hang, or are made anew
+NEARLY_ALL = 0.9  # of the window that somebody waits, or is ahead: it does nothing else
+NAPS = 0.02  # CPUs of one that merely looks now and then whether something is there yet
+NAPPED_S = 4.0  # s without a batch of workers that all nap: no transform sleeps so long (guess)
+POOL_STILL_S = 5.0  # s that a pool has not stirred of which some were born late
+LATER_TICKS = 25  # USER_HZ, 100 a second: a pool's processes are born together, one that is so much younger replaces another
+APART = 5  # times as long after the elders as these took to be born, at least: forking many processes takes a while
+RECENT_NS = 3_000_000_000  # ns since the last birth, in which the trainer makes workers, whatever it seems to do
+FORMER_NS = 5_000_000_000  # ns since the last birth, a window (2.5 s) longer: the loss is still that of their start
+
+# small-kernels
+LAUNCHING = 0.25  # of the window that the trainer may be launching kernels
+FEW = 0.35  # of the GPU that kernels use at most while they run, to be too small (KempnerPulse: under a quarter of the SMs)
+MOSTLY_IDLE = 0.8  # of the window without a kernel: then it is not launches that it lacks
+MANY_LAUNCHES = 4000.0  # launches a second: with PyTorch's 5 to 20 us each they take a thread 2 to 8 % of its time, and more by Python
+SHORT_S, EACH_S = 25e-6, 60e-6  # s of the GPU's work, and of the main thread's, that a launch is worth at most (H200: 25 us a launch)
+MOST_EACH_S = 200e-6  # s of the main thread's time for each launch, from which it does something else, too
+OVERLAP = 0.1  # of the window that GPU and main thread must be busy at once where launches are not counted
+RESTS, RESTS_BESIDE = 0.1, 0.5  # of the window that a GPU may rest anyhow; of its other rest, beside a main thread met launching
+LOOKS_IDLE = 0.4  # of the window without a kernel, from which a GPU does not look busy
+
+# sync-storm
+SYNCS_PER_S = 400.0  # waits for the GPU a second, however many steps
+WAITS_PER_S, PER_STEP = 150.0, 8.0  # waits a second, and of a step: a training that logs waits once or twice in each
+CALLS_PER_STEP, BEHIND_LONG = 40.0, 4.0  # calls of a step, and waits by their time: the short ones cost as much as the step's long one
+TURNS_PER_S = 2000.0  # calls a second that wait, however shortly
+LEAST_KERNELS, FEW_KERNELS = 0.5, 8.0  # kernels before each of these, between which the two take turns
+MANY_KERNELS, IN_THEM = 40.0, 0.05  # kernels before each, and share of the window inside: the host is late by what it launches
+SPINS, SPINS_PER_S = 0.1, 250.0  # of the window met spinning in waits, and of these a second (samples of the main thread)
+SLEEPS_PER_S = 350.0  # voluntary switches a second: a step with one wait makes about six
+SLEEPS_PER_BATCH = 12.0  # of these for each of the workers', who sleep about once for a batch
+SLEPT_BESIDE = 0.5  # of the GPU's work, asleep
+HARDLY_WORKS = 0.9  # of the window without work for the GPU, from which nobody waits for it
+WRITTEN_BYTES = 1024.0  # bytes to storage for each sleep: it syncs a file
+
 
 def fights(proc: ProcFacts, spun: float = 0.0) -> bool:
     """Whether threads of a process take turns at one lock, as Python's GIL, all on about one CPU though more want to run: by samples."""

@@ -1,7 +1,8 @@
 """The registry of causes: one file each, found by being here.
 
-A cause's file defines ``JUDGE``: the leaves of the wait-for graph that are this cause (``rows``), or a rule that looks at more than one of
-them, and what is said of it. A new cause is one new file, and its word in `gputop.diagnosis.model.CAUSES`.
+The docstring of a cause has four parts: what it is, why it costs, how it is seen, when it abstains. Its ``JUDGE`` has the leaves of the
+wait-for graph that are this cause (``rows``), or a rule that looks at more than one of them, and ``tell``: evidence, and what to do.
+A new cause is one new file, and its word in `gputop.diagnosis.model.CAUSES`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from gputop.diagnosis.edges import Way
+from gputop.diagnosis.edges import Leaf, Way
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.model import Culprit, Evidence, Fix
+from gputop.diagnosis.waitgraph import Walk
 
 Claims = dict[str, float]  # pool -> share of that pool, 0..1
 
@@ -51,6 +53,7 @@ class Judge(Struct, frozen=True):
     symptom: str
     tell: Callable[[JobFacts, Facts], Finding]
     rows: tuple[tuple[str, str], ...] = ()  # (resource, holder) of the leaves that are this cause, see `gputop.diagnosis.waitgraph`
+    part: Callable[[Walk, Leaf], float] | None = None  # how far a leaf of its rows is this cause, 0 to 1; None: all of each
     rule: Rule | None = None
     fault: bool = True
     """False for what is no fault, such as a pause: its severity is ``info``, but where it comes again and again (`JobFacts.repeated`)."""
@@ -81,3 +84,8 @@ def judges() -> tuple[Judge, ...]:
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
     found = (getattr(module, "JUDGE", None) for module in modules)
     return tuple(judge for judge in found if isinstance(judge, Judge))
+
+
+def percent(metric: str, share: float | None, text: str) -> Evidence:
+    """A share, 0 to 1, as evidence in per cent; None where it was not measured."""
+    return Evidence(metric, None if share is None else round(100 * share, 1), "%", text)

@@ -1,65 +1,73 @@
-"""disk-io: workers wait for block I/O, or the trainer itself does between its steps.
+"""What it is (disk-io): workers wait for block I/O, or the trainer itself does between its steps.
 
-What is uninterruptible sleep by the probe or by samples of /proc, unless memory pressure makes it reclaim. A trainer that writes while
-its GPU has had nothing to do for `STEPS_S` saves a checkpoint, which is no fault.
+Why it costs: storage delivers bytes more slowly than the GPU uses them, or is kept busy by somebody else, or by a limit of the cgroup.
+How it is seen: rows disk x worker, disk x main: uninterruptible sleep by the probe, else by samples of /proc; also that of threads and
+programs for which they wait, and that of the one worker whose lock the others wait for where they read all that their cgroup may.
+When it abstains: memory is short, so that the pages were taken from it (memory-pressure); or a trainer writes while its GPU has had nothing
+to do for `policy.STEPS_S`: it saves a checkpoint.
 """
 
 from __future__ import annotations
 
 import re
 
-from gputop.diagnosis import shell
-from gputop.diagnosis.causes import Finding, Judge
+from gputop.diagnosis import policy, shell
+from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.facts import Facts, JobFacts, Mover
 from gputop.diagnosis.feeders import more_in_flight, programs_wait, who_waits
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.shell import word
+from gputop.diagnosis.waitgraph import Walk
 from gputop.model.frame import ReadLimit
 
-STEPS_S = 0.5
-BUSY, SHARED, NAMED = 0.5, 0.6, 3
-"""Share of the window in which the busiest disk works, from which somebody is in the way there; part of its cgroup's limit up to which
-somebody else uses the rest; and how many are named."""
-AT_LIMIT = 0.8
+BUSY = 0.5  # share of the window in which the busiest disk works, from which others are in the way there
+SHARED = 0.6  # of its cgroup's limit that the job reads, up to which others use the rest
+NAMED = 3  # of those
 _DEVICE = re.compile(r"\d+:\d+", re.ASCII)  # as the kernel names a block device: MAJOR:MINOR
 
 
-def reads_at_limit(job: JobFacts) -> bool:
-    """Its workers read all that their cgroup may: who of them waits for a lock in the meantime waits for the one who reads."""
-    limit = job.read_limit.bytes_per_s if job.read_limit is not None else None
-    return limit is not None and sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) >= AT_LIMIT * limit
+def _part(walk: Walk, leaf: Leaf) -> float:
+    """Of a trainer that waits for a disk: whether it reads from it, or at least does so between its steps."""
+    trainer, job = walk.trainer, walk.job
+    if leaf.holder != "main":
+        return 1.0
+    reads = (trainer.read_bytes_per_s or 0.0) > (trainer.write_bytes_per_s or 0.0) or "disk" in programs_wait(job, walk.facts)
+    return float(reads or all(gpu.idle_s < policy.STEPS_S for gpu in job.gpus))
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs, who, share = who_waits(job, facts, "disk", _share)
     writes = job.trainer in procs and _writes(job, facts)
-    known = [rate for rate in (proc.read_bytes_per_s for proc in procs) if rate is not None]
-    rate = sum(known) or None  # programs read for them, where they do not themselves
-    busiest = facts.host.disk_busy
-    device = f" from {busiest[0]} ({100 * busiest[1]:.0f}% busy)" if busiest is not None and busiest[1] > 0.1 else ""
-    read = "" if rate is None else f", reading {_per_s(rate)}{device}"
-    limit = job.read_limit
-    if limit is not None:
-        read += f"; cgroup {limit.path} may read {_allowed(limit)} from device {limit.device}"
+    rate = sum(proc.read_bytes_per_s or 0.0 for proc in procs) or None  # programs read for them, where they do not themselves
+    (device, busy), limit = facts.host.disk_busy or ("", 0.0), job.read_limit
     movers = _movers(job, facts, rate or 0.0)
-    if movers:
-        read += f"; {', '.join(f'{one.name} ({one.pid}) moves {_per_s(one.bytes_per_s)}' for one in movers)}"
+    moving = ", ".join(f"{one.name} ({one.pid}) moves {_per_s(one.bytes_per_s)}" for one in movers)
+    told = [f"{who} waited for the disk {100 * share:.0f}% of the time"]
+    if rate is not None:
+        told[0] += f", reading {_per_s(rate)}{f' from {device} ({100 * busy:.0f}% busy)' if busy > 0.1 else ''}"
+    if limit is not None:
+        told.append(f"cgroup {limit.path} may read {_allowed(limit)} from device {limit.device}")
     evidence = (
-        Evidence("disk_pct", round(100 * share, 1), "%", f"of the time of {who} in I/O wait"),
-        Evidence("lock_pct", _locked_pct(job), "%", "of their time they waited for the one of them who reads"),
+        percent("disk_pct", share, f"of the time of {who} in I/O wait"),
+        percent("lock_pct", _locked(job), "of their time they waited for the one of them who reads"),
         Evidence("read_bytes_per_s", None if rate is None else round(rate), "B/s", "they fetched from storage"),
         Evidence("write_bytes_per_s", round(job.trainer.write_bytes_per_s or 0.0) or None if writes else None, "B/s", "it sent to storage"),
-        Evidence("psi_io_pct", None if facts.host.psi_io is None else round(100 * facts.host.psi_io, 1), "%", "PSI io some"),
+        percent("psi_io_pct", facts.host.psi_io, "PSI io some"),
     )
     pid = max(procs, key=_share).pid
-    fixes = (
-        *_after(movers),
-        *([_lifting(limit, job.cgroup_version)] if limit is not None else []),
-        *(_write_less(pid) if writes else _read_faster(job, procs, pid)),
-    )
+    fixes = (*_after(movers), *_lifting(limit, job.cgroup_version), *(_write_less(pid) if writes else _read_faster(job, procs, pid)))
     culprits = tuple(Culprit(one.pid, one.name, None) for one in movers)
-    return Finding(f"{who} waited for the disk {100 * share:.0f}% of the time{read}", evidence, fixes, culprits)
+    return Finding("; ".join([*told, moving] if moving else told), evidence, fixes, culprits)
+
+
+def _share(proc: ProcFacts) -> float:
+    return proc.state.fractions.get("disk", 0.0)
+
+
+def _locked(job: JobFacts) -> float | None:
+    locked = sum(worker.kinds.get("lock", 0.0) for worker in job.workers)
+    return locked / len(job.workers) if locked and policy.reads_at_limit(job) else None
 
 
 def _movers(job: JobFacts, facts: Facts, rate: float) -> list[Mover]:
@@ -72,17 +80,27 @@ def _movers(job: JobFacts, facts: Facts, rate: float) -> list[Mover]:
     return [one for one in facts.movers if one.bytes_per_s >= 0.5 * rate][:NAMED]
 
 
-def _after(movers: list[Mover]) -> list[Fix]:
-    if not movers:
-        return []
-    names, pids = ", ".join(f"{one.name} ({one.pid})" for one in movers), " ".join(str(one.pid) for one in movers)
-    return [Fix(f"Let {names} have the disk only when nobody else wants it (bfq and mq-deadline heed this)", f"ionice -c 3 -p {pids}")]
-
-
 def _writes(job: JobFacts, facts: Facts) -> bool:
-    """The trainer waits for what it writes rather than for what it reads, as far as is known; beside workers it seldom reads itself."""
+    """Whether the trainer waits for what it writes, as far as is known; beside workers it seldom reads itself."""
     read, written = job.trainer.read_bytes_per_s or 0.0, job.trainer.write_bytes_per_s or 0.0
     return "disk" not in programs_wait(job, facts) and (written > read or (bool(job.workers) and written == read))
+
+
+def _after(movers: list[Mover]) -> list[Fix]:
+    names, pids = ", ".join(f"{one.name} ({one.pid})" for one in movers), " ".join(str(one.pid) for one in movers)
+    text = f"Let {names} have the disk only when nobody else wants it (bfq and mq-deadline heed this)"
+    return [Fix(text, f"ionice -c 3 -p {pids}")] if movers else []
+
+
+def _lifting(limit: ReadLimit | None, version: int) -> list[Fix]:
+    if limit is None:
+        return []
+    rate = "bps" if limit.bytes_per_s is not None else "iops"
+    value, name = f"{limit.device} r{rate}=max", "io.max"
+    if version == 1:
+        value, name = f"{limit.device} 0", f"blkio.throttle.read_{rate}_device"
+    command = f"echo {shell.word(value)} > {shell.cgroup_file(version, 'blkio', limit.path, name)}"
+    return [Fix(f"Lift the limit of cgroup {limit.path}", command if _DEVICE.fullmatch(limit.device) else "")]
 
 
 def _write_less(pid: int) -> list[Fix]:
@@ -108,25 +126,7 @@ def _per_s(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e6:.1f} MB/s"
 
 
-def _lifting(limit: ReadLimit, version: int) -> Fix:
-    rate = "bps" if limit.bytes_per_s is not None else "iops"
-    value, name = f"{limit.device} r{rate}=max", "io.max"
-    if version == 1:
-        value, name = f"{limit.device} 0", f"blkio.throttle.read_{rate}_device"
-    command = f"echo {word(value)} > {shell.cgroup_file(version, 'blkio', limit.path, name)}" if _DEVICE.fullmatch(limit.device) else ""
-    return Fix(f"Lift the limit of cgroup {limit.path}", command)
-
-
-def _locked_pct(job: JobFacts) -> float | None:
-    locked = sum(worker.kinds.get("lock", 0.0) for worker in job.workers)
-    return round(100 * locked / len(job.workers), 1) if locked and reads_at_limit(job) else None
-
-
-def _share(proc: ProcFacts) -> float:
-    return proc.state.fractions.get("disk", 0.0)
-
-
 JUDGE = Judge(
-    "disk-io", "input-bound", _tell, rows=(("disk", "main"), ("disk", "worker"),),
+    "disk-io", "input-bound", _tell, rows=(("disk", "main"), ("disk", "worker")), part=_part,
     needs="state of the process; /proc/PID/io for the rates",
 )  # fmt: skip

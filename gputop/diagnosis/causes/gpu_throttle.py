@@ -1,31 +1,30 @@
-"""gpu-throttle: heat, a power brake, a lowered power limit or whoever set the clocks holds these down while the GPU is busy.
+"""What it is (gpu-throttle): heat, a power brake, a lowered power limit or whoever set the clocks holds these down while the GPU is busy.
 
-Threshold: such a bit in half of the samples and the SM clock under `intensity.SLOW_CLOCK` of its highest.
+Why it costs: a kernel takes as much longer as the SM clock is below the one at which the GPU worked before.
+How it is seen: leaf gpu x slowed (`intensity.slowed_by`): such a bit of NVML's clock-event reasons in half of the samples, and the SM clock
+under `intensity.SLOW_CLOCK` of its highest. The loss is 1 - clock / free clock.
+When it abstains: the GPU is not busy; the power limit is the card's default, for then it works as fast as it was built to.
 """
 
 from __future__ import annotations
 
-from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
+from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.intensity import POWER_CAP, SET_CLOCKS, slowed_by
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.model.fields import throttle_words
 
 
-def _claim(_job: JobFacts, _facts: Facts) -> Claims:
-    return {"gpu.slowed": 1.0}
-
-
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     gpu = min((gpu for gpu in job.gpus if slowed_by(gpu)), key=lambda gpu: gpu.sm_clock_mhz or 0.0)
-    words, capped = _words(gpu), slowed_by(gpu) == POWER_CAP
+    limit = gpu.power_limit_w if slowed_by(gpu) == POWER_CAP else None
     evidence = (
-        Evidence("sm_clock_mhz", gpu.sm_clock_mhz, "MHz", f"of {gpu.sm_clock_max_mhz:.0f} MHz; limited by: {words}"),
+        Evidence("sm_clock_mhz", gpu.sm_clock_mhz, "MHz", f"of {gpu.sm_clock_max_mhz:.0f} MHz; limited by: {_words(gpu)}"),
         Evidence("sm_clock_free_mhz", gpu.sm_clock_free_mhz, "MHz", "the SM clock at which it worked before"),
         Evidence("temp_c", gpu.temp_c, "°C", "GPU temperature"),
-        Evidence("power_limit_w", gpu.power_limit_w if capped else None, "W", f"its default is {gpu.power_limit_default_w or 0:.0f} W"),
+        Evidence("power_limit_w", limit, "W", f"its default is {gpu.power_limit_default_w or 0:.0f} W"),
     )
-    return Finding(held(gpu), evidence, tuple(fixes(gpu)), (), (job.trainer.pid,))
+    return Finding(held(gpu), evidence, (fix(gpu),), (), (job.trainer.pid,))
 
 
 def held(gpu: GpuFacts) -> str:
@@ -40,16 +39,14 @@ def _words(gpu: GpuFacts) -> str:
     return ", ".join(throttle_words(slowed_by(gpu)))
 
 
-def fixes(gpu: GpuFacts) -> list[Fix]:
+def fix(gpu: GpuFacts) -> Fix:
     """What lets it run as fast as it can."""
     if slowed_by(gpu) & POWER_CAP:
-        return [Fix("Someone lowered the power limit: restore it", f"sudo nvidia-smi -i {gpu.index} -pl {gpu.power_limit_default_w:.0f}")]
+        return Fix("Someone lowered the power limit: restore it", f"sudo nvidia-smi -i {gpu.index} -pl {gpu.power_limit_default_w:.0f}")
     if slowed_by(gpu) == SET_CLOCKS:
         ask = f"sudo nvidia-smi -i {gpu.index} -rgc; sudo nvidia-smi -i {gpu.index} -rac"
-        return [Fix("Someone set its clocks (nvidia-smi -lgc or -ac): let it choose them itself", ask)]
-    return [Fix("Check fans, airflow and the room; see when it began", f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,TEMPERATURE,POWER")]
+        return Fix("Someone set its clocks (nvidia-smi -lgc or -ac): let it choose them itself", ask)
+    return Fix("Check fans, airflow and the room; see when it began", f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,TEMPERATURE,POWER")
 
 
-JUDGE = Judge(
-    "gpu-throttle", "compute-bound", _tell, rule=Rule(85, ("gpu.slowed",), _claim), needs="NVML clock event reasons and SM clock",
-)  # fmt: skip
+JUDGE = Judge("gpu-throttle", "compute-bound", _tell, rows=(("gpu", "slowed"),), needs="NVML clock event reasons and SM clock")

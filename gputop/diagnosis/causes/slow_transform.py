@@ -1,90 +1,60 @@
-"""slow-transform: the workers run freely, on all CPUs there are, and their own work is what takes the time.
+"""What it is (slow-transform): the workers run freely, on all CPUs that there are, and their own work is what takes the time.
 
-It gets the running that nothing else explains, and the time workers sleep by themselves or wait for a program they started. Who answers
-requests runs freely while it is asked; and in a loader that keeps its order one batch that takes long keeps all (`one_is_late`).
+Why it costs: a batch needs more CPU time, or sleep, than the GPU needs for it.
+How it is seen: rows work x worker, its thread or a program that loads, where no CPUs idle that more workers could use (too-few-workers);
+timer, pipe and child x worker: it sleeps by its own will, or for a program that it started; work x feeder and pipe x process: somebody
+outside loads. Of a worker's work it is the part (busiest - `policy.LAZY`) / (`policy.BUSY` - `policy.LAZY`). In a loader that keeps the
+order of its batches one that takes long keeps all (`loaders.one_is_late`).
+When it abstains: the workers idle between their batches, or wait for CPUs, a lock, a disk or the network.
 """
 
 from __future__ import annotations
 
 from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.causes import Finding, Judge
+from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help, one_is_late, unasked
+from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.feeders import at_work, elsewhere, loading_programs, programs_read, with_workers
-from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.policy import DATA_WAIT
-from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.model import Fix
 from gputop.diagnosis.takers import names_of
-from gputop.diagnosis.waits import LOCK, PIPE
+from gputop.diagnosis.waitgraph import Walk
+from gputop.diagnosis.waits import LOCK
 from gputop.system.text import counted
 
-LAZY, BUSY = 0.3, 0.65
-"""A worker on or waiting for a CPU less than the former share of the time has time left, from the latter on it has none."""
-MOSTLY, WAITED = 0.5, 0.7
-"""Of their time, that workers have nothing to do; of what the trainer waits, that some run, who are not always the same."""
-ANSWERS = 0.9  # of the time in which a worker has nothing to do, at a pipe: it waits for a request
-
-
 _FOR_PROGRAMS = ("child", "pipe", "poll")
+_ROWS = (("timer", "worker"), ("pipe", "worker"), ("child", "worker"), ("work", "worker's feeder"), ("work", "main's feeder"),
+         ("pipe", "process"))  # fmt: skip
 
 
-def flat_out(job: JobFacts) -> float:
-    """How far its busiest worker is from idling, 0..1: who cannot keep up does not sleep, but for its own threads or programs."""
-    if one_is_late(job):
+def _part(walk: Walk, leaf: Leaf) -> float:
+    if leaf not in LOADERS:
         return 1.0
-    busiest = max((_busy(job, worker) for worker in job.workers), default=0.0)
-    return min(1.0, max(0.0, (busiest - LAZY) / (BUSY - LAZY)))
-
-
-def one_is_late(job: JobFacts) -> bool:
-    """In a loader that keeps its order most of the workers wait, ahead, and yet some run, beyond what all do, for most of the time that the
-    trainer waits: now and then a sample takes long."""
-    ahead = sum(worker.ahead for worker in job.workers)
-    runs = [worker.run for worker in job.workers]
-    late = job.is_torchs and job.data >= DATA_WAIT and ahead >= MOSTLY * len(runs)
-    return late and sum(runs) - min(runs) * len(runs) >= WAITED * job.data
-
-
-def _busy(job: JobFacts, worker: ProcFacts) -> float:
-    """Share of the time in which it had something to do."""
-    busy, asked = max(worker.run + worker.runnable, sum(worker.others), sum(worker.programs)), 1.0 - _unasked(job, worker)
-    return busy / asked if asked > 0.0 else 0.0
-
-
-def _unasked(job: JobFacts, worker: ProcFacts) -> float:
-    """Share of the window in which one that answers requests, such as an environment, waited for the next: its trainer was at the GPU."""
-    ahead = worker.ahead
-    return ahead if not job.is_torchs and worker.kinds.get(PIPE, 0.0) >= ANSWERS * ahead else 0.0
+    return 0.0 if more_would_help(walk) else explained(walk, leaf)
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    feeders = _feeders(job, facts)
-    if not feeders and one_is_late(job):
-        return _tell_of_late(job)
-    return _tell_of_feeders(job, feeders) if feeders else _tell_of_workers(job, facts)
-
-
-def _feeders(job: JobFacts, facts: Facts) -> list[Taker]:
-    """Those who load for it without being its workers."""
-    return elsewhere(job, facts) or loading_programs(job, facts)
+    feeders = elsewhere(job, facts) or loading_programs(job, facts)
+    if feeders:
+        return _tell_of_feeders(job, feeders)
+    return _tell_of_late(job) if one_is_late(job) else _tell_of_workers(job, facts)
 
 
 def _tell_of_feeders(job: JobFacts, feeders: list[Taker]) -> Finding:
-    waited = 100 * (job.fed or programs_read(job) * job.trainer.kinds.get(LOCK, 0.0))
-    cores = sum(one.cores for one in feeders)
-    names = ", ".join(names_of(feeders))
-    detail = f"the trainer waits {waited:.0f}% of the time for {names}, which run on {cores:.1f} CPUs and cannot keep up"
-    told = f"of its time the trainer slept until {names}, or whom they work for, woke it"
-    return Finding(detail, (Evidence("waited_pct", round(waited, 1), "%", told),), _fixes(feeders[0].pid), (), (job.trainer.pid,))
+    waited, names = job.fed or programs_read(job) * job.trainer.kinds.get(LOCK, 0.0), ", ".join(names_of(feeders))
+    detail = f"the trainer waits {100 * waited:.0f}% of the time for {names}, which run on {sum(one.cores for one in feeders):.1f} CPUs "
+    evidence = percent("waited_pct", waited, f"of its time the trainer slept until {names}, or whom they work for, woke it")
+    return Finding(f"{detail}and cannot keep up", (evidence,), _fixes(feeders[0].pid), (), (job.trainer.pid,))
 
 
 def _tell_of_late(job: JobFacts) -> Finding:
-    ahead = 100 * sum(worker.ahead for worker in job.workers) / len(job.workers)
-    most, least = (100 * chosen(worker.run for worker in job.workers) for chosen in (max, min))
-    detail = f"now and then a batch takes long: its {counted(len(job.workers), 'worker')} are ahead {ahead:.0f}% of the time, and all "
-    detail += f"wait for the one that is not; the busiest ran {most:.0f}% of the time, the idlest {least:.0f}%"
+    ahead = sum(worker.ahead for worker in job.workers) / len(job.workers)
+    most, least = (chosen(worker.run for worker in job.workers) for chosen in (max, min))
+    detail = f"now and then a batch takes long: its {counted(len(job.workers), 'worker')} are ahead {100 * ahead:.0f}% of the time, and "
+    detail += f"all wait for the one that is not; the busiest ran {100 * most:.0f}% of the time, the idlest {100 * least:.0f}%"
     evidence = (
-        Evidence("ahead_pct", round(ahead, 1), "%", "of the workers' time with nothing to do"),
-        Evidence("busiest_cpu_pct", round(most, 1), "%", "on-CPU share of the busiest of them"),
+        percent("ahead_pct", ahead, "of the workers' time with nothing to do"),
+        percent("busiest_cpu_pct", most, "on-CPU share of the busiest of them"),
     )
     fixes = (
         Fix("Take batches as they are done (from torch 2.6 on), if their order does not matter", "DataLoader(..., in_order=False)"),
@@ -95,38 +65,31 @@ def _tell_of_late(job: JobFacts) -> Finding:
 
 
 def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
-    cpus, busy = capacity(job, facts), at_work(job) or job.workers
-    workers = max(1, len(busy))
+    busy = at_work(job) or job.workers
+    workers, asked = max(1, len(busy)), sum(unasked(job, worker) for worker in busy)
+    ran = sum(worker.run for worker in busy) / max(workers - asked, 1e-9)
+    slept = sum(worker.state.waits.get("timer", 0.0) for worker in busy) / workers
+    waited = (sum(worker.state.waits.get(kind, 0.0) for kind in _FOR_PROGRAMS for worker in busy) - asked) / workers
+    threads = sum(worker.others_run for worker in busy) / workers
+    most = max(ran, slept, waited, threads)
+    how, takes = f"on a CPU {100 * ran:.0f}% of the time{' that it asks them' if asked else ''}", "the work itself is too slow"
+    if waited > max(ran, slept):
+        how, takes = f"{100 * waited:.0f}% of the time waiting for programs of their own", "the programs are too slow"
+    elif slept == most > 0.0:
+        how = f"asleep by their own will {100 * slept:.0f}% of the time"
+        takes = "a timer (time.sleep, a rate limit, a retry) takes the time"
+    elif threads > 0.2 * ran:
+        how = f"with threads of their own on {workers * (threads + ran):.1f} CPUs"
     who = "its only worker" if workers == 1 else f"its {counted(workers, 'worker')}"
-    unasked = sum(_unasked(job, worker) for worker in busy)
-    share = 100 * sum(worker.run for worker in busy) / max(workers - unasked, 1e-9)
-    slept = 100 * sum(worker.state.waits.get("timer", 0.0) for worker in busy) / workers
-    waited = 100 * (sum(sum(worker.state.waits.get(kind, 0.0) for kind in _FOR_PROGRAMS) for worker in busy) - unasked) / workers
-    threads = sum(worker.others_run for worker in busy)
-    asked = " that it asks them" if unasked else ""
-    own = f"on a CPU {share:.0f}% of the time{asked}" if share >= slept else f"asleep by their own will {slept:.0f}% of the time"
-    if 100 * threads / workers > max(share, slept):
-        own = f"running threads on {threads:.1f} CPUs"
-    elif 100 * threads / workers > 0.2 * share:
-        own = f"with threads of their own on {threads + share * workers / 100:.1f} CPUs"
-    sleep = slept > max(share, waited, 100 * threads / workers)
-    takes = "the work itself is too slow" if not sleep else "a timer (time.sleep, a rate limit, a retry) takes the time"
-    detail = f"{who}, {own} ({counted(len(cpus.allowed), 'CPU')}), cannot keep up: {takes}"
-    if waited > max(share, slept):
-        detail = f"{who}, {waited:.0f}% of the time waiting for programs of their own, cannot keep up: the programs are too slow"
     evidence = (
-        Evidence("worker_cpu_pct", round(share, 1), "%", "on-CPU share of the workers' loading threads"),
-        *_asleep("worker_timer_pct", slept, share, "of their time they slept by their own will"),
-        *_asleep("worker_programs_pct", waited, share, "of their time they waited for programs that they started"),
+        percent("worker_cpu_pct", ran, "on-CPU share of the workers' loading threads"),
+        percent("worker_timer_pct", slept if slept > ran else None, "of their time they slept by their own will"),
+        percent("worker_programs_pct", waited if waited > ran else None, "of their time they waited for programs that they started"),
     )
     pid = max(busy, key=lambda worker: worker.run).pid if busy else job.trainer.pid
-    fixes = _wake(job, workers, pid) if sleep else _fixes(pid)
+    fixes = _wake(job, workers, pid) if slept == most > 0.0 else _fixes(pid)
+    detail = f"{who}, {how} ({counted(len(capacity(job, facts).allowed), 'CPU')}), cannot keep up: {takes}"
     return Finding(detail, evidence, fixes, (), tuple(worker.pid for worker in busy))
-
-
-def _asleep(metric: str, asleep: float, ran: float, text: str) -> tuple[Evidence, ...]:
-    """Where that is what takes the time."""
-    return (Evidence(metric, round(asleep, 1), "%", text),) if asleep > ran else ()
 
 
 def _fixes(pid: int) -> tuple[Fix, ...]:
@@ -144,7 +107,4 @@ def _wake(job: JobFacts, workers: int, pid: int) -> tuple[Fix, ...]:
     )
 
 
-JUDGE = Judge(
-    "slow-transform", "input-bound", _tell, rows=(("timer", "worker"), ("pipe", "worker"), ("child", "worker"), ("work",
-    "worker's feeder"), ("work", "main's feeder"), ("pipe", "process"),), needs="schedstat",
-)  # fmt: skip
+JUDGE = Judge("slow-transform", "input-bound", _tell, rows=(*LOADERS, *_ROWS), part=_part, needs="schedstat")

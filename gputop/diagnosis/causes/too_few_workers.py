@@ -1,28 +1,28 @@
-"""too-few-workers: the workers run freely all the time and CPUs that more of them could use idle.
+"""What it is (too-few-workers): the workers work all the time, and CPUs that more of them could use idle.
 
-Threshold: fewer workers than CPUs the job may use, and `SPARE` of a CPU among these that it does not use; or any that those could use
-who get no work: one that has had nothing at all to do for `loading.UNUSED_S`, while its trainer waits, or has ended because its part of
-the data is at its end, is no worker. A stream of few shards gives work to so many only.
+Why it costs: each batch takes a worker so long that so few deliver fewer than the GPU could compute.
+How it is seen: rows work x worker, its thread, or a program that loads, where `policy.SPARE` of a CPU idles among those that the job may
+use (those on which its trainer only spins idle, too), and it has fewer workers than CPUs. A worker that gets no work, since its part of the
+data is at its end, is none: then `policy.SPARE_SHARDS` of a CPU will do.
+When it abstains: CPUs are full (slow-transform), or even the busiest worker idles (`policy.LAZY`).
 """
 
 from __future__ import annotations
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.capacity import capacity
-from gputop.diagnosis.causes import Finding, Judge
+from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help
+from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.feeders import UNUSED_S, at_work, loading_programs, with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.takers import names_of
-
-SPARE, RESERVE = 0.4, 0.2
-SPARE_SHARDS = 0.1
-"""CPUs that idle, or that it leaves to others though it may use them, less what the trainer itself needs now and then; and those that
-its trainer only spins on."""
+from gputop.diagnosis.waitgraph import Walk
 
 
-def _unused(job: JobFacts) -> int:
-    """Workers that it has and that get no work."""
-    return job.finished + len(job.workers) - len(at_work(job))
+def _part(walk: Walk, leaf: Leaf) -> float:
+    return explained(walk, leaf) if more_would_help(walk) else 0.0
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -43,18 +43,17 @@ def _tell_of_programs(job: JobFacts, facts: Facts, programs: list[Taker]) -> Fin
 
 
 def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
-    cpus, busy, spins, unused = capacity(job, facts), at_work(job), job.spun, _unused(job)
-    share = 100 * sum(max(worker.run, worker.others_run) for worker in busy) / len(busy)
-    workers = len(busy)
+    cpus, busy = capacity(job, facts), at_work(job)
+    workers, unused = len(busy), job.finished + len(job.workers) - len(busy)
+    share = sum(max(worker.run, worker.others_run) for worker in busy) / workers
     who = "its only worker runs" if workers == 1 else f"all {workers} workers run"
     if unused:
         runs = "runs" if workers == 1 else "run"
         who = f"only {workers} of its {workers + unused} workers got work in the last {UNUSED_S:.0f} s, and {runs}"
-    detail = f"{who} {share:.0f}% of the time, while the job uses {cpus.used - spins:.1f} of the {len(cpus.allowed)} CPUs it may use"
-    if spins >= SPARE:
-        detail += f", and its trainer spins on {spins:.1f} in waits for the GPU"
+    used = f"the job uses {cpus.used - job.spun:.1f} of the {len(cpus.allowed)} CPUs it may use"
+    spins = f", and its trainer spins on {job.spun:.1f} in waits for the GPU" if job.spun >= policy.SPARE else ""
     evidence = (
-        Evidence("worker_cpu_pct", round(share, 1), "%", "on-CPU share of the workers' loading threads"),
+        percent("worker_cpu_pct", share, "on-CPU share of the workers' loading threads"),
         Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),
     )
     more = min(len(cpus.allowed), workers + max(1, int(cpus.idle_inside)))
@@ -62,7 +61,8 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     if unused:
         total = workers + unused
         fix = Fix(f"Give each worker as much of the data: a stream needs at least as many shards as the {total} workers, of like size")
-    return Finding(detail, evidence, (fix,), (), tuple(worker.pid for worker in busy))
+    victims = tuple(worker.pid for worker in busy)
+    return Finding(f"{who} {100 * share:.0f}% of the time, while {used}{spins}", evidence, (fix,), (), victims)
 
 
-JUDGE = Judge("too-few-workers", "input-bound", _tell, needs="schedstat, /proc/stat")
+JUDGE = Judge("too-few-workers", "input-bound", _tell, rows=LOADERS, part=_part, needs="schedstat, /proc/stat")

@@ -1,22 +1,19 @@
-"""undersized-work: the GPUs are more than the job uses at once: no fault.
+"""What it is (undersized-work): the GPUs are more than the job uses at once. It is no fault.
 
-Kernels leave most SMs idle while the trainer just waits for them; or a process has several GPUs, of which one waits while another works,
-as where a model is cut into parts (``device_map="auto"``).
+Why it costs: most SMs have nothing to do, though some kernel always runs; or one of several GPUs waits while another works.
+How it is seen: leaf gpu x light (`intensity.is_light`): kernels that use few SMs by GPM, else little power above idle; gpu x turns: a
+process has several GPUs that hardly ever work at once, as where a model is cut into parts (``device_map="auto"``).
+When it abstains: the host is busy launching those kernels (small-kernels).
 """
 
 from __future__ import annotations
 
 from gputop.diagnosis import intensity
-from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
+from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix, of_gpus
 
 UNUSED = 0.02  # share of the time under which a GPU got no work at all
-_POOLS = ("gpu.light", "gpu.turns")
-
-
-def _claim(_job: JobFacts, _facts: Facts) -> Claims:
-    return {"gpu.light": 1.0, "gpu.turns": 1.0}
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
@@ -37,13 +34,13 @@ def _take_turns(job: JobFacts) -> bool:
 
 
 def _tell_of_turns(job: JobFacts) -> Finding:
-    worked, idle = 100 * (1.0 - (job.idle or 0.0)), [gpu for gpu in job.gpus if gpu.util is not None and gpu.util < UNUSED]
+    worked, idle = 1.0 - (job.idle or 0.0), [gpu for gpu in job.gpus if gpu.util is not None and gpu.util < UNUSED]
     names = ", ".join(f"GPU {gpu.name} {100 * (gpu.util or 0.0):.0f}%" for gpu in job.gpus)
-    detail = f"its {len(job.gpus)} GPUs hardly ever work at once: {names} of the time, some of them {worked:.0f}%. The host is not late: "
-    detail += "each waits for what another computes" if not idle else f"{of_gpus([gpu.name for gpu in idle])} got no work"
+    detail = f"its {len(job.gpus)} GPUs hardly ever work at once: {names} of the time, some of them {100 * worked:.0f}%. The host is not "
+    detail += f"late: {'each waits for what another computes' if not idle else f'{of_gpus([gpu.name for gpu in idle])} got no work'}"
     evidence = (
-        Evidence("any_gpu_pct", round(worked, 1), "%", "of the time some of its GPUs worked"),
-        Evidence("turns_pct", round(100 * job.turns, 1), "%", "of each GPU's time, in the mean, it had nothing to do while another worked"),
+        percent("any_gpu_pct", worked, "of the time some of its GPUs worked"),
+        percent("turns_pct", job.turns, "of each GPU's time, in the mean, it had nothing to do while another worked"),
     )
     fixes = (
         Fix("Split each batch, and let the parts of the model work on different ones at once", "torch.distributed.pipelining"),
@@ -68,11 +65,13 @@ def how_used(gpu: GpuFacts) -> tuple[Evidence, ...]:
     """What that rests on."""
     limit = f" of {gpu.power_limit_w:.0f} W" if gpu.power_limit_w else ""
     return (
-        Evidence("util_pct", None if gpu.util is None else round(100 * gpu.util, 1), "%", "of the time some kernel ran"),
-        Evidence("sm_active_pct", None if gpu.sm_active is None else round(100 * gpu.sm_active, 1), "%", "of the SMs had work"),
+        percent("util_pct", gpu.util, "of the time some kernel ran"),
+        percent("sm_active_pct", gpu.sm_active, "of the SMs had work"),
         Evidence("power_w", None if gpu.power_w is None else round(gpu.power_w, 1), "W", f"drawn{limit}"),
     )
 
 
-_NEEDS = "GPM SM activity, or power and limit; of several GPUs the utilization of each"
-JUDGE = Judge("undersized-work", "busy-not-working", _tell, rule=Rule(90, _POOLS, _claim), fault=False, needs=_NEEDS, felt=_felt)
+JUDGE = Judge(
+    "undersized-work", "busy-not-working", _tell, rows=(("gpu", "light"), ("gpu", "turns")), fault=False, felt=_felt,
+    needs="GPM SM activity, or power and limit; of several GPUs the utilization of each",
+)  # fmt: skip

@@ -1,0 +1,54 @@
+"""Work of loaders: which of two causes it is, too-few-workers or slow-transform, and how far."""
+
+from __future__ import annotations
+
+from gputop.diagnosis import feeders, policy
+from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis.edges import Leaf
+from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.waitgraph import Walk
+from gputop.diagnosis.waits import PIPE
+
+LOADERS = tuple(
+    ("work", holder)
+    for holder in ("worker", "worker's thread", "worker's program", "worker's thread's program", "main's thread's program")
+)
+"""Leaves of work that more workers would share."""
+
+
+def more_would_help(walk: Walk) -> bool:
+    """Whether CPUs idle that more workers could use; those on which the trainer only spins count as idle."""
+    job, cpus = walk.job, capacity(walk.job, walk.facts)
+    busy = feeders.at_work(job)
+    workers = len(busy) or len(feeders.loading_programs(job, walk.facts))
+    idle = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - policy.RESERVE) + walk.spun_cpus
+    idlers = job.finished + len(job.workers) - len(busy)
+    return 0 < workers < len(cpus.allowed) and idle >= (policy.SPARE_SHARDS if idlers else policy.SPARE)
+
+
+def explained(walk: Walk, leaf: Leaf) -> float:
+    """How far the work is what takes the time, 0 to 1: of workers, how far the busiest is from idling."""
+    job = walk.job
+    if not leaf.holder.startswith("worker") or one_is_late(job):
+        return 1.0
+    busiest = max((_busy(job, worker) for worker in job.workers), default=0.0)
+    return min(1.0, max(0.0, (busiest - policy.LAZY) / (policy.BUSY - policy.LAZY)))
+
+
+def one_is_late(job: JobFacts) -> bool:
+    """Whether a torch loader, which keeps the order of its batches, waits for one that takes long, while most workers are ahead."""
+    ahead, runs = sum(worker.ahead for worker in job.workers), [worker.run for worker in job.workers]
+    late = job.is_torchs and job.data >= policy.DATA_WAIT and ahead >= policy.HALF * len(runs)
+    return late and sum(runs) - min(runs) * len(runs) >= policy.ONE_RUNS * job.data
+
+
+def unasked(job: JobFacts, worker: ProcFacts) -> float:
+    """Share of the window that a worker which answers requests, such as an environment, waited at a pipe for the next one."""
+    return worker.ahead if not job.is_torchs and worker.kinds.get(PIPE, 0.0) >= policy.ANSWERS * worker.ahead else 0.0
+
+
+def _busy(job: JobFacts, worker: ProcFacts) -> float:
+    """Share of the time that it was asked for in which it, its threads or its programs had something to do."""
+    asked = 1.0 - unasked(job, worker)
+    return max(worker.run + worker.runnable, sum(worker.others), sum(worker.programs)) / asked if asked > 0.0 else 0.0
