@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from gputop.diagnosis import starts
 from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
-from gputop.diagnosis.causes.gil_contention import fights
 from gputop.diagnosis.causes.hung_worker import TRACED
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.feeders import AT_WORK
@@ -33,7 +32,7 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
     lost_s = (job.idle or 0.0) * facts.seconds
     by_itself = rests_long(job, facts) or _breaks_off(job, lost_s) or _turns_away(job, lost_s) or _saves(job, lost_s)
     by_itself = by_itself or _runs_programs(job, lost_s)
-    if (by_itself or waits_for_first(job, facts)) and _owed(job) < DATA_WAIT and not fights(job.trainer):
+    if (by_itself or waits_for_first(job, facts)) and _owed(job) < DATA_WAIT and job.pools.get("main.gil", 0.0) < DATA_WAIT:
         claims |= {pool: 1.0 for pool in job.pools if pool == "data.ahead" or (pool.startswith("main.") and pool != "main.runnable")}
     if waits_for_first(job, facts):
         claims["gpu.peer"] = 1.0
