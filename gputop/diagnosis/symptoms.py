@@ -6,14 +6,13 @@ from functools import cached_property
 
 from msgspec import Struct, field
 
-from gputop.diagnosis import feeders, hangs, waits
+from gputop.diagnosis import feeders, hangs, policy, waits
 from gputop.diagnosis.causes import Claim, Finding, Judge, unexplained
 from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
 from gputop.diagnosis.causes.h2d_transfer import copies_back
 from gputop.diagnosis.causes.hung_worker import all_are_dead, all_others_are_ahead, killed, replacing
 from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs, is_held_up
 from gputop.diagnosis.causes.pause import asks_for_nothing
-from gputop.diagnosis.causes.sync_storm import SPINS
 from gputop.diagnosis.facts import SHORT_S, Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import LOOKING, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
 from gputop.diagnosis.path import confidence
@@ -193,7 +192,7 @@ def _is_to_be_counted(job: JobFacts, facts: Facts, cause: str) -> bool:
     if not job.gpus or facts.watched_s >= COUNTED_S:
         return False
     counted = job.calls is not None and job.launches_per_s is not None
-    spins = job.sampled is not None and job.sampled.sync >= SPINS and cause != "sync-storm"
+    spins = job.sampled is not None and job.sampled.sync >= policy.SPINS and cause != "sync-storm"
     return spins or ((facts.probed or facts.probes_load) and not counted)
 
 
