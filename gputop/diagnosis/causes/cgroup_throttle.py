@@ -1,7 +1,10 @@
-"""cgroup-throttle: the CPU quota of the job's control group stops it while CPUs may be free.
+"""What it is (cgroup-throttle): the CPU quota of the job's control group, or of one above it, stops its threads.
 
-Threshold: `states.THROTTLED_PERIODS` of the quota's periods with throttling (cpu.stat); run-queue delay alone looks like contention.
-Processes of the same group that are none of the job's are blamed where they use `OF_QUOTA` of it: a sidecar, somebody's `kubectl exec`.
+Why it costs: once the quota of a period (100 ms) is used up nothing of the job runs until the next, though CPUs may be free.
+How it is seen: rows quota x worker, quota x main: of a wait for a CPU twice the share of the quota's periods with throttling (cpu.stat),
+where that is `policy.THROTTLED_PERIODS` or more; also of the group of who feeds the trainer. Processes of the same group that are none of
+the job's are blamed where they use `OF_QUOTA` of it: a sidecar, somebody's `kubectl exec`.
+When it abstains: no quota, or cpu.stat cannot be read; throttling in fewer periods.
 """
 
 from __future__ import annotations
@@ -10,36 +13,35 @@ from math import ceil, floor
 
 from gputop.diagnosis import shell
 from gputop.diagnosis.capacity import capacity, needed, strangers
-from gputop.diagnosis.causes import Finding, Judge
+from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.feeders import with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.takers import blame, names_of
 from gputop.system.text import counted
 
-OF_QUOTA = 0.1
-PERIOD_US = 100_000  # of cpu.max, unless somebody chose another
+OF_QUOTA = 0.1  # of the quota that somebody in the group takes who is to blame
+PERIOD_US = 100_000  # us, of cpu.max, unless somebody chose another
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    quota = "?" if job.quota_cpus is None else f"{job.quota_cpus:g}"
-    share, guests = 100 * max(job.throttled_periods, job.fed_throttled_periods), _guests(job, facts)
-    wants = f"the job wants {_wanted(job, facts):.1f}"
+    share, guests = max(job.throttled_periods, job.fed_throttled_periods), _guests(job, facts)
     feeders = [taker for taker in facts.takers if taker.pid in job.fed_by] if job.fed_throttled_periods else []
-    loads = f", in which {_names(feeders)} {'loads' if len(feeders) == 1 else 'load'} for it," if feeders else ""
-    detail = f"cgroup {job.quota_path}{loads} may use {quota} CPUs and was throttled in {share:.0f}% of its periods; {wants}"
+    loads = f", in which {', '.join(names_of(feeders))} {'loads' if len(feeders) == 1 else 'load'} for it," if feeders else ""
+    quota = "?" if job.quota_cpus is None else f"{job.quota_cpus:g}"
+    detail = f"cgroup {job.quota_path}{loads} may use {quota} CPUs and was throttled in {100 * share:.0f}% of its periods; "
+    detail += f"the job wants {_wanted(job, facts):.1f}"
     if guests:
-        detail += f", {_names(guests)} in the same group took {sum(guest.cores for guest in guests):.1f}"
+        detail += f", {', '.join(names_of(guests))} in the same group took {sum(guest.cores for guest in guests):.1f}"
     evidence = (
-        Evidence("throttled_periods_pct", round(share, 1), "%", f"periods in which {job.quota_path} was throttled (cpu.stat)"),
+        percent("throttled_periods_pct", share, f"periods in which {job.quota_path} was throttled (cpu.stat)"),
         Evidence("quota_cpus", job.quota_cpus, "CPUs", "its quota"),
     )
     return Finding(detail, evidence, tuple(_fixes(job, facts, guests)), blame(guests, facts.seconds))
 
 
 def _wanted(job: JobFacts, facts: Facts) -> float:
-    """CPUs with which it would keep its GPU at work, at most those that it may run on: who is throttled is runnable all the time, even
-    where little is left to do."""
+    """CPUs with which it would keep its GPU at work; no more than it may run on, for who is throttled is runnable all the time."""
     return min(needed(job), float(len(capacity(job, facts).allowed)))
 
 
@@ -51,32 +53,27 @@ def _guests(job: JobFacts, facts: Facts) -> list[Taker]:
     return [taker for taker in inside if taker.cores >= OF_QUOTA * (job.quota_cpus or 0.0)]
 
 
-def _names(guests: list[Taker]) -> str:
-    return ", ".join(names_of(guests))
-
-
 def _fixes(job: JobFacts, facts: Facts, guests: list[Taker]) -> list[Fix]:
-    fixes = []
+    fixes, quota = [], job.quota_cpus or 0.0
     if guests:
-        pids = ",".join(str(guest.pid) for guest in guests)
-        fixes.append(Fix(f"End {_names(guests)}, or run it outside of {job.quota_path}", f"ps -o pid,ppid,etime,args -p {pids}"))
+        names, pids = ", ".join(names_of(guests)), ",".join(str(guest.pid) for guest in guests)
+        fixes.append(Fix(f"End {names}, or run it outside of {job.quota_path}", f"ps -o pid,ppid,etime,args -p {pids}"))
     wanted = _wanted(job, facts) + sum(guest.cores for guest in guests)
-    fixes.append(_raising(job, wanted, len(capacity(job, facts).allowed)))
-    if job.quota_cpus is not None and job.workers and len(job.workers) > job.quota_cpus + 1 and wanted <= job.quota_cpus:
-        fixes.append(Fix("Or start no more workers than may run at once", with_workers(job, max(1, int(job.quota_cpus)))))
+    # More than it has: who runs by bursts is throttled in these, though in the mean it wants less.
+    cpus = min(len(capacity(job, facts).allowed), max(ceil(wanted), floor(quota) + 1))
+    fixes.append(Fix(f"Raise the quota of {job.quota_path} to {counted(cpus, 'CPU')}", _raising(job, cpus)))
+    if quota and job.workers and len(job.workers) > quota + 1 and wanted <= quota:
+        fixes.append(Fix("Or start no more workers than may run at once", with_workers(job, max(1, int(quota)))))
     return fixes
 
 
-def _raising(job: JobFacts, wanted: float, most: int) -> Fix:
-    """To whole CPUs, and more than it has: who runs by bursts is throttled in these, though in the mean it wants less."""
-    cpus = min(most, max(ceil(wanted), floor(job.quota_cpus or 0.0) + 1))
-    text = f"Raise the quota of {job.quota_path} to {counted(cpus, 'CPU')}"
+def _raising(job: JobFacts, cpus: int) -> str:
     if job.cgroup_version == 1:
         period, quota = (shell.cgroup_file(1, "cpu", job.quota_path, f"cpu.cfs_{name}_us") for name in ("period", "quota"))
-        return Fix(text, f"echo $(({cpus} * $(cat {period}))) > {quota}")
-    return Fix(text, f"echo '{cpus * PERIOD_US} {PERIOD_US}' > {shell.cgroup_file(2, 'cpu', job.quota_path, 'cpu.max')}")
+        return f"echo $(({cpus} * $(cat {period}))) > {quota}"
+    return f"echo '{cpus * PERIOD_US} {PERIOD_US}' > {shell.cgroup_file(2, 'cpu', job.quota_path, 'cpu.max')}"
 
 
 JUDGE = Judge(
-    "cgroup-throttle", "input-bound", _tell, rows=(("quota", "main"), ("quota", "worker"),), needs="cpu.stat of the job's cgroup",
+    "cgroup-throttle", "input-bound", _tell, rows=(("quota", "main"), ("quota", "worker")), needs="cpu.stat of the job's cgroup",
 )  # fmt: skip

@@ -1,13 +1,16 @@
-"""memory-pressure: reclaim, swapping or thrashing stops workers or the trainer.
+"""What it is (memory-pressure): reclaim, swapping or pages that are read again and again stop workers or the trainer.
 
-Threshold: PSI memory `some` of `states.MEMORY_STALL` or a cgroup at its limit with refaults; then disk waits and kernel time are reclaim's.
-Processes outside the job that have grown more than the job since they were first seen are blamed.
+Why it costs: the kernel takes pages that are needed soon, and whoever needs them waits for the disk, or for the kernel's search.
+How it is seen: rows memory x worker, memory x main: waits for a disk, and kernel time, where PSI memory `some` is `policy.MEMORY_STALL` or
+more, or the cgroup is at its limit with refaults; or pages of the process come back from swap, or soon after they were dropped
+(`policy.thrashes`). Blamed are those outside the job who have grown more than it since they were first seen.
+When it abstains: pages are read for the first time (disk-io).
 """
 
 from __future__ import annotations
 
 from gputop.diagnosis import shell
-from gputop.diagnosis.causes import Finding, Judge
+from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.facts import Facts, Grower, JobFacts
 from gputop.diagnosis.feeders import MEMORY, programs_wait, threads_wait, with_workers
 from gputop.diagnosis.model import Culprit, Evidence, Fix
@@ -16,27 +19,25 @@ from gputop.diagnosis.takers import GROWN_BYTES
 
 MANY = 10.0  # major faults a second that are worth telling
 OF_MOST, NAMED = 0.3, 3  # of what the first has grown, and how many are blamed at most
-FAULTS_PER_S, STALLED = 500.0, 0.25
-"""Major faults of each loader, and the share of the loss that is memory's, from which their waits for a CPU are part of it."""
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs = job.workers or [job.trainer]
-    share = 100 * max(sum(_stalled(job, proc) for proc in procs) / len(procs), programs_wait(job, facts).get(MEMORY, 0.0))
-    faults = sum(proc.majflt_per_s for proc in procs)
+    share = max(sum(_stalled(job, proc) for proc in procs) / len(procs), programs_wait(job, facts).get(MEMORY, 0.0))
+    faults, own = sum(proc.majflt_per_s for proc in procs), _own_growth(job)
+    growers = _growers(job, facts)
     where = f"cgroup {job.memory_path} is at its limit" if job.memory_path else "the host reclaims memory"
-    psi, own, growers = facts.host.psi_memory, _own_growth(job), _growers(job, facts)
-    grown = ", ".join(f"{one.name} ({one.pid}) by {one.grown_bytes / 1e6:.0f} MB" for one in growers)
     evidence = (
-        Evidence("memory_stall_pct", round(share, 1), "%", "of the loaders' time went to reclaim, swap or pages read again"),
-        Evidence("psi_memory_pct", None if psi is None else round(100 * psi, 1) or None, "%", "PSI memory some"),
+        percent("memory_stall_pct", share, "of the loaders' time went to reclaim, swap or pages read again"),
+        percent("psi_memory_pct", facts.host.psi_memory or None, "PSI memory some"),
         Evidence("majflt_per_s", round(faults, 1) if faults >= MANY else None, "/s", "major faults of the loaders"),
         Evidence("refaults_per_s", round(facts.host.refaults_per_s or 0.0) or None, "/s", "pages dropped and read again, host-wide"),
         Evidence("grown_bytes", own if own >= GROWN_BYTES else None, "B", "that the job holds more than when it was first seen"),
     )
-    detail = f"{where}: loaders stalled on memory {share:.0f}% of the time" + (f", {faults:.0f} major faults/s" if faults >= MANY else "")
-    if grown:
-        detail += f"; outside of the job grew {grown}"
+    detail = f"{where}: loaders stalled on memory {100 * share:.0f}% of the time"
+    detail += f", {faults:.0f} major faults/s" if faults >= MANY else ""
+    if growers:
+        detail += f"; outside of the job grew {', '.join(f'{_named(one)} by {one.grown_bytes / 1e6:.0f} MB' for one in growers)}"
     culprits = tuple(Culprit(one.pid, one.name, None) for one in growers)
     return Finding(detail, evidence, (*_ending(growers), *_fixes(job)), culprits, tuple(proc.pid for proc in procs))
 
@@ -51,41 +52,35 @@ def _own_growth(job: JobFacts) -> int:
 
 
 def _growers(job: JobFacts, facts: Facts) -> list[Grower]:
-    """Who outside of the job has grown since he was first seen, if that is more than the job itself has; nobody's small change. Of a
-    control group that is full only those inside it."""
+    """Who outside of the job has grown since it was first seen, if that is more than the job itself has; of a control group that is full
+    only those inside it."""
     found = [one for one in facts.growers if not job.memory_path or shell.holds_group(job.memory_path, one.cgroup)]
     most = found[0].grown_bytes if found else 0
     return [one for one in found if one.grown_bytes >= max(_own_growth(job), OF_MOST * most)][:NAMED]
 
 
+def _named(one: Grower) -> str:
+    return f"{one.name} ({one.pid})"
+
+
 def _ending(growers: list[Grower]) -> list[Fix]:
-    names = ", ".join(f"{one.name} ({one.pid})" for one in growers)
-    pids = ",".join(str(one.pid) for one in growers)
+    names, pids = ", ".join(map(_named, growers)), ",".join(str(one.pid) for one in growers)
     return [Fix(f"End {names}, or give it a limit of its own", f"ps -o pid,ppid,rss,args -p {pids}")] if growers else []
 
 
 def _fixes(job: JobFacts) -> list[Fix]:
-    if job.memory_path:
-        name = "memory.limit_in_bytes" if job.cgroup_version == 1 else "memory.max"
-        return [
-            Fix(
-                f"Raise the memory limit of {job.memory_path}",
-                f"echo {2 * (job.memory_limit_bytes or 0)} > {shell.cgroup_file(job.cgroup_version, 'memory', job.memory_path, name)}",
-            ),
-            _holding_less(job),
-        ]
-    return [Fix("See who holds the memory", "ps -eo pid,rss,comm --sort=-rss | head")]
-
-
-def _holding_less(job: JobFacts) -> Fix:
+    if not job.memory_path:
+        return [Fix("See who holds the memory", "ps -eo pid,rss,comm --sort=-rss | head")]
     limit, cached = job.memory_limit_bytes or 0, job.memory_file_bytes or 0
+    name = "memory.limit_in_bytes" if job.cgroup_version == 1 else "memory.max"
+    file = shell.cgroup_file(job.cgroup_version, "memory", job.memory_path, name)
+    less = Fix("Or hold less: fewer workers, or fewer batches ahead", with_workers(job, max(1, len(job.workers) // 2), prefetch_factor=1))
     if 2 * cached > limit:
-        return Fix(f"Or read less: {cached / 1e6:.0f} of its {limit / 1e6:.0f} MB are pages of files, packed or smaller ones would fit")
-    few = with_workers(job, max(1, len(job.workers) // 2), prefetch_factor=1)
-    return Fix("Or hold less: fewer workers, or fewer batches ahead", few)
+        less = Fix(f"Or read less: {cached / 1e6:.0f} of its {limit / 1e6:.0f} MB are pages of files, packed or smaller ones would fit")
+    return [Fix(f"Raise the memory limit of {job.memory_path}", f"echo {2 * limit} > {file}"), less]
 
 
 JUDGE = Judge(
-    "memory-pressure", "input-bound", _tell, rows=(("memory", "main"), ("memory", "worker"),),
+    "memory-pressure", "input-bound", _tell, rows=(("memory", "main"), ("memory", "worker")),
     needs="/proc/pressure/memory or the cgroup's memory.stat",
 )  # fmt: skip

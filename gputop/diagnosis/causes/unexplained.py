@@ -1,10 +1,10 @@
-"""unexplained: no judge could name the cause. It claims nothing and so is no judge, but says what was measured and where to look."""
+"""unexplained: no cause holds enough of the loss. This is no judge, but says what was measured and where to look."""
 
 from __future__ import annotations
 
-from gputop.diagnosis.causes import Finding
+from gputop.diagnosis.causes import Finding, percent
 from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.model import Fix
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.states import blocked_on
 from gputop.system.text import counted
@@ -19,20 +19,17 @@ def tell(job: JobFacts) -> Finding:
     detail = f"main thread: {_spelled(main)} of the time"
     if workers:
         detail += f"; {counted(len(job.workers), 'worker')}: {_spelled(workers)}"
+    evidence = tuple(
+        percent(f"{metric}_{word.replace('-', '_')}_pct", share, f"of the time of {who}: {word}")
+        for metric, who, parts in (("main", "its main thread", main), ("workers", "its workers", workers))
+        for word, share in parts
+    )
     pids = " ".join(str(proc.pid) for proc in (job.trainer, *job.workers[:SHOWN]))
-    evidence = _evidence("main", "its main thread", main) + _evidence("workers", "its workers", workers)
     return Finding(detail, evidence, (Fix("See where they stand", f"gputop stacks {pids}"),))
 
 
 def _spelled(parts: list[tuple[str, float]]) -> str:
     return ", ".join(f"{word} {100 * share:.0f}%" for word, share in parts)
-
-
-def _evidence(metric: str, who: str, parts: list[tuple[str, float]]) -> tuple[Evidence, ...]:
-    return tuple(
-        Evidence(f"{metric}_{word.replace('-', '_')}_pct", round(100 * share, 1), "%", f"of the time of {who}: {word}")
-        for word, share in parts
-    )
 
 
 def _split(procs: list[ProcFacts]) -> list[tuple[str, float]]:
