@@ -11,8 +11,8 @@ A quantity grows steadily over 8 stretches if
 
 rate = median of the 28 slopes (fj - fi) / (j - i) L (Theil-Sen). Its band of 90 % are the 7th and the 22nd of the sorted slopes (Sen 1968,
 by Kendall's tau of 8 values). What slows down by a factor q from the first three steps (sum A) to the last three (sum C = q A, four steps
-later) still grows by C r / (1 - r) with r = q^(3/4), three steps' decline: `Steady.to_come`. Two standard errors of the steps are added to
-C and taken from A; where q is then 1 or more, growth has no end.
+later) still grows by C r / (1 - r) with r = q^(3/4), three steps' decline: `Steady.to_come`. A standard error is added to C and taken from
+A: of two floors, by the steps' changes, each of which has the errors of four (1, -2, 1). Where q is then 1 or more, growth has no end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from math import inf, sqrt
 from statistics import median
 from typing import NamedTuple
 
-STRETCH_NS = 3_000_000_000  # ns, the shortest stretch: memory is read every 2 s
+STRETCH_NS = 3_000_000_000  # ns, the shortest stretch: memory is read every 1.5 s
 SCALES = 12  # lengths of stretches, each twice the one before; the longest is 1.7 h
 FLOORS = 8  # kept at each length: seven rises in a row are chance once in 40,000 times (8!)
 JUMP = 0.4  # of all growth, most in one step; an even one is 0.14 (guess)
@@ -104,10 +104,10 @@ class Trend:
 
 
 def _to_come(steps: list[float]) -> float:
-    """See the module's text. The error of a step is told by how unevenly the steps change from one to the next."""
+    """See the module's text."""
     changes = [after - before for before, after in pairwise(steps)]
-    error = _MAD / sqrt(2) * median(abs(change - median(changes)) for change in changes)
-    early, late = sum(steps[:3]) - 2 * sqrt(3) * error, sum(steps[-3:]) + 2 * sqrt(3) * error
+    error = sqrt(2 / 6) * _MAD * median(abs(change - median(changes)) for change in changes)
+    early, late = sum(steps[:3]) - error, sum(steps[-3:]) + error
     if late >= early:
         return inf
     declined = float((late / early) ** 0.75)

@@ -105,7 +105,7 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     exit_code: int | None = None  # stat field 52 of a zombie: its wait status (0: success); None while it lives, or if not readable
     unfollowed: int = 0  # number of recently running threads that are too many to be in each sample: ``threads`` lacks their switches
     anon_bytes: int | None = None
-    """For a trainer or worker, read every 2 s: its anonymous memory, swapped or not (RssAnon + VmSwap of status). After a fork parent and
+    """For a trainer or worker, read every 1.5 s: its anonymous memory, swapped or not (RssAnon + VmSwap of status). After a fork parent and
     child both count what they share."""
     shared_bytes: int | None = None
     """For a worker, read now and then: how much of that it shares with others (smaps_rollup: Anonymous - Private_Dirty); None: not

@@ -197,7 +197,7 @@ PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/
     Column("stall_ms", "REAL", "longest single wait for a CPU of any of its threads since its row before, ms (sched probe; a wait of a "
            "bystander may stand in two rows); NULL where none was reported", lambda rows: _scaled_later(of_threads(rows, WAITS), 1e-6)),
     _gauge("rss_bytes", "INTEGER", "resident memory, bytes"),
-    _gauge("anon_bytes", "INTEGER", "of a trainer or worker: anonymous memory, also where swapped, bytes (every 2 s)"),
+    _gauge("anon_bytes", "INTEGER", "of a trainer or worker: anonymous memory, also where swapped, bytes (every 1.5 s)"),
     _gauge("shared_bytes", "INTEGER", "of a worker: how much of anon_bytes it shares with others, bytes (now and then)"),
     _gauge("threads", "INTEGER", "number of threads", "num_threads"),
     _count("minflt", "minor page faults"),

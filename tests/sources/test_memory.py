@@ -51,14 +51,14 @@ def test_anonymous_memory_of_trainers_and_workers_counts_what_is_swapped(proc: F
     assert [sample(frame, pid).anon_bytes for pid in (100, 101, 102)] == [8 * MIB, 5 * MIB, None]
 
 
-def test_it_is_read_every_two_seconds(proc: FakeProc, reader: Reader) -> None:
+def test_it_is_read_twice_in_three_seconds(proc: FakeProc, reader: Reader) -> None:
     reader.beat({100})
     told = []
     for second in range(1, 81):
         hold(proc, 100, 1000 * second)
         proc.counters(100, oncpu=second)
         told.append(sample(reader.beat({100}), 100).anon_bytes)
-    assert 4 <= len(set(told)) <= 5
+    assert 5 <= len(set(told)) <= 7
 
 
 def test_texts_without_these_lines_say_nothing() -> None:

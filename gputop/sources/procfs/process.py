@@ -20,7 +20,7 @@ from gputop.sources.waits import FUTEX, RUNNING, UNKNOWN, Wait, Waits
 COLD_SHARE = 0.5  # of all descriptors, most that processes which are read once a second may keep
 LOOKS_PER_S = 5  # readings of a hot process's state, waits, memory and switches; its CPU time and run delay are read in every tick
 IO_PER_S = 1  # readings of a hot process's I/O
-MEMORY_S = 2  # s between two readings of a hot process's anonymous memory: 8 us each (measured), and a second's growth is none
+MEMORY_S = 1.5  # s between two readings of a hot process's anonymous memory, 8 us each (measured); twice in a stretch of `diagnosis.trend`
 RESTS_AFTER, RESTS_BELOW_NS = 3, 1_000_000  # readings, with less ns on a CPU between two, after which a kernel thread rests
 RESTS_S = 3  # s between two readings of a kernel thread that rests: of hundreds on a large machine most do nothing all day
 _NEVER = -(1 << 40)  # tick number before the first reading
@@ -39,9 +39,9 @@ class Process:
     """
 
     __slots__ = (
-        "_anon_bytes", "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_news", "_number", "_ran", "_rested", "_sched",
-        "_sched_data", "_sched_numbers", "_stat", "_stat_seen", "_status", "_switches", "_switches_due", "_threads", "_wait", "_waits",
-        "folder", "identity", "pid", "sample", "shared_bytes", "since", "slot", "stat",
+        "_anon_bytes", "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_memory_due", "_news", "_number", "_ran", "_rested",
+        "_sched", "_sched_data", "_sched_numbers", "_stat", "_stat_seen", "_status", "_switches", "_switches_due", "_threads", "_wait",
+        "_waits", "folder", "identity", "pid", "sample", "shared_bytes", "since", "slot", "stat",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: Descriptors, users: Users) -> None:
@@ -65,6 +65,7 @@ class Process:
         self._switches: tuple[int | None, int | None] = (None, None)
         self._io_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
         self._anon_bytes: int | None = None
+        self._memory_due = 0
         self.shared_bytes: int | None = None  # see `gputop.sources.procfs.shared`
         self._news = _NO_NEWS
         self._threads: Threads | None = None
@@ -153,7 +154,8 @@ class Process:
         if self._io_stale and (not hot or tick.looks_at(self.slot, self.since, IO_PER_S)):
             self._io_stale = False
             self._read_io()
-        if hot and (self._anon_bytes is None or tick.passes(MEMORY_S * tick.per_second, self.slot, self.since)):
+        if hot and tick.number >= self._memory_due:
+            self._memory_due = tick.number + int(MEMORY_S * tick.per_second)
             self._anon_bytes = parse.anon_bytes(self._status.read())
         if hot or near:
             self._read_wait(ran or self.stat.state != before.state, self.stat.state)

@@ -16,7 +16,7 @@ from gputop.sources.parse import PAGE_BYTES, shared_bytes
 from gputop.sources.procfs.process import Process
 from gputop.system.errors import start_thread
 
-SHARE, COPYING_SHARE = 0.0003, 0.001  # of one CPU that reading takes; after a reading that showed copies
+SHARE = 0.00025  # of one CPU that reading takes
 START_NS = 100_000  # ns of CPU to start the thread (measured)
 EVERY_NS = 3_000_000_000  # ns at least between two readings of a process (`gputop.diagnosis.trend.STRETCH_NS`)
 LEAST_BYTES = 1 << 20  # of page faults since its last reading, under which a process is not read again; of what it shares, too
@@ -46,10 +46,8 @@ class SharedMemory:
 
     def _read_one(self, process: Process, t_ns: int) -> None:
         """One that may not be read, or shares nothing, is not read again."""
-        began_ns, faults, before = time.thread_time_ns(), process.stat.minflt, process.shared_bytes or 0
+        began_ns, faults = time.thread_time_ns(), process.stat.minflt
         text = read_once(process.folder + "smaps_rollup", 4096)
         process.shared_bytes = None if text is None else shared_bytes(text)
-        shared = process.shared_bytes or 0
-        self._read[process.pid] = t_ns, faults if shared >= LEAST_BYTES else _EVER
-        share = COPYING_SHARE if before - shared >= LEAST_BYTES else SHARE
-        self._due_ns = t_ns + int((time.thread_time_ns() - began_ns + START_NS) / share)
+        self._read[process.pid] = t_ns, faults if (process.shared_bytes or 0) >= LEAST_BYTES else _EVER
+        self._due_ns = t_ns + int((time.thread_time_ns() - began_ns + START_NS) / SHARE)
