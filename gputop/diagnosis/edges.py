@@ -70,12 +70,20 @@ class Booked:
         self.share += share
         self.measured += share if all(hop.measured for hop in trail) else 0.0
         key = tuple((hop.pid, hop.kind) for hop in trail)
-        self.trails[key] = self.trails.get(key, (0.0, trail))[0] + share, trail
+        known = self.trails.get(key)
+        self.trails[key] = (share, trail) if known is None else (known[0] + share, tuple(map(_joined, known[1], trail)))
 
     @property
     def trail(self) -> Trail:
         """The steps along which most of it came."""
         return max(self.trails.values(), key=lambda one: one[0])[1] if self.trails else ()
+
+
+def _joined(one: Hop, other: Hop) -> Hop:
+    """Two steps of a process of one kind; the same step stays as it is."""
+    if one is other:
+        return one
+    return (one if one.share >= other.share else other)._replace(share=one.share + other.share)
 
 
 Leaves = dict[Leaf, Booked]

@@ -286,7 +286,7 @@ def _book(ledger: Ledger, times: Iterable[_GpuTime], shares: dict[str, float]) -
 def _set_seconds(one: Standing, times: Sequence[_GpuTime]) -> Standing:
     """The GPU seconds that are booked by how it stands."""
     one.whole_s, one.lost_s = sum(part.whole_s for part in times), sum(part.lost_s for part in times)
-    one.own_whole_s, one.own_lost_s = sum(part.own_whole_s for part in times), sum(part.own_lost_s for part in times)
+    one.booked = [(part.t_ns, part.own_whole_s, part.own_lost_s) for part in times]
     return one
 
 

@@ -53,8 +53,9 @@ class _Episode(Struct):
     last_ns: int
     lost_s: float = 0.0
     whole_s: float = 0.0  # GPU seconds that these were lost of
-    own_lost_s: float = 0.0  # the same, where several train on a GPU divided among them
-    own_whole_s: float = 0.0
+    regain_s: float = 0.0  # of those lost, divided among those who train on a GPU together
+    since_whole_s: float = 0.0  # GPU seconds since it began: what is booked at first is of shortly before
+    since_lost_s: float = 0.0  # of these, lost to it or to nobody knows what
     loudest: float = 0.0
     why: str = ""  # what was said of the loudest moment
     told_ns: int = 0  # when victims and culprits were last gathered
@@ -68,7 +69,11 @@ class _Episode(Struct):
         """The GPU seconds that were booked with a standing."""
         share = one.shares.get(one.cause, 1.0)
         self.lost_s, self.whole_s = self.lost_s + (one.lost_s or 0.0) * share, self.whole_s + one.whole_s
-        self.own_lost_s, self.own_whole_s = self.own_lost_s + one.own_lost_s * share, self.own_whole_s + one.own_whole_s
+        for t_ns, whole_s, lost_s in one.booked:
+            self.regain_s += lost_s * share
+            if t_ns > self.first_ns:
+                self.since_whole_s += whole_s
+                self.since_lost_s += lost_s * min(1.0, share + one.unexplained)
 
     def tell_cost(self, culpable: float) -> None:
         """What the whole episode has cost, as far as it is counted."""
@@ -80,8 +85,8 @@ class _Episode(Struct):
         incident.severity = "high" if self.hangs else severity(self.lost_s, (self.last_ns - self.first_ns) / 1e9, self.culpable)
         if self.whole_s:
             incident.headline = f"{of_gpus(self.gpus)} lost {self.lost_s:.1f} of {self.whole_s:.1f} s: {self.why}"
-        if self.own_whole_s and incident.cause != "unexplained":
-            incident.regain_gpu_s, incident.speedup_max = self.own_lost_s, speedup_max(self.own_lost_s, self.own_whole_s)
+        if self.whole_s and incident.cause != "unexplained":
+            incident.regain_gpu_s, incident.speedup_max = self.regain_s, speedup_max(self.since_lost_s, self.since_whole_s)
 
 
 class Incidents:
@@ -154,8 +159,7 @@ class Incidents:
             if key[0] in pids and other is not episode and other.first_ns >= hang.since_ns - WINDOW_NS - BEGIN_NS:
                 del self._episodes[key]
                 episode.lost_s, episode.whole_s = episode.lost_s + other.lost_s, episode.whole_s + other.whole_s
-                episode.own_lost_s += other.own_lost_s
-                episode.own_whole_s += other.own_whole_s
+                episode.regain_s += other.regain_s
                 self.all = [incident for incident in self.all if incident is not other.incident]
 
     def _begin(self, episode: _Episode, verdict: Verdict) -> Incident:

@@ -151,7 +151,8 @@ class Verdict(Struct, frozen=True):
     why: str = ""  # the headline without the loss
     path: tuple[PathStep, ...] = ()  # from the trainer, or its GPU, to the leaf that holds the bottleneck; empty where nothing is wrong
     regain_gpu_s: float | None = None  # GPU seconds of the window that would come back without the cause; None: no GPU, or unexplained
-    speedup_max: float | None = None  # see `speedup_max`, of the window; None as above, and where hardly any work is left
+    speedup_max: float | None = None
+    """See `speedup_max`, of the window; what nobody explains may be its doing, too. None as above, and where hardly any work is left."""
 
 
 class Incident(Struct):
@@ -177,7 +178,7 @@ class Incident(Struct):
     regain_gpu_s: float | None = None
     """GPU seconds that would come back without it; those of a GPU on which several train are divided among them, so these add up. None:
     no GPU is measured, or the cause is ``unexplained``."""
-    speedup_max: float | None = None  # see `speedup_max`, of the episode
+    speedup_max: float | None = None  # see `speedup_max`, of the episode; what nobody explains meanwhile may be its doing, too
 
 
 class Regain(Struct, frozen=True):

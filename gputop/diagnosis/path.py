@@ -70,7 +70,7 @@ def factor(speedup_max: float | None) -> str:
 
 
 def without(cause: str, culprits: Sequence[str], gpu_s: float | None, speedup_max: float | None) -> str:
-    """``without fluent-bit (903): up to 1.74× as fast, for 12.3 GPU s would come back``; empty where that is not known.
+    """``without fluent-bit (903): up to 1.74× as fast; 12.3 GPU s would come back``; empty where that is not known.
 
     ``culprits``: those to blame, as `who` names them.
     """
@@ -78,7 +78,7 @@ def without(cause: str, culprits: Sequence[str], gpu_s: float | None, speedup_ma
         return ""
     others = [] if cause in _OF_ITS_OWN else culprits
     whom = f"{others[0]} and {len(others) - 1} more" if len(others) > 1 else others[0] if others else cause
-    bound = f"{factor(speedup_max)} as fast, for " if speedup_max is not None else ""
+    bound = f"{factor(speedup_max)} as fast; " if speedup_max is not None else ""
     return f"without {whom}: {bound}{gpu_s:.1f} GPU s would come back"
 
 

@@ -57,8 +57,8 @@ class Standing(Struct, dict=True):
     leaves: bool = False  # it may be about to end: see `gputop.diagnosis.symptoms`
     lost_s: float | None = None  # GPU seconds lost, of those booked with this feed; None where no GPU is measured
     whole_s: float = 0.0  # those booked, lost or not
-    own_lost_s: float = 0.0  # the same, where several train on a GPU divided among them
-    own_whole_s: float = 0.0
+    booked: list[tuple[int, float, float]] = field(default_factory=list)
+    """(t_ns, GPU seconds, those lost) that are booked with this feed; where several train on a GPU, divided among them."""
 
     @property
     def troubled(self) -> bool:
@@ -78,6 +78,11 @@ class Standing(Struct, dict=True):
         if self.judge is None or self.judge.fault:
             return 1.0
         return self.job.repeated.share if self.job.repeated is not None else 0.0
+
+    @property
+    def unexplained(self) -> float:
+        """Share of the loss that no cause holds."""
+        return max(0.0, 1.0 - sum(self.shares.values()))
 
     @property
     def unbooked(self) -> bool:
@@ -273,7 +278,7 @@ def _worded(one: Standing) -> Verdict:
         detail=finding.detail, severity=_loudness(one), confidence=_confidence(one, path), evidence=finding.evidence, fixes=finding.fixes,
         culprits=finding.culprits, victims=victims, trainer_pid=one.trainer_pid, why=why, path=path,
         regain_gpu_s=None if regain is None else round(regain * one.facts.seconds * len(job.gpus), 3),
-        speedup_max=None if regain is None else speedup_max(regain, 1.0),
+        speedup_max=None if regain is None else speedup_max(regain + (job.lost or 0.0) * one.unexplained, 1.0),
     )  # fmt: skip
 
 

@@ -106,9 +106,9 @@ def _in_calls(job: JobFacts, cause: str, trail: Trail) -> PathStep:
     calls, sampled, share = job.calls, job.sampled, trail[-1].share if trail else 0.0
     measured = calls is not None or sampled is not None
     if cause == "h2d-transfer":
-        share = calls.copy if calls is not None else sampled.copy if sampled is not None else share
+        share = max(share, calls.copy if calls is not None else sampled.copy if sampled is not None else 0.0)
         return _step(job.trainer, share, "copies", f"the link of GPU {job.gpus[0].name}" if job.gpus else "", measured)
-    share = calls.sync if calls is not None else sampled.sync if sampled is not None else share
+    share = max(share, calls.sync if calls is not None else sampled.sync if sampled is not None else 0.0)
     waits_per_s = calls.waits_per_s if calls is not None else sampled.waits_per_s if sampled is not None else 0.0
     often = f", {waits_per_s:,.0f} times a second" if waits_per_s >= 1.0 else ""
     return _step(job.trainer, share, "waits", f"its GPU{often}", measured)
@@ -124,8 +124,8 @@ class _Steps(Struct):
 
     def along(self, trail: Trail) -> tuple[PathStep, ...]:
         """A step for each hop, and for who holds the leaf where that is somebody."""
-        if not trail:
-            return ()
+        if self.leaf.resource == "birth" and not trail:
+            return (_step(self.job.trainer, self.job.respawned or 0.0, "waits", _FOR["birth"], measured=True),)
         steps, before = list[PathStep](), 1.0
         for i, hop in enumerate(trail):
             name, is_last = self.name_of(hop), i == len(trail) - 1

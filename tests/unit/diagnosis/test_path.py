@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from gputop.diagnosis.edges import Booked, Hop
 from gputop.diagnosis.model import PATH_STATES, Incident, Ledger, PathStep, Verdict, speedup_max
 from gputop.diagnosis.path import _VERBS, confidence, factor, sentence, tree, who, without
 from gputop.diagnosis.report import booked
@@ -18,6 +19,7 @@ from tests.unit.diagnosis.causes_fed import throttled_actors
 from tests.unit.diagnosis.causes_gpu import hot_gpu, probed_items
 from tests.unit.diagnosis.scene import HIDDEN, ON_CPU, Proc, Scene, training
 from tests.unit.diagnosis.test_incidents import sick, well
+from tests.unit.diagnosis.test_verdicts import respawning
 
 WALK = (
     PathStep(812, "train.py", 0.62, "waits", "worker 2 (833)", measured=True),
@@ -102,6 +104,21 @@ def test_where_nothing_of_the_waits_can_be_read_the_walk_only_seems_so():
 )
 def test_a_walk_goes_on_to_whom_nobody_keeps(make: Callable[[], Scene], told: str):
     assert sentence(played(make).path).endswith(told)
+
+
+def test_workers_that_are_born_again_are_waited_for():
+    path = respawning().engine.verdict.path
+    assert sentence(path).startswith("train.py (100) waits ")
+    assert path[0].on == "workers that start" or path[-1].state == "starts"
+
+
+def test_a_copy_or_a_wait_is_told_with_all_of_its_time():
+    """Steps of one process and kind are one, whoever ended each."""
+    one, two = (Hop(7, 7, "lock", share, True) for share in (0.2, 0.3))
+    first, booked = Hop(1, 1, "workers", 0.6, True), Booked()
+    booked.book(0.2, (first, one))
+    booked.book(0.3, (first, two))
+    assert booked.trail == (first, Hop(7, 7, "lock", 0.5, True))
 
 
 def test_a_quota_is_the_end_of_the_walk():
@@ -212,10 +229,10 @@ def test_without_a_gpu_nothing_is_promised():
 @pytest.mark.parametrize(
     ("cause", "culprits", "said"),
     [
-        ("cpu-contention", ["fluent-bit (903)"], "without fluent-bit (903): up to 1.70× as fast, for 4.1 GPU s would come back"),
-        ("cpu-contention", ["a (1)", "b (2)"], "without a (1) and 1 more: up to 1.70× as fast, for 4.1 GPU s would come back"),
-        ("slow-transform", [], "without slow-transform: up to 1.70× as fast, for 4.1 GPU s would come back"),
-        ("straggler-rank", ["train.py (5)"], "without straggler-rank: up to 1.70× as fast, for 4.1 GPU s would come back"),
+        ("cpu-contention", ["fluent-bit (903)"], "without fluent-bit (903): up to 1.70× as fast; 4.1 GPU s would come back"),
+        ("cpu-contention", ["a (1)", "b (2)"], "without a (1) and 1 more: up to 1.70× as fast; 4.1 GPU s would come back"),
+        ("slow-transform", [], "without slow-transform: up to 1.70× as fast; 4.1 GPU s would come back"),
+        ("straggler-rank", ["train.py (5)"], "without straggler-rank: up to 1.70× as fast; 4.1 GPU s would come back"),
     ],
 )
 def test_a_bound_is_told_as_one(cause: str, culprits: list[str], said: str):
