@@ -40,14 +40,16 @@ class WhyScreen(Box):
     BINDINGS = [Binding("e", "dismiss", "close", show=False)]
 
     def lines(self) -> Sequence[Line]:
-        """Verdict, evidence, processes, fixes, lost time by cause, the last incidents."""
+        """Verdict, path, fixes, evidence, processes, lost time by cause, the last incidents."""
         verdict = self.session.verdict_at(self.view.at_ns)
         ledger, incidents = self.context.losses_and_incidents(self.view.at_ns)
         width = min(self.text_width, 116)
         return [
             *_verdict(verdict, width),
-            *_people(verdict),
+            *_path(verdict, width),
             *_fixes(verdict.fixes, width),
+            *_measured(verdict, width),
+            *_people(verdict),
             *self._growths(width),
             *_ledger(ledger),
             *_incidents(self.session, incidents[-LAST_INCIDENTS:], width),
@@ -65,17 +67,17 @@ class WhyScreen(Box):
 
 def _verdict(verdict: Verdict, width: int) -> list[Line]:
     cause = "" if verdict.cause == "none" else f" ← {verdict.cause}"
-    out: list[Line] = [
+    return [
         [(f"{verdict.symptom.upper()}{cause}", VERDICT_COLOURS.get(verdict.severity, "title")),
          (f"   severity {verdict.severity}, confidence {100 * verdict.confidence:.0f} %", "dim")],
         *_wrapped(verdict.headline, width, "title"),
         *_wrapped(verdict.detail, width, ""),
-        *_path(verdict, width),
-        [],
     ]  # fmt: skip
-    if verdict.step is not None:
-        out += _wrapped(verdict.step.told(), width, "")
-    return out + _evidence(verdict.evidence)
+
+
+def _measured(verdict: Verdict, width: int) -> list[Line]:
+    told = [*(_wrapped(verdict.step.told(), width, "") if verdict.step is not None else []), *_evidence(verdict.evidence)]
+    return [[], *told] if told else []
 
 
 def _evidence(evidence: Sequence[Evidence]) -> list[Line]:

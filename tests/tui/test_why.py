@@ -24,11 +24,12 @@ async def test_the_walk_stands_under_the_verdict(make_app: MakeApp, size: tuple[
         await pilot.pause()
         assert isinstance(app.screen, WhyScreen)
         lines = text_of(app.screen)
-        told = lines[lines.index("the way there") + 1 : lines.index("evidence")]
+        told = lines[lines.index("the way there") + 1 : lines.index("what to do")]
         assert told[0].startswith(f"  {path[0].name} ({path[0].pid}) ")
         assert any(line.startswith(f"  └ {path[1].name} ({path[1].pid}) ") for line in told)
         assert any(line.strip().startswith("without ") for line in told)
         assert max(map(len, told)) <= app.screen.text_width
+        assert lines.index("what to do") + 2 < size[1] - 4, "the fix is seen without scrolling"
 
 
 async def test_names_in_a_walk_are_no_markup(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
