@@ -16,11 +16,12 @@ from gputop.diagnosis.growth import Growths
 from gputop.diagnosis.hangs import set_absent, set_hangs
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.judge import judge
-from gputop.diagnosis.life import Pulses
+from gputop.diagnosis.life import Pulse, note_pulses
 from gputop.diagnosis.model import Incident, Ledger, ProcState, Step, Verdict
 from gputop.diagnosis.orphans import Orphans
+from gputop.diagnosis.phases import DROPPED, ENDING, HELD, IDLE, STARTING, Phase
 from gputop.diagnosis.points import WINDOW_NS
-from gputop.diagnosis.symptoms import Standing, judge_job, leaving, without_job
+from gputop.diagnosis.symptoms import Standing, judge_job, without_job
 from gputop.diagnosis.waitgraph import Walk
 from gputop.diagnosis.window import Window
 from gputop.model.board import Board
@@ -54,20 +55,20 @@ class Engine:
         self.facts: Facts | None = None
         self.feeders: dict[int, int] = {}
         """Who, being none of its workers, was found to feed a trainer -> that trainer, for as long as both live."""
+        self.phases: dict[int, Phase] = {}
+        """Per trainer what it is about."""
         self._window = Window()
         self._worst: Standing | None = None
         self._verdict: Verdict | None = Verdict()
         self._incidents = Incidents()
         self._orphans = Orphans()
         self._growths = Growths()
-        self._pulses = Pulses()
+        self._pulses: dict[int, Pulse] = {}
         self._pending: dict[int, list[_GpuTime]] = {}  # per trainer, not booked yet
         self._users: Counter[int] = Counter()  # how many train on each GPU
         self._judged: dict[int, Standing] = {}  # per trainer how it stood when it was last judged
-        self._ending: set[int] = set()
         self._paces: dict[int, float | None] = {}
         """Per trainer its steps a second since it began to train, or its CUDA calls were first probed."""
-        self._staffed: dict[int, int] = {}  # per trainer when it last had workers
         self._spent: dict[int, dict[str, float]] = {}  # per trainer the seconds in each state, while its calls were probed
         self._unmoved: dict[int, dict[str, float]] = {}  # per trainer the seconds booked by cause since nothing of it has moved
         self._ended: Step | None = None  # of the last trainer that is gone
@@ -143,8 +144,8 @@ class Engine:
             states.set_states(walks[-1])
         intensity.set_waste(facts)
         if not self._window.continues:
-            self._pulses = Pulses()
-        self._pulses.note(facts.jobs, board, self.roles)
+            self._pulses, self.phases = {}, {}
+        self._pulses = note_pulses(self._pulses, facts.jobs, board, self.roles)
         set_absent(facts.jobs, board, len({gpu.index for gpu in facts.gpus}))
         set_hangs(facts)
         self._users = Counter(gpu.index for job in facts.jobs for gpu in job.gpus)
@@ -152,7 +153,6 @@ class Engine:
         self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
         standing = _on_gpus(standing)
         self.feeders |= {pid: job.trainer.pid for job in facts.jobs for pid in job.fed_by}
-        self._ending = {one.job.trainer.pid for one in standing if one.leaves}
         self._incidents.note(board, seconds, standing)
         self._orphans.note(board, self.roles, facts.takers, self._incidents)
         self._growths.note(board, facts, self._incidents)
@@ -164,19 +164,18 @@ class Engine:
         walk.run()
         job.pools, job.spun = walk.pools, walk.spun_cpus
         judge(walk)
-        if job.workers:
-            self._staffed[job.trainer.pid] = facts.t_ns
-        standing = leaving(judge_job(job, facts), self._staffed.get(job.trainer.pid, 0))
+        standing = judge_job(job, facts, self.phases.get(job.trainer.pid))
+        self.phases[job.trainer.pid] = standing.phase
         if standing.cause == "pause":
             self._window.note_pauses(job)
-        if not (standing.warming_up or standing.leaves):
+        if standing.phase.word not in (STARTING, ENDING):
             self._note_step(job, seconds)
         for worker in job.workers:
             _add(self._workers_spent, worker.state, seconds)
         self._note_time(job, facts.t_ns, seconds)
-        if standing.unbooked:
+        if standing.phase.books == DROPPED:
             self._pending.pop(job.trainer.pid, None)
-        elif standing.judged and job.trainer.pid in self._pending:
+        elif standing.phase.books != HELD and job.trainer.pid in self._pending:
             due = self._due(job.trainer.pid, facts.t_ns)
             _book(self.ledger, due, standing.shares)
             self._rebook(standing, sum(part.own_lost_s for part in due))
@@ -231,17 +230,17 @@ class Engine:
                 yield _set_seconds(replace(self._judged[pid]), self._rest_of(pid))
 
     def _rest_of(self, pid: int) -> list[_GpuTime]:
-        """What is not booked yet, of one that ends without that end."""
+        """What is not booked yet, of one that ends or is gone without that end."""
         pending = self._pending.get(pid, [])
-        return _without_end(pending) if pid in self._ending else pending
+        return _without_end(pending) if pid not in self.phases or self.phases[pid].word == ENDING else pending
 
     def _forget_ended(self, board: Board, jobs: Iterable[JobFacts]) -> None:
         """Of trainers that are gone, their parent having asked for them or not, nothing more comes, and another may come by the same
         number."""
         self.feeders = {pid: trainer for pid, trainer in self.feeders.items() if pid in board.procs and trainer in board.procs}
-        kept: tuple[dict[int, Any], ...] = self._pending, self._judged, self._spent, self._staffed, self._paces, self._unmoved
+        kept: tuple[dict[int, Any], ...] = self._pending, self._judged, self._spent, self._paces, self._unmoved
         gone = {pid for known in kept for pid in known} - {job.trainer.pid for job in jobs}
-        self._ending |= gone
+        self.phases = {job.trainer.pid: self.phases[job.trainer.pid] for job in jobs}
         self._incidents.count(self._unbooked(gone))
         for pid in gone:
             self._settle(pid, self.ledger)
@@ -317,4 +316,4 @@ def _weight(one: Standing) -> tuple[bool, bool, bool, bool, bool, float]:
     fault that lost most, last those that merely rest. Two ranks that lost the same are told in their order, in a recording too, whose
     times are a little rounder."""
     lost = round(one.job.lost, 2) if one.job.lost is not None else -1.0
-    return one.bereft or one.hangs, one.cause == "straggler-rank", one.fault, one.troubled, not one.at_rest, lost
+    return one.bereft or one.hangs, one.cause == "straggler-rank", one.fault, one.troubled, one.phase.word != IDLE, lost

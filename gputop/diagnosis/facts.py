@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from gputop.diagnosis.model import Step
+from gputop.diagnosis.pauses import Repeated, Span
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.repeats import Repeated, Span
 from gputop.diagnosis.wakes import ThreadTime, Wake
 from gputop.model.board import GpuBoard
 from gputop.model.frame import MigInstance, ProcInfo, ReadLimit, link_bytes_per_s
@@ -42,7 +42,7 @@ class GpuFacts(Struct):
     pcie_width_max: float | None = None
     pids: frozenset[int] = frozenset()
     stretch_s: float = 0.0  # the longest time in which it did nothing at all that reaches into the window, if steady work came before it
-    breaks_s: float = 0.0  # what `breaks` cost in the window
+    breaks_s: float = 0.0  # what `pauses.Breaks` cost in the window
     sunk_s: float = 0.0  # what those cost in which it had little work for a while
     dips_s: float = 0.0  # what all cost that came after steady work, also those too short to be breaks by themselves
     pauses: tuple[Span, ...] = ()  # these breaks, and stretches as long as one
@@ -222,9 +222,9 @@ class JobFacts(Struct):
     """Those of whom its workers, or itself in fcntl or flock, waited for a lock, with their names."""
     sampled: SampledFacts | None = None
     launches_per_s: float | None = None  # kernels that it launches, where counted, or estimated by how often it was met launching
-    quiet_s: float = 0.0  # what `quiet` found in the window: it asked nothing of CUDA between steps
-    away_s: float = 0.0  # what `turns` found: others than those workers that feed its steps worked for it
-    pauses: list[Span] = field(default_factory=list)  # all that its GPUs, `quiet` and `turns` show of pauses; those that overlap are one
+    quiet_s: float = 0.0  # what `pauses.Quiet` found in the window: it asked nothing of CUDA between steps
+    away_s: float = 0.0  # what `pauses.Turns` found: others than those workers that feed its steps worked for it
+    pauses: list[Span] = field(default_factory=list)  # all that its GPUs, `Quiet` and `Turns` show of pauses; those that overlap are one
     repeated: Repeated | None = None  # what they have taken for longer than the window, where it pauses and that is much
     births: list[int] = field(default_factory=list)
     """When its workers were first seen, over the last half minute, without those of its first set."""

@@ -1,4 +1,4 @@
-"""Signs of life: since when nothing of a job has moved. The one place that says what moves; `gputop.diagnosis.hangs` judges who stands.
+"""Signs of life: since when nothing of a job has moved. Here stands what counts as movement; `gputop.diagnosis.hangs` judges who stands.
 
 Work is CPU time of a main thread or of threads that are no driver's, bytes read or written, wakes of a main thread by others than a timer
 and of threads by the network or a disk, a worker that begins or ends, a CUDA call, and kernels that use their GPU. No work are heartbeats
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputop.diagnosis import waits
@@ -24,7 +24,7 @@ from gputop.model.roles import COMPILES, SIZE_VARIABLES, Role, number_in
 
 SUSTAINED = 0.04  # CPUs while nothing else moves, from which it is work (measured: watchdogs, exporters and log writers take under 0.01)
 BURST_NS = 10_000_000  # ns of CPU of a main thread from one look to the next that no heartbeat takes (torch's takes 0.2 ms)
-OTHERS_BURST_NS = 100_000_000  # ns, the same of other threads and of programs, whose CPU is told in ticks of 10 ms
+OTHERS_BURST_NS = 100_000_000  # ns of CPU of other threads and of programs, told in ticks of 10 ms, that no heartbeat takes
 IO_BYTES, IO_BYTES_PER_S = 4_096, 1_000.0  # B, B/s: reads and writes beyond that are work; watchdogs move a few bytes
 WAKES, WAKES_PER_S = 6, 3.0  # wakes of a main thread beyond that are work (`proc.ASKS_PER_S`)
 MOSTLY = 0.5  # share of the window, less what it waited for a CPU
@@ -38,34 +38,32 @@ _FOR_PROGRAMS = (waits.PIPE, waits.CHILD, waits.POLL, waits.NETWORK)
 
 
 class _Mark(Struct, frozen=True):
-    """The counters of one process that tell work: ns of CPU of its main thread (less what it spun) and of all else, bytes, wakes of its
-    main thread, and of others that move something."""
+    """The counters of one process that tell work."""
 
-    main_ns: int
-    others_ns: int
+    main_ns: int  # CPU of its main thread, less what it spun
+    others_ns: int  # CPU of all else
     bytes: int
-    wakes: int
-    moved: int
+    wakes: int  # of its main thread
+    moved: int  # wakes of other threads that move something
 
 
-class Pulse:
-    """That of one trainer with its workers and programs."""
+class Pulse(Struct):
+    """Signs of life of one trainer with its workers and programs."""
 
-    __slots__ = ("_began_ns", "_calls", "_first", "_last", "_loaders", "_since_ns", "_t_ns", "_vols", "_watchers", "_woken")
-
-    def __init__(self, t_ns: int) -> None:
-        self._began_ns = self._since_ns = self._t_ns = t_ns  # since when it is looked at, since when nothing has moved, and the last look
-        self._first: dict[int, _Mark] = {}  # how all stood when that began, and at the last look
-        self._last: dict[int, _Mark] = {}
-        self._loaders: set[int] = set()
-        self._calls: dict[str, int] = {}
-        self._watchers: dict[int, int] = {}  # CPU of threads that are no part of the work, by tid: those that rest are not in every sample
-        self._vols: dict[int, int] = {}  # switches of all others, by tid; and what those of a process have woken by others, by pid
-        self._woken: dict[int, int] = {}
+    t_ns: int  # of the last look
+    since_ns: int  # since when nothing has moved
+    began_ns: int  # since when it is looked at
+    first: dict[int, _Mark] = field(default_factory=dict)  # how all stood when nothing moved any more
+    last: dict[int, _Mark] = field(default_factory=dict)  # and at the last look
+    loaders: set[int] = field(default_factory=set)
+    calls: dict[str, int] = field(default_factory=dict)
+    watchers: dict[int, int] = field(default_factory=dict)  # CPU by tid of no part of the work: those that rest are not in every sample
+    vols: dict[int, int] = field(default_factory=dict)  # switches of all others, by tid
+    woken: dict[int, int] = field(default_factory=dict)  # what those of a process have woken by others, by pid
 
     def note(self, job: JobFacts, board: Board, roles: Mapping[int, Role]) -> None:
         """Take in a look, and tell the job since when nothing of it has moved."""
-        ns, self._t_ns = board.t_ns - self._t_ns, board.t_ns
+        ns, self.t_ns = board.t_ns - self.t_ns, board.t_ns
         pid, procs = job.trainer.pid, (job.trainer, *job.workers)
         sampled, calls = board.sampled.get(pid), {name: call for (caller, name), call in board.calls.items() if caller == pid}
         marks = {proc.pid: _mark(proc.newer, *self._of_threads(proc)) for proc in procs}
@@ -73,53 +71,52 @@ class Pulse:
             marks[pid] = replace(marks[pid], main_ns=marks[pid].main_ns - sampled.sync_ns)
         in_call = any(call.inflight_ns >= ns > 0 for call in calls.values())
         job.may_spin = not in_call and self._may_spin(job, marks[pid], ns)
-        counts, loaders = {name: call.count for name, call in calls.items()}, {proc.pid for proc in procs}
-        moves = loaders != self._loaders or (bool(self._calls) and counts != self._calls) or _gpus_work(job)
+        counts, loaders = {name: call.count for name, call in calls.items()}, set(marks)
+        moves = loaders != self.loaders or (bool(self.calls) and counts != self.calls) or _gpus_work(job)
         moves = moves or any(self._has_worked(proc, marks[proc.pid], in_call or job.may_spin) for proc in procs)
         if not moves:
             programs = {sample.pid: _mark(sample) for sample in _programs(job, board, roles)}
             moves = any(self._ran(one, mark) or self._woke(one, mark) for one, mark in programs.items())
             marks |= programs
-        self._since_ns, self._first = (board.t_ns, marks) if moves else (self._since_ns, marks | self._first)
-        self._last, self._loaders, self._calls = marks, loaders, counts
-        job.still_s, job.still_from_the_first = (board.t_ns - self._since_ns) / 1e9, self._since_ns == self._began_ns
+        self.since_ns, self.first = (board.t_ns, marks) if moves else (self.since_ns, marks | self.first)
+        self.last, self.loaders, self.calls = marks, loaders, counts
+        job.still_s, job.still_from_the_first = self._still_s, self.since_ns == self.began_ns
 
     def _of_threads(self, proc: ProcFacts) -> tuple[int, int]:
         """CPU so far of those that are no part of the work, and how often the network or a disk has woken any other."""
         tids = {thread.tid for thread in proc.info.threads if thread.comm.startswith(WATCHERS)}
         for thread in proc.newer.threads:
             if thread.tid in tids:
-                self._watchers[thread.tid] = thread.oncpu_ns
+                self.watchers[thread.tid] = thread.oncpu_ns
             elif thread.tid != proc.pid and thread.vol is not None:
-                woken = thread.vol - self._vols.get(thread.tid, thread.vol)
-                self._vols[thread.tid] = thread.vol
+                woken = thread.vol - self.vols.get(thread.tid, thread.vol)
+                self.vols[thread.tid] = thread.vol
                 if proc.kind_of("S", thread.syscall, thread.syscall_arg, thread.wchan) in _BY_OTHERS:
-                    self._woken[proc.pid] = self._woken.get(proc.pid, 0) + woken
-        return sum(self._watchers.get(tid, 0) for tid in tids), self._woken.get(proc.pid, 0)
+                    self.woken[proc.pid] = self.woken.get(proc.pid, 0) + woken
+        return sum(self.watchers.get(tid, 0) for tid in tids), self.woken.get(proc.pid, 0)
 
     def _may_spin(self, job: JobFacts, mark: _Mark, ns: int) -> bool:
         """Whether what its main thread does may be a wait for its GPU: neither its calls nor samples of it tell."""
-        before = self._last.get(job.trainer.pid)
+        before = self.last.get(job.trainer.pid)
         if before is None or job.calls is not None or job.sampled is not None or not in_kernel(job):
             return False
         return mark.main_ns - before.main_ns >= SPINS * ns and mark.wakes - before.wakes <= WAKES
 
     def _has_worked(self, proc: ProcFacts, mark: _Mark, for_gpu: bool) -> bool:
         """Since all stand still, or since the last look; a trainer's main thread has not while it waits ``for_gpu``."""
-        moved = mark.moved - self._first[proc.pid].moved >= WAKES + WAKES_PER_S * self._still_s
+        moved = mark.moved - self.first[proc.pid].moved >= WAKES + WAKES_PER_S * self._still_s
         if moved or self._ran(proc.pid, mark, others=True):
             return True
         if for_gpu and proc.role.kind == "trainer":
             return False
-        by_itself = is_mostly(proc, *_BY_ITSELF)
-        return self._ran(proc.pid, mark) or (not by_itself and self._woke(proc.pid, mark))
+        return self._ran(proc.pid, mark) or (not is_mostly(proc, *_BY_ITSELF) and self._woke(proc.pid, mark))
 
     def _woke(self, pid: int, mark: _Mark) -> bool:
-        return mark.wakes - self._first.get(pid, mark).wakes >= WAKES + WAKES_PER_S * self._still_s
+        return mark.wakes - self.first.get(pid, mark).wakes >= WAKES + WAKES_PER_S * self._still_s
 
     def _ran(self, pid: int, mark: _Mark, others: bool = False) -> bool:
-        """Or read or wrote; only its ``others`` than the main thread."""
-        first, last = self._first.get(pid, mark), self._last.get(pid, mark)
+        """Whether a process ran, read or wrote more than a heartbeat does; ``others``: leave out its main thread."""
+        first, last = self.first.get(pid, mark), self.last.get(pid, mark)
         ns = mark.others_ns - first.others_ns + (0 if others else mark.main_ns - first.main_ns)
         burst = mark.others_ns - last.others_ns >= OTHERS_BURST_NS or (not others and mark.main_ns - last.main_ns >= BURST_NS)
         moved = mark.bytes - first.bytes >= IO_BYTES + IO_BYTES_PER_S * self._still_s
@@ -127,20 +124,15 @@ class Pulse:
 
     @property
     def _still_s(self) -> float:
-        return (self._t_ns - self._since_ns) / 1e9
+        return (self.t_ns - self.since_ns) / 1e9
 
 
-class Pulses:
-    """Those of all trainers."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, Pulse] = {}
-
-    def note(self, jobs: list[JobFacts], board: Board, roles: Mapping[int, Role]) -> None:
-        """Take in a look: fills in each job's ``still_s``, ``still_from_the_first`` and ``may_spin``."""
-        self._known = {job.trainer.pid: self._known.get(job.trainer.pid) or Pulse(board.t_ns) for job in jobs}
-        for job in jobs:
-            self._known[job.trainer.pid].note(job, board, roles)
+def note_pulses(pulses: dict[int, Pulse], jobs: list[JobFacts], board: Board, roles: Mapping[int, Role]) -> dict[int, Pulse]:
+    """Take in a look at all trainers: fills in each job's ``still_s``, ``still_from_the_first`` and ``may_spin``."""
+    pulses = {job.trainer.pid: pulses.get(job.trainer.pid) or Pulse(board.t_ns, board.t_ns, board.t_ns) for job in jobs}
+    for job in jobs:
+        pulses[job.trainer.pid].note(job, board, roles)
+    return pulses
 
 
 def is_mostly(proc: ProcFacts, *kinds: str) -> bool:
@@ -154,7 +146,7 @@ def in_kernel(job: JobFacts) -> bool:
 
 
 def sees_gpus(job: JobFacts) -> bool:
-    """Whether what its GPUs do for it is known: what they do for several is nobody's."""
+    """Whether it is known what its GPUs do for it; the work of a GPU on which others compute is nobody's."""
     return bool(job.gpus) and all(gpu.util_now is not None and (len(gpu.pids) < 2 or gpu.util_now <= RESTING) for gpu in job.gpus)
 
 
@@ -164,12 +156,12 @@ def has_peers(job: JobFacts) -> bool:
 
 
 def ranks(job: JobFacts) -> int:
-    """How many its launcher told it of; 0 where it did not."""
+    """How many ranks its launcher told it of; 0 where it told none."""
     return number_in(job.trainer.info.env, SIZE_VARIABLES) or 0
 
 
 def _gpus_work(job: JobFacts) -> bool:
-    """What one does that others compute on, too, is not known to be its work."""
+    """Whether its GPUs work for it; the work of a GPU on which others compute is nobody's."""
     waits_for_ranks = has_peers(job)
     for gpu in job.gpus:
         util = gpu.util_now or 0.0
@@ -185,7 +177,7 @@ def _mark(sample: ProcSample, watched_ns: int = 0, moved: int = 0) -> _Mark:
 
 
 def _programs(job: JobFacts, board: Board, roles: Mapping[int, Role]) -> Iterator[ProcSample]:
-    """That its workers started; and itself, while it waits for programs, or if they compile for it."""
+    """Programs that its workers started, and that it started itself, if it waits for programs or they compile for it."""
     loaders = {proc.pid for proc in (job.trainer, *job.workers)}
     awaited = is_mostly(job.trainer, *_FOR_PROGRAMS)
     above, children = [*loaders], dict[int, list[int]]()

@@ -9,7 +9,7 @@ from typing import Annotated, TypedDict
 from msgspec import Meta
 
 from gputop.diagnosis.model import CAUSES, GROWTHS, LOOKING, SEVERITIES, Incident, Ledger, PathStep, Step, Verdict
-from gputop.diagnosis.symptoms import LOST
+from gputop.diagnosis.phases import LOST
 from gputop.model.frame import Header
 
 SCHEMA = 1

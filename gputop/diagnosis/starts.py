@@ -1,4 +1,4 @@
-"""When a training began: what lies before that is its start, which is no loss.
+"""When a training began: all before that is its start, which is no loss.
 
 A GPU is first worked when a model is moved to it, and rests again while kernels are loaded, a graph is captured or a loader starts. The
 first steps take memory on it: activations, an optimizer's states, the workspaces of the fastest kernels. And while a compiler's threads
@@ -20,19 +20,19 @@ from gputop.model.frame import ProcSample
 
 WARM_UP_NS = 30_000_000_000  # a start takes so long, at most: until its GPU works, and from then on
 SEEN_NS = 2_000_000_000  # a GPU that is first seen to work so soon after we began to look had merely rested between two steps
-BLINK_NS, REST_NS = 1_000_000_000, 1_000_000_000
-"""Work that ends within the former time and is followed by such a rest is no step, if it is the first."""
+BLINK_NS, REST_NS = 1_000_000_000, 1_000_000_000  # ns of first work at most, and of rest after it, that are a blink and no step (guess)
 GREW = 1.05  # memory on its GPUs, as a part of what it was, from which it takes more
 STILL_S = 2.0  # a main thread that has not stirred for so long, while others of its process run, makes no steps
 TAKEN = 6  # looks, of half a second or a second, in which a batch was taken, from which on it trains, be its GPU idle (a start prefetches)
-SOME, AHEAD = 0.15, 0.3  # share of the window of a trainer that waits for each batch and uses it, and of a worker without work at times
+SOME = 0.15  # share of the window that a trainer both waits for batches and computes, at least, if it uses each (guess)
+AHEAD = 0.3  # share of the window in which a worker has no work that waits for its trainer now and then (guess)
 ALONE = 4  # looks, of half a second or a second, in which its GPU worked without workers, from which on it is known to need none (guess)
 UTIL_NS = 1_000_000_000  # ns, of which NVML's utilization may be, up to now
 BATCH_NS = 500_000  # ns of CPU that a worker takes for a batch, at least; a look at its queue takes a tenth of that
 
 
 class Start(Struct):
-    """That of one trainer."""
+    """Start of one trainer."""
 
     born_ns: int
     after_ns: int  # what its GPUs did until then was for others, or a blink
@@ -63,9 +63,8 @@ class Start(Struct):
             return
         before, self.made = self.made, {worker.pid: worker.newer for worker in workers}
         waits_for_each = SOME <= trainer.kinds.get(waits.QUEUE, 0.0) <= 1.0 - SOME and trainer.run >= SOME
-        made = [worker for worker in workers if worker.pid in before and _has_made(before[worker.pid], worker.newer)]
-        if any(waits_for_each or worker.kinds.get(waits.QUEUE, 0.0) >= AHEAD for worker in made):
-            self.taken += 1
+        made = (worker for worker in workers if worker.pid in before and _has_made(before[worker.pid], worker.newer))
+        self.taken += any(waits_for_each or worker.kinds.get(waits.QUEUE, 0.0) >= AHEAD for worker in made)
         if self.taken >= TAKEN:
             self.first_ns, self.began_ns = now_ns, 0
 
@@ -120,10 +119,10 @@ FIXES = (
 
 
 def is_compiling(job: JobFacts) -> bool:
-    """In this window."""
+    """Whether torch.compile's processes work in this window."""
     return job.compiling >= AT_WORK
 
 
 def compiling_told(job: JobFacts) -> str:
-    """Of one that does."""
+    """What a trainer does that compiles."""
     return f"compiles, torch.compile's processes run on {job.compiling:.1f} CPUs"

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from gputop.diagnosis import waits
-from gputop.diagnosis.breaks import LOST_NS, Breaks
 from gputop.diagnosis.facts import GpuFacts
 from gputop.diagnosis.intensity import BUSY, slowed_by
+from gputop.diagnosis.pauses import LOST_NS, Breaks
 from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.stepclock import Rhythm
 from gputop.model.board import GpuBoard

@@ -13,15 +13,14 @@ from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts, Reader, mig_parts
 from gputop.diagnosis.hosts import HostTrack
 from gputop.diagnosis.launches import Launches
 from gputop.diagnosis.model import Step
+from gputop.diagnosis.pauses import Span, Turns, length_s, merged, repeated
 from gputop.diagnosis.points import Points, copied_beside
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.repeats import Repeats, Span, length_s
 from gputop.diagnosis.respawns import Respawns
 from gputop.diagnosis.starts import STILL_S, UTIL_NS, Start, held_bytes
 from gputop.diagnosis.stepclock import NOTHING, Clock, step_of
 from gputop.diagnosis.takers import TakerTrack, born_ns, name_of
 from gputop.diagnosis.tracks import GpuTrack, ProcTrack, any_worked
-from gputop.diagnosis.turns import Turns
 from gputop.diagnosis.wakes import Wake, WakeTrack
 from gputop.model import roles as who
 from gputop.model.board import Board
@@ -67,7 +66,7 @@ class Window:
         self._paces: dict[int, float | None] = {}
         self._clocks: dict[int, Clock] = {}
         self._turns: dict[int, Turns] = {}
-        self._repeats: dict[int, Repeats] = {}
+        self._pauses: dict[int, list[Span]] = {}  # of each trainer, also those that the window has forgotten
         self._roles_ns = 0
         self._held_bytes: dict[int, float] = {}  # of the GPUs' memory, by pid
         self._seen: tuple[dict[int, ProcInfo], frozenset[int], dict[int, dict[int, int]]] = {}, frozenset(), {}
@@ -158,7 +157,7 @@ class Window:
     def _forget_ended(self, board: Board) -> None:
         """What is remembered of trainers that are gone: another may come by the same number."""
         told: tuple[dict[int, Any], ...] = self._births, self._respawns, self._first_sets, self._starts, self._named, self._turns
-        for known in (*told, self._repeats, self._rhythm_ns, self._paces, self._clocks):
+        for known in (*told, self._pauses, self._rhythm_ns, self._paces, self._clocks):
             for pid in [pid for pid in known if pid not in board.procs]:
                 del known[pid]
 
@@ -344,9 +343,8 @@ class Window:
 
     def note_pauses(self, job: JobFacts) -> None:
         """Of one that was found to pause: see `JobFacts.repeated`."""
-        repeats = self._repeats.setdefault(job.trainer.pid, Repeats())
-        repeats.note(job.pauses, self.t_ns)
-        job.repeated = repeats.told(self.t_ns)
+        pauses = self._pauses[job.trainer.pid] = merged([*self._pauses.get(job.trainer.pid, ()), *job.pauses], self.t_ns)
+        job.repeated = repeated(pauses, self.t_ns)
 
     def _start(self, job: JobFacts, board: Board) -> Start:
         """Shortly after it was born its GPU's utilization still tells of who was there before."""

@@ -9,7 +9,7 @@ import pytest
 
 from gputop.diagnosis import Engine
 from gputop.diagnosis.model import LOOKING
-from gputop.diagnosis.symptoms import COUNTED_S
+from gputop.diagnosis.phases import COUNTED_S
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, SourceState
 from gputop.session.report import explain_lines

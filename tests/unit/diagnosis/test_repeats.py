@@ -4,44 +4,40 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.repeats import MANY, Repeats
+from gputop.diagnosis.pauses import MANY, Span, merged, repeated
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.test_pauses import blurred, evaluating, saving
 
 S = 1_000_000_000
 
 
-def noted(count: int, every_s: float, each_s: float) -> Repeats:
+def noted(count: int, every_s: float, each_s: float, spans: tuple[Span, ...] = ()) -> list[Span]:
     """So many pauses; the last one has just ended."""
-    repeats = Repeats()
     for i in range(count):
         since = round((100 + i * every_s) * S)
-        repeats.note([(since, since + S // 10), (since, since + round(each_s * S))], since + round(each_s * S))
-    return repeats
+        spans = (*merged([*spans, (since, since + S // 10), (since, since + round(each_s * S))], since + round(each_s * S)),)
+    return [*spans]
 
 
 def test_what_they_take_is_told_from_the_beginning_of_one_to_that_of_another():
-    told = noted(MANY, 6.0, 2.0).told(round((100 + 6.0 * (MANY - 1) + 2.0) * S))
+    told = repeated(noted(MANY, 6.0, 2.0), round((100 + 6.0 * (MANY - 1) + 2.0) * S))
     assert told is not None
     assert (told.count, told.each_s, told.share) == (MANY, 2.0, pytest.approx(1 / 3))
     assert told.told() == "4 pauses of 2.0 s each took 33% of the last 20 s"
 
 
 def test_a_few_or_short_ones_are_not():
-    assert noted(MANY - 1, 6.0, 2.0).told(200 * S) is None
-    assert noted(MANY, 10.0, 2.0).told(132 * S) is None
+    assert repeated(noted(MANY - 1, 6.0, 2.0), 200 * S) is None
+    assert repeated(noted(MANY, 10.0, 2.0), 132 * S) is None
 
 
 def test_nor_those_after_which_no_other_came():
-    repeats = noted(MANY, 6.0, 2.0)
-    assert repeats.told(125 * S) is not None
-    assert repeats.told(150 * S) is None
+    assert repeated(noted(MANY, 6.0, 2.0), 125 * S) is not None
+    assert repeated(noted(MANY, 6.0, 2.0), 150 * S) is None
 
 
 def test_they_are_forgotten_in_the_end():
-    repeats = noted(MANY, 6.0, 2.0)
-    repeats.note([], 1000 * S)
-    assert repeats.told(1000 * S) is None
+    assert merged(noted(MANY, 6.0, 2.0), 1000 * S) == []
 
 
 def severities(scene: Scene) -> list[tuple[str, str]]:

@@ -1,0 +1,215 @@
+"""Pauses: where steps stop for a while, by three clocks, and what pauses take that come again and again.
+
+`Breaks`  a GPU's readings: after some steps of full work it does nothing for as long as some steps take, or little for longer
+`Quiet`   CUDA calls: a trainer asks for nothing after some quick steps
+`Turns`   workers: those that fed a busy GPU all rest, others work, and the GPU does not get enough: an evaluation with its own loader
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from gputop.diagnosis.proc import ProcFacts
+from gputop.model.frame import CudaCall
+
+Span = tuple[int, int]  # since when, until when: CLOCK_MONOTONIC, ns
+
+FULL, NOTHING, LITTLE = 0.85, 0.05, 0.2  # utilization of a GPU that works without a pause, that rests, and that has sunk
+BEFORE_NS = 450_000_000  # ns of full work before a break: a GPU whose every step waits is never used in full for so long
+LOST_NS, STILL_NS = 300_000_000, 150_000_000  # ns lost in a break at least, edges included; and of these at one go without any work
+SUNK_NS = 700_000_000  # ns with little work, from which a GPU has sunk
+GAP_NS = 1_000_000_000  # ns between two readings, of which nothing is known
+QUIET_NS = 350_000_000  # ns without a call; less is the host's part of a step
+STEPS = 4  # steps before that; fewer belong to it
+FED, SHORT = 0.1, 0.2  # share of the window that a GPU idles, up to which its steps are fed, and from which it does not get enough
+RESTS_S, WORKS = 0.7, 0.01  # s after which a worker that does not stir rests; share of the window that one runs at least that works
+KNOWN_NS = 1_000_000_000  # ns for which the same ones must work: while one loader takes over from another both do
+LONGEST_NS = 20_000_000_000  # ns, from which a turn is no pause
+MANY, SHARE = 4, 0.25  # pauses in a row, and their share of the time, from which they are told: a checkpoint with its evaluation is fewer
+TOLD_NS = 600_000_000_000  # ns since the first of them began, at most
+SAME_NS = 450_000_000  # ns between two that are one, as two clocks see it
+
+
+def length_s(spans: Iterable[Span], oldest_ns: int = 0) -> float:
+    """Seconds of all spans together, as far as they lie after ``oldest_ns``."""
+    return sum(until - max(since, oldest_ns) for since, until in spans) / 1e9
+
+
+class _Break(Struct):
+    since_ns: int
+    until_ns: int
+    lost_ns: float = 0.0
+    resting_ns: int = 0  # up to now without any work
+    still_ns: int = 0  # the longest of these; a step that waits shows many short ones, one after each kernel
+    sunk_ns: int = 0
+
+    def extend(self, util: float, ns: int) -> None:
+        self.until_ns += ns
+        self.lost_ns += (1.0 - util) * ns
+        self.resting_ns = self.resting_ns + ns if util < NOTHING else 0
+        self.still_ns = max(self.still_ns, self.resting_ns)
+        self.sunk_ns += ns if util < LITTLE else 0
+
+    @property
+    def counts(self) -> bool:
+        return self.lost_ns >= LOST_NS and self.still_ns >= STILL_NS
+
+    @property
+    def has_sunk(self) -> bool:
+        return self.sunk_ns >= SUNK_NS
+
+
+class Breaks:
+    """Breaks of one GPU that reach into the window."""
+
+    def __init__(self) -> None:
+        self._last_ns = self._full_ns = 0
+        self._open: _Break | None = None
+        self._breaks: list[_Break] = []
+
+    def note(self, util: float, t_ns: int) -> None:
+        """A reading, 0..1, of the time since the one before."""
+        ns, self._last_ns = t_ns - (self._last_ns or t_ns), t_ns
+        if not 0 <= ns <= GAP_NS:
+            self._breaks = [one for one in self._breaks if one is not self._open]
+            self._full_ns, self._open = 0, None
+        elif util >= FULL:
+            self._full_ns, self._open = self._full_ns + ns, None
+        else:
+            if self._open is None and self._full_ns >= BEFORE_NS:
+                self._open = _Break(t_ns - ns, t_ns - ns)
+                self._breaks.append(self._open)
+            self._full_ns = 0
+            if self._open is not None:
+                self._open.extend(util, ns)
+
+    def lost_s(self, oldest_ns: int) -> float:
+        """Seconds of work lost in breaks since ``oldest_ns``."""
+        return _lost_s((one for one in self._since(oldest_ns) if one.counts), oldest_ns)
+
+    def dips_s(self, oldest_ns: int) -> float:
+        """Seconds of work lost after full work, also in dips too short to be breaks."""
+        return _lost_s(self._since(oldest_ns), oldest_ns)
+
+    def sunk_s(self, oldest_ns: int) -> float:
+        """Seconds of work lost in stretches with little work."""
+        return _lost_s((one for one in self._since(oldest_ns) if one.has_sunk), oldest_ns)
+
+    def spans(self, oldest_ns: int) -> list[Span]:
+        """Breaks, and stretches with little work."""
+        return [(one.since_ns, one.until_ns) for one in self._since(oldest_ns) if one.counts or one.has_sunk]
+
+    def _since(self, oldest_ns: int) -> list[_Break]:
+        self._breaks = [one for one in self._breaks if one.until_ns > oldest_ns]
+        return self._breaks
+
+
+def _lost_s(breaks: Iterable[_Break], oldest_ns: int) -> float:
+    parts = ((one.lost_ns, one.until_ns - max(one.since_ns, oldest_ns), one.until_ns - one.since_ns) for one in breaks)
+    return sum(lost_ns * inside_ns / max(1, ns) for lost_ns, inside_ns, ns in parts) / 1e9
+
+
+class Quiet:
+    """The stretches of one trainer without CUDA calls, where a GPU's readings, each a mean of up to a second, show no pause.
+
+    Of a crowd the calls are read so seldom that the time between two readings is none by itself: one in between must have found no call.
+    """
+
+    def __init__(self) -> None:
+        self._last_ns = self._still_ns = 0  # of the last call, and of the last reading without one
+        self._counts: dict[str, int] = {}
+        self._made: dict[str, int] = {}  # calls since the last stretch
+        self._spans: list[Span] = []
+
+    def note(self, call: CudaCall, t_ns: int) -> None:
+        """A call's counter at ``t_ns``, and whether a call lasts then."""
+        before, self._counts[call.call] = self._counts.get(call.call), call.count
+        if before == call.count and not call.inflight_ns:
+            return
+        if self._is_long(t_ns):
+            self._spans += self._open(t_ns)
+            self._made.clear()
+        self._made[call.call] = self._made.get(call.call, 0) + call.count - (before or call.count)
+        self._last_ns = t_ns
+
+    def end_reading(self, t_ns: int) -> None:
+        """All calls of the reading at ``t_ns`` have been noted."""
+        self._still_ns = t_ns if self._last_ns < t_ns else self._still_ns
+
+    def spans(self, oldest_ns: int, now_ns: int) -> list[Span]:
+        """Stretches without calls that reach into the window."""
+        self._spans = [span for span in self._spans if span[1] > oldest_ns]
+        return [*self._spans, *(span for span in self._open(now_ns) if now_ns > oldest_ns)]
+
+    def _is_long(self, t_ns: int) -> bool:
+        return t_ns - self._last_ns >= QUIET_NS and self._still_ns > self._last_ns > 0
+
+    def _open(self, t_ns: int) -> list[Span]:
+        """The stretch that lasts until ``t_ns``. Steps are counted by copies to the GPU, which each step makes, else by the rarest call."""
+        copies = [made for call, made in self._made.items() if "HtoD" in call and made]
+        steps = max(copies, default=min((made for made in self._made.values() if made), default=0))
+        return [(self._last_ns, t_ns)] if steps >= STEPS and self._is_long(t_ns) else []
+
+
+class Turns:
+    """The turns of one trainer from the workers that fed its steps to others. Whoever loads for both rests in neither."""
+
+    def __init__(self) -> None:
+        self._feeders = self._at_work = frozenset[int]()  # workers that fed its steps, and that work now
+        self._since_ns = 0  # when the latter began to work, and no others
+        self._turns: list[Span] = []
+
+    def note(self, workers: Sequence[ProcFacts], idle: float, t_ns: int) -> None:
+        """What its workers do, and which share of the window its GPUs idle."""
+        at_work = frozenset(worker.pid for worker in workers if worker.run >= WORKS and worker.still_s < RESTS_S)
+        if at_work != self._at_work:
+            self._at_work, self._since_ns = at_work, t_ns
+        if idle <= FED and at_work and t_ns - self._since_ns >= KNOWN_NS:
+            self._feeders = at_work
+        elif idle >= SHORT and at_work and self._feeders and not at_work & self._feeders:
+            rests_s = [worker.still_s for worker in workers if worker.pid in self._feeders]  # with none left nobody knows since when
+            if self._turns and t_ns - self._turns[-1][1] < RESTS_S * 1e9:
+                self._turns[-1] = self._turns[-1][0], t_ns
+            elif rests_s:
+                self._turns.append((t_ns - round(min(rests_s) * 1e9), t_ns))
+
+    def spans(self, oldest_ns: int, now_ns: int) -> list[Span]:
+        """Turns to other workers that reach into the window."""
+        self._turns = [turn for turn in self._turns if turn[1] > oldest_ns]
+        return [turn for turn in self._turns if now_ns - turn[0] <= LONGEST_NS]
+
+
+class Repeated(Struct, frozen=True):
+    """What pauses of one trainer have taken. Each of them is no fault, but somebody may want back what they take together."""
+
+    count: int
+    each_s: float  # mean
+    share: float
+    seconds: float  # since the first of them began
+
+    def told(self) -> str:
+        """In words."""
+        return f"{self.count} pauses of {self.each_s:.1f} s each took {100 * self.share:.0f}% of the last {self.seconds:.0f} s"
+
+
+def merged(spans: Iterable[Span], now_ns: int) -> list[Span]:
+    """In order, and without those that began too long ago. What several clocks show of the same pause is one."""
+    found: list[Span] = []
+    for since, until in sorted(span for span in spans if span[0] > now_ns - TOLD_NS):
+        if found and since <= found[-1][1] + SAME_NS:
+            found[-1] = found[-1][0], max(found[-1][1], until)
+        else:
+            found.append((since, until))
+    return found
+
+
+def repeated(pauses: list[Span], now_ns: int) -> Repeated | None:
+    """What these have taken, in order and apart; None where they are few, or take little."""
+    if len(pauses) < MANY:
+        return None
+    taken_s, first_ns, last_ns = length_s(pauses), pauses[0][0], pauses[-1][0]
+    # From the beginning of one to that of another; and less by and by where no other begins.
+    share = min(length_s(pauses[:-1]) * 1e9 / (last_ns - first_ns), taken_s * 1e9 / (now_ns - first_ns))
+    return Repeated(len(pauses), taken_s / len(pauses), share, (now_ns - first_ns) / 1e9) if share >= SHARE else None

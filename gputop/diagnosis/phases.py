@@ -1,0 +1,259 @@
+"""Phases: whether a trainer is starting, training, pausing, ending or idle, and whether what its GPU does not work is a loss.
+
+There is one machine for each trainer, and `TABLE` is all of it. Of the rows that may follow the last phase, the first whose condition holds
+tells the next one. It also tells what becomes of the GPU seconds that were not worked: `BOOKED` as lost to a cause, `DROPPED`, for nobody
+wanted the GPU to work, or `HELD` until a later window tells. A row with a headline is the whole verdict; the others leave it to the cause.
+`JobFacts.claims` says which that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from operator import attrgetter
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from gputop.diagnosis import feeders, policy, waits
+from gputop.diagnosis.causes import Judge
+from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
+from gputop.diagnosis.causes.hung_worker import all_are_dead, all_others_are_ahead, killed, replacing
+from gputop.diagnosis.causes.pause import is_ahead
+from gputop.diagnosis.facts import SHORT_S, Facts, JobFacts
+from gputop.diagnosis.model import LOOKING
+from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.states import host_side_loss
+from gputop.diagnosis.stepclock import NOTHING
+from gputop.model.roles import TORCH_WORKER
+from gputop.system.text import counted
+
+LOST = 0.12  # share of the window lost, from which something is wrong (TraceML: input wait warns from 10 %, critical from 20 %)
+NAMED = 0.35  # share of the loss that a cause must hold to be named (guess)
+PROMPT_S = 4.5  # s without a sign of life and with all workers ahead, from which it is no start (guess, below `hangs.HUNG_S`)
+BEGINS_S = 300.0  # s that a start may take: imports, weights, compiling (guess)
+LONG_S = 30.0  # s of a start, from which it is told how long it has lasted
+COUNTED_S = 2.5  # s of watching, after which calls, launches and waits are told, if ever (`points.WINDOW_NS`)
+LEAVES_NS = 2_000_000_000  # ns after its workers were gone, in which nothing is said of a GPU at rest (guess: an interpreter ends in less)
+RESTING_UTIL = 0.05  # utilization of a GPU that rests (guess: a display, a copy)
+RESTING = 0.5  # share of the window without work for the GPU, from which its trainer may wait to be asked (guess)
+ASLEEP = 0.9  # share of the window without work for the GPU, from which any sleep of its trainer is such a wait (guess)
+MOSTLY = 0.7  # share of the window that its main thread waits for anybody (guess)
+POLLED = 0.4  # share of the window that it polls, unless its GPU is `ASLEEP` (guess)
+ASLEEP_RUN = 0.02  # share of the window up to which a process that wakes up by a timer of its own hardly runs (guess)
+MOST_BESIDE = 3  # others on the same GPU that are told
+
+STARTING, TRAINING, PAUSING, ENDING, IDLE = "starting", "training", "pausing", "ending", "idle"
+ANY = (STARTING, TRAINING, PAUSING, ENDING, IDLE)
+SAME = ""  # in a row: it goes on with what it did
+BOOKED, DROPPED, HELD = "booked", "dropped", "held"
+
+_RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")  # what a main thread sleeps on that waits to be asked
+_LIKE_A_START = ("", "main-thread-preprocessing")  # its main thread computes, and its GPU has nothing to do
+_TOLD_BY_CALLS = ("main-thread-preprocessing", "small-kernels", "sync-storm")  # alike until calls and launches are counted
+
+
+class Phase(Struct, frozen=True):
+    """What a trainer is about."""
+
+    word: str  # one of `ANY`
+    since_ns: int  # CLOCK_MONOTONIC
+    staffed_ns: int = 0  # when it last had workers
+    why: str = ""  # the condition that holds
+    books: str = HELD
+    headline: str = ""  # empty: its cause tells
+
+    @property
+    def symptom(self) -> str:
+        """Of a phase that is the whole verdict."""
+        return LOOKING if self.books == HELD else "idle" if self.word in (STARTING, IDLE) else "healthy"
+
+
+class Seen:
+    """One trainer in one window. Its methods are the conditions and the headlines of `TABLE`."""
+
+    def __init__(self, job: JobFacts, facts: Facts) -> None:
+        self.job, self.facts = job, facts
+        self.name = f"{job.trainer.role.label} ({job.trainer.pid})"
+        self.staffed_ns = 0  # when it last had workers
+
+    @property
+    def strongest(self) -> Judge | None:
+        """The cause that holds most of the loss."""
+        return max(self.job.claims, key=attrgetter("share")).judge if self.job.claims else None
+
+    @property
+    def named(self) -> Judge | None:
+        """The cause that holds enough of the loss to be named; None where none does."""
+        return self.strongest if any(claim.share >= NAMED for claim in self.job.claims) else None
+
+    @property
+    def cause(self) -> str:
+        return "" if self.named is None else self.named.cause
+
+    @cached_property
+    def is_early(self) -> bool:
+        """It does not train yet, or too much of the window is from before it did."""
+        return bool(self.job.gpus) and (self.job.before_s is None or self.job.before_s >= LOST * self.facts.seconds)
+
+    @cached_property
+    def is_held(self) -> bool:
+        """Somebody whom it needs is dead, stopped, kept from his CPU by others, or does not stir: no start takes that."""
+        job = self.job
+        return (
+            all_others_are_ahead(job) or all_are_dead(job) or keeps_from_starting(job, self.facts)
+            or bool(job.stopped or job.mute or job.unheard or replacing(job) or killed(job))
+            or any(proc.newer.state in waits.STOPPED_STATES for proc in (job.trainer, *job.workers))
+        )  # fmt: skip
+
+    @property
+    def is_fed(self) -> bool:
+        """Somebody is at work for it, or was asked by one whom nobody can ask, and now and then a step is made."""
+        job = self.job
+        by_threads = not feeders.serves(job) and bool(feeders.threads_wait(job, job.trainer) or feeders.threads_at_work(job))
+        by_programs = bool(feeders.programs_wait(job, self.facts)) or feeders.programs_at_work(job, self.facts)
+        return (job.idle or 0.0) < NOTHING and (by_threads or by_programs or feeders.asks_others(job))
+
+    def has_lost_a_gpu(self) -> bool:
+        return any(gpu.gone for gpu in self.job.gpus)
+
+    def was_seen_too_shortly(self) -> bool:
+        return not self.facts.settled
+
+    def hangs(self) -> bool:
+        return self.job.hang is not None
+
+    def stands_at_a_prompt(self) -> bool:
+        return self.is_early and self.job.still_s >= PROMPT_S and is_ahead(self.job) and not killed(self.job)
+
+    def has_just_begun(self) -> bool:
+        return self.is_starting() and self.job.before_s is not None and not self.job.unbegun_s
+
+    def is_starting(self) -> bool:
+        return self.is_early and not self.is_held
+
+    def gives_no_reading(self) -> bool:
+        return bool(self.job.gpus) and self.job.idle is None and not self.job.host_only
+
+    def loses_little(self) -> bool:
+        return (self.job.lost if self.job.lost is not None else host_side_loss(self.job)) < LOST
+
+    def waits_to_be_asked(self) -> bool:
+        """A server between requests, a notebook, a context kept open: nobody loads data for it, and its main thread waits for anybody."""
+        job, idle = self.job, self.job.idle or 0.0
+        if job.births or job.stopped or job.mute or job.absent_ranks or job.host_only or idle < RESTING or self.is_fed:
+            return False
+        if job.workers:
+            rests = job.trainer.kinds.get(waits.POLL, 0.0) >= MOSTLY and all(map(_is_idle_helper, job.workers))
+        else:
+            polls = job.pools.get("main.poll", 0.0) >= POLLED or idle >= ASLEEP
+            rests = polls and sum(job.pools.get(f"main.{kind}", 0.0) for kind in _RESTS) >= MOSTLY
+        return rests and (self.strongest is None or self.strongest.fault or feeders.serves(job))
+
+    def has_not_worked_yet(self) -> bool:
+        return 0.0 < self.job.unbegun_s < BEGINS_S and self.job.idle is not None
+
+    def has_worked(self) -> bool:
+        return not self.has_not_worked_yet()
+
+    def looks_like_a_start(self) -> bool:
+        return self.has_not_worked_yet() and self.cause in _LIKE_A_START
+
+    def shows_no_loss(self) -> bool:
+        return self.job.host_only and not self.cause
+
+    def is_watched_too_shortly(self) -> bool:
+        """No cause has shown. Or calls tell causes apart, and the probes find its libcuda only now, or samples have not met it spinning for
+        long enough."""
+        job, facts = self.job, self.facts
+        if facts.watched_s >= COUNTED_S or self.cause not in ("", *_TOLD_BY_CALLS):
+            return False
+        is_counted = job.calls is not None and job.launches_per_s is not None
+        spins = job.sampled is not None and job.sampled.sync >= policy.SPINS and self.cause != "sync-storm"
+        return not self.cause or (bool(job.gpus) and (spins or ((facts.probed or facts.probes_load) and not is_counted)))
+
+    def has_let_its_workers_go(self) -> bool:
+        """An end, the next epoch and an evaluation begin like that, and the window still tells of what was before."""
+        lately = self.facts.t_ns - self.staffed_ns < LEAVES_NS and not (self.job.workers or self.job.births)
+        return lately and all((gpu.util_now or 0.0) < RESTING_UTIL for gpu in self.job.gpus)
+
+    def pauses(self) -> bool:
+        return self.cause == "pause"
+
+    def says_lost(self) -> str:
+        gone = next(gpu.index for gpu in self.job.gpus if gpu.gone)
+        return f"GPU {gone} is lost: {self.name} cannot go on; sudo dmesg tells why (Xid)"
+
+    def says_how_little(self) -> str:
+        """A single look (``--once``) may last long, but takes two readings only."""
+        seconds, feeds = self.facts.seconds, self.facts.feeds
+        little = f"for {seconds:.1f} s, too short" if seconds < SHORT_S else f"{feeds} times in {seconds:.1f} s, too seldom"
+        return f"{self.name} has been looked at {little} to judge"
+
+    def says_starting(self) -> str:
+        """That it starts is a guess: its GPU may have worked before anybody watched. Who starves is seen."""
+        since = f" for {self.job.unbegun_s:.0f} s now" if self.job.unbegun_s >= LONG_S else ""
+        starving = sum(bool(worker.state.starving) for worker in self.job.workers)
+        of_all = f"{starving} of {counted(len(self.job.workers), 'worker')} starve{'s' * (starving == 1)}"
+        return f"{self.name} is starting{since}{f', or held up: {of_all}' if starving else ''}"
+
+    def says_working(self) -> str:
+        """A GPU that others share works for each of them a part of the time only, so they are named."""
+        job = self.job
+        if job.lost is None:
+            computing = 100 * job.trainer.state.fractions.get("computing", 0.0)
+            return f"{self.name} computes {computing:.0f}% of the time; no GPU is measured (host side only)"
+        own, working = {gpu.place for gpu in job.gpus}, f"{100 * (1 - job.lost):.0f}% of the time"
+        others = [other.trainer for other in self.facts.jobs if other is not job and any(gpu.place in own for gpu in other.gpus)]
+        names = ", ".join(f"{trainer.role.label} ({trainer.pid})" for trainer in others[:MOST_BESIDE])
+        return f"{self.name} " + (f"shares its GPU, which works {working}, with {names}" if others else f"keeps its GPU working {working}")
+
+
+def _is_idle_helper(worker: ProcFacts) -> bool:
+    """A server's own child beside it, such as a tokenizer: no loader's, for these are named or wait on a queue, and nobody stopped it."""
+    asleep = worker.run + worker.runnable < ASLEEP_RUN and not {waits.QUEUE, waits.STOPPED, waits.DISK} & worker.kinds.keys()
+    return asleep and worker.info.comm != TORCH_WORKER
+
+
+class Row(NamedTuple):
+    """One transition."""
+
+    before: tuple[str, ...]
+    to: str
+    when: Callable[[Seen], bool]
+    books: str
+    says: Callable[[Seen], str] | str = ""  # what follows the trainer's name; empty: its cause tells
+
+
+TABLE = (
+    Row(ANY, IDLE, Seen.has_lost_a_gpu, BOOKED, Seen.says_lost),
+    Row(ANY, SAME, Seen.was_seen_too_shortly, HELD, Seen.says_how_little),
+    Row((STARTING,), STARTING, Seen.hangs, BOOKED),
+    Row(ANY, TRAINING, Seen.hangs, BOOKED),
+    Row(ANY, IDLE, Seen.stands_at_a_prompt, DROPPED, " stands still: it takes none of the batches that are ready"),
+    Row(ANY, TRAINING, Seen.has_just_begun, HELD, " has just begun to work its GPU"),
+    Row(ANY, STARTING, Seen.is_starting, DROPPED, Seen.says_starting),
+    Row(ANY, SAME, Seen.gives_no_reading, HELD, ": no fresh reading of its GPU"),
+    Row(ANY, TRAINING, Seen.loses_little, BOOKED, Seen.says_working),
+    Row(ANY, IDLE, Seen.waits_to_be_asked, DROPPED, " has no work for its GPU: it waits to be asked"),
+    Row(ANY, STARTING, Seen.looks_like_a_start, DROPPED, Seen.says_starting),
+    Row(ANY, IDLE, Seen.shows_no_loss, BOOKED, Seen.says_working),
+    Row(ANY, SAME, Seen.is_watched_too_shortly, HELD, ": what its time is lost to has not shown yet"),
+    Row((TRAINING, PAUSING, ENDING, IDLE), ENDING, Seen.has_let_its_workers_go, HELD,
+        " has let its workers go: it ends, or turns to something else"),
+    Row(ANY, PAUSING, Seen.pauses, BOOKED),
+    Row(ANY, STARTING, Seen.has_not_worked_yet, BOOKED),
+    Row(ANY, TRAINING, Seen.has_worked, BOOKED),
+)  # fmt: skip
+
+
+def phase_of(seen: Seen, before: Phase | None) -> Phase:
+    """The phase of a trainer that was in another before, None where it is new."""
+    t_ns = seen.facts.t_ns
+    if before is None:
+        before = Phase(STARTING if seen.has_not_worked_yet() else TRAINING, t_ns - int(seen.job.unbegun_s * 1e9))
+    seen.staffed_ns = t_ns if seen.job.workers else before.staffed_ns
+    row = next(row for row in TABLE if before.word in row.before and row.when(seen))
+    word, why = row.to or before.word, row.when.__name__.replace("_", " ")
+    says = row.says(seen) if callable(row.says) else row.says and seen.name + row.says
+    return Phase(word, before.since_ns if word == before.word else t_ns, seen.staffed_ns, why, row.books, says)
