@@ -2,10 +2,10 @@
 
 Why it costs: the batch that it was to deliver never comes, and a loader that keeps the order of its batches waits for ever.
 How it is seen: row nobody x worker: stopped or zombie in /proc, or neither run nor switched for `policy.STUCK_S` beside a GPU that rests
-(`policy.LONG_STUCK_S` beside one that others still feed): a slow but living worker wakes up many times in that span. A rule takes the waits
-of the others and of the trainer as well, where one hangs; where workers merely ask again and again for what does not come
-(`_asks_for_ever`); where one was killed (`killed`), or replaced (`replacing`), or left out while others deliver (`policy.left_out`); where
-nobody of the job moves; and where a program that feeds the trainer is stopped, or nobody reads what it or the trainer writes.
+(`policy.LONG_STUCK_S` beside one that others still feed), or left out while others deliver (`policy.left_out`): a slow but living worker
+wakes up many times in that span. A rule takes the waits of the others and of the trainer as well, where one hangs beside a GPU that rests,
+or workers merely ask again and again for what does not come (`_asks_for_ever`); where one was killed (`killed`) or replaced (`replacing`);
+where nobody of the job moves; and where a program that feeds the trainer is stopped, or nobody reads what it or the trainer writes.
 When it abstains: somebody moves, or is asked at a queue. Where it is not known whose fault it is, `gputop.diagnosis.hangs` tells.
 """
 
@@ -25,8 +25,7 @@ TRACED = "t"  # state in /proc/PID/stat of who is stopped by a debugger: SIGCONT
 _STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
 _MAIN = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown")  # what a trainer may wait in for who never answers
 _AT_WORK = ("data.running", "data.runnable", "data.ahead")  # what the others may still do where one of them was killed
-_TIMED = "main.timer"  # where it goes on without that one after a while
-_POOLS = ("data.stopped", *_AT_WORK, *_MAIN, _TIMED, *_STILL)
+_POOLS = ("data.stopped", *_AT_WORK, *_MAIN, *_STILL)
 _WAS_KILLED = "dmesg | grep -i 'killed process'"
 
 
@@ -40,10 +39,6 @@ def _claim(job: JobFacts, facts: Facts) -> Claims:
         claims |= dict.fromkeys((*_STILL, *_MAIN), 1.0)
     elif rests and _hung(job):
         claims |= dict.fromkeys(_STILL, 1.0)
-    elif job.is_torchs or all_others_are_ahead(job):
-        claims |= dict.fromkeys(_STILL, _stuck_part(job))
-    elif policy.left_out(job):
-        claims |= dict.fromkeys((*_STILL, *_MAIN, _TIMED), 1.0)
     if rests and (_nobody_moves(job) or replacing(job)):
         asked = 0.0 if programs_at_work(job, facts) else 1.0
         claims |= {"main.lock": 1.0, "main.pipe": asked, "main.poll": asked, "data.ahead": 1.0}
@@ -57,12 +52,6 @@ def _rest_for(job: JobFacts, seconds: float) -> bool:
 
 def _has_rested(job: JobFacts) -> bool:
     return bool(job.gpus) and _rest_for(job, policy.NAPPED_S)
-
-
-def _stuck_part(job: JobFacts) -> float:
-    """Of the workers that owe a batch, how many are stuck while others go on delivering (a loader that keeps no order)."""
-    owing = [worker for worker in job.workers if worker.ahead < policy.NEARLY_ALL]
-    return sum(_is_stuck(worker, policy.LONG_STUCK_S) for worker in owing) / len(owing) if owing else 0.0
 
 
 def all_others_are_ahead(job: JobFacts) -> bool:
