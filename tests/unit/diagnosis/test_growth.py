@@ -224,6 +224,18 @@ def test_workers_that_are_made_anew_give_back_what_they_had():
     assert growths(scene) == []
 
 
+def test_workers_that_import_one_after_the_other_are_none():
+    scene = machine()
+
+    def start(second: int) -> None:
+        if second % 9 == 0:
+            scene.add(Proc(200 + second, ppid=100, comm="pt_data_worker", start_ticks=scene.ticks, run=0.9, anon_bytes=0))
+        newest = scene.procs[200 + second // 9 * 9]
+        newest.anon_bytes = (newest.anon_bytes or 0) + 60 * MIB
+
+    assert growths(live(scene, 50, start)) == []
+
+
 def test_a_start_is_none():
     scene = training(util=0.0, run=0.9)
     scene.gauges = {"mem_available_bytes": ROOM}

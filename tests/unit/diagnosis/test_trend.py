@@ -91,3 +91,9 @@ def test_a_gap_that_is_longer_than_it_can_bridge_begins_a_new_trend():
     for s in [*range(60), *range(600, 612)]:
         trend.add(s * MIB, START_NS + s * 10**9)
     assert trend.steady is None
+
+
+def test_one_large_step_is_no_part_of_any_growth():
+    found = told(lambda s: (s / 100 + 500 * (s > 300)) * MIB, HOUR_S)
+    assert found
+    assert max(one.grown for _, one in found) < 100 * MIB
