@@ -1,10 +1,11 @@
-"""pause: after steady training the trainer stops giving work for a while by its own will: checkpoint, evaluation on the CPU, a prompt.
+"""What it is (pause): after steady training the trainer gives no work for a while by its own will: checkpoint, evaluation, a prompt.
 
-Threshold: one rest of the GPU of at least `PAUSE_S` after steady work that holds `MOST` of the loss. Or, while the workers are `AHEAD` of a
-trainer that could go on, shorter ones together that hold it (`gputop.diagnosis.pauses`): breaks, times with little work in which no worker
-is asked for a batch, turns to other workers, and still shorter rests in which it waits for programs of its own or writes its weights. Or
-somebody stopped it. Abstains where a worker owes the trainer a batch, or its own threads keep it from going on. No fault, but where it
-comes again and again and takes much that is told as one.
+Why it costs: the GPU has nothing to do meanwhile. It is no fault, but where it comes again and again and takes much it is told as one.
+How it is seen: row nobody x main: somebody stopped it. A rule takes the main thread's time where one rest of the GPU of `PAUSE_S` or more
+after steady work holds `MOST` of the loss; or, while the workers are `AHEAD` of a trainer that could go on, shorter ones together do
+(`gputop.diagnosis.pauses`): breaks, times with little work in which no worker is asked for a batch, turns to other workers, and still
+shorter rests in which it waits for programs of its own or writes its weights.
+When it abstains: a worker owes the trainer a batch, or its own threads keep it from going on.
 """
 
 from __future__ import annotations

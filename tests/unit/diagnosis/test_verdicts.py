@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
-from gputop.diagnosis.causes import judges
+from gputop.diagnosis.causes import Judge, judges
 from gputop.diagnosis.causes.loaders import LOADERS
 from gputop.diagnosis.model import CAUSES, GROWTHS, SYMPTOMS, TRAINER_STATES, WORKER_STATES
 from gputop.model.frame import ReadLimit
@@ -180,6 +181,13 @@ def test_every_cause_has_one_judge_and_every_judge_a_word_of_the_list():
     rows = Counter(row for judge in judges() for row in judge.rows)
     assert {row for row, times in rows.items() if times > 1} == set(LOADERS), "a leaf is one cause, but for work of loaders"
     assert all(judge.rows or judge.rule for judge in judges())
+
+
+@pytest.mark.parametrize("judge", judges(), ids=lambda judge: judge.cause)
+def test_every_cause_explains_itself_in_four_parts(judge: Judge):
+    text = sys.modules[judge.tell.__module__].__doc__ or ""
+    heads = [f"What it is ({judge.cause})", "Why it costs", "How it is seen", "When it abstains"]
+    assert [line.partition(":")[0] for line in text.splitlines() if line.startswith(("What it", "Why it", "How it", "When it"))] == heads
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
