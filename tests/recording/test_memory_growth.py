@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from gputop.session.session import Session
 from gputop.tui.draw.edges import verdict_lines
 from gputop.tui.draw.lanes import all_lanes
 from gputop.tui.draw.view import View
+from gputop.tui.why import WhyScreen
 from tests.recording.made import record
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.test_growth import leaking, machine
@@ -90,3 +92,19 @@ def test_the_screen_says_it_and_draws_it(stream: tuple[Scene, list[Frame], Path]
         assert sum(len(text) for text, _ in line) == width
     points = session.history.values(("jobs.memory_gib", 0), 0, session.now_ns + 1)
     assert points[-1][1] - points[0][1] == pytest.approx(1.5, abs=0.1)
+
+
+def test_why_says_what_grows_at_the_moment_shown(stream: tuple[Scene, list[Frame], Path]) -> None:
+    scene, frames, _ = stream
+    session = Session()
+    for item in (scene.board.header, *frames):
+        session.ingest(item)
+
+    def said(at_ns: int | None) -> str:
+        shown = SimpleNamespace(session=session, view=View(end_ns=at_ns))
+        return "\n".join("".join(text for text, _ in line) for line in WhyScreen._growths(shown, 116))
+
+    assert "out of memory in" in said(None)
+    assert "growth_bytes_per_s" in said(None)
+    assert "lru_cache" in said(None)
+    assert said(frames[5].t_ns) == ""
