@@ -63,8 +63,8 @@ def tree(path: Sequence[PathStep]) -> list[tuple[str, str]]:
 
 
 def factor(speedup_max: float | None) -> str:
-    """``up to 1.74×``; empty where there is none."""
-    if speedup_max is None:
+    """``up to 1.74×``; empty where there is none, or none that two digits show."""
+    if speedup_max is None or speedup_max < 1.005:
         return ""
     return f"up to {speedup_max:.{2 if speedup_max < 2 else 1 if speedup_max < 10 else 0}f}×"
 
@@ -78,7 +78,7 @@ def without(cause: str, culprits: Sequence[str], gpu_s: float | None, speedup_ma
         return ""
     others = [] if cause in _OF_ITS_OWN else culprits
     whom = f"{others[0]} and {len(others) - 1} more" if len(others) > 1 else others[0] if others else cause
-    bound = f"{factor(speedup_max)} as fast; " if speedup_max is not None else ""
+    bound = f"{told} as fast; " if (told := factor(speedup_max)) else ""
     return f"without {whom}: {bound}{gpu_s:.1f} GPU s would come back"
 
 

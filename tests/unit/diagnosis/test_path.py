@@ -240,7 +240,7 @@ def test_a_bound_is_told_as_one(cause: str, culprits: list[str], said: str):
     assert without(cause, culprits, None, None) == ""
 
 
-@pytest.mark.parametrize(("bound", "text"), [(1.044, "up to 1.04×"), (2.51, "up to 2.5×"), (12.4, "up to 12×"), (None, "")])
+@pytest.mark.parametrize(("bound", "text"), [(1.044, "up to 1.04×"), (2.51, "up to 2.5×"), (12.4, "up to 12×"), (1.0, ""), (None, "")])
 def test_factors_have_as_many_digits_as_they_deserve(bound: float | None, text: str):
     assert factor(bound) == text
 
