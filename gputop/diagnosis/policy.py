@@ -70,6 +70,12 @@ OVERLAP = 0.1  # of the window that GPU and main thread must be busy at once whe
 RESTS, RESTS_BESIDE = 0.1, 0.5  # of the window that a GPU may rest anyhow; of its other rest, beside a main thread met launching
 LOOKS_IDLE = 0.4  # of the window without a kernel, from which a GPU does not look busy
 
+# h2d-transfer
+COPY_BYTES_PER_S = 1e9  # B/s over PCIe, from which copies may be what is waited for (KempnerPulse: I/O from 1 GB/s at low SM)
+COPY_OF_LINK = 0.3  # of what the link carries, from which they may be, however narrow it is
+ASLEEP_OF_LINK = 0.08  # of what the link carries, from which sleeps may be copies from pinned memory, which go as fast as the link
+COPIER_STILL_S = 1.0  # s without a move of the trainer, from which it waits for no copy
+
 # sync-storm
 SYNCS_PER_S = 400.0  # waits for the GPU a second, however many steps
 WAITS_PER_S, PER_STEP = 150.0, 8.0  # waits a second, and of a step: a training that logs waits once or twice in each

@@ -2,16 +2,17 @@
 
 Why it costs: a link carries a tenth to a hundredth of what GPU memory does, and copies from pageable memory a tenth to a third of that.
 How it is seen: leaf copy x link, time inside memcpy calls where probed or sampled, but for what may be a wait for kernels
-(`points.copied_beside`). Else PCIe traffic of `BYTES_PER_S` (KempnerPulse: I/O from 1 GB/s at low SM), or of `OF_LINK` of what a narrow
-link carries, while the main thread computes: it copies from pageable memory itself. What it sleeps may be waits for copies from pinned
-memory only if these are `ASLEEP_OF_LINK`, for they go as fast as the link.
-When it abstains: a trainer has not moved for `STILL_S`; or nothing says whether its GPU works meanwhile.
+(`points.copied_beside`). Else PCIe traffic of `policy.COPY_BYTES_PER_S` (KempnerPulse: I/O from 1 GB/s at low SM), or of
+`policy.COPY_OF_LINK` of what a narrow link carries, while the main thread computes: it copies from pageable memory itself. What it sleeps
+may be waits for copies from pinned memory only if these are `policy.ASLEEP_OF_LINK`, for they go as fast as the link.
+When it abstains: a trainer has not moved for `policy.COPIER_STILL_S`; or nothing says whether its GPU works meanwhile.
 """
 
 from __future__ import annotations
 
 import math
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
 from gputop.diagnosis.causes.pause import is_ahead
 from gputop.diagnosis.facts import CallFacts, Facts, GpuFacts, JobFacts
@@ -20,8 +21,6 @@ from gputop.diagnosis.points import SLOWEST_OF_LINK
 from gputop.diagnosis.stepclock import moves_weights
 from gputop.model.rates import counter_per_s
 
-BYTES_PER_S, OF_LINK, ASLEEP_OF_LINK = 1e9, 0.3, 0.08
-STILL_S = 1.0
 LEAST = 0.05  # share of the window in copying calls that is worth telling
 _ASK = "nvidia-smi -i {} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
 _SIDE_STREAM = "with torch.cuda.stream(side): batch = batch.to(device, non_blocking=True)"
@@ -47,7 +46,7 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
     if copies_much(job):
         told = job.calls is not None or job.sampled is not None
         claims |= {"main.sync": 1.0, "main.computing": 0.0 if told else 1.0}
-        asleep = job.idle is not None and job.trainer.still_s < STILL_S and any(map(_copies_at_speed, job.gpus))
+        asleep = job.idle is not None and job.trainer.still_s < policy.COPIER_STILL_S and any(map(_copies_at_speed, job.gpus))
         claims |= dict.fromkeys(_ASLEEP, 1.0 if asleep else 0.0)
     return claims
 
@@ -55,16 +54,17 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
 def copies_much(job: JobFacts) -> bool:
     """Its GPUs' links are busy enough to be what it waits for: by their counters, whose samples of 20 ms may keep time with the steps and
     miss them, or by what its calls copy while no kernel runs."""
-    if traffic(job) >= BYTES_PER_S or any((gpu.pcie_bytes_per_s or 0.0) >= OF_LINK * _link(gpu) for gpu in job.gpus):
+    of_link = any((gpu.pcie_bytes_per_s or 0.0) >= policy.COPY_OF_LINK * _link(gpu) for gpu in job.gpus)
+    if of_link or traffic(job) >= policy.COPY_BYTES_PER_S:
         return True
     copied = (job.calls.copy_bytes_per_s if job.calls is not None else None) or 0.0
-    return copied > 0.0 and copied >= OF_LINK * (job.idle or 0.0) * sum(map(_link, job.gpus))
+    return copied > 0.0 and copied >= policy.COPY_OF_LINK * (job.idle or 0.0) * sum(map(_link, job.gpus))
 
 
 def _copies_at_speed(gpu: GpuFacts) -> bool:
     """So much that it may be copies from pinned memory that take the time; where the link is not told, as much as from any."""
     moved, link = gpu.pcie_bytes_per_s or 0.0, _link(gpu)
-    return moved >= (ASLEEP_OF_LINK * link if link < math.inf else BYTES_PER_S)
+    return moved >= (policy.ASLEEP_OF_LINK * link if link < math.inf else policy.COPY_BYTES_PER_S)
 
 
 def _link(gpu: GpuFacts) -> float:
