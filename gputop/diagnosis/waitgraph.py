@@ -102,8 +102,12 @@ class Walk:
         held = sum(edge.share for edge in others) + copied
         scale = min(1.0, loss / held) if held > 0.0 else 0.0
         self.book("copy", "link", copied * scale, (Hop(trainer.pid, trainer.pid, "copy", copied * scale, True),))
+        wanted = trainer.run + trainer.runnable
+        keep = policy.own_work(trainer.run / wanted) if wanted > 0.0 else 1.0  # who hardly gets a CPU is late for that, as workers are
         for edge in others:
-            self.follow(trainer, edge, edge.share * scale, ())
+            delayed = edge.share * (1.0 - keep) if edge.kind == RUN else 0.0
+            self.follow(trainer, edge, (edge.share - delayed) * scale, ())
+            self.follow(trainer, edge._replace(kind=READY), delayed * scale, ())
         gap = max(0.0, loss - held * scale)
         self.book("gap", "main", gap, (Hop(trainer.pid, trainer.pid, "gap", gap, job.calls is not None),))
 
