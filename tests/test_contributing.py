@@ -231,7 +231,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding("42")
 
 
-JUDGE = Judge("answer", "input-bound", _tell, rows=(("shm", "worker"),))
+JUDGE = Judge("answer", "input-bound", _tell, rows=(("thread", "worker"),))
 '''
     tree.follow("A cause", body, cause="answer", module="answer")
     known = """
@@ -239,7 +239,7 @@ from gputop.diagnosis.model import CAUSES
 from gputop.diagnosis.causes import judges
 print("answer" in CAUSES, [judge.rows for judge in judges() if judge.cause == "answer"])
 """
-    assert tree.run("-c", known).strip() == "True [(('shm', 'worker'),)]"
+    assert tree.run("-c", known).strip() == "True [(('thread', 'worker'),)]"
 
 
 def test_a_command(tree: Tree) -> None:

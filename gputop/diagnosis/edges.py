@@ -25,6 +25,13 @@ class Edge(NamedTuple):
     ended: bool = True  # False: the sleep lasts, so nobody has ended it yet
 
 
+RESOURCES = (
+    "work", "cpu", "quota", "mask", "memory", waits.DISK, waits.NETWORK, waits.PIPE, waits.POLL, waits.TIMER, waits.CHILD, waits.DRIVER,
+    waits.LOCK, waits.UNKNOWN, waits.QUEUE, GIL, "thread", "peer", "reader", "copy", "gap", "gpu", "birth", "ahead", "nobody",
+)  # fmt: skip
+"""What a walk may end at (`gputop.diagnosis.waitgraph.Walk.book`)."""
+
+
 class Leaf(NamedTuple):
     """Where the walk ends."""
 

@@ -23,7 +23,7 @@ CAUSES = (
     "main-thread-preprocessing", "h2d-transfer", "sync-storm", "small-kernels", "straggler-rank", "pause", "gpu-throttle",
     "undersized-work", "unexplained", "host-memory-growth", "gpu-memory-growth",
 )  # fmt: skip
-HOST_GROWTH, GPU_GROWTH = GROWTHS = CAUSES[-2:]  # they cost no GPU time yet: incidents of their own, never the verdict
+HOST_GROWTH, GPU_GROWTH = GROWTHS = "host-memory-growth", "gpu-memory-growth"  # no GPU time is lost yet: incidents, never the verdict
 
 
 class ProcState(Struct, frozen=True):

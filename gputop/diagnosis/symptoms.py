@@ -111,7 +111,7 @@ def judge_job(job: JobFacts, facts: Facts, before: Phase | None) -> Standing:
         return Standing(job, facts, phase, phase.symptom, shares=shares)
     cause, symptom = "unexplained", "input-bound" if job.data >= 0.5 * (job.idle or 1.0) else "wait-heavy"
     if (hang := job.hang) is not None:
-        if named is None or not (named.cause == hang.cause == "hung-worker" and len(hang.family) == 1):
+        if named is None or not (named.explains_hangs and hang.cause == "hung-worker" and len(hang.family) == 1):
             named = seen.strongest if job.absent_ranks else None  # else a judge has something more precise to say
         cause = hang.cause if named is None else named.cause
         symptom = "straggler" if cause == "straggler-rank" else "input-bound" if job.workers else "wait-heavy"

@@ -244,5 +244,5 @@ def _felt(job: JobFacts) -> str:
 
 JUDGE = Judge(
     "hung-worker", "input-bound", _tell, rows=(("nobody", "worker"),), rule=Rule(10, _POOLS, _claim),
-    needs="/proc/PID/stat; status for the switches", felt=_felt,
+    explains_hangs=True, needs="/proc/PID/stat; status for the switches", felt=_felt,
 )  # fmt: skip

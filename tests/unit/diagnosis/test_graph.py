@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gputop.diagnosis import policy, waits
+from gputop.diagnosis import policy, waitgraph, waits
 from gputop.diagnosis.causes import judges
-from gputop.diagnosis.edges import READY, RUN, WORKERS, Edge, Leaf, edges_of, take
+from gputop.diagnosis.edges import READY, RESOURCES, RUN, WORKERS, Edge, Leaf, edges_of, take
 from gputop.diagnosis.model import CAUSES
 from gputop.diagnosis.waitgraph import Walk
 from gputop.diagnosis.wakes import ThreadTime, Wake
@@ -139,6 +139,13 @@ def test_the_leaves_hold_the_whole_loss() -> None:
         walk = walked(reading(), {100: [Wake(101, 111, waits.PIPE, 0.9, 10.0)]}, idle=idle)
         assert sum(booked.share for booked in walk.leaves.values()) == pytest.approx(idle, abs=0.01)
         assert sum(walk.pools.values()) == pytest.approx(1.0)
+
+
+def test_rows_name_what_a_walk_ends_at_and_a_walk_ends_at_nothing_else() -> None:
+    assert {resource for judge in judges() for resource, _ in judge.rows} <= set(RESOURCES)
+    booked = set(re.findall(r'book\("(\w+)"', Path(waitgraph.__file__).read_text()))
+    assert booked <= set(RESOURCES)
+    assert {leaf.resource for leaf in walked(reading(), {100: [Wake(101, 111, waits.PIPE, 0.9, 10.0)]}).leaves} <= set(RESOURCES)
 
 
 @pytest.mark.parametrize(("ran", "kept"), [(0.4, 0.0), (0.5, 0.0), (0.6, 0.5), (0.7, 1.0), (0.9, 1.0)])
