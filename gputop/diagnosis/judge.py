@@ -29,7 +29,7 @@ def judge(walk: Walk) -> None:
         cause, part = cause_of(leaf, walk)
         for share, trail in booked.trails.values() if cause else ():
             pool = pool_of(leaf, trail)
-            if taken := part * share / total * left[pool] / whole[pool]:
+            if taken := part * share / total * (left[pool] / whole[pool] if whole[pool] > 0.0 else 0.0):
                 found.setdefault(cause, Claim(_BY_CAUSE[cause])).add(pool, taken, Way(leaf, trail))
     walk.job.claims = list(found.values())
     pool = max((one for one in whole if not one.startswith("gpu.")), key=whole.__getitem__, default="")

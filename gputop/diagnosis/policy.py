@@ -58,6 +58,8 @@ NAPPED_S = 4.0  # s without a batch of workers that all nap: no transform sleeps
 POOL_STILL_S = 5.0  # s that a pool has not stirred of which some were born late
 LATER_TICKS = 25  # USER_HZ, 100 a second: a pool's processes are born together, one that is so much younger replaces another
 APART = 5  # times as long after the elders as these took to be born, at least: forking many processes takes a while
+RECENT_NS = 3_000_000_000  # ns since the last birth, in which the trainer makes workers, whatever it seems to do
+FORMER_NS = 5_000_000_000  # ns since the last birth, a window (2.5 s) longer: the loss is still that of their start
 
 # small-kernels
 LAUNCHING = 0.25  # of the window that the trainer may be launching kernels

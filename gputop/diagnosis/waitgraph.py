@@ -213,7 +213,7 @@ class Walk:
             most = max(most, _sum(self.leaves) - so_far)
         found, self.leaves = self.leaves, before
         owed = _sum(found)
-        if owed < policy.NOBODY_OWES * len(self.job.workers) and most < policy.ONE_OWES:
+        if owed <= 0.0 or (owed < policy.NOBODY_OWES * len(self.job.workers) and most < policy.ONE_OWES):
             self.book("ahead", "worker", share, trail)
             return
         for leaf, factor in _lean_to_delays(found, owed).items():
@@ -366,7 +366,9 @@ class Walk:
         seen = {hop.tid for hop in trail}
         woken = [wake for wake in self.facts.wakes.get(edge.tid, []) if wake.tid not in seen]
         parts = [Edge(wake.kind, wake.share, wake.pid, wake.tid, wake.address) for wake in woken]
-        parts += [Edge(RUN, thread.run), Edge(READY, thread.runnable)] if thread is not None else []
+        if thread is not None and thread.run + thread.runnable > 0.0:
+            late = thread.run * (1.0 - policy.own_work(thread.run / (thread.run + thread.runnable)))
+            parts += [Edge(RUN, thread.run - late), Edge(READY, thread.runnable + late)]
         total = sum(part.share for part in parts)
         if total <= policy.TRIFLE or edge.tid in seen or len(seen) > policy.DEEP:
             self.to_nobody(proc, edge._replace(pid=0, kind=waits.LOCK), share, who, trail)
