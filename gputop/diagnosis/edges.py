@@ -65,17 +65,15 @@ class Way(NamedTuple):
 class Booked:
     """What the walk booked to one leaf."""
 
-    __slots__ = ("measured", "share", "trails")
+    __slots__ = ("share", "trails")
 
     def __init__(self) -> None:
         self.share = 0.0  # of the window
-        self.measured = 0.0  # the part of it that came over measured edges alone
         self.trails: dict[tuple[tuple[int, str], ...], tuple[float, Trail]] = {}  # (pid, kind) of each step -> share, and the steps
 
     def book(self, share: float, trail: Trail) -> None:
         """Add a share that came along ``trail``."""
         self.share += share
-        self.measured += share if all(hop.measured for hop in trail) else 0.0
         key = tuple((hop.pid, hop.kind) for hop in trail)
         known = self.trails.get(key)
         self.trails[key] = (share, trail) if known is None else (known[0] + share, tuple(map(_joined, known[1], trail)))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from gputop.diagnosis.causes import Claim, judges
+from gputop.diagnosis.causes import Claim, Judge, judges
 from gputop.diagnosis.edges import Leaf, Way
-from gputop.diagnosis.waitgraph import Walk, pool_of
+from gputop.diagnosis.waitgraph import Walk
 
-_BY_CAUSE = {one.cause: one for one in judges()}
 _RULES = sorted(((one, one.rule) for one in judges() if one.rule is not None), key=lambda pair: pair[1].order)
-_ROWS = {Leaf(*row) for one in judges() for row in one.rows}
-_TABLE = {leaf: [one for one in judges() if leaf in one.rows] for leaf in _ROWS}
+_TABLE = {Leaf(*row): [one for one in judges() if row in one.rows] for some in judges() for row in some.rows}
 
 
 def judge(walk: Walk) -> None:
-    """Fill in the job's ``claims``: each cause with its share of the loss, and the way along which most of that came;
-    and the job's ``way``."""
-    found, left = dict[str, Claim](), walk.pools
-    whole, ways = dict(left), walk.ways
+    """Fill in the job's ``claims``: each cause with its share of the loss, and the way along which most of that came; and its ``way``."""
+    found, whole, ways = dict[str, Claim](), walk.pools, walk.ways
+    left = dict(whole)
     for one, rule in _RULES:
         if any(pool.startswith(rule.pools) for pool in left):
             for pool, part in rule.claim(walk.job, walk.facts).items():
@@ -24,20 +21,19 @@ def judge(walk: Walk) -> None:
                 if taken > 0.0:
                     left[pool] -= taken
                     found.setdefault(one.cause, Claim(one)).add(pool, taken, ways[pool])
+    explained = {leaf: _cause_of(leaf, walk) for leaf in walk.leaves}
     total = sum(booked.share for booked in walk.leaves.values())
-    for leaf, booked in walk.leaves.items():
-        cause, part = cause_of(leaf, walk)
-        for share, trail in booked.trails.values() if cause else ():
-            pool = pool_of(leaf, trail)
-            if taken := part * share / total * (left[pool] / whole[pool] if whole[pool] > 0.0 else 0.0):
-                found.setdefault(cause, Claim(_BY_CAUSE[cause])).add(pool, taken, Way(leaf, trail))
+    for pool, share, way in walk.parts:
+        part, named = explained[way.leaf]
+        if named is not None and (taken := part * share / total * (left[pool] / whole[pool] if whole[pool] > 0.0 else 0.0)):
+            found.setdefault(named.cause, Claim(named)).add(pool, taken, way)
     walk.job.claims = list(found.values())
     pool = max((one for one in whole if not one.startswith("gpu.")), key=whole.__getitem__, default="")
     walk.job.way = ways.get(pool, Way())
 
 
-def cause_of(leaf: Leaf, walk: Walk) -> tuple[str, float]:
-    """The cause of a leaf, and the part of the leaf that it explains; empty where none does."""
-    parts = [(1.0 if one.part is None else one.part(walk, leaf), one.cause) for one in _TABLE.get(leaf, ())]
-    part, cause = max(parts, default=(0.0, ""))
-    return (cause, part) if part > 0.0 else ("", 0.0)
+def _cause_of(leaf: Leaf, walk: Walk) -> tuple[float, Judge | None]:
+    """The part of a leaf that a cause explains, and that cause; None where none does."""
+    parts = [(1.0 if one.part is None else one.part(walk, leaf), one.cause, one) for one in _TABLE.get(leaf, ())]
+    part, _, named = max(parts, key=lambda row: row[:2], default=(0.0, "", None))
+    return (part, named) if part > 0.0 else (0.0, None)

@@ -11,7 +11,10 @@ from gputop.diagnosis.proc import ALONE, LEAST, TURN, ProcFacts
 from gputop.diagnosis.waits import LOCK, PIPE, POLL, QUEUE
 
 TRIFLE = 0.005  # of the window: less is no edge (samples of 100 ms over 2.5 s tell 4 %, counters much less)
-HALF = 0.5
+HALF = 0.5  # of a whole: most of it
+NEVER_SLEEPS = 0.055  # of the window: what looks like sleep for the GPU of one that spins for it (guess: a sample or two of 25)
+SWAPPED_PER_S, THRASHED_PER_S = 100, 50  # major faults a second from which pages come back from swap, or are read again (guess)
+REFAULTS_PER_S = 500.0  # of the host's workingset, a second, from which pages are read again soon after they were dropped (guess)
 MEMORY_STALL = 0.05  # PSI memory `some` (share of the time) from which waits for pages are put down to reclaim
 DATA_WAIT = 0.15  # of the window: a trainer that waits for data for less is not waiting (TraceML warns from 10 %, critical from 20 %)
 NOT_FREE = 0.25  # of the window that a worker is kept from running, from which it does not run freely
@@ -33,8 +36,6 @@ SATURATED = 0.15  # of the window without work for a GPU that always works
 AT_LIMIT = 0.8  # of what a cgroup may read from a device, from which its workers read all that they may
 LEFT_OUT_S, IN_PLACE = 2.0, (0.9, 0.7)  # s asleep; of the window asleep, and of the window that those run who deliver in its place
 CROWD = 2  # runnable workers for each CPU
-
-
 GIL_KEEPS, GIL_STARVED = 0.6, 0.5  # of the window that a main thread runs, and of its other threads' samples waiting for their turn
 TURNS = (0.75, 1.15)  # CPUs of workers that take turns
 ASKING_LOCK, SERVES = 0.3, 0.9  # of the window at a pipe of one that asks a server for a lock, and of the server's main thread at its end
@@ -127,6 +128,16 @@ def own_work(running: float) -> float:
     return min(1.0, max(0.0, (running - DELAYED) / (FREE - DELAYED)))
 
 
+def own_part(run: float, runnable: float) -> float:
+    """`own_work` of one that was on a CPU, and ready for one, for so long; 1 of one that wanted none."""
+    return own_work(run / (run + runnable)) if run + runnable > 0.0 else 1.0
+
+
+def throttled_part(periods: float) -> float:
+    """The part of a wait for a CPU that is a quota's, with throttling in this share of its periods."""
+    return min(1.0, 2 * periods) if periods >= THROTTLED_PERIODS else 0.0
+
+
 def strangers_share(cpus: Capacity) -> float:
     """The part of a wait for CPUs that processes outside the job cause."""
     much = cpus.taken >= TAKEN * len(cpus.allowed)
@@ -174,6 +185,6 @@ def thrashes(proc: ProcFacts, host: HostFacts) -> bool:
     """Whether its pages come back from swap, or are read again soon after they were dropped (major faults, workingset refaults)."""
     faults, read = proc.majflt_per_s, proc.read_bytes_per_s
     unread = read is not None and read < 0.5 * 4096 * faults
-    if faults >= 100 and (unread or (host.swap_in_per_s or 0.0) >= 0.5 * faults):
+    if faults >= SWAPPED_PER_S and (unread or (host.swap_in_per_s or 0.0) >= 0.5 * faults):
         return True
-    return host.scanned_per_s != 0.0 and faults >= 50 and (host.refaults_per_s or 0.0) >= max(500.0, 0.5 * faults)
+    return host.scanned_per_s != 0.0 and faults >= THRASHED_PER_S and (host.refaults_per_s or 0.0) >= max(REFAULTS_PER_S, HALF * faults)

@@ -11,7 +11,7 @@ from gputop.diagnosis.edges import READY, RUN, Edge
 from gputop.diagnosis.facts import JobFacts
 from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.waitgraph import Walk
+from gputop.diagnosis.waitgraph import GPU_LIKE, Walk
 
 _COUNTED = ("running", "computing", "runnable", "throttled", "disk", "memory", "stopped")  # states that no sleep is guessed into
 
@@ -72,8 +72,7 @@ def _unread(walk: Walk, proc: ProcFacts) -> float:
 def _parts(walk: Walk, proc: ProcFacts, edges: Iterable[Edge]) -> tuple[dict[str, float], dict[str, float]]:
     """Word of a state -> share; and what ``blocked`` is made of."""
     parts, slept = {"running": 0.0}, dict[str, float]()
-    periods = walk.job.throttled_periods
-    throttled = min(1.0, 2 * periods) if periods >= policy.THROTTLED_PERIODS else 0.0
+    throttled = policy.throttled_part(walk.job.throttled_periods)
     memory = walk.is_short_of_memory(proc)
     for edge in edges:
         if edge.kind == RUN:
@@ -108,7 +107,7 @@ def may_await_gpus(job: JobFacts) -> float:
     its CPU, for it is not met waiting for something else."""
     if job.calls is not None:
         return job.calls.sync + job.calls.copy
-    slept = sum(job.trainer.kinds.get(kind, 0.0) for kind in (waits.DRIVER, waits.POLL, waits.TIMER, waits.LOCK, waits.UNKNOWN))
+    slept = sum(job.trainer.kinds.get(kind, 0.0) for kind in GPU_LIKE)
     spins = job.sampled.sync + job.sampled.copy if job.sampled is not None else job.trainer.run if may_spin(job) else 0.0
     return slept + spins
 

@@ -19,7 +19,7 @@ from gputop.diagnosis.edges import GIL, READY, RUN, WORKERS, Booked, Edge, Hop, 
 from gputop.diagnosis.facts import Facts, JobFacts
 from gputop.diagnosis.proc import ASKING, TURN, ProcFacts
 
-_GPU_LIKE = (waits.DRIVER, waits.TIMER, waits.POLL, waits.UNKNOWN, waits.LOCK)
+GPU_LIKE = (waits.DRIVER, waits.TIMER, waits.POLL, waits.UNKNOWN, waits.LOCK)
 """What a wait for the GPU looks like from outside, what it most likely is first."""
 
 
@@ -36,7 +36,7 @@ class Walk:
         self.left_out = policy.left_out(job)
         self.asks = frozenset({self.trainer.pid, *job.services})  # whose wake-ups bring a worker work
         self.children = {one.pid for one in feeders.started(job, facts)}
-        self.spun = 0.0  # CPUs that it burnt in these waits
+        self.spun = 0.0  # CPUs that the main thread burnt in waits for the GPU, as far as calls or samples tell
         self._gil: dict[int, frozenset[int]] = {}
         self._at_work: dict[int, list[Edge]] = {}
         self.data = 1.0  # share of the window that the main thread waited for workers; not known yet
@@ -53,14 +53,18 @@ class Walk:
         if share > 0.0:
             self.leaves.setdefault(Leaf(resource, holder), Booked()).book(share, trail)
 
+    @cached_property
+    def parts(self) -> list[tuple[str, float, Way]]:
+        """(pool, share of the window, way) of all that the walk booked; once it has run."""
+        ways = ((share, Way(leaf, trail)) for leaf, booked in self.leaves.items() for share, trail in booked.trails.values())
+        return [(pool_of(*way), share, way) for share, way in ways]
+
     @property
     def pools(self) -> dict[str, float]:
         """Where the lost time lies: ``main.`` or ``data.`` (behind a worker), and what was done there -> share of the loss; sums to 1."""
         found: dict[str, float] = {}
-        for leaf, booked in self.leaves.items():
-            for share, trail in booked.trails.values():
-                pool = pool_of(leaf, trail)
-                found[pool] = found.get(pool, 0.0) + share
+        for pool, share, _ in self.parts:
+            found[pool] = found.get(pool, 0.0) + share
         total = sum(found.values())
         return {pool: share / total for pool, share in found.items()} if total > 0.0 else {}
 
@@ -68,21 +72,18 @@ class Walk:
     def ways(self) -> dict[str, Way]:
         """Pool -> the way along which most of it came."""
         most: dict[str, tuple[float, Way]] = {}
-        for leaf, booked in self.leaves.items():
-            for share, trail in booked.trails.values():
-                pool = pool_of(leaf, trail)
-                if pool not in most or share > most[pool][0]:
-                    most[pool] = share, Way(leaf, trail)
+        for pool, share, way in self.parts:
+            if pool not in most or share > most[pool][0]:
+                most[pool] = share, way
         return {pool: way for pool, (_, way) in most.items()}
 
-    def run(self) -> Leaves:
-        """All leaves of the job's loss."""
+    def run(self) -> None:
+        """Book all leaves of the job's loss."""
         job = self.job
         for kind, share in job.waste.items():
             self.book("gpu", kind, share, ())
         self.book("gpu", "turns", job.turns, ())
         self.from_main()
-        return self.leaves
 
     def from_main(self) -> None:
         """The time in which no GPU ran anything, over what the main thread did; what its edges cannot hold lies between its waits."""
@@ -102,8 +103,7 @@ class Walk:
         held = sum(edge.share for edge in others) + copied
         scale = min(1.0, loss / held) if held > 0.0 else 0.0
         self.book("copy", "link", copied * scale, (Hop(trainer.pid, trainer.pid, "copy", copied * scale, True),))
-        wanted = trainer.run + trainer.runnable
-        keep = policy.own_work(trainer.run / wanted) if wanted > 0.0 else 1.0  # who hardly gets a CPU is late for that, as workers are
+        keep = policy.own_part(trainer.run, trainer.runnable)  # who hardly gets a CPU is late for that, as workers are
         for edge in others:
             delayed = edge.share * (1.0 - keep) if edge.kind == RUN else 0.0
             self.follow(trainer, edge, (edge.share - delayed) * scale, ())
@@ -120,10 +120,9 @@ class Walk:
         if job.calls is not None:
             part = self.facts.main_calls.get(trainer.pid, 1.0)
             copied, waited = min(1.0, job.calls.copy * part), min(1.0, job.calls.sync * part)
-            left, missing = self._take_gpu(edges, copied + waited)
-            self.spun = missing
-            left, missing = take(left, missing, (RUN,))
-            self.spun -= missing
+            left, asked = self._take_gpu(edges, copied + waited)
+            left, missing = take(left, asked, (RUN,))
+            self.spun = asked - missing
             kinds = tuple(dict.fromkeys(edge.kind for edge in left if not edge.measured and edge.kind not in (waits.DISK, waits.STOPPED)))
             left, missing = take(left, max(0.0, missing - trainer.runnable), kinds, lambda edge: not edge.measured)
             missing = max(0.0, copied + waited - (_total(edges) - _total(left)))
@@ -149,7 +148,7 @@ class Walk:
 
     def _take_gpu(self, edges: list[Edge], share: float) -> tuple[list[Edge], float]:
         """Take ``share`` from the sleeps that may be waits for the GPU: those that an interrupt ended first."""
-        kinds = _GPU_LIKE[:-1] if feeders.threads_at_work(self.job) else _GPU_LIKE  # a lock is for these
+        kinds = GPU_LIKE[:-1] if feeders.threads_at_work(self.job) else GPU_LIKE  # a lock is for these
         left, missing = take(edges, share, kinds, lambda edge: edge.pid == 0)
         beyond = max(0.0, missing - self.trainer.runnable)  # who is ready for a CPU in such a call does not sleep in it
         left, unfound = take(left, beyond, kinds, lambda edge: edge.pid == self.trainer.pid)
@@ -157,7 +156,7 @@ class Walk:
 
     def may_be_gpu(self, edge: Edge) -> bool:
         """Whether the sleep may be a wait for the GPU: nobody else ended it, and it looks like one."""
-        return edge.kind in _GPU_LIKE and edge.pid in (0, self.trainer.pid)
+        return edge.kind in GPU_LIKE and edge.pid in (0, self.trainer.pid)
 
     def infer(self, edges: list[Edge]) -> list[Edge]:
         """Point edges that lead to nobody known at who owes something: workers at a queue or pipe, then whatever is vague."""
@@ -172,7 +171,7 @@ class Walk:
         held_up = 2 * self.trainer.held_up > self.trainer.kinds.get(waits.PIPE, 0.0)
         for edge in edges:
             sure = edge.kind == waits.QUEUE or (edge.kind == waits.PIPE and not held_up)
-            vague = not self.facts.wakes and edge.kind in _GPU_LIKE and at_work
+            vague = not self.facts.wakes and edge.kind in GPU_LIKE and at_work
             gone = bool(edge.pid) and sure and bool(job.births) and edge.pid not in self.facts.pids  # a worker of the epoch before
             if gone or (edge.pid == 0 and (sure or vague)) or (edge.pid == self.trainer.pid and self.relays(edge.tid)):
                 edge = edge._replace(pid=any_worker)
@@ -186,7 +185,7 @@ class Walk:
         if self.job.calls is not None or self.job.sampled is not None:
             return self.spun
         rest = sum(edge.share for edge in self.edges[trainer.pid] if self.may_be_gpu(edge))
-        return min(trainer.run, worked) if rest < policy.TRIFLE + 0.05 else 0.0
+        return min(trainer.run, worked) if rest < policy.NEVER_SLEEPS else 0.0
 
     def relays(self, tid: int) -> bool:
         """Whether a thread of the trainer hands on what workers gave it: a pin thread, an executor's. Any of them where it is not told."""
@@ -336,9 +335,7 @@ class Walk:
 
     def ready(self, share: float, who: str, trail: Trail, crowd: tuple[str, str] = ("cpu", "own")) -> None:
         """Who holds the CPUs that it is ready for: a quota, a mask, strangers, or the job itself, which is booked to ``crowd``."""
-        job = self.job
-        periods = max(job.throttled_periods, job.fed_throttled_periods)
-        throttled = share * min(1.0, 2 * periods) if periods >= policy.THROTTLED_PERIODS else 0.0
+        throttled = share * policy.throttled_part(max(self.job.throttled_periods, self.job.fed_throttled_periods))
         self.book("quota", who, throttled, trail)
         share -= throttled
         if share <= 0.0:
@@ -366,8 +363,8 @@ class Walk:
         seen = {hop.tid for hop in trail}
         woken = [wake for wake in self.facts.wakes.get(edge.tid, []) if wake.tid not in seen]
         parts = [Edge(wake.kind, wake.share, wake.pid, wake.tid, wake.address) for wake in woken]
-        if thread is not None and thread.run + thread.runnable > 0.0:
-            late = thread.run * (1.0 - policy.own_work(thread.run / (thread.run + thread.runnable)))
+        if thread is not None:
+            late = thread.run * (1.0 - policy.own_part(thread.run, thread.runnable))
             parts += [Edge(RUN, thread.run - late), Edge(READY, thread.runnable + late)]
         total = sum(part.share for part in parts)
         if total <= policy.TRIFLE or edge.tid in seen or len(seen) > policy.DEEP:
@@ -431,7 +428,7 @@ class Walk:
             for word, part in late.items():
                 self.book(word, who, share * part / total, trail)
         elif wanted >= feeders.AT_WORK:
-            keep = policy.own_work(ran / wanted)
+            keep = policy.own_part(ran, waited)
             self.book(*work, share * keep, trail)
             self.ready(share * (1.0 - keep), who, trail, crowd=work if who == "main" else ("cpu", "own"))
         elif who == "worker" and kind == waits.PIPE and self.turns:
@@ -505,7 +502,7 @@ class Walk:
         if wanted >= feeders.AT_WORK and left > 0.0:
             if policy.fights(proc, self.spun if proc is self.trainer else 0.0):
                 return parts | {GIL: left}
-            keep = policy.own_work(proc.others_run / wanted)
+            keep = policy.own_part(proc.others_run, proc.others_runnable)
             parts |= {RUN: left * keep, READY: left * (1.0 - keep)}
         return parts
 
