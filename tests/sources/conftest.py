@@ -1,4 +1,4 @@
-"""What the tests of the NVML source share."""
+"""What tests of sources share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gputop.sources import Settings
+from gputop.sources.procfs import ProcfsSource
 from tests.require import require
+from tests.sources.fake_proc import FakeProc, Reader
 from tests.sources.nvml_rig import Rig, load, stub
 
 
@@ -21,3 +24,11 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     rig = Rig(tmp_path)
     yield rig
     rig.close()
+
+
+@pytest.fixture
+def reader(proc: FakeProc) -> Iterator[Reader]:
+    """A reader of the made /proc that the test module's own ``proc`` fixture is."""
+    reader = Reader(ProcfsSource(Settings(root=str(proc.root))))
+    yield reader
+    reader.source.close()

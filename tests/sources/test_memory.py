@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from gputop.model.frame import Frame
 from gputop.sources import Beat, Settings, parse
 from gputop.sources.procfs import ProcfsSource
 from gputop.sources.procfs import shared as reading
+from tests.sources.children import child
 from tests.sources.fake_proc import FakeProc, Reader, sample
 from tests.wait import until
 
@@ -30,13 +28,6 @@ def proc(tmp_path: Path) -> FakeProc:
         proc.process(pid)
         hold(proc, pid, 8192)
     return proc
-
-
-@pytest.fixture
-def reader(proc: FakeProc) -> Iterator[Reader]:
-    reader = Reader(ProcfsSource(Settings(root=str(proc.root))))
-    yield reader
-    reader.source.close()
 
 
 def hold(proc: FakeProc, pid: int, anon_kb: int, swap_kb: int = 0) -> None:
@@ -109,22 +100,6 @@ def test_one_that_may_not_be_read_is_asked_once(reader: Reader, monkeypatch: pyt
     assert len(asked) == len(set(asked)) == 3
 
 
-@contextmanager
-def child(work: Callable[[], object]) -> Iterator[int]:
-    pid = os.fork()
-    if not pid:
-        signal.alarm(60)
-        try:
-            work()
-        finally:
-            os._exit(0)
-    try:
-        yield pid
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-
-
 def test_a_forked_worker_that_writes_to_what_it_inherited_shares_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "EVERY_NS", 0)
     monkeypatch.setattr(reading, "SHARE", 0.5)
@@ -148,7 +123,7 @@ def test_a_forked_worker_that_writes_to_what_it_inherited_shares_less(monkeypatc
         seen.append(sample(frame, pid).shared_bytes or 0)
         return seen[-1]
 
-    with child(work) as pid:
+    with child(work, most_s=60) as pid:
         until(lambda: shared(pid) >= 32 * MIB)
         before, anon = seen[-1], parse.anon_bytes(Path(f"/proc/{pid}/status").read_bytes())
         os.write(write, b"x")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -23,13 +22,6 @@ def proc(tmp_path: Path) -> FakeProc:
     fake = FakeProc(tmp_path)
     fake.process(100, utime=3, stime=4)
     return fake
-
-
-@pytest.fixture
-def reader(proc: FakeProc) -> Iterator[Reader]:
-    reader = Reader(ProcfsSource(Settings(root=str(proc.root))))
-    yield reader
-    reader.source.close()
 
 
 def test_first_frame_tells_who_and_how_much(reader: Reader) -> None:

@@ -8,13 +8,12 @@ import json
 import os
 import platform
 import select
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -24,6 +23,7 @@ from gputop.model.board import Board
 from gputop.model.frame import Frame, ProcSample
 from gputop.sources import Beat, Settings
 from gputop.sources.procfs import ProcfsSource
+from tests.sources.children import child
 from tests.sources.fake_proc import info, sample
 
 NOBODY = 65534
@@ -65,23 +65,6 @@ def live() -> Iterator[Live]:
     live = Live()
     yield live
     live.source.close()
-
-
-@contextmanager
-def child(work: Callable[[], object]) -> Iterator[int]:
-    """A forked child that runs ``work`` and is ended after at most 30 s."""
-    pid = os.fork()
-    if not pid:
-        signal.alarm(30)
-        try:
-            work()
-        finally:
-            os._exit(0)
-    try:
-        yield pid
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
 
 
 def spin() -> None:
