@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_ROOMS = 22
-MOST_ARROWS = 80
+MOST_ARROWS = 85
 
 
 def _module_files(root: Path) -> dict[str, Path]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from gputop.diagnosis import policy, waits
-from gputop.diagnosis.facts import Facts
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.wakes import Wake
+from gputop.diagnosis import policy
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.facts import Facts
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.wakes import Wake
 
 RUN, READY, GIL, WORKERS = "run", "ready", "gil", "workers"
 
@@ -16,7 +17,7 @@ RUN, READY, GIL, WORKERS = "run", "ready", "gil", "workers"
 class Edge(NamedTuple):
     """A part of a thread's time: what it did, or whom it waited for."""
 
-    kind: str  # `RUN`, `READY` or a word of `gputop.diagnosis.waits`
+    kind: str  # `RUN`, `READY` or a word of `measure.waits`
     share: float  # of the window
     pid: int = 0  # of who ended the sleep; 0: an interrupt, or nobody known
     tid: int = 0

@@ -10,20 +10,21 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import intensity, report, states, stepclock
-from gputop.diagnosis.facts import Facts, JobFacts
+from gputop.diagnosis import report, states
 from gputop.diagnosis.growth import Growths
 from gputop.diagnosis.hangs import set_absent, set_hangs
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.judge import judge
-from gputop.diagnosis.life import Pulse, note_pulses
+from gputop.diagnosis.measure import intensity, stepclock
+from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.life import Pulse, note_pulses
+from gputop.diagnosis.measure.points import WINDOW_NS
+from gputop.diagnosis.measure.window import Window
 from gputop.diagnosis.model import Incident, Ledger, ProcState, Step, Verdict
 from gputop.diagnosis.orphans import Orphans
 from gputop.diagnosis.phases import DROPPED, ENDING, HELD, IDLE, STARTING, Phase
-from gputop.diagnosis.points import WINDOW_NS
 from gputop.diagnosis.symptoms import Standing, judge_job, without_job
 from gputop.diagnosis.waitgraph import Walk
-from gputop.diagnosis.window import Window
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
 from gputop.model.roles import Role

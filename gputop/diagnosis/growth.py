@@ -25,12 +25,12 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import with_workers
 from gputop.diagnosis.incidents import Incidents
+from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.feeders import with_workers
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.takers import born_ns
 from gputop.diagnosis.model import GPU_GROWTH, GROWTHS, HOST_GROWTH, Evidence, Fix, Incident, Victim
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.takers import born_ns
 from gputop.diagnosis.trend import FLOORS, Steady, Trend
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import ProcSample

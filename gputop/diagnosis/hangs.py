@@ -1,4 +1,4 @@
-"""Hangs: nothing of a job moves any more (`gputop.diagnosis.life`), and its main thread waits for somebody who is part of it.
+"""Hangs: nothing of a job moves any more (`measure.life`), and its main thread waits for somebody who is part of it.
 
 Whom it waits for decides. For its own threads, loaders or a disk: these hang, and the job with them (hung-worker). For other ranks, in a
 collective: those hang it that are not in it, whatever they wait for themselves (straggler-rank), unless their loaders hang. For the world
@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from gputop.diagnosis import waits
 from gputop.diagnosis.causes import Finding
-from gputop.diagnosis.facts import Facts, Hang, JobFacts
-from gputop.diagnosis.feeders import LISTENING
-from gputop.diagnosis.life import MOSTLY, WATCHERS, has_peers, in_kernel, ranks, sees_gpus
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.facts import Facts, Hang, JobFacts
+from gputop.diagnosis.measure.feeders import LISTENING
+from gputop.diagnosis.measure.life import MOSTLY, WATCHERS, has_peers, in_kernel, ranks, sees_gpus
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.waits import is_accepting
 from gputop.diagnosis.model import Culprit, Evidence, Fix
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.waits import is_accepting
 from gputop.model.board import Board
 from gputop.model.frame import ProcInfo
 from gputop.model.roles import SIZE_VARIABLES, number_in, rank_of

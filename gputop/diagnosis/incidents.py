@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputop.diagnosis.facts import Hang
+from gputop.diagnosis.measure.facts import Hang
+from gputop.diagnosis.measure.points import TICK_SLACK_NS, WINDOW_NS
+from gputop.diagnosis.measure.takers import LEAD_NS, born_ns, tree_ns
 from gputop.diagnosis.model import Incident, Verdict, of_gpus, speedup_max
-from gputop.diagnosis.points import TICK_SLACK_NS, WINDOW_NS
 from gputop.diagnosis.symptoms import HIGH_SHARE, MEDIUM_SHARE, Standing
-from gputop.diagnosis.takers import LEAD_NS, born_ns, tree_ns
 from gputop.model.board import Board
 from gputop.model.frame import ProcSample
 

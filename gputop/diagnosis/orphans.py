@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from gputop.diagnosis.facts import Taker
 from gputop.diagnosis.incidents import Incidents
+from gputop.diagnosis.measure.facts import Taker
 from gputop.diagnosis.model import Evidence, Fix, Incident, Verdict, Victim
 from gputop.diagnosis.shell import kill
 from gputop.model.board import Board

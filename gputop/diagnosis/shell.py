@@ -7,12 +7,11 @@ the program that gets it. Numbers stand in a command as they are; every text goe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from shlex import quote
 
-from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.measure.facts import Taker
+from gputop.diagnosis.measure.takers import names_of
 from gputop.diagnosis.model import Fix
-from gputop.diagnosis.takers import names_of
 from gputop.model.frame import ProcInfo
 
 
@@ -30,23 +29,6 @@ def kill(pids: Iterable[int], signal: str = "") -> str:
     """``kill -CONT 12 13``; empty where no process is named: to kill, numbers below 1 mean groups and everybody."""
     named = " ".join(str(pid) for pid in pids if pid > 1)
     return f"kill {f'-{signal} ' if signal else ''}{named}" if named else ""
-
-
-MOST_CPUS = 8192  # NR_CPUS of a kernel at most (arch/x86/Kconfig)
-_MOST_TEXT = 6 * MOST_CPUS  # characters of a list of them
-
-
-@lru_cache(maxsize=256)
-def parse_cpus(text: str) -> frozenset[int]:
-    """The CPUs of a list such as ``0-3,8``, in ascending order as the kernel writes it; empty for what is none."""
-    found: set[int] = set()
-    following = 0
-    for part in text.split(",") if len(text) <= _MOST_TEXT else ():
-        first, _dash, last = part.strip().partition("-")
-        if first.isdecimal() and (not last or last.isdecimal()) and int(first) >= following:
-            following = min(int(last or first), MOST_CPUS - 1) + 1
-            found.update(range(int(first), following))
-    return frozenset(found)
 
 
 def spell_cpus(cpus: frozenset[int]) -> str:

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import policy, waits
+from gputop.diagnosis import owners, policy
 from gputop.diagnosis.edges import READY, RUN, Edge
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.facts import JobFacts, may_spin
+from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import ProcState
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.waitgraph import GPU_LIKE, Walk
+from gputop.diagnosis.waitgraph import Walk
 
 _COUNTED = ("running", "computing", "runnable", "throttled", "disk", "memory", "stopped")  # states that no sleep is guessed into
 
@@ -23,12 +24,6 @@ def set_states(walk: Walk) -> None:
     job.trainer.state = _of_trainer(walk)
     for worker in job.workers:
         worker.state = _of_worker(walk, worker)
-
-
-def blocked_on(proc: ProcFacts) -> dict[str, float]:
-    """The blocked share of its time by what was waited for."""
-    share, total = proc.state.fractions.get("blocked", 0.0), sum(proc.state.waits.values())
-    return {kind: share * part / total for kind, part in proc.state.waits.items()} if total > 0.0 else {"unknown": share}
 
 
 def host_side_loss(job: JobFacts) -> float:
@@ -72,7 +67,7 @@ def _unread(walk: Walk, proc: ProcFacts) -> float:
 def _parts(walk: Walk, proc: ProcFacts, edges: Iterable[Edge]) -> tuple[dict[str, float], dict[str, float]]:
     """Word of a state -> share; and what ``blocked`` is made of."""
     parts, slept = {"running": 0.0}, dict[str, float]()
-    throttled = policy.throttled_part(walk.job.throttled_periods)
+    throttled = owners.throttled_part(walk.job.throttled_periods)
     memory = walk.is_short_of_memory(proc)
     for edge in edges:
         if edge.kind == RUN:
@@ -100,21 +95,3 @@ def _state(proc: ProcFacts, parts: dict[str, float], slept: dict[str, float], co
     word = max(fractions, key=fractions.__getitem__)
     sure = min(confidence, 1.0 - 0.5 * min(1.0, unread))
     return ProcState(proc.pid, word, False, fractions, round(sure, 2), waits=slept)
-
-
-def may_await_gpus(job: JobFacts) -> float:
-    """Share of the window in which the main thread waited for its GPUs, where its calls are probed; else in which it may have, asleep or on
-    its CPU, for it is not met waiting for something else."""
-    if job.calls is not None:
-        return job.calls.sync + job.calls.copy
-    slept = sum(job.trainer.kinds.get(kind, 0.0) for kind in GPU_LIKE)
-    spins = job.sampled.sync + job.sampled.copy if job.sampled is not None else job.trainer.run if may_spin(job) else 0.0
-    return slept + spins
-
-
-def may_spin(job: JobFacts) -> bool:
-    """What looks like computing may be spinning waits for the GPU: its calls are not probed, its main thread is not sampled, and sleeps for
-    far less time than the GPU works."""
-    if job.calls is not None or job.sampled is not None or job.idle is None:
-        return False
-    return job.trainer.asleep <= max(1.0 - policy.SPINNING, policy.SLEPT * (1.0 - job.idle))

@@ -6,11 +6,12 @@ from functools import cached_property
 
 from msgspec import Struct, field
 
-from gputop.diagnosis import feeders, hangs
+from gputop.diagnosis import hangs
 from gputop.diagnosis.causes import Finding, Judge, unexplained
 from gputop.diagnosis.causes.h2d_transfer import copies_back
 from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs, is_held_up
-from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.measure import feeders
+from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
 from gputop.diagnosis.path import confidence
 from gputop.diagnosis.phases import BOOKED, HELD, MOST_BESIDE, Phase, Seen, phase_of

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from gputop.diagnosis import feeders, policy, waits
-from gputop.diagnosis.capacity import capacity, is_held
+from gputop.diagnosis import owners, policy
 from gputop.diagnosis.edges import GIL, READY, RUN, WORKERS, Booked, Edge, Hop, Leaf, Leaves, Trail, Way, edges_of, take
-from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.proc import ASKING, TURN, ProcFacts
+from gputop.diagnosis.measure import feeders, waits
+from gputop.diagnosis.measure.capacity import capacity, is_held
+from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.proc import ASKING, TURN, ProcFacts
 
-GPU_LIKE = (waits.DRIVER, waits.TIMER, waits.POLL, waits.UNKNOWN, waits.LOCK)
 """What a wait for the GPU looks like from outside, what it most likely is first."""
 
 
@@ -33,7 +33,7 @@ class Walk:
         self.workers = {worker.pid: worker for worker in job.workers}
         self.readers = {reader.pid for reader in job.readers}
         self.feeds = (self.workers.keys() | job.services) - self.readers
-        self.left_out = policy.left_out(job)
+        self.left_out = owners.left_out(job)
         self.asks = frozenset({self.trainer.pid, *job.services})  # whose wake-ups bring a worker work
         self.children = {one.pid for one in feeders.started(job, facts)}
         self.spun = 0.0  # CPUs that the main thread burnt in waits for the GPU, as far as calls or samples tell
@@ -46,7 +46,7 @@ class Walk:
         self.to_feeds = [edge for edge in self.main if edge.pid in self.feeds]
         self.data = sum(edge.share for edge in self.to_feeds)
         self._at_work.clear()  # what is rest depends on the wait for data
-        self.turns = policy.served_in_turns(job, facts, {worker.pid: self.ahead(worker) for worker in job.workers})
+        self.turns = owners.served_in_turns(job, facts, {worker.pid: self.ahead(worker) for worker in job.workers})
 
     def book(self, resource: str, holder: str, share: float, trail: Trail) -> None:
         """Add a share of the window to a leaf."""
@@ -103,7 +103,7 @@ class Walk:
         held = sum(edge.share for edge in others) + copied
         scale = min(1.0, loss / held) if held > 0.0 else 0.0
         self.book("copy", "link", copied * scale, (Hop(trainer.pid, trainer.pid, "copy", copied * scale, True),))
-        keep = policy.own_part(trainer.run, trainer.runnable)  # who hardly gets a CPU is late for that, as workers are
+        keep = owners.own_part(trainer.run, trainer.runnable)  # who hardly gets a CPU is late for that, as workers are
         for edge in others:
             delayed = edge.share * (1.0 - keep) if edge.kind == RUN else 0.0
             self.follow(trainer, edge, (edge.share - delayed) * scale, ())
@@ -148,7 +148,7 @@ class Walk:
 
     def _take_gpu(self, edges: list[Edge], share: float) -> tuple[list[Edge], float]:
         """Take ``share`` from the sleeps that may be waits for the GPU: those that an interrupt ended first."""
-        kinds = GPU_LIKE[:-1] if feeders.threads_at_work(self.job) else GPU_LIKE  # a lock is for these
+        kinds = waits.GPU_LIKE[:-1] if feeders.threads_at_work(self.job) else waits.GPU_LIKE  # a lock is for these
         left, missing = take(edges, share, kinds, lambda edge: edge.pid == 0)
         beyond = max(0.0, missing - self.trainer.runnable)  # who is ready for a CPU in such a call does not sleep in it
         left, unfound = take(left, beyond, kinds, lambda edge: edge.pid == self.trainer.pid)
@@ -156,7 +156,7 @@ class Walk:
 
     def may_be_gpu(self, edge: Edge) -> bool:
         """Whether the sleep may be a wait for the GPU: nobody else ended it, and it looks like one."""
-        return edge.kind in GPU_LIKE and edge.pid in (0, self.trainer.pid)
+        return edge.kind in waits.GPU_LIKE and edge.pid in (0, self.trainer.pid)
 
     def infer(self, edges: list[Edge]) -> list[Edge]:
         """Point edges that lead to nobody known at who owes something: workers at a queue or pipe, then whatever is vague."""
@@ -171,7 +171,7 @@ class Walk:
         held_up = 2 * self.trainer.held_up > self.trainer.kinds.get(waits.PIPE, 0.0)
         for edge in edges:
             sure = edge.kind == waits.QUEUE or (edge.kind == waits.PIPE and not held_up)
-            vague = not self.facts.wakes and edge.kind in GPU_LIKE and at_work
+            vague = not self.facts.wakes and edge.kind in waits.GPU_LIKE and at_work
             gone = bool(edge.pid) and sure and bool(job.births) and edge.pid not in self.facts.pids  # a worker of the epoch before
             if gone or (edge.pid == 0 and (sure or vague)) or (edge.pid == self.trainer.pid and self.relays(edge.tid)):
                 edge = edge._replace(pid=any_worker)
@@ -307,14 +307,14 @@ class Walk:
 
     def to_sibling(self, edge: Edge, share: float, trail: Trail) -> None:
         """A wait for another worker: a lock that it holds, or the disk where all read as much as their cgroup may."""
-        if policy.reads_at_limit(self.job):
+        if owners.reads_at_limit(self.job):
             self.book("disk", "worker", share, trail)
         else:
             self.book("lock" if edge.kind in (waits.LOCK, waits.UNKNOWN) else "peer", "sibling", share, trail)
 
     def is_short_of_memory(self, proc: ProcFacts) -> bool:
         """Whether pages that it waits for were taken from it."""
-        return self.job.pressed or policy.thrashes(proc, self.facts.host)
+        return self.job.pressed or owners.thrashes(proc, self.facts.host)
 
     def never_ends(self, proc: ProcFacts, edge: Edge) -> bool:
         """Whether a worker's sleep has no end: it has not moved for long, and no GPU works."""
@@ -326,7 +326,7 @@ class Walk:
 
     def on_cpu(self, proc: ProcFacts, share: float, who: str, trail: Trail) -> None:
         """Its own work; memory's where the kernel looks for pages meanwhile."""
-        if not self.workers and policy.starves_others(proc):
+        if not self.workers and owners.starves_others(proc):
             self.book("gil", who, share, trail)
             return
         stalled = min(share, proc.system / max(proc.run, policy.TRIFLE) * share) if self.job.pressed else 0.0
@@ -335,7 +335,7 @@ class Walk:
 
     def ready(self, share: float, who: str, trail: Trail, crowd: tuple[str, str] = ("cpu", "own")) -> None:
         """Who holds the CPUs that it is ready for: a quota, a mask, strangers, or the job itself, which is booked to ``crowd``."""
-        throttled = share * policy.throttled_part(max(self.job.throttled_periods, self.job.fed_throttled_periods))
+        throttled = share * owners.throttled_part(max(self.job.throttled_periods, self.job.fed_throttled_periods))
         self.book("quota", who, throttled, trail)
         share -= throttled
         if share <= 0.0:
@@ -349,8 +349,8 @@ class Walk:
         cpus = capacity(self.job, self.facts)
         if is_held(self.job, cpus):
             return [(("mask", "worker" if self.workers else "main"), 1.0)]
-        strangers, watched = policy.strangers_share(cpus), policy.watched_share(self.facts, cpus)
-        own = "own" if policy.crowds(self.job, self.facts, cpus) else "nobody"
+        strangers, watched = owners.strangers_share(cpus), owners.watched_share(self.facts, cpus)
+        own = "own" if owners.crowds(self.job, self.facts, cpus) else "nobody"
         rest = 1.0 - strangers
         return [(("cpu", "stranger"), strangers), (("cpu", "gputop"), rest * watched), (("cpu", own), rest * (1.0 - watched))]
 
@@ -364,7 +364,7 @@ class Walk:
         woken = [wake for wake in self.facts.wakes.get(edge.tid, []) if wake.tid not in seen]
         parts = [Edge(wake.kind, wake.share, wake.pid, wake.tid, wake.address) for wake in woken]
         if thread is not None:
-            late = thread.run * (1.0 - policy.own_part(thread.run, thread.runnable))
+            late = thread.run * (1.0 - owners.own_part(thread.run, thread.runnable))
             parts += [Edge(RUN, thread.run - late), Edge(READY, thread.runnable + late)]
         total = sum(part.share for part in parts)
         if total <= policy.TRIFLE or edge.tid in seen or len(seen) > policy.DEEP:
@@ -428,7 +428,7 @@ class Walk:
             for word, part in late.items():
                 self.book(word, who, share * part / total, trail)
         elif wanted >= feeders.AT_WORK:
-            keep = policy.own_part(ran, waited)
+            keep = owners.own_part(ran, waited)
             self.book(*work, share * keep, trail)
             self.ready(share * (1.0 - keep), who, trail, crowd=work if who == "main" else ("cpu", "own"))
         elif who == "worker" and kind == waits.PIPE and self.turns:
@@ -500,9 +500,9 @@ class Walk:
         parts = {word: count / samples for word, count in slept.items() if count} if often else {}
         wanted, left = proc.others_run + proc.others_runnable, 1.0 - sum(parts.values())
         if wanted >= feeders.AT_WORK and left > 0.0:
-            if policy.fights(proc, self.spun if proc is self.trainer else 0.0):
+            if owners.fights(proc, self.spun if proc is self.trainer else 0.0):
                 return parts | {GIL: left}
-            keep = policy.own_part(proc.others_run, proc.others_runnable)
+            keep = owners.own_part(proc.others_run, proc.others_runnable)
             parts |= {RUN: left * keep, READY: left * (1.0 - keep)}
         return parts
 
@@ -539,6 +539,6 @@ def _sum(leaves: Leaves) -> float:
 def _lean_to_delays(leaves: Leaves, owed: float) -> dict[Leaf, float]:
     """Leaf -> factor that puts own work down to what delays it, the more the smaller its part is: work that runs freely is not late."""
     working = sum(one.share for leaf, one in leaves.items() if leaf.resource == "work") / owed
-    keep = policy.own_work(working)
+    keep = owners.own_work(working)
     scale = 1.0 + working * (1.0 - keep) / (1.0 - working) if working < 1.0 else 1.0
     return {leaf: (keep if keep < 1.0 and working < 1.0 else 1.0) if leaf.resource == "work" else scale for leaf in leaves}

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gputop.diagnosis import waits
-from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.edges import READY, RUN, WORKERS, Hop, Leaf, Trail, Way
-from gputop.diagnosis.facts import Facts, Hang, JobFacts
-from gputop.diagnosis.feeders import AT_WORK, started
-from gputop.diagnosis.intensity import PEER, slowed_by
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.capacity import capacity
+from gputop.diagnosis.measure.facts import Facts, Hang, JobFacts
+from gputop.diagnosis.measure.feeders import AT_WORK, started
+from gputop.diagnosis.measure.intensity import PEER, slowed_by
+from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Culprit, PathStep
 from gputop.diagnosis.path import who
 from gputop.diagnosis.policy import STUCK_S
-from gputop.diagnosis.proc import ProcFacts
 from gputop.system.text import clean
 
 SURE = 0.9  # confidence of a trainer's state, from which what it spent on a CPU is its own work and no wait that spins (guess)

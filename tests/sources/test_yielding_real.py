@@ -14,7 +14,7 @@ import pytest
 
 from gputop.collector.beat import make_header
 from gputop.diagnosis import shell
-from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.measure.facts import Taker
 from gputop.model.board import Board
 from gputop.model.frame import Frame
 from gputop.sources import Beat, Settings

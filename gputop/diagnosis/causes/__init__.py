@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from gputop.diagnosis.edges import Leaf, Way
-from gputop.diagnosis.facts import Facts, JobFacts
+from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.waitgraph import Walk
 

@@ -10,9 +10,10 @@ When it abstains: its CPUs would do if strangers left them (cpu-contention), or 
 from __future__ import annotations
 
 from gputop.diagnosis import shell
-from gputop.diagnosis.capacity import capacity, others_idle
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.facts import Capacity, Facts, JobFacts
+from gputop.diagnosis.measure.capacity import capacity, others_idle
+from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts
+from gputop.diagnosis.measure.hosts import parse_cpus
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.system.text import counted
 
@@ -23,7 +24,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     mine, all_cpus = shell.spell_cpus(cpus.allowed), shell.spell_cpus(cpus.host)
     idle = round(cpus.idle_outside, 2) if others_idle(cpus) else None  # else it is not for that that the job is said to be held
     elsewhere = f"its cgroup has {shell.spell_cpus(cpus.given)}" if idle is None else f"{cpus.idle_outside:.1f} of the other CPUs idle"
-    own = shell.parse_cpus(job.trainer.info.cpus_allowed) if job.trainer.info.cpus_allowed else cpus.allowed
+    own = parse_cpus(job.trainer.info.cpus_allowed) if job.trainer.info.cpus_allowed else cpus.allowed
     with_trainer = "trainer and " if own & cpus.host <= cpus.allowed else ""  # else only its workers are pinned
     who = f"{with_trainer}{counted(len(job.workers), 'worker')} are" if job.workers else "the trainer is"
     evidence = (

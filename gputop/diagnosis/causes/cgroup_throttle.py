@@ -12,12 +12,12 @@ from __future__ import annotations
 from math import ceil, floor
 
 from gputop.diagnosis import shell
-from gputop.diagnosis.capacity import capacity, needed, strangers
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.feeders import with_workers
+from gputop.diagnosis.measure.capacity import capacity, needed, strangers
+from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.measure.feeders import with_workers
+from gputop.diagnosis.measure.takers import blame, names_of
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.takers import blame, names_of
 from gputop.system.text import counted
 
 OF_QUOTA = 0.1  # of the quota that somebody in the group takes who is to blame

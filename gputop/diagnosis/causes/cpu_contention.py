@@ -1,7 +1,7 @@
 """What it is (cpu-contention): other processes run on the CPUs while workers or the trainer are runnable.
 
 Why it costs: a batch that needs 10 ms of a CPU is done when the CPU is free again, and the GPU waits for it.
-How it is seen: row cpu x stranger: of a wait for a CPU the share that strangers cause (`policy.strangers_share`): all of it, where they
+How it is seen: row cpu x stranger: of a wait for a CPU the share that strangers cause (`owners.strangers_share`): all of it, where they
 hold `capacity.TAKEN` of the job's CPUs and `policy.MOST_OF_LACK` of what it lacks; where by the sched probe they stood for `policy.BEHIND`
 of its waits, less will do. A hog may stand on one CPU only, so that on the other the job's threads wait behind one another: its doing, too.
 When it abstains: the job wants more CPUs than there are anyway (worker-oversubscription), or is held to some (affinity) or by a quota.
@@ -9,14 +9,15 @@ When it abstains: the job wants more CPUs than there are anyway (worker-oversubs
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy, shell
-from gputop.diagnosis.capacity import IDLE, beside, capacity
+from gputop.diagnosis import owners, policy, shell
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.facts import Capacity, Facts, JobFacts, Taker
-from gputop.diagnosis.feeders import AT_WORK
+from gputop.diagnosis.measure.capacity import IDLE, beside, capacity
+from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts, Taker
+from gputop.diagnosis.measure.feeders import AT_WORK
+from gputop.diagnosis.measure.hosts import parse_cpus
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.takers import LEAST_CORES, MOST, blame, names_of
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.takers import LEAST_CORES, MOST, blame, names_of
 from gputop.model.roles import TORCH_WORKER, program_name
 from gputop.system.text import counted
 
@@ -29,7 +30,7 @@ LATE = 0.2  # of the window that a worker is runnable and does not run, from whi
 def keeps_from_starting(job: JobFacts, facts: Facts) -> bool:
     """Whether all workers were born a while ago, their trainer waits for them, and strangers have their CPUs."""
     kept = all(worker.runnable >= policy.KEPT and facts.t_ns - worker.began_ns >= policy.KEPT_NS for worker in job.workers)
-    return bool(job.workers) and kept and job.data >= policy.HALF and policy.strangers_share(capacity(job, facts)) > 0.0
+    return bool(job.workers) and kept and job.data >= policy.HALF and owners.strangers_share(capacity(job, facts)) > 0.0
 
 
 def culprits(job: JobFacts, facts: Facts) -> list[Taker]:
@@ -109,7 +110,7 @@ def _moving(late: list[ProcFacts], cpus: Capacity, facts: Facts) -> list[Fix]:
 
 def _idle_elsewhere(worker: ProcFacts, cpus: Capacity, facts: Facts) -> float:
     """CPUs of the job's that idle and that the worker may not use; 0 where its mask is not known."""
-    own = shell.parse_cpus(worker.info.cpus_allowed) & cpus.host
+    own = parse_cpus(worker.info.cpus_allowed) & cpus.host
     return sum(1.0 - facts.host.busy.get(cpu, 1.0) for cpu in cpus.given - own) if own else 0.0
 
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 
-from gputop.diagnosis import policy, shell
+from gputop.diagnosis import owners, policy, shell
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.facts import Facts, JobFacts, Mover
-from gputop.diagnosis.feeders import more_in_flight, programs_wait, who_waits
+from gputop.diagnosis.measure.facts import Facts, JobFacts, Mover
+from gputop.diagnosis.measure.feeders import more_in_flight, programs_wait, who_waits
+from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Culprit, Evidence, Fix
-from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.waitgraph import Walk
 from gputop.model.frame import ReadLimit
 
@@ -67,7 +67,7 @@ def _share(proc: ProcFacts) -> float:
 
 def _locked(job: JobFacts) -> float | None:
     locked = sum(worker.kinds.get("lock", 0.0) for worker in job.workers)
-    return locked / len(job.workers) if locked and policy.reads_at_limit(job) else None
+    return locked / len(job.workers) if locked and owners.reads_at_limit(job) else None
 
 
 def _movers(job: JobFacts, facts: Facts, rate: float) -> list[Mover]:

@@ -1,22 +1,22 @@
 """What it is (gil-contention): threads of one Python process take turns at its interpreter lock.
 
 Why it costs: all of them together compute on one CPU, and the main thread, which launches the kernels, stands in line with the others.
-How it is seen: rows gil x main, gil x worker. By the probe: several threads sleep at one futex in turn. By samples (`policy.fights`): they
+How it is seen: rows gil x main, gil x worker. By the probe: several threads sleep at one futex in turn. By samples (`owners.fights`): they
 are met waiting for their turn, or run on at most `policy.GIL_CPUS` in all though more want to, and no wait is longer than CPython's 5 ms
-(`sys.getswitchinterval`); or a main thread keeps the lock and others, which load for it, starve (`policy.starves_others`).
+(`sys.getswitchinterval`); or a main thread keeps the lock and others, which load for it, starve (`owners.starves_others`).
 When it abstains: threads wait for CPUs, or sleep for long at a lock: then it is what one of them does that the others wait for.
 """
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy
-from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis import owners
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.causes.main_thread_preprocessing import MOST_WORKERS
-from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import named_thread, with_workers
+from gputop.diagnosis.measure.capacity import capacity
+from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.feeders import named_thread, with_workers
+from gputop.diagnosis.measure.proc import TURN
 from gputop.diagnosis.model import Fix
-from gputop.diagnosis.proc import TURN
 
 
 def _is_trainers(job: JobFacts) -> bool:
@@ -24,11 +24,11 @@ def _is_trainers(job: JobFacts) -> bool:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    procs = [job.trainer] if _is_trainers(job) else [worker for worker in job.workers if policy.fights(worker)] or job.workers
+    procs = [job.trainer] if _is_trainers(job) else [worker for worker in job.workers if owners.fights(worker)] or job.workers
     worst = max(procs, key=lambda proc: proc.others_run)
     met = worst.threads_met
     turns = met[TURN] / max(1, sum(met.values()))
-    starves = not job.workers and policy.starves_others(worst)
+    starves = not job.workers and owners.starves_others(worst)
     who, threads = f"{worst.role.label} ({worst.pid})", f"its other threads{named_thread(worst)}"
     main, others = f"{100 * worst.run:.0f}%", f"{100 * worst.others_run:.0f}%"
     detail = f"{who}: {threads} run {others} of the time, its main thread gets {main}, together no more than one CPU: they share one GIL"

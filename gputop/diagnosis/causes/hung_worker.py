@@ -2,7 +2,7 @@
 
 Why it costs: the batch that it was to deliver never comes, and a loader that keeps the order of its batches waits for ever.
 How it is seen: row nobody x worker: stopped or zombie in /proc, or neither run nor switched for `policy.STUCK_S` beside a GPU that rests
-(`policy.LONG_STUCK_S` beside one that others still feed), or left out while others deliver (`policy.left_out`): a slow but living worker
+(`policy.LONG_STUCK_S` beside one that others still feed), or left out while others deliver (`owners.left_out`): a slow but living worker
 wakes up many times in that span. A rule takes the waits of the others and of the trainer as well, where one hangs beside a GPU that rests,
 or workers merely ask again and again for what does not come (`_asks_for_ever`); where one was killed (`killed`) or replaced (`replacing`);
 where nobody of the job moves; and where a program that feeds the trainer is stopped, or nobody reads what it or the trainer writes.
@@ -11,12 +11,13 @@ When it abstains: somebody moves, or is asked at a queue. Where it is not known 
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy, waits
+from gputop.diagnosis import owners, policy
 from gputop.diagnosis.causes import Claims, Finding, Judge, Rule, percent
-from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import programs_at_work
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.feeders import programs_at_work
+from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.proc import ProcFacts
 from gputop.diagnosis.shell import kill, word
 
 NAMED = 4  # workers that stand alike; of more it is said how many
@@ -115,7 +116,7 @@ def _is_stuck(worker: ProcFacts, least_s: float = policy.STUCK_S) -> bool:
 
 def _hung(job: JobFacts) -> list[ProcFacts]:
     found = [one for one in job.workers if one.kinds.get(waits.STOPPED, 0.0) > STOPPED or _is_stuck(one) or _asks_for_ever(one, job)]
-    return found or [worker for worker in job.workers if worker.pid in policy.left_out(job)]
+    return found or [worker for worker in job.workers if worker.pid in owners.left_out(job)]
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:

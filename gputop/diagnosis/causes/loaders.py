@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from gputop.diagnosis import feeders, policy
-from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis import policy
 from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.measure import feeders
+from gputop.diagnosis.measure.capacity import capacity
+from gputop.diagnosis.measure.facts import JobFacts
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.waits import PIPE
 from gputop.diagnosis.waitgraph import Walk
-from gputop.diagnosis.waits import PIPE
 
 LOADERS = tuple(
     ("work", holder)

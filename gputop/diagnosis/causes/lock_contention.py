@@ -3,7 +3,7 @@
 Why it costs: work that could go on side by side goes on one after the other.
 How it is seen: rows lock x sibling: by the probe a worker's sleep at a futex ends when another worker wakes it, by samples it sleeps at a
 lock; lock x process: another training wakes it, a process holds the lock of a file for which it asks again and again (/proc/locks, in
-`policy.HELD` of the samples), or whoever gives out a lock answers at a pipe (`policy.served_in_turns`); lock x worker.
+`policy.HELD` of the samples), or whoever gives out a lock answers at a pipe (`owners.served_in_turns`); lock x worker.
 When it abstains: of workers that never move (hung-worker), and of a lock whose holder reads all that the cgroup may (disk-io).
 """
 
@@ -13,11 +13,11 @@ from collections import Counter
 
 from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import WOKEN
+from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.feeders import WOKEN
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.waits import LOCK
 from gputop.diagnosis.model import Culprit, Evidence, Fix
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.waits import LOCK
 from gputop.system.text import counted
 
 READS = 0.5  # of the time, in which one of the workers waits for a disk

@@ -4,7 +4,7 @@ Why it costs: the thread that ought to launch the next kernels is busy, or sleep
 How it is seen: rows work x main, and x its threads and the programs that it starts; timer x main, of which `policy.OWN_SLEEP` is its own (a
 blocking wait for the GPU may sleep by a timer, too); child and pipe x main; reader x main: it sleeps until somebody reads what it writes.
 When it abstains: threads take turns at one GIL (gil-contention); it launches many short kernels (small-kernels) or waits for the GPU again
-and again (sync-storm). Without probes a wait that spins looks like computing: then it says so (`states.may_spin`).
+and again (sync-storm). Without probes a wait that spins looks like computing: then it says so (`facts.may_spin`).
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from gputop.diagnosis import policy, starts
-from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import AT_WORK, named_thread, started, threads_at_work, with_workers
+from gputop.diagnosis.measure import starts
+from gputop.diagnosis.measure.capacity import capacity
+from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
+from gputop.diagnosis.measure.feeders import AT_WORK, named_thread, started, threads_at_work, with_workers
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.waits import PIPE
 from gputop.diagnosis.model import Fix
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.states import host_side_loss, may_spin
+from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.waitgraph import Walk
-from gputop.diagnosis.waits import PIPE
 from gputop.model.roles import PIN_THREAD
 from gputop.system.text import counted
 

@@ -3,7 +3,7 @@
 Why it costs: the kernel takes pages that are needed soon, and whoever needs them waits for the disk, or for the kernel's search.
 How it is seen: rows memory x worker, memory x main: waits for a disk, and kernel time, where PSI memory `some` is `policy.MEMORY_STALL` or
 more, or the cgroup is at its limit with refaults; or pages of the process come back from swap, or soon after they were dropped
-(`policy.thrashes`). Blamed are those outside the job who have grown more than it since they were first seen.
+(`owners.thrashes`). Blamed are those outside the job who have grown more than it since they were first seen.
 When it abstains: pages are read for the first time (disk-io).
 """
 
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from gputop.diagnosis import shell
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.facts import Facts, Grower, JobFacts
-from gputop.diagnosis.feeders import MEMORY, programs_wait, threads_wait, with_workers
+from gputop.diagnosis.measure.facts import Facts, Grower, JobFacts
+from gputop.diagnosis.measure.feeders import MEMORY, programs_wait, threads_wait, with_workers
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.takers import GROWN_BYTES
 from gputop.diagnosis.model import Culprit, Evidence, Fix
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.takers import GROWN_BYTES
 
 MANY = 10.0  # major faults a second that are worth telling
 OF_MOST, NAMED = 0.3, 3  # of what the first has grown, and how many are blamed at most

@@ -9,10 +9,10 @@ When it abstains: of one of several ranks whose workers are ahead, or whose thre
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import more_in_flight, who_waits
+from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.feeders import more_in_flight, who_waits
+from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.proc import ProcFacts
 
 LITTLE_BYTES_PER_S = 0.5e6  # B/s that the host receives, under which what is waited for does not come from other hosts
 

@@ -3,19 +3,19 @@
 Why it costs: the GPU has nothing to do meanwhile. It is no fault, but where it comes again and again and takes much it is told as one.
 How it is seen: row nobody x main: somebody stopped it. A rule takes the main thread's time where one rest of the GPU of `PAUSE_S` or more
 after steady work holds `MOST` of the loss; or, while the workers are `AHEAD` of a trainer that could go on, shorter ones together do
-(`gputop.diagnosis.pauses`): breaks, times with little work in which no worker is asked for a batch, turns to other workers, and still
+(`measure.pauses`): breaks, times with little work in which no worker is asked for a batch, turns to other workers, and still
 shorter rests in which it waits for programs of its own or writes its weights.
 When it abstains: a worker owes the trainer a batch, or its own threads keep it from going on.
 """
 
 from __future__ import annotations
 
-from gputop.diagnosis import starts
 from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
 from gputop.diagnosis.causes.hung_worker import TRACED
-from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import AT_WORK
-from gputop.diagnosis.intensity import late_job
+from gputop.diagnosis.measure import starts
+from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.feeders import AT_WORK
+from gputop.diagnosis.measure.intensity import late_job
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.policy import DATA_WAIT
 from gputop.diagnosis.shell import kill

@@ -10,16 +10,16 @@ When it abstains: the workers idle between their batches, or wait for CPUs, a lo
 
 from __future__ import annotations
 
-from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help, one_is_late, unasked
 from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.feeders import at_work, elsewhere, loading_programs, programs_read, with_workers
+from gputop.diagnosis.measure.capacity import capacity
+from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.measure.feeders import at_work, elsewhere, loading_programs, programs_read, with_workers
+from gputop.diagnosis.measure.takers import names_of
+from gputop.diagnosis.measure.waits import LOCK
 from gputop.diagnosis.model import Fix
-from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.waitgraph import Walk
-from gputop.diagnosis.waits import LOCK
 from gputop.system.text import counted
 
 _FOR_PROGRAMS = ("child", "pipe", "poll")

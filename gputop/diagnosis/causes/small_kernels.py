@@ -9,13 +9,13 @@ When it abstains: the trainer mostly waits for the GPU (undersized-work); or the
 
 from __future__ import annotations
 
-from gputop.diagnosis import intensity, policy
+from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Claims, Finding, Judge, Rule, percent
 from gputop.diagnosis.causes.undersized_work import how_used, share_used
-from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import threads_at_work
+from gputop.diagnosis.measure import intensity
+from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
+from gputop.diagnosis.measure.feeders import threads_at_work
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.states import may_spin
 
 _POOLS = ("gpu.light", "main.computing", "main.lock")
 

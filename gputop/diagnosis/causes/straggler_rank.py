@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis import policy, shell
-from gputop.diagnosis.capacity import capacity
+from gputop.diagnosis import owners, shell
 from gputop.diagnosis.causes import Claims, Finding, Judge, Rule, gpu_throttle, percent
 from gputop.diagnosis.causes.cpu_contention import culprits
 from gputop.diagnosis.causes.pause import waits_for_first
-from gputop.diagnosis.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.feeders import with_workers
-from gputop.diagnosis.intensity import PEER, late_job, slowed_by, used
+from gputop.diagnosis.measure.capacity import capacity
+from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.measure.feeders import with_workers
+from gputop.diagnosis.measure.intensity import PEER, late_job, slowed_by, used
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.takers import blame, names_of
 from gputop.diagnosis.model import Culprit, Evidence, Fix
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.takers import blame, names_of
 from gputop.system.text import counted
 
 FLAT_OUT = 0.7  # share of the window that workers run which cannot keep up
@@ -67,7 +67,7 @@ def _tell_of_absent(job: JobFacts) -> Finding:
 def _takers(own: JobFacts, facts: Facts) -> list[Taker]:
     """Who runs while it, or one of its workers, is runnable; nobody where it is late by itself."""
     kept = max(proc.runnable for proc in (*own.workers, own.trainer))
-    return culprits(own, facts) if kept >= KEPT and policy.strangers_share(capacity(own, facts)) > 0.0 else []
+    return culprits(own, facts) if kept >= KEPT and owners.strangers_share(capacity(own, facts)) > 0.0 else []
 
 
 def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:

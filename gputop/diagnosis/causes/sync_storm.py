@@ -12,11 +12,12 @@ busy (h2d-transfer); its own threads, short steps, or writes are why it sleeps s
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy, waits
+from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Claims, Finding, Judge, Rule, percent
 from gputop.diagnosis.causes.h2d_transfer import copies_much
-from gputop.diagnosis.facts import CallFacts, Facts, JobFacts
-from gputop.diagnosis.feeders import threads_at_work
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.facts import CallFacts, Facts, JobFacts
+from gputop.diagnosis.measure.feeders import threads_at_work
 from gputop.diagnosis.model import Evidence, Fix
 
 _NO_GPU = (waits.QUEUE, waits.PIPE, waits.NETWORK, waits.CHILD, waits.DISK, waits.STOPPED)

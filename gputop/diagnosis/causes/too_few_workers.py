@@ -10,14 +10,14 @@ When it abstains: CPUs are full (slow-transform), or even the busiest worker idl
 from __future__ import annotations
 
 from gputop.diagnosis import policy
-from gputop.diagnosis.capacity import capacity
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help
 from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.feeders import UNUSED_S, at_work, loading_programs, with_workers
+from gputop.diagnosis.measure.capacity import capacity
+from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.measure.feeders import UNUSED_S, at_work, loading_programs, with_workers
+from gputop.diagnosis.measure.takers import names_of
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.takers import names_of
 from gputop.diagnosis.waitgraph import Walk
 
 

@@ -8,9 +8,9 @@ When it abstains: the host is busy launching those kernels (small-kernels).
 
 from __future__ import annotations
 
-from gputop.diagnosis import intensity
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.measure import intensity
+from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix, of_gpus
 
 UNUSED = 0.02  # share of the time under which a GPU got no work at all

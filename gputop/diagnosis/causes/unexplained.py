@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, percent
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.measure.facts import JobFacts
+from gputop.diagnosis.measure.proc import ProcFacts, blocked_on
 from gputop.diagnosis.model import Fix
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.states import blocked_on
 from gputop.system.text import counted
 
 LEAST, MOST = 0.1, 3  # share of the time that is worth telling, and how many of these

@@ -2,16 +2,16 @@
 
 Why it costs: its own processes stand in each other's way; caches and context switches make each of them slower than fewer would be.
 How it is seen: row cpu x own: waits for a CPU that no stranger, quota or mask explains, while the job fills the CPUs that it may use, or
-has `policy.CROWD` workers for each that wait for one for longer than they run, as where an epoch begins (`policy.crowds`).
+has `policy.CROWD` workers for each that wait for one for longer than they run, as where an epoch begins (`owners.crowds`).
 When it abstains: the hypervisor takes the CPUs (`policy.STOLEN`), or gputop itself does, as while it loads its probes (`policy.WATCHED`).
 """
 
 from __future__ import annotations
 
-from gputop.diagnosis.capacity import capacity, wanted
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.facts import Facts, JobFacts
-from gputop.diagnosis.feeders import with_workers
+from gputop.diagnosis.measure.capacity import capacity, wanted
+from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.feeders import with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.system.text import counted
 

@@ -2,7 +2,7 @@
 
 Why it costs: the GPU waits until the new ones have imported, opened their files and loaded their first batches.
 How it is seen: row birth x worker: from the births of a set of workers until steps are made again, less what these take with warm workers
-(`gputop.diagnosis.respawns`). Where no pace of warm workers is known, a rule takes the loss in the workers' first `policy.YOUNG_NS`, and
+(`measure.respawns`). Where no pace of warm workers is known, a rule takes the loss in the workers' first `policy.YOUNG_NS`, and
 for `policy.RECENT_NS` after the last birth what the trainer does: it makes them.
 When it abstains: fewer than half of the workers were born lately: one was replaced. All else that the trainer waits for has a lasting
 cause.
@@ -14,7 +14,7 @@ from collections import Counter
 
 from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
-from gputop.diagnosis.facts import Facts, JobFacts
+from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.system.text import counted
 

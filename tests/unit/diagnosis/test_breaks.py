@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gputop.diagnosis.pauses import Breaks
+from gputop.diagnosis.measure.pauses import Breaks
 
 TICK_NS = 100_000_000
 

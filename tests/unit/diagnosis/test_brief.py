@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.measure.facts import Taker
+from gputop.diagnosis.measure.takers import names_of
 from gputop.diagnosis.report import brief, without_pids
-from gputop.diagnosis.takers import names_of
 
 TAKERS = "python (21859, 21860, 21861 and 4 more), metrics-agent (29981), log-shipper (29980)"
 

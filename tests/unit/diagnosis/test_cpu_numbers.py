@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis import shell
-from gputop.diagnosis.hosts import RENUMBERED
+from gputop.diagnosis.measure.hosts import RENUMBERED, parse_cpus
 from gputop.model.frame import Host, SourceState
 from gputop.sources.host import cpu_fields, mounted_over
 from tests.unit.diagnosis.causes import affinity, starved
@@ -161,14 +160,14 @@ def test_a_job_on_a_cpu_that_was_just_plugged_in_is_not_taken_for_one_on_all() -
     ],
 )  # fmt: skip
 def test_lists_of_cpus(text: str, cpus: set[int]) -> None:
-    assert shell.parse_cpus(text) == cpus
+    assert parse_cpus(text) == cpus
 
 
 def test_a_list_that_a_recording_made_up_costs_nothing() -> None:
     began = time.monotonic()
     for last in range(200):
-        shell.parse_cpus(",".join(["0-8191"] * 6000) + str(last))
-        shell.parse_cpus("0-9," * 10**6 + str(last))
+        parse_cpus(",".join(["0-8191"] * 6000) + str(last))
+        parse_cpus("0-9," * 10**6 + str(last))
     assert time.monotonic() - began < 20.0
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gputop.diagnosis import policy, waitgraph, waits
+from gputop.diagnosis import owners, waitgraph
 from gputop.diagnosis.causes import judges
 from gputop.diagnosis.edges import READY, RESOURCES, RUN, WORKERS, Edge, Leaf, edges_of, take
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.wakes import ThreadTime, Wake
 from gputop.diagnosis.model import CAUSES
 from gputop.diagnosis.waitgraph import Walk
-from gputop.diagnosis.wakes import ThreadTime, Wake
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.scene import ON_CPU, QUEUE, Scene, training
 
@@ -150,7 +151,7 @@ def test_rows_name_what_a_walk_ends_at_and_a_walk_ends_at_nothing_else() -> None
 
 @pytest.mark.parametrize(("ran", "kept"), [(0.4, 0.0), (0.5, 0.0), (0.6, 0.5), (0.7, 1.0), (0.9, 1.0)])
 def test_own_work_is_late_for_what_keeps_it(ran: float, kept: float) -> None:
-    assert policy.own_work(ran) == pytest.approx(kept)
+    assert owners.own_work(ran) == pytest.approx(kept)
 
 
 def test_the_document_has_every_row_of_the_table_and_every_cause() -> None:

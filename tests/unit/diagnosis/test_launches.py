@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.launches import LONGEST_NS, Launches
+from gputop.diagnosis.measure.launches import LONGEST_NS, Launches
 from gputop.model.frame import MainSamples
 
 MS = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.feeders import more_in_flight, with_workers
+from gputop.diagnosis.measure.feeders import more_in_flight, with_workers
 from tests.unit.diagnosis.causes import alone, too_few
 from tests.unit.diagnosis.causes_behind import threads_on_the_disk
 from tests.unit.diagnosis.scene import ON_CPU, Scene

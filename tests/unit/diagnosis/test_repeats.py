@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.pauses import MANY, Span, merged, repeated
+from gputop.diagnosis.measure.pauses import MANY, Span, merged, repeated
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.test_pauses import blurred, evaluating, saving
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputop.diagnosis.respawns import Respawns
+from gputop.diagnosis.measure.respawns import Respawns
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.scene import ON_CPU, Proc, Scene
 

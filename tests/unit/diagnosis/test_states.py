@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis import waits
+from gputop.diagnosis.measure import waits
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, ProcSample, ThreadInfo
 from tests.unit.diagnosis.causes import alone, starved

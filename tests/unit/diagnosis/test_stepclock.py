@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from gputop.diagnosis.facts import CallFacts, SampledFacts
-from gputop.diagnosis.stepclock import Clock, Rhythm, from_calls, step_of
+from gputop.diagnosis.measure.facts import CallFacts, SampledFacts
+from gputop.diagnosis.measure.stepclock import Clock, Rhythm, from_calls, step_of
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes_fed import throttled_actors
 from tests.unit.diagnosis.scene import FUTEX, ON_CPU, training

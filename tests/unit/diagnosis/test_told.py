@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gputop.diagnosis.causes import unexplained
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.model import Verdict
 from gputop.model.frame import ReadLimit, SourceState
 from gputop.system.text import figure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputop.diagnosis.tracks import GpuTrack
+from gputop.diagnosis.measure.tracks import GpuTrack
 from gputop.model.board import GpuBoard
 from gputop.model.frame import SECOND_NS, Gpu
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputop.diagnosis import shell
-from gputop.diagnosis.facts import Taker
+from gputop.diagnosis.measure.facts import Taker
 from gputop.model.frame import ProcInfo
 from tests.unit.diagnosis.test_engine import contended
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts
-from gputop.diagnosis.feeders import threads_at_work
-from gputop.diagnosis.states import blocked_on
-from gputop.diagnosis.stepclock import from_calls
+from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.measure.feeders import threads_at_work
+from gputop.diagnosis.measure.proc import blocked_on
+from gputop.diagnosis.measure.stepclock import from_calls
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
 
 BUSY = 0.7  # utilization from which what a GPU does while busy is judged

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from operator import mul
 
-from gputop.diagnosis.facts import CallFacts, JobFacts
+from gputop.diagnosis.measure.facts import CallFacts, JobFacts
 from gputop.diagnosis.model import Step
 
 GRID_NS = 100_000_000

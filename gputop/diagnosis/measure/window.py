@@ -8,20 +8,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import feeders, policy, states, waits
-from gputop.diagnosis.facts import Facts, GpuFacts, JobFacts, Reader, mig_parts
-from gputop.diagnosis.hosts import HostTrack
-from gputop.diagnosis.launches import Launches
+from gputop.diagnosis import policy
+from gputop.diagnosis.measure import feeders, waits
+from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts, Reader, may_await_gpus, mig_parts
+from gputop.diagnosis.measure.hosts import HostTrack
+from gputop.diagnosis.measure.launches import Launches
+from gputop.diagnosis.measure.pauses import Span, Turns, length_s, merged, repeated
+from gputop.diagnosis.measure.points import Points, copied_beside
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.respawns import Respawns
+from gputop.diagnosis.measure.starts import STILL_S, UTIL_NS, Start, held_bytes
+from gputop.diagnosis.measure.stepclock import NOTHING, Clock, step_of
+from gputop.diagnosis.measure.takers import TakerTrack, born_ns, name_of
+from gputop.diagnosis.measure.tracks import GpuTrack, ProcTrack, any_worked
+from gputop.diagnosis.measure.wakes import Wake, WakeTrack
 from gputop.diagnosis.model import Step
-from gputop.diagnosis.pauses import Span, Turns, length_s, merged, repeated
-from gputop.diagnosis.points import Points, copied_beside
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.respawns import Respawns
-from gputop.diagnosis.starts import STILL_S, UTIL_NS, Start, held_bytes
-from gputop.diagnosis.stepclock import NOTHING, Clock, step_of
-from gputop.diagnosis.takers import TakerTrack, born_ns, name_of
-from gputop.diagnosis.tracks import GpuTrack, ProcTrack, any_worked
-from gputop.diagnosis.wakes import Wake, WakeTrack
 from gputop.model import roles as who
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Gpu, GpuReading, Met, ProcInfo, ProcSample
@@ -323,7 +324,7 @@ class Window:
         tracks = [self._gpus[gpu.index] for gpu in job.gpus if gpu.index in self._gpus and gpu.instance is None]
         apart = any_worked(tracks, self._points.oldest_ns) if len(tracks) == len(utils) else None
         most = min(1.0, sum(utils)) if apart is None else apart
-        job.tell_turns(max(*utils, min(most, states.may_await_gpus(job))))
+        job.tell_turns(max(*utils, min(most, may_await_gpus(job))))
 
     def _tell_respawns(self, job: JobFacts) -> None:
         """Of one whose workers are all made anew; of a pool that replaces one the others go on."""

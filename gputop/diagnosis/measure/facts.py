@@ -9,10 +9,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from gputop.diagnosis import policy
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.pauses import Repeated, Span
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.wakes import ThreadTime, Wake
 from gputop.diagnosis.model import Step
-from gputop.diagnosis.pauses import Repeated, Span
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.wakes import ThreadTime, Wake
 from gputop.model.board import GpuBoard
 from gputop.model.frame import MigInstance, ProcInfo, ReadLimit, link_bytes_per_s
 
@@ -32,7 +34,7 @@ class GpuFacts(Struct):
     sm_clock_mhz: float | None = None
     sm_clock_max_mhz: float | None = None
     sm_clock_free_mhz: float | None = None
-    """The highest it has worked at while nothing of `gputop.diagnosis.intensity` held it down; None where that was not seen."""
+    """The highest it has worked at while nothing of `measure.intensity` held it down; None where that was not seen."""
     throttle_mask: int = 0  # bits set in at least half of the window's samples
     temp_c: float | None = None
     pcie_bytes_per_s: float | None = None  # both ways
@@ -52,7 +54,7 @@ class GpuFacts(Struct):
     util_now: float | None = None  # the latest reading
     idle_s: float = 0.0  # for how long, up to now, it has done nothing at all (under 2 % of the time)
     split: bool = False  # MIG is on: what it does as a whole is nobody's
-    instance: int | None = None  # of a part of such a one: its GPU instance. See `gputop.diagnosis.facts`.
+    instance: int | None = None  # of a part of such a one: its GPU instance. See `measure.facts`.
     name: str = ""  # as people know it: ``3``, of a part ``3:1``
 
     @property
@@ -228,7 +230,7 @@ class JobFacts(Struct):
     repeated: Repeated | None = None  # what they have taken for longer than the window, where it pauses and that is much
     births: list[int] = field(default_factory=list)
     """When its workers were first seen, over the last half minute, without those of its first set."""
-    respawned: float | None = None  # share of the window that these births took (`gputop.diagnosis.respawns`); None where that is not known
+    respawned: float | None = None  # share of the window that these births took (`measure.respawns`); None where that is not known
     respawn_s: float = 0.0  # what each set of them took, in the mean
     pools: dict[str, float] = field(default_factory=dict)
     """Where the lost time lies: a path such as ``data.runnable`` -> share of the loss; sums to 1. See `gputop.diagnosis.chain`."""
@@ -271,7 +273,7 @@ class JobFacts(Struct):
     allowed_cpus: frozenset[int] | None = None
     needed_cpus: float | None = None  # what `capacity` has found of it, who asks again for each rank of the training
     still_s: float = 0.0
-    """For how long nothing of it has moved, and whether that is since it was first looked at: see `gputop.diagnosis.life`."""
+    """For how long nothing of it has moved, and whether that is since it was first looked at: see `measure.life`."""
     still_from_the_first: bool = False
     may_spin: bool = False  # its main thread's work may be a wait for its GPU
     hang: Hang | None = None
@@ -290,7 +292,7 @@ class JobFacts(Struct):
     by_itself: bool = False
     """Its workers have given it nothing yet, after it has made steps without any: it waits for programs of its own, not for a batch."""
     before_s: float | None = 0.0
-    """How much of the window lies before it began to train, where that was seen; None while it starts. See `gputop.diagnosis.starts`."""
+    """How much of the window lies before it began to train, where that was seen; None while it starts. See `measure.starts`."""
 
     @property
     def fed(self) -> float:
@@ -393,3 +395,21 @@ def _part(gpu: GpuBoard, one: MigInstance) -> GpuBoard:
     part.values["procs"] = [proc for proc in gpu.procs if proc.gpu_instance == one.gpu_instance]
     part.values.pop("held_by", None)
     return part
+
+
+def may_await_gpus(job: JobFacts) -> float:
+    """Share of the window in which the main thread waited for its GPUs, where its calls are probed; else in which it may have, asleep or on
+    its CPU, for it is not met waiting for something else."""
+    if job.calls is not None:
+        return job.calls.sync + job.calls.copy
+    slept = sum(job.trainer.kinds.get(kind, 0.0) for kind in waits.GPU_LIKE)
+    spins = job.sampled.sync + job.sampled.copy if job.sampled is not None else job.trainer.run if may_spin(job) else 0.0
+    return slept + spins
+
+
+def may_spin(job: JobFacts) -> bool:
+    """What looks like computing may be spinning waits for the GPU: its calls are not probed, its main thread is not sampled, and sleeps for
+    far less time than the GPU works."""
+    if job.calls is not None or job.sampled is not None or job.idle is None:
+        return False
+    return job.trainer.asleep <= max(1.0 - policy.SPINNING, policy.SLEPT * (1.0 - job.idle))

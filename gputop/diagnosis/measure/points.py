@@ -9,8 +9,8 @@ from math import exp, log
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.diagnosis.facts import CallFacts, GpuFacts, JobFacts, SampledFacts
-from gputop.diagnosis.pauses import Quiet
+from gputop.diagnosis.measure.facts import CallFacts, GpuFacts, JobFacts, SampledFacts
+from gputop.diagnosis.measure.pauses import Quiet
 from gputop.model.board import Board
 from gputop.model.frame import CgroupSample, CudaCall, MainSamples, Probes
 from gputop.model.rates import counter_per_s, throttled_periods_pct

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from gputop.diagnosis.proc import ProcFacts
+from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.model.frame import CudaCall
 
 Span = tuple[int, int]  # since when, until when: CLOCK_MONOTONIC, ns

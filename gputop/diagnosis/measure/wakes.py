@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NamedTuple
 
-from gputop.diagnosis import waits
+from gputop.diagnosis.measure import waits
 from gputop.model.board import Board
 from gputop.model.frame import SchedThread, ThreadCalls, Wakeup
 
@@ -26,7 +26,7 @@ class Wake(NamedTuple):
 
     pid: int  # of who woke it; 0: an interrupt
     tid: int  # 0: an interrupt
-    kind: str  # a word of `gputop.diagnosis.waits`
+    kind: str  # a word of `measure.waits`
     share: float  # of the window, asleep
     per_s: float  # sleeps a second
     address: int = 0  # of the futex; 0: none

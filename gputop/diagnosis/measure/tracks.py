@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import waits
-from gputop.diagnosis.facts import GpuFacts
-from gputop.diagnosis.intensity import BUSY, slowed_by
-from gputop.diagnosis.pauses import LOST_NS, Breaks
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.stepclock import Rhythm
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.facts import GpuFacts
+from gputop.diagnosis.measure.intensity import BUSY, slowed_by
+from gputop.diagnosis.measure.pauses import LOST_NS, Breaks
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.stepclock import Rhythm
 from gputop.model.board import GpuBoard
 from gputop.model.frame import Gpu, GpuReading, Met, ProcInfo, ProcSample, SchedThread
 from gputop.model.roles import Role

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from gputop.diagnosis import waits
-from gputop.diagnosis.facts import JobFacts
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.facts import JobFacts
+from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Fix
-from gputop.diagnosis.proc import ProcFacts
 from gputop.model.board import GpuBoard
 from gputop.model.frame import ProcSample
 

@@ -17,6 +17,7 @@ TORCH_POLL_MS = 5000
 QUEUE, LOCK, NETWORK, PIPE, TIMER, DISK, POLL, CHILD, DRIVER, UNKNOWN, STOPPED, ONCPU = (
     "queue", "lock", "network", "pipe", "timer", "disk", "poll", "child", "driver", "unknown", "stopped", "on-cpu",
 )  # fmt: skip
+GPU_LIKE = (DRIVER, TIMER, POLL, UNKNOWN, LOCK)  # what a main thread that waits for its GPU may be met asleep at
 
 STOPPED_STATES = "Tt"  # of /proc/PID/stat: by a signal, or by a debugger
 ENDED_STATES = "ZX"  # a dead process whose parent has not asked for its end yet, and one that is just going

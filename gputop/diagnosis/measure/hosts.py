@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import lru_cache
 from typing import Any
 
-from gputop.diagnosis.facts import HostFacts
-from gputop.diagnosis.shell import parse_cpus
+from gputop.diagnosis.measure.facts import HostFacts
 from gputop.model.board import Board
 from gputop.model.frame import DiskSample, NetSample, Psi
 from gputop.model.rates import counter_per_s, cpu_deltas, disk_rates, net_rates, stolen_shares
@@ -126,3 +126,20 @@ def psi_share(old: Psi, new: Psi, name: str, ns: int) -> float | None:
 
 def _second(pair: tuple[str, float]) -> float:
     return pair[1]
+
+
+MOST_CPUS = 8192  # NR_CPUS of a kernel at most (arch/x86/Kconfig)
+_MOST_TEXT = 6 * MOST_CPUS  # characters of a list of them
+
+
+@lru_cache(maxsize=256)
+def parse_cpus(text: str) -> frozenset[int]:
+    """The CPUs of a list such as ``0-3,8``, in ascending order as the kernel writes it; empty for what is none."""
+    found: set[int] = set()
+    following = 0
+    for part in text.split(",") if len(text) <= _MOST_TEXT else ():
+        first, _dash, last = part.strip().partition("-")
+        if first.isdecimal() and (not last or last.isdecimal()) and int(first) >= following:
+            following = min(int(last or first), MOST_CPUS - 1) + 1
+            found.update(range(int(first), following))
+    return frozenset(found)

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputop.diagnosis import waits
-from gputop.diagnosis.facts import JobFacts
-from gputop.diagnosis.intensity import is_light
-from gputop.diagnosis.proc import DRIVER, ProcFacts
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.facts import JobFacts
+from gputop.diagnosis.measure.intensity import is_light
+from gputop.diagnosis.measure.proc import DRIVER, ProcFacts
 from gputop.model.board import Board
 from gputop.model.frame import ProcSample
 from gputop.model.roles import COMPILES, SIZE_VARIABLES, Role, number_in

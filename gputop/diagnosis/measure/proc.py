@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
+from gputop.diagnosis.measure.waits import LOCK, NETWORK, ONCPU, PIPE, POLL, UNKNOWN, KindOf, is_accepting, is_unread
 from gputop.diagnosis.model import ProcState
-from gputop.diagnosis.waits import LOCK, NETWORK, ONCPU, PIPE, POLL, UNKNOWN, KindOf, is_accepting, is_unread
 from gputop.model.frame import ProcInfo, ProcSample, ThreadSample
 from gputop.model.rates import counter_per_s, thread_deltas
 from gputop.model.roles import Role
@@ -48,7 +48,7 @@ class ProcFacts(Struct):
     run: float  # on-CPU share of its main thread
     runnable: float  # run-queue share of its main thread
     cores: float  # CPUs the whole process ran on
-    kinds: dict[str, float]  # what its main thread slept on (words of `gputop.diagnosis.waits`) -> share of the window
+    kinds: dict[str, float]  # what its main thread slept on (words of `measure.waits`) -> share of the window
     unsampled: bool = False  # no sample met it asleep
     began_ns: int = 0  # first seen, or last seen without the name that its siblings took when they were ready to load
     still_s: float = 0.0  # for how long, up to now, it has neither run nor switched
@@ -266,3 +266,9 @@ def backward_threads(info: ProcInfo) -> set[int]:
 def _renamed(met: Counter[str], word: str, other: str) -> Counter[str]:
     met[other] += met.pop(word, 0)
     return met
+
+
+def blocked_on(proc: ProcFacts) -> dict[str, float]:
+    """The blocked share of its time by what was waited for."""
+    share, total = proc.state.fractions.get("blocked", 0.0), sum(proc.state.waits.values())
+    return {kind: share * part / total for kind, part in proc.state.waits.items()} if total > 0.0 else {"unknown": share}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import shell
-from gputop.diagnosis.facts import Capacity, Facts, JobFacts, Taker
-from gputop.diagnosis.proc import ProcFacts
-from gputop.diagnosis.takers import LEAST_CORES
+from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts, Taker
+from gputop.diagnosis.measure.hosts import parse_cpus
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.takers import LEAST_CORES
 
 IDLE = 0.35  # a CPU idle for more than this share of the window could have taken more work
 STRANGERS, LACKING = 0.6, 0.3
@@ -46,7 +46,7 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     all_busy = sum(busy.values())
     busy_inside = all_busy if len(allowed) == len(busy) else sum(busy.get(cpu, 1.0) for cpu in allowed)
     inside = len(allowed) - busy_inside if busy else 0.0
-    given = shell.parse_cpus(job.cpuset) & host or host
+    given = parse_cpus(job.cpuset) & host or host
     stolen = sum(facts.host.stolen.get(cpu, 0.0) for cpu in allowed)
     return Capacity(
         allowed=allowed, host=host, idle_inside=inside, idle_outside=len(busy) - all_busy - inside if busy else 0.0, given=given,
@@ -70,7 +70,7 @@ def _allowed(job: JobFacts, facts: Facts, host: frozenset[int]) -> frozenset[int
     """Those of the host's; those of its masks where /proc/stat has none of them, or counts them otherwise."""
     if job.allowed_cpus is None:
         lists = {proc.info.cpus_allowed for proc in job.workers or [job.trainer] if proc.info.cpus_allowed}
-        masks = frozenset[int]().union(*map(shell.parse_cpus, lists))
+        masks = frozenset[int]().union(*map(parse_cpus, lists))
         job.allowed_cpus = (masks if facts.host.renumbered else masks & host or masks) or host
     return job.allowed_cpus
 
@@ -110,7 +110,7 @@ def _part_on(taker: Taker, allowed: frozenset[int], facts: Facts) -> float:
 
 
 def _may_run_on(cpus: frozenset[int], listed: str) -> bool:
-    return not listed or bool(cpus & shell.parse_cpus(listed))
+    return not listed or bool(cpus & parse_cpus(listed))
 
 
 def strangers(job: JobFacts, facts: Facts) -> list[Taker]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 
-from gputop.diagnosis import waits
-from gputop.diagnosis.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.proc import ASKING, TURN, ProcFacts
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.measure.proc import ASKING, TURN, ProcFacts
 from gputop.model.frame import ProcInfo
 from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import clean, counted

@@ -1,0 +1,109 @@
+"""Whose doing a wait is: what the wait-for graph and its table ask of the facts. Thresholds stand in `policy`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gputop.diagnosis import policy
+from gputop.diagnosis.measure.capacity import IDLE, TAKEN, wanted
+from gputop.diagnosis.measure.facts import Capacity, Facts, HostFacts, JobFacts
+from gputop.diagnosis.measure.feeders import programs_at_work, programs_wait
+from gputop.diagnosis.measure.proc import ALONE, LEAST, TURN, ProcFacts
+from gputop.diagnosis.measure.waits import LOCK, PIPE, POLL, QUEUE
+
+
+def fights(proc: ProcFacts, spun: float = 0.0) -> bool:
+    """Whether threads of a process take turns at one lock, as Python's GIL, all on about one CPU though more want to run: by samples."""
+    if proc.takes_turns:
+        return True
+    if proc.waits_its_turn is False or proc.sleeps_long or 2 * proc.others_runnable > proc.others_run:
+        return False
+    others = proc.others_run - proc.autograd_run  # these need the lock as little as the kernels that they launch
+    run = max(0.0, proc.run - spun)  # a wait for the GPU that spins needs no lock
+    ready = run + proc.runnable + proc.others_run + proc.others_runnable
+    return others >= policy.GIL_OTHERS and run + proc.others_run <= policy.GIL_CPUS and ready <= policy.GIL_READY
+
+
+def starves_others(proc: ProcFacts) -> bool:
+    """Whether its main thread keeps Python's lock nearly all the time, and others, which load for it, mostly wait for their turn."""
+    met = proc.threads_met
+    return proc.run >= policy.GIL_KEEPS and met[TURN] >= max(LEAST, policy.GIL_STARVED * sum(met.values())) and proc.others_run >= ALONE
+
+
+def served_in_turns(job: JobFacts, facts: Facts, ahead: Mapping[int, float]) -> bool:
+    """Whether workers wait at pipes for a process that hands out a lock: together they run on about one CPU, however many they are, and
+    whoever they ask hardly runs."""
+    asking = [worker for worker in job.workers if worker.kinds.get(PIPE, 0.0) - ahead[worker.pid] >= policy.ASKING_LOCK]
+    running = sum(worker.run for worker in job.workers)
+    served = max((worker.clients[1] for worker in job.workers if worker.kinds.get(LOCK, 0.0) >= policy.SERVES), default=0.0)
+    idle = not programs_at_work(job, facts) and not programs_wait(job, facts)
+    all_ask = len(asking) >= 2 and len(asking) == len(job.workers) and policy.TURNS[0] <= running <= policy.TURNS[1] and idle
+    return all_ask or (served >= 1.0 and len(asking) >= 2)
+
+
+def own_work(running: float) -> float:
+    """How far it is its own work that somebody is late for who runs for this share of the time in which it wants to."""
+    return min(1.0, max(0.0, (running - policy.DELAYED) / (policy.FREE - policy.DELAYED)))
+
+
+def own_part(run: float, runnable: float) -> float:
+    """`own_work` of one that was on a CPU, and ready for one, for so long; 1 of one that wanted none."""
+    return own_work(run / (run + runnable)) if run + runnable > 0.0 else 1.0
+
+
+def throttled_part(periods: float) -> float:
+    """The part of a wait for a CPU that is a quota's, with throttling in this share of its periods."""
+    return min(1.0, 2 * periods) if periods >= policy.THROTTLED_PERIODS else 0.0
+
+
+def strangers_share(cpus: Capacity) -> float:
+    """The part of a wait for CPUs that processes outside the job cause."""
+    much = cpus.taken >= TAKEN * len(cpus.allowed)
+    behind = cpus.preempted_by_others or 0.0
+    if behind >= policy.BEHIND and cpus.strangers_part >= policy.OF_LACK:
+        return 1.0 if much else behind
+    return 1.0 if much and cpus.strangers_part >= policy.MOST_OF_LACK else 0.0
+
+
+def watched_share(facts: Facts, cpus: Capacity) -> float:
+    """The part of the waiting that is gputop's own doing, as while it loads its probes on a small machine."""
+    return facts.watching / (facts.watching + cpus.lacking) if facts.watching >= policy.WATCHED * len(cpus.allowed) else 0.0
+
+
+def reads_at_limit(job: JobFacts) -> bool:
+    """Whether its workers read all that their cgroup may: who of them waits for a lock waits for the one who reads."""
+    limit = job.read_limit.bytes_per_s if job.read_limit is not None else None
+    return limit is not None and sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) >= policy.AT_LIMIT * limit
+
+
+def left_out(job: JobFacts) -> frozenset[int]:
+    """Pids of workers that sleep at a lock for ever while the others deliver, flat out or asked for each step; of a home-made loader."""
+    if job.is_torchs or all(gpu.idle_s >= policy.LEFT_OUT_S for gpu in job.gpus):
+        return frozenset()
+    still = {worker.pid: worker for worker in job.workers if worker.still_s >= policy.LEFT_OUT_S}
+    asleep = frozenset(pid for pid, worker in still.items() if worker.kinds.get(LOCK, 0.0) >= policy.IN_PLACE[0])
+    flat_out = sum(worker.run + worker.runnable >= policy.IN_PLACE[1] for worker in job.workers)
+    asked = sum(worker.still_s < policy.LEFT_OUT_S and worker.kinds.get(PIPE, 0.0) >= policy.IN_PLACE[1] for worker in job.workers)
+    waited = sum(job.trainer.kinds.get(kind, 0.0) for kind in (POLL, PIPE, LOCK, QUEUE))
+    others = len(job.workers) - len(asleep)
+    return asleep if flat_out + asked == others > (1 if asked else 0) and waited >= policy.DATA_WAIT else frozenset()
+
+
+def crowds(job: JobFacts, facts: Facts, cpus: Capacity) -> bool:
+    """Whether the job's own threads fill the CPUs that it may use."""
+    if not job.kin and wanted(job) < len(cpus.allowed) and cpus.stolen >= policy.STOLEN * len(cpus.allowed):
+        return False  # it does not fill them, the hypervisor does
+    if not facts.host.busy or cpus.idle_inside <= IDLE * len(cpus.allowed):
+        return True
+    late = sum(worker.runnable for worker in job.workers) > sum(worker.run for worker in job.workers)
+    return late and len(job.workers) >= policy.CROWD * len(cpus.allowed) and wanted(job) >= len(cpus.allowed)
+
+
+def thrashes(proc: ProcFacts, host: HostFacts) -> bool:
+    """Whether its pages come back from swap, or are read again soon after they were dropped (major faults, workingset refaults)."""
+    faults, read = proc.majflt_per_s, proc.read_bytes_per_s
+    unread = read is not None and read < 0.5 * 4096 * faults
+    if faults >= policy.SWAPPED_PER_S and (unread or (host.swap_in_per_s or 0.0) >= 0.5 * faults):
+        return True
+    refaults = max(policy.REFAULTS_PER_S, policy.HALF * faults)
+    return host.scanned_per_s != 0.0 and faults >= policy.THRASHED_PER_S and (host.refaults_per_s or 0.0) >= refaults
