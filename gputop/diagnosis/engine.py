@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import report, states
+from gputop.diagnosis import prices, report, states
 from gputop.diagnosis.growth import Growths
 from gputop.diagnosis.hangs import set_absent, set_hangs
 from gputop.diagnosis.incidents import Incidents
@@ -163,7 +163,8 @@ class Engine:
     def _judge(self, walk: Walk, facts: Facts, seconds: float) -> Standing:
         job = walk.job
         walk.run()
-        job.pools, job.spun = walk.pools, walk.spun_cpus
+        job.spun = walk.spun_cpus
+        prices.put_down(walk)
         judge(walk)
         standing = judge_job(job, facts, self.phases.get(job.trainer.pid))
         self.phases[job.trainer.pid] = standing.phase

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.causes import Claim, Judge, judges
 from gputop.diagnosis.edges import Leaf, Way
+from gputop.diagnosis.prices import PRICED
 from gputop.diagnosis.waitgraph import Walk
 
 _RULES = sorted(((one, one.rule) for one in judges() if one.rule is not None), key=lambda pair: pair[1].order)
@@ -12,24 +13,28 @@ _TABLE = {Leaf(*row): [one for one in judges() if row in one.rows] for some in j
 
 def judge(walk: Walk) -> None:
     """Fill in the job's ``claims``: each cause with its share of the loss, and the way along which most of that came; and its ``way``."""
-    found, whole, ways = dict[str, Claim](), walk.pools, walk.ways
+    found, parts, job = dict[str, Claim](), walk.parts, walk.job
+    total = sum(share for _, share, _ in parts)
+    whole, ways = dict[str, float](), dict[str, tuple[float, Way]]()
+    for pool, share, way in parts:
+        if way.leaf not in PRICED:
+            whole[pool] = whole.get(pool, 0.0) + share / total
+            ways[pool] = max(ways.get(pool, (0.0, way)), (share, way), key=lambda one: one[0])
     left = dict(whole)
     for one, rule in _RULES:
         if any(pool.startswith(rule.pools) for pool in left):
-            for pool, part in rule.claim(walk.job, walk.facts).items():
+            for pool, part in rule.claim(job, walk.facts).items():
                 taken = left.get(pool, 0.0) * part
                 if taken > 0.0:
                     left[pool] -= taken
-                    found.setdefault(one.cause, Claim(one)).add(pool, taken, ways[pool])
+                    found.setdefault(one.cause, Claim(one)).add(taken, ways[pool][1])
     explained = {leaf: _cause_of(leaf, walk) for leaf in walk.leaves}
-    total = sum(booked.share for booked in walk.leaves.values())
-    for pool, share, way in walk.parts:
+    for pool, share, way in parts:
         part, named = explained[way.leaf]
-        if named is not None and (taken := part * share / total * (left[pool] / whole[pool] if whole[pool] > 0.0 else 0.0)):
-            found.setdefault(named.cause, Claim(named)).add(pool, taken, way)
-    walk.job.claims = list(found.values())
-    pool = max((one for one in whole if not one.startswith("gpu.")), key=whole.__getitem__, default="")
-    walk.job.way = ways.get(pool, Way())
+        unclaimed = left[pool] / whole[pool] if way.leaf not in PRICED else 1.0
+        if named is not None and (taken := part * share / total * unclaimed):
+            found.setdefault(named.cause, Claim(named)).add(taken, way)
+    job.claims = list(found.values())
 
 
 def _cause_of(leaf: Leaf, walk: Walk) -> tuple[float, Judge | None]:

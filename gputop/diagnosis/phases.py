@@ -18,7 +18,6 @@ from msgspec import Struct
 from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Judge
 from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
-from gputop.diagnosis.causes.hung_worker import all_are_dead, all_others_are_ahead, killed, replacing
 from gputop.diagnosis.causes.pause import is_ahead
 from gputop.diagnosis.measure import feeders, waits
 from gputop.diagnosis.measure.facts import SHORT_S, Facts, JobFacts
@@ -26,6 +25,7 @@ from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.stepclock import NOTHING
 from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.states import host_side_loss
+from gputop.diagnosis.stuck import all_are_dead, all_others_are_ahead, killed, replacing
 from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import counted
 
@@ -103,7 +103,7 @@ class Seen:
         job = self.job
         return (
             all_others_are_ahead(job) or all_are_dead(job) or keeps_from_starting(job, self.facts)
-            or bool(job.stopped or job.mute or job.unheard or replacing(job) or killed(job))
+            or killed(job) or bool(job.stopped or job.mute or job.unheard or replacing(job))
             or any(proc.newer.state in waits.STOPPED_STATES for proc in (job.trainer, *job.workers))
         )  # fmt: skip
 

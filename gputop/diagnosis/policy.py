@@ -47,6 +47,8 @@ KEPT, KEPT_NS = 0.7, 5_000_000_000  # of the window that all workers want a CPU,
 # Workers that hang, or are made anew
 NEARLY_ALL = 0.9  # of the window that somebody waits, or is ahead: it does nothing else
 NAPS = 0.02  # CPUs of one that merely looks now and then whether something is there yet
+STOPPED = 0.3  # of the window that a worker is stopped, or dead, from which that is what it does
+HELD_S = 0.4  # s that GPUs rest while a worker is stopped or dead, from which its batch is what they wait for (guess: four ticks)
 NAPPED_S = 4.0  # s without a batch of workers that all nap: no transform sleeps so long (guess)
 POOL_STILL_S = 5.0  # s that a pool has not stirred of which some were born late
 LATER_TICKS = 25  # USER_HZ, 100 a second: a pool's processes are born together, one that is so much younger replaces another

@@ -10,7 +10,7 @@ A leaf is a resource and who holds it; `gputop.diagnosis.judge` has the table th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 
 from gputop.diagnosis import owners, policy
@@ -53,11 +53,19 @@ class Walk:
         if share > 0.0:
             self.leaves.setdefault(Leaf(resource, holder), Booked()).book(share, trail)
 
-    @cached_property
+    def rebook(self, leaf: Leaf, most: float, takes: Callable[[str], bool]) -> None:
+        """Put up to ``most`` of what was booked in pools that ``takes`` names down to another leaf, along the same trails."""
+        found = [(way, share) for pool, share, way in self.parts if takes(pool) and way.leaf != leaf]
+        part = min(1.0, most / total) if (total := sum(share for _, share in found)) > 0.0 else 0.0
+        for way, share in found if part > 0.0 else ():
+            self.leaves[way.leaf].book(-part * share, way.trail)
+            self.book(*leaf, part * share, way.trail)
+
+    @property
     def parts(self) -> list[tuple[str, float, Way]]:
-        """(pool, share of the window, way) of all that the walk booked; once it has run."""
+        """(pool, share of the window, way) of all that the walk booked."""
         ways = ((share, Way(leaf, trail)) for leaf, booked in self.leaves.items() for share, trail in booked.trails.values())
-        return [(pool_of(*way), share, way) for share, way in ways]
+        return [(pool_of(*way), share, way) for share, way in ways if share > 0.0]
 
     @property
     def pools(self) -> dict[str, float]:
@@ -67,15 +75,6 @@ class Walk:
             found[pool] = found.get(pool, 0.0) + share
         total = sum(found.values())
         return {pool: share / total for pool, share in found.items()} if total > 0.0 else {}
-
-    @property
-    def ways(self) -> dict[str, Way]:
-        """Pool -> the way along which most of it came."""
-        most: dict[str, tuple[float, Way]] = {}
-        for pool, share, way in self.parts:
-            if pool not in most or share > most[pool][0]:
-                most[pool] = share, way
-        return {pool: way for pool, (_, way) in most.items()}
 
     def run(self) -> None:
         """Book all leaves of the job's loss."""

@@ -16,10 +16,10 @@ from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Culprit, PathStep
 from gputop.diagnosis.path import who
 from gputop.diagnosis.policy import STUCK_S
+from gputop.diagnosis.stuck import held, is_stopped
 from gputop.system.text import clean
 
 SURE = 0.9  # confidence of a trainer's state, from which what it spent on a CPU is its own work and no wait that spins (guess)
-STOPPED_SHARE = 0.3  # of the window that a worker is stopped or dead, from which it does not merely stand (as in hung_worker)
 _STATES = {
     RUN: "runs", READY: "runnable", waits.DISK: "disk", waits.NETWORK: "network", waits.TIMER: "sleeps", waits.STOPPED: "stopped",
     "start": "starts", "copy": "copies", "holds": "holds",
@@ -224,7 +224,7 @@ class _Steps(Struct):
             return (_step(trainer, share, "waits", "somebody to read what it writes", measured=True),)
         pid, name = next(iter((job.stopped or job.mute).items()), (0, ""))
         worker = max(job.workers, key=lambda one: (one.kinds.get(waits.STOPPED, 0.0), one.still_s), default=None)
-        stopped = worker is not None and worker.kinds.get(waits.STOPPED, 0.0) > STOPPED_SHARE
+        stopped = worker is not None and (is_stopped(worker) or worker in held(job))
         stands = worker is not None and (worker.still_s >= STUCK_S or stopped)
         if name and not stands:
             last = PathStep(pid, clean(name), 1.0, "stopped" if job.stopped else "still", "", measured=True)

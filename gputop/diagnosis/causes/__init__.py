@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from gputop.diagnosis.edges import Leaf, Way
@@ -67,14 +67,12 @@ class Claim(Struct):
 
     judge: Judge
     share: float = 0.0  # of the loss
-    pools: dict[str, float] = field(default_factory=dict)  # pool (see `gputop.diagnosis.waitgraph.Walk.pools`) -> share of the loss
     way: Way = Way()  # to the leaf, along which the largest part came
     _most: float = 0.0
 
-    def add(self, pool: str, share: float, way: Way) -> None:
+    def add(self, share: float, way: Way) -> None:
         """Add a part that came along ``way``."""
         self.share += share
-        self.pools[pool] = self.pools.get(pool, 0.0) + share
         if share > self._most:
             self._most, self.way = share, way
 

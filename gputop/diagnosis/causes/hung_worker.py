@@ -3,125 +3,30 @@
 Why it costs: the batch that it was to deliver never comes, and a loader that keeps the order of its batches waits for ever.
 How it is seen: row nobody x worker: stopped or zombie in /proc, or neither run nor switched for `policy.STUCK_S` beside a GPU that rests
 (`policy.LONG_STUCK_S` beside one that others still feed), or left out while others deliver (`owners.left_out`): a slow but living worker
-wakes up many times in that span. A rule takes the waits of the others and of the trainer as well, where one hangs beside a GPU that rests,
-or workers merely ask again and again for what does not come (`_asks_for_ever`); where one was killed (`killed`) or replaced (`replacing`);
-where nobody of the job moves; and where a program that feeds the trainer is stopped, or nobody reads what it or the trainer writes.
+wakes up many times in that span. All that the trainer waits for is put down to it (`gputop.diagnosis.stuck`) where GPUs rest for
+`policy.HELD_S` and a worker is stopped or dead; or for longer, and one hangs, asks again and again for what does not come, was replaced, or
+nobody of the job moves; and where a program that feeds the trainer is stopped, or nobody reads what it or the trainer writes.
 When it abstains: somebody moves, or is asked at a queue. Where it is not known whose fault it is, `gputop.diagnosis.hangs` tells.
 """
 
 from __future__ import annotations
 
-from gputop.diagnosis import owners, policy
-from gputop.diagnosis.causes import Claims, Finding, Judge, Rule, percent
+from gputop.diagnosis import policy, stuck
+from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.feeders import programs_at_work
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.shell import kill, word
 
 NAMED = 4  # workers that stand alike; of more it is said how many
-STOPPED = 0.3  # of the window that a worker is stopped, or ended, from which that is what it does
 TRACED = "t"  # state in /proc/PID/stat of who is stopped by a debugger: SIGCONT does not wake it
-_STILL = ("data.lock", "data.network", "data.pipe", "data.timer", "data.poll", "data.unknown", "data.disk", "data.child", "data.driver")
-_MAIN = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown")  # what a trainer may wait in for who never answers
-_AT_WORK = ("data.running", "data.runnable", "data.ahead")  # what the others may still do where one of them was killed
-_POOLS = ("data.stopped", *_AT_WORK, *_MAIN, *_STILL)
 _WAS_KILLED = "dmesg | grep -i 'killed process'"
 
 
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    claims, rests = {"data.stopped": 1.0}, _rest_for(job, policy.RESTS_S)
-    if job.unheard and rests:
-        claims |= {"main.pipe": 1.0, "main.network": 1.0, "data.ahead": 1.0}
-    if killed(job):
-        claims |= dict.fromkeys((*_STILL, *_AT_WORK, *_MAIN), 1.0)
-    elif job.mute or (job.stopped and (rests or not (job.workers or programs_at_work(job, facts)))):
-        claims |= dict.fromkeys((*_STILL, *_MAIN), 1.0)
-    elif rests and _hung(job):
-        claims |= dict.fromkeys(_STILL, 1.0)
-    if rests and (_nobody_moves(job) or replacing(job)):
-        asked = 0.0 if programs_at_work(job, facts) else 1.0
-        claims |= {"main.lock": 1.0, "main.pipe": asked, "main.poll": asked, "data.ahead": 1.0}
-    return claims
-
-
-def _rest_for(job: JobFacts, seconds: float) -> bool:
-    """Whether all its GPUs have done nothing for so long."""
-    return all(gpu.idle_s >= seconds for gpu in job.gpus)
-
-
-def _has_rested(job: JobFacts) -> bool:
-    return bool(job.gpus) and _rest_for(job, policy.NAPPED_S)
-
-
-def all_others_are_ahead(job: JobFacts) -> bool:
-    """Whether the trainer mostly waits for data though who is not stuck has nothing to do: of any loader it waits for who is."""
-    others = [worker for worker in job.workers if not (_is_stuck(worker, policy.LONG_STUCK_S) or _asks_for_ever(worker, job))]
-    ahead = all(worker.ahead >= policy.NEARLY_ALL for worker in others)
-    return bool(others) and len(others) < len(job.workers) and ahead and job.data >= policy.HALF
-
-
-def all_are_dead(job: JobFacts) -> bool:
-    """Whether all workers are, and who started them has not asked for their ends, for it still waits for them."""
-    dead = all(worker.newer.state in waits.ENDED_STATES for worker in job.workers)
-    return bool(job.workers) and dead and job.trainer.still_s >= policy.STUCK_S
-
-
-def killed(job: JobFacts) -> list[ProcFacts]:
-    """Workers that ended by a signal or an error, which their trainer has not been told: it still waits for what they were to deliver."""
-    waits_on = (job.data, job.trainer.kinds.get(waits.PIPE, 0.0), job.trainer.kinds.get(waits.LOCK, 0.0))
-    if not _has_rested(job) or max(waits_on) < policy.NEARLY_ALL:
-        return []
-    return [worker for worker in job.workers if worker.newer.state in waits.ENDED_STATES and worker.newer.exit_code]
-
-
-def replacing(job: JobFacts) -> list[ProcFacts]:
-    """Of a pool that does not stir, nor who waits for it at a lock, those that are younger than the others: what those took along whom they
-    replace never comes."""
-    trainer = job.trainer
-    if job.is_torchs or not job.workers or trainer.kinds.get(waits.LOCK, 0.0) < policy.NEARLY_ALL or trainer.others_run >= policy.NAPS:
-        return []
-    if any(proc.still_s < policy.POOL_STILL_S or proc.cores >= policy.NAPS for proc in (trainer, *job.workers)):
-        return []
-    born = sorted(worker.info.start_ticks for worker in job.workers)
-    last_elder = born[len(born) // 2]
-    late = last_elder + max(policy.LATER_TICKS, policy.APART * (last_elder - born[0]))
-    return [worker for worker in job.workers if worker.info.start_ticks >= late]
-
-
-def _nobody_moves(job: JobFacts) -> bool:
-    """After steady work, and nobody of it waits on a queue where it would be asked again."""
-    asked = any(waits.QUEUE in proc.kinds for proc in (job.trainer, *job.workers))
-    return job.still_s >= policy.STUCK_S and bool(job.workers) and not asked and all(gpu.stretch_s > 0.0 for gpu in job.gpus)
-
-
-def _asks_for_ever(worker: ProcFacts, job: JobFacts) -> bool:
-    """Whether it merely looks now and then while all others are ahead; or all do, for so long that no transform would merely sleep: a store
-    is gone, and each tries again and again."""
-    others = [other for other in job.workers if other is not worker]
-    alone = bool(others) and all(other.ahead >= policy.NEARLY_ALL for other in others)
-    return _naps(worker) and (alone or (_has_rested(job) and all(map(_naps, job.workers)) and job.data >= policy.HALF))
-
-
-def _naps(worker: ProcFacts) -> bool:
-    return worker.kinds.get(waits.TIMER, 0.0) >= policy.NEARLY_ALL and worker.cores < policy.NAPS
-
-
-def _is_stuck(worker: ProcFacts, least_s: float = policy.STUCK_S) -> bool:
-    """Asleep for long, and not on its queue."""
-    fractions = worker.state.fractions
-    return worker.still_s >= least_s and fractions.get("blocked", 0.0) + fractions.get("disk", 0.0) > policy.HALF
-
-
-def _hung(job: JobFacts) -> list[ProcFacts]:
-    found = [one for one in job.workers if one.kinds.get(waits.STOPPED, 0.0) > STOPPED or _is_stuck(one) or _asks_for_ever(one, job)]
-    return found or [worker for worker in job.workers if worker.pid in owners.left_out(job)]
-
-
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
-    pid, hung = job.trainer.pid, _hung(job)
-    if job.unheard and _rest_for(job, policy.RESTS_S):
+    pid, hung = job.trainer.pid, stuck.hung(job)
+    if job.unheard and stuck.gpus_rest(job, policy.RESTS_S):
         return _tell_of_unheard(job)
     if job.stopped and not hung:
         named, one = _programs(job.stopped), len(job.stopped) == 1
@@ -130,9 +35,9 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         return Finding(f"{named}, which it started and waits for, {'is' if one else 'are'} stopped", (evidence,), (fix,), (), (pid,))
     if job.mute and not hung:
         return _tell_of_mute(job.mute, pid)
-    if _nobody_moves(job) or replacing(job):
+    if stuck.nobody_moves(job) or stuck.replacing(job):
         return _tell_of_all(job)
-    others = "the others cannot deliver in its place" if _rest_for(job, policy.RESTS_S) else "the others go on without it"
+    others = "the others cannot deliver in its place" if stuck.gpus_rest(job, policy.RESTS_S) else "the others go on without it"
     others = "nobody is left to deliver" if len(hung) == len(job.workers) else others
     victims = tuple(worker.pid for worker in hung)
     return Finding(f"{_who_is_how(hung)}; {others}", tuple(map(_evidence, hung)), tuple(_fixes(hung, job.is_torchs)), (), victims)
@@ -164,7 +69,7 @@ def _tell_of_unheard(job: JobFacts) -> Finding:
 
 
 def _tell_of_all(job: JobFacts) -> Finding:
-    still_s, younger = job.trainer.still_s, replacing(job)
+    still_s, younger = job.trainer.still_s, stuck.replacing(job)
     lost, unlike = " a worker has died lately, and" if job.births else "", _unlike(job)
     if younger and not job.births:
         one = len(younger) == 1
@@ -179,7 +84,7 @@ def _tell_of_all(job: JobFacts) -> Finding:
 
 
 def _how(worker: ProcFacts) -> str:
-    if worker.kinds.get(waits.STOPPED, 0.0) > STOPPED:
+    if stuck.is_stopped(worker):
         if worker.newer.state in waits.ENDED_STATES or not worker.info.cmdline:
             return "dead"
         return "held by a debugger" if worker.newer.state == TRACED else "stopped"
@@ -244,6 +149,6 @@ def _felt(job: JobFacts) -> str:
 
 
 JUDGE = Judge(
-    "hung-worker", "input-bound", _tell, rows=(("nobody", "worker"),), rule=Rule(10, _POOLS, _claim),
+    "hung-worker", "input-bound", _tell, rows=(("nobody", "worker"),),
     explains_hangs=True, needs="/proc/PID/stat; status for the switches", felt=_felt,
 )  # fmt: skip

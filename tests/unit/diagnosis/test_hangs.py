@@ -254,3 +254,22 @@ def test_what_the_first_rank_does_alone_it_does_for_all(late: int, cause: str, s
     assert engine.verdict.cause == cause
     lasting = [one for one in engine.incidents if one.end_ns is None]
     assert {(one.cause, one.severity) for one in lasting} == {(cause, severity)}
+
+
+@pytest.mark.parametrize("look", [{"state": "T"}, {"state": "Z", "exit_code": 9}], ids=["stopped", "killed"])
+@pytest.mark.parametrize("waits", [FUTEX, READ_PIPE], ids=["at a lock", "at a pipe"])
+def test_who_is_stopped_or_killed_is_told_at_once(look: dict, waits: dict):
+    """Not first after 2 s without a move: no batch comes of it, and the GPU has nothing to do. A pool's own thread wakes the trainer."""
+    scene = training(2, run=0.3)
+    scene.probed, scene.wakeups = True, {(100, 150): 0.5}
+    scene.procs[100].threads = {150: (0.05, 0.0)}
+    for pid in (101, 102):
+        scene.procs[pid].comm, scene.procs[pid].info = "python", {"libs": []}
+    scene.play(8)
+    still(rest(scene), look, 101, 102)
+    assert still(scene, waits, 100).play(1.2).engine.verdict.cause == "hung-worker"
+
+
+def test_who_is_stopped_while_others_deliver_holds_nobody_up():
+    scene = still(steady(workers=3), {"state": "T"}, 101)
+    assert scene.play(1.2).engine.verdict.cause == "none"

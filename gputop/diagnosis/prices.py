@@ -1,0 +1,47 @@
+"""What a loss costs on the GPU's own side, by price: each mechanism as a share of the window, the dearest first.
+
+The wait-for graph books all of a loss to whoever keeps the host. Some of what it books is known to be something else, and how much of it:
+a price says the leaf, its share of the window at most, and the pools that it is taken from. What no price takes stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import NamedTuple
+
+from gputop.diagnosis import stuck
+from gputop.diagnosis.edges import Leaf, Way
+from gputop.diagnosis.waitgraph import Walk
+
+
+class Price(NamedTuple):
+    """What a mechanism takes of a loss."""
+
+    leaf: Leaf
+    share: float  # of the window, at most
+    takes: Callable[[str], bool]  # whether it may take of a pool (`gputop.diagnosis.waitgraph.Walk.pools`)
+
+
+def put_down(walk: Walk) -> None:
+    """Put what the walk booked down to what has a price; before, fill in the job's ``pools`` and ``way``."""
+    job, parts = walk.job, walk.parts
+    job.pools = walk.pools
+    most = max((pool for pool in job.pools if not pool.startswith("gpu.")), key=job.pools.__getitem__, default="")
+    job.way = max(((share, way) for pool, share, way in parts if pool == most), key=lambda one: one[0], default=(0.0, Way()))[1]
+    prices = [price for find in _PRICES for price in find(walk)]
+    for price in sorted(prices, key=lambda one: -one.share):
+        walk.rebook(*price)
+
+
+_AWAITED = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown", "main.timer")  # what may be a wait for who never answers
+
+
+def _unanswered(walk: Walk) -> Iterator[Price]:
+    """A wait for somebody who does not answer has no end: whatever the others do meanwhile does not make it shorter."""
+    if stuck.is_unanswered(walk.job, walk.facts):
+        yield Price(Leaf("nobody", "worker"), inf, lambda pool: pool.startswith("data.") or pool in _AWAITED)
+
+
+_PRICES = (_unanswered,)
+PRICED = frozenset({Leaf("nobody", "worker")})
