@@ -1,0 +1,1 @@
+"""Experiments on the living system: a suspected cause is switched off and on again in turn, and everything is put back."""

@@ -1,0 +1,312 @@
+"""What an experiment changes: one setting of one thread, process or control group file, with its value before.
+
+Nothing is changed of a process whose pid was reused: a pidfd is opened first, then its start time is compared. The kernel has no call
+that takes a pidfd for priorities and masks, so for the few microseconds up to the call by pid a reuse cannot be excluded.
+Imports little, for the guardian does all its work with this module.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from gputop.experiments.processes import read_process, read_thread
+
+IDLE = f"{os.SCHED_IDLE} 0"  # value of the setting ``policy``
+DEADLINE = 6  # SCHED_DEADLINE (linux/sched.h): its parameters are not ours to set
+STOPPED, RUNNING = "stopped", "running"  # values of the setting ``state``
+AGAIN_S, ASK_S = 1.0, 0.05  # s that a write to autogroup is repeated, and between two tries: the kernel takes one each 0.1 s without root
+FILE_BYTES = 4096  # most bytes of a control group's file: one line, or one for each device
+
+
+class Target(Struct, frozen=True):
+    """A process: its pid and start time name it for ever. ``name`` is cleaned (`gputop.system.text.clean`)."""
+
+    pid: int
+    start_ticks: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.pid})"
+
+
+class Case(Struct, frozen=True):
+    """What is to be proved."""
+
+    cause: str  # a word of `gputop.diagnosis.model.CAUSES`
+    trainer: Target
+    family: tuple[Target, ...]  # the trainer and its workers
+    victims: tuple[Target, ...]
+    culprits: tuple[Target, ...]
+
+
+class Change(Struct, frozen=True):
+    """A setting to be changed: of ``target``, its threads and what descends from it, or of the file at ``path``."""
+
+    setting: str  # a key of `SETTINGS`
+    new: str
+    target: Target | None = None
+    path: str = ""  # of a control group's file
+
+
+class Plan(Struct, frozen=True):
+    """An experiment that is possible here."""
+
+    intervention: str  # name of an `Intervention`
+    says: str  # ``fluent-bit (903) to idle priority``
+    changes: tuple[Change, ...]
+    may_keep: bool
+    pulse_s: float | None = None  # s that it may be on at a stretch; None: `gputop.experiments.guardian.LONGEST_ON_S`
+    others: tuple[Target, ...] = ()  # processes of other users in it: ask, and name them, before it begins
+
+
+class Told(Struct, frozen=True):
+    """Why there is no experiment, and what to do instead, in one line."""
+
+    reason: str
+
+
+class Record(Struct, frozen=True):
+    """One thread, process or file, and its value before the experiment. A process setting has ``tid`` = ``pid``."""
+
+    setting: str
+    new: str
+    old: str
+    pid: int = 0
+    start_ticks: int = 0
+    tid: int = 0
+    tid_ticks: int = 0  # start time of the thread
+    group: int = 0
+    session: int = 0
+    path: str = ""
+    inode: int = 0  # of the file's folder: a control group made anew under the same name is another one
+
+    @property
+    def subject(self) -> tuple[str, int, int, str]:
+        """What it is the value of."""
+        return self.setting, self.tid, self.tid_ticks, self.path
+
+
+class Setting(Struct, frozen=True):
+    """How a setting is read and written. Both get the id of a thread (of the process, where threads share it); they raise OSError."""
+
+    read: Callable[[int], str]
+    write: Callable[[int, str], None]
+    each_thread: bool
+
+
+def _read_policy(tid: int) -> str:
+    return f"{os.sched_getscheduler(tid)} {os.sched_getparam(tid).sched_priority}"
+
+
+def _write_policy(tid: int, value: str) -> None:
+    """SCHED_IDLE keeps SCHED_RESET_ON_FORK, which only root could set again."""
+    policy, priority = map(int, value.split())
+    if value == IDLE:
+        policy |= os.sched_getscheduler(tid) & os.SCHED_RESET_ON_FORK
+    os.sched_setscheduler(tid, policy, os.sched_param(priority))
+
+
+def _read_nice(tid: int) -> str:
+    return str(os.getpriority(os.PRIO_PROCESS, tid))
+
+
+def _write_nice(tid: int, value: str) -> None:
+    os.setpriority(os.PRIO_PROCESS, tid, int(value))
+
+
+def _read_mask(tid: int) -> str:
+    return ",".join(map(str, sorted(os.sched_getaffinity(tid))))
+
+
+def _write_mask(tid: int, value: str) -> None:
+    os.sched_setaffinity(tid, set(map(int, value.split(","))))
+
+
+def _read_io_priority(tid: int) -> str:
+    """ioprio_get(2) by psutil, which takes the id of a thread, too: class and level."""
+    import psutil
+
+    with _as_os_errors():
+        found = psutil.Process(tid).ionice()
+        return f"{int(found.ioclass)} {found.value}"
+
+
+def _write_io_priority(tid: int, value: str) -> None:
+    """Class 0 (none) and class 3 (idle) have no level; kernels before 5.18 report one for class 0."""
+    import psutil
+
+    io_class, level = map(int, value.split())
+    with _as_os_errors():
+        psutil.Process(tid).ionice(io_class, level if io_class in (1, 2) else None)
+
+
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    import psutil
+
+    try:
+        yield
+    except psutil.NoSuchProcess as error:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from error
+    except psutil.AccessDenied as error:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from error
+
+
+def autogroup_of(pid: int) -> tuple[str, int]:
+    """Name and niceness of the session's CPU group: ``/autogroup-25 nice 0`` (sched(7)). Raises OSError."""
+    with open(f"/proc/{pid}/autogroup", encoding="ascii") as file:
+        words = file.read().split()
+    if len(words) != 3:
+        raise OSError(errno.ENODATA, "it has no autogroup")
+    return words[0], int(words[2])
+
+
+def _read_autogroup(pid: int) -> str:
+    return str(autogroup_of(pid)[1])
+
+
+def _write_autogroup(pid: int, value: str) -> None:
+    until = time.monotonic() + AGAIN_S
+    while not _is_written(f"/proc/{pid}/autogroup", value):
+        if time.monotonic() > until:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        time.sleep(ASK_S)
+
+
+def _is_written(path: str, value: str) -> bool:
+    try:
+        with open(path, "w", encoding="ascii") as file:
+            file.write(value)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read_state(pid: int) -> str:
+    return STOPPED if read_process(pid).state == "T" else RUNNING
+
+
+def _write_state(pid: int, value: str) -> None:
+    os.kill(pid, signal.SIGSTOP if value == STOPPED else signal.SIGCONT)
+
+
+SETTINGS = {
+    "policy": Setting(_read_policy, _write_policy, True),
+    "nice": Setting(_read_nice, _write_nice, True),
+    "io-priority": Setting(_read_io_priority, _write_io_priority, True),
+    "cpu-mask": Setting(_read_mask, _write_mask, True),
+    "autogroup": Setting(_read_autogroup, _write_autogroup, False),
+    "state": Setting(_read_state, _write_state, False),
+}
+FILE = "file"  # the setting of a control group's file
+
+
+@contextmanager
+def held(pid: int, start_ticks: int) -> Iterator[int | None]:
+    """A pidfd of this very process; None where the kernel or a sandbox has none. Raises ProcessLookupError if it ended or the pid was
+    reused."""
+    descriptor = _pidfd(pid)
+    try:
+        proc = read_process(pid)
+        if proc.start_ticks != start_ticks or proc.ended:
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None
+
+
+def read_value(record: Record) -> str:
+    """The value now. Raises ProcessLookupError if the thread or process has ended, FileNotFoundError for a control group, OSError."""
+    if record.setting == FILE:
+        return _read_file(record)
+    with held(record.pid, record.start_ticks):
+        _check_thread(record)
+        return SETTINGS[record.setting].read(record.tid)
+
+
+def write_value(record: Record, value: str) -> None:
+    """Set the value; same errors."""
+    if record.setting == FILE:
+        _write_file(record, value)
+        return
+    with held(record.pid, record.start_ticks) as descriptor:
+        _check_thread(record)
+        if record.setting == "state" and descriptor is not None:
+            signal.pidfd_send_signal(descriptor, signal.SIGSTOP if value == STOPPED else signal.SIGCONT)
+        else:
+            SETTINGS[record.setting].write(record.tid, value)
+
+
+def is_new(record: Record, value: str) -> bool:
+    """Whether a thread has the value that the experiment sets, by itself or from its parent."""
+    if record.setting != "policy":
+        return value == record.new
+    policy, priority = value.split()
+    return f"{int(policy) & ~os.SCHED_RESET_ON_FORK} {priority}" == record.new
+
+
+def restore(record: Record) -> bool:
+    """Put the old value back; False if there is nothing any more to put it back to. Raises OSError."""
+    try:
+        if read_value(record) != record.old:
+            write_value(record, record.old)
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    except OSError as error:
+        if error.errno == errno.ENODEV:  # a control group that was removed meanwhile
+            return False
+        raise
+    return True
+
+
+def _check_thread(record: Record) -> None:
+    if record.tid != record.pid and read_thread(record.pid, record.tid).start_ticks != record.tid_ticks:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+
+
+def folder_inode(path: str) -> int:
+    """Of the control group that a file belongs to. Raises FileNotFoundError."""
+    return os.stat(os.path.dirname(path), follow_symlinks=False).st_ino
+
+
+def _read_file(record: Record) -> str:
+    with _opened(record, os.O_RDONLY) as descriptor:
+        return os.read(descriptor, FILE_BYTES).decode("ascii", "replace").strip()
+
+
+def _write_file(record: Record, value: str) -> None:
+    with _opened(record, os.O_WRONLY) as descriptor:
+        os.write(descriptor, value.encode())
+
+
+@contextmanager
+def _opened(record: Record, flags: int) -> Iterator[int]:
+    """The file, of that very control group."""
+    folder = os.open(os.path.dirname(record.path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if record.inode and os.fstat(folder).st_ino != record.inode:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        descriptor = os.open(os.path.basename(record.path), flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+    finally:
+        os.close(folder)

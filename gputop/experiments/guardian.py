@@ -1,0 +1,255 @@
+"""`Guard`, around one experiment, and the guardian process that undoes it when gputop dies.
+
+The guardian has a session of its own and ignores the signals that end a terminal's programs. It holds the journal, with its lock, and the
+read end of a pipe: at its end gputop is gone, and the guardian undoes what the journal names. gputop in turn watches the guardian, and
+undoes at once when that one dies. If both die the journal remains (`gputop.experiments.journal.leftovers`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from gputop.experiments import journal as journals
+from gputop.experiments.change import Plan, Record, write_value
+from gputop.experiments.subjects import find
+
+if TYPE_CHECKING:
+    import socket
+    import subprocess
+
+LONGEST_ON_S = 60.0  # s that a change stays on at a stretch: gputop was stopped, or hangs, and the guardian undoes (a choice)
+UNDO_S = 60.0  # s that the guardian tries to undo what the kernel refuses at first (a choice)
+READY_S = 20.0  # s that the guardian may take to start: a loaded machine (guess)
+PASSES = 5  # rounds in which threads and children are looked for that began meanwhile (guess)
+ON, OFF = b"1", b"0"  # what gputop tells the guardian
+_LOCK = "\0gputop-experiment"  # abstract socket: one experiment at a time on a machine; it ends with its last holder
+_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Guard:
+    """A context manager around one `Plan`. All methods raise OSError with one line; then all is put back."""
+
+    def __init__(self, plan: Plan, *, agreed: bool = False) -> None:
+        """``agreed``: the user was asked about ``plan.others`` and said yes."""
+        self.plan = plan
+        self.is_on = False
+        self.lost = ""  # why the experiment cannot go on; all was put back then
+        self._agreed = agreed
+        self._lock = threading.RLock()
+        self._known: dict[tuple[str, int, int, str], Record] = {}
+        self._journal: journals.Journal | None = None
+        self._guardian: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+        self._only: socket.socket | None = None
+
+    def __enter__(self) -> Guard:
+        """Prepare: nothing is changed yet."""
+        if self.plan.others and not self._agreed:
+            raise OSError(f"no experiment: {', '.join(map(str, self.plan.others))} of another user: agree to that first")
+        try:
+            self._only = _take_lock()
+            _refuse_leftovers()
+            self._journal = journals.create(self.plan.says)
+            self._start_guardian()
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def on(self) -> None:
+        """Make the changes, also of threads and processes that are new since the last time."""
+        with self._lock:
+            self.check()
+            try:
+                self._tell(ON)
+                self._apply()
+                self.is_on = True
+            except OSError as error:
+                self._undo()
+                raise OSError(f"{self.plan.says}: {error.strerror or error}") from None
+
+    def off(self) -> None:
+        """Undo the changes; `on` may follow."""
+        with self._lock:
+            if failed := self._undo():
+                raise OSError(f"{self.plan.says}: not put back yet: {failed[0]}; the guardian goes on trying for {UNDO_S:.0f} s")
+            self.check()
+            self._tell(OFF)
+
+    def check(self) -> None:
+        """Raise the OSError that `on` would raise because the guardian died."""
+        if self._journal is None:
+            raise OSError("the experiment has ended")
+        if not self.lost and self._guardian is not None and self._guardian.poll() is not None:
+            self._give_up()
+        if self.lost:
+            raise OSError(self.lost)
+
+    def keep(self) -> None:
+        """Leave the changes on, for good."""
+        with self._lock:
+            if not self.plan.may_keep:
+                raise OSError(f"{self.plan.says}: this cannot be kept")
+            if not self.is_on:
+                self.on()
+            self.check()
+            assert self._journal is not None
+            self._journal.remove()
+            self._release()
+
+    def close(self) -> None:
+        """Undo all, unless it is kept, and end the guardian."""
+        with self._lock:
+            if self._journal is None:
+                return
+            try:
+                if failed := self._undo():
+                    raise OSError(f"{self.plan.says}: not put back yet: {failed[0]}; the guardian goes on trying for {UNDO_S:.0f} s")
+                self._journal.remove()
+            finally:
+                self._release()
+
+    def _apply(self) -> None:
+        """Write the old values of all that is new, then change it; again, for what began meanwhile."""
+        assert self._journal is not None
+        applied = set[tuple[str, int, int, str]]()
+        for _pass in range(PASSES):
+            found = [record for record in find(self.plan.changes) if record.subject not in applied]
+            if not found:
+                break
+            new = [record for record in found if record.subject not in self._known]
+            self._journal.append(new)
+            self._known.update((record.subject, record) for record in new)
+            for record in found:
+                applied.add(record.subject)
+                with suppress(ProcessLookupError, FileNotFoundError):
+                    write_value(record, record.new)
+
+    def _undo(self, try_s: float = journals.TRY_S) -> list[str]:
+        self.is_on = False
+        if not self._known or self._journal is None:
+            return []
+        header, _records = self._journal.read()
+        return journals.undo(header, list(self._known.values()), try_s)
+
+    def _give_up(self) -> None:
+        """The guardian died."""
+        with self._lock:
+            if not self.lost and self._journal is not None:
+                failed = self._undo()
+                self.lost = f"{self.plan.says}: the experiment's guardian process was killed; all is put back"
+                if failed:
+                    self.lost = f"{self.plan.says}: the experiment's guardian process was killed, and not all is put back: {failed[0]}"
+
+    def _start_guardian(self) -> None:
+        import subprocess
+
+        from gputop.system.errors import start_thread
+        from gputop.system.program import argv_of
+
+        assert self._journal is not None
+        assert self._only is not None
+        read_end, self._pipe = os.pipe()
+        passed = (read_end, self._journal.fd, self._only.fileno())
+        try:
+            self._guardian = subprocess.Popen(
+                argv_of("gputop.experiments.guardian", str(read_end), str(self._journal.fd), self._journal.path),
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
+                pass_fds=passed,
+            )  # fmt: skip
+        except OSError as error:
+            raise OSError(f"no experiment: its guardian cannot be started: {error.strerror}") from None
+        finally:
+            os.close(read_end)
+        answers = self._guardian.stdout
+        assert answers is not None
+        if not select.select([answers], [], [], READY_S)[0] or answers.read(1) != ON:
+            raise OSError("no experiment: its guardian did not start")
+        if start_thread(self._watch, "gputop-guardian") is None:
+            raise OSError("no experiment: no more threads are allowed here")
+
+    def _watch(self) -> None:
+        """Wait for the end of the guardian, and undo at once if the experiment was not over."""
+        guardian = self._guardian
+        if guardian is not None:
+            guardian.wait()
+            self._give_up()
+
+    def _tell(self, what: bytes) -> None:
+        try:
+            os.write(self._pipe, what)
+        except OSError:
+            self._give_up()
+            raise OSError(self.lost) from None
+
+    def _release(self) -> None:
+        """Let go of the guardian, which ends if nothing is left to undo, of the journal and of the lock."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+        if self._journal is not None:
+            if self._guardian is None:
+                self._journal.remove()
+            os.close(self._journal.fd)
+            self._journal = None
+        if self._guardian is not None and self._guardian.stdout is not None:
+            self._guardian.stdout.close()
+        if self._only is not None:
+            self._only.close()
+            self._only = None
+
+
+def _take_lock() -> socket.socket:
+    """Raises OSError if another experiment holds it."""
+    import socket
+
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        lock.bind(_LOCK)
+    except OSError:
+        lock.close()
+        raise OSError("no experiment: another one is under way on this machine; try again when it is over") from None
+    return lock
+
+
+def _refuse_leftovers() -> None:
+    for left in journals.leftovers():
+        problem = left.problem or f"an earlier one was left behind ({left.says}): gputop prove --undo puts it back"
+        raise OSError(f"no experiment: {problem}")
+
+
+def main(arguments: list[str]) -> None:
+    """The guardian: wait for the end of the pipe, then undo what the journal names, unless it was removed."""
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    pipe, journal = int(arguments[0]), journals.Journal(arguments[2], int(arguments[1]))
+    os.write(1, ON)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1)
+    until = None
+    while True:
+        left_s = None if until is None else max(0.0, until - time.monotonic())
+        if not select.select([pipe], [], [], left_s)[0]:
+            break
+        told = os.read(pipe, 4096)
+        if not told:
+            break
+        until = time.monotonic() + LONGEST_ON_S if told.endswith(ON) else None
+    if not journal.removed:
+        header, records = journal.read()
+        if not journals.undo(header, records, UNDO_S):
+            journal.remove()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,99 @@
+"""What an intervention looks at before it plans: the processes now, which of the culprits may be touched, and why others may not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from gputop.experiments.change import Case, Plan, Target, Told
+from gputop.experiments.permission import is_own, why_never
+from gputop.experiments.processes import Proc, ancestors, read_processes
+from gputop.system.text import clean
+
+NICE_LIMIT = b"Max nice priority"  # line of /proc/PID/limits
+
+
+class Scene:
+    """One look at the machine, for one `Case`."""
+
+    def __init__(self, case: Case, allow_stop: bool, allow_others: bool) -> None:
+        self.case, self.allow_stop, self.allow_others = case, allow_stop, allow_others
+        self.table = read_processes()
+        self.refused: list[str] = []  # why culprits are left out, one line each
+        self.others: list[Target] = []  # those of other users in `culprits`
+        kin = {one.pid for one in (case.trainer, *case.family, *case.victims)}
+        self._above = {above for pid in kin for above in ancestors(self.table, pid)}
+        self._kin = kin
+        self.culprits = self._roots(case.culprits)
+
+    def living(self, target: Target) -> Proc | None:
+        """The process, unless it has ended."""
+        proc = self.table.get(target.pid)
+        return proc if proc is not None and proc.start_ticks == target.start_ticks and not proc.ended else None
+
+    def target(self, proc: Proc, name: str = "") -> Target:
+        return Target(proc.pid, proc.start_ticks, clean(name or proc.comm, 64))
+
+    def told(self, what: str) -> Told:
+        """``what``, and why culprits are left out."""
+        return Told("; ".join([what, *self.refused[:3]]))
+
+    def planned(self, plan: Plan) -> Plan:
+        """With those of other users."""
+        from msgspec.structs import replace
+
+        return replace(plan, others=tuple(self.others))
+
+    def _roots(self, targets: Iterable[Target]) -> list[Target]:
+        """The culprits that may be touched. A process of a job (a compiler of a build) stands for the job's first process."""
+        found: dict[int, Target] = {}
+        for target in targets:
+            proc = self.living(target)
+            if proc is None:
+                self.refused.append(f"{target} has ended")
+                continue
+            why = self._why_not(proc)
+            if why:
+                self.refused.append(f"{target} {why}")
+                continue
+            top = self._top(proc)
+            if not is_own(top):
+                self.others.append(self.target(top))
+            found[top.pid] = target if top is proc else self.target(top)
+        return list(found.values())
+
+    def _top(self, proc: Proc) -> Proc:
+        """The first process of the job that a process belongs to: its highest ancestor in the same process group that may be touched."""
+        while (parent := self.table.get(proc.ppid)) is not None and parent.group == proc.group and not self._why_not(parent):
+            proc = parent
+        return proc
+
+    def _why_not(self, proc: Proc) -> str:
+        if proc.pid in self._kin:
+            return "is of the job itself"
+        if proc.pid in self._above:
+            return "is what the job was started by"
+        if why := why_never(proc, self.table):
+            return why
+        try:
+            if not is_own(proc) and (os.geteuid() != 0 or not self.allow_others):
+                return "belongs to another user: run gputop prove as root (sudo)"
+        except ProcessLookupError:
+            return "has ended"
+        return ""
+
+
+def may_raise(pid: int, nice: int) -> bool:
+    """Whether this process may set the niceness of ``pid`` back to ``nice``: CAP_SYS_NICE, or the process's own RLIMIT_NICE."""
+    from gputop.system.privilege import capabilities
+
+    if capabilities() >> 23 & 1:
+        return True
+    try:
+        with open(f"/proc/{pid}/limits", "rb") as file:
+            for line in file:
+                if line.startswith(NICE_LIMIT):
+                    return int(line[len(NICE_LIMIT) :].split()[0]) >= 20 - nice
+    except (OSError, ValueError):
+        pass
+    return False
