@@ -20,11 +20,12 @@ from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.life import Pulse, note_pulses
 from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.measure.window import Window
-from gputop.diagnosis.model import Incident, Ledger, ProcState, Step, Verdict
+from gputop.diagnosis.model import Incident, Ledger, ProcState, Step, Verdict, WhatIf
 from gputop.diagnosis.orphans import Orphans
-from gputop.diagnosis.phases import DROPPED, ENDING, HELD, IDLE, STARTING, Phase
+from gputop.diagnosis.phases import DROPPED, ENDING, HELD, IDLE, STARTING, TRAINING, Phase
 from gputop.diagnosis.symptoms import Standing, judge_job, without_job
 from gputop.diagnosis.waitgraph import Walk
+from gputop.diagnosis.whatif import Readings
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
 from gputop.model.roles import Role
@@ -65,6 +66,7 @@ class Engine:
         self._orphans = Orphans()
         self._growths = Growths()
         self._pulses: dict[int, Pulse] = {}
+        self._readings = Readings()
         self._pending: dict[int, list[_GpuTime]] = {}  # per trainer, not booked yet
         self._users: Counter[int] = Counter()  # how many train on each GPU
         self._judged: dict[int, Standing] = {}  # per trainer how it stood when it was last judged
@@ -120,6 +122,7 @@ class Engine:
         self.ledger, self._incidents, self._orphans, self._ended = Ledger(), Incidents(), Orphans(), None
         for told in (self._pending, self._spent, self._workers_spent, self._unmoved):
             told.clear()
+        self._readings = Readings()
         self._growths.begin()
         self._window.begin()
 
@@ -152,6 +155,9 @@ class Engine:
         self._users = Counter(gpu.index for job in facts.jobs for gpu in job.gpus)
         standing = [self._judge(walk, facts, seconds) for walk in walks]
         self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
+        for one in standing:
+            if one.phase.word == TRAINING:
+                self._readings.note(one.job, facts, one.cause)
         standing = _on_gpus(standing)
         self.feeders |= {pid: job.trainer.pid for job in facts.jobs for pid in job.fed_by}
         self._incidents.note(board, seconds, standing)
@@ -268,6 +274,10 @@ class Engine:
         due, self._pending[pid] = pending[:count], pending[count:]
         return due
 
+    def what_if(self, one: Verdict | Incident) -> list[WhatIf]:
+        """What changes would bring to the trainer that a verdict or incident is about, by the last windows in which its cause stood."""
+        return self._readings.options(one.trainer_pid, one.cause, one.culprits, one.speedup_max)
+
     def explain(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:
         """What was found over the whole stream, in the shape of `gputop.diagnosis.report`; ready for JSON.
 
@@ -276,7 +286,7 @@ class Engine:
         settled, ledger = self.settled()
         incidents = [incident for incident in settled if incident.end_ns is None or incident.end_ns > start_ns]
         verdict, ledger = replace(self.verdict, step=self._step()), ledger.since(before or Ledger())
-        return report.explanation(verdict, ledger, incidents, self._workers_spent, self._header, self._window.t_ns)
+        return report.explanation(verdict, ledger, incidents, self._workers_spent, self._header, self._window.t_ns, self.what_if)
 
 
 def _book(ledger: Ledger, times: Iterable[_GpuTime], shares: dict[str, float]) -> None:

@@ -189,6 +189,16 @@ class Regain(Struct, frozen=True):
     speedup_max: float | None  # see `speedup_max`
 
 
+class WhatIf(Struct, frozen=True):
+    """A prediction: how many times as fast steps come after a change, all else as it is."""
+
+    change: str  # ready to print: ``8 workers``
+    factor: float | None  # the likeliest; None: not known, and ``assumes`` says why
+    low: float | None
+    high: float | None  # it lies between these
+    assumes: str  # in a line
+
+
 class Ledger(Struct):
     """The GPU seconds not worked, split over causes; the parts sum to ``gpu_lost_s``."""
 

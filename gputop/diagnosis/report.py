@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
-from gputop.diagnosis.model import CAUSES, GROWTHS, LOOKING, SEVERITIES, Incident, Ledger, PathStep, Step, Verdict
+from gputop.diagnosis.model import CAUSES, GROWTHS, LOOKING, SEVERITIES, Incident, Ledger, PathStep, Step, Verdict, WhatIf
 from gputop.diagnosis.phases import LOST
 from gputop.model.frame import Header
 
@@ -129,6 +129,16 @@ class Episode(TypedDict):
     path: list[StepOfPath]  # of the moment that the headline tells of
 
 
+class Prediction(TypedDict):
+    """What a change would bring, as `gputop.diagnosis.model.WhatIf` says."""
+
+    change: str
+    factor: float | None
+    low: float | None
+    high: float | None
+    assumes: str
+
+
 class Explanation(TypedDict):
     """What `gputop explain --json` prints."""
 
@@ -137,19 +147,28 @@ class Explanation(TypedDict):
     ledger: Booked
     workers: dict[str, float]  # share of all workers' time in each of `WORKER_STATES`, most first; empty where there were none
     incidents: list[Episode]
+    what_if: list[Prediction]  # of the verdict's trainer, those that bring most first; empty where it was not seen to train
 
 
 def explanation(
-    verdict: Verdict, ledger: Ledger, incidents: list[Incident], workers: Mapping[str, float], header: Header, now_ns: int
+    verdict: Verdict,
+    ledger: Ledger,
+    incidents: list[Incident],
+    workers: Mapping[str, float],
+    header: Header,
+    now_ns: int,
+    what_if: Callable[[Verdict | Incident], Sequence[WhatIf]],
 ) -> Explanation:
     """The whole of it. The verdict is the cause that cost most over the stream, or lasted longest where no GPU is measured; where none
     cost enough, that nothing did."""
+    worst = _dearest([one for one in incidents if one.cause not in GROWTHS], ledger, now_ns)
     return {
         "schema": SCHEMA,
-        "verdict": _verdict(verdict, ledger, _dearest([one for one in incidents if one.cause not in GROWTHS], ledger, now_ns)),
+        "verdict": _verdict(verdict, ledger, worst),
         "ledger": booked(ledger),
         "workers": {word: round(share, 4) for word, share in shares(workers).items()},
         "incidents": [_incident(incident, header) for incident in incidents],
+        "what_if": [_prediction(one) for one in what_if(verdict if worst is None else worst)],
     }
 
 
@@ -232,6 +251,10 @@ def _steps(path: Iterable[PathStep]) -> list[StepOfPath]:
     return [
         {"pid": one.pid, "name": one.name, "share": one.share, "state": one.state, "on": one.on, "measured": one.measured} for one in path
     ]
+
+
+def _prediction(one: WhatIf) -> Prediction:
+    return {"change": one.change, "factor": one.factor, "low": one.low, "high": one.high, "assumes": one.assumes}
 
 
 def booked(ledger: Ledger) -> Booked:

@@ -112,8 +112,9 @@ def _with_rest(found: Findings, recording: Recording) -> Explanation:
     lost = [ledger["gpu_lost_s"] or 0.0 for ledger in ledgers]
     by_cause = {cause: sum(one["by_cause"].get(cause, 0.0) for one in ledgers) for ledger in ledgers for cause in ledger["by_cause"]}
     ledger, said = booked(Ledger(sum(one["gpu_total_s"] or 0.0 for one in ledgers), sum(lost), by_cause)), before["verdict"]
+    more = before
     if lost[1] > lost[0]:
-        said = after["verdict"]
+        said, more = after["verdict"], after
     regain = next((one for one in ledger["regain"] if one["cause"] == said["cause"]), None)
     gpu_s, bound = (None, None) if regain is None else (regain["regain_gpu_s"], regain["speedup_max"])
     return {
@@ -125,6 +126,7 @@ def _with_rest(found: Findings, recording: Recording) -> Explanation:
             for word in {**before["workers"], **after["workers"]}
         },
         "incidents": incidents,
+        "what_if": more["what_if"],
     }  # fmt: skip
 
 

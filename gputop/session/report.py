@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from time import localtime, strftime
 from typing import NamedTuple
 
-from gputop.diagnosis.model import GROWTHS, LOOKING, PathStep, Step
+from gputop.diagnosis.model import GROWTHS, LOOKING, PathStep, Step, WhatIf
 from gputop.diagnosis.path import factor, sentence, tree, who, without
 from gputop.diagnosis.report import Booked, Culprit, Episode, Explanation, Parts, Said, StepOfPath
+from gputop.diagnosis.whatif import sentence as what_if_sentence
 from gputop.system.text import clean, figure
 
 WIDTH = 100
@@ -32,6 +33,7 @@ def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
         yield from _wrapped(line, f"  {indent}")
     yield from _step(verdict)
     yield from _workers(found["workers"])
+    yield from _wrapped(what_if_sentence([WhatIf(**one) for one in found["what_if"]]), "  ")
     yield ""
     yield from ledger_lines(found["ledger"])
     for incident in found["incidents"]:

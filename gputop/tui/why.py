@@ -10,8 +10,9 @@ from msgspec import Struct
 from textual.binding import Binding
 
 from gputop.diagnosis import Verdict
-from gputop.diagnosis.model import CAUSES, GROWTHS, Evidence, Fix
+from gputop.diagnosis.model import CAUSES, GROWTHS, Evidence, Fix, WhatIf
 from gputop.diagnosis.path import factor, tree, who, without
+from gputop.diagnosis.whatif import told
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
 from gputop.model.rates import pair_growth
@@ -47,6 +48,7 @@ class WhyScreen(Box):
         return [
             *_verdict(verdict, width),
             *_path(verdict, width),
+            *_what_if(self.session.engine.what_if(verdict), width),
             *_fixes(verdict.fixes, width),
             *_measured(verdict, width),
             *_people(verdict),
@@ -96,6 +98,14 @@ def _path(verdict: Verdict, width: int) -> list[Line]:
     culprits = [who(one.pid, one.name) for one in verdict.culprits]
     told = without(verdict.cause, culprits, verdict.regain_gpu_s, verdict.speedup_max)
     return out + _wrapped(told, width, "title", "  ")
+
+
+def _what_if(found: Sequence[WhatIf], width: int) -> list[Line]:
+    """What changes would bring, each with its band and what it assumes."""
+    out: list[Line] = [[], [("what if", "head")]] if found else []
+    for one in found:
+        out += [[(f"  {cut(told(one, closely=True), width // 2):<{width // 2}}  ", ""), (cut(one.assumes, width - width // 2 - 4), "dim")]]
+    return out
 
 
 def _people(verdict: Verdict) -> list[Line]:

@@ -1,0 +1,351 @@
+"""What a change would bring, and what that assumes: other numbers of workers, no strangers, no disk waits, more CPUs, a faster GPU.
+
+`reading_of` takes from a window's facts what `gputop.diagnosis.pipeline` needs, in shares of the window. A factor needs no step clock, for
+the same work makes a step before and after. `Readings` keeps some windows of each trainer and cause; `options` compares changes.
+
+A loader alone: make a `gputop.diagnosis.pipeline.Pipeline` of measured seconds a batch; `Pipeline.predict(workers: int) -> Band`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import exp, log, sqrt
+from statistics import stdev
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.capacity import beside, capacity
+from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts
+from gputop.diagnosis.measure.feeders import at_work, threads_at_work
+from gputop.diagnosis.measure.points import TICK_SLACK_NS, WINDOW_NS
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.model import Culprit, WhatIf
+from gputop.diagnosis.pipeline import LEAST_TIME, Band, Fit, Pipeline
+from gputop.diagnosis.policy import SHORT_S
+from gputop.system.text import counted
+
+MOST_READINGS, MOST_KEPT, MOST_COMPARED = 12, 32, 6  # windows of a trainer and cause (30 s); trainers and causes; windows for a spread
+WORTH = 0.02  # of a step, from which a part of it is worth asking what would be without
+LIKE_BEST = 0.98  # of the best factor, at which no more workers are added
+FASTER = 2.0  # times as fast as this GPU
+MOVED = (1.0, 0.9, 0.6)  # of the main thread's work that is no launch: at most, likely and at least the loader's (guess)
+LINK_SHARE = 0.8  # of what the link carries, that copies from pinned memory reach (bandwidthTest on PCIe 4 and 5: 0.8 to 0.9)
+MODEL, ONE_WINDOW = 0.05, 0.1  # how far, in logarithms, a band goes beyond the model's own; of one window, whose spread is not known
+SIGMAS = 2.0  # standard errors on each side of a band
+SAME = {
+    "workers": ("too-few-workers", "slow-transform", "worker-oversubscription", "main-thread-preprocessing"),
+    "strangers": ("cpu-contention", "disk-io", "memory-pressure"),
+    "disk": ("disk-io",), "cpus": ("affinity",), "quota": ("cgroup-throttle",), "copy": ("h2d-transfer",),
+    "main": ("main-thread-preprocessing",), "gpu": (),
+}  # fmt: skip
+"""Kind of change -> causes without which as much comes back at most: their bound is the change's, too."""
+
+
+class Around(Struct, frozen=True):
+    """What is around a pipeline."""
+
+    host_cpus: int
+    others_outside: float  # CPUs that others take of those that the job may not use
+    takers: dict[int, float]  # process outside the job -> CPUs that it takes of the job's
+    memory: float  # of the loaders' time asleep, for pages that memory has no room for
+    moves: float  # of the main thread's own work, what is no launch of kernels
+    main_disk: float  # the main thread, at a disk
+    pinned: float | None  # what its copies would take from pinned memory; None: not known
+    unknown: str  # why nothing is known of other numbers of workers; empty where it is
+
+
+class Reading(Struct, frozen=True):
+    """What one window tells."""
+
+    pipeline: Pipeline  # in shares of the window
+    around: Around
+
+
+class Readings:
+    """The last windows of each trainer and cause."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, str], deque[Reading]] = {}
+        self._noted: dict[int, int] = {}  # trainer -> t_ns of its last reading
+        self._told: tuple[object, list[WhatIf]] = (None, [])  # the last question, and its answer
+
+    def note(self, job: JobFacts, facts: Facts, cause: str) -> None:
+        """Keep the window, if it shares nothing with the last one that was kept."""
+        pid = job.trainer.pid
+        if not facts.settled or facts.t_ns - self._noted.get(pid, 0) < WINDOW_NS - TICK_SLACK_NS:
+            return
+        self._noted[pid] = facts.t_ns
+        kept = self._kept.pop((pid, cause), None) or deque[Reading](maxlen=MOST_READINGS)
+        kept.append(reading_of(job, facts))
+        self._kept[pid, cause] = kept  # the newest last
+        while len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    def options(self, pid: int | None, cause: str, culprits: Sequence[Culprit], bound: float | None) -> list[WhatIf]:
+        """`options` of a trainer by the windows in which a cause stood; by its latest where there are none. Screens ask again and again."""
+        own = [key for key in self._kept if key[0] == pid]
+        key = next((key for key in own if key[1] == cause), own[-1] if own else None)
+        kept = list(self._kept[key]) if key is not None else []
+        asked = key, kept, tuple(one.pid for one in culprits), bound
+        if self._told[0] != asked:
+            self._told = asked, options(kept, cause, culprits, bound)
+        return self._told[1]
+
+
+def reading_of(job: JobFacts, facts: Facts) -> Reading:
+    """The window of a job, once its states are set."""
+    trainer, cpus, main = job.trainer, capacity(job, facts), job.trainer.state.fractions
+    workers, own = at_work(job), main.get("computing", 0.0)
+    one = Pipeline(
+        workers=len(workers), own=own, own_ready=main.get("runnable", 0.0), copy=main.get("transfer", 0.0),
+        gpu_wait=main.get("waiting-gpu", 0.0), gpu=None if job.idle is None else 1.0 - job.idle,
+        rest=sum(main.get(word, 0.0) for word in ("blocked", "disk", "memory", "stopped")), cpus=float(max(1, len(cpus.allowed))),
+        beside=max(0.0, trainer.cores - own), others=cpus.taken + facts.watching, quota=job.quota_cpus,
+        throttled=main.get("throttled", 0.0), disk_used=_disk_used(job),
+    )  # fmt: skip
+    one, memory = _loading(one, workers) if workers else (one, main.get("memory", 0.0))
+    around = Around(
+        host_cpus=max(1, len(cpus.host)), others_outside=max(0.0, len(cpus.host - cpus.allowed) - cpus.idle_outside),
+        takers=_takers(job, facts, cpus), memory=memory, moves=max(0.0, own - (job.launches_per_s or 0.0) * SHORT_S),
+        main_disk=main.get("disk", 0.0), pinned=_pinned(job), unknown=_unknown(job),
+    )  # fmt: skip
+    return Reading(one, around)
+
+
+def _loading(one: Pipeline, workers: Sequence[ProcFacts]) -> tuple[Pipeline, float]:
+    """With the workers' times; and how long these waited for memory."""
+    run = used = lock = apart = 0.0
+    for worker in workers:
+        found, slept = worker.state.fractions, worker.state.waits
+        running, blocked, more = found.get("running", 0.0), found.get("blocked", 0.0), worker.others_run + worker.programs[0]
+        for_own = min(blocked, more)  # asleep until threads or programs of its own are through
+        locked = max(0.0, blocked * slept.get(waits.LOCK, 0.0) / max(sum(slept.values()), LEAST_TIME) - for_own)
+        run, used, lock = run + running + for_own, used + running + more, lock + locked
+        apart += found.get("stopped", 0.0) + blocked - for_own - locked
+
+    def total(word: str) -> float:
+        return sum(worker.state.fractions.get(word, 0.0) for worker in workers)
+
+    memory, threads = total("memory"), max(1.0, used / run) if run >= WORTH else 1.0
+    return replace(
+        one, run=run, ready=total("runnable"), throttled=one.throttled + total("throttled"), disk=total("disk"), apart=apart + memory,
+        lock=lock, threads=threads,
+    ), memory  # fmt: skip
+
+
+def _disk_used(job: JobFacts) -> float | None:
+    """Of what its cgroup may read."""
+    limit = job.read_limit.bytes_per_s if job.read_limit is not None else None
+    return min(1.0, sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) / limit) if limit else None
+
+
+def _takers(job: JobFacts, facts: Facts, cpus: Capacity) -> dict[int, float]:
+    """Strangers, and the processes of other trainings, that run on the job's CPUs."""
+    own, found = job.kin | {job.trainer.pid}, {taker.pid: taker.cores for taker in beside(job, facts, cpus.allowed)}
+    others = (proc for other in facts.jobs if other.trainer.pid not in own for proc in (other.trainer, *other.workers))
+    return found | {proc.pid: proc.cores for proc in others}
+
+
+def _pinned(job: JobFacts) -> float | None:
+    """Share of the window that its copies to the GPU would take at the speed of the link."""
+    links = [link for gpu in job.gpus if (link := gpu.link_bytes_per_s)]
+    copied = job.calls.copy_bytes_per_s if job.calls is not None else None
+    return copied / (LINK_SHARE * min(links)) if links and copied else None
+
+
+def _unknown(job: JobFacts) -> str:
+    if job.workers:
+        return "its workers are made anew again and again" if job.births else ""
+    if job.fed_by:
+        return "who loads for it is no worker of its own"
+    return "threads of its own load for it" if threads_at_work(job) else ""
+
+
+_Apply = Callable[[Around, Pipeline, Fit], tuple[Pipeline, Fit]]
+
+
+class _Change(Struct, frozen=True):
+    kind: str  # a key of `SAME`
+    words: str
+    assumes: str
+    apply: _Apply
+    least: _Apply | None = None  # what it brings at least, and at most, where that is not the same
+    most: _Apply | None = None
+
+
+def options(readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit], bound: float | None) -> list[WhatIf]:
+    """Changes, those that bring most first; what is not known last. ``bound``: `gputop.diagnosis.model.speedup_max` of the cause."""
+    if not readings:
+        return []
+    mean, around, alike = _mean(readings)
+    found = [WhatIf("other numbers of workers", None, None, None, f"not known: {around.unknown}")] if around.unknown else []
+    for one in _changes(mean, around, cause, culprits):
+        band, most = _band(mean, around, alike, one), [bound] if bound is not None and cause in SAME[one.kind] else []
+        if one.kind != "gpu" and mean.gpu:
+            most.append(1.0 / mean.gpu)
+        factor, low, high = (round(min(value, *most), 2) if most else round(value, 2) for value in band)
+        found.append(WhatIf(one.words, factor, low, high, one.assumes))
+    return sorted(found, key=lambda one: -(one.factor or 0.0))
+
+
+def _mean(readings: Sequence[Reading]) -> tuple[Pipeline, Around, list[Reading]]:
+    """Of the windows that have as many workers and CPUs as the last one; and these."""
+    last, around = readings[-1].pipeline, readings[-1].around
+    alike = [one for one in readings if (one.pipeline.workers, one.pipeline.cpus) == (last.workers, last.cpus)]
+    means: dict[str, float] = {}
+    for name in Pipeline.__struct_fields__:
+        known = [value for one in alike if (value := getattr(one.pipeline, name)) is not None]
+        if name != "workers" and known:
+            means[name] = sum(known) / len(known)
+    takers: Counter[int] = Counter()
+    for one in alike:
+        takers.update(one.around.takers)
+    parts = {name: sum(getattr(one.around, name) for one in alike) / len(alike) for name in ("memory", "moves", "main_disk")}
+    around = replace(around, takers={pid: cores / len(alike) for pid, cores in takers.items()}, **parts)
+    return replace(last, **means), around, alike
+
+
+def _band(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Change) -> Band:
+    """Of the mean of the windows, wider by how far these differ."""
+    bands = [mean.change(partial(apply, around)) for apply in (one.apply, one.least, one.most) if apply is not None]
+    each = [log(max(WORTH, read.pipeline.factor(partial(one.apply, read.around)))) for read in alike[-MOST_COMPARED:]]
+    spread = exp(MODEL + (SIGMAS * stdev(each) / sqrt(len(each)) if len(each) > 1 else ONE_WINDOW))
+    return Band(bands[0].factor, min(band.low for band in bands) / spread, max(band.high for band in bands) * spread)
+
+
+def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culprit]) -> Iterator[_Change]:
+    """Those that may bring something."""
+    if not around.unknown and (mean.workers or around.moves >= WORTH):
+        yield from _numbers(mean, around)
+    if culprits and (one := _without(cause, culprits, around)) is not None:
+        yield one
+    if mean.disk + around.main_disk >= WORTH:
+        yield _Change("disk", "data set in page cache", "it fits into memory, and no read waits for the disk", _cached)
+    if mean.cpus < around.host_cpus:
+        yield _Change("cpus", f"all {around.host_cpus} CPUs of the host", "no CPU mask; others there go on as they do", _unmasked)
+    elif mean.ready + mean.own_ready >= WORTH:
+        yield _Change("cpus", f"{2 * mean.cpus:g} CPUs", "others take no more of them than now", _twice_the_cpus)
+    if mean.quota and mean.throttled >= WORTH:
+        yield _Change("quota", "without the CPU quota", "the CPUs themselves are shared as now", _unlimited)
+    if mean.copy >= WORTH:
+        yield _copying(around)
+    if mean.workers and around.moves >= 2 * WORTH:
+        moved = [partial(_move, part) for part in MOVED]
+        yield _Change(
+            "main", "the main thread's work in the workers", f"{100 * MOVED[1]:.0f} % of it is no launch of kernels", moved[1], moved[2],
+            moved[0],
+        )  # fmt: skip
+    if mean.gpu is not None:
+        yield _Change("gpu", "a faster GPU", f"{FASTER:g} times as fast; the host's work stays as it is", _faster)
+
+
+def _numbers(mean: Pipeline, around: Around) -> Iterator[_Change]:
+    """Twice as many workers, one for each CPU, and the fewest that do as well as any."""
+    cpus, now = int(mean.cpus), mean.workers
+    most = max(cpus, 2 * now, 2)
+    tried = [count for count in sorted({1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, cpus, now, 2 * now}) if 0 < count <= most]
+    factors = {count: mean.factor(partial(_staffed, count, MOVED[1], around)) for count in tried}
+    best = min(count for count in tried if factors[count] >= LIKE_BEST * max(factors.values()))
+    for count in sorted({best, cpus, 2 * max(1, now)} - {now}):
+        least, likely, at_most = (partial(_staffed, count, part) for part in (MOVED[2], MOVED[1], MOVED[0]))
+        words, assumes = counted(count, "worker"), f"a batch costs as much as now, on {mean.cpus:g} CPUs; SMT and clocks left out"
+        yield _Change("workers", words, assumes, likely) if now else _Change("workers", words, assumes, likely, least, at_most)
+
+
+def _staffed(count: int, part: float, around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
+    """So many workers; where the main thread loads now, they do that ``part`` of its own work."""
+    if one.workers:
+        return replace(one, workers=count), fit
+    moved, disk = part * around.moves, min(around.main_disk, one.rest)
+    return replace(one, workers=count, run=moved, own=one.own - moved, disk=disk, rest=one.rest - disk), fit
+
+
+def _without(cause: str, culprits: Sequence[Culprit], around: Around) -> _Change | None:
+    more = f" and {len(culprits) - 1} more" if len(culprits) > 1 else ""
+    pids = frozenset(one.pid for one in culprits)
+    if cause == "cpu-contention" and pids & around.takers.keys():
+        assumes = "the CPUs that it took are left to the job"
+        return _Change("strangers", f"without {culprits[0].name}{more}", assumes, partial(_alone, pids))
+    if cause == "disk-io":
+        assumes, half = "half of the waits for the disk are its doing; none at least, all at most", partial(_less_disk, 0.5)
+        return _Change("strangers", f"without {culprits[0].name}{more}", assumes, half, partial(_less_disk, 1.0), _cached)
+    if cause == "memory-pressure":
+        return _Change("strangers", f"without {culprits[0].name}{more}", "memory has room for all pages then", _roomy)
+    return None
+
+
+def _alone(pids: frozenset[int], around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
+    taken = sum(cores for pid, cores in around.takers.items() if pid in pids)
+    part = min(1.0, taken / one.others) if one.others > 0.0 else 0.0
+    return one, replace(fit, crowd=fit.crowd * (1.0 - part))
+
+
+def _less_disk(part: float, around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
+    rest = max(0.0, one.rest - (1.0 - part) * around.main_disk)
+    return replace(one, disk=part * one.disk, rest=rest), replace(fit, disk_floor=part * fit.disk_floor)
+
+
+def _cached(around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
+    return _less_disk(0.0, around, one, fit)
+
+
+def _roomy(around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
+    if one.workers:
+        return replace(one, apart=one.apart - around.memory), fit
+    return replace(one, rest=one.rest - around.memory), fit
+
+
+def _unmasked(around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
+    return replace(one, cpus=float(around.host_cpus)), replace(fit, crowd=fit.crowd + around.others_outside)
+
+
+def _twice_the_cpus(_around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
+    return replace(one, cpus=2.0 * one.cpus), fit
+
+
+def _unlimited(_around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
+    """What no stage explains is the quota's, too, as long as it stopped them."""
+    return replace(one, quota=None), replace(fit, fixed=max(0.0, fit.fixed - one.throttled))
+
+
+def _copying(around: Around) -> _Change:
+    if around.pinned is None:
+        return _Change("copy", "without its copies", "the data lie on the GPU, or are copied beside a step", partial(_copied, 0.0))
+    assumes = f"copies at {100 * LINK_SHARE:.0f} % of the link; beside the step at best"
+    return _Change("copy", "pinned memory", assumes, partial(_copied, around.pinned), None, partial(_copied, 0.0))
+
+
+def _copied(takes: float, _around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
+    return replace(one, copy=min(one.copy, takes)), fit
+
+
+def _move(part: float, around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
+    moved = min(one.own, part * around.moves)
+    return replace(one, own=one.own - moved, run=one.run + moved), fit
+
+
+def _faster(_around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
+    return replace(one, gpu=(one.gpu or 0.0) / FASTER), replace(fit, hidden=fit.hidden / FASTER)
+
+
+NOTHING = 0.02  # off 1, up to which a factor is called nothing
+WIDE = 1.3  # of the upper to the lower end of a band, from which it is told
+
+
+def told(one: WhatIf, closely: bool = False) -> str:
+    """``8 workers: 1.9×``; with its band where that is wide, or ``closely``."""
+    if one.factor is None or one.low is None or one.high is None:
+        return f"{one.change}: not known"
+    if abs(one.factor - 1.0) <= NOTHING and not closely:
+        return f"{one.change}: nothing"
+    band = f" ({one.low:.2g} to {one.high:.2g})" if closely or one.high > WIDE * one.low else ""
+    return f"{one.change}: {one.factor:.{2 if closely or one.factor < 2 else 1}f}×{band}"
+
+
+def sentence(found: Sequence[WhatIf]) -> str:
+    """All of them in a line; empty without any."""
+    return f"What if: {' · '.join(map(told, found))}" if found else ""

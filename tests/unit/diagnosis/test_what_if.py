@@ -1,0 +1,87 @@
+"""What a change would bring, from facts of a scene to the words."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop.diagnosis.model import Culprit, WhatIf
+from gputop.diagnosis.whatif import sentence, told
+from gputop.session.report import explain_lines
+from tests.unit.diagnosis.causes import cpu_contention, starved
+from tests.unit.diagnosis.scene import DISK, ON_CPU, Proc, Scene
+
+
+def of(scene: Scene) -> dict[str, WhatIf]:
+    return {one.change: one for one in scene.engine.what_if(scene.engine.verdict)}
+
+
+def test_the_stranger_is_named_and_what_comes_back_without_it_is_at_most_the_bound():
+    scene = cpu_contention().play(12)
+    verdict, found = scene.engine.verdict, of(scene)
+    without = found[f"without {verdict.culprits[0].name}"]
+    assert without.factor is not None
+    assert verdict.speedup_max is not None
+    assert 1.3 < without.factor <= verdict.speedup_max
+    assert found["a faster GPU"].factor == 1.0
+
+
+def test_too_few_workers_are_told_how_many_would_do():
+    """Two workers compute all the time on two of eight CPUs. A step takes its main thread 5 % of that, and its GPU 25 %: seven feed it."""
+    scene = starved(run=1.0, looks=[ON_CPU])
+    scene.cpus, scene.cpu_busy = 8, [1.0, 1.0, *[0.0] * 6]
+    scene.gpus[0]["util_pct"] = 25.0
+    found = of(scene.play(12))
+    assert found["8 workers"].factor == pytest.approx(1 / 0.3, rel=0.02)
+    assert found["4 workers"].factor == pytest.approx(2.0, rel=0.05)
+    assert found["a faster GPU"].factor == 1.0
+
+
+def test_a_data_set_in_the_page_cache_needs_no_disk():
+    scene = starved(run=0.1, looks=[DISK])
+    scene.gpus[0]["util_pct"] = 10.0
+    found = of(scene.play(12))
+    cached = found["data set in page cache"]
+    assert cached.factor is not None
+    assert cached.factor > 3.0
+
+
+def test_workers_that_are_no_workers_are_not_counted():
+    scene = starved(run=0.4, looks=[ON_CPU])
+    for pid in [pid for pid in scene.procs if pid != 100]:
+        del scene.procs[pid]
+    scene.procs[100] = Proc(100, cmdline=["python", "train.py"], run=0.2, threads={150: (0.9, 0.0)}, looks=[ON_CPU])
+    unknown = of(scene.play(12))["other numbers of workers"]
+    assert (unknown.factor, unknown.low, unknown.high) == (None, None, None)
+    assert unknown.assumes == "not known: threads of its own load for it"
+
+
+def test_a_window_is_read_once_however_often_the_engine_is_fed():
+    scene = cpu_contention().play(12)
+    kept = scene.engine._readings._kept
+    assert 3 <= sum(map(len, kept.values())) <= 5
+    assert scene.engine.what_if(scene.engine.verdict) is scene.engine.what_if(scene.engine.verdict)
+
+
+def test_explain_says_it_in_json_and_in_a_line():
+    found = cpu_contention().play(12).engine.explain()
+    assert {"change", "factor", "low", "high", "assumes"} == set(found["what_if"][0])
+    factors = [one["factor"] for one in found["what_if"] if one["factor"] is not None]
+    assert factors == sorted(factors, reverse=True)
+    text = " ".join(" ".join(explain_lines(found)).split())
+    assert "What if: " in text
+    assert "a faster GPU: nothing" in text
+
+
+def test_words():
+    options = [WhatIf("8 workers", 1.94, 1.9, 2.0, ""), WhatIf("cached", 1.2, 0.9, 1.6, ""), WhatIf("a GPU", 1.0, 1.0, 1.0, "")]
+    assert sentence(options) == "What if: 8 workers: 1.94× · cached: 1.20× (0.9 to 1.6) · a GPU: nothing"
+    assert told(options[2], closely=True) == "a GPU: 1.00× (1 to 1)"
+    assert told(WhatIf("other numbers of workers", None, None, None, "x")) == "other numbers of workers: not known"
+    assert sentence([]) == ""
+
+
+def test_who_is_no_taker_is_not_taken_away():
+    scene = cpu_contention().play(12)
+    engine, verdict = scene.engine, scene.engine.verdict
+    named = engine._readings.options(verdict.trainer_pid, "cpu-contention", [Culprit(4242, "nobody", 1.0)], None)
+    assert not any(one.change.startswith("without") for one in named)
