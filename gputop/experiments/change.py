@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from msgspec import Struct
 
@@ -90,7 +90,7 @@ class Record(Struct, frozen=True):
     @property
     def subject(self) -> tuple[str, int, int, str]:
         """What it is the value of."""
-        return self.setting, self.tid, self.tid_ticks, self.path
+        return self.setting, self.tid, self.tid_ticks, f"{self.path} {_device(self)}" if self.setting == DEVICE else self.path
 
 
 class Setting(Struct, frozen=True):
@@ -205,7 +205,8 @@ SETTINGS = {
     "autogroup": Setting(_read_autogroup, _write_autogroup, False),
     "state": Setting(_read_state, _write_state, False),
 }
-FILE = "file"  # the setting of a control group's file
+FILE, DEVICE = "file", "device"  # settings of a control group's file: its text; its line for one disk, whose value begins ``8:0 ``
+NO_LIMIT = {"io.max": "rbps=max wbps=max riops=max wiops=max"}  # file -> what a disk without a line has; in v1 files 0
 
 
 @contextmanager
@@ -234,7 +235,7 @@ def _pidfd(pid: int) -> int | None:
 
 def read_value(record: Record) -> str:
     """The value now. Raises ProcessLookupError if the thread or process has ended, FileNotFoundError for a control group, OSError."""
-    if record.setting == FILE:
+    if record.setting in (FILE, DEVICE):
         return _read_file(record)
     with held(record.pid, record.start_ticks):
         _check_thread(record)
@@ -243,7 +244,7 @@ def read_value(record: Record) -> str:
 
 def write_value(record: Record, value: str) -> None:
     """Set the value; same errors."""
-    if record.setting == FILE:
+    if record.setting in (FILE, DEVICE):
         _write_file(record, value)
         return
     with held(record.pid, record.start_ticks) as descriptor:
@@ -286,24 +287,54 @@ def folder_inode(path: str) -> int:
     return os.stat(os.path.dirname(path), follow_symlinks=False).st_ino
 
 
+def _device(record: Record) -> str:
+    """``MAJOR:MINOR`` of the disk."""
+    return record.new.partition(" ")[0]
+
+
 def _read_file(record: Record) -> str:
-    with _opened(record, os.O_RDONLY) as descriptor:
-        return os.read(descriptor, FILE_BYTES).decode("ascii", "replace").strip()
+    with _opened(record, os.path.basename(record.path), os.O_RDONLY) as descriptor:
+        text = os.read(descriptor, FILE_BYTES).decode("ascii", "replace").strip()
+    if record.setting == FILE:
+        return text
+    device = _device(record)
+    unlimited = f"{device} {NO_LIMIT.get(os.path.basename(record.path), '0')}"
+    return next((line for line in text.splitlines() if line.startswith(f"{device} ")), unlimited)
 
 
 def _write_file(record: Record, value: str) -> None:
-    with _opened(record, os.O_WRONLY) as descriptor:
+    name = os.path.basename(record.path)
+    if name == "memory.max" and value.isdecimal():
+        _make_room(record, int(value))
+    with _opened(record, name, os.O_WRONLY) as descriptor:
         os.write(descriptor, value.encode())
 
 
+def _make_room(record: Record, limit_bytes: int) -> None:
+    """Have the kernel take pages from the group (memory.reclaim, since Linux 5.19): with a memory.max below what it holds it would kill.
+
+    Raises OSError if the group still holds more.
+    """
+    if (more := _held_bytes(record) - limit_bytes) > 0:
+        with suppress(OSError), _opened(record, "memory.reclaim", os.O_WRONLY) as descriptor:
+            os.write(descriptor, str(more).encode())
+        if _held_bytes(record) > limit_bytes:
+            raise OSError(errno.EBUSY, "the group holds more than that by now, and the kernel would kill")
+
+
+def _held_bytes(record: Record) -> int:
+    with _opened(record, "memory.current", os.O_RDONLY) as descriptor:
+        return int(os.read(descriptor, FILE_BYTES))
+
+
 @contextmanager
-def _opened(record: Record, flags: int) -> Iterator[int]:
-    """The file, of that very control group."""
+def _opened(record: Record, name: str, flags: int) -> Iterator[int]:
+    """A file of that very control group."""
     folder = os.open(os.path.dirname(record.path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if record.inode and os.fstat(folder).st_ino != record.inode:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        descriptor = os.open(os.path.basename(record.path), flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
             yield descriptor
         finally:

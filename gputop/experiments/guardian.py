@@ -17,7 +17,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gputop.experiments import journal as journals
-from gputop.experiments.change import Plan, Record, write_value
+from gputop.experiments.change import STOPPED, Plan, Record, is_new, write_value
+from gputop.experiments.fuse import Fuse
 from gputop.experiments.subjects import find
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Guard:
         self._guardian: subprocess.Popen[bytes] | None = None
         self._pipe = -1
         self._only: socket.socket | None = None
+        self._fuse: Fuse | None = None
 
     def __enter__(self) -> Guard:
         """Prepare: nothing is changed yet."""
@@ -58,6 +60,8 @@ class Guard:
             _refuse_leftovers()
             self._journal = journals.create(self.plan.says)
             self._start_guardian()
+            if any(change.setting == "state" and change.new == STOPPED for change in self.plan.changes):
+                self._fuse = Fuse()
         except BaseException:
             self._release()
             raise
@@ -127,29 +131,41 @@ class Guard:
             found = [record for record in find(self.plan.changes) if record.subject not in applied]
             if not found:
                 break
-            new = [record for record in found if record.subject not in self._known]
+            new = [record for record in found if self._is_news(record)]
             self._journal.append(new)
             self._known.update((record.subject, record) for record in new)
+            if self._fuse is not None:
+                self._fuse.arm([record for record in self._known.values() if record.old != STOPPED])
             for record in found:
                 applied.add(record.subject)
                 with suppress(ProcessLookupError, FileNotFoundError):
                     write_value(record, record.new)
+        if not applied:
+            raise OSError("it has ended")
+        if self._fuse is not None:
+            self._fuse.check()
+
+    def _is_news(self, record: Record) -> bool:
+        """Whether its old value is not in the journal yet, or was changed by somebody else while the experiment was off."""
+        known = self._known.get(record.subject)
+        return known is None or (known.old != record.old and not is_new(record, record.old))
 
     def _undo(self, try_s: float = journals.TRY_S) -> list[str]:
         self.is_on = False
         if not self._known or self._journal is None:
             return []
-        header, _records = self._journal.read()
-        return journals.undo(header, list(self._known.values()), try_s)
+        failed = self._journal.undo(try_s)
+        if self._fuse is not None:
+            self._fuse.disarm()
+        return failed
 
     def _give_up(self) -> None:
         """The guardian died."""
         with self._lock:
             if not self.lost and self._journal is not None:
                 failed = self._undo()
-                self.lost = f"{self.plan.says}: the experiment's guardian process was killed; all is put back"
-                if failed:
-                    self.lost = f"{self.plan.says}: the experiment's guardian process was killed, and not all is put back: {failed[0]}"
+                put_back = f"not all is put back: {failed[0]}" if failed else "all is put back"
+                self.lost = f"{self.plan.says}: the experiment is over, for its guardian process has ended; {put_back}"
 
     def _start_guardian(self) -> None:
         import subprocess
@@ -202,6 +218,9 @@ class Guard:
                 self._journal.remove()
             os.close(self._journal.fd)
             self._journal = None
+        if self._fuse is not None:
+            self._fuse.close()
+            self._fuse = None
         if self._guardian is not None and self._guardian.stdout is not None:
             self._guardian.stdout.close()
         if self._only is not None:
@@ -245,10 +264,8 @@ def main(arguments: list[str]) -> None:
         if not told:
             break
         until = time.monotonic() + LONGEST_ON_S if told.endswith(ON) else None
-    if not journal.removed:
-        header, records = journal.read()
-        if not journals.undo(header, records, UNDO_S):
-            journal.remove()
+    if not journal.removed and not journal.undo(UNDO_S):
+        journal.remove()
 
 
 if __name__ == "__main__":

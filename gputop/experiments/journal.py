@@ -61,6 +61,11 @@ class Journal:
     def __init__(self, path: str, fd: int) -> None:
         self.path, self.fd = path, fd
 
+    def undo(self, try_s: float) -> list[str]:
+        """Put back what it names, see `undo`. Raises Damaged."""
+        header, records = self.read()
+        return undo(header.since_ticks, records, try_s)
+
     def append(self, records: Iterable[Record]) -> None:
         """Write the old values. Raises OSError (a full disk): then nothing may be changed."""
         data = b"".join(map(_line, records))
@@ -85,7 +90,8 @@ class Journal:
         lines = data.split(b"\n")[:-1]
         try:
             header = msgspec.json.decode(_checked(lines[0]), type=Header)
-            return header, [msgspec.json.decode(_checked(line), type=Record) for line in lines[1:]]
+            records = [msgspec.json.decode(_checked(line), type=Record) for line in lines[1:]]
+            return header, list({record.subject: record for record in records}.values())  # of each subject the last
         except (ValueError, IndexError):
             raise Damaged(f"{self.path} is damaged: look at it, put back by hand what it names, and remove it") from None
 
@@ -154,9 +160,7 @@ def undo_leftovers() -> list[str]:
         except OSError:
             continue  # somebody else is at it
         try:
-            header, records = journal.read()
-            failed = undo(header, records, TRY_S)
-            if failed:
+            if failed := journal.undo(TRY_S):
                 told.append(f"{left.says}: not all could be put back: {failed[0]}")
             else:
                 journal.remove()
@@ -168,13 +172,13 @@ def undo_leftovers() -> list[str]:
     return told
 
 
-def undo(header: Header, records: list[Record], try_s: float) -> list[str]:
+def undo(since_ticks: int, records: list[Record], try_s: float) -> list[str]:
     """Put everything back, the last change first, and tell what could not be, in words; tries again for ``try_s``."""
     until = time.monotonic() + try_s
     left, failed = list(reversed(records)), list[tuple[Record, str]]()
     for passes in count(1):
         failed = [(record, why) for record in left if (why := _why_not_restored(record))]
-        heirs = inherited(records, header.since_ticks)
+        heirs = inherited(records, since_ticks)
         left = [record for record, _why in failed] + heirs
         if not left or (time.monotonic() >= until and (not heirs or passes >= PASSES)):
             break

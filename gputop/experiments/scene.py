@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from gputop.experiments.change import Case, Plan, Target, Told
-from gputop.experiments.permission import is_own, why_never
+from gputop.experiments.groups import Groups, may_write
+from gputop.experiments.permission import is_own, touchable, why_never
 from gputop.experiments.processes import Proc, ancestors, read_processes
 from gputop.system.text import clean
 
@@ -19,11 +22,11 @@ class Scene:
     def __init__(self, case: Case, allow_stop: bool, allow_others: bool) -> None:
         self.case, self.allow_stop, self.allow_others = case, allow_stop, allow_others
         self.table = read_processes()
+        self.groups = Groups()
         self.refused: list[str] = []  # why culprits are left out, one line each
         self.others: list[Target] = []  # those of other users in `culprits`
-        kin = {one.pid for one in (case.trainer, *case.family, *case.victims)}
-        self._above = {above for pid in kin for above in ancestors(self.table, pid)}
-        self._kin = kin
+        self._kin = {one.pid for one in (case.trainer, *case.family, *case.victims)}
+        self._above = {above for pid in self._kin for above in ancestors(self.table, pid)}
         self.culprits = self._roots(case.culprits)
 
     def living(self, target: Target) -> Proc | None:
@@ -31,8 +34,28 @@ class Scene:
         proc = self.table.get(target.pid)
         return proc if proc is not None and proc.start_ticks == target.start_ticks and not proc.ended else None
 
+    def job(self) -> list[Target] | Told:
+        """The job's processes that are no descendants of others of it; told where they may not be touched."""
+        family = {one.pid: one for one in (self.case.trainer, *self.case.family, *self.case.victims) if self.living(one)}
+        tops = [one for pid, one in family.items() if not family.keys() & set(ancestors(self.table, pid))]
+        for one in tops:
+            proc = self.table[one.pid]
+            if why := why_never(proc, self.table) or self._why_foreign(proc):
+                return Told(f"{one} {why}")
+            self._note_other(proc)
+        return tops or Told("the job has ended")
+
+    def pids_of(self, targets: Iterable[Target]) -> set[int]:
+        """Of these processes and their descendants, as far as they may be touched."""
+        roots = [proc for one in targets if (proc := self.living(one)) is not None]
+        return {proc.pid for root in roots for proc in touchable(self.table, root)}
+
     def target(self, proc: Proc, name: str = "") -> Target:
         return Target(proc.pid, proc.start_ticks, clean(name or proc.comm, 64))
+
+    def refuse_file(self, path: str) -> Told | None:
+        """Why a control group's file may not be written; None if it may."""
+        return None if may_write(path) else Told(f"{path} may be written by root only: run gputop prove as root (sudo)")
 
     def told(self, what: str) -> Told:
         """``what``, and why culprits are left out."""
@@ -40,8 +63,6 @@ class Scene:
 
     def planned(self, plan: Plan) -> Plan:
         """With those of other users."""
-        from msgspec.structs import replace
-
         return replace(plan, others=tuple(self.others))
 
     def _roots(self, targets: Iterable[Target]) -> list[Target]:
@@ -57,8 +78,7 @@ class Scene:
                 self.refused.append(f"{target} {why}")
                 continue
             top = self._top(proc)
-            if not is_own(top):
-                self.others.append(self.target(top))
+            self._note_other(top)
             found[top.pid] = target if top is proc else self.target(top)
         return list(found.values())
 
@@ -73,14 +93,22 @@ class Scene:
             return "is of the job itself"
         if proc.pid in self._above:
             return "is what the job was started by"
-        if why := why_never(proc, self.table):
-            return why
+        return why_never(proc, self.table) or self._why_foreign(proc)
+
+    def _why_foreign(self, proc: Proc) -> str:
         try:
-            if not is_own(proc) and (os.geteuid() != 0 or not self.allow_others):
+            if not is_own(proc) and not (os.geteuid() == 0 and self.allow_others):
                 return "belongs to another user: run gputop prove as root (sudo)"
         except ProcessLookupError:
             return "has ended"
         return ""
+
+    def _note_other(self, proc: Proc) -> None:
+        try:
+            if not is_own(proc):
+                self.others.append(self.target(proc))
+        except ProcessLookupError:
+            pass
 
 
 def may_raise(pid: int, nice: int) -> bool:

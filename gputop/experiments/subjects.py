@@ -11,7 +11,7 @@ import os
 
 from msgspec.structs import replace
 
-from gputop.experiments.change import FILE, SETTINGS, Change, Record, autogroup_of, folder_inode, held, is_new, read_value
+from gputop.experiments.change import SETTINGS, Change, Record, autogroup_of, folder_inode, held, is_new, read_value
 from gputop.experiments.permission import touchable
 from gputop.experiments.processes import Proc, Table, ancestors, read_processes, read_threads
 
@@ -54,7 +54,7 @@ def inherited(records: list[Record], since_ticks: int) -> list[Record]:
     found: list[Record] = []
     by_setting: dict[str, list[Record]] = {}
     for record in records:
-        if record.setting != FILE and SETTINGS[record.setting].each_thread:
+        if record.setting in SETTINGS and SETTINGS[record.setting].each_thread:
             by_setting.setdefault(record.setting, []).append(record)
     table = read_processes() if by_setting else {}
     for of_setting in by_setting.values():

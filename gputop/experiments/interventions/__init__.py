@@ -14,7 +14,10 @@ from gputop.experiments.change import Case, Plan, Told
 from gputop.experiments.permission import READONLY
 from gputop.experiments.scene import Scene
 
-INTERVENTIONS = ("idle_priority",)
+INTERVENTIONS = (
+    "cpu_weight", "idle_priority", "nice", "cpu_quota", "memory_limit", "io_limit", "io_priority", "io_throttle", "cpu_mask", "resume",
+    "stop", "one_cpu",
+)  # fmt: skip
 """Modules of this folder, in the order in which they are tried."""
 
 
@@ -24,6 +27,29 @@ class Intervention(Struct, frozen=True):
     name: str
     causes: tuple[str, ...]  # words of `gputop.diagnosis.model.CAUSES`
     make: Callable[[Case, Scene], Plan | Told | None]  # None: not for this case, and no reason worth telling
+
+
+NONE = {
+    "none": "nothing is wrong that could be switched off",
+    "worker-oversubscription": "how many workers and threads there are is decided when the loader starts: gputop loader measures that",
+    "too-few-workers": "how many workers there are is decided when the loader starts: gputop loader measures that",
+    "slow-transform": "the transforms cannot be left out while they run: see what_if in gputop explain",
+    "gil-contention": "who holds the GIL cannot be changed from outside: see what_if in gputop explain",
+    "lock-contention": "to take a lock from its holder is not harmless: gputop stacks shows the holder",
+    "network-io": "the other end of the network is not gputop's to change",
+    "worker-respawn": "whether workers stay is decided when the loader starts: set persistent_workers=True",
+    "main-thread-preprocessing": "work of the trainer itself cannot be left out while it runs",
+    "h2d-transfer": "how batches are copied is decided by the program: pin_memory=True, non_blocking=True",
+    "sync-storm": "the program waits for the GPU by itself: see what_if in gputop explain",
+    "small-kernels": "what the program launches is its own: CUDA graphs, torch.compile, larger batches",
+    "gpu-throttle": "power and clock limits are not touched: see them with `nvidia-smi -q -d PERFORMANCE,POWER,CLOCK`, "
+    "raise them with `sudo nvidia-smi -pl WATTS`, `sudo nvidia-smi -rgc`",
+    "undersized-work": "the GPU is bigger than the job: no experiment makes the job larger",
+    "unexplained": "nobody is suspected, so there is nobody to try",
+    "host-memory-growth": "memory that grows is given back by no experiment",
+    "gpu-memory-growth": "memory that grows is given back by no experiment",
+}
+"""Cause -> why there is no harmless experiment for it, and what to do instead."""
 
 
 @lru_cache(maxsize=1)
@@ -48,4 +74,4 @@ def plan(case: Case, *, allow_stop: bool = False, allow_others: bool = True, rea
             if isinstance(made, Plan):
                 return made
             told = told or made
-    return told or Told(f"{case.cause}: there is no harmless experiment for it")
+    return told or Told(f"{case.cause}: {NONE.get(case.cause, 'there is no harmless experiment for it')}")

@@ -1,0 +1,156 @@
+"""The fuse: a process of its own that lets stopped processes go on 1.5 s after it was armed, whatever happens to gputop and the guardian.
+
+It is armed before anybody is stopped. `Fuse` talks to it by lines: the processes (``pid start_ticks``, comma between two), or an empty one
+to let them go on now. It answers each with a byte. At the end of its input it does so, too, and ends. It imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterable
+
+    from gputop.experiments.change import Record
+
+BURNS_S = 1.5  # s after which they go on; a pulse is 1 s long (`gputop.experiments.interventions.stop`)
+LATE_S = 1.0  # s from arming to the last SIGSTOP after which they go on at once: the fuse might have burnt before (guess)
+READY_S = 20.0  # s that it may take to start, or to answer: a loaded machine (guess)
+DONE = b"."
+
+
+class Fuse:
+    """The fuse, seen from the experiment. Raises OSError."""
+
+    def __init__(self) -> None:
+        import subprocess
+
+        from gputop.system.program import argv_of
+
+        self._child: subprocess.Popen[bytes] = subprocess.Popen(
+            argv_of("gputop.experiments.fuse"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/",
+            start_new_session=True, bufsize=0,
+        )  # fmt: skip
+        self._armed_s: float | None = None  # when it was armed (`time.monotonic`); None if it is not
+        self._wait()
+
+    def arm(self, records: Iterable[Record]) -> None:
+        """Name those who are about to be stopped; more may follow."""
+        if self._armed_s is None:
+            self._armed_s = time.monotonic()
+        self._say(",".join(f"{record.pid} {record.start_ticks}" for record in records))
+
+    def check(self) -> None:
+        """Raise OSError if stopping them took so long that the fuse may have burnt before: they go on."""
+        if self._armed_s is None or time.monotonic() - self._armed_s > LATE_S:
+            raise OSError("this machine is too slow for it")
+
+    def disarm(self) -> None:
+        """Let them go on, if they are not already."""
+        self._armed_s = None
+        with suppress(OSError):
+            self._say("")
+
+    def close(self) -> None:
+        """Let them go on, and end it."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.close()
+        self._child.wait(READY_S)
+        self._child.stdout.close()
+
+    def _say(self, line: str) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(f"{line}\n".encode())
+        self._wait()
+
+    def _wait(self) -> None:
+        assert self._child.stdout is not None
+        if not select.select([self._child.stdout], [], [], READY_S)[0] or self._child.stdout.read(1) != DONE:
+            raise OSError("the fuse, which lets stopped processes go on, does not answer")
+
+
+class Armed:
+    """Those who are to go on, by pidfd where the kernel has them."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._held: list[tuple[int, int | None]] = []
+
+    @property
+    def left_s(self) -> float | None:
+        """s until it burns; None if it is not armed."""
+        return max(0.0, self._until - time.monotonic()) if self._held else None
+
+    def hold(self, line: str) -> None:
+        """The processes of a line, as far as they are still the same."""
+        if not self._held:
+            self._until = time.monotonic() + BURNS_S
+        for words in filter(None, line.split(",")):
+            pid, start_ticks = map(int, words.split())
+            with suppress(OSError):
+                descriptor = _pidfd(pid)
+                if _start_ticks(pid) == start_ticks:
+                    self._held.append((pid, descriptor))
+                elif descriptor is not None:
+                    os.close(descriptor)
+
+    def burn(self) -> None:
+        """Let them go on."""
+        for pid, descriptor in self._held:
+            with suppress(OSError):
+                if descriptor is None:
+                    os.kill(pid, signal.SIGCONT)
+                else:
+                    signal.pidfd_send_signal(descriptor, signal.SIGCONT)
+            if descriptor is not None:
+                os.close(descriptor)
+        self._held = []
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None
+
+
+def _start_ticks(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def main() -> None:
+    """Read lines from standard input until its end."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGQUIT, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_IGN)
+    armed, rest = Armed(), b""
+    with suppress(OSError):
+        os.write(1, DONE)
+        while True:
+            if not select.select([0], [], [], armed.left_s)[0]:
+                armed.burn()
+                continue
+            data = os.read(0, 1 << 16)
+            if not data:
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if line:
+                    armed.hold(line.decode())
+                else:
+                    armed.burn()
+                os.write(1, DONE)
+    armed.burn()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Control groups as an experiment needs them: where a process is, who else is there, and which group divides CPU time between two."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from functools import cached_property
+
+from msgspec import Struct
+
+from gputop.sources.cgroup import Mount, Place, mounts
+from gputop.sources.files import read_once
+from gputop.sources.parse import cgroups
+
+MOST_MEMBERS = 4096  # processes of a group, and groups below it, that are looked at: a larger one is shared by many
+
+
+class Between(Struct, frozen=True):
+    """What divides CPU time between a job and somebody in a group that the job is not in."""
+
+    folder: str  # the highest group that only these processes are in
+    is_neighbour: bool  # of the job's group, or of one above that: its weight decides; else only a quota of its own does
+
+
+class Groups:
+    """The hierarchies mounted under ``root``."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root.rstrip("/") + "/"
+
+    @cached_property
+    def _mounts(self) -> dict[str, Mount]:
+        return mounts(f"{self._root}proc/self/mountinfo", self._root)
+
+    def place(self, pid: int, controller: str) -> Place | None:
+        """The group of a process in the hierarchy of a controller, and those above it; None if that is not visible from here."""
+        paths = cgroups(read_once(f"{self._root}proc/{pid}/cgroup", 8192) or b"")
+        name = controller if controller in paths and controller in self._mounts else ""
+        mount = self._mounts.get(name)
+        folder = mount.folder(paths[name]) if mount is not None and name in paths else None
+        return Place(mount, mount.up(folder)) if mount is not None and folder is not None else None
+
+    def between(self, pids: Collection[int], one: Place, job: Place) -> Between | None:
+        """The group of ``one`` that no others than ``pids`` are in; None if others are, or it is above the job's own."""
+        shared = set(job.folders)
+        apart = [folder for folder in one.folders if folder not in shared]  # from below
+        for folder in reversed(apart):
+            inside = members(folder)
+            if inside and inside <= set(pids):
+                return Between(folder, folder == apart[-1])
+        return None
+
+
+def is_apart(one: Place | None, job: Place | None) -> bool:
+    """Whether a process is in a group that the job is not below: its own priority counts only inside that."""
+    return one is not None and job is not None and one.folders[0] not in job.folders
+
+
+def members(folder: str) -> set[int]:
+    """The processes in a group and below it; empty if they are too many, or cannot be read."""
+    found: set[int] = set()
+    for count, (path, _folders, _files) in enumerate(os.walk(folder)):
+        data = read_once(f"{path}/cgroup.procs", 1 << 16)
+        if data is None or count + len(found) > MOST_MEMBERS:
+            return set()
+        found.update(map(int, data.split()))
+    return found
+
+
+def path_of(place: Place, folder: str) -> str:
+    """The path of a folder as /proc/PID/cgroup writes it."""
+    return place.mount.path(folder)
+
+
+def content(folder: str, name: str) -> str:
+    """Of a group's file; empty if it has none."""
+    return (read_once(f"{folder}/{name}", 4096) or b"").decode("ascii", "replace").strip()
+
+
+def may_write(path: str) -> bool:
+    """Whether this process may write a group's file."""
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
