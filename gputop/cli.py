@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": "see it without a GPU: real trouble, a simulated GPU",
     "explain": "say why, from a live look or a recording",
     "diff": "compare two recordings, before and after a fix",
+    "prove": "try a cause: switch it off and on, compare the pace",
     "stacks": "the stacks of stalled processes",
     "record": "record to a file, for a time or around a command",
     "replay": "replay a recording, or a stream from standard input",
@@ -35,7 +36,7 @@ COMMANDS = {
     "completion": "complete commands and flags in bash, zsh or fish",
     "collect": "write the stream of frames to standard output",
 }
-SELDOM = ("mark", "import", "completion", "collect")  # commands that the overview only names
+SELDOM = ("stacks", "mark", "import", "completion", "collect")  # commands that the overview only names
 WATCHING = ("live", "record", "collect")  # commands that watch this machine; they raise their priority before they import anything
 CONFIGURED = ("live", "demo", "replay", "record")  # commands that take defaults from the user's configuration; scripts use the others
 
@@ -188,5 +189,5 @@ def overview() -> str:
     listed = "\n".join(f"  {command:<10}{text}" for command, text in COMMANDS.items() if command not in SELDOM)
     flags = [action.option_strings[-1] for action in parser._actions[1:] if action.option_strings]
     more = textwrap.fill(f"live's flags (gputop live --help): {' '.join(flags)}", 79, subsequent_indent="  ", break_on_hyphens=False)
-    seldom = f"  also {', '.join(SELDOM)}; gputop COMMAND --help tells more"
+    seldom = f"  also {', '.join(SELDOM)}; see gputop COMMAND --help"
     return f"usage: gputop [COMMAND] [OPTIONS]\n\n{module.__doc__}\n\n{listed}\n{seldom}\n{more}\n\n{module.EXAMPLES.rstrip()}"

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from contextlib import suppress
 
 from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
 
-PATIENCE_S = 0.5  # s for all collectors together: a training that marks its steps must not wait for one that is stopped
-_LEAST_S = 0.001  # s for each collector even if `PATIENCE_S` is used up: the kernel takes 0 for no limit
 EXAMPLES = """examples:
   gputop mark "epoch 3"
   gputop mark "$(date +%T) checkpoint begins"
@@ -27,15 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Send the marker to every collector. UserError where none took it."""
-    import time
-
-    from gputop.model.frame import Mark
-    from gputop.sources.marks import MAX_TEXT, pack_mark, places
+    from gputop.session.marking import PATIENCE_S, send_mark
+    from gputop.sources.marks import MAX_TEXT, places
 
     text = " ".join(args.text).strip()
     if not text:
         raise UserError("the marker is empty", code=2)
-    took, busy = _send(pack_mark(Mark(time.monotonic_ns(), text)))
+    took, busy = send_mark(text)
     if not took and not busy:
         none, as_root = clean(places(os.geteuid())[0]), ", or mark as root where it runs in a container" if os.geteuid() else ""
         raise UserError(
@@ -56,60 +51,3 @@ def run(args: argparse.Namespace) -> int:
 def _called(path: str) -> str:
     """``gputop PID``, by the socket's name."""
     return f"gputop {clean(os.path.basename(path)[len('marks-') : -len('.sock')])}"
-
-
-def _send(message: bytes) -> tuple[int, list[str]]:
-    """Send to all; how many took it, and the sockets of those that had no room."""
-    import time
-
-    from gputop.sources.marks import sockets
-    from gputop.system.privilege import invoking_user
-
-    sudo = invoking_user()
-    owners = frozenset({os.geteuid(), sudo[0] if sudo is not None else os.geteuid()})
-    until, took, busy = time.monotonic() + PATIENCE_S, 0, []
-    for path, descriptor in sockets(owners):
-        try:
-            taken = _send_to(path, descriptor, owners, message, max(until - time.monotonic(), _LEAST_S))
-        finally:
-            os.close(descriptor)
-        took += taken is True
-        busy += [path] if taken is False else []
-    return took, busy
-
-
-def _send_to(path: str, descriptor: int, owners: frozenset[int], message: bytes, wait_s: float) -> bool | None:
-    """Whether the collector took it, None where no collector of ``owners`` listens; a socket without a collector is removed."""
-    import socket
-    import struct
-
-    from gputop.sources.marks import ELSEWHERE, peer_uid
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sending:
-        sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(wait_s), int(wait_s % 1 * 1e6)))
-        try:
-            sending.connect(f"/proc/self/fd/{descriptor}")
-            if peer_uid(sending) not in owners:
-                return None
-            sending.send(message, socket.MSG_NOSIGNAL)
-        except BlockingIOError:  # the socket's queue is full
-            return False
-        except ConnectionRefusedError:
-            if not path.startswith(ELSEWHERE):  # which may be a link to a file of ours
-                _remove(path)
-            return None
-        except OSError:
-            return None
-    return True
-
-
-def _remove(path: str) -> None:
-    """Remove a socket, if its directory belongs to this user alone."""
-    from gputop.sources.marks import open_own
-
-    with suppress(OSError):
-        folder = open_own(os.path.dirname(path), os.geteuid())
-        try:
-            os.unlink(os.path.basename(path), dir_fd=folder)
-        finally:
-            os.close(folder)

@@ -1,0 +1,198 @@
+"""Prove a cause: switch it off and on again in turn, compare the job's pace pair by pair, and put everything back.
+
+It changes the priority, CPU mask or limits of the processes that it names first, for a few seconds at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gputop.commands.options import ask_sudo, duration, number, process_id, sampling_argv
+from gputop.system.console import notify, show, write
+from gputop.system.errors import UserError
+
+if TYPE_CHECKING:
+    from gputop.experiments.change import Plan
+    from gputop.experiments.suspect import Suspicion, Watch
+    from gputop.model.frame import Frame, Header
+    from gputop.session.child import ChildStream
+
+LIMIT_S = 60.0  # s of a trial, unless more pairs or longer arms are asked for
+SPARE_S = 10.0  # s more than the arms that are asked for take
+WAIT_S, SILENT_S = 0.2, 15.0  # s of a wait for frames; s without one, after which the collector is given up
+NOTHING = "nothing to prove"  # a reason that begins so is no failure
+EXAMPLES = """examples:
+  gputop prove                            try what the diagnosis suspects
+  gputop prove 3821 --pairs 8             one trainer, with more pairs
+  gputop prove --cause cpu-contention     whatever the diagnosis says
+  gputop prove --yes --keep --json        for a script; the fix stays if it is proved
+  gputop prove --undo                     put back what a killed gputop left changed
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pid", nargs="?", type=process_id, metavar="PID", help="the trainer; without it the one that loses most")
+    parser.add_argument("--cause", metavar="X", help="try this cause; if the diagnosis names no culprit, the busiest processes are taken")
+    parser.add_argument("--pairs", type=number(), default=4, metavar="N", help="pairs of off and on at most (4); less where it is clear")
+    parser.add_argument("--seconds", type=duration("1s", "10m"), default=3.0, metavar="S", help="seconds of each arm of a pair (3)")
+    parser.add_argument("--keep", action="store_true", help="leave the fix in place if it is proved, and follow the job for a minute")
+    parser.add_argument("--stop", action="store_true", help="culprits may be stopped, for a second at a time, where nothing gentler works")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--undo", action="store_true", help="put back what an experiment has left behind, and leave")
+    parser.add_argument("--readonly", action="store_true", help="change nothing: say what would be tried")
+    parser.add_argument("--no-ebpf", action="store_true", help="no eBPF probes: compare the GPU's work instead of steps")
+    parser.add_argument("--sudo", action="store_true", help="load the eBPF probes through sudo; the rest runs as you")
+    parser.set_defaults(interval=0.1, gpu=None)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Try it. Returns 0 where there is a result, or nothing is wrong; UserError where it could not be tried."""
+    _check(args)
+    if args.undo:
+        return _undo()
+    ask_sudo(args)
+    from gputop.session.child import ChildStream, collector_argv
+
+    stream = ChildStream(collector_argv(sampling_argv(args)))
+    try:
+        return _prove(args, stream)
+    finally:
+        stream.close()
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise UserError for words that mean nothing."""
+    from gputop.diagnosis.model import CAUSES, GROWTHS
+
+    known = [cause for cause in CAUSES if cause not in (*GROWTHS, "none", "unexplained")]
+    if args.cause is not None and args.cause not in known:
+        raise UserError(f"--cause {args.cause!r}: no cause; there are {', '.join(known)}", code=2)
+    if args.readonly and (args.keep or args.undo):
+        raise UserError("--readonly changes nothing: leave out --keep and --undo", code=2)
+
+
+def _undo() -> int:
+    from gputop.experiments.journal import undo_leftovers
+
+    lines = undo_leftovers()
+    show(lines or ["nothing to put back"])
+    return 0 if all(line.endswith(": put back") for line in lines) else 1
+
+
+def _prove(args: argparse.Namespace, stream: ChildStream) -> int:
+    from gputop.experiments.change import Told
+    from gputop.experiments.journal import leftovers
+    from gputop.experiments.prove import planned_for
+    from gputop.experiments.suspect import Watch
+
+    if leftovers():
+        notify("an experiment has left something changed: gputop prove --undo puts it back")
+    watch = Watch(args.pid, args.cause)
+    items = _items(stream)
+    if sys.stderr.isatty():
+        notify("looking for what the job waits for …")
+    found = _suspicion(items, watch)
+    if isinstance(found, str):
+        return _untried(args, found, None, code=0 if found.startswith(NOTHING) else 1)
+    planned = planned_for(found.case, args.stop)
+    if isinstance(planned, Told):
+        return _untried(args, planned.reason, found, code=1)
+    if not found.named and found.case.culprits:
+        notify(f"the diagnosis does not name {found.case.cause}: these are the busiest processes")
+    if args.readonly:
+        return _untried(args, f"would try: {planned.says}", found, code=0)
+    if not _agreed(args, planned):
+        return _untried(args, "not tried: the answer was no", found, code=1)
+    return _try(args, items, watch, found, planned)
+
+
+def _items(stream: ChildStream) -> Iterator[Header | Frame]:
+    """What the collector writes. Raises UserError where it ends or says nothing."""
+    heard_s = time.monotonic()
+    while True:
+        items = stream.read(WAIT_S)
+        if items is None:
+            raise UserError(f"the collector stopped: {stream.ending()}")
+        if items:
+            heard_s = time.monotonic()
+        elif time.monotonic() - heard_s > SILENT_S:
+            raise UserError(f"the collector says nothing for {SILENT_S:g} s; gputop doctor says more")
+        yield from items
+
+
+def _suspicion(items: Iterator[Header | Frame], watch: Watch) -> Suspicion | str:
+    for item in items:
+        if (found := watch.take(item)) is not None:
+            return found
+    raise AssertionError("the stream of a collector has no end")
+
+
+def _untried(args: argparse.Namespace, reason: str, found: Suspicion | None, code: int) -> int:
+    """Say why nothing was tried."""
+    if args.json:
+        from gputop.experiments.prove import none_document
+
+        cause, trainer = (found.case.cause, found.case.trainer.pid) if found is not None else (args.cause, args.pid)
+        _write_json(none_document(reason, cause, trainer))
+    elif found is None:
+        show([reason])
+    else:
+        show([f"{found.case.cause} at {found.case.trainer}: {reason}"])
+    return code
+
+
+def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
+    """Ask, and name what is changed; processes of other users are asked for even with --yes. UserError where nobody can be asked."""
+    names = ", ".join(map(str, planned.others))
+    if args.yes and not names:
+        return True
+    whose = f" of other users: {names}" if names else ""
+    if not sys.stdin.isatty():
+        remedy = "answer in a terminal" if names else "say --yes to try it without a question"
+        raise UserError(f"it would change {planned.says}{whose}: {remedy}")
+    notify(f"to try, on and off in turn, all is put back: {planned.says}{whose}")
+    sys.stderr.write("try it? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch, found: Suspicion, planned: Plan) -> int:
+    from gputop.experiments import prove
+    from gputop.experiments.suspect import samples
+    from gputop.experiments.trial import Outcome, Pair, Settings, Trial
+    from gputop.session.marking import send_mark
+
+    limit_s = max(LIMIT_S, 2 * args.pairs * (args.seconds + found.settle_s) + SPARE_S)
+    trial = Trial(Settings(args.pairs, args.seconds, found.settle_s, limit_s, planned.pulse_s), found.case.cause)
+    taken = samples(items, watch, found.case.trainer, time.monotonic_ns())
+    kept = None
+    try:
+        for event in prove.experiment(taken, planned, trial, send_mark, args.keep):
+            if isinstance(event, Pair):
+                line = prove.told_pair(event, len(trial.pairs), trial.clock)
+            elif isinstance(event, Outcome):
+                line = prove.told(planned.says, event)
+            else:
+                kept, line = event, prove.told_followed(event)
+            if not args.json:
+                show([line])
+    except OSError as error:
+        raise UserError(f"{planned.says}: {error.strerror or error}; all is put back") from None
+    outcome = trial.outcome
+    assert outcome is not None
+    if args.keep and kept is None:
+        notify("the fix is not kept" + ("" if planned.may_keep else f": {planned.intervention} is for experiments alone"))
+    if args.json:
+        _write_json(prove.document(found.case, planned, outcome, kept, watch.missing_clock()))
+    return 1 if outcome.result == "undecided" else 0
+
+
+def _write_json(document: dict[str, Any]) -> None:
+    import msgspec
+
+    write(msgspec.json.encode(document) + b"\n")

@@ -1,0 +1,68 @@
+"""The interval of a gain that was measured in pairs, and how sure it is after several looks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import atan, cos, exp, log, pi, sin, sqrt
+
+from msgspec import Struct
+
+FALSE_POSITIVE = 0.05  # chance of *proved* without a gain, over all looks of a trial; the usual bound
+LEAST_PAIRS = 3  # pairs before the first look: two leave one degree of freedom, and no noise passes its t of 12
+LEAST_GAIN = 0.05  # relative gain from which a cause is one; less is within the work of any other process (guess)
+
+
+class Estimate(Struct, frozen=True):
+    """The gain over all pairs, as logarithms of ratios: mean and the ends of its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def proved(self) -> bool:
+        """More than `LEAST_GAIN` comes back."""
+        return self.low >= log(1.0 + LEAST_GAIN)
+
+    @property
+    def disproved(self) -> bool:
+        """Less than that comes back."""
+        return self.high < log(1.0 + LEAST_GAIN)
+
+
+def estimate(logs: Sequence[float], looks: int) -> Estimate:
+    """The interval of the mean of ``logs``, at least two, where ``looks`` are made in all.
+
+    Each look gets an equal part of `FALSE_POSITIVE` (Bonferroni): the chance of a false *proved* keeps that bound whenever the trial stops.
+    """
+    mean = sum(logs) / len(logs)
+    spread = sqrt(sum((one - mean) ** 2 for one in logs) / (len(logs) - 1) / len(logs))
+    half = t_quantile(1.0 - FALSE_POSITIVE / max(1, looks), len(logs) - 1) * spread
+    return Estimate(mean, mean - half, mean + half)
+
+
+def gain_pct(ratio_log: float) -> float:
+    """Per cent of gain of a logarithm of a ratio."""
+    return 100.0 * (exp(ratio_log) - 1.0)
+
+
+def t_quantile(probability: float, freedom: int) -> float:
+    """The quantile of Student's t, 0.5 < ``probability`` < 1, by bisection of its distribution."""
+    low, high = 0.0, 1e6
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 0.5 + _central(middle, freedom) / 2 < probability else (low, middle)
+    return high
+
+
+def _central(t: float, freedom: int) -> float:
+    """P(|T| < t) for whole degrees of freedom (Abramowitz and Stegun 26.7.3, 26.7.4)."""
+    angle = atan(t / sqrt(freedom))
+    odd = freedom % 2
+    term = cos(angle) if odd else 1.0
+    total, step = 0.0, 1 + odd
+    while step <= freedom - 1:
+        total += term
+        term *= cos(angle) ** 2 * step / (step + 1)
+        step += 2
+    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total

@@ -1,0 +1,48 @@
+"""`gputop prove` as people type it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+GPUTOP = str(Path(sys.executable).parent / "gputop")
+
+
+def prove(*arguments: str, env: dict[str, str] | None = None, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Without a terminal."""
+    return subprocess.run(
+        [GPUTOP, "prove", *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["--cause", "bad-luck"], 2, "there are cpu-contention, "),
+        (["--cause", "none"], 2, "no cause"),
+        (["--readonly", "--keep"], 2, "--readonly changes nothing"),
+        (["--seconds", "0.1"], 2, "is no time from"),
+        (["--pairs", "0"], 2, "is no number from 1 on"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(arguments: list[str], code: int, told: str) -> None:
+    done = prove(*arguments)
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, 1)
+    assert told in done.stderr
+
+
+def test_nothing_left_behind_is_nothing_to_put_back() -> None:
+    done = prove("--undo")
+    assert (done.returncode, done.stdout) == (0, "nothing to put back\n")
+
+
+def test_a_process_that_does_not_train_is_told_so() -> None:
+    done = prove(str(os.getpid()), "--json", "--no-ebpf")
+    found = msgspec.json.decode(done.stdout)
+    assert (done.returncode, found["schema"], found["result"], found["pairs"], found["kept"]) == (1, 1, None, [], False)
+    assert f"process {os.getpid()} is no trainer" in found["reason"]

@@ -1,0 +1,216 @@
+"""Trials on made-up jobs: what is proved, what is not, and how often noise alone is taken for a gain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from math import exp, log
+from random import Random
+
+import pytest
+
+from gputop.experiments.change import Case, Plan, Target
+from gputop.experiments.prove import document, follow, run, told
+from gputop.experiments.statistics import estimate, t_quantile
+from gputop.experiments.suspect import settle_s
+from gputop.experiments.trial import Outcome, Sample, Settings, Trial
+from gputop.model.frame import SECOND_NS, CudaCall
+
+TICK_S = 0.1
+CASE = Case("cpu-contention", Target(7, 1, "train.py"), (), (), ())
+PLAN = Plan("nice", "hog (8) to idle priority", (), may_keep=True)
+Noise = Callable[[int, Random], float]  # step number, lot -> the factor on how long the step takes
+
+
+class Job:
+    """A job that makes ``per_s`` steps a second, and ``gain`` times as many with the intervention; a step is a copy and a synchronize."""
+
+    def __init__(
+        self, lot: Random, gain: float, per_s: float = 10.0, noise: Noise = lambda _n, _lot: 1.0, probed: bool = True, still: bool = False
+    ) -> None:
+        self.is_on = False
+        self.switches: list[tuple[float, bool]] = []
+        self._lot, self._gain, self._per_s, self._noise, self._probed, self._still = lot, gain, per_s, noise, probed, still
+        self._t_s, self._steps, self._next_s, self._busy = 0.0, 0, 0.0, 0.0
+
+    def on(self) -> None:
+        self.is_on = True
+        self.switches.append((self._t_s, True))
+
+    def off(self) -> None:
+        self.is_on = False
+        self.switches.append((self._t_s, False))
+
+    def samples(self, seconds: float = 300.0) -> Iterator[Sample]:
+        """One a tick; its clock is the samples' own."""
+        while self._t_s < seconds:
+            self._t_s += TICK_S
+            before = self._steps
+            while self._next_s <= self._t_s:
+                self._steps += 1
+                pace = self._per_s * (self._gain if self.is_on else 0.0 if self._still else 1.0)
+                self._next_s += self._noise(self._steps, self._lot) / pace if pace else TICK_S
+                self._steps -= not pace
+            t_ns = round(self._t_s * SECOND_NS)
+            calls = {name: CudaCall(1, name, self._steps, 0, 0) for name in ("cuMemcpyHtoDAsync_v2", "cuStreamSynchronize")}
+            busy = min(100.0, 40.0 * (self._steps - before))
+            yield Sample(t_ns, calls if self._probed else {}, t_ns if self._probed else 0, busy, cause="cpu-contention")
+
+
+def tried(job: Job, lot: Random, settings: Settings = Settings()) -> Outcome:  # noqa: B008 - frozen
+    """A whole trial; its clock is the samples', so that it takes no time."""
+    trial = Trial(settings, "cpu-contention", lot)
+    is_on = False
+    for sample in job.samples():
+        trial.feed(sample)
+        if trial.on != is_on:
+            (job.on if trial.on else job.off)()
+            is_on = trial.on
+            trial.switched(sample.t_ns)
+        if trial.outcome is not None:
+            return trial.outcome
+    raise AssertionError("the trial did not end")
+
+
+def autocorrelated(spread: float, memory: float) -> Noise:
+    """Step times whose logarithms wander: ``spread`` of a step, ``memory`` of it kept to the next."""
+    state = [0.0]
+
+    def factor(_number: int, lot: Random) -> float:
+        state[0] = memory * state[0] + lot.gauss(0.0, spread * (1 - memory**2) ** 0.5)
+        return exp(state[0])
+
+    return factor
+
+
+def drifting(per_step: float) -> Noise:
+    return lambda number, _lot: exp(per_step * number)
+
+
+def pausing(at_step: int, seconds: float) -> Noise:
+    """One pause, of so many seconds at 10 steps a second."""
+    return lambda number, _lot: 10.0 * seconds if number == at_step else 1.0
+
+
+def test_a_gain_is_proved_in_three_pairs_and_told_with_its_interval() -> None:
+    outcome = tried(Job(Random(1), 1.7, noise=autocorrelated(0.05, 0.5)), Random(1))
+    assert (outcome.result, outcome.metric, len(outcome.pairs)) == ("proved", "steps", 3)
+    assert outcome.estimate is not None
+    assert outcome.estimate.low <= log(1.7) <= outcome.estimate.high
+    assert outcome.seconds < 20.0
+    line = told("fluent-bit (903) to idle priority", outcome)
+    assert line.startswith("fluent-bit (903) to idle priority: 6")
+    assert "steps/min, +" in line
+    assert line.endswith("3 of 3 pairs: proved")
+
+
+def test_no_gain_is_disproved() -> None:
+    outcome = tried(Job(Random(2), 1.0, noise=autocorrelated(0.02, 0.3)), Random(2))
+    assert outcome.result == "disproved"
+    assert "disproved: no change (" in told("x", outcome)
+
+
+def test_a_job_that_stands_still_without_it_has_no_finite_gain() -> None:
+    job = Job(Random(3), 1.0, still=True)
+    found = document(CASE, PLAN, outcome := tried(job, Random(3)), None, "")
+    assert (outcome.result, found["gain_pct"], found["steps_per_min_on"] > 0) == ("proved", None, True)
+    assert found["missing"]["gain_pct"]
+
+
+def test_without_probes_the_work_of_the_gpu_is_compared() -> None:
+    outcome = tried(Job(Random(4), 1.6, per_s=8.0, noise=autocorrelated(0.05, 0.5), probed=False), Random(4))
+    assert (outcome.result, outcome.metric) == ("proved", "gpu_work")
+    found = document(CASE, PLAN, outcome, None, "needs the eBPF probes: not root")
+    assert (found["steps_per_min_off"], found["missing"]["steps_per_min"]) == (None, "needs the eBPF probes: not root")
+    assert found["gpu_work_on"] > found["gpu_work_off"]
+
+
+def test_the_order_is_by_lot_and_two_pairs_have_both_orders() -> None:
+    seen = Counter()
+    for seed in range(40):
+        orders = [pair.order for pair in tried(Job(Random(seed), 1.0, noise=autocorrelated(0.3, 0.5)), Random(seed)).pairs]
+        seen[orders[0]] += 1
+        assert {*orders[:2]} == {"off-on", "on-off"}
+    assert min(seen.values()) >= 8
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [autocorrelated(0.05, 0.0), autocorrelated(0.3, 0.9), autocorrelated(0.5, 0.5), drifting(0.002), drifting(-0.002), pausing(90, 3.0)],
+    ids=["white", "wandering", "wild", "slower", "faster", "pause"],
+)
+def test_noise_alone_is_hardly_ever_proved(noise: Noise) -> None:
+    runs = 150
+    proved = 0
+    for seed in range(runs):
+        lot = Random(seed)
+        proved += tried(Job(lot, 1.0, noise=noise), lot).result == "proved"
+    assert proved <= 0.05 * runs + 3  # three standard deviations above 5 % would be 8 more
+
+
+def test_a_pulse_is_never_longer_than_allowed_and_needs_no_more_than_a_minute() -> None:
+    job = Job(Random(5), 1.6, per_s=40.0)
+    outcome = tried(job, Random(5), Settings(pulse_s=1.0))
+    ons = [(begin, end) for (begin, on), (end, _off) in zip(job.switches, job.switches[1:], strict=False) if on]
+    assert outcome.result == "proved"
+    assert max(end - begin for begin, end in ons) <= 1.0 + TICK_S / 2
+    assert not job.is_on
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [({"gone": True}, "the trainer has ended"), ({"paused": True}, "the job paused"), ({"cause": "disk-io"}, "another cause came up")],
+)
+def test_it_ends_undecided_with_the_reason(change: dict[str, object], reason: str) -> None:
+    job = Job(Random(6), 1.0, noise=autocorrelated(0.6, 0.9))
+    trial = Trial(Settings(pairs=3), "cpu-contention", Random(6))
+    for number, sample in enumerate(job.samples()):
+        for name, value in change.items():
+            if number > 30:
+                setattr(sample, name, value)
+        trial.feed(sample)
+        if trial.on != job.is_on:
+            job.is_on = trial.on
+            trial.switched(sample.t_ns)
+        if trial.outcome is not None:
+            break
+    assert trial.outcome is not None
+    assert (trial.outcome.result, reason in trial.outcome.reason) == ("undecided", True)
+
+
+def test_it_takes_a_minute_at_most_unless_asked() -> None:
+    outcome = tried(Job(Random(7), 1.0), Random(7), Settings(pairs=40, seconds=10.0))
+    assert (outcome.result, outcome.seconds < 61.0) in (("undecided", True), ("disproved", True))
+
+
+def test_a_switch_that_fails_ends_it_undecided_with_all_off() -> None:
+    class Dead(Job):
+        def on(self) -> None:
+            raise OSError(3, "the guardian has died; all is put back")
+
+    job = Dead(Random(8), 1.0)
+    trial = Trial(Settings(), "cpu-contention", Random(8))
+    assert list(run(job.samples(), trial, job)) == []
+    assert trial.outcome is not None
+    assert (trial.outcome.result, trial.outcome.reason) == ("undecided", "the guardian has died; all is put back")
+
+
+def test_a_kept_fix_is_followed_and_its_own_gain_told() -> None:
+    job = Job(Random(9), 1.5)
+    outcome = tried(job, Random(9))
+    job.on()
+    found = follow(job.samples(), outcome, 0.5, seconds=20.0)
+    assert found.gain_pct == pytest.approx(50.0, abs=8.0)
+
+
+def test_quantiles_of_t() -> None:
+    assert t_quantile(0.975, 2) == pytest.approx(4.303, abs=0.001)
+    assert t_quantile(0.975, 3) == pytest.approx(3.182, abs=0.001)
+    assert t_quantile(0.95, 10) == pytest.approx(1.812, abs=0.001)
+    assert estimate([0.1, 0.1, 0.1], 2).proved
+
+
+def test_settling_follows_the_queue() -> None:
+    assert settle_s(0, None) == 0.5
+    assert settle_s(2, 10.0) == pytest.approx(1.0)
+    assert settle_s(16, 10.0) == 2.0
