@@ -30,13 +30,14 @@ COMMANDS = {
     "replay": "replay a recording, or a stream from standard input",
     "query": "ask a recording in SQL",
     "export": "a recording as CSV, SQLite, Parquet or a Perfetto trace",
+    "loader": "how many workers a DataLoader needs, measured",
     "mark": "set a marker in the live view and in recordings",
     "import": "turn an Ingero trace into a recording",
     "doctor": "what works here, what is missing, and the command that fixes it",
     "completion": "complete commands and flags in bash, zsh or fish",
     "collect": "write the stream of frames to standard output",
 }
-SELDOM = ("stacks", "mark", "import", "completion", "collect")  # commands that the overview only names
+SELDOM = ("stacks", "loader", "mark", "import", "completion", "collect")  # commands that the overview only names
 WATCHING = ("live", "record", "collect")  # commands that watch this machine; they raise their priority before they import anything
 CONFIGURED = ("live", "demo", "replay", "record")  # commands that take defaults from the user's configuration; scripts use the others
 
@@ -144,7 +145,15 @@ def _run(arguments: list[str]) -> int:
 
 
 def _parsed(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    """Parse; flags may stand between arguments, unless there is a ``--`` or a command with flags of its own."""
+    """Parse; flags may stand between arguments, unless there is a ``--`` or a command with flags of its own.
+
+    Where a command has ``script_args``, they are what follows the ``--``.
+    """
+    if "--" in arguments and parser.get_default("script_args") is not None:
+        at = arguments.index("--")
+        parsed = parser.parse_intermixed_args(arguments[:at])
+        parsed.script_args = arguments[at + 1 :]
+        return parsed
     if "--" in arguments or any(action.nargs == argparse.REMAINDER for action in parser._actions):
         return parser.parse_args(arguments)
     return parser.parse_intermixed_args(arguments)
@@ -189,5 +198,5 @@ def overview() -> str:
     listed = "\n".join(f"  {command:<10}{text}" for command, text in COMMANDS.items() if command not in SELDOM)
     flags = [action.option_strings[-1] for action in parser._actions[1:] if action.option_strings]
     more = textwrap.fill(f"live's flags (gputop live --help): {' '.join(flags)}", 79, subsequent_indent="  ", break_on_hyphens=False)
-    seldom = f"  also {', '.join(SELDOM)}; see gputop COMMAND --help"
+    seldom = f"  also {', '.join(SELDOM)} (gputop COMMAND --help)"
     return f"usage: gputop [COMMAND] [OPTIONS]\n\n{module.__doc__}\n\n{listed}\n{seldom}\n{more}\n\n{module.EXAMPLES.rstrip()}"

@@ -13,13 +13,14 @@ _gputop() {
         replay) words="-h --help --sample --speed --at --loop --ascii --no-ascii --light" ;;
         query) words="-h --help --last --since --from --until --fine --timeout --json --csv" ;;
         export) words="-h --help --to -o --output --beside --last --since --from --until --fine" ;;
+        loader) words="-h --help --workers --seconds --batches --json --plot" ;;
         mark) words="-h --help" ;;
         import) words="-h --help -o --output" ;;
         doctor) words="-h --help --json --bundle -o --output --with-names" ;;
         completion) words="-h --help bash zsh fish" ;;
         collect) words="-h --help --interval --gpu --no-ebpf --sudo --frames" ;;
     esac
-    [[ $COMP_CWORD -eq 1 ]] && words+=" live demo explain diff prove stacks record replay query export mark import doctor completion collect"
+    [[ $COMP_CWORD -eq 1 ]] && words+=" live demo explain diff prove stacks record replay query export loader mark import doctor completion collect"
     COMPREPLY=($(compgen -W "$words" -- "$word"))
 }
 complete -o default -F _gputop gputop

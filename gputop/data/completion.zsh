@@ -12,6 +12,7 @@ _gputop() {
         'replay:replay a recording, or a stream from standard input'
         'query:ask a recording in SQL'
         'export:a recording as CSV, SQLite, Parquet or a Perfetto trace'
+        'loader:how many workers a DataLoader needs, measured'
         'mark:set a marker in the live view and in recordings'
         'import:turn an Ingero trace into a recording'
         'doctor:what works here, what is missing, and the command that fixes it'
@@ -35,6 +36,7 @@ _gputop() {
         replay) compadd -- -h --help --sample --speed --at --loop --ascii --no-ascii --light ;;
         query) compadd -- -h --help --last --since --from --until --fine --timeout --json --csv ;;
         export) compadd -- -h --help --to -o --output --beside --last --since --from --until --fine ;;
+        loader) compadd -- -h --help --workers --seconds --batches --json --plot ;;
         mark) compadd -- -h --help ;;
         import) compadd -- -h --help -o --output ;;
         doctor) compadd -- -h --help --json --bundle -o --output --with-names ;;

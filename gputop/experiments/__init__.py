@@ -1,1 +1,1 @@
-"""Experiments on the living system: a suspected cause is switched off and on again in turn, and everything is put back."""
+"""Experiments on the living system: a suspected cause is switched off and on again, settings are tried out; everything is put back."""

@@ -9,7 +9,10 @@ import gc
 import os
 import sys
 from functools import cache
-from typing import Any
+
+TYPE_CHECKING = False  # typing's name for it, whose import takes longer than all of this
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # of the package gputop, with data/ and probes/

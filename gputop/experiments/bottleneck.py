@@ -1,0 +1,297 @@
+"""What limits a DataLoader while it is read as fast as it delivers: readings of its workers, its consumer and the host, and the reason.
+
+All is read from /proc and the cgroup of processes that the caller owns, so no right is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from random import Random
+
+from msgspec import Struct
+
+from gputop.diagnosis.measure import waits
+from gputop.sources import cgroup, parse
+from gputop.sources.waits import RUNNING, TIMEOUTS, timeout_ms
+
+IDLE, RUNNABLE = "idle", "runnable"
+CONSUMER_FULL = 0.85  # CPUs of the consumer's busiest thread from which it is the limit; the rest is the queue's own pauses (guess)
+THROTTLED = 0.1  # share of the quota's periods that were cut short from which the quota is told (guess)
+RUNNABLE_TOLD = 0.1  # share of the workers' time; an idle host shows 1 to 3 % (measured)
+CPUS_FULL = 0.85  # share of the allowed CPUs' time from which all are called busy: batches end unevenly (guess)
+WAIT_TOLD = 0.25  # share of the workers' time from which a wait is the limit (guess)
+OTHERS_TOLD = 0.15  # share of the CPUs' time that other processes took from which it is told (guess)
+COLD = 0.05  # bytes from storage per byte read, and share of the time spent waiting for it, from which a point is cold (guess)
+_SAMPLE_S = 0.05  # s between two samples of states on average, at random moments
+_DOING = {
+    waits.DISK: "waiting for the disk", waits.NETWORK: "waiting for the network", waits.LOCK: "waiting for a lock",
+    waits.PIPE: "waiting at a pipe", waits.TIMER: "sleeping", waits.POLL: "polling", waits.CHILD: "waiting for a program",
+    waits.DRIVER: "waiting for a driver", waits.STOPPED: "stopped", waits.UNKNOWN: "sleeping",
+    IDLE: "idle", RUNNABLE: "runnable",
+}  # fmt: skip
+_SHM = "/dev/shm"  # where workers put their batches
+
+
+class Usage(Struct):
+    """Sums over the stretches of one measurement. Seconds; those of workers are summed over them."""
+
+    wall_s: float = 0.0
+    workers_s: float = 0.0
+    oncpu_s: float = 0.0  # main threads, exact (schedstat)
+    runnable_s: float = 0.0
+    cpu_s: float = 0.0  # all threads, and programs that have ended (stat)
+    consumer_s: float = 0.0  # CPU time of this process beside its workers
+    storage_bytes: int = 0  # read from storage (io)
+    read_bytes: int = 0  # read by system calls
+    periods: int = 0  # of the CPU quota
+    cut_periods: int = 0
+    busy_s: float = 0.0  # of the allowed CPUs, whoever ran there
+    cpus_s: float = 0.0
+    shm_used: float | None = None  # highest share of /dev/shm in use
+
+    @property
+    def cut(self) -> float:
+        """Share of the CPU quota's periods that were cut short, 0 without a quota."""
+        return self.cut_periods / self.periods if self.periods else 0.0
+
+    @property
+    def cpus_busy(self) -> float | None:
+        """Share of the allowed CPUs' time that was used, by whomever."""
+        return self.busy_s / self.cpus_s if self.cpus_s > 0.0 else None
+
+    @property
+    def others(self) -> float:
+        """Share of the allowed CPUs' time that neither the workers nor this process used."""
+        return max(0.0, self.busy_s - self.cpu_s - self.consumer_s) / self.cpus_s if self.cpus_s > 0.0 else 0.0
+
+    def is_cold(self, shares: Mapping[str, float]) -> bool:
+        """Whether a notable part of the data came from storage, and was waited for."""
+        return self.storage_bytes > COLD * self.read_bytes and shares.get(waits.DISK, 0.0) >= COLD
+
+    def shares(self, sleeps: Counter[str]) -> dict[str, float]:
+        """State -> share of the workers' time. On a CPU and runnable are exact; the rest divides as samples of sleeping workers do."""
+        if self.workers_s <= 0.0:
+            return {}
+        oncpu, runnable = min(1.0, self.oncpu_s / self.workers_s), min(1.0, self.runnable_s / self.workers_s)
+        rest, met = max(0.0, 1.0 - oncpu - runnable), sum(sleeps.values())
+        found = {waits.ONCPU: oncpu, RUNNABLE: runnable}
+        found |= {kind: rest * count / met for kind, count in sleeps.most_common()} if met else {waits.UNKNOWN: rest}
+        return {kind: share for kind, share in found.items() if share > 0.0}
+
+
+def reason(workers: int, usage: Usage, shares: Mapping[str, float], consumer: float | None) -> str:
+    """What holds this number of workers back, in a line. ``consumer``: CPUs of this process's busiest thread."""
+    who = "workers " if workers else "one process, "
+    if workers and consumer is not None and consumer >= CONSUMER_FULL:
+        return f"the consumer takes it all: {_percent(consumer)} of a CPU"
+    if usage.cut >= THROTTLED:
+        return f"the CPU quota is used up in {_percent(usage.cut)} of its periods"
+    told = sorted(
+        ((share, f"{_percent(share)} {_DOING[kind]}") for kind, share in shares.items() if kind in _DOING and share >= _least(kind)),
+        reverse=True,
+    )  # fmt: skip
+    if waits.ONCPU not in shares and not told:
+        return "not measured: this kernel keeps no schedstat"
+    words = [text for _, text in told[:2]] or [f"{_percent(shares[waits.ONCPU])} on a CPU"]
+    return who + ", ".join(words) + _cpus(usage)
+
+
+def _least(kind: str) -> float:
+    return RUNNABLE_TOLD if kind == RUNNABLE else WAIT_TOLD
+
+
+def _cpus(usage: Usage) -> str:
+    busy, others = usage.cpus_busy, usage.others
+    if busy is None:
+        return ""
+    full = "all CPUs busy" if busy >= CPUS_FULL else f"CPUs {_percent(busy)} busy"
+    return f"; {full}" + (f", {_percent(others)} by others" if others >= OTHERS_TOLD else "")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+class Watch:
+    """Readings of one measurement, in stretches from `start` to `stop`. A thread of its own samples what sleeping workers wait for."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        self.sleeps: Counter[str] = Counter()
+        self.threads_s: dict[int, float] = {}  # thread of this process -> CPU seconds
+        self._kind_of = waits.kinds("")
+        self._quota = _quota_folder()
+        self._cpus = os.sched_getaffinity(0)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, workers: Sequence[int]) -> None:
+        """Begin a stretch. ``workers``: pids; without any the calling thread does the work."""
+        self._mains = [f"/proc/{pid}/" for pid in workers] or [f"/proc/self/task/{threading.get_native_id()}/"]
+        self._wholes = [f"/proc/{pid}/" for pid in workers] or ["/proc/self/"]
+        self._has_workers = bool(workers)
+        self._stop.clear()
+        self._before = self._read()
+        self._thread = threading.Thread(target=self._sample, name="gputop-sweep", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the stretch, if one has begun."""
+        if self._thread is None:
+            return
+        after, before, sums = self._read(), self._before, self.usage
+        self._stop.set()
+        self._thread.join()
+        self._thread = None
+        wall_s = after.t_s - before.t_s
+        sums.wall_s += wall_s
+        sums.workers_s += wall_s * len(self._mains)
+        sums.oncpu_s += after.oncpu_s - before.oncpu_s
+        sums.runnable_s += after.runnable_s - before.runnable_s
+        sums.cpu_s += max(after.cpu_s - before.cpu_s, after.oncpu_s - before.oncpu_s)  # the former in ticks of 10 ms
+        sums.storage_bytes += after.storage_bytes - before.storage_bytes
+        sums.read_bytes += after.read_bytes - before.read_bytes
+        sums.periods += after.periods - before.periods
+        sums.cut_periods += after.cut_periods - before.cut_periods
+        sums.busy_s += after.busy_s - before.busy_s
+        sums.cpus_s += after.cpus_s - before.cpus_s
+        for tid, seconds in after.threads.items():
+            used_s = seconds - before.threads.get(tid, 0.0)
+            self.threads_s[tid] = self.threads_s.get(tid, 0.0) + used_s
+            sums.consumer_s += used_s if self._has_workers else 0.0
+
+    def _sample(self) -> None:
+        random = Random()
+        while not self._stop.wait(_SAMPLE_S * random.uniform(0.5, 1.5)):
+            for folder in self._mains:
+                kind = _kind(folder, self._kind_of)
+                if kind not in (waits.ONCPU, ""):
+                    self.sleeps[IDLE if kind == waits.QUEUE else kind] += 1
+            used = _shm_used()
+            if used is not None:
+                self.usage.shm_used = max(used, self.usage.shm_used or 0.0)
+
+    def _read(self) -> _Reading:
+        found = _Reading(t_s=time.monotonic())
+        for folder in self._mains:
+            with suppress(OSError, ValueError):
+                oncpu_ns, delay_ns, _ = parse.schedstat(_bytes(folder + "schedstat"))
+                found.oncpu_s += oncpu_ns / 1e9
+                found.runnable_s += delay_ns / 1e9
+        for folder in self._wholes:
+            with suppress(OSError, ValueError, IndexError):
+                stat = parse.stat(_bytes(folder + "stat"))
+                found.cpu_s += (stat.utime + stat.stime + stat.children) / parse.CLOCK_TICK_HZ
+            with suppress(OSError, ValueError, IndexError):
+                storage, _, calls = parse.io(_bytes(folder + "io"))
+                found.storage_bytes += storage
+                found.read_bytes += max(storage, calls)
+        for tid in os.listdir("/proc/self/task"):
+            with suppress(OSError, ValueError):
+                found.threads[int(tid)] = parse.schedstat(_bytes(f"/proc/self/task/{tid}/schedstat"))[0] / 1e9
+        if self._quota is not None:
+            with suppress(OSError):
+                counters = cgroup.throttling(_bytes(self._quota[0] + "/cpu.stat"), self._quota[1])
+                found.periods, found.cut_periods = counters.get("nr_periods", 0), counters.get("nr_throttled", 0)
+        with suppress(OSError, ValueError):
+            found.busy_s, found.cpus_s = _cpu_seconds(_bytes("/proc/stat"), self._cpus)
+        return found
+
+
+class _Reading(Struct):
+    """Counters at one moment; as in `Usage`."""
+
+    t_s: float
+    oncpu_s: float = 0.0
+    runnable_s: float = 0.0
+    cpu_s: float = 0.0
+    storage_bytes: int = 0
+    read_bytes: int = 0
+    periods: int = 0
+    cut_periods: int = 0
+    busy_s: float = 0.0
+    cpus_s: float = 0.0
+    threads: dict[int, float] = {}
+
+
+def _kind(folder: str, kind_of: waits.KindOf) -> str:
+    """What a thread waits for, in a word of `gputop.diagnosis.waits`; empty if it is gone."""
+    try:
+        state = parse.state(_bytes(folder + "stat"))
+        if state == "R":
+            return waits.ONCPU
+        fields = _bytes_or_none(folder + "syscall").split()
+        call: int | None = None
+        argument: int | None = None
+        if fields[:1] == [b"running"]:
+            call = RUNNING
+        elif len(fields) >= 7:
+            call = int(fields[0])
+            where, unit = TIMEOUTS.get(call, (0, 0))
+            argument = int(fields[where + 1], 16)
+            argument = timeout_ms(argument, unit, folder) if unit else argument
+        return kind_of(state, call, argument, _bytes_or_none(folder + "wchan").decode("utf-8", "replace"))
+    except (OSError, ValueError):
+        return ""
+
+
+def _bytes(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 1 << 16)
+    finally:
+        os.close(fd)
+
+
+def _bytes_or_none(path: str) -> bytes:
+    try:
+        return _bytes(path)
+    except OSError:
+        return b""
+
+
+def _cpu_seconds(stat: bytes, cpus: Iterable[int]) -> tuple[float, float]:
+    """(busy, all) seconds of these CPUs since boot, from /proc/stat; idle and waiting for the disk are not busy."""
+    names = {b"cpu%d" % cpu for cpu in cpus}
+    busy = total = 0
+    for line in stat.splitlines():
+        name, *numbers = line.split()
+        if name in names:
+            ticks = [int(number) for number in numbers[:8]]  # user nice system idle iowait irq softirq steal
+            total += sum(ticks)
+            busy += sum(ticks) - ticks[3] - ticks[4]
+    return busy / parse.CLOCK_TICK_HZ, total / parse.CLOCK_TICK_HZ
+
+
+def _quota_folder() -> tuple[str, int, float] | None:
+    """(folder, version, CPUs) of the tightest CPU quota over this process, None without one."""
+    with suppress(OSError, ValueError):
+        paths, mounts = parse.cgroups(_bytes("/proc/self/cgroup")), cgroup.mounts("/proc/self/mountinfo", "/")
+        name = "cpu" if "cpu" in mounts else ""
+        mount = mounts.get(name)
+        folder = mount.folder(paths.get(name, "/")) if mount is not None else None
+        if mount is not None and folder is not None:
+            found = min((one for up in mount.up(folder) if (one := cgroup.quota(up, mount.version))), default=None)
+            return None if found is None else (found[1], mount.version, found[0])
+    return None
+
+
+def usable_cpus() -> float:
+    """CPUs that this process and its children may use: the mask's, or the quota's if that is less."""
+    allowed = float(len(os.sched_getaffinity(0)))
+    quota = _quota_folder()
+    return allowed if quota is None else min(allowed, quota[2])
+
+
+def _shm_used() -> float | None:
+    """Share of /dev/shm in use, None without it."""
+    try:
+        room = os.statvfs(_SHM)
+    except OSError:
+        return None
+    return 1.0 - room.f_bavail / room.f_blocks if room.f_blocks else None

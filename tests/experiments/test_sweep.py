@@ -1,0 +1,381 @@
+"""The DataLoader sweep on real loaders: as fast as a loop by hand says, settings kept, nothing consumed, nothing left behind."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import pytest
+
+from gputop import sweep_loader
+from gputop.diagnosis.measure import waits
+from gputop.experiments.bottleneck import IDLE, RUNNABLE, Usage, reason
+from gputop.experiments.loaders import Rebuilt
+from gputop.experiments.sweep import Point, Sweep, _judged, _Run
+from gputop.system.errors import UserError
+from tests.require import require
+from tests.wait import until
+
+HERE = Path(__file__).parent
+GPUTOP = [sys.executable, "-m", "gputop", "loader"]
+CLOSE = 0.3  # off a loop by hand, on a busy machine; `make bench ARGS=loader` measures it
+
+
+@pytest.fixture(scope="module")
+def made() -> ModuleType:
+    """The module of data sets."""
+    require("torch")
+    return importlib.import_module("tests.experiments.loading")
+
+
+def swept(loader: Any, workers: tuple[int, ...] = (0, 2), **options: Any) -> Sweep:
+    """A short sweep that leaves no process and no shared memory."""
+    before = leftovers()
+    try:
+        return sweep_loader(loader, workers, **{"seconds": 0.2, **options})
+    finally:
+        assert leftovers() - before == set()
+
+
+def leftovers() -> set[object]:
+    """Children of this process, and shared memory of torch."""
+    children = {(child.pid, child.name()) for child in psutil.Process().children(recursive=True)}
+    return {*children, *(name for name in os.listdir("/dev/shm") if name.startswith(f"torch_{os.getpid()}_"))}
+
+
+def by_hand(loader: Any, rounds: int) -> float:
+    """Batches per second of a loop as tutorials write it, without the workers' start and the first two rounds."""
+    round_ = max(1, loader.num_workers)
+    for count, _ in enumerate(loader, 1):
+        if count == 2 * round_:
+            began = time.monotonic()
+        if count == (2 + rounds) * round_:
+            return rounds * round_ / (time.monotonic() - began)
+    raise AssertionError("too few batches")
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_it_measures_what_a_loop_by_hand_measures(made: ModuleType, workers: int) -> None:
+    """Other load of the machine comes and goes, so the best of three of each is compared."""
+    data = importlib.import_module("torch.utils.data")
+    found = [swept(made.slow, (workers,), seconds=0.3).points[0] for _ in range(3)]
+    loader = data.DataLoader(made.Slow(), batch_size=4, shuffle=True, num_workers=workers)
+    assert max(point.batches_per_s or 0.0 for point in found) == pytest.approx(max(by_hand(loader, 12) for _ in range(3)), rel=CLOSE)
+    for point in found:
+        assert point.batch_ms is not None
+        assert point.batch_ms >= 1e3 * 4 * made.ITEM_S / max(1, workers) * (1 - CLOSE)
+        assert point.slowest_ms is not None
+        assert point.p99_ms is not None
+        assert point.slowest_ms >= point.p99_ms > 0.0
+        assert point.startup_s is not None
+        assert point.shares[waits.TIMER] > 0.5
+        assert "sleeping" in point.why
+
+
+def test_work_on_the_cpu_is_told_from_sleep(made: ModuleType) -> None:
+    data = importlib.import_module("torch.utils.data")
+    (point,) = swept(data.DataLoader(made.Busy(), batch_size=4), (1,), seconds=0.5).points
+    assert point.cpu_ms == pytest.approx(1e3 * 4 * made.ITEM_S, rel=0.4)
+    assert point.shares.get(waits.ONCPU, 0.0) + point.shares.get(RUNNABLE, 0.0) > 0.7
+
+
+def test_settings_are_kept(made: ModuleType) -> None:
+    torch = importlib.import_module("torch")
+    generator = torch.Generator()
+    options = {
+        "batch_size": 3, "drop_last": True, "collate_fn": made.joined, "pin_memory": True, "timeout": 7, "worker_init_fn": made.seeded,
+        "prefetch_factor": 5, "persistent_workers": True, "multiprocessing_context": "spawn", "generator": generator, "shuffle": True,
+    }  # fmt: skip
+    loader = torch.utils.data.DataLoader(made.Slow(), num_workers=1, **options)
+    ours = Rebuilt(loader, 4, skipped=0, patience_s=99.0).loader
+    assert type(ours) is type(loader)
+    assert ours.num_workers == 4
+    assert ours.dataset is loader.dataset
+    assert ours.multiprocessing_context.get_start_method() == "spawn"
+    kept = {name: value for name, value in options.items() if name not in ("multiprocessing_context", "generator", "shuffle")}
+    assert {name: getattr(ours, name) for name in kept} == kept
+    assert ours.generator is not generator
+    assert ours.generator.initial_seed() == generator.initial_seed()
+    assert len(ours.batch_sampler) == len(loader.batch_sampler)
+    alone = Rebuilt(loader, 0, skipped=0, patience_s=99.0).loader
+    assert (alone.num_workers, alone.prefetch_factor, alone.persistent_workers, alone.timeout) == (0, None, False, 0)
+    assert next(iter(alone)).shape == (3, 1)
+
+
+def test_numbers_that_the_loader_has_no_setting_for(made: ModuleType) -> None:
+    ours = Rebuilt(made.slow, 2, skipped=0, patience_s=99.0).loader
+    assert (ours.prefetch_factor, ours.timeout, ours.persistent_workers) == (2, 99.0, False)
+
+
+def test_the_original_is_as_it_was(made: ModuleType) -> None:
+    torch = importlib.import_module("torch")
+    data, generator = made.Slow(), torch.Generator().manual_seed(5)
+    sampler = made.Pairs(1000)
+    loader = torch.utils.data.DataLoader(data, batch_sampler=sampler, generator=generator)
+    states = random.getstate(), torch.get_rng_state().tolist(), generator.get_state().tolist()
+    swept(loader)
+    assert (data.reads, data.kept, sampler.drawn, loader._iterator) == (0, {}, 0, None)
+    assert (random.getstate(), torch.get_rng_state().tolist(), generator.get_state().tolist()) == states
+    assert loader.num_workers == 0
+
+
+def test_points_read_on_in_the_order_of_the_loader(made: ModuleType) -> None:
+    torch = importlib.import_module("torch")
+    loader = torch.utils.data.DataLoader(made.Slow(10), batch_size=2)
+    batches = iter(Rebuilt(loader, 0, skipped=3, patience_s=9.0).loader)
+    assert [next(batches)[0].item() for _ in range(4)] == [6.0, 8.0, 0.0, 2.0]
+
+
+def test_a_stream_is_read_again_and_again(made: ModuleType) -> None:
+    data = importlib.import_module("torch.utils.data")
+    loader = data.DataLoader(made.Stream(24), batch_size=2, num_workers=1, persistent_workers=True)
+    point, two = swept(loader, (1, 2), seconds=0.4).points
+    assert point.batches > 12  # more than one pass has
+    assert point.batches_per_s == pytest.approx(1 / (2 * made.ITEM_S), rel=0.5)
+    assert two.batches_per_s
+    assert two.batches_per_s > point.batches_per_s
+
+
+def test_epochs_too_short_for_a_warm_up_are_said(made: ModuleType) -> None:
+    data = importlib.import_module("torch.utils.data")
+    (point,) = swept(data.DataLoader(made.Stream(1), batch_size=1), (2,)).points
+    assert point.batches_per_s
+    assert "too short" in point.why
+
+
+def test_an_error_of_one_number_is_a_point(made: ModuleType) -> None:
+    torch = importlib.import_module("torch")
+    data = made.Slow()
+    loader = torch.utils.data.DataLoader(data, batch_size=2, worker_init_fn=lambda _: 1 / 0)
+    alone, failed = swept(loader).points
+    assert alone.batches_per_s
+    assert failed.error == "failed: ZeroDivisionError: division by zero"
+    assert failed.batches_per_s is None
+
+
+def test_the_error_of_all_numbers_is_raised(made: ModuleType) -> None:
+    data = importlib.import_module("torch.utils.data")
+    with pytest.raises(ValueError, match="item 20 is"):
+        swept(data.DataLoader(made.Broken(), batch_size=2))
+
+
+def test_a_worker_that_hangs_ends_the_point(made: ModuleType) -> None:
+    data = importlib.import_module("torch.utils.data")
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="timed out"):
+        swept(data.DataLoader(made.Stuck(), batch_size=2), (2,), patience_s=0.5)
+    assert time.monotonic() - began < 10.0
+
+
+@pytest.mark.parametrize("workers", [(), (-1,), (True,), ("2",), (5000,)])
+def test_numbers_that_make_no_sense(made: ModuleType, workers: Any) -> None:
+    with pytest.raises(UserError, match="whole numbers from 0"):
+        sweep_loader(made.slow, workers)
+
+
+def test_what_is_no_loader() -> None:
+    with pytest.raises(UserError, match="list is no torch"):
+        sweep_loader([1, 2])
+
+
+def test_a_sampler_that_can_be_read_once(made: ModuleType) -> None:
+    data = importlib.import_module("torch.utils.data")
+    with pytest.raises(UserError, match="list_iterator"):
+        swept(data.DataLoader(made.Slow(), batch_sampler=iter([[0, 1]])))
+
+
+def test_an_empty_loader(made: ModuleType) -> None:
+    data = importlib.import_module("torch.utils.data")
+    with pytest.raises(UserError, match="no batch"):
+        swept(data.DataLoader(made.Slow(0), batch_size=2))
+
+
+def test_a_loader_that_keeps_its_iterator_is_not_read(made: ModuleType) -> None:
+    data = made.Slow()
+    loader = made.KeepsIterator(data, batch_size=2)
+    found = swept(loader, (0,))
+    assert data.reads == 0
+    assert "KeepsIterator keeps an iterator" in found.notes[0]
+    assert next(iter(loader))[0].item() == 0.0
+
+
+def test_names_are_cleaned(made: ModuleType) -> None:
+    found = swept(made.hostile(), (0,))
+    assert "\x1b" not in str(found)
+    assert "Load·[2Jer of Da·]0;evil·ta, batch size 2" in str(found)
+
+
+def test_the_json_has_its_fields(made: ModuleType) -> None:
+    found = json.loads(swept(made.slow, (0,)).json())
+    assert set(found) == {
+        "loader", "data_set", "batch_size", "num_workers", "cpus", "points", "recommended_workers", "best_workers", "notes",
+    }  # fmt: skip
+    assert set(found["points"][0]) == set(Point.__struct_fields__)
+    assert found["points"][0]["workers"] == 0
+
+
+def points(*rates: tuple[int, float | None]) -> list[Point]:
+    return [Point(workers, batches_per_s=rate, error="" if rate else "failed") for workers, rate in rates]
+
+
+def test_the_smallest_number_near_the_best_is_recommended(made: ModuleType) -> None:
+    run = _Run(made.slow, None, 1.0, 9.0)
+    found = _judged(made.slow, points((0, 10.0), (2, 19.2), (4, 20.0), (8, None)), run)
+    assert (found.recommended_workers, found.best_workers) == (2, 4)
+    assert found.advice() == "num_workers=2: 19.2 batches/s, within 5 % of the best (4: 20); the 0 of today: 10"
+    assert "→ 2" in str(found)
+    assert "failed" in str(found)
+    assert "batches per second over workers" in found.plot()
+
+
+@pytest.mark.parametrize(
+    ("usage", "shares", "consumer", "told"),
+    [
+        (Usage(busy_s=3.9, cpus_s=4.0, cpu_s=3.5), {waits.ONCPU: 0.5, RUNNABLE: 0.41}, 0.2, "workers 41 % runnable; all CPUs busy"),
+        (Usage(busy_s=2.0, cpus_s=4.0, cpu_s=2.0), {waits.DISK: 0.6, waits.ONCPU: 0.4}, 0.2,
+         "workers 60 % waiting for the disk; CPUs 50 % busy"),
+        (Usage(), {IDLE: 0.9, waits.ONCPU: 0.1}, 0.97, "the consumer takes it all: 97 % of a CPU"),
+        (Usage(periods=10, cut_periods=5), {RUNNABLE: 0.5, waits.ONCPU: 0.5}, 0.1, "the CPU quota is used up in 50 % of its periods"),
+        (Usage(busy_s=1.0, cpus_s=4.0, cpu_s=1.0), {waits.ONCPU: 0.98}, 0.1, "workers 98 % on a CPU; CPUs 25 % busy"),
+        (Usage(busy_s=4.0, cpus_s=4.0, cpu_s=1.0), {waits.ONCPU: 0.4, RUNNABLE: 0.6}, 0.1,
+         "workers 60 % runnable; all CPUs busy, 75 % by others"),
+    ],
+)  # fmt: skip
+def test_what_holds_it_back(usage: Usage, shares: dict[str, float], consumer: float, told: str) -> None:
+    assert reason(2, usage, shares, consumer) == told
+
+
+def test_storage_that_is_waited_for_makes_a_point_cold() -> None:
+    usage = Usage(storage_bytes=10_000_000, read_bytes=20_000_000)
+    assert usage.is_cold({waits.DISK: 0.2})
+    assert not usage.is_cold({waits.TIMER: 0.9})
+    assert not Usage(storage_bytes=4096, read_bytes=20_000_000).is_cold({waits.DISK: 0.2})
+
+
+def test_gputop_itself_imports_next_to_nothing() -> None:
+    """A training script that imports it pays 2 ms (5 on a busy machine)."""
+    code = """
+import sys, time
+before, began = set(sys.modules), time.process_time()
+import gputop
+print(time.process_time() - began, *sorted(set(sys.modules) - before))"""
+    command = [sys.executable, "-S", "-c", code]
+    told = [subprocess.check_output(command, cwd=HERE.parent.parent, text=True, timeout=20).split() for _ in range(3)]
+    assert not {"torch", "msgspec", "typing", "re", "gputop.experiments"} & set(told[0][1:])
+    assert min(float(seconds) for seconds, *_ in told) < 0.01
+
+
+def loader_command(*arguments: str, cwd: Path = HERE) -> subprocess.CompletedProcess[str]:
+    """`gputop loader`."""
+    return subprocess.run([*GPUTOP, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.usefixtures("made")
+def test_the_command_prints_the_table() -> None:
+    done = loader_command("loading.py:slow", "--workers", "0,2", "--seconds", "0.2", "--plot")
+    assert done.returncode == 0, done.stderr
+    assert "DataLoader of Slow, batch size 4" in done.stdout
+    assert re.search(r"→ 2 ", done.stdout)
+    assert "batches per second over workers" in done.stdout
+    assert "imported" not in done.stdout
+    assert "imported" in done.stderr
+
+
+@pytest.mark.usefixtures("made")
+def test_the_command_prints_json() -> None:
+    done = loader_command("loading.py:hostile", "--workers", "0", "--batches", "3", "--json")
+    assert json.loads(done.stdout)["recommended_workers"] == 0
+    assert json.loads(done.stdout)["points"][0]["batches"] == 3
+
+
+@pytest.mark.usefixtures("made")
+def test_a_script_gets_its_arguments_and_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("LENGTH = 40\n")
+    (tmp_path / "train.py").write_text(
+        "import sys\nfrom beside import LENGTH\nfrom torch.utils.data import DataLoader\n"
+        "class Set:\n    def __len__(self):\n        return LENGTH\n    def __getitem__(self, i):\n        return i\n"
+        "class Here:\n    loader = DataLoader(Set(), batch_size=int(sys.argv[2]), num_workers=1, multiprocessing_context='spawn')\n"
+    )
+    done = loader_command("train.py:Here.loader", "--workers", "0,1", "--seconds", "0.1", "--json", "--", "--size", "5", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert found["batch_size"] == 5
+    assert [point["error"] for point in found["points"]] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("script", "target", "told"),
+    [
+        ("", "train.py", "write SCRIPT:NAME"),
+        ("", "other.py:loader", "there is no script other.py"),
+        ("x = 1", "train.py:loader", "train.py has no loader: what a function"),
+        ("x = 1", "train.py:x", "int is no torch.utils.data.DataLoader"),
+        ("def make():\n    return 1 // 0", "train.py:make",
+         "make() of train.py fails: ZeroDivisionError: integer division or modulo by zero (line 2)"),
+        ("import sys\nsys.exit(3)", "train.py:loader", "train.py ended itself with 3"),
+        ("\nimport nonesuch", "train.py:loader", "train.py fails: ModuleNotFoundError: No module named 'nonesuch' (line 2)"),
+        ("def f(:", "train.py:loader", "train.py fails: SyntaxError"),
+        ("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')", "train.py:loader", "torch is not installed for"),
+    ],
+)  # fmt: skip
+def test_a_wrong_target_is_one_line(tmp_path: Path, script: str, target: str, told: str) -> None:
+    (tmp_path / "train.py").write_text(script)
+    done = loader_command(target, cwd=tmp_path)
+    assert done.returncode in (1, 2)
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.usefixtures("made")
+def test_ctrl_c_leaves_nothing() -> None:
+    before = set(os.listdir("/dev/shm"))
+    with subprocess.Popen(
+        [*GPUTOP, "loading.py:slow", "--workers", "3", "--seconds", "30"], cwd=HERE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            running = psutil.Process(process.pid)
+            until(lambda: len(running.children()) == 3)
+            workers = running.children()
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(timeout=20) == 130
+        finally:
+            process.kill()
+        assert [worker for worker in workers if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE] == []
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read().decode()
+    mine = [name for name in set(os.listdir("/dev/shm")) - before if any(name.startswith(f"torch_{one.pid}_") for one in workers)]
+    assert mine == []
+
+
+def test_ctrl_c_in_a_session_leaves_nothing(made: ModuleType) -> None:
+    """As in a notebook: the process goes on."""
+    data = importlib.import_module("torch.utils.data")
+    loader = data.DataLoader(made.Slow(), batch_size=1)
+    with pytest.raises(KeyboardInterrupt):
+        swept(loader, (0, 2), seconds=5.0, progress=lambda _: os.kill(os.getpid(), signal.SIGINT))
+
+
+def test_interrupted_while_workers_run(made: ModuleType) -> None:
+    data = importlib.import_module("torch.utils.data")
+    loader = data.DataLoader(made.Slow(), batch_size=1)
+    before = psutil.Process().children()
+    alarm = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        with pytest.raises(KeyboardInterrupt):
+            swept(loader, (2,), seconds=20.0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, alarm)
+    assert psutil.Process().children() == before
