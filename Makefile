@@ -1,6 +1,6 @@
 # Each target sets up what it needs (scripts/setup). Install only Python, git and make beforehand.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-newest check bench accuracy wheel wheel-check kernels screenshots manual
+.PHONY: help run test test-newest check bench accuracy what-if wheel wheel-check kernels screenshots manual
 
 VENV ?= .venv
 export VENV
@@ -38,6 +38,10 @@ bench: ## Measure cost, start, response, beat and accuracy of values beside nvit
 accuracy: ## Judge the recordings of the labelled workloads anew (ARGS=--wrong: what was said wrongly; ARGS=--record: record them anew)
 	@scripts/setup test
 	$(PYTHON_BIN) -m tests.corpus.accuracy $(ARGS)
+
+what-if: ## Predict what changes bring to real jobs, make them, and compare (ARGS="--only disk": some pairs)
+	@scripts/setup test
+	$(PYTHON_BIN) -m tests.experiments.whatif_pairs $(ARGS)
 
 wheel: ## Build wheel and sdist into dist/
 	@scripts/setup test

@@ -66,7 +66,7 @@ class Engine:
         self._orphans = Orphans()
         self._growths = Growths()
         self._pulses: dict[int, Pulse] = {}
-        self._readings = Readings()
+        self.readings = Readings()
         self._pending: dict[int, list[_GpuTime]] = {}  # per trainer, not booked yet
         self._users: Counter[int] = Counter()  # how many train on each GPU
         self._judged: dict[int, Standing] = {}  # per trainer how it stood when it was last judged
@@ -122,7 +122,7 @@ class Engine:
         self.ledger, self._incidents, self._orphans, self._ended = Ledger(), Incidents(), Orphans(), None
         for told in (self._pending, self._spent, self._workers_spent, self._unmoved):
             told.clear()
-        self._readings = Readings()
+        self.readings = Readings()
         self._growths.begin()
         self._window.begin()
 
@@ -157,7 +157,7 @@ class Engine:
         self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
         for one in standing:
             if one.phase.word == TRAINING:
-                self._readings.note(one.job, facts, one.cause)
+                self.readings.note(one.job, facts, one.cause)
         standing = _on_gpus(standing)
         self.feeders |= {pid: job.trainer.pid for job in facts.jobs for pid in job.fed_by}
         self._incidents.note(board, seconds, standing)
@@ -276,7 +276,7 @@ class Engine:
 
     def what_if(self, one: Verdict | Incident) -> list[WhatIf]:
         """What changes would bring to the trainer that a verdict or incident is about, by the last windows in which its cause stood."""
-        return self._readings.options(one.trainer_pid, one.cause, one.culprits, one.speedup_max)
+        return self.readings.options(one.trainer_pid, one.cause, one.culprits, one.speedup_max)
 
     def explain(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:
         """What was found over the whole stream, in the shape of `gputop.diagnosis.report`; ready for JSON.

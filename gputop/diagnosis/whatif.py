@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from statistics import stdev
 
 from msgspec import Struct
@@ -85,12 +85,16 @@ class Readings:
         while len(self._kept) > MOST_KEPT:
             del self._kept[next(iter(self._kept))]
 
-    def options(self, pid: int | None, cause: str, culprits: Sequence[Culprit], bound: float | None) -> list[WhatIf]:
-        """`options` of a trainer by the windows in which a cause stood; by its latest where there are none. Screens ask again and again."""
+    def of(self, pid: int | None, cause: str) -> list[Reading]:
+        """Of a trainer the windows in which a cause stood; its latest where there are none."""
         own = [key for key in self._kept if key[0] == pid]
         key = next((key for key in own if key[1] == cause), own[-1] if own else None)
-        kept = list(self._kept[key]) if key is not None else []
-        asked = key, kept, tuple(one.pid for one in culprits), bound
+        return list(self._kept[key]) if key is not None else []
+
+    def options(self, pid: int | None, cause: str, culprits: Sequence[Culprit], bound: float | None) -> list[WhatIf]:
+        """`options` of a trainer by the windows of `of`. Screens ask again and again."""
+        kept = self.of(pid, cause)
+        asked = pid, cause, kept, tuple(one.pid for one in culprits), bound
         if self._told[0] != asked:
             self._told = asked, options(kept, cause, culprits, bound)
         return self._told[1]
@@ -184,12 +188,15 @@ def options(readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit]
     mean, around, alike = _mean(readings)
     found = [WhatIf("other numbers of workers", None, None, None, f"not known: {around.unknown}")] if around.unknown else []
     for one in _changes(mean, around, cause, culprits):
-        band, most = _band(mean, around, alike, one), [bound] if bound is not None and cause in SAME[one.kind] else []
-        if one.kind != "gpu" and mean.gpu:
-            most.append(1.0 / mean.gpu)
-        factor, low, high = (round(min(value, *most), 2) if most else round(value, 2) for value in band)
-        found.append(WhatIf(one.words, factor, low, high, one.assumes))
+        most = bound if bound is not None and cause in SAME[one.kind] else inf
+        found += [_told_of(mean, around, alike, one, most)]
     return sorted(found, key=lambda one: -(one.factor or 0.0))
+
+
+def predict(readings: Sequence[Reading], workers: int) -> WhatIf:
+    """One number of workers."""
+    mean, around, alike = _mean(readings)
+    return _told_of(mean, around, alike, _of_workers(mean, workers))
 
 
 def _mean(readings: Sequence[Reading]) -> tuple[Pipeline, Around, list[Reading]]:
@@ -207,6 +214,12 @@ def _mean(readings: Sequence[Reading]) -> tuple[Pipeline, Around, list[Reading]]
     parts = {name: sum(getattr(one.around, name) for one in alike) / len(alike) for name in ("memory", "moves", "main_disk")}
     around = replace(around, takers={pid: cores / len(alike) for pid, cores in takers.items()}, **parts)
     return replace(last, **means), around, alike
+
+
+def _told_of(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Change, bound: float = inf) -> WhatIf:
+    most = min(bound, 1.0 / mean.gpu if mean.gpu and one.kind != "gpu" else inf)
+    factor, low, high = (round(min(value, most), 2) for value in _band(mean, around, alike, one))
+    return WhatIf(one.words, factor, low, high, one.assumes)
 
 
 def _band(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Change) -> Band:
@@ -251,9 +264,13 @@ def _numbers(mean: Pipeline, around: Around) -> Iterator[_Change]:
     factors = {count: mean.factor(partial(_staffed, count, MOVED[1], around)) for count in tried}
     best = min(count for count in tried if factors[count] >= LIKE_BEST * max(factors.values()))
     for count in sorted({best, cpus, 2 * max(1, now)} - {now}):
-        least, likely, at_most = (partial(_staffed, count, part) for part in (MOVED[2], MOVED[1], MOVED[0]))
-        words, assumes = counted(count, "worker"), f"a batch costs as much as now, on {mean.cpus:g} CPUs; SMT and clocks left out"
-        yield _Change("workers", words, assumes, likely) if now else _Change("workers", words, assumes, likely, least, at_most)
+        yield _of_workers(mean, count)
+
+
+def _of_workers(mean: Pipeline, count: int) -> _Change:
+    most, likely, least = (partial(_staffed, count, part) for part in MOVED)
+    words, assumes = counted(count, "worker"), f"a batch costs as much; {mean.cpus:g} CPUs, SMT left out"
+    return _Change("workers", words, assumes, likely) if mean.workers else _Change("workers", words, assumes, likely, least, most)
 
 
 def _staffed(count: int, part: float, around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
@@ -271,7 +288,7 @@ def _without(cause: str, culprits: Sequence[Culprit], around: Around) -> _Change
         assumes = "the CPUs that it took are left to the job"
         return _Change("strangers", f"without {culprits[0].name}{more}", assumes, partial(_alone, pids))
     if cause == "disk-io":
-        assumes, half = "half of the waits for the disk are its doing; none at least, all at most", partial(_less_disk, 0.5)
+        assumes, half = "half of the disk waits are its doing (none to all)", partial(_less_disk, 0.5)
         return _Change("strangers", f"without {culprits[0].name}{more}", assumes, half, partial(_less_disk, 1.0), _cached)
     if cause == "memory-pressure":
         return _Change("strangers", f"without {culprits[0].name}{more}", "memory has room for all pages then", _roomy)

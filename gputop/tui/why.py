@@ -31,6 +31,7 @@ LAST_INCIDENTS = 8  # incidents that are listed, the newest first
 _CAUSE_COLUMNS = max(map(len, CAUSES)) + 2
 SPAN_NS = 10 * SECOND_NS  # ns; the tables are sums over this time
 MOST_ROWS = 18  # rows of each table
+ASSUMES = 56  # columns of a prediction, and at least as many of what it assumes
 WHO, NUMBERS = 30, 24  # columns of a process at most, and of the numbers after the two
 
 
@@ -41,15 +42,15 @@ class WhyScreen(Box):
     BINDINGS = [Binding("e", "dismiss", "close", show=False)]
 
     def lines(self) -> Sequence[Line]:
-        """Verdict, path, fixes, evidence, processes, lost time by cause, the last incidents."""
+        """Verdict, path, fixes, what changes would bring, evidence, processes, lost time by cause, the last incidents."""
         verdict = self.session.verdict_at(self.view.at_ns)
         ledger, incidents = self.context.losses_and_incidents(self.view.at_ns)
         width = min(self.text_width, 116)
         return [
             *_verdict(verdict, width),
             *_path(verdict, width),
-            *_what_if(self.session.engine.what_if(verdict), width),
             *_fixes(verdict.fixes, width),
+            *_what_if(self.session.engine.what_if(verdict), width),
             *_measured(verdict, width),
             *_people(verdict),
             *self._growths(width),
@@ -101,10 +102,11 @@ def _path(verdict: Verdict, width: int) -> list[Line]:
 
 
 def _what_if(found: Sequence[WhatIf], width: int) -> list[Line]:
-    """What changes would bring, each with its band and what it assumes."""
+    """What changes would bring, each with its band, and what it assumes where there is room."""
     out: list[Line] = [[], [("what if", "head")]] if found else []
     for one in found:
-        out += [[(f"  {cut(told(one, closely=True), width // 2):<{width // 2}}  ", ""), (cut(one.assumes, width - width // 2 - 4), "dim")]]
+        line, room = f"  {told(one, closely=True)}", width - ASSUMES
+        out.append([(fit(line, ASSUMES), ""), (cut(one.assumes, room), "dim")] if room >= ASSUMES else [(cut(line, width), "")])
     return out
 
 

@@ -56,3 +56,21 @@ async def test_causes_are_told_by_what_would_come_back(make_app: MakeApp, monkey
         causes = [(row[0].split()[0], row[1:]) for row in rows if row[0].split()[0] in ledger.by_cause]
         assert causes == [("cpu-contention", ["up to 1.67×"]), ("disk-io", ["up to 1.25×"]), ("unexplained", [])]
         assert any("without any of these up to 2.5×" in line for line in text_of(app.screen))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_what_changes_would_bring_stands_under_what_to_do(make_app: MakeApp, size: tuple[int, int]) -> None:
+    """With its band; and with what it assumes where there is room."""
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("e")
+        await pilot.pause()
+        assert isinstance(app.screen, WhyScreen)
+        lines = text_of(app.screen)
+        found = app.context.session.engine.what_if(app.context.session.engine.verdict)
+        told = lines[lines.index("what if") + 1 :][: len(found)]
+        assert len(found) > 1
+        assert lines.index("what if") > lines.index("what to do")
+        assert [line.strip().startswith(f"{one.change}: ") for line, one in zip(told, found, strict=True)] == [True] * len(found)
+        assert max(map(len, told)) <= app.screen.text_width
+        assert told[0].endswith(found[0].assumes) == (size[0] > 100)

@@ -57,7 +57,7 @@ def test_workers_that_are_no_workers_are_not_counted():
 
 def test_a_window_is_read_once_however_often_the_engine_is_fed():
     scene = cpu_contention().play(12)
-    kept = scene.engine._readings._kept
+    kept = scene.engine.readings._kept
     assert 3 <= sum(map(len, kept.values())) <= 5
     assert scene.engine.what_if(scene.engine.verdict) is scene.engine.what_if(scene.engine.verdict)
 
@@ -83,5 +83,5 @@ def test_words():
 def test_who_is_no_taker_is_not_taken_away():
     scene = cpu_contention().play(12)
     engine, verdict = scene.engine, scene.engine.verdict
-    named = engine._readings.options(verdict.trainer_pid, "cpu-contention", [Culprit(4242, "nobody", 1.0)], None)
+    named = engine.readings.options(verdict.trainer_pid, "cpu-contention", [Culprit(4242, "nobody", 1.0)], None)
     assert not any(one.change.startswith("without") for one in named)
