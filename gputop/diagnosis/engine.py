@@ -10,14 +10,12 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import prices, report, states
+from gputop.diagnosis import hangs, prices, report, states
 from gputop.diagnosis.growth import Growths
-from gputop.diagnosis.hangs import set_absent, set_hangs
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.judge import judge
 from gputop.diagnosis.measure import intensity, stepclock
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.life import Pulse, note_pulses
 from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.measure.window import Window
 from gputop.diagnosis.model import Incident, Ledger, ProcState, Step, Verdict, WhatIf
@@ -65,7 +63,6 @@ class Engine:
         self._incidents = Incidents()
         self._orphans = Orphans()
         self._growths = Growths()
-        self._pulses: dict[int, Pulse] = {}
         self.readings = Readings()
         self._pending: dict[int, list[_GpuTime]] = {}  # per trainer, not booked yet
         self._users: Counter[int] = Counter()  # how many train on each GPU
@@ -140,20 +137,17 @@ class Engine:
             return
         self._header = board.header
         seconds = (board.t_ns - before) / 1e9 if self._window.continues else 0.0
-        facts = self.facts = self._window.facts(board)
-        intensity.set_kin(facts)
-        walks: list[Walk] = []
-        for job in facts.jobs:
-            walks.append(Walk(job, facts))
-            states.set_states(walks[-1])
-        intensity.set_waste(facts)
+        facts = self._window.facts(board)
+        walks = [Walk(job, facts) for job in facts.jobs]
+        facts = replace(facts, jobs=intensity.with_waste([states.with_states(walk) for walk in walks]))
+        facts = replace(facts, jobs=hangs.with_hangs(facts))
+        facts = replace(facts, jobs=[walk.run(job, facts) for walk, job in zip(walks, facts.jobs, strict=True)])
+        facts = replace(facts, jobs=[prices.put_down(walk, job, facts) for walk, job in zip(walks, facts.jobs, strict=True)])
+        facts = self.facts = replace(facts, jobs=[judge(walk, job, facts) for walk, job in zip(walks, facts.jobs, strict=True)])
         if not self._window.continues:
-            self._pulses, self.phases = {}, {}
-        self._pulses = note_pulses(self._pulses, facts.jobs, board, self.roles)
-        set_absent(facts.jobs, board, len({gpu.index for gpu in facts.gpus}))
-        set_hangs(facts)
+            self.phases = {}
         self._users = Counter(gpu.index for job in facts.jobs for gpu in job.gpus)
-        standing = [self._judge(walk, facts, seconds) for walk in walks]
+        standing = [self._judge(job, facts, seconds) for job in facts.jobs]
         self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
         for one in standing:
             if one.phase.word == TRAINING:
@@ -166,12 +160,7 @@ class Engine:
         self._forget_ended(board, facts.jobs)
         self._worst, self._verdict = max(standing, key=_weight, default=None), None
 
-    def _judge(self, walk: Walk, facts: Facts, seconds: float) -> Standing:
-        job = walk.job
-        walk.run()
-        job.spun = walk.spun_cpus
-        prices.put_down(walk)
-        judge(walk)
+    def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         standing = judge_job(job, facts, self.phases.get(job.trainer.pid))
         self.phases[job.trainer.pid] = standing.phase
         if standing.cause == "pause":

@@ -4,13 +4,15 @@ Whom it waits for decides. For its own threads, loaders or a disk: these hang, a
 collective: those hang it that are not in it, whatever they wait for themselves (straggler-rank), unless their loaders hang. For the world
 outside, a request, a prompt, a timer: it is idle. Ranks on other hosts cannot be seen, so those that may wait for them get longer.
 
-Ranks whose process has ended count too: `set_absent` finds them by the environment that a launcher gives each rank.
+Ranks whose process has ended count too: `life.absent_ranks` finds them by the environment that a launcher gives each rank.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from gputop.diagnosis.causes import Finding
 from gputop.diagnosis.measure import waits
@@ -20,9 +22,6 @@ from gputop.diagnosis.measure.life import MOSTLY, WATCHERS, has_peers, in_kernel
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.waits import is_accepting
 from gputop.diagnosis.model import Culprit, Evidence, Fix
-from gputop.model.board import Board
-from gputop.model.frame import ProcInfo
-from gputop.model.roles import SIZE_VARIABLES, number_in, rank_of
 from gputop.system.text import counted
 
 HUNG_S = 5.0  # s without a sign of life: torch's own queues look every 5 s whether their loader still lives
@@ -39,14 +38,15 @@ _WORDS = {
 _MOST = 8  # ranks that are told one by one
 
 
-def set_hangs(facts: Facts) -> None:
-    """Fill in each job's ``hang``."""
+def with_hangs(facts: Facts) -> list[JobFacts]:
+    """Its jobs, each with its ``hang``."""
+    found = dict[int, Hang | None]()
     for job in facts.jobs:
-        family = [other for other in facts.jobs if other.trainer.pid in job.kin] or [job]
-        if family[0] is job or len(family) == 1:
-            found = _of_ranks(family, facts) if has_peers(job) else None
-            for other in family:
-                other.hang = found or _of_one(other, facts)
+        if job.trainer.pid not in found:
+            family = [other for other in facts.jobs if other.trainer.pid in job.kin] or [job]
+            together = _of_ranks(family, facts) if has_peers(job) else None
+            found |= {other.trainer.pid: together or _of_one(other, facts) for other in family}
+    return [replace(job, hang=hang) if (hang := found[job.trainer.pid]) else job for job in facts.jobs]
 
 
 def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
@@ -150,40 +150,3 @@ def _workers(job: JobFacts) -> str:
     all_ahead = met["has nothing to do"] == len(job.workers)
     takes = "; what takes their batches in its own process, such as a pin-memory thread, stands or has died" if all_ahead else ""
     return f", with {words}{takes}"
-
-
-STILL_S = 4.0  # s without a sign of life, from which ranks stand in a collective: who merely ends after the others saves or sends something
-_MOST_RANKS = 4096  # ranks on a host: more was never meant
-
-
-def set_absent(jobs: list[JobFacts], board: Board, gpus: int) -> None:
-    """Tell those that stand which ranks of their training should be on this host, with so many ``gpus``, and are not."""
-    ranks = [job for job in jobs if job.trainer.role.rank is not None and job.still_s >= STILL_S]
-    there = _there(board) if ranks else {}
-    for job in ranks:
-        info = job.trainer.info
-        if (size := number_in(info.env, SIZE_VARIABLES) or 0) > 1:
-            own = there.get(size, set())
-            job.absent_ranks = tuple(rank for rank in _expected(info, own, size, gpus) if rank not in own)
-
-
-def _there(board: Board) -> dict[int, set[int]]:
-    """Size of a training -> its ranks on this host, as far as they live."""
-    found: dict[int, set[int]] = {}
-    for pid, proc in board.procs.items():
-        info = board.infos.get(pid)
-        rank = rank_of(info) if info is not None and proc.state not in waits.ENDED_STATES else None
-        if info is not None and rank is not None:
-            found.setdefault(number_in(info.env, SIZE_VARIABLES) or 0, set()).add(rank)
-    return found
-
-
-def _expected(info: ProcInfo, there: set[int], size: int, gpus: int) -> Iterable[int]:
-    """As many as the launcher says; all, where there is a GPU for each and nobody else spread them over nodes; else what lies between
-    those that are there."""
-    rank, local, local_size = rank_of(info), number_in(info.env, ("LOCAL_RANK",)) or 0, number_in(info.env, ("LOCAL_WORLD_SIZE",)) or 0
-    if rank is not None and 0 < local_size <= _MOST_RANKS:
-        return range(max(0, rank - local), rank - local + local_size)
-    if size <= gpus and "WORLD_SIZE" in info.env and "SLURM_JOB_ID" not in info.env:
-        return range(size)
-    return range(min(there), min(max(there) + 1, min(there) + _MOST_RANKS)) if there else ()

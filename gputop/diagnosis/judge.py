@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from gputop.diagnosis.causes import Claim, Judge, judges
 from gputop.diagnosis.edges import Leaf, Way
+from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.prices import PRICED
 from gputop.diagnosis.waitgraph import Walk
 
@@ -11,9 +14,10 @@ _RULES = sorted(((one, one.rule) for one in judges() if one.rule is not None), k
 _TABLE = {Leaf(*row): [one for one in judges() if row in one.rows] for some in judges() for row in some.rows}
 
 
-def judge(walk: Walk) -> None:
-    """Fill in the job's ``claims``: each cause with its share of the loss, and the way along which most of that came; and its ``way``."""
-    found, parts, job = dict[str, Claim](), walk.parts, walk.job
+def judge(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
+    """The job with its ``claims``: each cause with its share of the loss, and the way along which most of that came."""
+    walk.see(job, facts)
+    found, parts = dict[str, Claim](), walk.parts
     total = sum(share for _, share, _ in parts)
     whole, ways = dict[str, float](), dict[str, tuple[float, Way]]()
     for pool, share, way in parts:
@@ -23,7 +27,7 @@ def judge(walk: Walk) -> None:
     left = dict(whole)
     for one, rule in _RULES:
         if any(pool.startswith(rule.pools) for pool in left):
-            for pool, part in rule.claim(job, walk.facts).items():
+            for pool, part in rule.claim(job, facts).items():
                 taken = left.get(pool, 0.0) * part
                 if taken > 0.0:
                     left[pool] -= taken
@@ -34,7 +38,7 @@ def judge(walk: Walk) -> None:
         unclaimed = left[pool] / whole[pool] if way.leaf not in PRICED else 1.0
         if named is not None and (taken := part * share / total * unclaimed):
             found.setdefault(named.cause, Claim(named)).add(taken, way)
-    job.claims = list(found.values())
+    return replace(job, claims=list(found.values()))
 
 
 def _cause_of(leaf: Leaf, walk: Walk) -> tuple[float, Judge | None]:

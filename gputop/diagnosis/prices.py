@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from gputop.diagnosis import stuck
 from gputop.diagnosis.edges import Leaf, Way
+from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.waitgraph import Walk
 
 
@@ -23,15 +26,17 @@ class Price(NamedTuple):
     takes: Callable[[str], bool]  # whether it may take of a pool (`gputop.diagnosis.waitgraph.Walk.pools`)
 
 
-def put_down(walk: Walk) -> None:
-    """Put what the walk booked down to what has a price; before, fill in the job's ``pools`` and ``way``."""
-    job, parts = walk.job, walk.parts
-    job.pools = walk.pools
-    most = max((pool for pool in job.pools if not pool.startswith("gpu.")), key=job.pools.__getitem__, default="")
-    job.way = max(((share, way) for pool, share, way in parts if pool == most), key=lambda one: one[0], default=(0.0, Way()))[1]
+def put_down(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
+    """Put what the walk booked down to what has a price; the job with its ``pools`` and ``way`` as they were before."""
+    parts, pools = walk.parts, walk.pools
+    most = max((pool for pool in pools if not pool.startswith("gpu.")), key=pools.__getitem__, default="")
+    way = max(((share, way) for pool, share, way in parts if pool == most), key=lambda one: one[0], default=(0.0, Way()))[1]
+    job = replace(job, pools=pools, way=way)
+    walk.see(job, facts)
     prices = [price for find in _PRICES for price in find(walk)]
     for price in sorted(prices, key=lambda one: -one.share):
         walk.rebook(*price)
+    return job
 
 
 _AWAITED = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown", "main.timer")  # what may be a wait for who never answers

@@ -10,20 +10,17 @@ from gputop.diagnosis import owners, policy
 from gputop.diagnosis.edges import READY, RUN, Edge
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import JobFacts, may_spin
-from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.proc import ProcFacts, knowing
 from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.waitgraph import Walk
 
 _COUNTED = ("running", "computing", "runnable", "throttled", "disk", "memory", "stopped")  # states that no sleep is guessed into
 
 
-def set_states(walk: Walk) -> None:
-    """Fill in the state of the trainer and of each worker, and the job's data wait."""
-    job = walk.job
-    job.data = walk.data
-    job.trainer.state = _of_trainer(walk)
-    for worker in job.workers:
-        worker.state = _of_worker(walk, worker)
+def with_states(walk: Walk) -> JobFacts:
+    """The job with the state of its trainer and of each worker, and its data wait."""
+    job = replace(walk.job, data=walk.data, trainer=knowing(walk.trainer, state=_of_trainer(walk)))
+    return replace(job, workers=[knowing(worker, state=_of_worker(walk, job, worker)) for worker in job.workers])
 
 
 def host_side_loss(job: JobFacts) -> float:
@@ -45,8 +42,8 @@ def _of_trainer(walk: Walk) -> ProcState:
     return replace(state, inferred=inferred)
 
 
-def _of_worker(walk: Walk, worker: ProcFacts) -> ProcState:
-    job, ahead = walk.job, walk.ahead(worker)
+def _of_worker(walk: Walk, job: JobFacts, worker: ProcFacts) -> ProcState:
+    ahead = walk.ahead(worker)
     parts, slept = _parts(walk, worker, walk.at_work(worker))
     kept = 1.0 - parts["running"] - ahead
     parts["ahead"] = ahead

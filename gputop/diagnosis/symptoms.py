@@ -53,7 +53,7 @@ class Standing(Struct, dict=True):
             return 0.0
         if self.judge is None or self.judge.fault:
             return 1.0
-        return self.job.repeated.share if self.job.repeated is not None else 0.0
+        return self.job.repeated.share if self.cause == "pause" and self.job.repeated is not None else 0.0
 
     @property
     def unexplained(self) -> float:
@@ -221,7 +221,7 @@ def _does(one: Standing) -> str:
         return _feels(one) if _waits_for_others(one) else "itself keeps it waiting"
     if one.cause == "undersized-work" and one.symptom == "wait-heavy":
         return "works them one after the other"
-    if job.repeated is not None:
+    if one.cause == "pause" and job.repeated is not None:
         return f"{_feels(one)} again and again"
     if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied and not job.fed_by:
         return "cannot give it work in time"

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cached_property
 
+from msgspec.structs import replace
+
 from gputop.diagnosis import owners, policy
 from gputop.diagnosis.edges import GIL, READY, RUN, WORKERS, Booked, Edge, Hop, Leaf, Leaves, Trail, Way, edges_of, take
 from gputop.diagnosis.measure import feeders, waits
@@ -20,17 +22,13 @@ from gputop.diagnosis.measure.capacity import capacity, is_held
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.proc import ASKING, TURN, ProcFacts
 
-"""What a wait for the GPU looks like from outside, what it most likely is first."""
-
 
 class Walk:
     """One walk over one job."""
 
     def __init__(self, job: JobFacts, facts: Facts) -> None:
-        self.job, self.facts = job, facts
+        self.see(job, facts)
         self.leaves: Leaves = {}
-        self.trainer = job.trainer
-        self.workers = {worker.pid: worker for worker in job.workers}
         self.readers = {reader.pid for reader in job.readers}
         self.feeds = (self.workers.keys() | job.services) - self.readers
         self.left_out = owners.left_out(job)
@@ -76,13 +74,19 @@ class Walk:
         total = sum(found.values())
         return {pool: share / total for pool, share in found.items()} if total > 0.0 else {}
 
-    def run(self) -> None:
-        """Book all leaves of the job's loss."""
-        job = self.job
+    def run(self, job: JobFacts, facts: Facts) -> JobFacts:
+        """Book all leaves of the loss of the ``job``, of which states and waste are known by now; tell it what its main thread spun."""
+        self.see(job, facts)
         for kind, share in job.waste.items():
             self.book("gpu", kind, share, ())
         self.book("gpu", "turns", job.turns, ())
         self.from_main()
+        return replace(job, spun=self.spun_cpus)
+
+    def see(self, job: JobFacts, facts: Facts) -> None:
+        """Go on with what is known of the same job by now."""
+        self.job, self.facts, self.trainer = job, facts, job.trainer
+        self.workers = {worker.pid: worker for worker in job.workers}
 
     def from_main(self) -> None:
         """The time in which no GPU ran anything, over what the main thread did; what its edges cannot hold lies between its waits."""

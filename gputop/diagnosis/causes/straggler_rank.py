@@ -3,7 +3,7 @@
 Why it costs: in each collective all others wait for it, with their GPUs idle or spinning.
 How it is seen: a rule that takes all of each rank's loss where `intensity` finds a straggler: its GPU idles for `intensity.PEER` more of
 the time than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used `intensity.WORKED` more than theirs,
-which spin. Or a rank that its launcher told of has no process, and the others stand (`hangs.set_absent`).
+which spin. Or a rank that its launcher told of has no process, and the others stand (`life.absent_ranks`).
 When it abstains: the others lose `intensity.LIKE_OTHERS` of that by themselves; the first rank saves or evaluates for all (pause).
 """
 

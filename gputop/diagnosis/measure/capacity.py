@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from msgspec.structs import replace
 
 from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts, Taker
@@ -17,9 +19,10 @@ TAKEN = 0.15  # others who take this share of the job's CPUs are worth naming
 
 def capacity(job: JobFacts, facts: Facts) -> Capacity:
     """Capacity of the CPUs that the job's workers may use, of the trainer's where it has none. Worked out once per job."""
-    if job.capacity is None:
-        job.capacity = _capacity(job, facts)
-    return job.capacity
+    key = "capacity", job.trainer.pid
+    if key not in facts.memo:
+        facts.memo[key] = _capacity(job, facts)
+    return cast("Capacity", facts.memo[key])
 
 
 def is_held(job: JobFacts, cpus: Capacity) -> bool:
@@ -68,20 +71,21 @@ def _uncounted(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> Capacity
 
 def _allowed(job: JobFacts, facts: Facts, host: frozenset[int]) -> frozenset[int]:
     """Those of the host's; those of its masks where /proc/stat has none of them, or counts them otherwise."""
-    if job.allowed_cpus is None:
+    key = "allowed", job.trainer.pid
+    if key not in facts.memo:
         lists = {proc.info.cpus_allowed for proc in job.workers or [job.trainer] if proc.info.cpus_allowed}
         masks = frozenset[int]().union(*map(parse_cpus, lists))
-        job.allowed_cpus = (masks if facts.host.renumbered else masks & host or masks) or host
-    return job.allowed_cpus
+        facts.memo[key] = (masks if facts.host.renumbered else masks & host or masks) or host
+    return cast("frozenset[int]", facts.memo[key])
 
 
 def _needed_there(job: JobFacts, facts: Facts, allowed: frozenset[int], host: frozenset[int]) -> float:
     """By the job, and by the other ranks of its training that have no other CPUs than it has: the same for all of them."""
-    about = _own(job), allowed
-    if about not in facts.needed_cpus:
-        sharing = [one for one in facts.jobs if one.trainer.pid in about[0] and _allowed(one, facts, host) <= allowed]
-        facts.needed_cpus[about] = sum(map(needed, sharing))
-    return facts.needed_cpus[about]
+    own = _own(job)
+    key = "needed", own, allowed
+    if key not in facts.memo:
+        facts.memo[key] = sum(needed(one) for one in facts.jobs if one.trainer.pid in own and _allowed(one, facts, host) <= allowed)
+    return cast("float", facts.memo[key])
 
 
 def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], worked_inside: float) -> float:
@@ -116,9 +120,10 @@ def _may_run_on(cpus: frozenset[int], listed: str) -> bool:
 def strangers(job: JobFacts, facts: Facts) -> list[Taker]:
     """The takers that load neither for it nor for the other ranks of its training."""
     own = _own(job)
-    if own not in facts.strangers:
-        facts.strangers[own] = [taker for taker in facts.takers if facts.family.get(taker.pid) not in own]
-    return facts.strangers[own]
+    key = "strangers", own
+    if key not in facts.memo:
+        facts.memo[key] = [taker for taker in facts.takers if facts.family.get(taker.pid) not in own]
+    return cast("list[Taker]", facts.memo[key])
 
 
 def _own(job: JobFacts) -> frozenset[int]:
@@ -142,10 +147,8 @@ def needed(job: JobFacts) -> float:
 
     What a step costs the CPUs stays the same, so they would be used as much more as the GPU then worked more.
     """
-    if job.needed_cpus is None:
-        idle, most = job.idle, wanted(job)
-        job.needed_cpus = most if idle is None or idle >= 1.0 else min(most, job.used / (1.0 - idle))
-    return job.needed_cpus
+    idle, most = job.idle, wanted(job)
+    return most if idle is None or idle >= 1.0 else min(most, job.used / (1.0 - idle))
 
 
 def _preempted_by_others(job: JobFacts, facts: Facts) -> float | None:

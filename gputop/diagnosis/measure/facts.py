@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -21,7 +22,7 @@ from gputop.model.frame import MigInstance, ProcInfo, ReadLimit, link_bytes_per_
 SHORT_S = 1.0  # who was seen for less is not judged
 
 
-class GpuFacts(Struct):
+class GpuFacts(Struct, frozen=True):
     """One GPU over the window."""
 
     index: int
@@ -73,7 +74,7 @@ class GpuFacts(Struct):
         return link_bytes_per_s(int(self.pcie_gen or 0), int(self.pcie_width or 0))
 
 
-class CallFacts(Struct):
+class CallFacts(Struct, frozen=True):
     """CUDA calls of a trainer over the window, where probed."""
 
     seconds: float
@@ -112,7 +113,7 @@ class SampledFacts(Struct, frozen=True):
     """Share of the time that it launched in which its GPUs ran nothing; None where they were not read meanwhile."""
 
 
-class HostFacts(Struct):
+class HostFacts(Struct, frozen=True):
     """The machine over the window."""
 
     cpus: int
@@ -136,7 +137,7 @@ class HostFacts(Struct):
     autogroup: bool = False  # sessions have CPU time of their own
 
 
-class Taker(Struct):
+class Taker(Struct, frozen=True):
     """A process outside the job that ran, or that the probe saw run in place of a victim."""
 
     pid: int
@@ -212,8 +213,8 @@ class Hang(Struct, frozen=True):
     late: tuple[JobFacts, ...]  # those that the others wait for; none where each waits for the others, or for ranks that are not here
 
 
-class JobFacts(Struct):
-    """One trainer with its workers and GPUs."""
+class JobFacts(Struct, frozen=True, dict=True):
+    """One trainer with its workers and GPUs. `Window` builds it but for what the graph, and the table above that, find."""
 
     trainer: ProcFacts
     workers: list[ProcFacts]
@@ -269,9 +270,6 @@ class JobFacts(Struct):
     own_programs: float = 0.0  # CPUs of programs that the trainer itself has started: a compiler
     stopped: dict[int, str] = field(default_factory=dict)  # those of these programs that are stopped, with their names
     mute: dict[int, str] = field(default_factory=dict)  # those that cannot go on, for nobody reads their errors
-    capacity: Capacity | None = None
-    allowed_cpus: frozenset[int] | None = None
-    needed_cpus: float | None = None  # what `capacity` has found of it, who asks again for each rank of the training
     still_s: float = 0.0
     """For how long nothing of it has moved, and whether that is since it was first looked at: see `measure.life`."""
     still_from_the_first: bool = False
@@ -286,7 +284,6 @@ class JobFacts(Struct):
     find_step: Callable[[JobFacts], Step | None] = lambda _: None
     """See `step`; looked for only where somebody asks, for it costs as much as everything else."""
     finished: int = 0  # workers whose part of the data is at its end: they are none of ``workers``
-    idle: float | None = None  # share of the window in which none of its GPUs ran anything; None where none is measured
     turns: float = 0.0  # mean share of the window in which one of its GPUs ran nothing while another did: they wait for one another
     unbegun_s: float = 0.0  # how old it is, as long as its GPUs have not worked for it yet; 0 afterwards
     by_itself: bool = False
@@ -314,15 +311,11 @@ class JobFacts(Struct):
         """Its GPUs cannot say whether they work, ever: there are none, or the driver does not support it."""
         return all(gpu.unmeasurable for gpu in self.gpus)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def idle(self) -> float | None:
+        """Share of the window in which none of its GPUs ran anything; None where none is measured."""
         known = [gpu.lost for gpu in self.gpus if gpu.lost is not None]
-        self.idle = sum(known) / len(known) if known else None
-
-    def tell_turns(self, worked: float) -> None:
-        """Some of its GPUs worked for this share of the window."""
-        if self.idle is not None:
-            self.turns = max(0.0, worked - (1.0 - self.idle))
-            self.idle -= self.turns
+        return sum(known) / len(known) - self.turns if known else None
 
     @property
     def lost(self) -> float | None:
@@ -331,8 +324,8 @@ class JobFacts(Struct):
         return None if idle is None else min(1.0, idle + self.turns + sum(self.waste.values()))
 
 
-class Facts(Struct):
-    """Everything of one window."""
+class Facts(Struct, frozen=True):
+    """Everything of one window. Each stage returns its own: `Window`, the graph (states, waste, hangs), the table (claims)."""
 
     t_ns: int
     seconds: float
@@ -358,9 +351,7 @@ class Facts(Struct):
     wakes: dict[int, list[Wake]] = field(default_factory=dict)  # tid of a thread of a trainer or worker -> who woke it (eBPF)
     threads: dict[int, ThreadTime] = field(default_factory=dict)  # tid -> its time (eBPF)
     main_calls: dict[int, float] = field(default_factory=dict)  # trainer -> part of the time in CUDA calls that is its main thread's (eBPF)
-    strangers: dict[frozenset[int], list[Taker]] = field(default_factory=dict)
-    needed_cpus: dict[tuple[frozenset[int], frozenset[int]], float] = field(default_factory=dict)
-    """What `capacity` has worked out: by the trainers of a training, and by those and the CPUs that they may use."""
+    memo: dict[tuple[Hashable, ...], Any] = field(default_factory=dict)  # what `capacity` has worked out of these facts so far
 
     @property
     def settled(self) -> bool:

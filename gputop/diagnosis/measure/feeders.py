@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 
+from msgspec.structs import replace
+
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.measure.proc import ASKING, TURN, ProcFacts
@@ -98,10 +100,10 @@ def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts
     return procs, name, sum(map(share, procs)) / len(procs)
 
 
-def feeding(job: JobFacts, infos: Mapping[int, ProcInfo], hot: Container[int]) -> frozenset[int]:
+def feeding(woken_by: Mapping[int, float], infos: Mapping[int, ProcInfo], hot: Container[int]) -> frozenset[int]:
     """Who, being none of the trainers and workers (``hot``), wakes a trainer with what it waits for, such as actors; their like,
     for who is never waited for was ahead; and their children. None where the trainer hardly waits for them."""
-    found = {pid: share for pid, share in job.woken_by.items() if share > 0.01 and pid in infos and pid not in hot and infos[pid].cmdline}
+    found = {pid: share for pid, share in woken_by.items() if share > 0.01 and pid in infos and pid not in hot and infos[pid].cmdline}
     if sum(found.values()) < WOKEN:
         return frozenset()
     kinds = {_kind(infos[pid]) for pid in found}
@@ -144,19 +146,21 @@ def read_by_threads(trainer: ProcFacts, infos: Mapping[int, ProcInfo], woken_by_
     return dict.fromkeys(pids, reading * slept / len(pids)) if reading else {}
 
 
-def lend_loaders(jobs: list[JobFacts], woken_by: Callable[[JobFacts], Mapping[int, float]]) -> None:
+def with_lent(jobs: list[JobFacts], woken_by: Callable[[JobFacts], Mapping[int, float]]) -> list[JobFacts]:
     """A job without a GPU that a trainer without workers sleeps for is a service that loads for it: so its workers load, too.
 
     ``woken_by`` tells of a trainer for which part of the window it slept until whom.
     """
     services = [job for job in jobs if not job.gpus]
-    for job in [job for job in jobs if job.gpus and not job.workers] if services else ():
-        woken = woken_by(job)
-        for service in services:
-            pids = {proc.pid for proc in (service.trainer, *service.workers)}
-            if sum(share for pid, share in woken.items() if pid in pids) >= WOKEN:
-                job.workers = [*job.workers, *_loaders_of(service)]
-                job.services |= {service.trainer.pid}
+    return [_with_lent(job, services, woken_by(job)) if services and job.gpus and not job.workers else job for job in jobs]
+
+
+def _with_lent(job: JobFacts, services: list[JobFacts], woken: Mapping[int, float]) -> JobFacts:
+    for service in services:
+        pids = {proc.pid for proc in (service.trainer, *service.workers)}
+        if sum(share for pid, share in woken.items() if pid in pids) >= WOKEN:
+            job = replace(job, workers=[*job.workers, *_loaders_of(service)], services=job.services | {service.trainer.pid})
+    return job
 
 
 def _loaders_of(service: JobFacts) -> list[ProcFacts]:

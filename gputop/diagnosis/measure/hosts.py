@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 from gputop.diagnosis.measure.facts import HostFacts
@@ -65,24 +66,21 @@ class HostTrack:
 
     def facts(self, board: Board) -> HostFacts:
         """Means over the window; None for what is not read."""
-        facts = HostFacts(board.header.cpus, autogroup=board.header.autogroup)
-        cpus = self._ends("cpus")
-        facts.renumbered = board.t_ns - self._renumbered_ns < RENUMBERED_NS
-        if cpus is not None and facts.renumbered:
-            facts.cpus = len(cpus[1]) or facts.cpus
-        elif cpus is not None:
-            old, new, _ns = cpus
-            deltas = cpu_deltas(old, new)
-            facts.busy = {cpu: worked / (worked + idle) for cpu, (worked, idle) in deltas.items()}
-            facts.stolen = stolen_shares(old, new, deltas)
-            facts.cpus = len(new) or facts.cpus
-        self._set_pressure(facts)
-        self._set_devices(facts)
-        facts.swap_in_per_s = self._per_s("pswpin")
-        facts.scanned_per_s = self._per_s("pgscan")
-        facts.refaults_per_s = self._per_s("refaults")
-        facts.retrans_per_s = self._per_s("tcp_retrans")
-        return facts
+        ends, count = self._ends("cpus"), board.header.cpus
+        renumbered = board.t_ns - self._renumbered_ns < RENUMBERED_NS
+        busy, stolen = dict[int, float](), dict[int, float]()
+        if ends is not None:
+            old, new, _ns = ends
+            count = len(new) or count
+            if not renumbered:
+                deltas = cpu_deltas(old, new)
+                busy = {cpu: worked / (worked + idle) for cpu, (worked, idle) in deltas.items()}
+                stolen = stolen_shares(old, new, deltas)
+        return HostFacts(
+            count, busy=busy, stolen=stolen, renumbered=renumbered, autogroup=board.header.autogroup, swap_in_per_s=self._per_s("pswpin"),
+            scanned_per_s=self._per_s("pgscan"), refaults_per_s=self._per_s("refaults"), retrans_per_s=self._per_s("tcp_retrans"),
+            **self._pressure(), **self._disks(), **self._nets(),
+        )  # fmt: skip
 
     def _ends(self, name: str) -> tuple[Any, Any, int] | None:
         history = self._history[name]
@@ -94,38 +92,33 @@ class HostTrack:
         ends = self._ends(name)
         return None if ends is None else counter_per_s(*ends)
 
-    def _set_pressure(self, facts: HostFacts) -> None:
-        ends = self._ends("psi")
-        if ends is None:
-            return
+    def _pressure(self) -> dict[str, Any]:
+        if (ends := self._ends("psi")) is None:
+            return {}
         old, new, ns = ends
-        facts.psi_cpu = psi_share(old, new, "cpu_some_ns", ns)
-        facts.psi_io = psi_share(old, new, "io_some_ns", ns)
-        facts.psi_memory = psi_share(old, new, "memory_some_ns", ns)
+        return {f"psi_{name}": psi_share(old, new, f"{name}_some_ns", ns) for name in ("cpu", "io", "memory")}
 
-    def _set_devices(self, facts: HostFacts) -> None:
-        disks, nets = self._ends("disks"), self._ends("nets")
-        if disks is not None:
-            before: dict[str, DiskSample] = {disk.name: disk for disk in disks[0]}
-            rates = {d.name: disk_rates(before[d.name], d, disks[2]) for d in disks[1] if d.name in before}
-            known = {name: rate for name, rate in rates.items() if rate is not None}
-            facts.disk_read_bytes_per_s = sum(rate.read_bytes_per_s for rate in known.values())
-            facts.disk_busy = max(((name, rate.busy_pct / 100) for name, rate in known.items()), key=_second, default=None)
-        if nets is not None:
-            old_nets: dict[str, NetSample] = {net.name: net for net in nets[0]}
-            pairs = [net_rates(old_nets[n.name], n, nets[2]) for n in nets[1] if n.name in old_nets]
-            facts.net_rx_bytes_per_s = sum(pair[0] for pair in pairs if pair is not None)
-            facts.net_tx_bytes_per_s = sum(pair[1] for pair in pairs if pair is not None)
+    def _disks(self) -> dict[str, Any]:
+        if (ends := self._ends("disks")) is None:
+            return {}
+        before: dict[str, DiskSample] = {disk.name: disk for disk in ends[0]}
+        rates = {disk.name: disk_rates(before[disk.name], disk, ends[2]) for disk in ends[1] if disk.name in before}
+        known = {name: rate for name, rate in rates.items() if rate is not None}
+        busiest = max(((name, rate.busy_pct / 100) for name, rate in known.items()), key=itemgetter(1), default=None)
+        return {"disk_read_bytes_per_s": sum(rate.read_bytes_per_s for rate in known.values()), "disk_busy": busiest}
+
+    def _nets(self) -> dict[str, Any]:
+        if (ends := self._ends("nets")) is None:
+            return {}
+        before: dict[str, NetSample] = {net.name: net for net in ends[0]}
+        pairs = [pair for net in ends[1] if net.name in before and (pair := net_rates(before[net.name], net, ends[2])) is not None]
+        return {"net_rx_bytes_per_s": sum(pair[0] for pair in pairs), "net_tx_bytes_per_s": sum(pair[1] for pair in pairs)}
 
 
 def psi_share(old: Psi, new: Psi, name: str, ns: int) -> float | None:
     """Share of the time in which somebody stalled on that resource."""
     before, after = getattr(old, name), getattr(new, name)
     return None if before is None or after is None or ns <= 0 else max(0.0, min(1.0, (after - before) / ns))
-
-
-def _second(pair: tuple[str, float]) -> float:
-    return pair[1]
 
 
 MOST_CPUS = 8192  # NR_CPUS of a kernel at most (arch/x86/Kconfig)

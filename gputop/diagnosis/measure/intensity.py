@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
+from msgspec.structs import replace
+
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.measure.feeders import threads_at_work
 from gputop.diagnosis.measure.proc import blocked_on
@@ -31,24 +33,29 @@ _AT_PEERS = ("lock", "network", "pipe", "poll")
 STEP = 0.05  # how far ranks may be apart in steps a second: one of them is counted a little sooner than the other
 
 
-def set_kin(facts: Facts) -> None:
-    """Fill in each job's ``kin``."""
-    for family in _families(facts.jobs):
-        pids, used = frozenset(job.trainer.pid for job in family), sum(job.used for job in family)
-        for job in family:
-            job.kin, job.kin_used = pids, used
+def with_kin(jobs: list[JobFacts]) -> list[JobFacts]:
+    """The jobs, each with its ``kin``."""
+    families = {job.trainer.pid: family for family in _families(jobs) for job in family}
+    return [_with_kin(job, families.get(job.trainer.pid, [])) for job in jobs]
 
 
-def set_waste(facts: Facts) -> None:
-    """Fill in each job's ``waste`` and ``straggler``."""
-    for job in facts.jobs:
-        shares = [_waste(gpu) for gpu in job.gpus]
-        for kind in ("light", "slowed"):
-            share = sum(part for name, part in shares if name == kind) / max(1, len(shares))
-            if share > 0.0:
-                job.waste[kind] = share
-    for group in _groups(_families(facts.jobs)):
-        _set_straggler(group)
+def _with_kin(job: JobFacts, family: list[JobFacts]) -> JobFacts:
+    kin, used_cpus = frozenset(one.trainer.pid for one in family), sum(one.used for one in family)
+    return replace(job, kin=kin, kin_used=used_cpus) if family else job
+
+
+def with_waste(jobs: list[JobFacts]) -> list[JobFacts]:
+    """The jobs, each with its ``waste`` and ``straggler``; their states are known."""
+    found = {job.trainer.pid: replace(job, waste=_wasted(job)) for job in jobs}
+    for group in _groups(_families(list(found.values()))):
+        found |= {job.trainer.pid: job for job in _with_straggler(group)}
+    return list(found.values())
+
+
+def _wasted(job: JobFacts) -> dict[str, float]:
+    shares = [_waste(gpu) for gpu in job.gpus]
+    found = {kind: sum(part for name, part in shares if name == kind) / max(1, len(shares)) for kind in ("light", "slowed")}
+    return {kind: share for kind, share in found.items() if share > 0.0}
 
 
 def _waste(gpu: GpuFacts) -> tuple[str, float]:
@@ -133,16 +140,15 @@ def _by(key: Callable[[JobFacts], Hashable], jobs: list[JobFacts]) -> list[list[
     return list(parts.values())
 
 
-def _set_straggler(group: list[JobFacts]) -> None:
-    """The rank that the others wait for, and how much of the time their GPUs spin until it arrives."""
+def _with_straggler(group: list[JobFacts]) -> list[JobFacts]:
+    """With the rank that the others wait for, and how much of the time their GPUs spin until it arrives."""
     measured = [job for job in group if job.idle is not None]
     slowest = _slowest(measured) if len(measured) > 1 else None
     if slowest is None:
-        return
-    for job in measured:
-        job.straggler = slowest.trainer
-        if job is not slowest:
-            job.waste = {"peer": max(0.0, min(1.0 - (job.idle or 0.0), _spun(job, slowest)))}
+        return []
+    late, others = slowest.trainer, [job for job in measured if job is not slowest]
+    spun = [{"peer": max(0.0, min(1.0 - (job.idle or 0.0), _spun(job, slowest)))} for job in others]
+    return [replace(slowest, straggler=late), *(replace(job, straggler=late, waste=waste) for job, waste in zip(others, spun, strict=True))]
 
 
 def late_job(job: JobFacts, facts: Facts) -> JobFacts:

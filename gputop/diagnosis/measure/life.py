@@ -9,7 +9,7 @@ main thread waits for programs: a sidecar goes on beside any hang.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -19,8 +19,8 @@ from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.measure.intensity import is_light
 from gputop.diagnosis.measure.proc import DRIVER, ProcFacts
 from gputop.model.board import Board
-from gputop.model.frame import ProcSample
-from gputop.model.roles import COMPILES, SIZE_VARIABLES, Role, number_in
+from gputop.model.frame import ProcInfo, ProcSample
+from gputop.model.roles import COMPILES, SIZE_VARIABLES, Role, number_in, rank_of
 
 SUSTAINED = 0.04  # CPUs while nothing else moves, from which it is work (measured: watchdogs, exporters and log writers take under 0.01)
 BURST_NS = 10_000_000  # ns of CPU of a main thread from one look to the next that no heartbeat takes (torch's takes 0.2 ms)
@@ -61,8 +61,8 @@ class Pulse(Struct):
     vols: dict[int, int] = field(default_factory=dict)  # switches of all others, by tid
     woken: dict[int, int] = field(default_factory=dict)  # what those of a process have woken by others, by pid
 
-    def note(self, job: JobFacts, board: Board, roles: Mapping[int, Role]) -> None:
-        """Take in a look, and tell the job since when nothing of it has moved."""
+    def note(self, job: JobFacts, board: Board, roles: Mapping[int, Role]) -> JobFacts:
+        """Take in a look, and tell the job since when nothing of it has moved, and whether it may spin."""
         ns, self.t_ns = board.t_ns - self.t_ns, board.t_ns
         pid, procs = job.trainer.pid, (job.trainer, *job.workers)
         sampled, calls = board.sampled.get(pid), {name: call for (caller, name), call in board.calls.items() if caller == pid}
@@ -70,17 +70,18 @@ class Pulse(Struct):
         if sampled is not None:
             marks[pid] = replace(marks[pid], main_ns=marks[pid].main_ns - sampled.sync_ns)
         in_call = any(call.inflight_ns >= ns > 0 for call in calls.values())
-        job.may_spin = not in_call and self._may_spin(job, marks[pid], ns)
+        may_spin = not in_call and self._may_spin(job, marks[pid], ns)
         counts, loaders = {name: call.count for name, call in calls.items()}, set(marks)
         moves = loaders != self.loaders or (bool(self.calls) and counts != self.calls) or _gpus_work(job)
-        moves = moves or any(self._has_worked(proc, marks[proc.pid], in_call or job.may_spin) for proc in procs)
+        moves = moves or any(self._has_worked(proc, marks[proc.pid], in_call or may_spin) for proc in procs)
         if not moves:
             programs = {sample.pid: _mark(sample) for sample in _programs(job, board, roles)}
             moves = any(self._ran(one, mark) or self._woke(one, mark) for one, mark in programs.items())
             marks |= programs
         self.since_ns, self.first = (board.t_ns, marks) if moves else (self.since_ns, marks | self.first)
         self.last, self.loaders, self.calls = marks, loaders, counts
-        job.still_s, job.still_from_the_first = self._still_s, self.since_ns == self.began_ns
+        from_the_first = self.since_ns == self.began_ns
+        return replace(job, still_s=self._still_s, still_from_the_first=from_the_first, may_spin=may_spin)
 
     def _of_threads(self, proc: ProcFacts) -> tuple[int, int]:
         """CPU so far of those that are no part of the work, and how often the network or a disk has woken any other."""
@@ -125,14 +126,6 @@ class Pulse(Struct):
     @property
     def _still_s(self) -> float:
         return (self.t_ns - self.since_ns) / 1e9
-
-
-def note_pulses(pulses: dict[int, Pulse], jobs: list[JobFacts], board: Board, roles: Mapping[int, Role]) -> dict[int, Pulse]:
-    """Take in a look at all trainers: fills in each job's ``still_s``, ``still_from_the_first`` and ``may_spin``."""
-    pulses = {job.trainer.pid: pulses.get(job.trainer.pid) or Pulse(board.t_ns, board.t_ns, board.t_ns) for job in jobs}
-    for job in jobs:
-        pulses[job.trainer.pid].note(job, board, roles)
-    return pulses
 
 
 def is_mostly(proc: ProcFacts, *kinds: str) -> bool:
@@ -193,3 +186,42 @@ def _programs(job: JobFacts, board: Board, roles: Mapping[int, Role]) -> Iterato
             above.append(pid)
             if pid in board.procs:
                 yield board.procs[pid]
+
+
+STILL_S = 4.0  # s without a sign of life, from which ranks stand in a collective: who merely ends after the others saves or sends something
+_MOST_RANKS = 4096  # ranks on a host: more was never meant
+
+
+def absent_ranks(jobs: list[JobFacts], board: Board, gpus: int) -> dict[int, tuple[int, ...]]:
+    """Trainer of each rank that stands -> the ranks of its training that should be on this host, with so many ``gpus``, and are not."""
+    standing = [job for job in jobs if job.trainer.role.rank is not None and job.still_s >= STILL_S]
+    there = _there(board) if standing else {}
+    found = {}
+    for job in standing:
+        info = job.trainer.info
+        if (size := number_in(info.env, SIZE_VARIABLES) or 0) > 1:
+            own = there.get(size, set())
+            found[job.trainer.pid] = tuple(rank for rank in _expected(info, own, size, gpus) if rank not in own)
+    return found
+
+
+def _there(board: Board) -> dict[int, set[int]]:
+    """Size of a training -> its ranks on this host, as far as they live."""
+    found: dict[int, set[int]] = {}
+    for pid, proc in board.procs.items():
+        info = board.infos.get(pid)
+        rank = rank_of(info) if info is not None and proc.state not in waits.ENDED_STATES else None
+        if info is not None and rank is not None:
+            found.setdefault(number_in(info.env, SIZE_VARIABLES) or 0, set()).add(rank)
+    return found
+
+
+def _expected(info: ProcInfo, there: set[int], size: int, gpus: int) -> Iterable[int]:
+    """As many as the launcher says; all, where there is a GPU for each and nobody else spread them over nodes; else what lies between
+    those that are there."""
+    rank, local, local_size = rank_of(info), number_in(info.env, ("LOCAL_RANK",)) or 0, number_in(info.env, ("LOCAL_WORLD_SIZE",)) or 0
+    if rank is not None and 0 < local_size <= _MOST_RANKS:
+        return range(max(0, rank - local), rank - local + local_size)
+    if size <= gpus and "WORLD_SIZE" in info.env and "SLURM_JOB_ID" not in info.env:
+        return range(size)
+    return range(min(there), min(max(there) + 1, min(there) + _MOST_RANKS)) if there else ()

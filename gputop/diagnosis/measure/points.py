@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from math import exp, log
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -82,7 +83,8 @@ def facts_of(before: Calls, now: Calls, ns: int, slowest: float = SLOWEST_NS_PER
     """
     if ns <= 0 or not now:
         return None
-    found, waits, moved, long_ns = CallFacts(ns / 1e9), _Waits(), 0, 0
+    total, waits, moved, long_ns = defaultdict[str, float](float), _Waits(), 0, 0
+    rates, shares, most_syncs_per_s = list[float](), [1.0], 0.0
     ends = _end_of_copies(before, now, ns)
     for name, call in now.items():
         old = before.get(name) or CudaCall(call.pid, name, 0, 0, 0)
@@ -91,34 +93,39 @@ def facts_of(before: Calls, now: Calls, ns: int, slowest: float = SLOWEST_NS_PER
         spent_ns = call.total_ns - old.total_ns + (call.inflight_ns - old.inflight_ns if is_copy else 0)
         share, per_s = max(0, spent_ns) / ns, calls * 1e9 / ns
         if calls:
-            found.counted_share = min(found.counted_share, call.share)
+            shares.append(call.share)
         count = max(0, (call.bytes or 0) - (old.bytes or 0))
         if name == ends:
-            found.copy += share
+            total["copy"] += share
             continue
         if "DtoD" in call.call:  # work for the GPU, as a kernel is: nobody waits for it, and nothing comes over the link
             continue
         if "HtoD" not in call.call:
             waits.add(old, call)
-            found.rates += (per_s,) if per_s else ()
-        found.from_gpu_bytes_per_s += count * 1e9 / ns if "DtoH" in call.call else 0.0
+            rates += [per_s] if per_s else []
+        total["from_gpu_bytes_per_s"] += count * 1e9 / ns if "DtoH" in call.call else 0.0
         takes = (count * slowest + calls * SLOWEST_NS) / ns if call.bytes is not None else share
         if any(word in call.call for word in _SYNC) or ("DtoH" in call.call and count * slowest < share * ns / 2):
-            found.sync, found.sync_per_s = found.sync + share, found.sync_per_s + per_s
-            found.most_syncs_per_s = max(found.most_syncs_per_s, per_s)
+            total["sync"] += share
+            total["sync_per_s"] += per_s
+            most_syncs_per_s = max(most_syncs_per_s, per_s)
             if is_copy:
-                found.slow += max(0.0, share - calls * SLOWEST_NS / ns)
-                found.slow_bytes_per_s += count * 1e9 / ns
+                total["slow"] += max(0.0, share - calls * SLOWEST_NS / ns)
+                total["slow_bytes_per_s"] += count * 1e9 / ns
         elif is_copy:
             copied = min(share, takes, idle) if "DtoH" in call.call else min(share, takes)
-            found.copy, found.copy_per_s = found.copy + copied, found.copy_per_s + per_s
-            found.sync, found.slow = found.sync + share - copied, found.slow + share - copied
-            found.to_gpu_per_s += per_s if "HtoD" in call.call else 0.0
-            found.to_gpu_bytes_per_s += count * 1e9 / ns if "HtoD" in call.call else 0.0
+            total["copy"] += copied
+            total["copy_per_s"] += per_s
+            total["sync"] += share - copied
+            total["slow"] += share - copied
+            total["to_gpu_per_s"] += per_s if "HtoD" in call.call else 0.0
+            total["to_gpu_bytes_per_s"] += count * 1e9 / ns if "HtoD" in call.call else 0.0
             moved, long_ns = moved + count, max(long_ns, call.inflight_ns, old.inflight_ns)
-    found.copy_bytes_per_s = moved * 1e9 / ns if moved and long_ns < ns / 4 else None  # bytes are counted when a copy returns
-    found.waits_per_s = waits.count() * 1e9 / ns
-    return found
+    return CallFacts(
+        ns / 1e9, waits_per_s=waits.count() * 1e9 / ns, most_syncs_per_s=most_syncs_per_s, rates=tuple(rates), counted_share=min(shares),
+        copy_bytes_per_s=moved * 1e9 / ns if moved and long_ns < ns / 4 else None,  # bytes are counted when a copy returns
+        **total,
+    )
 
 
 def copied_beside(calls: CallFacts, idle: float) -> CallFacts:
@@ -130,10 +137,10 @@ def copied_beside(calls: CallFacts, idle: float) -> CallFacts:
     threads = max(1.0, calls.sync + calls.copy)
     waited = max(0.0, (1.0 - idle) * threads - (calls.sync - calls.slow))
     copied = max(0.0, calls.slow - waited)
-    found = replace(calls, copy=calls.copy + copied, sync=calls.sync - copied, slow=calls.slow - copied)
+    moved = calls.copy_bytes_per_s
     if 2 * copied > calls.slow and calls.slow_bytes_per_s:
-        found.copy_bytes_per_s = (calls.copy_bytes_per_s or 0.0) + calls.slow_bytes_per_s
-    return found
+        moved = (moved or 0.0) + calls.slow_bytes_per_s
+    return replace(calls, copy=calls.copy + copied, sync=calls.sync - copied, slow=calls.slow - copied, copy_bytes_per_s=moved)
 
 
 def _met(older: MainSamples, newer: MainSamples) -> SampledFacts | None:
@@ -250,35 +257,30 @@ class Points:
         began_ns, before = self._began.setdefault(pid, (last.probed_ns, own))
         return facts_of(before, own, last.probed_ns - began_ns)
 
-    def set_cgroup(self, job: JobFacts, board: Board) -> None:
-        """The tightest quota over its processes, else over those that feed it; and the cgroup that is full, if one is."""
-        last = self._points[-1]
+    def limits(self, job: JobFacts, board: Board) -> dict[str, Any]:
+        """Fields of `JobFacts`: the tightest quota over its processes, else over those that feed it; the cgroup that is full."""
+        last, found = self._points[-1], dict[str, Any]()
         own = {proc.info.cgroup for proc in (job.trainer, *job.workers)}
-        for path in own:
-            newer = last.cgroups.get(path)
+        others = {board.infos[pid].cgroup for pid in job.fed_by} - own
+        tightest = 0.0
+        for path in (*own, *others):
+            newer, word = last.cgroups.get(path), "throttled_periods" if path in own else "fed_throttled_periods"
             if newer is None:
                 continue
             ns, older = self._earlier(newer)
-            job.cgroup_version = newer.version
+            share = (throttled_periods_pct(older, newer) or 0.0) / 100
+            if (share >= tightest if path in own else share > tightest) and newer.quota_cpus is not None:
+                tightest = found[word] = share
+                found |= {"quota_cpus": newer.quota_cpus, "quota_path": newer.quota_path or newer.path}
+            if path in own:
+                found["cgroup_version"] = newer.version
+                found["read_limit"] = newer.read_limit or found.get("read_limit")
             if path == job.trainer.info.cgroup:
-                job.cpuset = newer.cpuset or ""
-            share = (throttled_periods_pct(older, newer) or 0.0) / 100
-            if share >= job.throttled_periods and newer.quota_cpus is not None:
-                job.throttled_periods = share
-                _set_quota(job, newer)
-            job.read_limit = newer.read_limit or job.read_limit
-            _set_memory(job, ns, older, newer)
-        others = {board.infos[pid].cgroup for pid in job.fed_by} - own
-        self._set_limits_of_feeders(job, [last.cgroups[path] for path in others if path in last.cgroups])
-
-    def _set_limits_of_feeders(self, job: JobFacts, groups: list[CgroupSample]) -> None:
-        for newer in groups:
-            ns, older = self._earlier(newer)
-            _set_memory(job, ns, older, newer)
-            share = (throttled_periods_pct(older, newer) or 0.0) / 100
-            if share > max(job.throttled_periods, job.fed_throttled_periods) and newer.quota_cpus is not None:
-                job.fed_throttled_periods = share
-                _set_quota(job, newer)
+                found["cpuset"] = newer.cpuset or ""
+            if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= REFAULTS_PER_S:
+                limit, pages = newer.mem_limit_bytes, newer.mem_file_bytes
+                found |= {"memory_path": newer.mem_limit_path or newer.path, "memory_limit_bytes": limit, "memory_file_bytes": pages}
+        return found
 
     def _earlier(self, newer: CgroupSample) -> tuple[int, CgroupSample]:
         """The oldest reading of the window of that cgroup, and how long ago; of a young one that was read but once, its birth."""
@@ -289,16 +291,6 @@ class Points:
         if (newer.nr_periods or 0) <= YOUNG_PERIODS:
             return YOUNG_PERIODS * 100_000_000, _newborn(newer)
         return 0, newer
-
-
-def _set_quota(job: JobFacts, cgroup: CgroupSample) -> None:
-    job.quota_cpus, job.quota_path = cgroup.quota_cpus, cgroup.quota_path or cgroup.path
-
-
-def _set_memory(job: JobFacts, ns: int, older: CgroupSample, newer: CgroupSample) -> None:
-    if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= REFAULTS_PER_S:
-        job.memory_path, job.memory_limit_bytes = newer.mem_limit_path or newer.path, newer.mem_limit_bytes
-        job.memory_file_bytes = newer.mem_file_bytes
 
 
 def _newborn(cgroup: CgroupSample) -> CgroupSample:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from functools import cached_property
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputop.diagnosis.measure.waits import LOCK, NETWORK, ONCPU, PIPE, POLL, UNKNOWN, KindOf, is_accepting, is_unread
 from gputop.diagnosis.model import ProcState
@@ -36,7 +39,7 @@ SHORT_LIVED = 0.2
 ALONE = 0.02  # CPUs that a process used beside its main thread, under which its other threads are not looked at one by one
 
 
-class ProcFacts(Struct):
+class ProcFacts(Struct, frozen=True, dict=True):
     """One trainer or worker over the window."""
 
     pid: int
@@ -63,9 +66,7 @@ class ProcFacts(Struct):
     grown_bytes: int = 0  # of memory that it holds, since it was first seen
     own_wakes: tuple[float, float] | None = None
     """Share of the window that its main thread slept until other threads of its process woke it, and how often a second (probe)."""
-    state: ProcState = NO_STATE
-    _others: tuple[float, float] | None = None
-    _threads_met: Counter[str] | None = None
+    state: ProcState = NO_STATE  # by the wait-for graph
 
     @property
     def cpu_s(self) -> float:
@@ -113,14 +114,13 @@ class ProcFacts(Struct):
         never = self.unsampled and self.newer.vol is not None and self.newer.vol == self.older.vol
         return 0.0 if never else max(0.0, 1.0 - self.run - self.runnable)
 
-    @property
+    @cached_property
     def others(self) -> tuple[float, float]:
         """On-CPU and run-queue share of its other threads, each summed; zero where they were not read, or hardly ran."""
-        if self._others is None:
-            self._others = (0.0, 0.0) if self.cores - self.run < ALONE else self._sum_threads()
-            if self.threaded is not None and self.cores - self.run - self._others[0] > SHORT_LIVED:
-                self._others = self.cores - self.run, self._others[1]
-        return self._others
+        run, runnable = (0.0, 0.0) if self.cores - self.run < ALONE else self._sum_threads()
+        if self.threaded is not None and self.cores - self.run - run > SHORT_LIVED:
+            run = self.cores - self.run
+        return run, runnable
 
     @property
     def waits_its_turn(self) -> bool | None:
@@ -179,17 +179,12 @@ class ProcFacts(Struct):
         met = Counter(self._met(one) for threads in told for one in threads if not is_accepting(one.wchan))
         return sum(met.values()) / len(told), met[LOCK] / len(told)
 
-    @property
+    @cached_property
     def threads_met(self) -> Counter[str]:
         """What its other threads were met at in the samples, those that ran in the window: words of `waits`, `TURN` or `ASKING`.
 
         Not those that merely wait to be asked.
         """
-        if self._threads_met is None:
-            self._threads_met = self._meet_threads()
-        return self._threads_met
-
-    def _meet_threads(self) -> Counter[str]:
         told = [thread for sample in self.samples for thread in sample.threads if thread.syscall is not None or thread.wchan is not None]
         if not told:
             return _NOBODY
@@ -256,6 +251,13 @@ class ProcFacts(Struct):
     @property
     def others_runnable(self) -> float:
         return self.others[1]
+
+
+def knowing(proc: ProcFacts, **more: Any) -> ProcFacts:
+    """The same process, of which ``more`` is known; what was worked out of its threads stands."""
+    found = replace(proc, **more)
+    vars(found).update(vars(proc))
+    return found
 
 
 def backward_threads(info: ProcInfo) -> set[int]:

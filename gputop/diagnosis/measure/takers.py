@@ -413,22 +413,23 @@ def gather(takers: list[Taker], strangers: Mapping[int, Stranger], board: Board,
         return takers
     tops = {pid: top for pid in strangers if (top := _top(pid, reaped, strangers)) is not None}
     alone = {taker.pid: taker for taker in takers}
-    members = {pid: top for pid, top in tops.items() if pid in reaped or _is_short(strangers[pid], board)}
-    gathered: dict[int, Taker] = {}
-    ns_on: dict[int, Counter[int]] = {}
-    for pid, top in members.items():
-        if top not in gathered:
-            gathered[top] = Taker(top, strangers[top].name, reaped[top], info=strangers[top].info, spawns=True)
-        ns_on.setdefault(top, Counter()).update(_ns_on(strangers[pid], pid == top))
-        if pid != top:
-            gathered[top].started[pid] = strangers[pid].name, strangers[pid].used[-1].own_ns
-        if (own := alone.pop(pid, None)) is not None:
-            # What those take that live now their parent will be told of: as much as it was of those before them.
-            gathered[top].cores += own.cores if pid == top else 0.0
-            gathered[top].preempted_s += own.preempted_s
-    for top, taker in gathered.items():
-        taker.where = shares(ns_on[top])
-    return [*alone.values(), *gathered.values()]
+    members: dict[int, list[int]] = {}
+    for pid, top in tops.items():
+        if pid in reaped or _is_short(strangers[pid], board):
+            members.setdefault(top, []).append(pid)
+    gathered = []
+    for top, pids in members.items():
+        ns_on = Counter[int]()
+        for pid in pids:
+            ns_on.update(_ns_on(strangers[pid], pid == top))
+        own = [alone.pop(pid) for pid in pids if pid in alone]
+        # What those take that live now their parent will be told of: as much as it was of those before them.
+        gathered.append(Taker(
+            top, strangers[top].name, reaped[top] + sum(one.cores for one in own if one.pid == top), sum(one.preempted_s for one in own),
+            shares(ns_on), info=strangers[top].info, spawns=True,
+            started={pid: (strangers[pid].name, strangers[pid].used[-1].own_ns) for pid in pids if pid != top},
+        ))  # fmt: skip
+    return [*alone.values(), *gathered]
 
 
 def _ns_on(stranger: Stranger, stays: bool) -> Counter[int]:

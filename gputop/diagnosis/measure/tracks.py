@@ -90,7 +90,7 @@ class ProcTrack:
             for kind in self.kinds.pop(0):
                 self.counts[kind] -= 1
 
-    def facts(self, info: ProcInfo, role: Role) -> ProcFacts:
+    def facts(self, info: ProcInfo, role: Role, own_wakes: tuple[float, float] | None = None) -> ProcFacts:
         """What it did over the window; all zero while there is but one sample."""
         older, newer = self.samples[0], self.samples[-1]
         ns = max(1, newer.t_ns - older.t_ns)
@@ -105,6 +105,7 @@ class ProcTrack:
             kinds=kinds, unsampled=unsampled, began_ns=self.began_ns, still_s=(newer.t_ns - self.moved_ns) / 1e9, threaded=threaded,
             children=max(0, (newer.children_ns or 0) - (older.children_ns or 0)) / ns if older.children_ns is not None else 0.0,
             samples=self.samples, kind_of=self.kind_of, futex=self.futex, grown_bytes=newer.rss_bytes - self.first_rss_bytes,
+            own_wakes=own_wakes,
         )  # fmt: skip
 
     def _counters(self, ns: int, cores: float, always_on_cpu: bool) -> tuple[float, float]:
@@ -264,8 +265,7 @@ class GpuTrack:
         )  # fmt: skip
         if facts.sm_clock_mhz and (facts.util or 0.0) >= BUSY and not slowed_by(facts):
             self.free_mhz = max(self.free_mhz or 0.0, facts.sm_clock_mhz)
-        facts.sm_clock_free_mhz = self.free_mhz
-        return facts
+        return replace(facts, sm_clock_free_mhz=self.free_mhz)
 
     def _pcie(self, column: int) -> float | None:
         """Both ways (1), or what it sends (2): from the counters where the driver has them, else from its own rates, which are of 20 ms: of

@@ -9,13 +9,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputop.diagnosis import policy
-from gputop.diagnosis.measure import feeders, waits
-from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts, Reader, may_await_gpus, mig_parts
+from gputop.diagnosis.measure import feeders, intensity, waits
+from gputop.diagnosis.measure.facts import Facts, GpuFacts, HostFacts, JobFacts, Reader, Taker, may_await_gpus, mig_parts
 from gputop.diagnosis.measure.hosts import HostTrack
 from gputop.diagnosis.measure.launches import Launches
+from gputop.diagnosis.measure.life import Pulse, absent_ranks
 from gputop.diagnosis.measure.pauses import Span, Turns, length_s, merged, repeated
 from gputop.diagnosis.measure.points import Points, copied_beside
-from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.proc import ProcFacts, knowing
 from gputop.diagnosis.measure.respawns import Respawns
 from gputop.diagnosis.measure.starts import STILL_S, UTIL_NS, Start, held_bytes
 from gputop.diagnosis.measure.stepclock import NOTHING, Clock, step_of
@@ -70,6 +71,7 @@ class Window:
         self._pauses: dict[int, list[Span]] = {}  # of each trainer, also those that the window has forgotten
         self._roles_ns = 0
         self._held_bytes: dict[int, float] = {}  # of the GPUs' memory, by pid
+        self._pulses: dict[int, Pulse] = {}  # signs of life of each trainer
         self._seen: tuple[dict[int, ProcInfo], frozenset[int], dict[int, dict[int, int]]] = {}, frozenset(), {}
 
     def push(self, board: Board) -> bool:
@@ -195,25 +197,20 @@ class Window:
             track.began_ns = self.t_ns
 
     def facts(self, board: Board) -> Facts:
-        """The window's facts, states included."""
+        """The window's facts, but for what the graph finds."""
         seconds = (self.t_ns - self._points.oldest_ns) / 1e9
         gpus = {index: track.facts(index) for index, track in self._gpus.items() if index in board.gpus}
         host, self._woken = self._host.facts(board), self._wakes.by_thread()
         behind = self._takers.behind()
         takers, helpers, watching = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
         self._held_bytes = held_bytes(board.gpus.values())
-        jobs = self._jobs(board, gpus)
+        jobs = [self._complete(job, board, host) for job in self._jobs(board, gpus)]
         self._takers.fed = {pid: job.trainer.pid for job in jobs for pid in job.fed_by}
         starters = self._takers.starters(self.roles)
-        self._tell_of_programs(board, jobs, starters)
-        for job in jobs:
-            job.pressed = (host.psi_memory or 0.0) >= policy.MEMORY_STALL or bool(job.memory_path)
+        jobs = self._with_programs(board, jobs, starters)
         family = _family(jobs, starters) | self._takers.fed
-        for job in jobs:
-            by_label = helpers.get(job.trainer.pid, {})
-            job.helpers, job.compiling = sum(by_label.values()), by_label.get(who.COMPILES, 0.0)
-            programs = sum(taker.cores for taker in takers if family.get(taker.pid) == job.trainer.pid)
-            job.used = sum(proc.cores for proc in (job.trainer, *job.workers)) + job.helpers + programs
+        jobs = intensity.with_kin([_with_cpus(job, helpers.get(job.trainer.pid, {}), takers, family) for job in jobs])
+        jobs = self._with_signs_of_life(board, jobs, len(gpus))
         late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in (*proc.kinds, *proc.threads_met)}
         pressed = any(job.pressed for job in jobs)
         return Facts(
@@ -228,26 +225,40 @@ class Window:
             unread=[f"{role.label} ({pid})" for pid, role in self.roles.items() if role.kind == "trainer" and pid not in board.procs],
         )  # fmt: skip
 
-    def _tell_of_programs(self, board: Board, jobs: list[JobFacts], starters: Mapping[int, int]) -> None:
-        """What those that its loaders started were met at; of those that ended a parent inherits CPU time only that was not seen before."""
+    def _with_programs(self, board: Board, jobs: list[JobFacts], starters: Mapping[int, int]) -> list[JobFacts]:
+        """With what those that its loaders started were met at; of those that ended a parent inherits CPU time only that was not seen
+        before."""
         oldest_ns = self._points.oldest_ns
         span_ns = max(1, self.t_ns - oldest_ns)
         met = self._takers.met(starters, waits.kinds(board.header.machine), oldest_ns)
         ended_ns = self._takers.ended_ns(board, self.roles)
         programs = self._takers.programs(starters, oldest_ns)
         stopped, mute = self._takers.stopped(board, starters), self._takers.mute(board, starters)
+
+        def with_own(proc: ProcFacts) -> ProcFacts:
+            children = max(0.0, proc.children - ended_ns.get(proc.pid, 0) / span_ns)
+            return knowing(proc, programs=programs.get(proc.pid, (0.0, 0.0)), children=children)
+
+        found = []
         for job in jobs:
-            loaders = job.workers or [job.trainer]
-            job.programs_met = sum((met.get(proc.pid, Counter()) for proc in loaders), Counter())
-            for proc in (job.trainer, *job.workers):
-                job.stopped |= stopped.get(proc.pid, {})
-                job.mute |= mute.get(proc.pid, {})
-            job.own_programs = programs.get(job.trainer.pid, (0.0, 0.0))[0]
-            for proc in loaders:
-                proc.programs = programs.get(proc.pid, (0.0, 0.0))
-                proc.children = max(0.0, proc.children - ended_ns.get(proc.pid, 0) / span_ns)
+            pids = [job.trainer.pid, *(worker.pid for worker in job.workers)]
+            found.append(replace(
+                job, trainer=job.trainer if job.workers else with_own(job.trainer), workers=[with_own(worker) for worker in job.workers],
+                programs_met=sum((met.get(pid, Counter()) for pid in (pids[1:] or pids)), Counter()),
+                stopped={pid: name for parent in pids for pid, name in stopped.get(parent, {}).items()},
+                mute={pid: name for parent in pids for pid, name in mute.get(parent, {}).items()},
+                own_programs=programs.get(job.trainer.pid, (0.0, 0.0))[0],
+            ))  # fmt: skip
+        return found
+
+    def _with_signs_of_life(self, board: Board, jobs: list[JobFacts], gpus: int) -> list[JobFacts]:
+        self._pulses = {job.trainer.pid: self._pulses.get(job.trainer.pid) or Pulse(self.t_ns, self.t_ns, self.t_ns) for job in jobs}
+        jobs = [self._pulses[job.trainer.pid].note(job, board, self.roles) for job in jobs]
+        absent = absent_ranks(jobs, board, gpus)
+        return [replace(job, absent_ranks=absent[job.trainer.pid]) if job.trainer.pid in absent else job for job in jobs]
 
     def _jobs(self, board: Board, gpus: dict[int, GpuFacts]) -> list[JobFacts]:
+        """What processes and GPUs tell by themselves."""
         procs: dict[int, ProcFacts] = {}
         workers: dict[int, list[ProcFacts]] = {}
         for pid, track in self._procs.items():
@@ -255,78 +266,73 @@ class Window:
             if role is None or info is None:
                 continue
             self._note_name(track, info, role)
-            procs[pid] = facts = track.facts(info, role)
+            own_wakes = self._own_wakes(pid) if role.kind == "trainer" else None
+            procs[pid] = facts = track.facts(info, role, own_wakes)
             if role.kind == "worker" and role.trainer_pid is not None:
                 workers.setdefault(role.trainer_pid, []).append(facts)
         trainers = [facts for facts in procs.values() if facts.role.kind == "trainer"]
         jobs = []
         for trainer in trainers:
             own = sorted(workers.get(trainer.pid, []), key=lambda worker: worker.role.index or 0)
-            working = _without_finished(own)
-            _lend_kinds(working)
+            working = _with_lent_kinds(_without_finished(own))
             used = self._gpus_of(trainer, trainers, gpus)
-            jobs.append(JobFacts(trainer, working, used, self._points.calls(trainer.pid, used)))
-            jobs[-1].finished = len(own) - len(working)
-            trainer.own_wakes = self._own_wakes(trainer.pid)
-        feeders.lend_loaders(jobs, lambda job: self._woken_by(board, job))
-        for job in jobs:
-            self._complete(job, board)
-        return jobs
+            calls = self._points.calls(trainer.pid, used)
+            jobs.append(JobFacts(trainer, working, used, calls, finished=len(own) - len(working)))
+        return feeders.with_lent(jobs, lambda job: self._woken_by(board, job))
 
-    def _complete(self, job: JobFacts, board: Board) -> None:
-        """What its processes and GPUs do not tell by themselves."""
-        trainer = job.trainer
+    def _complete(self, job: JobFacts, board: Board, host: HostFacts) -> JobFacts:
+        """With what its processes and GPUs do not tell by themselves."""
+        trainer, oldest_ns = job.trainer, self._points.oldest_ns
         start = self._start(job, board)
-        job.before_s = start.before_s(self._points.oldest_ns, self.t_ns)
-        job.unbegun_s = 0.0 if start.first_ns else (self.t_ns - start.born_ns) / 1e9
-        if job.before_s is None or not start.first_ns:  # what its GPUs did before was for others, or a start
-            job.gpus = [replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, dips_s=0.0, pauses=()) for gpu in job.gpus]
-        job.is_torchs = feeders.is_torchs(job)
-        self._tell_turns(job)
-        if job.calls is not None and job.idle is not None:
-            job.calls = copied_beside(job.calls, job.idle)
+        before_s = start.before_s(oldest_ns, self.t_ns)
+        if before_s is None or not start.first_ns:  # what its GPUs did before was for others, or a start
+            job = replace(job, gpus=[replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, dips_s=0.0, pauses=()) for gpu in job.gpus])
         worked_ns, births = max((gpu.worked_ns for gpu in job.gpus), default=0), [born_ns(worker.newer, board) for worker in job.workers]
-        job.by_itself = start.is_by_itself(worked_ns, births, self.t_ns)
-        job.births = [] if job.by_itself else self._recent_births(trainer.pid)
-        self._tell_respawns(job)
+        by_itself = start.is_by_itself(worked_ns, births, self.t_ns)
         locked = [*job.workers, *([trainer] if trainer.kept_out(waits.LOCK) else [])]
-        job.holders = {pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}
-        job.rivals = self._rivals(trainer)
-        readers = feeders.readers(trainer, self._woken_by_pid(trainer.pid))
-        job.readers = [self._reader(board, pid, job) for pid in readers]
-        job.woken_by = {} if job.workers else {pid: share for pid, share in self._woken_by(board, job).items() if pid not in readers}
-        job.fed_by = feeders.feeding(job, board.infos, self._procs)
-        turns = self._turns.setdefault(trainer.pid, Turns())
-        turns.note(job.workers, job.idle or 0.0, self.t_ns)
-        self._set_pauses(job, self._points.quiet(trainer.pid), turns.spans(self._points.oldest_ns, self.t_ns))
-        job.launches_per_s = board.launches[trainer.pid].per_s if trainer.pid in board.launches else None
-        if job.calls is None and (sampled := self._points.sampled(trainer.pid)) is not None:
-            beside = self._launches.idle_beside(trainer.pid, [self._gpus[gpu.index].busy for gpu in job.gpus if gpu.index in self._gpus])
-            job.sampled, job.launches_per_s = replace(sampled, idle_beside_launches=beside), sampled.launch / LAUNCH_S
-        last = trainer.newer
-        job.unheard = trainer.still_s >= STILL_S and waits.is_unheard(board.header.machine, last.syscall, last.syscall_arg, last.wchan)
-        self._points.set_cgroup(job, board)
-        job.find_step = self._step
-        if job.before_s is None:
+        readers, last = feeders.readers(trainer, self._woken_by_pid(trainer.pid)), trainer.newer
+        woken_by = {} if job.workers else {pid: share for pid, share in self._woken_by(board, job).items() if pid not in readers}
+        job = replace(
+            job, turns=self._gpu_turns(job), before_s=before_s, unbegun_s=0.0 if start.first_ns else (self.t_ns - start.born_ns) / 1e9,
+            is_torchs=feeders.is_torchs(job), by_itself=by_itself, births=[] if by_itself else self._recent_births(trainer.pid),
+            holders={pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}, rivals=self._rivals(trainer),
+            readers=[self._reader(board, pid, job) for pid in readers], woken_by=woken_by,
+            fed_by=feeders.feeding(woken_by, board.infos, self._procs),
+            unheard=trainer.still_s >= STILL_S and waits.is_unheard(board.header.machine, last.syscall, last.syscall_arg, last.wchan),
+            launches_per_s=board.launches[trainer.pid].per_s if trainer.pid in board.launches else None, find_step=self._step,
+        )  # fmt: skip
+        job = replace(job, **self._respawned(job), **self._paused(job), **self._called(job), **self._points.limits(job, board))
+        if before_s is None:
             self._points.restart(trainer.pid)
         elif job.calls is not None:
             self._clocks.setdefault(trainer.pid, Clock()).note(job.calls)
+        return replace(job, pressed=(host.psi_memory or 0.0) >= policy.MEMORY_STALL or bool(job.memory_path))
 
-    def _tell_turns(self, job: JobFacts) -> None:
-        """Of one with several GPUs: a step that goes from one to the next lets each wait for the others.
+    def _called(self, job: JobFacts) -> dict[str, Any]:
+        """What it called of CUDA, by probes, else by samples."""
+        if job.calls is not None:
+            return {} if job.idle is None else {"calls": copied_beside(job.calls, job.idle)}
+        if (sampled := self._points.sampled(job.trainer.pid)) is None:
+            return {}
+        busy = [self._gpus[gpu.index].busy for gpu in job.gpus if gpu.index in self._gpus]
+        sampled = replace(sampled, idle_beside_launches=self._launches.idle_beside(job.trainer.pid, busy))
+        return {"sampled": sampled, "launches_per_s": sampled.launch / LAUNCH_S}
+
+    def _gpu_turns(self, job: JobFacts) -> float:
+        """`JobFacts.turns` of one with several GPUs: a step that goes from one to the next lets each wait for the others.
 
         How long any of them worked is between the busiest one's time and the sum of all, as far as single readings do not tell that they
         work together; and it is no longer than the trainer waits for them, in calls that the probe counts, or may.
         """
         utils = [gpu.util for gpu in job.gpus if gpu.util is not None]
-        if len(utils) < 2:
-            return
+        if len(utils) < 2 or job.idle is None:
+            return 0.0
         tracks = [self._gpus[gpu.index] for gpu in job.gpus if gpu.index in self._gpus and gpu.instance is None]
         apart = any_worked(tracks, self._points.oldest_ns) if len(tracks) == len(utils) else None
         most = min(1.0, sum(utils)) if apart is None else apart
-        job.tell_turns(max(*utils, min(most, may_await_gpus(job))))
+        return max(0.0, max(*utils, min(most, may_await_gpus(job))) - (1.0 - job.idle))
 
-    def _tell_respawns(self, job: JobFacts) -> None:
+    def _respawned(self, job: JobFacts) -> dict[str, float]:
         """Of one whose workers are all made anew; of a pool that replaces one the others go on."""
         pid, oldest_ns = job.trainer.pid, self._points.oldest_ns
         respawns = self._respawns.setdefault(pid, Respawns())
@@ -334,18 +340,21 @@ class Window:
         util = sum(utils) / len(utils) if utils else None
         respawns.note(self.t_ns, self._points.calls_made(pid), job.trainer.newer.vol, util)
         if 2 * len(job.births) >= max(1, len(job.workers)) and (cost := respawns.cost(oldest_ns)) is not None:
-            job.respawned, job.respawn_s = cost[0] * 1e9 / max(1, self.t_ns - oldest_ns), cost[1]
+            return {"respawned": cost[0] * 1e9 / max(1, self.t_ns - oldest_ns), "respawn_s": cost[1]}
+        return {}
 
-    def _set_pauses(self, job: JobFacts, quiet: list[Span], away: list[Span]) -> None:
-        oldest_ns = self._points.oldest_ns
-        job.quiet_s, job.away_s = length_s(quiet, oldest_ns), length_s(away, oldest_ns)
-        rests = min((gpu.pauses for gpu in job.gpus), key=length_s, default=())
-        job.pauses = [*rests, *quiet, *away]
+    def _paused(self, job: JobFacts) -> dict[str, Any]:
+        pid, oldest_ns = job.trainer.pid, self._points.oldest_ns
+        turns = self._turns.setdefault(pid, Turns())
+        turns.note(job.workers, job.idle or 0.0, self.t_ns)
+        quiet, away = self._points.quiet(pid), turns.spans(oldest_ns, self.t_ns)
+        pauses = [*min((gpu.pauses for gpu in job.gpus), key=length_s, default=()), *quiet, *away]
+        before = repeated(merged([*self._pauses.get(pid, ()), *pauses], self.t_ns), self.t_ns)
+        return {"quiet_s": length_s(quiet, oldest_ns), "away_s": length_s(away, oldest_ns), "pauses": pauses, "repeated": before}
 
     def note_pauses(self, job: JobFacts) -> None:
-        """Of one that was found to pause: see `JobFacts.repeated`."""
-        pauses = self._pauses[job.trainer.pid] = merged([*self._pauses.get(job.trainer.pid, ()), *job.pauses], self.t_ns)
-        job.repeated = repeated(pauses, self.t_ns)
+        """Remember those of one that was found to pause: see `JobFacts.repeated`."""
+        self._pauses[job.trainer.pid] = merged([*self._pauses.get(job.trainer.pid, ()), *job.pauses], self.t_ns)
 
     def _start(self, job: JobFacts, board: Board) -> Start:
         """Shortly after it was born its GPU's utilization still tells of who was there before."""
@@ -471,16 +480,26 @@ def _without_finished(workers: list[ProcFacts]) -> list[ProcFacts]:
     return [worker for worker in workers if not (torchs and worker.has_finished)] or workers
 
 
-def _lend_kinds(workers: list[ProcFacts]) -> None:
+def _with_lent_kinds(workers: list[ProcFacts]) -> list[ProcFacts]:
     """A worker whose short sleeps no sample met sleeps on what its siblings do: they run the same code."""
-    known: dict[str, float] = {}
+    known = Counter[str]()
     for worker in workers:
-        for kind, share in worker.kinds.items():
-            if kind not in (waits.UNKNOWN, waits.QUEUE, waits.STOPPED):
-                known[kind] = known.get(kind, 0.0) + share
+        known.update({kind: share for kind, share in worker.kinds.items() if kind not in (waits.UNKNOWN, waits.QUEUE, waits.STOPPED)})
     total = sum(known.values())
-    for worker in workers if total > 0.0 else ():
-        if worker.unsampled:
-            unknown = worker.kinds.pop(waits.UNKNOWN, 0.0)
-            for kind, share in known.items():
-                worker.kinds[kind] = worker.kinds.get(kind, 0.0) + unknown * share / total
+    return [_with_kinds(worker, known, total) if worker.unsampled and total > 0.0 else worker for worker in workers]
+
+
+def _with_kinds(worker: ProcFacts, known: Mapping[str, float], total: float) -> ProcFacts:
+    kinds = dict(worker.kinds)
+    unknown = kinds.pop(waits.UNKNOWN, 0.0)
+    for kind, share in known.items():
+        kinds[kind] = kinds.get(kind, 0.0) + unknown * share / total
+    return replace(worker, kinds=kinds)
+
+
+def _with_cpus(job: JobFacts, by_label: Mapping[str, float], takers: list[Taker], family: Mapping[int, int]) -> JobFacts:
+    """With the CPUs that its processes ran on, by label those of its helpers."""
+    helpers = sum(by_label.values())
+    programs = sum(taker.cores for taker in takers if family.get(taker.pid) == job.trainer.pid)
+    used = sum(proc.cores for proc in (job.trainer, *job.workers)) + helpers + programs
+    return replace(job, helpers=helpers, compiling=by_label.get(who.COMPILES, 0.0), used=used)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputop.diagnosis import owners, waitgraph
 from gputop.diagnosis.causes import judges
@@ -27,11 +28,12 @@ def walked(scene: Scene, wakes: dict[int, list[Wake]], threads: dict[int, Thread
     """The walk over the scene's last window, with these wake-ups (tid -> who woke it) in place of its own."""
     facts = scene.engine.facts
     assert facts is not None
-    facts.wakes, facts.threads = wakes, threads or {}
+    job = facts.jobs[0]
     if idle is not None:
-        facts.jobs[0].idle = idle
-    walk = Walk(facts.jobs[0], facts)
-    walk.run()
+        job = replace(job, gpus=[replace(gpu, util=1.0 - idle) for gpu in job.gpus])
+    facts = replace(facts, wakes=wakes, threads=threads or {}, jobs=[job])
+    walk = Walk(job, facts)
+    walk.run(job, facts)
     return walk
 
 
@@ -50,7 +52,7 @@ def test_edges_sum_to_the_whole_time_and_wake_ups_come_before_samples() -> None:
     scene = reading()
     facts = scene.engine.facts
     assert facts is not None
-    facts.wakes = {100: [Wake(101, 111, waits.PIPE, 0.5, 10.0), Wake(0, 0, waits.TIMER, 0.2, 10.0)]}
+    facts = replace(facts, wakes={100: [Wake(101, 111, waits.PIPE, 0.5, 10.0), Wake(0, 0, waits.TIMER, 0.2, 10.0)]})
     edges = edges_of(facts.jobs[0].trainer, facts)
     assert sum(edge.share for edge in edges) == pytest.approx(1.0, abs=0.02)
     assert [(edge.kind, edge.pid, edge.share) for edge in edges if edge.ended and edge.kind not in (RUN, READY)] == [
@@ -63,7 +65,7 @@ def test_more_wake_ups_than_sleep_are_scaled() -> None:
     scene = reading()
     facts = scene.engine.facts
     assert facts is not None
-    facts.wakes = {100: [Wake(101, 111, waits.PIPE, 1.0, 10.0), Wake(102, 112, waits.PIPE, 1.0, 10.0)]}
+    facts = replace(facts, wakes={100: [Wake(101, 111, waits.PIPE, 1.0, 10.0), Wake(102, 112, waits.PIPE, 1.0, 10.0)]})
     assert sum(edge.share for edge in edges_of(facts.jobs[0].trainer, facts)) == pytest.approx(1.0, abs=0.02)
 
 

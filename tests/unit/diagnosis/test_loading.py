@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from gputop.diagnosis.measure.feeders import more_in_flight, with_workers
+from gputop.model.roles import Role
 from tests.unit.diagnosis.causes import alone, too_few
 from tests.unit.diagnosis.causes_behind import threads_on_the_disk
 from tests.unit.diagnosis.scene import ON_CPU, Scene
@@ -32,9 +34,8 @@ def test_torchs_workers():
 )
 def test_workers_of_another_library_and_those_that_a_script_made(loader: str, spelt: str):
     found = job(too_few())
-    found.is_torchs = False
-    found.workers[0].role = found.workers[0].role.__class__("worker", loader=loader)
-    assert with_workers(found, 4, prefetch_factor=4) == spelt
+    first = replace(found.workers[0], role=Role("worker", loader=loader))
+    assert with_workers(replace(found, is_torchs=False, workers=[first]), 4, prefetch_factor=4) == spelt
 
 
 @pytest.mark.parametrize(("libs", "spelt"), [(["torch"], "DataLoader(..., num_workers=4)"), (["jax"], "multiprocessing.Pool(4)")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from gputop.diagnosis.measure.facts import CallFacts, SampledFacts
 from gputop.diagnosis.measure.stepclock import Clock, Rhythm, from_calls, step_of
@@ -36,17 +37,16 @@ def test_pace_from_calls(copies: float, syncs: float, steps: float | None):
 
 @pytest.mark.parametrize(("there", "back", "steps"), [(1.0e9, 0.9e9, None), (2.0e9, 0.9e9, 30.0), (30e6, 30e6, 30.0), (0.0, 0.0, 30.0)])
 def test_an_optimizer_on_the_host_copies_more_often_than_it_steps(there: float, back: float, steps: float | None):
-    calls = CallFacts(SECONDS, most_syncs_per_s=30.0, to_gpu_per_s=30.0, rates=(30.0, 30.0), to_gpu_bytes_per_s=back)
-    calls.from_gpu_bytes_per_s = there
-    assert from_calls(calls) == steps
+    there_and_back = {"from_gpu_bytes_per_s": there, "to_gpu_bytes_per_s": back}
+    assert from_calls(CallFacts(SECONDS, most_syncs_per_s=30.0, to_gpu_per_s=30.0, rates=(30.0, 30.0), **there_and_back)) == steps
 
 
 @pytest.mark.parametrize(("copies", "steps"), [(9.3, None), (3.0, 0.9), (0.0, 0.9)])
 def test_a_log_line_that_the_gpu_shows_is_no_step(copies: float, steps: float | None):
     """Each ten steps it waits for its GPU, whose power then sinks for a moment; in the others batches are copied alone."""
     job = training().play(2).engine.facts.jobs[0]
-    job.calls = CallFacts(SECONDS, most_syncs_per_s=0.9 if copies else 0.0, to_gpu_per_s=copies)
-    step = step_of(job, Clock(), 0.9)
+    calls = CallFacts(SECONDS, most_syncs_per_s=0.9 if copies else 0.0, to_gpu_per_s=copies)
+    step = step_of(replace(job, calls=calls), Clock(), 0.9)
     assert (step and step.per_s) == steps
 
 
@@ -54,8 +54,7 @@ def test_a_log_line_that_the_gpu_shows_is_no_step(copies: float, steps: float | 
 def test_who_is_met_in_many_waits_makes_many_steps(waits: float, steps: float | None):
     """Without the probes: an evaluation each two seconds, or steps that the readings meet each third time."""
     job = training().play(2).engine.facts.jobs[0]
-    job.sampled = SampledFacts(0.5, 0.0, 0.0, 2 * waits, waits)
-    step = step_of(job, Clock(), 0.9)
+    step = step_of(replace(job, sampled=SampledFacts(0.5, 0.0, 0.0, 2 * waits, waits)), Clock(), 0.9)
     assert (step and step.per_s) == steps
 
 

@@ -1,0 +1,38 @@
+"""Facts are built in stages and immutable afterwards: nobody fills in what another stage has made."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+import gputop.diagnosis
+from gputop.diagnosis.measure import facts, proc
+from tests.unit.diagnosis.scene import training
+
+ROOM = Path(gputop.diagnosis.__file__).parent
+STRUCTS = [one for module in (facts, proc) for one in vars(module).values() if isinstance(one, type) and issubclass(one, Struct)]
+
+
+@pytest.mark.parametrize("struct", [one for one in STRUCTS if one.__module__.startswith(facts.__package__)])
+def test_a_fact_is_frozen(struct: type[Struct]) -> None:
+    assert struct.__struct_config__.frozen
+
+
+def test_who_assigns_to_a_fact_is_refused() -> None:
+    job = training().play(2).engine.facts.jobs[0]
+    with pytest.raises(AttributeError):
+        job.data = 1.0
+    with pytest.raises(AttributeError):
+        job.trainer.state = job.trainer.state
+
+
+def test_nobody_goes_around_that() -> None:
+    texts = {path.relative_to(ROOM).as_posix(): path.read_text() for path in ROOM.rglob("*.py")}
+    assert [name for name, text in texts.items() if "force_setattr" in text] == ["causes/__init__.py"], "of what was never a fact"
+    assert [name for name, text in texts.items() if re.search(r"\bmemo\[", text)] == ["measure/capacity.py"]
+    named = r"\b(?:job|trainer|worker|proc|gpu|facts|host)\.\w+"
+    filled = named + r"(?:\[[^\]]+\] (?:[+|-]?=) |\.(?:append|extend|update|pop|clear|setdefault)\()"
+    assert [(name, found) for name, text in texts.items() for found in re.findall(filled, text) if "facts.memo" not in found] == []
