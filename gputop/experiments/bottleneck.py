@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from random import Random
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from gputop.diagnosis.measure import waits
+from gputop.diagnosis.pipeline import Pipeline
 from gputop.sources import cgroup, parse
 from gputop.sources.waits import RUNNING, TIMEOUTS, timeout_ms
 
@@ -48,6 +50,7 @@ class Usage(Struct):
     consumer_s: float = 0.0  # CPU time of this process beside its workers
     storage_bytes: int = 0  # read from storage (io)
     read_bytes: int = 0  # read by system calls
+    quota_cpus: float | None = None  # None without a quota
     periods: int = 0  # of the CPU quota
     cut_periods: int = 0
     busy_s: float = 0.0  # of the allowed CPUs, whoever ran there
@@ -68,6 +71,10 @@ class Usage(Struct):
     def others(self) -> float:
         """Share of the allowed CPUs' time that neither the workers nor this process used."""
         return max(0.0, self.busy_s - self.cpu_s - self.consumer_s) / self.cpus_s if self.cpus_s > 0.0 else 0.0
+
+    def cpu_per_batch_s(self, workers: int, batch_s: float) -> float:
+        """CPU time of one batch, of all who load together."""
+        return self.cpu_s / self.workers_s * max(1, workers) * batch_s if self.workers_s > 0.0 else 0.0
 
     def is_cold(self, shares: Mapping[str, float]) -> bool:
         """Whether a notable part of the data came from storage, and was waited for."""
@@ -113,6 +120,20 @@ def _cpus(usage: Usage) -> str:
     return f"; {full}" + (f", {_percent(others)} by others" if others >= OTHERS_TOLD else "")
 
 
+def pipeline(workers: int, batch_s: float, usage: Usage, shares: Mapping[str, float], consumer: float) -> Pipeline:
+    """The point as the queueing model takes it, in seconds of one batch. ``consumer``: as in `reason`; without workers it is the loader."""
+    all_s = batch_s * max(1, workers)
+    apart = sum(share for kind, share in shares.items() if kind not in (waits.ONCPU, RUNNABLE, IDLE, waits.DISK, waits.LOCK))
+    run_s = all_s * shares.get(waits.ONCPU, 0.0)
+    cpu_s = usage.cpu_per_batch_s(workers, batch_s)
+    return Pipeline(
+        step=batch_s, workers=workers, run=run_s, ready=all_s * shares.get(RUNNABLE, 0.0), disk=all_s * shares.get(waits.DISK, 0.0),
+        lock=all_s * shares.get(waits.LOCK, 0.0), apart=all_s * apart, own=batch_s * consumer if workers else 0.0,
+        threads=max(1.0, cpu_s / run_s) if run_s > 0.0 else 1.0, cpus=float(len(os.sched_getaffinity(0))),
+        others=usage.others * len(os.sched_getaffinity(0)), quota=usage.quota_cpus,
+    )  # fmt: skip
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
@@ -126,17 +147,20 @@ class Watch:
         self.threads_s: dict[int, float] = {}  # thread of this process -> CPU seconds
         self._kind_of = waits.kinds("")
         self._quota = _quota_folder()
+        self.usage.quota_cpus = self._quota[2] if self._quota is not None else None
         self._cpus = os.sched_getaffinity(0)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, workers: Sequence[int]) -> None:
         """Begin a stretch. ``workers``: pids; without any the calling thread does the work."""
-        self._mains = [f"/proc/{pid}/" for pid in workers] or [f"/proc/self/task/{threading.get_native_id()}/"]
-        self._wholes = [f"/proc/{pid}/" for pid in workers] or ["/proc/self/"]
         self._has_workers = bool(workers)
+        own = _Folders(f"/proc/self/task/{threading.get_native_id()}/", "/proc/self/")
+        self._workers = [_Folders(f"/proc/{pid}/", f"/proc/{pid}/") for pid in workers] or [own]
+        self._first = {folders: found for folders in self._workers if (found := _counters(folders)) is not None}
+        self._last = dict(self._first)
+        self._host = self._read_host()
         self._stop.clear()
-        self._before = self._read()
         self._thread = threading.Thread(target=self._sample, name="gputop-sweep", daemon=True)
         self._thread.start()
 
@@ -144,53 +168,51 @@ class Watch:
         """End the stretch, if one has begun."""
         if self._thread is None:
             return
-        after, before, sums = self._read(), self._before, self.usage
         self._stop.set()
         self._thread.join()
         self._thread = None
-        wall_s = after.t_s - before.t_s
-        sums.wall_s += wall_s
-        sums.workers_s += wall_s * len(self._mains)
-        sums.oncpu_s += after.oncpu_s - before.oncpu_s
-        sums.runnable_s += after.runnable_s - before.runnable_s
-        sums.cpu_s += max(after.cpu_s - before.cpu_s, after.oncpu_s - before.oncpu_s)  # the former in ticks of 10 ms
-        sums.storage_bytes += after.storage_bytes - before.storage_bytes
-        sums.read_bytes += after.read_bytes - before.read_bytes
-        sums.periods += after.periods - before.periods
-        sums.cut_periods += after.cut_periods - before.cut_periods
-        sums.busy_s += after.busy_s - before.busy_s
-        sums.cpus_s += after.cpus_s - before.cpus_s
-        for tid, seconds in after.threads.items():
-            used_s = seconds - before.threads.get(tid, 0.0)
+        self._read_workers()
+        sums = self.usage
+        for folders, before in self._first.items():
+            after = self._last[folders]
+            sums.workers_s += after.t_s - before.t_s
+            sums.oncpu_s += after.oncpu_s - before.oncpu_s
+            sums.runnable_s += after.runnable_s - before.runnable_s
+            sums.cpu_s += max(after.cpu_s - before.cpu_s, after.oncpu_s - before.oncpu_s)  # the former in ticks of 10 ms
+            sums.storage_bytes += after.storage_bytes - before.storage_bytes
+            sums.read_bytes += after.read_bytes - before.read_bytes
+        host, earlier = self._read_host(), self._host
+        sums.wall_s += host.t_s - earlier.t_s
+        sums.periods += host.periods - earlier.periods
+        sums.cut_periods += host.cut_periods - earlier.cut_periods
+        sums.busy_s += host.busy_s - earlier.busy_s
+        sums.cpus_s += host.cpus_s - earlier.cpus_s
+        for tid, seconds in host.threads.items():
+            used_s = seconds - earlier.threads.get(tid, 0.0)
             self.threads_s[tid] = self.threads_s.get(tid, 0.0) + used_s
             sums.consumer_s += used_s if self._has_workers else 0.0
 
     def _sample(self) -> None:
         random = Random()
         while not self._stop.wait(_SAMPLE_S * random.uniform(0.5, 1.5)):
-            for folder in self._mains:
-                kind = _kind(folder, self._kind_of)
+            for folders in self._workers:
+                kind = _kind(folders.main, self._kind_of)
                 if kind not in (waits.ONCPU, ""):
                     self.sleeps[IDLE if kind == waits.QUEUE else kind] += 1
+            self._read_workers()
             used = _shm_used()
             if used is not None:
                 self.usage.shm_used = max(used, self.usage.shm_used or 0.0)
 
-    def _read(self) -> _Reading:
-        found = _Reading(t_s=time.monotonic())
-        for folder in self._mains:
-            with suppress(OSError, ValueError):
-                oncpu_ns, delay_ns, _ = parse.schedstat(_bytes(folder + "schedstat"))
-                found.oncpu_s += oncpu_ns / 1e9
-                found.runnable_s += delay_ns / 1e9
-        for folder in self._wholes:
-            with suppress(OSError, ValueError, IndexError):
-                stat = parse.stat(_bytes(folder + "stat"))
-                found.cpu_s += (stat.utime + stat.stime + stat.children) / parse.CLOCK_TICK_HZ
-            with suppress(OSError, ValueError, IndexError):
-                storage, _, calls = parse.io(_bytes(folder + "io"))
-                found.storage_bytes += storage
-                found.read_bytes += max(storage, calls)
+    def _read_workers(self) -> None:
+        """Their latest counters: a worker whose part of a stream is through ends before the stretch does."""
+        for folders in self._first:
+            found = _counters(folders)
+            if found is not None:
+                self._last[folders] = found
+
+    def _read_host(self) -> _Host:
+        found = _Host(t_s=time.monotonic())
         for tid in os.listdir("/proc/self/task"):
             with suppress(OSError, ValueError):
                 found.threads[int(tid)] = parse.schedstat(_bytes(f"/proc/self/task/{tid}/schedstat"))[0] / 1e9
@@ -203,20 +225,48 @@ class Watch:
         return found
 
 
-class _Reading(Struct):
-    """Counters at one moment; as in `Usage`."""
+class _Folders(NamedTuple):
+    """Of one who loads: the folder of its main thread in /proc, and that of the process."""
+
+    main: str
+    whole: str
+
+
+class _Counters(Struct):
+    """Those of one who loads, at one moment; as in `Usage`."""
 
     t_s: float
-    oncpu_s: float = 0.0
-    runnable_s: float = 0.0
-    cpu_s: float = 0.0
+    oncpu_s: float
+    runnable_s: float
+    cpu_s: float
     storage_bytes: int = 0
     read_bytes: int = 0
+
+
+class _Host(Struct):
+    """Counters of this process and of what is around it, at one moment; as in `Usage`."""
+
+    t_s: float
     periods: int = 0
     cut_periods: int = 0
     busy_s: float = 0.0
     cpus_s: float = 0.0
     threads: dict[int, float] = {}
+
+
+def _counters(folders: _Folders) -> _Counters | None:
+    """None if it is gone, or the kernel keeps no schedstat."""
+    try:
+        oncpu_ns, delay_ns, _ = parse.schedstat(_bytes(folders.main + "schedstat"))
+        stat = parse.stat(_bytes(folders.whole + "stat"))
+    except (OSError, ValueError, IndexError):
+        return None
+    cpu_s = (stat.utime + stat.stime + stat.children) / parse.CLOCK_TICK_HZ
+    found = _Counters(time.monotonic(), oncpu_ns / 1e9, delay_ns / 1e9, cpu_s)
+    with suppress(OSError, ValueError, IndexError):
+        found.storage_bytes, _, calls = parse.io(_bytes(folders.whole + "io"))
+        found.read_bytes = max(found.storage_bytes, calls)
+    return found
 
 
 def _kind(folder: str, kind_of: waits.KindOf) -> str:

@@ -224,7 +224,16 @@ def end_workers(iterator: Any, workers: list[Any]) -> None:
             worker.kill()
             worker.join()
     for worker in workers:
-        for path in glob.glob(f"/dev/shm/torch_{worker.pid}_*"):  # of a worker that was killed between making and passing on
+        _remove_memory(worker.pid)
+
+
+def _remove_memory(pid: int) -> None:
+    """What an ended worker has made in /dev/shm and this process has not fetched: batches in the queue under torch's sharing strategy
+    ``file_system``, and that of a worker killed before the name was removed. What is fetched is mapped, and torch's to remove."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        mapped = file.read()
+    for path in glob.glob(f"/dev/shm/torch_{pid}_*"):
+        if path not in mapped:
             with suppress(OSError):
                 os.unlink(path)
 

@@ -17,8 +17,10 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from gputop.experiments.bottleneck import Watch, reason, usable_cpus
+from gputop.diagnosis.pipeline import Pipeline
+from gputop.experiments.bottleneck import OTHERS_TOLD, Watch, pipeline, reason, usable_cpus
 from gputop.experiments.loaders import Rebuilt, end_workers, name_of, ranks, said, same_random_numbers, torch_base, undisturbed
 from gputop.system.errors import UserError
 from gputop.system.text import clean, counted, figure
@@ -47,11 +49,14 @@ class Point(Struct, frozen=True):
     cpu_ms: float | None = None  # CPU time per batch of the workers, or of this process without workers
     consumer_pct: float | None = None  # CPU of this process's busiest thread
     cpus_busy_pct: float | None = None  # of the allowed CPUs, by whomever
+    others_pct: float | None = None  # of it, by processes that are not of this sweep
     shares: dict[str, float] = {}  # state -> share of the workers' time: on-cpu, runnable, idle, or what they wait for
     storage_mb_per_s: float | None = None
     is_cold: bool = False  # whether a notable part came from storage
     shm_pct: float | None = None  # highest use of /dev/shm
-    predicted_per_s: float | None = None  # from the first point
+    predicted_per_s: float | None = None  # from the first point, by `gputop.diagnosis.pipeline`, before this one was measured
+    predicted_low_per_s: float | None = None  # what it lies between
+    predicted_high_per_s: float | None = None
     why: str = ""  # what holds it back
     error: str = ""
 
@@ -94,15 +99,17 @@ class Sweep(Struct, frozen=True):
         """The table, the recommendation, the notes."""
         size = f", batch size {self.batch_size}" if self.batch_size else ""
         yield clean(f"{self.loader} of {self.data_set}{size}, on {counted_cpus(self.cpus)}")
-        has_prediction = any(point.predicted_per_s is not None for point in self.points)
-        names = ["workers", "batches/s", *(["predicted"] if has_prediction else []), "ms/batch", "p99", "slowest", "start s", "CPU ms"]
-        yield "".join(f"{name:>10}" for name in names) + "  what holds it back"
+        foretold = any(point.predicted_per_s is not None for point in self.points)
+        names = ["workers", "batches/s", *(["predicted"] if foretold else []), "ms/batch", "p99 ms", "max ms", "start s", "CPU ms"]
+        widths = [max(8, len(name) + 1) for name in names]
+        yield "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True)) + "  what holds it back"
         for point in self.points:
             numbers = (point.batch_ms, point.p99_ms, point.slowest_ms, point.startup_s, point.cpu_ms)
-            values = [point.batches_per_s, *([point.predicted_per_s] if has_prediction else []), *numbers]
+            values = [point.batches_per_s, *([point.predicted_per_s] if foretold else []), *numbers]
             mark = "→ " if point.workers == self.recommended_workers else ""
             cells = [f"{mark}{point.workers}", *("–" if value is None else figure(value, 3) for value in values)]
-            yield clean("".join(f"{cell:>10}" for cell in cells) + f"  {point.error or point.why}{' (cold)' if point.is_cold else ''}")
+            row = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+            yield clean(f"{row}  {point.error or point.why}{' (cold)' if point.is_cold else ''}")
         yield self.advice()
         yield from map(clean, self.notes)
 
@@ -174,12 +181,14 @@ def _judged(loader: Any, points: Sequence[Point], run: _Run) -> Sweep:
     return Sweep(
         loader=name_of(loader), data_set=name_of(loader.dataset), batch_size=getattr(loader, "batch_size", None),
         num_workers=loader.num_workers, cpus=usable_cpus(), points=tuple(points), recommended_workers=chosen, best_workers=best,
-        notes=tuple(dict.fromkeys([*run.notes, *_notes(loader, point)])),
+        notes=tuple(dict.fromkeys([*run.notes, *_notes(loader, points, point)])),
     )  # fmt: skip
 
 
-def _notes(loader: Any, point: Point) -> Iterator[str]:
+def _notes(loader: Any, points: Sequence[Point], point: Point) -> Iterator[str]:
     """What else the reader of the table should know; ``point`` is the recommended one."""
+    if (others := max(point.others_pct or 0.0 for point in points)) >= 100 * OTHERS_TOLD:
+        yield f"other processes took up to {others:.0f} % of the CPUs meanwhile: on an idle machine it tells more"
     rank, total = ranks()
     if total > 1:
         yield f"rank {rank} of {total}: ranks on this host share its CPUs; sweep in all of them at once to see what they leave each other"
@@ -201,6 +210,7 @@ class _Run:
         self.first_error: Exception | None = None
         self._loader, self._batches, self._seconds, self._patience_s = loader, batches, seconds, patience_s
         self._read = 0  # batches that the points before have taken from the sampler
+        self._model: Pipeline | None = None  # of the first point, in seconds of a batch
 
     def point(self, workers: int) -> Point:
         """Measure one number of workers."""
@@ -213,12 +223,23 @@ class _Run:
                 measured.run()
             if rebuilt.endless is not None:
                 self._read += rebuilt.endless.given
-            return measured.point()
+            return self._foretold(measured.point(), measured)
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - the data set is the user's, and other numbers of workers may go well
             self.first_error = self.first_error or error
             return Point(workers, error=f"failed: {said(error)}")
+
+    def _foretold(self, point: Point, measured: _Measured) -> Point:
+        """With what the first point had told of it; the first one becomes the model."""
+        model = self._model
+        if model is None:
+            self._model = measured.pipeline(point)
+            return point
+        if model.workers == point.workers:
+            return point
+        factor, low, high = (bound / model.step for bound in model.predict(point.workers))
+        return replace(point, predicted_per_s=factor, predicted_low_per_s=low, predicted_high_per_s=high)
 
 
 def _workers_of(iterator: Any, others: set[Any]) -> list[Any]:
@@ -235,6 +256,7 @@ class _Measured:
         self._round = max(1, workers)  # batches
         self._watch = Watch()
         self._startup_s: float | None = None
+        self._warm_by = self._deadline = 0.0  # when the warm-up, and all, ends at the latest; from the first batch on
         self._counted = 0
         self._counted_s = 0.0
         self._waits: list[float] = []  # s for one batch
@@ -243,28 +265,27 @@ class _Measured:
 
     def run(self) -> None:
         """Read until there is enough, or the time is over. Raises what the data set raises."""
-        deadline = time.monotonic() + _OVERTIME * self._seconds + self._seconds
         while True:
             before = self._counted, len(self._whole)
-            self._read_epoch(deadline)
-            if self._is_enough() or time.monotonic() >= deadline or (self._counted, len(self._whole)) == before:
+            self._read_epoch()
+            if self._is_enough() or time.monotonic() >= self._deadline or (self._counted, len(self._whole)) == before:
                 return
 
-    def _read_epoch(self, deadline: float) -> None:
+    def _read_epoch(self) -> None:
         """One pass over the loader; an endless one until there is enough."""
         others = set(multiprocessing.active_children())
         iterator = None
         began = time.monotonic()
         try:
             iterator = iter(self._rebuilt.loader)
-            self._read_batches(iterator, [worker.pid for worker in _workers_of(iterator, others)], began, deadline)
+            self._read_batches(iterator, [worker.pid for worker in _workers_of(iterator, others)], began)
         finally:
             with undisturbed():
                 self._watch.stop()
                 end_workers(iterator, _workers_of(iterator, others))
                 vars(self._rebuilt.loader)["_iterator"] = None
 
-    def _read_batches(self, iterator: Any, workers: list[int], began: float, deadline: float) -> None:
+    def _read_batches(self, iterator: Any, workers: list[int], began: float) -> None:
         arrivals: list[float] = []  # from the batch that ends the warm-up on
         read, is_first = 0, self._startup_s is None
         warm_up = self._round * (_ROUNDS if is_first else 1) + (1 if self._workers == 0 and is_first else 0)
@@ -274,9 +295,9 @@ class _Measured:
             read += 1
             if self._startup_s is None:
                 self._startup_s = now - began
-                began_warm = now
+                self._warm_by, self._deadline = now + self._seconds, now + (1.0 + _OVERTIME) * self._seconds
             if not arrivals:
-                if read < warm_up and not (is_first and now - began_warm >= self._seconds and read > 1):
+                if read < warm_up and not (is_first and now >= self._warm_by and read > 1):
                     continue
                 self._watch.start(workers)
             arrivals.append(now)
@@ -284,9 +305,9 @@ class _Measured:
             counted_s = self._counted_s + now - arrivals[0]
             if self._most is not None and counted >= self._most:
                 break
-            if counted_s >= self._seconds and (counted >= self._round or now >= deadline):
+            if counted_s >= self._seconds and (counted >= self._round or now >= self._deadline):
                 break
-            if now >= deadline and counted:
+            if now >= self._deadline and counted:
                 break
         else:
             if read and len(arrivals) <= self._round:
@@ -322,12 +343,20 @@ class _Measured:
         return Point(
             self._workers, batches_per_s=rate, batch_ms=1e3 * median(self._per_batch), p99_ms=1e3 * waits[int(0.99 * (len(waits) - 1))],
             slowest_ms=1e3 * waits[-1], startup_s=self._startup_s, batches=self._counted, measured_s=self._counted_s,
-            cpu_ms=1e3 * usage.cpu_s / (rate * usage.wall_s) if usage.wall_s else None,
+            cpu_ms=1e3 * usage.cpu_per_batch_s(self._workers, 1 / rate) if usage.workers_s else None,
             consumer_pct=None if consumer is None else 100 * consumer,
-            cpus_busy_pct=None if usage.cpus_busy is None else 100 * usage.cpus_busy, shares=shares,
+            cpus_busy_pct=None if usage.cpus_busy is None else 100 * usage.cpus_busy,
+            others_pct=None if usage.cpus_busy is None else 100 * usage.others, shares=shares,
             storage_mb_per_s=usage.storage_bytes / 1e6 / usage.wall_s if usage.wall_s else None, is_cold=usage.is_cold(shares),
             shm_pct=None if usage.shm_used is None else 100 * usage.shm_used, why=reason(self._workers, usage, shares, consumer),
         )  # fmt: skip
+
+    def pipeline(self, point: Point) -> Pipeline | None:
+        """What it tells of other numbers of workers; None where too little was measured."""
+        if not self._counted or not self._watch.usage.wall_s or not point.shares:
+            return None
+        consumer = (point.consumer_pct or 0.0) / 100
+        return pipeline(self._workers, self._counted_s / self._counted, self._watch.usage, point.shares, consumer)
 
     def _whole_epochs(self) -> Point:
         """The rate of epochs that are too short to leave their start out."""

@@ -15,7 +15,7 @@ ITEM_S = 0.004  # that an item takes, asleep
 class Slow(Dataset):
     """Each item takes `ITEM_S` asleep. It counts and keeps what is read of it."""
 
-    def __init__(self, length: int = 1000) -> None:
+    def __init__(self, length: int = 4000) -> None:
         self.length = length
         self.reads = 0
         self.kept: dict[int, torch.Tensor] = {}
@@ -38,6 +38,22 @@ class Busy(Slow):
         while time.thread_time() < end:
             pass
         return torch.tensor([float(index)])
+
+
+class Large(Slow):
+    """A picture of a megabyte, which the consumer has to take over."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((3, 300, 300), float(index))
+
+
+class Closing(Slow):
+    """It closes what it has opened."""
+
+    closed = 0
+
+    def __del__(self) -> None:
+        type(self).closed += 1
 
 
 class Broken(Slow):
@@ -117,6 +133,19 @@ def hostile() -> DataLoader:
 def no_loader() -> int:
     """A function that returns something else."""
     return 5
+
+
+def by_hand(loader: DataLoader, seconds: float) -> float:
+    """Batches per second of a loop as tutorials write it, over whole rounds of workers, without their start and the first two rounds."""
+    every, began, last = max(1, loader.num_workers), 0.0, 0
+    for count, _ in enumerate(loader, 1):
+        if count == 2 * every:
+            began = time.monotonic()
+        elif count > 2 * every and count % every == 0:
+            last = count
+            if time.monotonic() - began >= seconds:
+                break
+    return (last - 2 * every) / (time.monotonic() - began)
 
 
 slow = DataLoader(Slow(), batch_size=4, shuffle=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +22,7 @@ import pytest
 
 from gputop import sweep_loader
 from gputop.diagnosis.measure import waits
+from gputop.experiments import sweep
 from gputop.experiments.bottleneck import IDLE, RUNNABLE, Usage, reason
 from gputop.experiments.loaders import Rebuilt
 from gputop.experiments.sweep import Point, Sweep, _judged, _Run
@@ -39,30 +42,25 @@ def made() -> ModuleType:
     return importlib.import_module("tests.experiments.loading")
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Neither a worker nor its shared memory."""
+    pids: list[int] = []
+    end = sweep.end_workers
+
+    def spy(iterator: Any, workers: list[Any]) -> None:
+        pids.extend(worker.pid for worker in workers)
+        end(iterator, workers)
+
+    monkeypatch.setattr(sweep, "end_workers", spy)
+    yield
+    assert [pid for pid in pids if psutil.pid_exists(pid)] == []
+    assert [name for name in os.listdir("/dev/shm") if name.startswith("torch_") and int(name.split("_")[1]) in pids] == []
+
+
 def swept(loader: Any, workers: tuple[int, ...] = (0, 2), **options: Any) -> Sweep:
-    """A short sweep that leaves no process and no shared memory."""
-    before = leftovers()
-    try:
-        return sweep_loader(loader, workers, **{"seconds": 0.2, **options})
-    finally:
-        assert leftovers() - before == set()
-
-
-def leftovers() -> set[object]:
-    """Children of this process, and shared memory of torch."""
-    children = {(child.pid, child.name()) for child in psutil.Process().children(recursive=True)}
-    return {*children, *(name for name in os.listdir("/dev/shm") if name.startswith(f"torch_{os.getpid()}_"))}
-
-
-def by_hand(loader: Any, rounds: int) -> float:
-    """Batches per second of a loop as tutorials write it, without the workers' start and the first two rounds."""
-    round_ = max(1, loader.num_workers)
-    for count, _ in enumerate(loader, 1):
-        if count == 2 * round_:
-            began = time.monotonic()
-        if count == (2 + rounds) * round_:
-            return rounds * round_ / (time.monotonic() - began)
-    raise AssertionError("too few batches")
+    """A short sweep."""
+    return sweep_loader(loader, workers, **{"seconds": 0.2, **options})
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -71,7 +69,7 @@ def test_it_measures_what_a_loop_by_hand_measures(made: ModuleType, workers: int
     data = importlib.import_module("torch.utils.data")
     found = [swept(made.slow, (workers,), seconds=0.3).points[0] for _ in range(3)]
     loader = data.DataLoader(made.Slow(), batch_size=4, shuffle=True, num_workers=workers)
-    assert max(point.batches_per_s or 0.0 for point in found) == pytest.approx(max(by_hand(loader, 12) for _ in range(3)), rel=CLOSE)
+    assert max(point.batches_per_s or 0.0 for point in found) == pytest.approx(max(made.by_hand(loader, 0.3) for _ in range(3)), rel=CLOSE)
     for point in found:
         assert point.batch_ms is not None
         assert point.batch_ms >= 1e3 * 4 * made.ITEM_S / max(1, workers) * (1 - CLOSE)
@@ -152,6 +150,62 @@ def test_epochs_too_short_for_a_warm_up_are_said(made: ModuleType) -> None:
     (point,) = swept(data.DataLoader(made.Stream(1), batch_size=1), (2,)).points
     assert point.batches_per_s
     assert "too short" in point.why
+
+
+def test_workers_that_end_before_the_stretch_count_until_then(made: ModuleType) -> None:
+    data = importlib.import_module("torch.utils.data")
+    (point,) = swept(data.DataLoader(made.Stream(24), batch_size=2), (2,), seconds=0.4).points
+    assert sum(point.shares.values()) == pytest.approx(1.0, abs=0.05)
+    assert point.cpu_ms is not None
+    assert point.cpu_ms > 0.0
+
+
+def test_a_slow_start_takes_nothing_from_the_measurement(made: ModuleType) -> None:
+    """Spawned workers import torch first."""
+    data = importlib.import_module("torch.utils.data")
+    loader = data.DataLoader(made.Slow(), batch_size=4, num_workers=1, multiprocessing_context="spawn")
+    (point,) = swept(loader, (1,)).points
+    assert point.startup_s is not None
+    assert point.startup_s > 0.5
+    assert point.measured_s >= 0.2
+
+
+def test_the_first_point_foretells_the_others(made: ModuleType) -> None:
+    first, second, third = swept(made.slow, (1, 0, 3), seconds=0.4).points
+    assert first.predicted_per_s is None
+    assert second.predicted_per_s is not None
+    assert second.predicted_per_s == pytest.approx(first.batches_per_s, rel=0.25)
+    assert third.predicted_per_s is not None
+    assert third.predicted_per_s == pytest.approx(3 * (first.batches_per_s or 0.0), rel=0.25)
+    assert third.predicted_low_per_s is not None
+    assert third.predicted_high_per_s is not None
+    assert third.predicted_low_per_s <= third.predicted_per_s <= third.predicted_high_per_s
+
+
+def test_batches_shared_by_name_are_removed(made: ModuleType) -> None:
+    """Under torch's other sharing strategy, batches that nobody fetched have names in /dev/shm until the process ends."""
+    torch = importlib.import_module("torch")
+    strategy = torch.multiprocessing.get_sharing_strategy()
+    torch.multiprocessing.set_sharing_strategy("file_system")
+    try:
+        assert swept(torch.utils.data.DataLoader(made.Slow(), batch_size=2), (2,)).points[0].batches_per_s
+    finally:
+        torch.multiprocessing.set_sharing_strategy(strategy)
+
+
+def test_a_data_set_in_a_data_set_stays_as_it_was(made: ModuleType) -> None:
+    data = importlib.import_module("torch.utils.data")
+    inner = made.Slow()
+    swept(data.DataLoader(data.Subset(data.ConcatDataset([inner, inner]), range(100)), batch_size=2), (0,))
+    assert (inner.reads, inner.kept) == (0, {})
+
+
+def test_a_data_set_that_closes_something_is_not_copied(made: ModuleType) -> None:
+    data = importlib.import_module("torch.utils.data")
+    found = swept(data.DataLoader(made.Closing(), batch_size=2), (0, 1))
+    assert "Closing cannot be copied" in found.notes[0]
+    gc.collect()
+    assert made.Closing.closed == 1  # its own end, once the loader is gone
 
 
 def test_an_error_of_one_number_is_a_point(made: ModuleType) -> None:
@@ -363,7 +417,7 @@ def test_ctrl_c_in_a_session_leaves_nothing(made: ModuleType) -> None:
     data = importlib.import_module("torch.utils.data")
     loader = data.DataLoader(made.Slow(), batch_size=1)
     with pytest.raises(KeyboardInterrupt):
-        swept(loader, (0, 2), seconds=5.0, progress=lambda _: os.kill(os.getpid(), signal.SIGINT))
+        swept(loader, (0, 2), progress=lambda _: os.kill(os.getpid(), signal.SIGINT))
 
 
 def test_interrupted_while_workers_run(made: ModuleType) -> None:
