@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_ROOMS = 24
-MOST_ARROWS = 96
+MOST_ARROWS = 97
 
 
 def _module_files(root: Path) -> dict[str, Path]:

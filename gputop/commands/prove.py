@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gputop.model.frame import Frame, Header
     from gputop.session.child import ChildStream
 
+PAIRS, SECONDS = 4, 3.0  # of a trial, and of an arm, as in `gputop.experiments.trial.Settings`
 LIMIT_S = 60.0  # s of a trial, unless more pairs or longer arms are asked for
-SPARE_S = 10.0  # s more than the arms that are asked for take
 WAIT_S, SILENT_S = 0.2, 15.0  # s of a wait for frames; s without one, after which the collector is given up
 NOTHING = "nothing to prove"  # a reason that begins so is no failure
 EXAMPLES = """examples:
@@ -37,8 +37,8 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pid", nargs="?", type=process_id, metavar="PID", help="the trainer; without it the one that loses most")
     parser.add_argument("--cause", metavar="X", help="try this cause; if the diagnosis names no culprit, the busiest processes are taken")
-    parser.add_argument("--pairs", type=number(), default=4, metavar="N", help="pairs of off and on at most (4); less where it is clear")
-    parser.add_argument("--seconds", type=duration("1s", "10m"), default=3.0, metavar="S", help="seconds of each arm of a pair (3)")
+    parser.add_argument("--pairs", type=number(), default=PAIRS, metavar="N", help="pairs of off and on (4): 3 if it is clear, 8 if not")
+    parser.add_argument("--seconds", type=duration("1s", "10m"), default=SECONDS, metavar="S", help="seconds of each arm of a pair (3)")
     parser.add_argument("--keep", action="store_true", help="leave the fix in place if it is proved, and follow the job for a minute")
     parser.add_argument("--stop", action="store_true", help="culprits may be stopped, for a second at a time, where nothing gentler works")
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -167,7 +167,8 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch
     from gputop.experiments.trial import Outcome, Pair, Settings, Trial
     from gputop.session.marking import send_mark
 
-    limit_s = max(LIMIT_S, 2 * args.pairs * (args.seconds + found.settle_s) + SPARE_S)
+    is_more = args.pairs > PAIRS or args.seconds > SECONDS
+    limit_s = max(LIMIT_S, 4 * args.pairs * (args.seconds + found.settle_s)) if is_more else LIMIT_S
     trial = Trial(Settings(args.pairs, args.seconds, found.settle_s, limit_s, planned.pulse_s), found.case.cause)
     taken = samples(items, watch, found.case.trainer, time.monotonic_ns())
     kept = None

@@ -19,7 +19,7 @@ from gputop.system.text import figure
 MARK = "experiment: "  # every marker of an experiment begins with it
 FOLLOW_S = 60.0  # s that a kept fix is followed, as is promised to users
 LEAST_FOLLOWED_S = 5.0  # s without which nothing is said of it
-UNMEASURED = "not measured"
+UNMEASURED, STANDSTILL = "not measured", "from a standstill"  # in place of a gain
 
 
 class Switch(Protocol):
@@ -116,7 +116,8 @@ def told_pair(pair: Pair, number: int, clock: str) -> str:
     """A line for a pair: ``pair 2 (on-off): 182 → 311 steps/min, +71 %``."""
     change = pair.ratio_log(clock)
     moved = _from_to(pair.off.per_min(clock), pair.on.per_min(clock), pair.off.work_pct, pair.on.work_pct)
-    return f"pair {number} ({pair.order}): {moved}, {_signed(None if change is None else gain_pct(change))}"
+    gain = STANDSTILL if _stands(pair, clock) else _signed(None if change is None else gain_pct(change))
+    return f"pair {number} ({pair.order}): {moved}, {gain}"
 
 
 def told(says: str, outcome: Outcome) -> str:
@@ -189,7 +190,12 @@ def _arm(per_min: float | None, work_pct: float | None) -> dict[str, float | Non
 
 def _pair_gain(pair: Pair, clock: str) -> float | None:
     change = pair.ratio_log(clock)
-    return None if change is None else gain_pct(change)
+    return None if change is None or _stands(pair, clock) else gain_pct(change)
+
+
+def _stands(pair: Pair, clock: str) -> bool:
+    """Whether no step was made without the change: there is no finite gain over nothing."""
+    return bool(clock) and not pair.off.counts.get(clock)
 
 
 def _from_to(steps_off: float | None, steps_on: float | None, work_off: float | None, work_on: float | None) -> str:
@@ -206,7 +212,7 @@ def _gain(outcome: Outcome) -> str:
     found = outcome.estimate
     assert found is not None
     if outcome.metric == "steps" and not outcome.mean(on=False, steps=True):
-        return "from a standstill"
+        return STANDSTILL
     low, mean, high = (gain_pct(value) for value in (found.low, found.mean, found.high))
     return f"{_signed(mean)} ± {(high - low) / 2:.0f}"
 

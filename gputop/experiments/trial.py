@@ -25,22 +25,25 @@ SAME_RATE = 0.05  # relative distance within which a call sets the pace that the
 HALF_STEP, HALF_PCT = 0.5, 0.5  # added to both sides of a ratio, in steps and in % of GPU work: a job that stands still has a ratio, too
 PAUSED_SHARE = 0.25  # of an arm's samples in which the job paused, from which the pause is told (guess)
 PULSE_SETTLE_S, PULSE_END_S = 0.2, 0.15  # s of a pulse that are not measured: its beginning, and its end before the next sample comes
+LONGER = 2  # times as many pairs as asked for, where it is not clear before and the time is left
 PULSE_PAIRS = 2  # times as many pairs where an arm is a pulse of a second
 
 
 class Settings(Struct, frozen=True):
     """How long a trial takes."""
 
-    pairs: int = 4
+    pairs: int = 4  # `LONGER` times as many where these are too noisy to tell
     seconds: float = 3.0  # of an arm, settling included
     settle_s: float = 0.5
     limit_s: float = 60.0
     pulse_s: float | None = None  # longest time that the intervention may be on at a stretch
 
     @property
-    def most_pairs(self) -> int:
-        """Pairs until it ends undecided."""
-        return self.pairs * PULSE_PAIRS if self.pulse_s is not None else self.pairs
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of pairs after which it is decided if it is clear; after the last one it ends in any case."""
+        pairs = self.pairs * PULSE_PAIRS if self.pulse_s is not None else self.pairs
+        chosen = {LEAST_PAIRS, pairs, pairs + (pairs + 1) // 2, LONGER * pairs}
+        return tuple(sorted(look for look in chosen if LEAST_PAIRS <= look <= LONGER * pairs)) or (pairs,)
 
     @property
     def measured_s(self) -> float:
@@ -161,7 +164,8 @@ class Trial:
         if sample.gone:
             self.end("the trainer has ended", sample.t_ns)
         elif sample.t_ns - self._began_ns > self.settings.limit_s * SECOND_NS:
-            self.end(f"not clear after {self.settings.limit_s:g} s", sample.t_ns)
+            metric, _clock, found = self._judged()
+            self.end(self._why_undecided(metric, found), sample.t_ns)
         elif self._ready_ns is not None and sample.t_ns >= self._ready_ns:
             self._measure(sample)
 
@@ -192,14 +196,14 @@ class Trial:
             self._next_segment(sample.t_ns)
 
     def _look(self, t_ns: int) -> None:
-        """Decide, if it is clear by now."""
-        if len(self.pairs) < min(LEAST_PAIRS, self.settings.most_pairs):
+        """Decide, if it is time to look, and clear by now."""
+        looks = self.settings.looks
+        if len(self.pairs) not in looks:
             return
         metric, _clock, found = judged = self._judged()
-        is_last = len(self.pairs) >= self.settings.most_pairs
         if found is not None and len(self.pairs) >= LEAST_PAIRS and (found.proved or found.disproved):
             self._finish("proved" if found.proved else "disproved", "", t_ns, judged)
-        elif is_last:
+        elif len(self.pairs) == looks[-1]:
             self._finish("undecided", self._why_undecided(metric, found), t_ns, judged)
 
     def _judged(self) -> tuple[str, str, Estimate | None]:
@@ -209,8 +213,7 @@ class Trial:
         logs = [value for pair in self.pairs if (value := pair.ratio_log(clock)) is not None]
         if len(logs) < len(self.pairs) or not logs:
             return "", "", None
-        looks = self.settings.most_pairs - LEAST_PAIRS + 1
-        return metric, clock, estimate(logs, looks) if len(logs) > 1 else None
+        return metric, clock, estimate(logs, len(self.settings.looks)) if len(logs) > 1 else None
 
     def _why_undecided(self, metric: str, found: Estimate | None) -> str:
         if any(arm.paused for pair in self.pairs for arm in (pair.off, pair.on)):
@@ -224,7 +227,7 @@ class Trial:
         steps = max((sum(arm.counts.values()) for pair in self.pairs for arm in (pair.off, pair.on)), default=0)
         if metric == "gpu_work" and 0 < steps < LEAST_STEPS:
             return "too few steps: ask for longer arms (--seconds 10)"
-        return "too noisy: ask for more pairs (--pairs 8) or longer arms (--seconds 6)"
+        return "too noisy: ask for more pairs (--pairs 12) or longer arms (--seconds 6)"
 
     def _finish(self, result: str, reason: str, t_ns: int, judged: tuple[str, str, Estimate | None]) -> None:
         metric, clock, found = judged

@@ -22,6 +22,7 @@ from gputop.system.text import cut, figure, fit
 from gputop.tui.box import Box
 from gputop.tui.draw import Line, room_for, time_of_day
 from gputop.tui.draw.edges import VERDICT_COLOURS
+from gputop.tui.prove import ProveScreen, why_not
 
 if TYPE_CHECKING:
     from gputop.diagnosis import Incident, Ledger
@@ -39,7 +40,17 @@ class WhyScreen(Box):
     """`e`: the diagnosis at the moment shown."""
 
     TITLE = "why"
-    BINDINGS = [Binding("e", "dismiss", "close", show=False)]
+    BINDINGS = [Binding("e", "dismiss", "close", show=False), Binding("p", "prove", "prove it")]
+
+    def action_prove(self) -> None:
+        """Try the cause, or say why not."""
+        self.app.push_screen(ProveScreen(self.context))
+
+    @property
+    def first_line(self) -> str:
+        """With the key that tries the cause, where there is one to try."""
+        is_tried = self.session.engine.verdict.cause not in ("none", "unexplained") and not why_not(self.context)
+        return "why   (p: prove it, by switching the cause off and on)" if is_tried else self.TITLE
 
     def lines(self) -> Sequence[Line]:
         """Verdict, path, fixes, what changes would bring, evidence, processes, lost time by cause, the last incidents."""

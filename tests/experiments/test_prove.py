@@ -10,6 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.require import require
+from tests.workloads import runner
+
 GPUTOP = str(Path(sys.executable).parent / "gputop")
 
 
@@ -46,3 +49,20 @@ def test_a_process_that_does_not_train_is_told_so() -> None:
     found = msgspec.json.decode(done.stdout)
     assert (done.returncode, found["schema"], found["result"], found["pairs"], found["kept"]) == (1, 1, None, [], False)
     assert f"process {os.getpid()} is no trainer" in found["reason"]
+
+
+def test_a_stopped_worker_goes_on_is_proved_and_is_stopped_again_afterwards() -> None:
+    """Real processes, a simulated GPU; the job stands still without the change."""
+    require("torch", "cc")
+    with runner.started("hung-worker", 60.0) as running, running.disturbed():
+        pid = running.trainer_pids[0]
+        env = {**running.env, "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
+        done = prove(str(pid), "--seconds", "1.5", "--yes", "--json", "--no-ebpf", env=env)
+        found = msgspec.json.decode(done.stdout)
+        stats = [Path(f"/proc/{worker}/stat").read_text() for worker in running.workers()]
+    assert (done.returncode, found["result"], found["cause"], found["trainer_pid"]) == (0, "proved", "hung-worker", pid), done.stderr
+    assert (found["intervention"], found["metric"], found["kept"]) == ("continue", "gpu_work", False)
+    assert found["gpu_work_on"] > 10 * found["gpu_work_off"]
+    assert found["missing"]["steps_per_min"].startswith("needs the eBPF probes")
+    assert [pair["order"] for pair in found["pairs"]][:2] in (["off-on", "on-off"], ["on-off", "off-on"])
+    assert [stat.rpartition(")")[2].split()[0] for stat in stats].count("T") == 1

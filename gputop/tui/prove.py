@@ -1,0 +1,134 @@
+"""`p` in the why screen: try the cause that the diagnosis names, after a question, and show pair by pair how the job gets on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from threading import Event
+from typing import TYPE_CHECKING
+
+from textual.binding import Binding
+
+from gputop.tui.box import Box, ConfirmScreen
+from gputop.tui.draw import Line
+from gputop.tui.feed import Context
+
+if TYPE_CHECKING:
+    from gputop.experiments.change import Plan
+    from gputop.experiments.suspect import Suspicion, Watch
+    from gputop.experiments.trial import Sample
+
+POLL_S = 0.05  # s between two looks for a new frame: half a tick
+STYLES = {"proved": "accent", "disproved": "warn", "undecided": "warn"}
+ABOUT = "about 20 s, a minute at most; Esc ends it, and all is put back"
+
+
+def why_not(context: Context) -> str:
+    """Why no experiment can be begun from this screen; empty if one can."""
+    if context.view.readonly:
+        return "experiments are off: --readonly"
+    if context.replay is not None or context.view.at_ns is not None:
+        return "experiments are for the present: this is the past"
+    return "experiments reach only processes of this machine" if context.look.remote else ""
+
+
+class ProveScreen(Box):
+    """One experiment, from its plan to its result. Closing the box ends it; all is put back."""
+
+    TITLE = "prove it"
+    BINDINGS = [Binding("p", "dismiss", "close", show=False)]
+    REFRESH_S = 0.0
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._over = Event()
+        self._said: list[Line] = [[("looking for what can be tried …", "dim")]]
+
+    def on_mount(self) -> None:
+        """Plan in a thread: it reads /proc."""
+        super().on_mount()
+        if why := why_not(self.context):
+            self._said = [[(why, "warn")]]
+            self.refresh_text()
+        else:
+            self.work(self._plan, self._ask, self._fail)
+
+    def on_unmount(self) -> None:
+        """Closed: the thread ends the experiment at its next look."""
+        self._over.set()
+
+    def lines(self) -> Sequence[Line]:
+        """What was said so far."""
+        return self._said
+
+    def content(self) -> Sequence[Line]:
+        """Nothing of the session is shown, so its lock is not needed."""
+        return self._said
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._said = [*self._said, [(text, style)]]
+        self.refresh_text()
+
+    def _plan(self) -> Iterator[tuple[Watch, Suspicion, Plan] | str]:
+        from gputop.experiments.change import Told
+        from gputop.experiments.prove import planned_for
+        from gputop.experiments.suspect import Watch
+
+        watch = Watch()
+        with self.session.lock:
+            watch.look(self.session.board, self.session.engine)
+            found = watch.suspicion_now()
+        if isinstance(found, str):
+            yield found
+            return
+        planned = planned_for(found.case)
+        yield f"{found.case.cause}: {planned.reason}" if isinstance(planned, Told) else (watch, found, planned)
+
+    def _ask(self, found: tuple[Watch, Suspicion, Plan] | str) -> None:
+        if isinstance(found, str):
+            self._said = []
+            self._say(found, "warn")
+            return
+        watch, suspicion, planned = found
+        names = [planned.says, f"for {suspicion.case.cause} at {suspicion.case.trainer}", ABOUT]
+        names += [f"of another user: {one}" for one in planned.others]
+        question = ConfirmScreen("Switch this on and off in turn?", names)
+        self.app.push_screen(question, lambda yes: self._begin(watch, suspicion, planned, yes))
+
+    def _begin(self, watch: Watch, suspicion: Suspicion, planned: Plan, yes: bool | None) -> None:
+        if not yes:
+            self.dismiss()
+            return
+        self._said = [[(planned.says, "title")], [(ABOUT, "dim")], []]
+        self.refresh_text()
+        self.work(lambda: self._tried(watch, suspicion, planned), lambda line: self._say(*line), self._fail)
+
+    def _tried(self, watch: Watch, suspicion: Suspicion, planned: Plan) -> Iterator[tuple[str, str]]:
+        """The lines of the experiment, as they come."""
+        from gputop.experiments import prove
+        from gputop.experiments.trial import Outcome, Pair, Settings, Trial
+        from gputop.session.marking import send_mark
+
+        trial = Trial(Settings(settle_s=suspicion.settle_s, pulse_s=planned.pulse_s), suspicion.case.cause)
+        for event in prove.experiment(self._samples(watch, suspicion), planned, trial, send_mark):
+            if isinstance(event, Pair):
+                yield prove.told_pair(event, len(trial.pairs), trial.clock), ""
+            elif isinstance(event, Outcome):
+                yield "", ""
+                yield prove.told(planned.says, event), STYLES[event.result]
+
+    def _samples(self, watch: Watch, suspicion: Suspicion) -> Iterator[Sample]:
+        """What the session's frames say of the trainer, until the box or the screen is closed."""
+        last_ns = 0
+        while not self._over.is_set() and not self.context.feed.closing.is_set():
+            with self.session.lock:
+                watch.look(self.session.board, self.session.engine)
+                sample = watch.sample(suspicion.case.trainer) if self.session.now_ns > last_ns else None
+                last_ns = self.session.now_ns
+            if sample is not None:
+                yield sample
+            else:
+                time.sleep(POLL_S)
+
+    def _fail(self, why: str) -> None:
+        self._say(why, "warn")

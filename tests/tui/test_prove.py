@@ -1,0 +1,91 @@
+"""`p` in the why view: what is asked, what is shown, and when nothing may be tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from textual.pilot import Pilot
+
+from gputop.experiments import prove
+from gputop.experiments.change import Plan, Told
+from gputop.experiments.statistics import estimate
+from gputop.experiments.trial import Arm, Outcome, Pair
+from gputop.tui.box import ConfirmScreen
+from gputop.tui.prove import ProveScreen
+from gputop.tui.why import WhyScreen
+from tests.tui.conftest import MakeApp
+
+PLAN = Plan("idle-priority", "fluent-bit\x1b[31m (903) to idle priority", (), may_keep=True)
+PAIR = Pair("off-on", Arm(False, 2.0, {"sync": 6}, 3.0, 2.0, 30.0), Arm(True, 2.0, {"sync": 12}, 6.0, 2.0, 60.0))
+
+
+def said(screen: ProveScreen) -> str:
+    return "\n".join("".join(text for text, _ in line) for line in screen.lines())
+
+
+async def opened(pilot: Pilot[None]) -> ProveScreen:
+    """The box, when it has found out what to try."""
+    await pilot.press("e")
+    await pilot.press("p")
+    for _ in range(200):
+        await pilot.pause(0.02)
+        top = pilot.app.screen
+        if isinstance(top, ConfirmScreen) or (isinstance(top, ProveScreen) and "looking for" not in said(top)):
+            break
+    return next(screen for screen in pilot.app.screen_stack if isinstance(screen, ProveScreen))
+
+
+@pytest.mark.parametrize(("readonly", "told"), [(True, "--readonly"), (False, "this is the past")])
+async def test_nothing_is_tried_readonly_or_in_the_past(make_app: MakeApp, readonly: bool, told: str) -> None:
+    app = make_app(readonly=readonly)
+    async with app.run_test(size=(80, 24)) as pilot:
+        if not readonly:
+            await pilot.press("space")
+        screen = await opened(pilot)
+        assert told in said(screen)
+        assert not any(isinstance(one, ConfirmScreen) for one in app.screen_stack)
+        await pilot.press("p")
+        assert isinstance(app.screen, WhyScreen)
+        assert app.screen.first_line == "why"
+
+
+async def test_why_there_is_no_experiment_is_said(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove, "planned_for", lambda _case: Told("you may not"))
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert said(await opened(pilot)).endswith(": you may not")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_it_asks_first_and_shows_the_result(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+    def experiment(*_: object) -> Iterator[Pair | Outcome]:
+        yield PAIR
+        yield Outcome("proved", "", [PAIR] * 3, "steps", "sync", estimate([0.69, 0.7, 0.68], 4), 18.0)
+
+    monkeypatch.setattr(prove, "planned_for", lambda _case: PLAN)
+    monkeypatch.setattr(prove, "experiment", experiment)
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        screen = await opened(pilot)
+        assert isinstance(app.screen, ConfirmScreen)
+        assert app.screen.names[0].endswith("(903) to idle priority")
+        await pilot.pause()
+        await pilot.press("y")
+        for _ in range(200):
+            await pilot.pause(0.02)
+            if "proved" in said(screen):
+                break
+        assert "180 → 360 steps/min, +99 %" in said(screen)
+        assert said(screen).endswith("3 of 3 pairs: proved")
+
+
+async def test_no_closes_it(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prove, "planned_for", lambda _case: PLAN)
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await opened(pilot)
+        await pilot.pause()
+        await pilot.press("n")
+        await pilot.pause()
+        assert isinstance(app.screen, WhyScreen)
