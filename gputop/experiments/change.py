@@ -269,7 +269,7 @@ def restore(record: Record) -> bool:
         if read_value(record) != record.old:
             write_value(record, record.old)
     except (ProcessLookupError, FileNotFoundError):
-        return False
+        return record.setting == "autogroup" and _restore_session(record)
     except OSError as error:
         if error.errno == errno.ENODEV:  # a control group that was removed meanwhile
             return False
@@ -277,7 +277,23 @@ def restore(record: Record) -> bool:
     return True
 
 
+def _restore_session(record: Record) -> bool:
+    """By another process of the same session, for the one in the record has ended or left it."""
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with suppress(OSError):
+                found = autogroup_of(int(name))
+                if found[0] == record.path:
+                    if str(found[1]) != record.old:
+                        _write_autogroup(int(name), record.old)
+                    return True
+    return False
+
+
 def _check_thread(record: Record) -> None:
+    """Raises ProcessLookupError if it is another thread, or another session."""
+    if record.setting == "autogroup" and autogroup_of(record.tid)[0] != record.path:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
     if record.tid != record.pid and read_thread(record.pid, record.tid).start_ticks != record.tid_ticks:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
 

@@ -7,6 +7,7 @@ undoes at once when that one dies. If both die the journal remains (`gputop.expe
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -22,15 +23,15 @@ from gputop.experiments.fuse import Fuse
 from gputop.experiments.subjects import find
 
 if TYPE_CHECKING:
-    import socket
     import subprocess
 
 LONGEST_ON_S = 60.0  # s that a change stays on at a stretch: gputop was stopped, or hangs, and the guardian undoes (a choice)
 UNDO_S = 60.0  # s that the guardian tries to undo what the kernel refuses at first (a choice)
+END_S = 2.0  # s that is waited for the guardian's end, for it holds the lock, too (guess)
 READY_S = 20.0  # s that the guardian may take to start: a loaded machine (guess)
 PASSES = 5  # rounds in which threads and children are looked for that began meanwhile (guess)
 ON, OFF = b"1", b"0"  # what gputop tells the guardian
-_LOCK = "\0gputop-experiment"  # abstract socket: one experiment at a time on a machine; it ends with its last holder
+LOCK = "gputop-experiment.lock"  # file in $TMPDIR, or /tmp: one experiment at a time on a machine; the guardian holds it, too
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -44,11 +45,12 @@ class Guard:
         self.lost = ""  # why the experiment cannot go on; all was put back then
         self._agreed = agreed
         self._lock = threading.RLock()
+        self._since_ticks = 0  # start of the experiment, in clock ticks since boot
         self._known: dict[tuple[str, int, int, str], Record] = {}
         self._journal: journals.Journal | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
         self._pipe = -1
-        self._only: socket.socket | None = None
+        self._only = -1
         self._fuse: Fuse | None = None
 
     def __enter__(self) -> Guard:
@@ -59,10 +61,13 @@ class Guard:
             self._only = _take_lock()
             _refuse_leftovers()
             self._journal = journals.create(self.plan.says)
+            self._since_ticks = self._journal.read()[0].since_ticks
             self._start_guardian()
             if any(change.setting == "state" and change.new == STOPPED for change in self.plan.changes):
                 self._fuse = Fuse()
         except BaseException:
+            if self._journal is not None:
+                self._journal.remove()
             self._release()
             raise
         return self
@@ -128,7 +133,7 @@ class Guard:
         assert self._journal is not None
         applied = set[tuple[str, int, int, str]]()
         for _pass in range(PASSES):
-            found = [record for record in find(self.plan.changes) if record.subject not in applied]
+            found = [record for record in find(self.plan.changes) if record.subject not in applied and not self._is_heir(record)]
             if not found:
                 break
             new = [record for record in found if self._is_news(record)]
@@ -144,6 +149,10 @@ class Guard:
             raise OSError("it has ended")
         if self._fuse is not None:
             self._fuse.check()
+
+    def _is_heir(self, record: Record) -> bool:
+        """Whether a thread has the value from a parent that has just been changed: `journals.undo` finds it."""
+        return record.subject not in self._known and record.tid_ticks >= self._since_ticks and is_new(record, record.old)
 
     def _is_news(self, record: Record) -> bool:
         """Whether its old value is not in the journal yet, or was changed by somebody else while the experiment was off."""
@@ -174,9 +183,8 @@ class Guard:
         from gputop.system.program import argv_of
 
         assert self._journal is not None
-        assert self._only is not None
         read_end, self._pipe = os.pipe()
-        passed = (read_end, self._journal.fd, self._only.fileno())
+        passed = (read_end, self._journal.fd, self._only)
         try:
             self._guardian = subprocess.Popen(
                 argv_of("gputop.experiments.guardian", str(read_end), str(self._journal.fd), self._journal.path),
@@ -210,12 +218,13 @@ class Guard:
 
     def _release(self) -> None:
         """Let go of the guardian, which ends if nothing is left to undo, of the journal and of the lock."""
+        import subprocess
+
+        is_over = self._journal is None or self._journal.removed
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1
         if self._journal is not None:
-            if self._guardian is None:
-                self._journal.remove()
             os.close(self._journal.fd)
             self._journal = None
         if self._fuse is not None:
@@ -223,21 +232,30 @@ class Guard:
             self._fuse = None
         if self._guardian is not None and self._guardian.stdout is not None:
             self._guardian.stdout.close()
-        if self._only is not None:
-            self._only.close()
-            self._only = None
+        if self._only >= 0:
+            os.close(self._only)
+            self._only = -1
+        if self._guardian is not None and is_over:
+            with suppress(subprocess.TimeoutExpired):
+                self._guardian.wait(END_S)
 
 
-def _take_lock() -> socket.socket:
-    """Raises OSError if another experiment holds it."""
-    import socket
-
-    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+def _take_lock() -> int:
+    """The descriptor of the lock file, which anybody may open to read. Raises OSError if another experiment holds it."""
+    path = os.path.join(os.environ.get("TMPDIR") or "/tmp", LOCK)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        lock.bind(_LOCK)
+        try:
+            lock = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            lock = os.open(path, flags)
+    except OSError as error:
+        raise OSError(f"no experiment: {path} cannot be opened: {error.strerror}; set TMPDIR to another place") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        lock.close()
-        raise OSError("no experiment: another one is under way on this machine; try again when it is over") from None
+        os.close(lock)
+        raise OSError(f"no experiment: another one is under way on this machine (it holds {path}); try again when it is over") from None
     return lock
 
 

@@ -15,6 +15,7 @@ import stat
 import time
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import count
 
 import msgspec
@@ -27,7 +28,8 @@ SUFFIX = ".journal"
 MOST_BYTES = 1 << 26  # of a journal: 300,000 threads
 TRY_S, PAUSE_S = 2.0, 0.1  # s that undoing is tried again where the kernel refuses (a memory limit below what is in use), and between tries
 
-PASSES = 5  # at least, while more are found who inherited a setting: a parent is put back in the first (guess)
+PASSES = 8  # at most, after that time, while more are found who inherited a setting (guess)
+CLEAR = 2  # passes in a row that find nobody: one misses the child of a process that ended while /proc was listed
 
 
 class Header(Struct, frozen=True):
@@ -176,11 +178,13 @@ def undo(since_ticks: int, records: list[Record], try_s: float) -> list[str]:
     """Put everything back, the last change first, and tell what could not be, in words; tries again for ``try_s``."""
     until = time.monotonic() + try_s
     left, failed = list(reversed(records)), list[tuple[Record, str]]()
+    clear = 0
     for passes in count(1):
         failed = [(record, why) for record in left if (why := _why_not_restored(record))]
         heirs = inherited(records, since_ticks)
         left = [record for record, _why in failed] + heirs
-        if not left or (time.monotonic() >= until and (not heirs or passes >= PASSES)):
+        clear = 0 if heirs else clear + 1
+        if (clear >= CLEAR and not failed) or (time.monotonic() >= until and (clear >= CLEAR or passes >= PASSES)):
             break
         if failed:
             time.sleep(PAUSE_S)
@@ -260,16 +264,25 @@ def _own_folder() -> str:
     """The folder, made if it is missing. Raises OSError with one line."""
     path = folder()
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        for one in (os.path.dirname(path), path):
+            os.makedirs(os.path.dirname(one), mode=0o700, exist_ok=True)
+            with suppress(FileExistsError):
+                os.mkdir(one, 0o700)
+            _check_own(one)
+    except Damaged:
+        raise
     except OSError as error:
         raise OSError(f"no experiment: {path} cannot be made: {error.strerror}") from None
-    _check_folder(path)
     return path
 
 
 def _check_folder(path: str) -> None:
     """Raises Damaged if others may write there."""
-    for one in (os.path.dirname(path), path):
-        found = os.lstat(one)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            raise Damaged(f"{one} must be a directory of your own, which only you may write: set XDG_STATE_HOME to another place")
+    _check_own(os.path.dirname(path))
+    _check_own(path)
+
+
+def _check_own(path: str) -> None:
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise Damaged(f"{path} must be a directory of your own, which only you may write: set XDG_STATE_HOME to another place")

@@ -11,6 +11,7 @@ from gputop.experiments.change import Case, Plan, Target, Told
 from gputop.experiments.groups import Groups, may_write
 from gputop.experiments.permission import is_own, touchable, why_never
 from gputop.experiments.processes import Proc, ancestors, read_processes
+from gputop.system.privilege import CAP_SYS_NICE, capabilities
 from gputop.system.text import clean
 
 NICE_LIMIT = b"Max nice priority"  # line of /proc/PID/limits
@@ -113,9 +114,7 @@ class Scene:
 
 def may_raise(pid: int, nice: int) -> bool:
     """Whether this process may set the niceness of ``pid`` back to ``nice``: CAP_SYS_NICE, or the process's own RLIMIT_NICE."""
-    from gputop.system.privilege import capabilities
-
-    if capabilities() >> 23 & 1:
+    if capabilities() >> CAP_SYS_NICE & 1:
         return True
     try:
         with open(f"/proc/{pid}/limits", "rb") as file:

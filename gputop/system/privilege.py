@@ -13,7 +13,8 @@ from typing import TypeVar
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 
-CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF = 5, 6, 7, 19, 21, 38, 39  # linux/capability.h
+CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_SYS_NICE = 5, 6, 7, 19, 21, 23  # linux/capability.h
+CAP_PERFMON, CAP_BPF = 38, 39
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # inode of the pid namespace of the kernel and its drivers (PROC_PID_INIT_INO)
 
 # linux/prctl.h and linux/securebits.h

@@ -11,4 +11,5 @@ import pytest
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """``$XDG_STATE_HOME``."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # where the lock file lies: tests run side by side
     return tmp_path / "state"

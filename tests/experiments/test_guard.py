@@ -1,29 +1,214 @@
-"""An experiment changes what it says, and puts it back exactly, whoever dies."""
+"""An experiment is undone exactly, whoever dies."""
 
 from __future__ import annotations
 
 import os
+import signal
+import time
+from pathlib import Path
 
-from gputop.experiments.change import Plan
+import pytest
+
+from gputop.experiments.change import IDLE, STOPPED, Change, Plan, Target
 from gputop.experiments.guardian import Guard
 from gputop.experiments.interventions import plan
-from gputop.experiments.journal import leftovers
-from tests.experiments.processes import THREADS, case, running
+from gputop.experiments.journal import leftovers, undo_leftovers
+from gputop.experiments.processes import read_process, read_thread
+from tests.experiments.processes import (
+    BUILD,
+    ORPHANS,
+    STARTS_A_THREAD,
+    THREADS,
+    case,
+    group_members,
+    holder,
+    running,
+    settings,
+    started,
+    target,
+    threads,
+)  # fmt: skip
+from tests.wait import until
 
 
-def _policies(pid: int) -> set[int]:
-    return {os.sched_getscheduler(int(tid)) for tid in os.listdir(f"/proc/{pid}/task")}
+def _idle(*targets: Target) -> Plan:
+    changes = tuple(Change("policy", IDLE, one) for one in targets)
+    return Plan("idle-priority", f"{targets[0]} to idle priority", changes, may_keep=True)
 
 
-def test_idle_priority_is_on_off_and_put_back() -> None:
+def _is_idle(pid: int) -> bool:
+    return os.sched_getscheduler(pid) & ~os.SCHED_RESET_ON_FORK == os.SCHED_IDLE
+
+
+def _guardian_of(pid: int) -> int:
+    children = [int(name) for name in os.listdir("/proc") if name.isdecimal() and _is_guardian_of(int(name), pid)]
+    assert len(children) == 1
+    return children[0]
+
+
+def _is_guardian_of(pid: int, parent: int) -> bool:
+    try:
+        return read_process(pid).ppid == parent and b"gputop.experiments.guardian" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def test_each_thread_gets_its_own_values_back() -> None:
     with running() as trainer, running(THREADS) as hog:
+        before = settings(hog.pid)
+        assert len({values[:3] for values in before.values()}) == 4
         made = plan(case(trainer, hog))
         assert isinstance(made, Plan)
         with Guard(made) as guard:
+            for _ in range(2):
+                guard.on()
+                assert all(map(_is_idle, before))
+                guard.off()
+                assert settings(hog.pid) == before
             guard.on()
-            assert _policies(hog.pid) == {os.SCHED_IDLE}
-            guard.off()
-            assert _policies(hog.pid) == {os.SCHED_OTHER}
-            guard.on()
-        assert _policies(hog.pid) == {os.SCHED_OTHER}
+        assert settings(hog.pid) == before
     assert leftovers() == []
+
+
+def test_threads_and_children_that_begin_meanwhile_are_put_back() -> None:
+    with running() as trainer, started(STARTS_A_THREAD) as child, running(BUILD) as build, running(ORPHANS) as orphans:
+        made = plan(case(trainer, target(child.pid), build, orphans))
+        assert isinstance(made, Plan)
+        with Guard(made) as guard:
+            guard.on()
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            child.stdout.readline()
+            until(lambda: sum(map(_is_idle, group_members(build.pid))) > 3)
+            until(lambda: sum(read_process(pid).ppid != orphans.pid for pid in group_members(orphans.pid)) > 3)
+            guard.off()
+            for group in (child.pid, build.pid, orphans.pid):
+                policies = {values[0] for pid in group_members(group) for values in settings(pid).values()}
+                assert policies == {os.SCHED_OTHER}, group
+
+
+def test_keep_leaves_it_and_ends_the_guardian() -> None:
+    with running() as hog:
+        guard = Guard(_idle(hog)).__enter__()
+        guard.keep()
+        guard.close()
+        assert _is_idle(hog.pid)
+        assert leftovers() == []
+        until(lambda: not [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _is_guardian_of(pid, os.getpid())])
+
+
+def test_what_ended_before_is_said() -> None:
+    with running() as hog:
+        made = _idle(hog)
+    with Guard(made) as guard, pytest.raises(OSError, match="it has ended"):
+        guard.on()
+
+
+def test_the_guardian_undoes_after_kill_9_of_gputop(state: Path) -> None:
+    with running(THREADS) as hog:
+        before = settings(hog.pid)
+        with holder(_idle(hog), state) as gputop:
+            assert _is_idle(hog.pid)
+            gputop.kill()
+            until(lambda: settings(hog.pid) == before, 5)
+        until(lambda: not list(state.rglob("*.journal")), 5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_the_guardian_ignores_signals(state: Path, number: int) -> None:
+    with running() as hog, holder(_idle(hog), state) as gputop:
+        guardian = _guardian_of(gputop.pid)
+        os.kill(guardian, number)
+        gputop.kill()
+        until(lambda: not _is_idle(hog.pid), 5)
+
+
+def test_gputop_undoes_after_kill_9_of_the_guardian() -> None:
+    with running() as hog, Guard(_idle(hog)) as guard:
+        guard.on()
+        assert _is_idle(hog.pid)
+        os.kill(_guardian_of(os.getpid()), signal.SIGKILL)
+        until(lambda: not _is_idle(hog.pid), 5)
+        until(lambda: guard.lost, 5)
+        with pytest.raises(OSError, match="guardian process has ended; all is put back"):
+            guard.on()
+    assert leftovers() == []
+
+
+def test_what_both_left_behind_is_undone_later(state: Path) -> None:
+    with running(THREADS) as hog:
+        before = settings(hog.pid)
+        with holder(_idle(hog), state) as gputop:
+            guardian = _guardian_of(gputop.pid)
+            os.kill(gputop.pid, signal.SIGSTOP)
+            until(lambda: {read_thread(gputop.pid, tid).state for tid in threads(gputop.pid)} == {"T"}, 5)
+            os.kill(guardian, signal.SIGKILL)
+            gputop.kill()
+            gputop.wait()
+        until(lambda: [left.says for left in leftovers()] == [f"{hog} to idle priority"], 5)
+        assert _is_idle(hog.pid)
+        with pytest.raises(OSError, match="gputop prove --undo"):
+            Guard(_idle(hog)).__enter__()
+        assert undo_leftovers() == [f"{hog} to idle priority: put back"]
+        assert settings(hog.pid) == before
+        assert leftovers() == []
+        assert undo_leftovers() == []
+
+
+def test_only_one_experiment_at_a_time() -> None:
+    with running() as hog, Guard(_idle(hog)), pytest.raises(OSError, match="another one is under way"):
+        Guard(_idle(hog)).__enter__()
+    with running() as hog, Guard(_idle(hog)):
+        pass
+
+
+def test_a_pulse_stops_and_the_fuse_lets_go_on_whoever_dies(state: Path) -> None:
+    with running(BUILD) as hog:
+        made = Plan("stop", f"{hog} stopped", (Change("state", STOPPED, hog),), False, 1.0)
+        with holder(made, state) as gputop:
+            until(lambda: read_process(hog.pid).state == "T", 5)
+            guardian = _guardian_of(gputop.pid)
+            os.kill(guardian, signal.SIGSTOP)  # it can do nothing any more
+            gputop.kill()
+            os.kill(guardian, signal.SIGKILL)
+            begun = time.monotonic()
+            until(lambda: read_process(hog.pid).state != "T", 5)
+            assert time.monotonic() - begun < 2.0
+        until(lambda: bool(undo_leftovers()), 5)
+        assert leftovers() == []
+
+
+def test_a_pulse_ends_with_off_and_leaves_the_stopped_stopped() -> None:
+    with running() as hog, running() as resting:
+        os.kill(resting.pid, signal.SIGSTOP)
+        until(lambda: read_process(resting.pid).state == "T")
+        with Guard(Plan("stop", "both stopped", tuple(Change("state", STOPPED, one) for one in (hog, resting)), False, 1.0)) as guard:
+            guard.on()
+            until(lambda: read_process(hog.pid).state == "T", 1)
+            guard.off()
+            until(lambda: read_process(hog.pid).state != "T", 1)
+            assert read_process(resting.pid).state == "T"
+        assert read_process(resting.pid).state == "T"
+
+
+def test_others_need_an_answer() -> None:
+    with running() as hog, pytest.raises(OSError, match="agree"):
+        Guard(Plan("nice", "x", (), True, others=(hog,))).__enter__()
+
+
+def test_no_guardian_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gputop.system.program.argv_of", lambda *_words: ["/bin/false"])
+    with running() as hog, pytest.raises(OSError, match="its guardian did not start"):
+        Guard(_idle(hog)).__enter__()
+    assert leftovers() == []
+
+
+def test_a_guardian_costs_little() -> None:
+    """It waits: no CPU time, and less memory than a screen."""
+    with running() as hog, Guard(_idle(hog)) as guard:
+        guard.on()
+        pid = _guardian_of(os.getpid())
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        assert int(status["VmRSS"].split()[0]) < 40_000
