@@ -37,7 +37,7 @@ NAMES = [
 ]  # fmt: skip
 WIDTHS = [*range(1, 61), 62, 79, 80, 81, 100, 109, 110, 120, 130, 140, 168, 180, 200, 300, 400]
 HEIGHTS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 15, 20, 24, 25, 30, 48, 60, 80, 120]
-STEPS = 10
+STEPS = 6
 MOST_S = 5.0  # s of CPU for one size, on a slow machine; some 50 ms are usual
 
 
