@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from gputop.diagnosis.causes import Claim, Judge, judges
 from gputop.diagnosis.edges import Leaf, Way
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.prices import PRICED
 from gputop.diagnosis.waitgraph import Walk
 
 _RULES = sorted(((one, one.rule) for one in judges() if one.rule is not None), key=lambda pair: pair[1].order)
@@ -21,7 +20,7 @@ def judge(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
     total = sum(share for _, share, _ in parts)
     whole, ways = dict[str, float](), dict[str, tuple[float, Way]]()
     for pool, share, way in parts:
-        if way.leaf not in PRICED:
+        if way.leaf not in walk.priced:
             whole[pool] = whole.get(pool, 0.0) + share / total
             ways[pool] = max(ways.get(pool, (0.0, way)), (share, way), key=lambda one: one[0])
     left = dict(whole)
@@ -35,7 +34,7 @@ def judge(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
     explained = {leaf: _cause_of(leaf, walk) for leaf in walk.leaves}
     for pool, share, way in parts:
         part, named = explained[way.leaf]
-        unclaimed = left[pool] / whole[pool] if way.leaf not in PRICED else 1.0
+        unclaimed = left[pool] / whole[pool] if way.leaf not in walk.priced else 1.0
         if named is not None and (taken := part * share / total * unclaimed):
             found.setdefault(named.cause, Claim(named)).add(taken, way)
     return replace(job, claims=list(found.values()))

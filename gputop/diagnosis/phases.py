@@ -18,12 +18,12 @@ from msgspec import Struct
 from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Judge
 from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
-from gputop.diagnosis.causes.pause import is_ahead
 from gputop.diagnosis.measure import feeders, waits
 from gputop.diagnosis.measure.facts import SHORT_S, Facts, JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.stepclock import NOTHING
 from gputop.diagnosis.model import LOOKING
+from gputop.diagnosis.pausing import is_ahead
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.stuck import all_are_dead, all_others_are_ahead, killed, replacing
 from gputop.model.roles import TORCH_WORKER

@@ -56,6 +56,13 @@ APART = 5  # times as long after the elders as these took to be born, at least: 
 RECENT_NS = 3_000_000_000  # ns since the last birth, in which the trainer makes workers, whatever it seems to do
 FORMER_NS = 5_000_000_000  # ns since the last birth, a window (2.5 s) longer: the loss is still that of their start
 
+# pause
+PAUSE_S = 0.7  # s that GPUs rest at one go after steady work (guess: longer than a step that waits)
+MOST_PAUSED = 0.6  # of the time without work for the GPU, that pauses must hold: others lose their work between two steps (guess)
+ALL_AHEAD = 0.8  # of the window in which workers have nothing to do, in the mean, from which their trainer could go on
+SAVED_BYTES_PER_S = 50e6  # B/s that a trainer writes which saves its weights now and then; logs and samples are less
+SAVING, REST_S = 0.05, 0.35  # of the window that it waits for the disk to take them; or s that its GPU rests while memory takes them
+
 # small-kernels
 LAUNCHING = 0.25  # of the window that the trainer may be launching kernels
 FEW = 0.35  # of the GPU that kernels use at most while they run, to be too small (KempnerPulse: under a quarter of the SMs)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import stuck
+from gputop.diagnosis import pausing, policy, stuck
 from gputop.diagnosis.edges import Leaf, Way
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.waitgraph import Walk
@@ -48,5 +48,21 @@ def _unanswered(walk: Walk) -> Iterator[Price]:
         yield Price(Leaf("nobody", "worker"), inf, lambda pool: pool.startswith("data.") or pool in _AWAITED)
 
 
-_PRICES = (_unanswered,)
-PRICED = frozenset({Leaf("nobody", "worker")})
+def _other_rank(walk: Walk) -> Iterator[Price]:
+    """In a collective all wait for the last: what keeps that one is lost to all, whatever each of them does meanwhile."""
+    if walk.job.absent_ranks:
+        yield Price(Leaf("rank", "gone"), inf, lambda _: True)
+    elif walk.job.straggler is not None and not pausing.waits_for_first(walk.job, walk.facts):
+        yield Price(Leaf("rank", "late"), inf, lambda _: True)
+
+
+def _paused(walk: Walk) -> Iterator[Price]:
+    """Time in which the trainer does something else, unless a worker owes it a batch, or its own threads keep it from going on."""
+    pools = walk.job.pools
+    owed = sum(share for pool, share in pools.items() if pool.startswith("data.") and pool != "data.ahead")
+    if max(owed, pools.get("main.gil", 0.0)) < policy.DATA_WAIT:
+        may_pause = {pool for pool in pools if pool in ("data.ahead", "gpu.peer") or (pool.startswith("main.") and pool != "main.runnable")}
+        yield Price(Leaf("pause", "main"), pausing.paused(walk.job, walk.facts), may_pause.__contains__)
+
+
+_PRICES = (_other_rank, _unanswered, _paused)

@@ -29,6 +29,7 @@ class Walk:
     def __init__(self, job: JobFacts, facts: Facts) -> None:
         self.see(job, facts)
         self.leaves: Leaves = {}
+        self.priced: set[Leaf] = set()  # those that a price has put something down to
         self.readers = {reader.pid for reader in job.readers}
         self.feeds = (self.workers.keys() | job.services) - self.readers
         self.left_out = owners.left_out(job)
@@ -52,8 +53,9 @@ class Walk:
             self.leaves.setdefault(Leaf(resource, holder), Booked()).book(share, trail)
 
     def rebook(self, leaf: Leaf, most: float, takes: Callable[[str], bool]) -> None:
-        """Put up to ``most`` of what was booked in pools that ``takes`` names down to another leaf, along the same trails."""
-        found = [(way, share) for pool, share, way in self.parts if takes(pool) and way.leaf != leaf]
+        """Put up to ``most`` of what was booked in pools that ``takes`` names down to another leaf for good, along the same trails."""
+        self.priced.add(leaf)
+        found = [(way, share) for pool, share, way in self.parts if takes(pool) and way.leaf not in self.priced]
         part = min(1.0, most / total) if (total := sum(share for _, share in found)) > 0.0 else 0.0
         for way, share in found if part > 0.0 else ():
             self.leaves[way.leaf].book(-part * share, way.trail)

@@ -14,11 +14,11 @@ import math
 
 from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
-from gputop.diagnosis.causes.pause import is_ahead
 from gputop.diagnosis.measure.facts import CallFacts, Facts, GpuFacts, JobFacts
 from gputop.diagnosis.measure.points import SLOWEST_OF_LINK
 from gputop.diagnosis.measure.stepclock import moves_weights
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.pausing import is_ahead
 from gputop.model.rates import counter_per_s
 
 LEAST = 0.05  # share of the window in copying calls that is worth telling

@@ -1,9 +1,10 @@
 """What it is (straggler-rank): one rank of a training is slower than its peers, or is not there any more.
 
 Why it costs: in each collective all others wait for it, with their GPUs idle or spinning.
-How it is seen: a rule that takes all of each rank's loss where `intensity` finds a straggler: its GPU idles for `intensity.PEER` more of
-the time than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used `intensity.WORKED` more than theirs,
-which spin. Or a rank that its launcher told of has no process, and the others stand (`life.absent_ranks`).
+How it is seen: row rank x late: all of each rank's loss, where `measure.intensity` finds a straggler: its GPU idles for
+`intensity.PEER` more of the time than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used
+`intensity.WORKED` more than theirs, which spin. Row rank x gone: a rank that its launcher told of has no process, and the others stand
+(`life.absent_ranks`).
 When it abstains: the others lose `intensity.LIKE_OTHERS` of that by themselves; the first rank saves or evaluates for all (pause).
 """
 
@@ -12,9 +13,8 @@ from __future__ import annotations
 from collections import Counter
 
 from gputop.diagnosis import owners, shell
-from gputop.diagnosis.causes import Claims, Finding, Judge, Rule, gpu_throttle, percent
+from gputop.diagnosis.causes import Finding, Judge, gpu_throttle, percent
 from gputop.diagnosis.causes.cpu_contention import culprits
-from gputop.diagnosis.causes.pause import waits_for_first
 from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.measure.feeders import with_workers
@@ -29,11 +29,6 @@ KEPT = 0.3  # share of the window that one of the straggler's processes is runna
 NAMED, PEERS = 8, 4  # ranks, and peers, that are told one by one
 
 _Late = tuple[str, tuple[Evidence, ...], tuple[Fix, ...]]
-
-
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    late = job.absent_ranks or (job.straggler is not None and not waits_for_first(job, facts))
-    return dict.fromkeys(job.pools, 1.0) if late else {}
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -123,6 +118,6 @@ def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:
 
 
 JUDGE = Judge(
-    "straggler-rank", "straggler", _tell, rule=Rule(5, ("",), _claim),
+    "straggler-rank", "straggler", _tell, rows=(("rank", "late"), ("rank", "gone")),
     needs="RANK and WORLD_SIZE of the trainers, utilization of each GPU",
 )  # fmt: skip
