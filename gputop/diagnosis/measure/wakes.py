@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
 from gputop.diagnosis.measure import waits
 from gputop.model.board import Board
@@ -17,6 +19,8 @@ _KINDS = {
 }  # fmt: skip
 """`gputop.model.frame.Wakeup.kind` -> what the diagnosis calls that wait."""
 
+
+_K, _V = TypeVar("_K"), TypeVar("_V")
 
 LEAST = 0.001  # of the window that a thread must have slept until one of its wakers woke it, to be told (2.5 ms of 2.5 s)
 
@@ -42,36 +46,49 @@ class ThreadTime(NamedTuple):
 
 
 class WakeTrack:
-    """The counters of the window: one shallow copy of the board's tables for each feed."""
+    """The counters of the window: one shallow copy of the board's tables for each feed, and what the board has dropped meanwhile."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[int, dict[Any, Wakeup], dict[int, SchedThread], dict[Any, ThreadCalls]]] = deque()
+        self._ended: deque[tuple[int, dict[Any, Wakeup], dict[int, SchedThread]]] = deque()
+        """(when it was missed, last counters) of threads that are gone: what they did in the window counts."""
 
     def push(self, board: Board, oldest_ns: int) -> None:
         """Add the board's counters and forget those from before ``oldest_ns``."""
         if board.probed_ns and (not self._points or self._points[-1][0] != board.probed_ns):
+            if self._points:
+                _, wakes, threads, _ = self._points[-1]
+                self._ended.append((board.probed_ns, _without(wakes, board.wakeups), _without(threads, board.threads)))
             self._points.append((board.probed_ns, dict(board.wakeups), dict(board.threads), dict(board.thread_calls)))
         while len(self._points) > 2 and self._points[1][0] <= oldest_ns:
             self._points.popleft()
+        while self._ended and self._ended[0][0] <= self._points[0][0]:
+            self._ended.popleft()
 
     def by_thread(self) -> dict[int, list[Wake]]:
-        """Tid -> who woke it; empty without eBPF."""
+        """Tid -> who woke it; empty without eBPF. Many threads of one process that each woke it seldom are told as one, whose tid is 0."""
         if len(self._points) < 2:
             return {}
         (began_ns, before, *_), (ended_ns, now, *_) = self._points[0], self._points[-1]
         ns = max(1, ended_ns - began_ns)
         found: dict[int, list[Wake]] = {}
-        for key, wake in now.items():
+        seldom: dict[tuple[int, int, str, int], list[float]] = {}
+        for key, wake in chain(*(wakes.items() for _, wakes, _ in self._ended), now.items()):
             old = before.get(key)
             if old is wake:
                 continue
             since = old if old is not None and old.times <= wake.times else None
             slept_ns, times = wake.wait_ns - (since.wait_ns if since else 0), wake.times - (since.times if since else 0)
-            share = min(1.0, slept_ns / ns)
+            share, kind = min(1.0, slept_ns / ns), kind_of(wake)
             if share >= LEAST:
-                found.setdefault(wake.wakee_tid, []).append(
-                    Wake(wake.waker_pid, wake.waker_tid, kind_of(wake), share, times * 1e9 / ns, wake.address)
-                )
+                found.setdefault(wake.wakee_tid, []).append(Wake(wake.waker_pid, wake.waker_tid, kind, share, times * 1e9 / ns, wake.address))
+            else:
+                sums = seldom.setdefault((wake.wakee_tid, wake.waker_pid, kind, wake.address), [0.0, 0.0])
+                sums[0] += share
+                sums[1] += times * 1e9 / ns
+        for (wakee, pid, kind, address), (share, per_s) in seldom.items():
+            if share >= LEAST:
+                found.setdefault(wakee, []).append(Wake(pid, 0, kind, min(1.0, share), per_s, address))
         return found
 
     def threads(self) -> dict[int, ThreadTime]:
@@ -80,7 +97,7 @@ class WakeTrack:
             return {}
         (began_ns, _, before, _), (ended_ns, _, now, _) = self._points[0], self._points[-1]
         ns, found = max(1, ended_ns - began_ns), {}
-        for tid, new in now.items():
+        for tid, new in chain(*(threads.items() for _, _, threads in self._ended), now.items()):
             old = before.get(tid)
             if old is new:
                 continue
@@ -106,6 +123,11 @@ class WakeTrack:
             if calls.tid == calls.pid:
                 main[calls.pid] = main.get(calls.pid, 0) + spent
         return {pid: main.get(pid, 0) / ns for pid, ns in total.items() if ns > 0}
+
+
+def _without(old: dict[_K, _V], now: Mapping[_K, object]) -> dict[_K, _V]:
+    """The entries whose keys are not there any more."""
+    return {key: old[key] for key in old.keys() - now.keys()}
 
 
 def kind_of(wake: Wakeup) -> str:
