@@ -362,7 +362,9 @@ class Walk:
     def to_thread(self, proc: ProcFacts, edge: Edge, share: float, who: str, trail: Trail) -> None:
         """A wait for another thread of the same process: a lock of both, such as Python's GIL, or what that thread does."""
         if edge.address and edge.address in self.gil(proc):
-            self.book("gil", who, share, trail)
+            keep = owners.own_part(proc.run + proc.others_run, proc.runnable + proc.others_runnable)
+            self.book("gil", who, share * keep, trail)
+            self.ready(share * (1.0 - keep), who, trail)  # who holds it, or the next in turn, had no CPU
             return
         thread = self.facts.threads.get(edge.tid)
         seen = {hop.tid for hop in trail}
