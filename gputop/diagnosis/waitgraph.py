@@ -126,8 +126,10 @@ class Walk:
             part = self.facts.main_calls.get(trainer.pid, 1.0)
             copied, waited = min(1.0, job.calls.copy * part), min(1.0, job.calls.sync * part)
             left, asked = self._take_gpu(edges, copied + waited)
-            left, missing = take(left, asked, (RUN,))
-            self.spun = asked - missing
+            ran = trainer.run / max(trainer.run + trainer.runnable, policy.TRIFLE)  # of the call's time that it does not sleep
+            left, missing = take(left, asked * ran, (RUN,))
+            self.spun = asked * ran - missing
+            missing += asked * (1.0 - ran)
             kinds = tuple(dict.fromkeys(edge.kind for edge in left if not edge.measured and edge.kind not in (waits.DISK, waits.STOPPED)))
             left, missing = take(left, max(0.0, missing - trainer.runnable), kinds, lambda edge: not edge.measured)
             missing = max(0.0, copied + waited - (_total(edges) - _total(left)))
@@ -362,10 +364,7 @@ class Walk:
     def to_thread(self, proc: ProcFacts, edge: Edge, share: float, who: str, trail: Trail) -> None:
         """A wait for another thread of the same process: a lock of both, such as Python's GIL, or what that thread does."""
         if edge.address and edge.address in self.gil(proc):
-            keep = owners.own_part(proc.run + proc.others_run, proc.runnable + proc.others_runnable)
-            self.book("gil", who, share * keep, trail)
-            self.ready(share * (1.0 - keep), who, trail)  # who holds it, or the next in turn, had no CPU
-            return
+            share -= self.to_gil(proc, share, who, trail)
         thread = self.facts.threads.get(edge.tid)
         seen = {hop.tid for hop in trail}
         woken = [wake for wake in self.facts.wakes.get(edge.tid, []) if wake.tid not in seen]
@@ -385,6 +384,17 @@ class Walk:
                 self.book("thread", who, mine, trail)
             else:
                 self.follow(proc, part, mine, trail, edge.tid)
+
+    def to_gil(self, proc: ProcFacts, share: float, who: str, trail: Trail) -> float:
+        """A wait at the GIL, no longer than its threads wanted a CPU, for who sleeps has let go of it; what of the share this is."""
+        wakes, wanted = self.facts.wakes.get(trail[-1].tid, []), proc.runnable + proc.others_runnable
+        waited = sum(wake.share for wake in wakes if wake.address in self.gil(proc))
+        ran = proc.run + proc.others_run
+        share *= min(1.0, (ran + wanted) / max(waited, policy.TRIFLE))
+        keep = owners.own_part(ran, wanted)
+        self.book("gil", who, share * keep, trail)
+        self.ready(share * (1.0 - keep), who, trail)  # who holds it, or the next in turn, had no CPU
+        return share
 
     def gil(self, proc: ProcFacts) -> frozenset[int]:
         """Futexes at which several threads of the process sleep in turn, on one CPU in all: what they wait for is one another."""
