@@ -348,7 +348,18 @@ class Walk:
         if share <= 0.0:
             return
         for leaf, part in self._cpu_holders:
-            self.book(*(crowd if leaf == ("cpu", "own") else leaf), share * part, trail)
+            if leaf == ("cpu", "own") and who == "main" and crowd == leaf and self.workers:
+                self.behind_workers(share * part, trail)
+            else:
+                self.book(*(crowd if leaf == ("cpu", "own") else leaf), share * part, trail)
+
+    def behind_workers(self, share: float, trail: Trail) -> None:
+        """A wait of the main thread for a CPU on which its workers run: for what these do, unless they crowd one another as well."""
+        workers = self.workers.values()
+        keep = owners.own_part(sum(one.run + one.others_run for one in workers), sum(one.runnable + one.others_runnable for one in workers))
+        busiest = max(workers, key=lambda one: one.run)
+        self.book("work", "worker", share * keep, (*trail, Hop(busiest.pid, busiest.pid, RUN, share * keep, False)))
+        self.book("cpu", "own", share * (1.0 - keep), trail)
 
     @cached_property
     def _cpu_holders(self) -> list[tuple[tuple[str, str], float]]:
@@ -537,7 +548,7 @@ def pool_of(leaf: Leaf, trail: Trail) -> str:
     data = (bool(trail) and trail[0].kind == WORKERS) or leaf.resource in ("birth", "ahead")
     kind = _POOLS.get(leaf.resource, leaf.resource)
     if leaf.resource == "work":
-        kind = "running" if data else "lock" if leaf.holder != "main" else "computing"
+        kind = "running" if data else "runnable" if trail[0].kind == READY else "lock" if leaf.holder != "main" else "computing"
         if leaf.holder.endswith(("program", "feeder")):
             kind = trail[data].kind if trail[data].kind not in (RUN, READY) else waits.PIPE
     elif leaf.resource == "nobody" and trail[-1].kind != waits.STOPPED:
