@@ -398,9 +398,9 @@ class Walk:
 
     def to_gil(self, proc: ProcFacts, share: float, who: str, trail: Trail) -> float:
         """A wait at the GIL, no longer than its threads wanted a CPU, for who sleeps has let go of it; what of the share this is."""
-        wakes, wanted = self.facts.wakes.get(trail[-1].tid, []), proc.runnable + proc.others_runnable
-        waited = sum(wake.share for wake in wakes if wake.address in self.gil(proc))
-        ran = proc.run + proc.others_run
+        threads = [thread for thread in self.facts.threads.values() if thread.pid == proc.pid]
+        ran, wanted = sum(thread.run for thread in threads), sum(thread.runnable for thread in threads)
+        waited = sum(wake.share for wake in self.facts.wakes.get(trail[-1].tid, []) if wake.address in self.gil(proc))
         share *= min(1.0, (ran + wanted) / max(waited, policy.TRIFLE))
         keep = owners.own_part(ran, wanted)
         self.book("gil", who, share * keep, trail)

@@ -13,7 +13,7 @@ from gputop.diagnosis.waitgraph import Walk
 
 LOADERS = tuple(
     ("work", holder)
-    for holder in ("worker", "worker's thread", "worker's program", "worker's thread's program", "main's thread's program")
+    for holder in ("worker", "worker's thread", "worker's program", "worker's thread's program", "main's thread's program", "main's feeder")
 )
 """Leaves of work that more workers would share."""
 
@@ -22,7 +22,7 @@ def more_would_help(walk: Walk) -> bool:
     """Whether CPUs idle that more workers could use; those on which the trainer only spins count as idle."""
     job, cpus = walk.job, capacity(walk.job, walk.facts)
     busy = feeders.at_work(job)
-    workers = len(busy) or len(feeders.loading_programs(job, walk.facts))
+    workers = len(busy) or len(feeders.loading_programs(job, walk.facts) or feeders.elsewhere(job, walk.facts))
     idle = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - policy.RESERVE) + walk.spun_cpus
     idlers = job.finished + len(job.workers) - len(busy)
     return 0 < workers < len(cpus.allowed) and idle >= (policy.SPARE_SHARDS if idlers else policy.SPARE)

@@ -23,8 +23,7 @@ from gputop.diagnosis.waitgraph import Walk
 from gputop.system.text import counted
 
 _FOR_PROGRAMS = ("child", "pipe", "poll")
-_ROWS = (("timer", "worker"), ("pipe", "worker"), ("child", "worker"), ("work", "worker's feeder"), ("work", "main's feeder"),
-         ("pipe", "process"))  # fmt: skip
+_ROWS = (("timer", "worker"), ("pipe", "worker"), ("child", "worker"), ("work", "worker's feeder"), ("pipe", "process"))
 
 
 def _part(walk: Walk, leaf: Leaf) -> float:

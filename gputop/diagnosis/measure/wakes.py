@@ -20,7 +20,8 @@ _KINDS = {
 """`gputop.model.frame.Wakeup.kind` -> what the diagnosis calls that wait."""
 
 
-_K, _V = TypeVar("_K"), TypeVar("_V")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 LEAST = 0.001  # of the window that a thread must have slept until one of its wakers woke it, to be told (2.5 ms of 2.5 s)
 
@@ -81,7 +82,8 @@ class WakeTrack:
             slept_ns, times = wake.wait_ns - (since.wait_ns if since else 0), wake.times - (since.times if since else 0)
             share, kind = min(1.0, slept_ns / ns), kind_of(wake)
             if share >= LEAST:
-                found.setdefault(wake.wakee_tid, []).append(Wake(wake.waker_pid, wake.waker_tid, kind, share, times * 1e9 / ns, wake.address))
+                one = Wake(wake.waker_pid, wake.waker_tid, kind, share, times * 1e9 / ns, wake.address)
+                found.setdefault(wake.wakee_tid, []).append(one)
             else:
                 sums = seldom.setdefault((wake.wakee_tid, wake.waker_pid, kind, wake.address), [0.0, 0.0])
                 sums[0] += share

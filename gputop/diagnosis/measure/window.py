@@ -385,6 +385,17 @@ class Window:
             found[wake.pid] = found.get(wake.pid, 0.0) + wake.share
         return found
 
+    def _woken_by_others(self, pid: int) -> dict[int, float]:
+        """`_woken_by_pid` of a main thread, also of whoever woke the threads of its own that woke it: they receive for it."""
+        found = self._woken_by_pid(pid)
+        for own in self._woken.get(pid, ()):
+            theirs = [one for one in self._woken.get(own.tid, ()) if one.tid != pid] if own.pid == pid else []
+            slept = sum(one.share for one in theirs)
+            for one in theirs:
+                if one.pid not in (0, pid):
+                    found[one.pid] = found.get(one.pid, 0.0) + own.share * one.share / slept
+        return found
+
     def _own_wakes(self, pid: int) -> tuple[float, float] | None:
         """Share of the window that a main thread slept until threads of its own woke it, and how often a second; None without eBPF."""
         own = [wake for wake in self._woken.get(pid, ()) if wake.pid == pid]
@@ -394,7 +405,7 @@ class Window:
         """Pid -> share of the window that its main thread slept until that process woke it, or wrote what another thread reads: by the
         probe, else by whom it reads from."""
         trainer = job.trainer
-        found = self._woken_by_pid(trainer.pid) if self._woken else feeders.read_from(trainer)
+        found = self._woken_by_others(trainer.pid) if self._woken else feeders.read_from(trainer)
         own = trainer.own_wakes[0] if trainer.own_wakes is not None else None
         read = feeders.read_by_threads(trainer, board.infos, own, job.idle or 0.0)
         return found | {pid: max(share, found.get(pid, 0.0)) for pid, share in read.items()}
