@@ -106,11 +106,11 @@ def edges_of(proc: ProcFacts, facts: Facts) -> list[Edge]:
     found += [Edge(wake.kind, wake.share * scale, wake.pid, wake.tid, wake.address) for wake in woken]
     rest = asleep - known * scale
     kinds = _rest_of(proc.kinds, {wake.kind: wake.share * scale for wake in woken}, rest) if known else proc.kinds
-    stopped = proc.kinds.get(waits.STOPPED, 0.0) if known else 0.0  # by a debugger, say, who wakes it up again
+    stopped = proc.kinds.get(waits.STOPPED, 0.0) - kinds.get(waits.STOPPED, 0.0)  # by a debugger, say, who wakes it up again
     if stopped > 0.0:
         slept = tuple(dict.fromkeys(edge.kind for edge in found[2:]))  # no set: their order would change from run to run
         found, missing = take(found, stopped, slept, lambda edge: edge.pid not in (0, proc.info.ppid))
-        kinds = {waits.STOPPED: stopped - missing} | {kind: share for kind, share in kinds.items() if kind != waits.STOPPED or missing}
+        kinds = kinds | {waits.STOPPED: kinds.get(waits.STOPPED, 0.0) + stopped - missing}
     edges = [edge for edge in found if edge.share > 0.0] + [Edge(kind, share, measured=False, ended=False) for kind, share in kinds.items()]
     return [edge._replace(kind=waits.NETWORK) if edge.kind == waits.DISK else edge for edge in edges] if proc.reads_remotely else edges
 

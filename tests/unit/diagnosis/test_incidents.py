@@ -68,7 +68,7 @@ def test_the_verdict_of_a_stretch_is_the_cause_that_cost_most():
     first = scene.engine.incidents[0]
     incidents, ledger = [first, replace(first, cause="slow-transform", lost_s=first.lost_s / 2)], Ledger(20.0, 9.0)
     ledger.by_cause = {"slow-transform": 5.0, "cpu-contention": 4.0}
-    found = report.explanation(scene.engine.verdict, ledger, incidents, {}, scene.board.header, scene.board.t_ns)
+    found = report.explanation(scene.engine.verdict, ledger, incidents, {}, scene.board.header, scene.board.t_ns, lambda _: ())
     assert found["verdict"]["cause"] == "slow-transform"
 
 
@@ -77,7 +77,7 @@ def test_where_no_gpu_is_measured_the_verdict_is_what_lasted_longest():
     [one] = scene.engine.incidents
     short = replace(one, cause="slow-transform", end_ns=one.start_ns + 10**9, lost_s=0.0)
     found = report.explanation(
-        scene.engine.verdict, Ledger(), [short, replace(one, lost_s=0.0)], {}, scene.board.header, scene.board.t_ns
+        scene.engine.verdict, Ledger(), [short, replace(one, lost_s=0.0)], {}, scene.board.header, scene.board.t_ns, lambda _: ()
     )  # fmt: skip
     assert found["verdict"]["cause"] == one.cause == "cpu-contention"
 

@@ -1,0 +1,127 @@
+"""Shares of the wait-for graph that used to get lost, or to go to the wrong leaf: facts and scenes of kinds that the corpus has not."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from gputop.diagnosis.edges import edges_of
+from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.wakes import ThreadTime, Wake, WakeTrack
+from gputop.model.board import Board
+from gputop.model.frame import SchedThread, Wakeup
+from tests.unit.diagnosis.causes import alone, starved
+from tests.unit.diagnosis.scene import FUTEX, ON_CPU, QUEUE, READ, SLEEP, Proc, Scene, training
+from tests.unit.diagnosis.test_graph import LOCK_AT, leaves, walked
+
+S = 1_000_000_000  # ns
+LOADS = 100, 110, 111, 112, 113  # the trainer's main thread and others of its own
+
+
+def boards(*tables: tuple[dict[tuple[int, int], int], dict[int, int]]) -> WakeTrack:
+    """A track of boards 1 s apart. Each: (wakee, waker) -> ns asleep until then; tid -> ns on a CPU. A waker's pid is its tens."""
+    track = WakeTrack()
+    for second, (wakes, threads) in enumerate(tables, start=1):
+        board = Board(probed_ns=second * S)
+        board.wakeups = {pair: Wakeup(*pair, pair[1] // 10 * 10, ns // 1000, ns, 202, "futex") for pair, ns in wakes.items()}
+        board.threads = {tid: SchedThread(tid, 100, ns, 0, 0, 0, 0, 0, 0, 0, start_ns=1) for tid, ns in threads.items()}
+        track.push(board, 0)
+    return track
+
+
+def test_who_ended_in_the_window_has_woken_others_and_has_run() -> None:
+    """The board forgets a thread a second after its end."""
+    track = boards(({(100, 110): S}, {110: S}), ({(100, 110): 3 * S // 2}, {110: 3 * S // 2}), ({}, {}))
+    assert [(wake.pid, wake.share) for wake in track.by_thread()[100]] == [(110, 0.25)]
+    assert track.threads()[110].run == 0.25
+    for second in (4, 5):
+        track.push(Board(probed_ns=second * S), (second - 1) * S)
+    assert track.by_thread() == {}, "it ended before the window"
+
+
+def test_many_that_woke_it_seldom_are_told_as_one() -> None:
+    """A thread for each sample: each of them wakes the main thread once, for less than a thousandth of the window."""
+    track = boards(({}, {}), ({(100, 200 + i): S // 2000 for i in range(9)}, {}))
+    assert [(wake.pid, wake.tid, round(wake.share, 4)) for wake in track.by_thread()[100]] == [(200, 0, 0.0045)]
+
+
+def test_a_barrier_of_threads_without_a_cpu_is_no_gil() -> None:
+    """OpenMP's threads wait for one another at one futex. Here eight workers share two CPUs, so each process runs on less than one."""
+    scene = starved(util=20.0, run=0.2, wait=0.5, looks=[ON_CPU]).play(6)
+    wakes = {100: [Wake(101, 111, waits.PIPE, 0.9, 10.0)]} | {
+        pid: [Wake(pid, pid + 20, waits.LOCK, 0.3, 90.0, LOCK_AT)] for pid in (101, 102)} | {
+        pid + 20: [Wake(pid, pid, waits.LOCK, 0.3, 90.0, LOCK_AT)] for pid in (101, 102)}  # fmt: skip
+    threads = {tid: ThreadTime(100 + tid % 20, 0.2, 0.5, 0.3) for tid in (101, 102, 121, 122)}
+    found = leaves(walked(scene, wakes, threads))
+    assert ("gil", "worker") not in found
+    threads = {tid: time._replace(run=0.4, runnable=0.05) for tid, time in threads.items()}
+    assert leaves(walked(scene, wakes, threads))["gil", "worker"] > 0.2, "they run freely, in turn"
+
+
+def test_threads_that_hand_on_a_lock_and_read_from_the_disk_meanwhile_have_a_slow_disk() -> None:
+    """An LMDB's threads of one reader: whoever has the lock sleeps at the disk. Nobody who sleeps has the GIL."""
+    scene = training(util=30.0, run=0.1, workers=0).play(6)
+    wakes = {tid: [Wake(100, other, waits.LOCK, 0.2, 20.0, LOCK_AT) for other in LOADS[1:] if other != tid] for tid in LOADS}
+    for tid in LOADS[1:]:
+        wakes[tid].append(Wake(0, 0, waits.DISK, 0.3, 50.0))
+    found = leaves(walked(scene, wakes, {tid: ThreadTime(100, 0.005, 0.0, 0.99) for tid in LOADS}))
+    assert found["disk", "main"] > 0.5
+    assert found.get(("gil", "main"), 0.0) < 0.1
+
+
+def test_a_trainer_that_is_ready_behind_its_own_workers_waits_for_their_work() -> None:
+    """The loss is its own run queue; more CPUs or a cheaper transform would help, fewer workers would not."""
+    scene = alone(70.0, 0.05, [SLEEP, QUEUE])
+    scene.cpus, scene.cpu_busy, scene.procs[100].wait = 2, [1.0, 1.0], 0.3
+    for pid in (101, 102):
+        scene.procs[pid].run, scene.procs[pid].wait, scene.procs[pid].looks = 0.85, 0.1, [ON_CPU]
+    assert scene.play(6).engine.verdict.cause == "slow-transform"
+
+
+def test_a_trainer_behind_workers_that_crowd_one_another_has_too_many() -> None:
+    scene = alone(70.0, 0.05, [SLEEP, QUEUE])
+    scene.cpus, scene.cpu_busy, scene.procs[100].wait = 1, [1.0], 0.5
+    for pid in (101, 102):
+        scene.procs[pid].run, scene.procs[pid].wait, scene.procs[pid].looks = 0.45, 0.5, [ON_CPU]
+    assert scene.play(6).engine.verdict.cause == "worker-oversubscription"
+
+
+def pushed(feeders: int, cpus: int, busy: list[float]) -> Scene:
+    """Renderers of somebody else push batches into a socket of the trainer, whose thread 110 receives them and wakes the main thread."""
+    scene = alone(45.0, 0.02, [FUTEX]).drop(101, 102)
+    scene.cpus, scene.cpu_busy, scene.probed = cpus, busy, True
+    scene.procs[100].threads, scene.procs[100].thread_looks = {110: (0.01, 0.0)}, [READ]
+    scene.wakeups = {(100, 110): 0.55} | {(110, 900 + i): 0.9 / feeders for i in range(feeders)}
+    return scene.add(*(Proc(900 + i, comm="blender", cmdline=["/opt/blender", "-b"], run=0.97, looks=[ON_CPU]) for i in range(feeders)))
+
+
+@pytest.mark.parametrize(("feeders", "busy", "cause"), [
+    (1, [1.0, 0.1, 0.1, 0.1], "too-few-workers"), (2, [1.0, 1.0, 0.1, 0.1], "too-few-workers"), (2, [1.0, 1.0], "slow-transform"),
+])  # fmt: skip
+def test_who_wakes_the_thread_that_receives_feeds_the_trainer(feeders: int, busy: list[float], cause: str) -> None:
+    """Their number against the free CPUs tells whether more of them would help."""
+    scene = pushed(feeders, len(busy), busy).play(6)
+    facts = scene.engine.facts
+    assert facts is not None
+    assert facts.jobs[0].fed_by == {900 + i for i in range(feeders)}
+    assert facts.jobs[0].fed == pytest.approx(0.55, abs=0.05)
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("input-bound", cause)
+
+
+def test_a_copy_takes_no_more_of_what_a_thread_ran_than_its_part() -> None:
+    """In a call that copies a thread has a CPU as seldom as elsewhere: the rest of the call is a wait for one."""
+    scene = alone(40.0, 0.2, [SLEEP])
+    scene.procs[100].wait, scene.calls, scene.probed = 0.6, {(100, "cuMemcpyHtoD_v2"): (10, 0.4, 4e9)}, True
+    walk = walked(scene.play(6), {})
+    assert walk.copied == pytest.approx(0.25, abs=0.04), "asleep for 0.2 of the window, and of the other 0.2 a quarter on a CPU"
+
+
+@pytest.mark.parametrize("woken", [0.0, 0.3, 0.9])
+def test_who_is_stopped_has_no_more_time_than_there_is(woken: float) -> None:
+    scene = starved(util=20.0, run=0.1, looks=[{"state": "t", "syscall": 0}, QUEUE]).play(6)
+    facts = scene.engine.facts
+    assert facts is not None
+    wakes = {101: [Wake(77, 77, waits.TIMER, woken, 10.0)], 100: [Wake(101, 101, waits.PIPE, 0.8, 9.0)]}
+    edges = edges_of(facts.jobs[0].workers[0], replace(facts, wakes=wakes))
+    assert sum(edge.share for edge in edges) == pytest.approx(1.0, abs=0.02)
+    assert sum(edge.share for edge in edges if edge.kind == waits.STOPPED) == pytest.approx(0.45, abs=0.1)
