@@ -1,6 +1,6 @@
 # Each target sets up what it needs (scripts/setup). Install only Python, git and make beforehand.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-newest check bench accuracy what-if wheel wheel-check kernels screenshots manual
+.PHONY: help run test test-newest check bench accuracy what-if trials wheel wheel-check kernels screenshots manual
 
 VENV ?= .venv
 export VENV
@@ -42,6 +42,10 @@ accuracy: ## Judge the recordings of the labelled workloads anew (ARGS=--wrong: 
 what-if: ## Predict what changes bring to real jobs, make them, and compare (ARGS="--only disk": some pairs)
 	@scripts/setup test
 	$(PYTHON_BIN) -m tests.experiments.whatif_pairs $(ARGS)
+
+trials: ## Prove the causes of real jobs, and decoys that must not be proved; an hour (ARGS="--only hogs --runs 1": some)
+	@scripts/setup test
+	$(PYTHON_BIN) -m tests.experiments.trials $(ARGS)
 
 wheel: ## Build wheel and sdist into dist/
 	@scripts/setup test
