@@ -183,7 +183,7 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch
             if not args.json:
                 show([line])
     except OSError as error:
-        raise UserError(f"{planned.says}: {error.strerror or error}; all is put back") from None
+        raise UserError(error.strerror or str(error)) from None
     outcome = trial.outcome
     assert outcome is not None
     if args.keep and kept is None:

@@ -81,6 +81,7 @@ def experiment(
         with Guard(planned, agreed=True) as guard:
             yield from run(samples, trial, guard)
             assert trial.outcome is not None
+            trial.outcome.reason = trial.outcome.reason.removeprefix(f"{planned.says}: ")
             line = told(planned.says, trial.outcome)
             yield trial.outcome
             if keep and planned.may_keep and trial.outcome.result == "proved":

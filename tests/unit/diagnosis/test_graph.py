@@ -167,3 +167,7 @@ def test_the_document_has_every_row_of_the_table_and_every_cause() -> None:
 def test_the_document_tells_each_cause_as_its_file_does() -> None:
     check = subprocess.run([sys.executable, DOCS.parents[1] / "scripts" / "causes-doc", "--check"], check=False)
     assert check.returncode == 0, "run scripts/causes-doc"
+
+
+def test_somebody_without_an_edge_to_it_has_a_pool() -> None:
+    assert waitgraph.pool_of(Leaf("nobody", "trainer"), ()) == "main.stopped"
