@@ -13,7 +13,9 @@
  * Sizes     THREADS entries of 128 bytes, PAIRS of 24 (preempts), WAKES of 48; HOT_THREADS histograms of 512 bytes and
  *           DEAD_THREADS entries of 144. Updates that failed are counted in `lost`.
  * Cost      tests/bench/probe_cost.py measures it: 600 ns of CPU at most for a context switch and its wake-up. A read of the
- *           task costs as much as a map look-up, so threads are keyed by the task itself and their ids read once.
+ *           task costs as much as a map look-up, so threads are keyed by the task itself and their ids read once. Where a CPU
+ *           switches very often, gputop/sources/ebpf/switches.py detaches the programs for most of the time; `opened` says since
+ *           when they are attached.
  *
  * The loader defines ID_OFF (task_struct.pid, .tgid behind it), SUM_EXEC_OFF, STACK_OFF, RUN_DELAY_OFF where the kernel keeps it,
  * PT_REGS if it has bpf_task_pt_regs (5.15), SYSCALLNO_OFF on aarch64, FILES_OFF and what leads from there to an open file's
@@ -22,8 +24,7 @@
  * numbers: then threads are keyed by tid, and calls are not known.
  */
 #include "common.h"
-
-enum state { UNSEEN, RUNNING, RUNNABLE, PREEMPTED, SLEEPING, UNINTERRUPTIBLE, DEAD };
+#include "calls.h"
 
 /* Every change writes `since` and `state` before it adds to a sum, so that a reader in between sees less, never more. */
 struct thread {
@@ -67,16 +68,6 @@ struct pair_sum {
 };
 BPF_HASH(preempts, struct pair, struct pair_sum, PAIRS);
 
-/* What a sleep was for: a system call's number plus 1 (0: not known, NO_CALL: a page fault) in the lowest 10 bits, flags, and in
- * the upper 48 bits a descriptor or a futex's address. */
-#define NO_CALL 1023
-#define DEEP 0x400   /* uninterruptible */
-#define TIMED 0x800  /* the call has a time limit */
-#define SHARED 0x1000 /* a futex of several processes: the address is the sleeper's own */
-#define INHERITS 0x2000 /* a futex that lends its owner the sleeper's priority */
-#define SEVERAL 0x4000 /* polls several descriptors, of which none is told */
-#define ONE 0x8000   /* polls, or is called with, the descriptor told */
-#define ARGUMENT_SHIFT 16
 #define S_IFMT 0xf000
 #define S_IFSOCK 0xc000
 struct wake {
@@ -90,8 +81,6 @@ struct wake_sum {
   u64 name; /* the first 8 bytes of its name */
 };
 BPF_HASH(wakeups, struct wake, struct wake_sum, WAKES);
-enum argument { NOTHING, DESCRIPTOR, FUTEX, POLL, PPOLL, EPOLL, EPOLL2, SELECT };
-BPF_ARRAY(arguments, u32, 512); /* by the number of a call */
 BPF_HASH(hot, u32, u8, HOT_PROCESSES);
 
 /* Who had the CPU lately: slice i lasts from its start to that of the next. */
@@ -107,18 +96,17 @@ struct slices {
   struct slice slice[SLICES];
 };
 BPF_ARRAY(slices, struct slices, CPUS);
+struct opening {
+  u64 at;    /* ns: when the programs were attached last; 0: they have been attached all the time */
+  u64 first; /* event since then */
+};
+BPF_ARRAY(opened, struct opening, 1);
 
 #define ordered() asm volatile("" ::: "memory")
 
 static __always_inline struct settings *get_settings(void) {
   int zero = 0;
   return settings.lookup(&zero);
-}
-
-static __always_inline u64 read64(u64 task, int offset) {
-  u64 value = 0;
-  bpf_probe_read_kernel(&value, sizeof(value), (void *)(task + offset));
-  return value;
 }
 
 #ifdef ID_OFF
@@ -146,6 +134,49 @@ static __always_inline struct thread *meet(u64 task, int state, u64 now) {
   if (threads.update(&key, &fresh))
     count_lost(LOST_THREADS);
   return threads.lookup(&key);
+}
+
+static __always_inline void end_sleep(struct thread *thread, u64 ns, int was) {
+  if (was == SLEEPING)
+    thread->sleeping += ns;
+  else if (was == UNINTERRUPTIBLE)
+    thread->uninterruptible += ns;
+}
+
+static __always_inline struct opening *get_opening(void) {
+  int zero = 0;
+  return opened.lookup(&zero);
+}
+
+/* The first event of a thread since the programs were attached again: its sleep is taken to have lasted until then, and since
+ * then it has been in `state`, or this would not be its first event. One that has not run still sleeps in the same call. */
+static __always_inline struct thread *meet_again(u64 task, struct thread *thread, int state, struct opening *opening) {
+  int was = thread->state;
+  u64 at = opening->at, ns = at - thread->since;
+  if (!opening->first)
+    opening->first = bpf_ktime_get_ns();
+#ifdef ID_OFF
+  u64 id = id_of(task);
+  if (thread->tid != (u32)id || thread->pid != id >> 32) /* another thread has its structure now */
+    return meet(task, state, at);
+#endif
+  thread->since = at;
+  if (state != SLEEPING || (was != SLEEPING && was != UNINTERRUPTIBLE) || oncpu_of(task, ~0ULL) != thread->oncpu) {
+    thread->state = state;
+    thread->call = 0;
+  }
+  ordered();
+  end_sleep(thread, ns, was);
+  return thread;
+}
+
+/* The thread of a task that was in `state` until now. */
+static __always_inline struct thread *find(u64 task, u64 key, int state) {
+  struct thread *thread = threads.lookup(&key);
+  struct opening *opening = get_opening();
+  if (!thread || !opening || thread->since >= opening->at)
+    return thread;
+  return meet_again(task, thread, state, opening);
 }
 
 static __always_inline void add_pair(struct pair_sum *sum, u64 ns) {
@@ -216,98 +247,9 @@ static __always_inline void bury(u64 key, struct thread *thread) {
   threads.delete(&key);
 }
 
-#ifdef PT_REGS
-static void *(*current_task)(void) = (void *)158;   /* bpf_get_current_task_btf */
-static void *(*registers_of)(void *) = (void *)175; /* bpf_task_pt_regs; neither is in bcc 0.18's list */
-
-#if defined(__aarch64__) || defined(__TARGET_ARCH_arm64)
-struct entered_call {
-  u64 argument[8], number;
-};
-#define FIRST_REGISTER 0
-#define ARGUMENT(call, n) ((call).argument[n])
-#else
-struct entered_call {
-  u64 r10, r9, r8, ax, cx, dx, si, di, number, ip, cs;
-};
-#define FIRST_REGISTER offsetof(struct pt_regs, r10)
-#define ARGUMENT(call, n) ((n) == 0 ? (call).di : (n) == 1 ? (call).si : (n) == 2 ? (call).dx : (n) == 3 ? (call).r10 : (call).r8)
-#define CS_64_BIT 0x33
-#endif
-
-static __always_inline u64 polled(u64 list, u64 count, bool timed) {
-  u64 flags = timed ? TIMED : 0;
-  u32 descriptor = 0;
-  if (count == 0)
-    return flags;
-  if (count > 1 || bpf_probe_read_user(&descriptor, sizeof(descriptor), (void *)list))
-    return flags | SEVERAL;
-  return flags | ONE | (u64)descriptor << ARGUMENT_SHIFT;
-}
-
-#define FUTEX_CLOCK 0x100
-#define FUTEX_PRIVATE 0x80
-#define FUTEX_COMMAND 0x7f
-#define FUTEX_LOCK_PI 6
-#define FUTEX_WAIT_REQUEUE_PI 11
-#define FUTEX_LOCK_PI2 13
-
-static __always_inline u64 futex(struct entered_call *call) {
-  u32 command = ARGUMENT(*call, 1) & FUTEX_COMMAND;
-  u64 flags = ARGUMENT(*call, 3) ? TIMED : 0;
-  if (!(ARGUMENT(*call, 1) & FUTEX_PRIVATE))
-    flags |= SHARED;
-  if (command == FUTEX_LOCK_PI || command == FUTEX_LOCK_PI2 || command == FUTEX_WAIT_REQUEUE_PI)
-    flags |= INHERITS;
-  return flags | ARGUMENT(*call, 0) << ARGUMENT_SHIFT;
-}
-
-/* What the present thread, which is leaving its CPU, is about to sleep for. */
-static __always_inline u64 call_of(int state) {
-  u64 registers = (u64)registers_of(current_task()), flags = state == UNINTERRUPTIBLE ? DEEP : 0;
-  struct entered_call call = {};
-  u32 number, *argument;
-  bpf_probe_read_kernel(&call, sizeof(call), (void *)(registers + FIRST_REGISTER));
-#if defined(__aarch64__) || defined(__TARGET_ARCH_arm64)
-  number = read64(registers, SYSCALLNO_OFF);
-#else
-  number = call.number;
-  if (call.cs != CS_64_BIT) /* 32-bit calls have numbers of their own */
-    return flags;
-#endif
-  if ((s32)number < 0)
-    return flags | NO_CALL;
-  if (number >= 512)
-    return flags;
-  flags |= number + 1;
-  argument = arguments.lookup(&number);
-  if (!argument)
-    return flags;
-  switch (*argument) {
-  case DESCRIPTOR:
-    return flags | ONE | (ARGUMENT(call, 0) & 0xffffffff) << ARGUMENT_SHIFT;
-  case FUTEX:
-    return flags | futex(&call);
-  case POLL:
-    return flags | polled(ARGUMENT(call, 0), ARGUMENT(call, 1), (s32)ARGUMENT(call, 2) >= 0);
-  case PPOLL:
-    return flags | polled(ARGUMENT(call, 0), ARGUMENT(call, 1), ARGUMENT(call, 2));
-  case EPOLL:
-    return flags | ((s32)ARGUMENT(call, 3) >= 0 ? TIMED : 0);
-  case EPOLL2:
-    return flags | (ARGUMENT(call, 3) ? TIMED : 0);
-  case SELECT:
-    return flags | (ARGUMENT(call, 0) ? SEVERAL : 0) | (ARGUMENT(call, 4) ? TIMED : 0);
-  }
-  return flags;
-}
-#else
-#define call_of(state) 0
-#endif
-
 static __always_inline void switch_out(u64 prev, struct slice *next, u32 cpu, u32 slice, int state, bool involuntary, u64 now) {
   u64 key = key_of(prev), ran;
-  struct thread *thread = threads.lookup(&key);
+  struct thread *thread = find(prev, key, RUNNING);
   if (!thread) {
     if (state != DEAD)
       meet(prev, state, now);
@@ -338,16 +280,9 @@ static __always_inline void switch_out(u64 prev, struct slice *next, u32 cpu, u3
     bury(key, thread);
 }
 
-static __always_inline void end_sleep(struct thread *thread, u64 ns, int was) {
-  if (was == SLEEPING)
-    thread->sleeping += ns;
-  else if (was == UNINTERRUPTIBLE)
-    thread->uninterruptible += ns;
-}
-
 static __always_inline struct thread *switch_in(u64 next, struct settings *settings, u64 now) {
   u64 key = key_of(next), ns;
-  struct thread *thread = threads.lookup(&key);
+  struct thread *thread = find(next, key, RUNNABLE);
   int was;
   if (!thread)
     return meet(next, RUNNING, now);
@@ -424,7 +359,7 @@ static __always_inline void count_wakeup(u64 task, struct thread *thread, u64 ns
 
 static __always_inline int on_wakeup(u64 task) {
   u64 key = key_of(task), now, ns;
-  struct thread *thread = threads.lookup(&key);
+  struct thread *thread = find(task, key, SLEEPING);
   int was;
   if (!thread) {
     meet(task, RUNNABLE, bpf_ktime_get_ns());
@@ -473,11 +408,12 @@ static __always_inline bool in_interrupt(u64 *local) {
 static __always_inline int on_waking(u64 task) {
   u64 key = key_of(task), waker = 0;
   struct settings *settings = get_settings();
+  struct opening *opening = get_opening();
   struct thread *thread;
-  if (!settings || !settings->hot_processes)
+  if (!settings || !settings->hot_processes || !opening)
     return 0;
   thread = threads.lookup(&key);
-  if (!thread || !thread->hot || thread->state == PREEMPTED)
+  if (!thread || !thread->hot || (thread->state == PREEMPTED && thread->since >= opening->at))
     return 0;
   if (!in_interrupt(&key))
     waker = bpf_get_current_pid_tgid();

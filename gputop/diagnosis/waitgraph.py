@@ -102,7 +102,7 @@ class Walk:
         loss -= born
         others = [edge for edge in edges if edge.pid not in self.feeds]
         data = min(max(0.0, self.data - born), loss)
-        measured = 2 * sum(edge.share for edge in self.to_feeds if edge.measured) >= self.data
+        measured = self.facts.switch_share >= 1.0 and 2 * sum(edge.share for edge in self.to_feeds if edge.measured) >= self.data
         self.to_workers(data, (Hop(trainer.pid, trainer.pid, WORKERS, data, measured),))
         loss -= data
         held = sum(edge.share for edge in others) + copied
@@ -294,7 +294,7 @@ class Walk:
         if share <= 0.0:
             return
         who = "main" if proc is self.trainer else "worker"
-        trail = (*trail, Hop(proc.pid, tid or proc.pid, edge.kind, share, edge.measured))
+        trail = (*trail, Hop(proc.pid, tid or proc.pid, edge.kind, share, edge.measured and self.facts.switch_share >= 1.0))
         if edge.kind == RUN:
             self.on_cpu(proc, share, who, trail)
         elif edge.kind == READY:

@@ -139,6 +139,7 @@ class Board(Struct):
     launches: dict[int, LaunchRate] = field(default_factory=dict)  # pid -> the last measured launch rate
     thread_calls: dict[tuple[int, str], ThreadCalls] = field(default_factory=dict)  # (tid, CUDA function) -> counters
     probed_ns: int = 0  # when the probes were last read (CLOCK_MONOTONIC); 0: never
+    switch_share: float = 1.0  # `Probes.share`
     cost: SelfCost | None = None
     sampled: dict[int, MainSamples] = field(default_factory=dict)  # pid -> samples of its main thread
 
@@ -258,7 +259,7 @@ class Board(Struct):
             self.launches = {rate.pid: rate for rate in probes.launches}
         if probes.gone:
             self._prune_threads(frozenset(probes.gone))
-        self.probed_ns = probes.t_ns
+        self.probed_ns, self.switch_share = probes.t_ns, probes.share
 
     def _prune_threads(self, gone: frozenset[int]) -> None:
         for tid in gone:

@@ -147,3 +147,6 @@ class Probes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     launches: Annotated[list[LaunchRate], BOUNDED] = []  # the rates of all processes, after each count
     forgotten: Annotated[list[int], BOUNDED] = []  # removed pairs of ``preempts``: victim tid + (culprit tid << 32)
     thread_calls: Annotated[list[ThreadCalls], BOUNDED] = []
+    share: float = 1.0
+    """Share of the time in which context switches are counted; below 1 the sums of threads but for ``oncpu_ns`` and ``runnable_ns``, of
+    preemptions and of wake-ups are estimated from that part."""

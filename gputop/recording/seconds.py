@@ -167,7 +167,7 @@ def merge_second(frames: Sequence[Frame], first_reports: Mapping[int, list[Sched
         reports: dict[str, Any] = restarted.get(frame.seq, {})
         if frame.seq in first_reports:
             reports["threads"] = first_reports[frame.seq]
-        probes = Probes(frame.probes.t_ns, **reports) if reports and frame.probes is not None else None
+        probes = Probes(frame.probes.t_ns, share=frame.probes.share, **reports) if reports and frame.probes is not None else None
         if host is not None or frame.sampled or infos or procs or probes is not None:
             one = Frame(frame.seq, frame.t_ns, ticks=0, infos=infos, procs=procs, host=host, probes=probes, sampled=frame.sampled)
             own.append(one)
@@ -332,6 +332,7 @@ def _merge_probes(told: Sequence[Probes]) -> Probes | None:
     return Probes(**asdict(told[-1]) | {  # in order of their subjects, which takes an eighth less
         "threads": _sorted(threads), "preempts": _sorted(preempts), "wakeups": _sorted(wakeups),
         "calls": list(calls.values()), "thread_calls": list(own.values()), "gone": list(gone), "forgotten": list(forgotten),
+        "share": min(probes.share for probes in told),
         "launches": next((probes.launches for probes in reversed(told) if probes.launches), []),
     })  # fmt: skip
 

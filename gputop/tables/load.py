@@ -86,6 +86,7 @@ class Loader:
                 if column.name in self.wanted[spec.name]:
                     column.make(rows)
             parts |= {".".join((*spec.path, name)) for name in ("t_ns", *rows.names)}
+            parts |= {".".join((*spec.path[:-1], name)) for name in rows.of_owner}
         if self._tally is not None:
             parts |= TALLIED
         if self._pids or self._counts:

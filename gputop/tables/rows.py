@@ -124,6 +124,10 @@ class Rows:
         """A field as it was read; with a dot a field of a struct, None where there is no struct."""
         return self.once(name, lambda: self._fields(name))
 
+    def owner(self, name: str) -> Sequence[Any]:
+        """A field of the struct that each row stands in."""
+        return [getattr(one, name) for one in self.owners]
+
     def increment(self, name: str) -> Sequence[Any]:
         """Growth of a counter since the row before with the same key; None in the first, where it was not read, and where it went back."""
         return self.once(f"+{name}", lambda: self._growth(name))
@@ -231,6 +235,7 @@ class FieldNames(Rows):
     def __init__(self) -> None:
         super().__init__("", (), (), (), Known(Header(), 0))
         self.names: set[str] = set()
+        self.of_owner: set[str] = set()  # those of the struct that rows stand in
 
     def gauge(self, name: str) -> Sequence[Any]:
         """Remember the field."""
@@ -238,6 +243,11 @@ class FieldNames(Rows):
         return ()
 
     increment = gauge
+
+    def owner(self, name: str) -> Sequence[Any]:
+        """Remember the field."""
+        self.of_owner.add(name)
+        return ()
 
     def keys(self) -> Sequence[Any]:
         """None."""

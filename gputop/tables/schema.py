@@ -61,7 +61,7 @@ def _cpu_seconds(name: str, field: str, help_: str) -> Column:
 
 def _owner(name: str, type_: str, help_: str, field: str) -> Column:
     """A field of the struct that a row stands in."""
-    return Column(name, type_, help_, lambda rows: [getattr(owner, field) for owner in rows.owners])
+    return Column(name, type_, help_, lambda rows: rows.owner(field))
 
 
 def _name(name: str, field: str, of: str) -> Column:
@@ -242,6 +242,9 @@ THREAD_CALL = TableSpec("thread_call", "CUDA calls of each thread, as far as the
     Column("total_ms", "REAL", "time in them, ms in the tick", lambda rows: scaled(rows.increment("total_ns"), 1e-6)),
 ))  # fmt: skip
 
+_SWITCH_SHARE = _owner(
+    "counted_share", "REAL", "share of the time in which context switches are counted; below 1 the numbers are estimates", "share"
+)
 PREEMPT = TableSpec("preempt", "who ran on a CPU while a thread waited for it (sched probe)", ("probes", "preempts"), (
     *CLOCK,
     _gauge("victim_tid", "INTEGER", "thread that waited"),
@@ -252,6 +255,7 @@ PREEMPT = TableSpec("preempt", "who ran on a CPU while a thread waited for it (s
     _name("culprit", "culprit_pid", "process that ran"),
     _seconds("lost_s", "ns", "how long"),
     _count("times", "how often"),
+    _SWITCH_SHARE,
 ))  # fmt: skip
 
 WAKEUP = TableSpec("wakeup", "who ended a sleep of whom (sched probe)", ("probes", "wakeups"), (
@@ -274,6 +278,7 @@ WAKEUP = TableSpec("wakeup", "who ended a sleep of whom (sched probe)", ("probes
     Column("uninterruptible", "INTEGER", "1 if no signal could end the sleep, as that for a disk", _flag("uninterruptible")),
     _count("times", "how often"),
     _seconds("wait_s", "wait_ns", "length of the sleeps that it ended"),
+    _SWITCH_SHARE,
 ))  # fmt: skip
 
 STACK = TableSpec("stack", "stacks of threads, innermost frame first", ("stacks",), (

@@ -224,7 +224,10 @@ class ContentionScreen(Box):
             return [[(head, "head")], *(lines or [[(f"  {none}", "dim")]])]
 
         width = min(WHO, (self.text_width - NUMBERS) // 2)
+        estimated = f"estimates: context switches are so many that they are counted in {100 * newer.switch_share:.0f} % of the time"
+        head: list[Line] = [[(estimated, "warn")], []] if newer.switch_share < 1.0 else []
         return [
+            *head,
             *table("was runnable", "while this ran on its CPU", "cores", taken, "no process waited for a CPU behind another"), [],
             *table("slept", "until woken by", "% time", woken, "no trainer was woken"),
         ]  # fmt: skip

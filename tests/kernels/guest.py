@@ -134,7 +134,7 @@ def count_calls(answer: dict[str, object], descriptors: list[int], table: maps.M
     stub, library = ctypes.CDLL(path), elf.opened(path)
     cookies = {function.offset: i | function.bytes_argument << 16 for i, function in enumerate(libcuda.points(library).functions)}
     enter, leave, _ = (descriptors[at] for at in answer["programs"])
-    links = uprobe.attach(library.fileno(), cookies, enter, leave, str(answer["uprobes"]))
+    links = uprobe.attach(library.fileno(), cookies, [enter, leave], str(answer["uprobes"]))
     for _ in range(20):
         stub.cuCtxSynchronize()
         stub.cuMemcpyHtoD_v2(1, 1, COPY_BYTES)

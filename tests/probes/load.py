@@ -204,6 +204,29 @@ def disk(path: str, times: str) -> None:
     sys.stdin.readline()
 
 
+def pingpong(seconds: str, cpu: str) -> None:
+    """Wake a child through a pipe and be woken, as fast as one CPU lets the two, when told to; prints the child's pid."""
+    os.sched_setaffinity(0, {int(cpu)})
+    os.nice(-15)  # on a busy machine it would run by fits and starts
+    there, here = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        while os.read(there[0], 1) == b"x":
+            os.write(here[1], b"x")
+        os._exit(0)
+    say(json.dumps([os.getpid(), pid]))
+    sys.stdin.readline()
+    end = time.monotonic() + float(seconds)
+    while time.monotonic() < end:
+        for _ in range(100):
+            os.write(there[1], b"x")
+            os.read(here[0], 1)
+    say("done")
+    sys.stdin.readline()
+    os.write(there[1], b".")
+    os.waitpid(pid, 0)
+
+
 def fork(times: str) -> None:
     """Fork that many children, which end at once."""
     say("ready")
@@ -293,4 +316,4 @@ def say(text: str) -> None:
 
 if __name__ == "__main__":
     {"burn": burn, "doze": doze, "ping": ping, "fork": fork, "threads": threads, "cuda": cuda, "storm": storm, "waits": waits, "lock": lock,
-     "disk": disk}[sys.argv[1]](*sys.argv[2:])
+     "disk": disk, "pingpong": pingpong}[sys.argv[1]](*sys.argv[2:])

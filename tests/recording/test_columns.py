@@ -81,7 +81,8 @@ EVERYTHING = [
                            Gpu(1, 20_000, mig=[MigInstance(0, uuid="x")], procs=[GpuProc(1, sm_pct=0.1)], temp_c=1e300)]),
     Frame(2, 30_000, host=Host(30_000, cgroups=[CgroupSample("/a", 2, quota_cpus=0.5, psi=Psi(None, 1)), CgroupSample("/b", 1)])),
     Frame(3, 30_000, marks=[Mark(30_000, "a\x1b[2J"), Mark(30_000, "")], stacks=[Stack(1, 1, 0, python=["a (b.py:1)"], error="no")]),
-    Frame(4, 40_000, probes=Probes(40_000, calls=[CudaCall(1, "cuCtxSynchronize", 5, 7000, 3, {-1: 4, 70: 2**62})], lost={"a": 1})),
+    Frame(4, 40_000, probes=Probes(40_000, calls=[CudaCall(1, "cuCtxSynchronize", 5, 7000, 3, {-1: 4, 70: 2**62})], lost={"a": 1},
+                                   share=0.089)),
     Frame(5, 50_000, infos=[ProcInfo(7, 8, cmdline=["é", ""], env={"RANK": "0"}, uses_cuda=None)]),
 ]  # fmt: skip
 

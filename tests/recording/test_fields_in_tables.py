@@ -94,6 +94,7 @@ def _in_tables() -> set[str]:
         for column in spec.columns if spec.path else ():
             column.make(names)
         paths |= {".".join((*spec.path, name)) for name in names.names}
+        paths |= {".".join((*spec.path[:-1], name)) for name in names.of_owner}
     identities = {column.name for column in PROCESS.columns} & _fields(ProcInfo).keys()
     return {field for path in paths for field in _resolved(path)} | {f"ProcInfo.{name}" for name in identities}
 

@@ -29,7 +29,8 @@ DATA = Path(__file__).parents[1] / "device" / "data"
 
 def standing(board: Board) -> dict[str, Any]:
     """Everything on a board; of threads and calls not the longest waits, which are of the whole second."""
-    names = "seq", "t_ns", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "preempts", "wakeups", "sampled", "launches"
+    names = ("seq", "t_ns", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "preempts", "wakeups", "sampled", "launches",
+             "switch_share")  # fmt: skip
     found = {name: getattr(board, name) for name in names}
     found["gpus"] = {index: (gpu.values, gpu.read_ns, gpu.missing) for index, gpu in board.gpus.items()}
     found["threads"] = {tid: msgspec.structs.replace(thread, max_run_delay_ns=0) for tid, thread in board.threads.items()}
@@ -89,7 +90,7 @@ def test_pairs_that_are_forgotten_and_meet_again_and_threads_that_are_gone() -> 
     frames = [
         frame(0, threads=[thread(1, 9), thread(2, 1), thread(3, 1)], preempts=[Preempt(1, 2, 2, 10, 1), Preempt(1, 3, 3, 10, 1)]),
         frame(1, forgotten=[1 | 2 << 32, 1 | 3 << 32]),
-        frame(2, threads=[thread(1, 4)], preempts=[Preempt(1, 2, 2, 3, 1)], gone=[3]),
+        frame(2, threads=[thread(1, 4)], preempts=[Preempt(1, 2, 2, 3, 1)], gone=[3], share=0.25),
     ]
     one, all_of_them = Board(), Board()
     for told in frames:
@@ -98,6 +99,7 @@ def test_pairs_that_are_forgotten_and_meet_again_and_threads_that_are_gone() -> 
     one.fold(merged)
     assert standing(one) == standing(all_of_them)
     assert one.threads[1].max_run_delay_ns == 9
+    assert one.switch_share == 0.25
     assert one.preempts.keys() == {(1, 2)}
 
 

@@ -168,3 +168,19 @@ def _lengths(ruler: str, end_unix_s: float) -> list[int]:
 def _seconds(time: Sequence[str]) -> int:
     hours, minutes, seconds = map(int, time)
     return hours * 3600 + minutes * 60 + seconds
+
+
+async def test_estimates_are_told_as_such(make_app: MakeApp) -> None:
+    session = probed()
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("w")
+        await pilot.pause()
+        assert "estimates" not in app.screen.query_one(Scrolled).text
+        session.board.switch_share = 0.09
+        await pilot.press("w", "w")
+        await pilot.pause()
+        assert isinstance(app.screen, ContentionScreen)
+        rows = app.screen.query_one(Scrolled).text.split("\n")[1:]
+        assert rows[0] == "estimates: context switches are so many that they are counted in 9 % of the time"[: app.screen.text_width]
+        assert max(map(len, rows)) <= app.screen.text_width

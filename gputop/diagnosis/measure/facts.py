@@ -334,6 +334,7 @@ class Facts(Struct, frozen=True):
     gpus: list[GpuFacts]
     takers: list[Taker]  # processes outside the jobs by CPU taken, most first
     probed: bool = False  # the sched probe ran
+    switch_share: float = 1.0  # of the time, in which it counted switches: below 1 who woke whom is an estimate
     feeds: int = 0  # boards in the window
     behind: dict[int, dict[int, float]] = field(default_factory=dict)
     """Trainer -> pid -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""

@@ -23,7 +23,7 @@ import select
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from io import FileIO
 
 from msgspec import Struct, field
@@ -104,6 +104,11 @@ class Linker:
         """Attach the program that counts launches to entries. Raises OSError or HelperFailed."""
         return self._attach(library, dict.fromkeys(offsets, 0), self._programs[2:])
 
+    def attach_tracepoints(self, programs: dict[str, int], raw: bool) -> list[int]:
+        """Attach to the scheduler's tracepoints (name -> program). Raises OSError or HelperFailed."""
+        request: dict[str, object] = {"tracepoints": list(programs), "raw": raw}
+        return self._here_or_helped(lambda: uprobe.attach_tracepoints(programs, raw), request, list(programs.values()))
+
     def close(self) -> None:
         """Let the helper end."""
         if self._helper is not None:
@@ -111,16 +116,19 @@ class Linker:
             self._helper = None
 
     def _attach(self, library: int, cookies: dict[int, int], programs: list[int]) -> list[int]:
+        request: dict[str, object] = {"cookies": {str(offset): cookie for offset, cookie in cookies.items()}, "way": self.way}
+        return self._here_or_helped(lambda: uprobe.attach(library, cookies, programs, self.way), request, [library, *programs])
+
+    def _here_or_helped(self, attach: Callable[[], list[int]], request: dict[str, object], descriptors: list[int]) -> list[int]:
         if self._helper is None:
             try:
-                return uprobe.attach(library, cookies, programs, self.way)
+                return attach()
             except PermissionError:
                 if not self._sudo:
                     raise
             self._helper = Helper(os.path.abspath(uprobe.__file__), sudo=True)
         try:
-            request = {"cookies": {str(offset): cookie for offset, cookie in cookies.items()}, "way": self.way}
-            self._helper.send(json.dumps(request).encode(), [library, *programs], _HELPER_S)
+            self._helper.send(json.dumps(request).encode(), descriptors, _HELPER_S)
             answer, links = self._helper.wait(_HELPER_S)
         except (HelperFailed, OSError):
             self.close()

@@ -25,7 +25,7 @@ from typing import Any
 
 MAPS = (
     "settings", "lost", "threads", "dead", "deaths", "histograms", "preempts", "wakeups", "arguments", "hot", "calls", "inflight",
-    "launches", "gate", "alarms", "thread_calls",
+    "launches", "gate", "alarms", "thread_calls", "slices", "opened",
 )  # fmt: skip
 TRACEPOINTS = ("sched_switch", "sched_waking", "sched_wakeup", "sched_wakeup_new")
 TRACEFS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
@@ -85,7 +85,7 @@ def compile_always(request: dict[str, Any], layout: dict[str, int]) -> Any:
     """Compile the probes that are always loaded. Without a layout this attaches the plain tracepoints."""
     macros = {**request["sizes"], **layout, "CPUS": possible_cpus(), "STACK_BYTES": max(16384, os.sysconf("SC_PAGE_SIZE"))}
     macros["SCRAMBLE"] = f"0x{random.SystemRandom().getrandbits(64) | 1:x}ULL"
-    return compile_probes(request["probes"], ("common.h", "sched.c", "cuda.c"), macros)
+    return compile_probes(request["probes"], ("common.h", "calls.h", "sched.c", "cuda.c"), macros)
 
 
 def compile_probes(folder: str, names: tuple[str, ...], macros: dict[str, Any]) -> Any:
@@ -156,11 +156,14 @@ def load(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
     links = list(bpf.raw_tracepoint_fds.values()) + list(bpf.tracepoint_fds.values())
     if len(links) < len(TRACEPOINTS):
         raise Failure(f"only {len(links)} of {len(TRACEPOINTS)} tracepoints could be attached")
-    tracers = [function.fd for function in bpf.funcs.values()]
+    tracers = {name: function.fd for name in TRACEPOINTS for full, function in bpf.funcs.items() if full.decode().endswith(f"__{name}")}
     answer: dict[str, Any] = {"maps": maps, "uprobes": way, "no_btf": no_btf}
     answer["programs"] = [len(descriptors) + i for i in range(len(programs))]
-    answer["tracers"] = [len(descriptors) + len(programs) + i for i in range(len(tracers))]
-    return answer, descriptors + programs + tracers + links
+    descriptors += programs
+    answer["tracers"] = {name: len(descriptors) + i for i, name in enumerate(tracers)}
+    descriptors += tracers.values()
+    answer["links"] = [len(descriptors) + i for i in range(len(links))]
+    return answer, descriptors + links
 
 
 def hurry() -> None:

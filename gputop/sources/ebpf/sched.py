@@ -6,6 +6,7 @@ woke them, are sent each time, other threads about once a second, spread by thei
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Iterable, Mapping
@@ -13,9 +14,11 @@ from itertools import compress
 from operator import attrgetter, ne
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputop.model.frame import Preempt, Probes, SchedThread, Wakeup
 from gputop.model.histogram import COUNT, FIRST
+from gputop.sources import parse
 from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.wakes import CROWDED, LITTLE_NS, TOLD_NS, Calls, WakeReader
 
@@ -34,8 +37,8 @@ _GOING_ON = (_RUNNING, _RUNNABLE, _PREEMPTED)
 _GONE_AFTER_NS = 1_000_000_000  # ns after a thread's end until it is reported gone: a reader that looks twice a second sees its last sums
 _PRUNE_S = 2  # s between two clean-ups of the maps
 NEAR_MOST = 2048  # threads near trainers that one drain sends, 3 us each (measured); if there are more, in rotation
+CHECKED = 512  # threads without an event that are looked for in /proc after a window, 3 us each
 PAIRS_EVERY = 2  # slots between two reads of who preempted or woke whom: these are sums, and the largest maps
-
 
 
 class Drain(Struct, frozen=True):
@@ -48,6 +51,7 @@ class Drain(Struct, frozen=True):
     per_second: int  # slots in a second
     hot: frozenset[int]
     key: bool
+    opened: int = 0  # ns: when the programs were attached last; 0: they have been attached all the time
 
     @property
     def second(self) -> int:
@@ -67,7 +71,8 @@ class Drain(Struct, frozen=True):
 class SchedReader:
     """Turns the maps of one loaded sched.c into samples of what changed."""
 
-    def __init__(self, maps: Mapping[str, Map]) -> None:
+    def __init__(self, maps: Mapping[str, Map], proc: str = "/proc") -> None:
+        self._proc = proc
         self._threads, self._dead, self._histograms = maps["threads"], maps["dead"], maps["histograms"]
         self._deaths, self._dead_before = maps["deaths"], b""
         calls = Calls()
@@ -77,18 +82,57 @@ class SchedReader:
         self._sums: dict[int, tuple[int, int]] = {}  # tid -> (on-CPU ns, runnable ns) sent last, of threads sent in every drain
         self._histogram_cache: dict[int, tuple[bytes, dict[int, int]]] = {}
         self._ended: list[tuple[int, int]] = []  # (when to report it gone, tid)
+        self.slices: dict[int, int] = {}  # tid -> times it got a CPU, when `with_kernel_sums` read it last
+        self._ids: list[int] = []  # (tid | pid << 32) by position in the map of threads, at the last read
+        self._checked = 0  # threads that `forget_ended` has looked for
 
     def read(self, drain: Drain) -> Probes:
         """What changed since the last drain."""
         preempts, culprits, wakeups, wakers = self._read_pairs(drain)
         dead = self._take_dead(drain)
         threads, ids = self._living(drain, culprits | wakers)
+        self._ids = ids
         threads = sorted([*threads, *dead], key=attrgetter("tid"))
         self._ended += [(drain.now + _GONE_AFTER_NS, thread.tid) for thread in dead]
         gone = [tid for due, tid in self._ended if due <= drain.now]
         self._ended = [ended for ended in self._ended if ended[0] > drain.now]
         forgotten = self._prune(frozenset(ids)) if drain.prunes else []
         return Probes(drain.now, threads=threads, preempts=preempts, wakeups=wakeups, gone=gone, forgotten=sorted(forgotten))
+
+    @property
+    def alive(self) -> frozenset[int]:
+        """Tids in the map of threads, at the last read."""
+        return frozenset(who & 0xFFFFFFFF for who in self._ids)
+
+    def forget_ended(self, opened: int) -> list[int]:
+        """Forget threads that ended unseen before ``opened``; looks for `CHECKED` of those that did nothing since. Returns their tids."""
+        words, count = self._threads.words(len(self._ids)), len(self._ids)
+        unseen = [i for i in range(count) if words[i * _WORDS + _SINCE] < opened and self._ids[i] & 0xFFFFFFFF]
+        first = self._checked % max(1, len(unseen))
+        some = (unseen[first:] + unseen[:first])[:CHECKED]
+        self._checked = first + len(some)
+        ended = [i for i in some if not os.path.exists(self._path(self._ids[i] >> 32, self._ids[i] & 0xFFFFFFFF))]
+        keys = self._threads.key_list(count)
+        self._threads.delete(keys[i] for i in ended)
+        tids = sorted(self._ids[i] & 0xFFFFFFFF for i in ended)
+        gone = frozenset(ended)
+        self._ids = [who for i, who in enumerate(self._ids) if i not in gone]
+        known = self.alive
+        self._histograms.delete(tid for tid in self._histograms.key_list(self._histograms.used) if tid not in known)
+        return tids
+
+    def with_kernel_sums(self, thread: SchedThread) -> SchedThread:
+        """A thread with the scheduler's own sums of its time on a CPU and runnable, from /proc."""
+        found = read_sums(self._proc, thread.pid, thread.tid)
+        if found is None:
+            return thread
+        before = self._sums.get(thread.tid, (0, 0))
+        sums = self._sums[thread.tid] = max(found[0], before[0]), max(found[1], before[1])
+        self.slices[thread.tid] = found[2]
+        return replace(thread, oncpu_ns=sums[0], runnable_ns=sums[1])
+
+    def _path(self, pid: int, tid: int) -> str:
+        return f"{self._proc}/{pid}/task/{tid}"
 
     def _read_pairs(self, drain: Drain) -> tuple[list[Preempt], set[int], list[Wakeup], set[int]]:
         if not (drain.is_due(PAIRS_EVERY) or drain.key or drain.prunes):
@@ -136,8 +180,10 @@ class SchedReader:
         longest = epoch_max(even, odd, drain.number if hot else drain.second)
         if not hot:
             longest = max(longest, epoch_max(even, odd, drain.second - 1))
-        ns = max(0, drain.now - since)
-        if state == _RUNNING:
+        ns, is_stale = max(0, drain.now - since), since < drain.opened
+        if state in _GOING_ON and is_stale:  # whether it still is, is not known
+            pass
+        elif state == _RUNNING:
             oncpu += ns
         elif state in (_RUNNABLE, _PREEMPTED):
             runnable, longest = runnable + ns, max(longest, ns)
@@ -149,11 +195,12 @@ class SchedReader:
         if keep:  # the clock counts stolen time; at the next switch the scheduler's own sums do not
             before = self._sums.get(tid, (0, 0))
             oncpu, runnable = self._sums[tid] = max(oncpu, before[0]), max(runnable, before[1])
-        return SchedThread(
+        thread = SchedThread(
             tid=tid, pid=pid, oncpu_ns=oncpu, runnable_ns=runnable, preempted_ns=preempted, sleeping_ns=sleeping,
             uninterruptible_ns=uninterruptible, vol=vol, invol=invol, max_run_delay_ns=longest, hist=self._histogram(tid, histograms),
             start_ns=start, state=_STATES[state], comm=comm,
         )  # fmt: skip
+        return self.with_kernel_sums(thread) if is_stale and keep and self._proc else thread
 
     def _take_dead(self, drain: Drain) -> list[SchedThread]:
         """Take the threads that ended since the last drain out of the maps, with their final sums."""
@@ -217,6 +264,15 @@ def epoch_max(even: int, odd: int, epoch: int) -> int:
     """The longest duration in ``epoch`` in ns, 0 if there was none (probes/common.h, keep_max)."""
     tagged = odd if epoch & 1 else even
     return tagged & ((1 << 48) - 1) if tagged >> 48 == epoch & 0xFFFF else 0
+
+
+def read_sums(proc: str, pid: int, tid: int) -> tuple[int, int, int] | None:
+    """(ns on a CPU, ns runnable, times it got a CPU) by the scheduler's own count; None if it has ended."""
+    try:
+        with open(f"{proc}/{pid}/task/{tid}/schedstat", "rb") as file:
+            return parse.schedstat(file.read())
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 class _Preempts:

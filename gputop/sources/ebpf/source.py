@@ -17,6 +17,7 @@ from gputop.sources.ebpf.cuda import Attacher, CudaReader
 from gputop.sources.ebpf.helper import Helper, HelperFailed
 from gputop.sources.ebpf.maps import Map, Shape, program_run_ns
 from gputop.sources.ebpf.sched import Drain, SchedReader
+from gputop.sources.ebpf.switches import Switches, Watch
 from gputop.sources.ebpf.wakes import Wakers
 from gputop.sources.files import read_text
 from gputop.system.privilege import capabilities
@@ -141,6 +142,10 @@ class EbpfSource:
         detail = {"ready_ms": str(self._ready_ms), "tracepoints": "plain" if probes.answer.no_btf else "raw"}
         if probes.answer.no_btf:
             detail["waits"] = f"the calls that sleepers wait in are not known: {probes.answer.no_btf}"
+        if probes.switches.share < 1.0:
+            detail["switches"] = f"counted in {100 * probes.switches.share:.0f} % of the time: they are too many"
+        if probes.switches.watch.refused:
+            detail["switches"] = f"counted without a budget: {probes.switches.watch.refused}"
         attacher = probes.attacher
         if attacher is None:
             return SourceState(self.name, "partial", "no CUDA calls: this kernel takes no uprobe programs", "Linux 5.15 or later", detail)
@@ -167,7 +172,8 @@ class Answer(msgspec.Struct):
 
     maps: dict[str, tuple[int, int, int, int]] = {}  # name -> position, key bytes, value bytes, entries
     programs: list[int] = []  # positions of cuda.c's three programs, empty if the kernel refuses them
-    tracers: list[int] = []  # positions of sched.c's programs
+    tracers: dict[str, int] = {}  # tracepoint -> position of sched.c's program
+    links: list[int] = []  # positions of what holds them attached
     uprobes: str = ""  # how cuda.c's programs are attached, see `gputop.sources.ebpf.uprobe.attach`
     no_btf: str = ""  # why the plain tracepoints are used, empty if there is BTF
     error: str = ""
@@ -179,10 +185,13 @@ class LoadedProbes:
 
     def __init__(self, answer: Answer, descriptors: list[int], interval_ns: int, sudo: bool, root: str) -> None:
         self.answer = answer
-        self._descriptors = descriptors
         self._maps = {name: Map(descriptors[at], Shape(*shape)) for name, (at, *shape) in answer.maps.items() if name != "alarms"}
-        self._tracers = [descriptors[at] for at in answer.tracers]
-        self._sched = SchedReader(self._maps)
+        self._tracers = {name: descriptors[at] for name, at in answer.tracers.items()}
+        links = [descriptors[at] for at in answer.links]
+        self._descriptors = [descriptor for descriptor in descriptors if descriptor not in links]  # `Watch` closes these
+        proc = "" if answer.no_btf else os.path.join(root, "proc")
+        watch = Watch(Linker([], "", sudo), self._tracers, links, self._maps, proc)
+        self.switches = Switches(SchedReader(self._maps, proc or "/proc"), watch, self._maps["slices"], proc)
         self.attacher: Attacher | None = None
         if answer.programs:
             linker = Linker([descriptors[at] for at in answer.programs], answer.uprobes, sudo)
@@ -199,7 +208,7 @@ class LoadedProbes:
         """What changed since the last read, ``slots`` usual pauses ago. Raises OSError if the kernel refuses the maps."""
         started = time.monotonic_ns()
         drain = self._begin_drain(started, beat, slots)
-        probes = self._sched.read(drain)
+        probes = self.switches.read(drain)
         calls = self._read_cuda(drain, beat)
         slow = drain.key or drain.is_due(self._per_second)
         return msgspec.structs.replace(
@@ -216,6 +225,7 @@ class LoadedProbes:
 
     def close(self) -> None:
         """Detach."""
+        self.switches.close()
         if self.attacher is not None:
             self.attacher.close()
         for descriptor in self._descriptors:
@@ -258,4 +268,4 @@ class LoadedProbes:
 
     def _read_run_ns(self) -> int | None:
         """CPU time of the programs, None if kernel.bpf_stats_enabled is off."""
-        return sum(program_run_ns(fd) for fd in self._tracers) or None
+        return sum(program_run_ns(fd) for fd in self._tracers.values()) or None

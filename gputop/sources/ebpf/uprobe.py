@@ -1,10 +1,10 @@
-"""Attach the two programs of cuda.c to functions of a library, without bcc.
+"""Attach the programs of cuda.c to functions of a library, and those of sched.c to tracepoints, without bcc.
 
 Linux 6.6 and later take one uprobe_multi link for entries and one for returns (needs CAP_BPF and CAP_PERFMON; detaching takes 50 ms),
 older ones two perf events per function (needs CAP_SYS_ADMIN). Closing the descriptors detaches. The library is given as a descriptor: the
 kernel wants a path, and /proc/self/fd/N leads to the open inode and nowhere else.
 
-Standard library only: if the collector has no privilege, `sudo python3 -I uprobe.py SOCKET` attaches and hands the links over, as long as
+Standard library only: if the collector has no privilege, `sudo python3 -I uprobe.py SOCKET` attaches and hands the links over as long as
 the collector's socket is open.
 """
 
@@ -13,14 +13,19 @@ from __future__ import annotations
 import array
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import platform
 import socket
 import sys
+from typing import Any
 
 SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), -1)
 SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}.get(platform.machine(), -1)
+RAW_TRACEPOINT_OPEN, TRACEPOINT_EVENT = 17, 2  # bpf_cmd (linux/bpf.h); perf_type_id (linux/perf_event.h)
+SET_BPF, ENABLE = 0x40042408, 0x2400  # PERF_EVENT_IOC_*
+TRACEFS = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 LINK_CREATE, ATTACH_PERF_EVENT, ATTACH_UPROBE_MULTI, MULTI_RETURN = 28, 41, 48, 1
 CLOEXEC = 8
 _PMU = "/sys/bus/event_source/devices/uprobe/"
@@ -41,6 +46,10 @@ class _PerfLink(ctypes.Structure):
         ("program", ctypes.c_uint32), ("target", ctypes.c_uint32), ("attach_type", ctypes.c_uint32), ("link_flags", ctypes.c_uint32),
         ("cookie", ctypes.c_uint64),
     ]  # fmt: skip
+
+
+class _RawTracepoint(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_uint64), ("program", ctypes.c_uint32), ("pad", ctypes.c_uint32)]
 
 
 class _PerfEvent(ctypes.Structure):
@@ -68,6 +77,29 @@ def attach(library: int, cookies: dict[int, int], programs: list[int], way: str)
             os.close(descriptor)
         raise
     return links
+
+
+def attach_tracepoints(programs: dict[str, int], raw: bool) -> list[int]:
+    """Attach to tracepoints of the scheduler (name -> program); returns descriptors, whose closing detaches. Raises OSError."""
+    opened: list[int] = []
+    try:
+        for name, program in programs.items():
+            if raw:
+                text = ctypes.create_string_buffer(name.encode())
+                link = _RawTracepoint(ctypes.addressof(text), program)
+                opened.append(call(SYS_BPF, RAW_TRACEPOINT_OPEN, ctypes.byref(link), ctypes.sizeof(link)))
+                continue
+            folder = next((folder for folder in TRACEFS if os.path.isdir(folder + "/events/sched")), TRACEFS[0])
+            with open(f"{folder}/events/sched/{name}/id", encoding="ascii") as file:
+                event = _PerfEvent(type=TRACEPOINT_EVENT, size=72, config=int(file.read()), period=1, wakeup=1)
+            opened.append(call(SYS_PERF_EVENT_OPEN, ctypes.byref(event), -1, 0, -1, CLOEXEC))
+            fcntl.ioctl(opened[-1], SET_BPF, program)
+            fcntl.ioctl(opened[-1], ENABLE, 0)
+    except OSError:
+        for descriptor in opened:
+            os.close(descriptor)
+        raise
+    return opened
 
 
 def _path(library: int) -> str:
@@ -120,7 +152,10 @@ def call(number: int, *arguments: object) -> int:
 
 
 def main() -> None:
-    """Serve JSON requests with descriptors of the library and one or two programs, until the socket is closed; answer with the links."""
+    """Serve JSON requests with descriptors until the socket is closed; answer with the links.
+
+    The descriptors are those of ``tracepoints``' programs, else of the library and one or two programs.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect("\0" + sys.argv[1])
         while True:
@@ -129,8 +164,7 @@ def main() -> None:
                 return
             request = json.loads(message)
             try:
-                cookies = {int(offset): cookie for offset, cookie in request["cookies"].items()}
-                answer, links = "", attach(descriptors[0], cookies, descriptors[1:], request["way"])
+                answer, links = "", _attach_asked(request, descriptors)
             except OSError as error:
                 answer, links = error.strerror or "failed", []
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", links))] if links else []
@@ -139,10 +173,17 @@ def main() -> None:
                 os.close(descriptor)
 
 
+def _attach_asked(request: dict[str, Any], descriptors: list[int]) -> list[int]:
+    if "tracepoints" in request:
+        return attach_tracepoints(dict(zip(request["tracepoints"], descriptors)), request["raw"])  # noqa: B905 - Python 3.8
+    cookies = {int(offset): cookie for offset, cookie in request["cookies"].items()}
+    return attach(descriptors[0], cookies, descriptors[1:], request["way"])
+
+
 def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     """socket.recv_fds, which Python before 3.9 lacks."""
     descriptors = array.array("i")
-    message, ancillary, _, _ = sock.recvmsg(1 << 20, socket.CMSG_SPACE(3 * descriptors.itemsize))
+    message, ancillary, _, _ = sock.recvmsg(1 << 20, socket.CMSG_SPACE(4 * descriptors.itemsize))
     for _, _, data in ancillary:
         descriptors.frombytes(data)
     return message, descriptors.tolist()

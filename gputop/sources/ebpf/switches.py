@@ -1,0 +1,378 @@
+"""What watching context switches may cost: where they are very many, the programs are attached for a part of the time only.
+
+The programs cost a switch with its wake-up up to 900 ns, and even empty ones cost 150 ns, so only detaching them saves anything. It takes
+half a millisecond, attaching as long. While they are attached for `WINDOW_S` at random moments,
+
+- wake-ups, preemptions, switches, sleep and the histograms are estimated from what these windows counted (`unseen`). How often a thread
+  of a trainer or worker got a CPU meanwhile is the kernel's own count, so its counts follow its pace.
+- time on a CPU and runnable stays exact: the kernel's own sums, read from /proc while the programs are detached.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from gputop.model.board import wakeup_key
+from gputop.model.frame import Preempt, Probes, SchedThread, Wakeup
+from gputop.sources.ebpf.budget import Linker
+from gputop.sources.ebpf.helper import HelperFailed
+from gputop.sources.ebpf.maps import Map
+from gputop.sources.ebpf.sched import PAIRS_EVERY, Drain, SchedReader, read_sums
+from gputop.sources.ebpf.unseen import WINDOWS, Unseen
+
+SWITCH_NS = 900  # ns that a switch costs with its wake-up, at most: 100,000 a second cost 9 % (tests/bench/watching.py)
+BEGIN_SHARE = 0.01  # of the time that this takes from a CPU or a process, for windows to begin: 11,000 switches a second
+END_SHARE = 0.006  # below which the programs stay attached again
+QUIET = 2  # windows in a row: one may have met the storm without a CPU
+BUDGET = 0.008  # of the time that windows may take; the rest of 1 % is for attaching
+WINDOW_S, SHORTEST_S = 0.25, 0.05  # s of a window
+LONGEST_PAUSE_S = 4.0  # s, about, between two windows: so late is the end of a storm noticed; windows are shortened for it
+EDGES_S = 0.001  # s that attaching and detaching take (measured)
+LOOK_NS = 400_000_000  # ns over which switches are counted before windows begin
+READ = 256  # threads whose schedstat is read at a time, 8 us each; a drain reads more in rotation
+LOST_S = 1.0  # s until attaching is tried again
+_END_S = 5.0  # s to wait for the thread
+_SLICES, _SLICES_WORDS = 32, 66  # struct slices of probes/sched.c: slices of a CPU; words, the first with the number of the last slice
+_OPENING = struct.Struct("<QQ")  # struct opening of probes/sched.c
+
+
+class Seen(NamedTuple):
+    """The last window."""
+
+    number: int = 0  # windows that were closed so far
+    opened_ns: int = 0
+    closed_ns: int = 0  # 0: the programs are attached
+    per_s: float = 0.0  # switches a second of the busiest CPU
+    slices: tuple[dict[int, int], dict[int, int]] = ({}, {})
+    """Tid of a hot process -> times it got a CPU: when the window was opened, and closed."""
+
+
+class Switched:
+    """Counts the switches of the busiest CPU."""
+
+    latest_ns = 0  # when the last one was seen, on any CPU
+
+    def __init__(self, slices: Map) -> None:
+        self._slices = Map(slices.fd, slices.shape)
+        self._before: list[int] = []
+        self._since_ns = 0
+
+    def per_s(self, now: int) -> float:
+        """Since the last call."""
+        count = self._slices.read()
+        words = self._slices.words(count)
+        numbers = [word & 0xFFFFFFFF for word in words[::_SLICES_WORDS].tolist()]
+        starts = [words[cpu * _SLICES_WORDS + 2 + 2 * (number % _SLICES)] for cpu, number in enumerate(numbers)]
+        self.latest_ns = max(starts, default=0)
+        most = max(((new - old) & 0xFFFFFFFF for new, old in zip(numbers, self._before, strict=False)), default=0)
+        ns, self._before, self._since_ns = now - self._since_ns, numbers, now
+        return most * 1e9 / max(1, ns)
+
+
+class Watch:
+    """Attaches and detaches the programs as it is told, in a thread of its own."""
+
+    def __init__(self, linker: Linker, programs: dict[str, int], links: list[int], tables: dict[str, Map], proc: str) -> None:
+        """``proc``: /proc, empty without BTF."""
+        self.seen = Seen()
+        self.refused = ""  # why the programs cannot be attached again
+        self._linker, self._programs, self._links, self._raw = linker, programs, links, bool(proc)
+        self._opened, self._switched = tables["opened"], Switched(tables["slices"])
+        self._orders: SimpleQueue[tuple[float, float, frozenset[int]] | None] = SimpleQueue()
+        self._proc = proc
+        self._ended = threading.Event()
+        self._may_close = False
+        self._thread: threading.Thread | None = None
+        """Started when it is needed: a thread from before root was left has not the capabilities that were kept."""
+
+    def order(self, pause_s: float, width_s: float, hot: frozenset[int]) -> bool:
+        """After a pause, have the programs attached for so long; with 0 they stay attached. False: there is no room for the thread."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="gputop-switches", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False
+            self._thread = thread
+        self._orders.put((pause_s, width_s, hot))
+        return True
+
+    def close(self) -> None:
+        """End the thread, and detach."""
+        self._ended.set()
+        self._orders.put(None)
+        if self._thread is not None:
+            self._thread.join(_END_S)
+        self._detach(self._links)
+        self._linker.close()
+
+    def _work(self) -> None:
+        while (order := self._orders.get()) is not None and not self._ended.wait(order[0]):
+            while not self._attach(order[2]) and not self._ended.wait(LOST_S):
+                pass
+            if order[1] and not self._ended.wait(order[1]):
+                self._close_window(order[2])
+
+    def _attach(self, hot: frozenset[int]) -> bool:
+        """Begin a window; False if the programs could not be attached."""
+        slices = self._read_slices(hot)
+        opened = time.monotonic_ns()
+        try:
+            if not self._links:
+                self._opened.put(0, _OPENING.pack(opened, 0))
+                self._links = self._linker.attach_tracepoints(self._programs, self._raw)
+                attached = time.monotonic_ns()  # on a busy machine much later
+                opened = min(_OPENING.unpack(self._opened.get(0))[1] or attached, attached)
+            self._switched.per_s(opened)
+        except (OSError, HelperFailed) as error:
+            self.refused = getattr(error, "strerror", None) or str(error)
+            return False
+        self.refused = ""
+        self.seen = Seen(self.seen.number, opened, slices=(slices, {}))
+        return True
+
+    def _close_window(self, hot: frozenset[int]) -> None:
+        try:
+            if not self._may_close:  # may the programs be attached again at all?
+                self._detach(self._linker.attach_tracepoints(self._programs, self._raw))
+                self._may_close = True
+            now = time.monotonic_ns()
+            self._detach(self._links)
+            self._links = []
+            per_s = self._switched.per_s(now)
+        except (OSError, HelperFailed) as error:
+            self.refused = getattr(error, "strerror", None) or str(error)
+            return
+        slices = self.seen.slices[0], self._read_slices(hot)
+        self.seen = Seen(self.seen.number + 1, self.seen.opened_ns, max(now, self._switched.latest_ns), per_s, slices)
+
+    def _read_slices(self, hot: frozenset[int]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for pid in sorted(hot) if self._proc else ():
+            try:
+                tids = [int(name) for name in os.listdir(f"{self._proc}/{pid}/task")]
+            except OSError:
+                continue
+            for tid in tids[: READ - len(found)]:
+                if sums := read_sums(self._proc, pid, tid):
+                    found[tid] = sums[2]
+        return found
+
+    def _detach(self, links: list[int]) -> None:
+        for link in links:
+            os.close(link)
+
+
+class Switches:
+    """Reads the scheduler's maps in each drain, and keeps the programs' cost within the budget."""
+
+    def __init__(self, reader: SchedReader, watch: Watch, slices: Map, proc: str) -> None:
+        """``proc``: /proc, whose schedstat has the scheduler's sums; empty where the programs' sums are others."""
+        self.share = 1.0  # of the time in which switches are counted
+        self.watch, self._reader, self._proc = watch, reader, proc
+        self._switched = Switched(slices)
+        sums = () if proc else ("oncpu_ns", "runnable_ns")
+        self._threads: Unseen[SchedThread] = Unseen(
+            lambda one: (one.tid, one.start_ns), ("preempted_ns", "sleeping_ns", "uninterruptible_ns", "vol", "invol", "hist", *sums)
+        )
+        self._preempts: Unseen[Preempt] = Unseen(lambda one: (one.victim_tid, one.culprit_tid), ("ns", "times"))
+        self._wakeups: Unseen[Wakeup] = Unseen(wakeup_key, ("wait_ns", "times"))
+        self._all = (self._threads, self._preempts, self._wakeups)
+        self._sampling = self._adds = False
+        self._number = -1  # of the last window that was taken
+        self._opened_ns = self._closed_ns = 0
+        self._late = Probes(0)  # ends that were read with a window, to be told in the next drain
+        self._slices: dict[int, int] = {}  # tid -> times it had got a CPU when the last window was closed
+        self._spans: deque[tuple[int, int]] = deque(maxlen=WINDOWS + 1)  # (opened, closed)
+        self._looked_ns = self._begun_ns = self._quiet = 0
+        self._own: dict[int, tuple[int, int]] = {}  # tid of a hot process -> (switches, ns on a CPU) at the last look
+        self._now: dict[int, tuple[int, int, int]] = {}  # the same, with its pid, in the last drain
+
+    def read(self, drain: Drain) -> Probes:
+        """What changed since the last drain, with estimates of what was not seen."""
+        seen = self.watch.seen
+        if not self._sampling and not self._adds:
+            probes = self._reader.read(drain)
+            self._look(drain, probes.threads)
+            return probes
+        if seen.closed_ns and seen.number != self._number:
+            self._take_window(seen, drain)
+        if seen.closed_ns:
+            return self._with_late(self._estimate(seen, drain))
+        self._note_opened(seen)
+        if self._sampling and self.watch.refused:
+            self._end()
+        probes = self._reader.read(replace(drain, opened=self._opened_ns))
+        if not self._sampling:
+            self._look(drain, probes.threads)
+        return self._with_late(self._add(probes))
+
+    def close(self) -> None:
+        """Detach."""
+        self.watch.close()
+
+    def _look(self, drain: Drain, threads: Iterable[SchedThread]) -> None:
+        """Begin windows if switches cost too much."""
+        for one in threads:
+            if one.pid in drain.hot:
+                self._now[one.tid] = one.vol + one.invol, one.oncpu_ns, one.pid
+        ns = drain.now - self._looked_ns
+        if ns < LOOK_NS or self.watch.refused:
+            return
+        per_s = self._switched.per_s(drain.now)
+        grown: dict[int, tuple[float, float]] = {}
+        for tid, (switches, oncpu_ns, pid) in self._now.items():
+            before = self._own.get(tid, (switches, oncpu_ns))
+            total = grown.get(pid, (0.0, 0.0))
+            grown[pid] = total[0] + max(0, switches - before[0]), total[1] + max(0, oncpu_ns - before[1])
+        rates = [(switches * 1e9 / ns, oncpu_ns / ns) for switches, oncpu_ns in grown.values()]
+        cost = cost_share(per_s, rates) if self._looked_ns else 0.0
+        self._own = {tid: (switches, oncpu_ns) for tid, (switches, oncpu_ns, _) in self._now.items()}
+        self._now, self._looked_ns = {}, drain.now
+        if cost > BEGIN_SHARE and self.watch.order(0.0, width_s(cost), drain.hot):
+            self._begin(drain)
+
+    def _begin(self, drain: Drain) -> None:
+        whole = self._reader.read(replace(drain, key=True, slots=drain.per_second, opened=self._opened_ns))
+        for kind, samples in zip(self._all, (whole.threads, whole.preempts, whole.wakeups), strict=True):
+            kind.begin(samples)  # type: ignore[attr-defined]
+        self._sampling = self._adds = True
+        self._number, self._closed_ns, self._begun_ns = self.watch.seen.number, 0, drain.now
+        self._spans.clear()
+        self._quiet = 0
+        self._keep_ends(whole, [])
+
+    def _end(self) -> None:
+        for kind in self._all:
+            kind.end()
+        self._sampling, self.share, self._looked_ns = False, 1.0, 0
+
+    def _keep_ends(self, whole: Probes, gone: list[int]) -> None:
+        late = self._late
+        dead = [one for one in whole.threads if one.state == "dead"]
+        self._late = replace(
+            late, threads=late.threads + dead, gone=[*late.gone, *whole.gone, *gone], forgotten=late.forgotten + whole.forgotten
+        )
+
+    def _with_late(self, probes: Probes) -> Probes:
+        """With the ends that were read before."""
+        late, self._late = self._late, Probes(0)
+        told = {one.tid for one in probes.threads}
+        threads = [*probes.threads, *(one for one in late.threads if one.tid not in told)]
+        return replace(probes, threads=threads, gone=late.gone + probes.gone, forgotten=late.forgotten + probes.forgotten)
+
+    def _note_opened(self, seen: Seen) -> None:
+        """Add what was not seen up to the window."""
+        if self._closed_ns and seen.opened_ns > self._closed_ns:
+            paces = self._paces(seen.slices[0])
+            for kind in self._all:
+                kind.open_window(seen.opened_ns - self._closed_ns, paces)
+            self._opened_ns, self._closed_ns = seen.opened_ns, 0
+            if not self._sampling:
+                self._end()
+
+    def _take_window(self, seen: Seen, drain: Drain) -> None:
+        """Read what a window counted, and say when the next one is due."""
+        opened_ns = seen.opened_ns if self._spans else self._begun_ns  # the first window begins with what `_begin` read
+        self._note_opened(seen)
+        ns, cycle_ns = max(1, seen.closed_ns - opened_ns), max(1, seen.closed_ns - self._begun_ns)
+        self._number, self._closed_ns, self._begun_ns, self._slices = seen.number, seen.closed_ns, seen.closed_ns, seen.slices[1]
+        before = {key: one.oncpu_ns for key, one in self._threads.base.items()}
+        whole = self._add(self._reader.read(replace(drain, now=seen.closed_ns, key=True, slots=drain.per_second, opened=self._opened_ns)))
+        ended = self._reader.forget_ended(self._opened_ns)
+        alive = self._reader.alive
+        told_later = alive.union(ended, whole.gone, (one.tid for one in whole.threads))
+        ended += sorted({tid for tid, _ in self._threads.latest} - told_later)  # another thread has the structure of theirs
+        self._forget(frozenset(ended), frozenset())
+        self._keep_ends(whole, ended)
+        told = {(one.victim_tid, one.culprit_tid) for one in whole.preempts}, {wakeup_key(one) for one in whole.wakeups}
+        grown: dict[int, tuple[float, float]] = {}
+        for key, counts in self._threads.close_window(ns, lambda key: key[0] in alive).items():
+            if (one := self._threads.latest.get(key)) is not None and one.pid in drain.hot:
+                total = grown.get(one.pid, (0.0, 0.0))
+                per_s = (counts.get("vol", 0.0) + counts.get("invol", 0.0)) * 1e9 / ns
+                grown[one.pid] = total[0] + per_s, total[1] + max(0, one.oncpu_ns - before.get(key, one.oncpu_ns)) / cycle_ns
+        self._preempts.close_window(ns, told[0].__contains__)
+        self._wakeups.close_window(ns, told[1].__contains__)
+        cost = cost_share(seen.per_s, grown.values())
+        self._quiet = self._quiet + 1 if cost < END_SHARE else 0
+        if self._quiet >= QUIET:
+            self._sampling = False
+            self.watch.order(0.0, 0.0, drain.hot)
+            return
+        width = width_s(cost)
+        pause = max(0.0, cost * (width + EDGES_S) / BUDGET - width)
+        self.watch.order(pause * random.uniform(0.5, 1.5), width, drain.hot)
+        self._spans.append((opened_ns, seen.closed_ns))
+        first = self._spans[0][1] if len(self._spans) > 1 else opened_ns - int(pause * 1e9)
+        seen_ns = sum(closed - opened for opened, closed in list(self._spans)[len(self._spans) > 1 :])
+        self.share = round(min(1.0, seen_ns / max(1, seen.closed_ns - first)), 4)
+
+    def _add(self, probes: Probes) -> Probes:
+        """With estimates of what was not seen before."""
+        if probes.gone or probes.forgotten:
+            self._forget(frozenset(probes.gone), frozenset((pair & 0xFFFFFFFF, pair >> 32) for pair in probes.forgotten))
+        threads = self._threads.see(probes.threads)
+        preempts, wakeups = self._preempts.see(probes.preempts), self._wakeups.see(probes.wakeups)
+        if not self._sampling:
+            self._adds = any(kind.is_needed for kind in self._all)
+        return replace(probes, threads=threads, preempts=preempts, wakeups=wakeups, share=self.share)
+
+    def _forget(self, tids: frozenset[int], pairs: frozenset[tuple[int, int]]) -> None:
+        self._threads.forget(lambda key: key[0] in tids)
+        self._preempts.forget(lambda key: key in pairs or key[0] in tids or key[1] in tids)
+        self._wakeups.forget(lambda key: key[0] in tids or key[1] in tids)
+
+    def _estimate(self, seen: Seen, drain: Drain) -> Probes:
+        """What was counted up to the last window, with estimates of what was not seen since."""
+        gap_ns = max(1, drain.now - seen.closed_ns)
+        others = drain.key or drain.is_due(drain.per_second)
+        growing = self._threads.per_ns
+        wanted = {key for key, one in self._threads.base.items() if one.pid in drain.hot or (others and key in growing)}
+        if self._proc:
+            parts = -(-len(wanted) // READ)
+            for at, key in enumerate(wanted):
+                if at % parts == drain.number % parts:
+                    self._threads.base[key] = self._reader.with_kernel_sums(self._threads.base[key])
+        paces = self._paces(self._reader.slices)
+        threads = sorted(self._threads.at(gap_ns, paces, lambda key, _: key in wanted), key=lambda one: one.tid)
+        preempts: list[Preempt] = []
+        wakeups: list[Wakeup] = []
+        if drain.key or drain.is_due(PAIRS_EVERY):
+            preempts = self._preempts.at(gap_ns, paces, lambda key, _: drain.key or key in self._preempts.per_ns)
+            wakeups = self._wakeups.at(gap_ns, paces, lambda key, _: drain.key or key in self._wakeups.per_ns)
+        return Probes(drain.now, threads=threads, preempts=preempts, wakeups=wakeups, share=self.share)
+
+
+    def _paces(self, slices: Mapping[int, int]) -> dict[int, float]:
+        """See `Unseen.at`; ``slices``: times that threads have got a CPU up to now."""
+        found: dict[int, float] = {}
+        for (tid, _), per_ns in self._threads.per_ns.items():
+            if tid in slices and tid in self._slices and (switches := per_ns.get("vol", 0.0) + per_ns.get("invol", 0.0)):
+                found[tid] = max(0, slices[tid] - self._slices[tid]) / switches
+        return found
+
+
+def cost_share(per_s: float, processes: Iterable[tuple[float, float]]) -> float:
+    """Share of the time that the programs take where they take most.
+
+    ``per_s``: switches a second of the busiest CPU. ``processes``: (switches a second, CPUs used) of each process. Threads that wake one
+    another on many CPUs run one at a time, and lose what all their switches cost.
+    """
+    by_process = max((switches / max(1.0, cpus) for switches, cpus in processes), default=0.0)
+    return max(per_s, by_process) * SWITCH_NS / 1e9
+
+
+def width_s(cost: float) -> float:
+    """Length of a window in which the programs cost this share of the time."""
+    return min(WINDOW_S, max(SHORTEST_S, BUDGET * LONGEST_PAUSE_S / max(cost, 1e-6)))
