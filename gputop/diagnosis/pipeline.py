@@ -13,20 +13,25 @@ All times are of one step, in any unit: seconds, or shares of a window, for the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import comb, sqrt
+from math import comb, exp, sqrt
 from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-LATE = 1.02  # times as long as without others, from which a loader shares its CPUs (samples over seconds tell no less)
+LATE = 1.05  # times as long as without others, from which it is told how far threads are late (seconds of samples tell no less)
+MODEL, CROWDED = 0.1, 0.2  # how far, in logarithms, a band goes beyond the variants; and beside twice as many threads as CPUs (simulated)
+FULL, MORE = 0.95, 3.0  # of what the job leaves of its CPUs, taken by others; and as many of them as seem to be there, at most (guess)
+SURE = 0.25  # how far a fitted lateness may be off
+LEAST_CPUS = 0.05  # CPUs that are left to who shares them with waits that spin
+CLOSE = 1e-4  # of a step, between two rounds
 BALANCED = 0.97  # of a step, that the busier side takes: below, neither side is the slowest all the time
 LEAST_BLEND, MOST_BLEND = 1.5, 32.0  # exponents of `_slowest`: one side after the other nearly, and the slower one alone
 JITTER = 12.0  # exponent of `_slowest` for two sides of like pace whose batches vary (measured: tests/experiments/whatif_pairs.py)
 TURNS = 0.05  # loaders that wait for a lock in the mean, from which it is held most of the time
 MANY = 128  # threads, from which their number at a CPU hardly varies
 LEAST_TIME = 1e-9  # of a step: no division by nothing
-ROUNDS = 20  # of a bisection: 6 digits
+ROUNDS = 24  # of a bisection, and at most of a search for a step
 
 
 class Band(NamedTuple):
@@ -66,13 +71,20 @@ class Pipeline(Struct, frozen=True, kw_only=True):
         return self.change(lambda one, fit: (replace(one, workers=workers), fit))
 
     def change(self, change: Change) -> Band:
-        """With what ``change`` makes of the pipeline and its fit; the band is what not knowing some of it leaves open."""
+        """With what ``change`` makes of the pipeline and its fit; the band is what the model and not knowing some of it leave open."""
         found = [_factor(self, change, variant) for variant in VARIANTS]
-        return Band(found[0], min(found), max(found))
+        after, _ = change(self, _fit(self, VARIANTS[0]))
+        wide = exp(MODEL + CROWDED * max(self.crowding, after.crowding))
+        return Band(found[0], min(found) / wide, max(*found, min(_bound(self, after), max(found) * wide)))
 
     def factor(self, change: Change) -> float:
         """The likeliest of `change` alone: how many times as fast."""
         return _factor(self, change, VARIANTS[0])
+
+    @property
+    def crowding(self) -> float:
+        """0 to 1: by how much more threads there may be than CPUs."""
+        return min(1.0, max(0.0, (self.workers * self.threads + 1.0 + self.beside + self.others) / self.cpus - 1.0))
 
     @property
     def cycle(self) -> float:
@@ -94,13 +106,14 @@ class Fit(Struct, frozen=True):
     """What the measured step tells of the model's free numbers."""
 
     crowd: float  # threads of strangers that want a CPU, as heavy as the job's own
-    chance: float  # 0 to 1: how far threads meet at a CPU by chance, 0: only where there are more than CPUs
-    eager: float  # how far the main thread waits for a CPU, against loaders
+    loaders_late: float  # 0 to 1: how far a loader waits for a CPU as often as chance has it; 0: the scheduler lets it run at once
+    main_late: float  # the same of the main thread
     blend: float | None  # exponent of `_slowest`; None: the slower side alone
     fixed: float  # of a step, which no stage explains
     disk_floor: float  # of a step, in which the disk is busy with this job, and no more loaders would help
     lock_floor: float  # of a step, in which the lock is held
     hidden: float  # of the GPU's work, beside the main thread's own
+    beyond: float  # of the main thread's waits for the GPU, beyond its work
 
 
 Change = Callable[[Pipeline, Fit], tuple[Pipeline, Fit]]
@@ -109,88 +122,92 @@ Change = Callable[[Pipeline, Fit], tuple[Pipeline, Fit]]
 class _Variant(NamedTuple):
     """One way to take what was not measured."""
 
-    chance: float | None = None  # None: as fitted, or half
+    late: float = 0.0  # -1 to 1: how far threads wait for CPUs, against the fitted
     scales: float = 0.5  # of what a disk or lock may hold back, 0: all is told apart, 1: one at a time
-    hides: float = 0.5  # between the least and the most of the GPU's work that the main thread's own may hide
+    hides: float | None = None  # 0 to 1, of the GPU's work that the main thread's own may hide; None: the less it waits for it, the more
     blend: float | None = None
 
 
-VARIANTS = (_Variant(), _Variant(chance=0.0, scales=0.0, hides=1.0), _Variant(chance=1.0, scales=1.0, hides=0.0, blend=JITTER))
+VARIANTS = (_Variant(), _Variant(late=-1.0, scales=0.0, hides=1.0), _Variant(late=1.0, scales=1.0, hides=0.0, blend=JITTER))
 
 
 def _factor(before: Pipeline, change: Change, variant: _Variant) -> float:
     fit = _fit(before, variant)
     after, changed = change(before, fit)
-    now, then = _time(before, fit), _time(after, changed)
-    least = max(after.gpu or 0.0, (after.run * after.threads + after.own) / after.cpus, LEAST_TIME)  # whatever the model says
-    return min(now / max(LEAST_TIME, then), max(1.0, before.step / least))
+    return min(_time(before, fit) / max(LEAST_TIME, _time(after, changed)), max(1.0, _bound(before, after)))
+
+
+def _bound(before: Pipeline, after: Pipeline) -> float:
+    """How many times as fast at most, whatever the model says: as GPU and CPUs have their work."""
+    return before.step / max(after.gpu or 0.0, (after.run * after.threads + after.own) / after.cpus, LEAST_TIME)
 
 
 def _fit(one: Pipeline, variant: _Variant) -> Fit:
-    late = _late(one.run + one.own * (not one.workers), one.ready + one.own_ready * (not one.workers))
-    crowd, chance = _fit_crowd(one, late, variant)
-    eager = min(2.0, max(0.0, (_late(one.own, one.own_ready) - 1.0) / (late - 1.0))) if late > LATE else 1.0
+    loads, main = _late(one.run, one.ready), _late(one.own, one.own_ready)
+    crowd = _fit_crowd(one, loads, main, variant)
+    by_chance = _by_chance(one, crowd, loads, main, one.step)
     overlap = max(0.0, (one.gpu or 0.0) - one.gpu_wait)
     most, least = min(overlap, one.own + one.copy + one.rest), max(0.0, overlap - one.data)
-    fit = Fit(
-        crowd=crowd, chance=chance, eager=eager, blend=None, fixed=0.0, disk_floor=_disk_floor(one, variant),
-        lock_floor=_lock_floor(one, variant), hidden=least + variant.hides * max(0.0, most - least),
-    )  # fmt: skip
+    hides = overlap / max(one.gpu or 0.0, LEAST_TIME) if variant.hides is None else variant.hides
     blend = variant.blend
-    if one.workers and max(one.cycle / one.workers, one.busy) < BALANCED * one.step:
+    if one.workers and max(one.cycle / one.workers, one.busy, one.gpu or 0.0) < BALANCED * one.step:
         blend = _fit_blend(one.cycle / one.workers / one.step, one.busy / one.step)
-    fit = replace(fit, blend=blend)
+    fit = Fit(
+        crowd=crowd, loaders_late=_fit_late(loads, by_chance[0], variant), main_late=_fit_late(main, by_chance[1], variant), blend=blend,
+        fixed=0.0, disk_floor=_disk_floor(one, variant), lock_floor=_lock_floor(one, variant),
+        hidden=least + hides * max(0.0, most - least), beyond=max(0.0, one.gpu_wait - (one.gpu or 0.0)),
+    )  # fmt: skip
     return replace(fit, fixed=max(0.0, one.step - _time(one, fit)))
 
 
 def _late(run: float, ready: float) -> float:
+    """How many times as long as without others."""
     return (run + ready) / run if run > LEAST_TIME else 1.0
 
 
-def _fit_crowd(one: Pipeline, late: float, variant: _Variant) -> tuple[float, float]:
-    """Strangers as heavy as it takes to keep loaders waiting as long as they did, and how far these meet by chance."""
-    crowd, chance = one.others * late, variant.chance
-    least, most = _lateness(one, late, crowd, one.step)
-    if late > most:  # they weigh more than the job's threads do
-        crowd = _bisect(lambda guess: _lateness(one, late, guess, one.step)[1] - late, crowd, crowd + late * one.cpus)
-        return crowd, 1.0 if chance is None else chance
-    if late < least:  # they weigh less, as with nice
-        crowd = _bisect(lambda guess: _lateness(one, late, guess, one.step)[0] - late, 0.0, crowd)
-        return crowd, 0.0 if chance is None else chance
-    if chance is None:
-        chance = (late - least) / (most - least) if most > LATE * least else 0.5
-    return crowd, chance
+def _fit_late(late: float, by_chance: float, variant: _Variant) -> float:
+    """Half where nobody could have been late: nothing is known then."""
+    known = by_chance >= LATE
+    fitted, around = (min(1.0, max(0.0, (late - 1.0) / (by_chance - 1.0))), SURE) if known else (0.5, 0.5)
+    return min(1.0, max(0.0, fitted + around * variant.late))
 
 
-def _lateness(one: Pipeline, late: float, crowd: float, step: float) -> tuple[float, float]:
-    """How many times as long a loader's work takes, if threads take turns as well as can be, and if they meet by chance."""
-    step = max(step, LEAST_TIME)
-    main = min(1.0, one.own * (late if not one.workers else 1.0) / step)
-    if not one.workers:
-        return _crowded(one.cpus, 0, 0.0, main, [one.beside], crowd)
-    count = max(1, round(one.workers * max(1.0, one.threads)))
-    wants = min(1.0, one.run * late / (one.workers * step))
-    return _crowded(one.cpus, count - 1, wants, wants, [main, one.beside], crowd)
+def _fit_crowd(one: Pipeline, loads: float, main: float, variant: _Variant) -> float:
+    """Strangers as heavy as it takes to keep whom they keep waiting most as late as it was; no heavier than leaves the job what it used.
+    Where CPUs are full, and the job hardly wants them, more may wait for what is left."""
+    suffers = 0 if one.ready >= one.own_ready else 1
+    late = (loads, main)[suffers]
+    crowd = one.others * late
+    if _by_chance(one, crowd, loads, main, one.step)[suffers] < late:
+        crowd = _bisect(lambda guess: _by_chance(one, guess, loads, main, one.step)[suffers] - late, crowd, crowd + late * one.cpus)
+    heaviest = max(one.own, one.run / max(1, one.workers))
+    left = (one.cpus - one.beside) * one.step - one.run * one.threads - one.own
+    if variant.late > 0.0 and one.others * one.step >= FULL * left:
+        crowd *= MORE
+    return min(crowd, max(0.0, left) / max(heaviest, LEAST_TIME))
 
 
-def _crowded(cpus: float, count: int, wants: float, own: float, singles: list[float], crowd: float) -> tuple[float, float]:
-    """``count`` threads that want a CPU for a share of the time beside one more, which does so for ``own`` of it."""
-    always = sum(int(one) for one in (*singles, crowd))
-    parts = [one - int(one) for one in (*singles, crowd)]
-    least = max(1.0, (count * wants + own + sum(singles) + crowd) / cpus)
-    if count > MANY or wants >= 1.0:
-        numbers = {count * wants: 1.0}
+def _by_chance(one: Pipeline, crowd: float, loads: float, main: float, step: float) -> tuple[float, float]:
+    """How many times as long loaders and main thread take for their work, if threads come and go at random: by the arrival theorem each
+    meets the others as they stand without it. Now they take ``loads`` and ``main`` times as long."""
+    step, count = max(step, LEAST_TIME), round(one.workers * max(1.0, one.threads))
+    wants = min(1.0, one.run * loads / (max(1, one.workers) * step))
+    own = min(1.0, (one.own * main + (one.run * loads if not one.workers else 0.0)) / step)
+    of_main = _crowded(one.cpus, count, wants, (one.beside, crowd))
+    return _crowded(one.cpus, count - 1, wants, (own, one.beside, crowd)) if count else of_main, of_main
+
+
+def _crowded(cpus: float, count: int, wants: float, others: tuple[float, ...]) -> float:
+    """How many times as long a thread takes beside ``count`` that want a CPU for a share of the time, and so many ``others``."""
+    always = sum(int(one) for one in others)
+    if count > MANY or wants >= 1.0 or count <= 0:
+        numbers = [(max(0, count) * wants, 1.0)]
     else:
-        numbers = {float(k): comb(count, k) * wants**k * (1.0 - wants) ** (count - k) for k in range(count + 1)}
-    for part in parts:
+        numbers = [(float(k), comb(count, k) * wants**k * (1.0 - wants) ** (count - k)) for k in range(count + 1)]
+    for part in (one - int(one) for one in others):
         if part > 0.0:
-            met: dict[float, float] = {}
-            for k, chance in numbers.items():
-                met[k] = met.get(k, 0.0) + chance * (1.0 - part)
-                met[k + 1.0] = met.get(k + 1.0, 0.0) + chance * part
-            numbers = met
-    most = sum(chance * max(1.0, (1.0 + k + always) / cpus) for k, chance in numbers.items())
-    return least, max(least, most)
+            numbers = [(k + more, chance * odds) for k, chance in numbers for more, odds in ((0.0, 1.0 - part), (1.0, part))]
+    return sum(chance * max(1.0, (1.0 + k + always) / cpus) for k, chance in numbers)
 
 
 def _bisect(rises: Callable[[float], float], low: float, high: float) -> float:
@@ -233,26 +250,29 @@ def _lock_floor(one: Pipeline, variant: _Variant) -> float:
 
 
 def _time(one: Pipeline, fit: Fit) -> float:
-    """A step of the model: the lateness of loaders that makes a step in which they are as late."""
-    most = _crowded(one.cpus, round(max(1, one.workers) * max(1.0, one.threads)), 1.0, 1.0, [1.0, one.beside], fit.crowd)[1]
+    """A step of the model, in which threads are as late as such a step makes them."""
+    loads = main = 1.0
+    step = _step_at(one, fit, loads, main)
+    for _ in range(ROUNDS):
+        chance = _by_chance(one, fit.crowd, loads, main, step)
+        before, loads = loads, (loads + 1.0 + fit.loaders_late * (chance[0] - 1.0)) / 2
+        moved, main = abs(loads - before), (main + 1.0 + fit.main_late * (chance[1] - 1.0)) / 2
+        before, step = step, (step + _step_at(one, fit, loads, main)) / 2
+        if moved + abs(step - before) / max(step, LEAST_TIME) < CLOSE:
+            break
+    return step
 
-    def over(late: float) -> float:
-        least, chance = _lateness(one, late, fit.crowd, _step_at(one, fit, late))
-        return late - (least + fit.chance * (chance - least))
 
-    return _step_at(one, fit, _bisect(over, 1.0, max(1.0, most)))
-
-
-def _step_at(one: Pipeline, fit: Fit, late: float) -> float:
-    main = one.own * (1.0 + fit.eager * (late - 1.0)) + one.copy + one.rest
-    hidden = min(fit.hidden, main)
-    main += max(0.0, (one.gpu - hidden) if one.gpu is not None else one.gpu_wait)
-    main += max(0.0, one.gpu_wait - one.gpu) if one.gpu is not None else 0.0
-    cycle = one.run * late + one.disk + one.apart + one.lock
+def _step_at(one: Pipeline, fit: Fit, loads: float, main_late: float) -> float:
+    main = one.own * main_late + one.copy + one.rest
+    main += max(0.0, one.gpu - min(fit.hidden, main)) + fit.beyond if one.gpu is not None else one.gpu_wait
+    cycle = one.run * loads + one.disk + one.apart + one.lock
     if one.workers:
-        loaders = max(cycle / one.workers, fit.disk_floor if one.disk else 0.0, fit.lock_floor if one.lock else 0.0)
-        step = _slowest(loaders, main, fit.blend)
+        feeders = max(cycle / one.workers, fit.disk_floor if one.disk else 0.0, fit.lock_floor if one.lock else 0.0)
+        step = _slowest(feeders, main, fit.blend)
     else:
         step = main + cycle
-    work = one.run * max(1.0, one.threads) + one.own + one.beside * one.step
-    return max(step, one.gpu or 0.0, work / one.quota if one.quota else 0.0) + fit.fixed
+    work, heaviest = one.run * max(1.0, one.threads) + one.own, max(one.own, one.run / max(1, one.workers))
+    shared = (work + fit.crowd * heaviest) / max(one.cpus - one.beside, LEAST_CPUS)  # CPUs in fair shares, whoever is ready when
+    quota = (work + one.beside * one.step) / one.quota if one.quota else 0.0
+    return max(step, one.gpu or 0.0, shared, quota) + fit.fixed

@@ -34,7 +34,7 @@ LIKE_BEST = 0.98  # of the best factor, at which no more workers are added
 FASTER = 2.0  # times as fast as this GPU
 MOVED = (1.0, 0.9, 0.6)  # of the main thread's work that is no launch: at most, likely and at least the loader's (guess)
 LINK_SHARE = 0.8  # of what the link carries, that copies from pinned memory reach (bandwidthTest on PCIe 4 and 5: 0.8 to 0.9)
-MODEL, ONE_WINDOW = 0.05, 0.1  # how far, in logarithms, a band goes beyond the model's own; of one window, whose spread is not known
+ONE_WINDOW = 0.1  # how far, in logarithms, the mean may lie from a single window
 SIGMAS = 2.0  # standard errors on each side of a band
 SAME = {
     "workers": ("too-few-workers", "slow-transform", "worker-oversubscription", "main-thread-preprocessing"),
@@ -226,7 +226,7 @@ def _band(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Change
     """Of the mean of the windows, wider by how far these differ."""
     bands = [mean.change(partial(apply, around)) for apply in (one.apply, one.least, one.most) if apply is not None]
     each = [log(max(WORTH, read.pipeline.factor(partial(one.apply, read.around)))) for read in alike[-MOST_COMPARED:]]
-    spread = exp(MODEL + (SIGMAS * stdev(each) / sqrt(len(each)) if len(each) > 1 else ONE_WINDOW))
+    spread = exp(SIGMAS * stdev(each) / sqrt(len(each)) if len(each) > 1 else ONE_WINDOW)
     return Band(bands[0].factor, min(band.low for band in bands) / spread, max(band.high for band in bands) * spread)
 
 
@@ -346,7 +346,7 @@ def _move(part: float, around: Around, one: Pipeline, fit: Fit) -> tuple[Pipelin
 
 
 def _faster(_around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
-    return replace(one, gpu=(one.gpu or 0.0) / FASTER), replace(fit, hidden=fit.hidden / FASTER)
+    return replace(one, gpu=(one.gpu or 0.0) / FASTER), fit
 
 
 NOTHING = 0.02  # off 1, up to which a factor is called nothing

@@ -26,12 +26,16 @@ def test_the_stranger_is_named_and_what_comes_back_without_it_is_at_most_the_bou
 
 
 def test_too_few_workers_are_told_how_many_would_do():
-    """Two workers compute all the time on two of eight CPUs. A step takes its main thread 5 % of that, and its GPU 25 %: seven feed it."""
+    """Two workers compute all the time on two of eight CPUs. A step takes the main thread 10 % of that, and the GPU 25 %; how far one works
+    beside the other is not known."""
     scene = starved(run=1.0, looks=[ON_CPU])
     scene.cpus, scene.cpu_busy = 8, [1.0, 1.0, *[0.0] * 6]
     scene.gpus[0]["util_pct"] = 25.0
     found = of(scene.play(12))
-    assert found["8 workers"].factor == pytest.approx(1 / 0.3, rel=0.02)
+    best = found["8 workers"]
+    assert best.low is not None
+    assert best.factor is not None
+    assert best.low <= 1 / 0.35 < best.factor <= best.high == pytest.approx(8 / 2.1, abs=0.01)  # eight CPUs for the work of 2.1
     assert found["4 workers"].factor == pytest.approx(2.0, rel=0.05)
     assert found["a faster GPU"].factor == 1.0
 
