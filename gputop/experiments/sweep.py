@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.pipeline import Pipeline
 from gputop.experiments.bottleneck import OTHERS_TOLD, Watch, pipeline, reason, usable_cpus
-from gputop.experiments.loaders import Rebuilt, end_workers, name_of, ranks, said, same_random_numbers, torch_base, undisturbed
+from gputop.experiments.loaders import Rebuilt, end_workers, name_of, passing_s, ranks, said, same_random_numbers, torch_base, undisturbed
 from gputop.system.errors import UserError
 from gputop.system.text import clean, counted, figure
 
@@ -89,6 +89,7 @@ class Sweep(Struct, frozen=True):
 
         known = [(point.workers, point.batches_per_s) for point in self.points if point.batches_per_s is not None]
         foretold = [(point.workers, point.predicted_per_s) for point in self.points if point.predicted_per_s is not None]
+        foretold += known[:1] if foretold else []  # the point that foretells
         lines = [line for line in (sorted(known), sorted(foretold)) if len(line) > 1] or [sorted(known)]
         title = "batches per second over workers" + (", and predicted" if len(foretold) > 1 else "")
         ends = [point.workers for point in self.points]
@@ -211,6 +212,7 @@ class _Run:
         self._loader, self._batches, self._seconds, self._patience_s = loader, batches, seconds, patience_s
         self._read = 0  # batches that the points before have taken from the sampler
         self._model: Pipeline | None = None  # of the first point, in seconds of a batch
+        self._passing = 0.0, 0.0  # CPU s that it takes to pass a batch on and to fetch it, where the first point has no workers that do
 
     def point(self, workers: int) -> Point:
         """Measure one number of workers."""
@@ -234,12 +236,14 @@ class _Run:
         """With what the first point had told of it; the first one becomes the model."""
         model = self._model
         if model is None:
-            self._model = measured.pipeline(point)
+            self._model, self._passing = measured.pipeline(point), measured.passing_s()
             return point
         if model.workers == point.workers:
             return point
-        factor, low, high = (bound / model.step for bound in model.predict(point.workers))
-        return replace(point, predicted_per_s=factor, predicted_low_per_s=low, predicted_high_per_s=high)
+        send_s, receive_s = self._passing
+        band = model.change(lambda one, fit: (replace(one, workers=point.workers, run=one.run + send_s, own=one.own + receive_s), fit))
+        likely, low, high = (factor / model.step for factor in band)
+        return replace(point, predicted_per_s=likely, predicted_low_per_s=low, predicted_high_per_s=high)
 
 
 def _workers_of(iterator: Any, others: set[Any]) -> list[Any]:
@@ -261,6 +265,7 @@ class _Measured:
         self._counted_s = 0.0
         self._waits: list[float] = []  # s for one batch
         self._per_batch: list[float] = []  # s per batch, over rounds
+        self._sample: Any = None  # without workers the latest batch
         self._whole: list[tuple[int, float]] = []  # (batches, s) of whole epochs that were too short to leave a warm-up out
 
     def run(self) -> None:
@@ -290,7 +295,7 @@ class _Measured:
         read, is_first = 0, self._startup_s is None
         warm_up = self._round * (_ROUNDS if is_first else 1) + (1 if self._workers == 0 and is_first else 0)
         for batch in iterator:
-            del batch
+            self._sample = batch if self._workers == 0 else None
             now = time.monotonic()
             read += 1
             if self._startup_s is None:
@@ -357,6 +362,13 @@ class _Measured:
             return None
         consumer = (point.consumer_pct or 0.0) / 100
         return pipeline(self._workers, self._counted_s / self._counted, self._watch.usage, point.shares, consumer)
+
+    def passing_s(self) -> tuple[float, float]:
+        """CPU seconds for what only workers have to do with a batch: to pass it on, and to have it fetched."""
+        with suppress(RuntimeError, OSError):  # no room, or a limit on memory
+            if self._sample is not None:
+                return passing_s(self._sample)
+        return 0.0, 0.0
 
     def _whole_epochs(self) -> Point:
         """The rate of epochs that are too short to leave their start out."""

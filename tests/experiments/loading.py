@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+torch.set_num_threads(1)  # as workers have it: OpenMP's threads wait for one another, for long where others run, too
 ITEM_S = 0.004  # that an item takes, asleep
 
 

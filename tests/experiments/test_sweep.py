@@ -182,6 +182,17 @@ def test_the_first_point_foretells_the_others(made: ModuleType) -> None:
     assert third.predicted_low_per_s <= third.predicted_per_s <= third.predicted_high_per_s
 
 
+def test_what_it_takes_to_pass_batches_on_is_foretold(made: ModuleType) -> None:
+    """Items that cost nothing but are large: without workers there is nothing to pass on."""
+    data = importlib.import_module("torch.utils.data")
+    alone, one = swept(data.DataLoader(made.Large(), batch_size=4), (0, 1), seconds=0.4).points
+    assert alone.batches_per_s is not None
+    assert one.batches_per_s is not None
+    assert one.predicted_per_s is not None
+    assert 0.25 < one.predicted_per_s / one.batches_per_s < 4.0
+    assert alone.batches_per_s > 2.0 * one.predicted_per_s
+
+
 def test_batches_shared_by_name_are_removed(made: ModuleType) -> None:
     """Under torch's other sharing strategy, batches that nobody fetched have names in /dev/shm until the process ends."""
     torch = importlib.import_module("torch")
