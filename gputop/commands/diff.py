@@ -28,12 +28,18 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         import msgspec
 
-        both = {"schema": 1, "before": before.explanation, "after": after.explanation}
+        tried = {
+            side: [{"unix_s": unix_s, "text": text} for unix_s, text in found.experiments]
+            for side, found in (("before", before), ("after", after))
+        }
+        both = {"schema": 1, "before": before.explanation, "after": after.explanation, "experiments": tried}
         write(msgspec.json.encode(both) + b"\n")
     else:
-        from gputop.session.report import diff_lines
+        from gputop.session.report import diff_lines, experiment_lines
 
         show(diff_lines((args.before, args.after), before.explanation, after.explanation))
+        for name, found in ((args.before, before), (args.after, after)):
+            show(experiment_lines(found.experiments, f" in {name}"))
     for path, found in ((args.before, before), (args.after, after)):
         for problem in found.problems:
             notify(f"{path}: {problem}")

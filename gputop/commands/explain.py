@@ -53,9 +53,9 @@ def run(args: argparse.Namespace) -> int:
 
         write(msgspec.json.encode({**found.explanation, **found.source}) + b"\n")
     else:
-        from gputop.session.report import explain_lines, plot, without_colour
+        from gputop.session.report import experiment_lines, explain_lines, plot, without_colour
 
-        show(explain_lines(found.explanation, found.ongoing))
+        show([*explain_lines(found.explanation, found.ongoing), *experiment_lines(found.experiments)])
         if args.plot:
             picture = plot(found.points, found.explanation["incidents"])
             write(f"{picture if sys.stdout.isatty() else without_colour(picture)}\n")
@@ -79,6 +79,7 @@ class Found(Struct):
     points: list[tuple[float, float]] = field(default_factory=list)  # (unix seconds, mean utilization of the GPUs in %), about one a second
     problems: list[str] = field(default_factory=list)
     ongoing: bool = True  # whether more frames may follow
+    experiments: list[tuple[float, str]] = field(default_factory=list)  # (unix seconds, how it ended) of a recording
     source: dict[str, str] = field(default_factory=dict)  # of a recording: by whom it was judged, and by which frames
 
 
@@ -102,6 +103,8 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
         seconds = (min(end, recording.end_ns) - start) / 1e9
         if seconds + 2 * recording.header.interval_ns / 1e9 < LEAST_S:
             found.problems.append(f"{seconds:.2g} s are too short to judge, ask for {LEAST_S:g} s or more")
+        within = [mark for mark in recording.marks if mark.experiment and start <= mark.t_ns < end]
+        found.experiments = [(recording.header.unix_ns_of(mark.t_ns) / 1e9, mark.experiment) for mark in within]
         gaps = [mark.text for mark in recording.marks if mark.gap_reason and start <= mark.t_ns < end]
         if gaps:
             found.problems.append(f"{len(gaps)} gaps, the first: {gaps[0]}" if len(gaps) > 1 else gaps[0])

@@ -14,9 +14,9 @@ from gputop.experiments.interventions import plan
 from gputop.experiments.statistics import gain_pct
 from gputop.experiments.trial import Outcome, Pair, Sample, Trial, arm_of
 from gputop.model.frame import SECOND_NS
+from gputop.model.stream import EXPERIMENT_BEGINS, EXPERIMENT_ENDED
 from gputop.system.text import figure
 
-MARK = "experiment: "  # every marker of an experiment begins with it
 FOLLOW_S = 60.0  # s that a kept fix is followed, as is promised to users
 LEAST_FOLLOWED_S = 5.0  # s without which nothing is said of it
 UNMEASURED, STANDSTILL = "not measured", "from a standstill"  # in place of a gain
@@ -75,22 +75,22 @@ def experiment(
     The user has agreed to it. ``mark`` gets the markers at its begin and end; the second one tells the result. Raises OSError with a line
     for the user where nothing could be changed.
     """
-    line = f"{planned.says}: broken off"
-    mark(f"{MARK}{planned.says}: begins")
+    ended = "broken off"
+    mark(f"{EXPERIMENT_BEGINS}: {planned.says}")
     try:
         with Guard(planned, agreed=True) as guard:
             yield from run(samples, trial, guard)
             assert trial.outcome is not None
             trial.outcome.reason = trial.outcome.reason.removeprefix(f"{planned.says}: ")
-            line = told(planned.says, trial.outcome)
+            ended = _ended(trial.outcome)
             yield trial.outcome
             if keep and planned.may_keep and trial.outcome.result == "proved":
                 guard.keep()
                 found = follow(samples, trial.outcome, trial.settings.settle_s)
-                line += f"; {told_followed(found)}"
+                ended = f"{ended}; {told_followed(found)}"
                 yield found
     finally:
-        mark(f"{MARK}{line}")
+        mark(f"{EXPERIMENT_ENDED} {ended}: {planned.says}")
 
 
 def follow(samples: Iterator[Sample], outcome: Outcome, settle_s: float, seconds: float = FOLLOW_S) -> Followed:
@@ -125,8 +125,7 @@ def told(says: str, outcome: Outcome) -> str:
     """The result in a line: ``fluent-bit (903) to idle priority: 182 → 311 steps/min, +71 % ± 6, 4 of 4 pairs: proved``."""
     if not outcome.pairs or outcome.estimate is None:
         return f"{says}: {outcome.result}: {outcome.reason}"
-    sides = [outcome.mean(on, steps) for steps in (True, False) for on in (False, True)]
-    moved = _from_to(*sides)
+    moved = _moved(outcome)
     counted = f"{outcome.faster_pairs} of {len(outcome.pairs)} pairs"
     if outcome.result == "proved":
         return f"{says}: {moved}, {_gain(outcome)}, {counted}: proved"
@@ -134,6 +133,17 @@ def told(says: str, outcome: Outcome) -> str:
         is_slower = outcome.estimate.high < 0.0
         return f"{says}: {moved}: disproved: {'slower' if is_slower else 'no change'} ({_gain(outcome)})"
     return f"{says}: {moved}, {_gain(outcome)}, {counted}: undecided: {outcome.reason}"
+
+
+def _ended(outcome: Outcome) -> str:
+    """The result for a marker, whose end may be cut: ``proved, 182 → 311 steps/min, +71 % ± 6``."""
+    if outcome.estimate is None:
+        return f"{outcome.result} ({outcome.reason})"
+    return f"{outcome.result}, {_moved(outcome)}, {_gain(outcome)}"
+
+
+def _moved(outcome: Outcome) -> str:
+    return _from_to(*(outcome.mean(on, steps) for steps in (True, False) for on in (False, True)))
 
 
 def told_followed(found: Followed) -> str:

@@ -77,6 +77,7 @@ class SourceState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 NO_DATA = "no data for "  # prefix of the marker at the first frame after a gap; the gap's seconds and reason follow
+EXPERIMENT_BEGINS, EXPERIMENT_ENDED = "experiment begins", "experiment"  # prefixes of the markers of `gputop prove`; the second tells how
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -94,6 +95,12 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def gap_reason(self) -> str:
         """Why there are no frames before it; empty for a marker of `gputop mark`."""
         return self.text.partition(" s: ")[2] if self.text.startswith(NO_DATA) else ""
+
+    @property
+    def experiment(self) -> str:
+        """How an experiment ended: ``proved, 182 → 311 steps/min, +71 % ± 6: fluent-bit (903) to idle priority``; empty for others."""
+        is_end = self.text.startswith(f"{EXPERIMENT_ENDED} ") and not self.text.startswith(EXPERIMENT_BEGINS)
+        return self.text.removeprefix(f"{EXPERIMENT_ENDED} ") if is_end else ""
 
 
 class SelfCost(msgspec.Struct, frozen=True, array_like=True, gc=False):

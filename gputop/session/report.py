@@ -133,6 +133,14 @@ def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) ->
     yield _row("incidents", *(len(found["incidents"]) for found in (before, after)))
 
 
+def experiment_lines(ended: Sequence[tuple[float, str]], where: str = "") -> Iterator[str]:
+    """Experiments (unix seconds, how it ended) of a recording."""
+    if ended:
+        yield from ("", clean(f"experiments{where}"))
+    for unix_s, text in ended:
+        yield from _wrapped(clean(f"{_clock(unix_s)} {text}"), "  ")
+
+
 def _step_rows(before: Parts | None, after: Parts | None) -> Iterator[str]:
     if before is None and after is None:
         return

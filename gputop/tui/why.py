@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gputop.diagnosis import Incident, Ledger
     from gputop.session.survey import Episode
 
+LAST_EXPERIMENTS = 4  # experiments that are listed
 LAST_INCIDENTS = 8  # incidents that are listed, the newest first
 _CAUSE_COLUMNS = max(map(len, CAUSES)) + 2
 SPAN_NS = 10 * SECOND_NS  # ns; the tables are sums over this time
@@ -65,9 +66,21 @@ class WhyScreen(Box):
             *_measured(verdict, width),
             *_people(verdict),
             *self._growths(width),
+            *self._experiments(width),
             *_ledger(ledger),
             *_incidents(self.session, incidents[-LAST_INCIDENTS:], width),
         ]
+
+    def _experiments(self, width: int) -> list[Line]:
+        """How the last experiments until the moment shown ended."""
+        replay, at_ns = self.context.replay, self.view.at_ns
+        until_ns = self.session.now_ns if at_ns is None else at_ns
+        marks = self.session.marks if replay is None else replay.player.marks
+        ended = [mark for mark in marks if mark.experiment and mark.t_ns <= until_ns]
+        out: list[Line] = [[], [("experiments", "head")]] if ended else []
+        for mark in ended[-LAST_EXPERIMENTS:]:
+            out += _wrapped(f"{time_of_day(self.session.unix_s(mark.t_ns))} {mark.experiment}", width, "", "  ")
+        return out
 
     def _growths(self, width: int) -> Iterator[Line]:
         """Memory that grows at the moment shown."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.require import require
+from tests.wait import until
 from tests.workloads import runner
 
 GPUTOP = str(Path(sys.executable).parent / "gputop")
@@ -51,18 +53,27 @@ def test_a_process_that_does_not_train_is_told_so() -> None:
     assert f"process {os.getpid()} is no trainer" in found["reason"]
 
 
-def test_a_stopped_worker_goes_on_is_proved_and_is_stopped_again_afterwards() -> None:
-    """Real processes, a simulated GPU; the job stands still without the change."""
+def test_a_stopped_worker_goes_on_is_proved_and_is_stopped_again_afterwards(tmp_path: Path) -> None:
+    """Real processes, a simulated GPU; the job stands still without the change. A recorder beside it hears of the result."""
     require("torch", "cc")
+    kept = str(tmp_path / "kept.gputop")
     with runner.started("hung-worker", 60.0) as running, running.disturbed():
-        pid = running.trainer_pids[0]
-        env = {**running.env, "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
-        done = prove(str(pid), "--seconds", "1.5", "--yes", "--json", "--no-ebpf", env=env)
-        found = msgspec.json.decode(done.stdout)
+        pid, env = running.trainer_pids[0], {**running.env, "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
+        with subprocess.Popen([GPUTOP, "record", "--no-ebpf", "-o", kept], env=env, stdout=subprocess.DEVNULL) as recorder:
+            until(lambda: os.path.exists(kept))
+            done = prove(str(pid), "--seconds", "1.5", "--yes", "--json", "--no-ebpf", env=env)
+            recorder.send_signal(signal.SIGINT)
         stats = [Path(f"/proc/{worker}/stat").read_text() for worker in running.workers()]
+    found = msgspec.json.decode(done.stdout)
     assert (done.returncode, found["result"], found["cause"], found["trainer_pid"]) == (0, "proved", "hung-worker", pid), done.stderr
     assert (found["intervention"], found["metric"], found["kept"]) == ("continue", "gpu_work", False)
     assert found["gpu_work_on"] > 10 * found["gpu_work_off"]
     assert found["missing"]["steps_per_min"].startswith("needs the eBPF probes")
     assert [pair["order"] for pair in found["pairs"]][:2] in (["off-on", "on-off"], ["on-off", "off-on"])
     assert [stat.rpartition(")")[2].split()[0] for stat in stats].count("T") == 1
+    both = subprocess.run([GPUTOP, "diff", kept, kept, "--json"], capture_output=True, check=True).stdout
+    [ended] = msgspec.json.decode(both)["experiments"]["before"]
+    assert ended["text"].startswith("proved, GPU work ")
+    assert ended["text"].endswith(f": {found['says']}")
+    text = subprocess.run([GPUTOP, "diff", kept, kept], capture_output=True, text=True, check=True).stdout
+    assert text.count("experiments in ") == 2

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.diagnosis.model import Ledger, PathStep
+from gputop.model.stream import Mark
 from gputop.tui.why import WhyScreen
 from tests.tui.conftest import MakeApp
 
@@ -74,3 +75,17 @@ async def test_what_changes_would_bring_stands_under_what_to_do(make_app: MakeAp
         assert [line.strip().startswith(f"{one.change}: ") for line, one in zip(told, found, strict=True)] == [True] * len(found)
         assert max(map(len, told)) <= app.screen.text_width
         assert told[0].endswith(found[0].assumes) == (size[0] > 100)
+
+
+async def test_experiments_until_the_moment_shown_are_listed(make_app: MakeApp) -> None:
+    app = make_app()
+    session = app.context.session
+    for ago_ns, text in ((5, "experiment begins: x"), (4, "experiment proved, +71 % ± 6: x"), (3, "y")):
+        session.marks.append(Mark(session.now_ns - ago_ns, text))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("e")
+        await pilot.pause()
+        assert isinstance(app.screen, WhyScreen)
+        lines = text_of(app.screen)
+        told = lines[lines.index("experiments") + 1 : lines.index("GPU time lost since the start") - 1]
+        assert [line[11:] for line in told] == ["proved, +71 % ± 6: x"]
