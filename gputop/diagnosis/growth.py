@@ -37,7 +37,7 @@ from gputop.model.frame import ProcSample
 from gputop.system.text import counted
 
 REACH = 10.0  # times as far ahead as it has been seen to grow, memory's end may lie (a choice)
-LEAST_BYTES = 64 << 20  # B that must have been taken: less may be a buffer (`takers.GROWN_BYTES`)
+LEAST_BYTES = 64 << 20  # B that must have been taken: less may be a buffer (`policy.GROWN_BYTES`)
 YOUNG_NS = 10_000_000_000  # ns; a younger process imports, opens and fills its buffers
 RESTS = 0.98  # share of the window without GPU work, from which no steps are made (`engine.AT_END`)
 LOADED_S = 60.0  # s after that, or three stretches of the trend if they are shorter, until growth may be told (guess)

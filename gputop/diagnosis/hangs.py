@@ -14,11 +14,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Facts, Hang, JobFacts
 from gputop.diagnosis.measure.feeders import LISTENING
-from gputop.diagnosis.measure.life import MOSTLY, WATCHERS, has_peers, in_kernel, ranks, sees_gpus
+from gputop.diagnosis.measure.life import WATCHERS, has_peers, in_kernel, ranks, sees_gpus
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.waits import is_accepting
 from gputop.diagnosis.model import Culprit, Evidence, Fix
@@ -87,7 +88,7 @@ def _hang(cause: str, family: Sequence[JobFacts], late: Sequence[JobFacts], fact
 def _kind(proc: ProcFacts) -> str:
     """What it mostly sleeps on; empty where nothing is that."""
     kind = max(proc.kinds, key=proc.kinds.__getitem__, default="")
-    return kind if proc.kinds.get(kind, 0.0) >= MOSTLY else ""
+    return kind if proc.kinds.get(kind, 0.0) >= policy.HALF else ""
 
 
 def _may_be_asked(trainer: ProcFacts) -> bool:
@@ -145,7 +146,7 @@ def _workers(job: JobFacts) -> str:
     """What those do meanwhile."""
     if not job.workers:
         return ""
-    met = Counter("has nothing to do" if worker.ahead >= MOSTLY else _WORDS.get(_kind(worker), "stands") for worker in job.workers)
+    met = Counter("has nothing to do" if worker.ahead >= policy.HALF else _WORDS.get(_kind(worker), "stands") for worker in job.workers)
     words = ", ".join(f"{count} of {counted(len(job.workers), 'worker')}, which {does}" for does, count in met.most_common())
     all_ahead = met["has nothing to do"] == len(job.workers)
     takes = "; what takes their batches in its own process, such as a pin-memory thread, stands or has died" if all_ahead else ""

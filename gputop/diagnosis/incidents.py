@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.measure.facts import Hang
 from gputop.diagnosis.measure.points import TICK_SLACK_NS, WINDOW_NS
-from gputop.diagnosis.measure.takers import LEAD_NS, born_ns, tree_ns
+from gputop.diagnosis.measure.takers import born_ns, tree_ns
 from gputop.diagnosis.model import Incident, Verdict, of_gpus, speedup_max
 from gputop.diagnosis.symptoms import HIGH_SHARE, MEDIUM_SHARE, Standing
 from gputop.model.board import Board
@@ -225,7 +226,7 @@ def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: B
         if account is None or (spawns and not account.spawns):
             taken_ns = int((culprit.cpu_s or 0.0) * 1e9)
             base_ns = before.get(culprit.pid, _taken_ns(board, sample, spawns) - taken_ns)
-            is_new = born_ns(sample, board) >= max(episode.first_ns - LEAD_NS, board.header.t_ns)
+            is_new = born_ns(sample, board) >= max(episode.first_ns - policy.LEAD_NS, board.header.t_ns)
             cores = taken_ns / 1e9 / max(0.1, one.facts.seconds)
             episode.accounts[culprit.pid] = _Account(sample.start_ticks, 0 if is_new else base_ns, cores, spawns=spawns)
         if account is None:

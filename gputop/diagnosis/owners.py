@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gputop.diagnosis import policy
-from gputop.diagnosis.measure.capacity import IDLE, TAKEN, wanted
+from gputop.diagnosis.measure.capacity import wanted
 from gputop.diagnosis.measure.facts import Capacity, Facts, HostFacts, JobFacts
 from gputop.diagnosis.measure.feeders import programs_at_work, programs_wait
-from gputop.diagnosis.measure.proc import ALONE, LEAST, TURN, ProcFacts
+from gputop.diagnosis.measure.proc import TURN, ProcFacts
 from gputop.diagnosis.measure.waits import LOCK, PIPE, POLL, QUEUE
 
 
@@ -27,7 +27,8 @@ def fights(proc: ProcFacts, spun: float = 0.0) -> bool:
 def starves_others(proc: ProcFacts) -> bool:
     """Whether its main thread keeps Python's lock nearly all the time, and others, which load for it, mostly wait for their turn."""
     met = proc.threads_met
-    return proc.run >= policy.GIL_KEEPS and met[TURN] >= max(LEAST, policy.GIL_STARVED * sum(met.values())) and proc.others_run >= ALONE
+    least = max(policy.LEAST_MET, policy.GIL_STARVED * sum(met.values()))
+    return proc.run >= policy.GIL_KEEPS and met[TURN] >= least and proc.others_run >= policy.HARDLY
 
 
 def served_in_turns(job: JobFacts, facts: Facts, ahead: Mapping[int, float]) -> bool:
@@ -58,7 +59,7 @@ def throttled_part(periods: float) -> float:
 
 def strangers_share(cpus: Capacity) -> float:
     """The part of a wait for CPUs that processes outside the job cause."""
-    much = cpus.taken >= TAKEN * len(cpus.allowed)
+    much = cpus.taken >= policy.TAKEN * len(cpus.allowed)
     behind = cpus.preempted_by_others or 0.0
     if behind >= policy.BEHIND and cpus.strangers_part >= policy.OF_LACK:
         return 1.0 if much else behind
@@ -93,7 +94,7 @@ def crowds(job: JobFacts, facts: Facts, cpus: Capacity) -> bool:
     """Whether the job's own threads fill the CPUs that it may use."""
     if not job.kin and wanted(job) < len(cpus.allowed) and cpus.stolen >= policy.STOLEN * len(cpus.allowed):
         return False  # it does not fill them, the hypervisor does
-    if not facts.host.busy or cpus.idle_inside <= IDLE * len(cpus.allowed):
+    if not facts.host.busy or cpus.idle_inside <= policy.IDLE_CPU * len(cpus.allowed):
         return True
     late = sum(worker.runnable for worker in job.workers) > sum(worker.run for worker in job.workers)
     return late and len(job.workers) >= policy.CROWD * len(cpus.allowed) and wanted(job) >= len(cpus.allowed)

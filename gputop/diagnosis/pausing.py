@@ -6,7 +6,6 @@ from math import inf
 
 from gputop.diagnosis import policy
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.feeders import AT_WORK
 from gputop.diagnosis.measure.intensity import late_job
 
 
@@ -50,7 +49,7 @@ def is_ahead(job: JobFacts) -> bool:
 
 def waits_for_programs(job: JobFacts) -> bool:
     """Whether it has waited for programs that ran while its GPU idled: git, a scorer. Workers that end are none."""
-    return job.trainer.children >= AT_WORK * (job.idle or 0.0) > 0.0 and not job.births
+    return job.trainer.children >= policy.AT_WORK * (job.idle or 0.0) > 0.0 and not job.births
 
 
 def breaks_s(job: JobFacts) -> float:

@@ -19,9 +19,8 @@ from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Judge
 from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
 from gputop.diagnosis.measure import feeders, waits
-from gputop.diagnosis.measure.facts import SHORT_S, Facts, JobFacts
+from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.measure.stepclock import NOTHING
 from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.pausing import is_ahead
 from gputop.diagnosis.states import host_side_loss
@@ -113,7 +112,7 @@ class Seen:
         job = self.job
         by_threads = not feeders.serves(job) and bool(feeders.threads_wait(job, job.trainer) or feeders.threads_at_work(job))
         by_programs = bool(feeders.programs_wait(job, self.facts)) or feeders.programs_at_work(job, self.facts)
-        return (job.idle or 0.0) < NOTHING and (by_threads or by_programs or feeders.asks_others(job))
+        return (job.idle or 0.0) < policy.NOTHING and (by_threads or by_programs or feeders.asks_others(job))
 
     def has_lost_a_gpu(self) -> bool:
         return any(gpu.gone for gpu in self.job.gpus)
@@ -188,7 +187,7 @@ class Seen:
     def says_how_little(self) -> str:
         """A single look (``--once``) may last long, but takes two readings only."""
         seconds, feeds = self.facts.seconds, self.facts.feeds
-        little = f"for {seconds:.1f} s, too short" if seconds < SHORT_S else f"{feeds} times in {seconds:.1f} s, too seldom"
+        little = f"for {seconds:.1f} s, too short" if seconds < policy.WATCHED_S else f"{feeds} times in {seconds:.1f} s, too seldom"
         return f"{self.name} has been looked at {little} to judge"
 
     def says_starting(self) -> str:

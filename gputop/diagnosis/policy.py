@@ -1,9 +1,10 @@
-"""Every threshold of the wait-for graph and its table, once: value, unit, meaning, source."""
+"""Every threshold of the diagnosis, once: value, unit, meaning, source. What bounds memory or sets a pace stands where it is used."""
 
 from __future__ import annotations
 
 TRIFLE = 0.005  # of the window: less is no edge (samples of 100 ms over 2.5 s tell 4 %, counters much less)
 HALF = 0.5  # of a whole: most of it
+HARDLY, LITTLE, TENTH, FIFTH, QUARTER, SOME, MOST = 0.02, 0.05, 0.1, 0.2, 0.25, 0.3, 0.7  # of a whole or of a CPU: words for shares
 NEVER_SLEEPS = 0.055  # of the window: what looks like sleep for the GPU of one that spins for it (guess: a sample or two of 25)
 SWAPPED_PER_S, THRASHED_PER_S = 100, 50  # major faults a second from which pages come back from swap, or are read again (guess)
 REFAULTS_PER_S = 500.0  # of the host's workingset, a second, from which pages are read again soon after they were dropped (guess)
@@ -45,7 +46,7 @@ ANSWERS = 0.9  # of a worker's rest, at a pipe: it waits for the next request, a
 KEPT, KEPT_NS = 0.7, 5_000_000_000  # of the window that all workers want a CPU, and ns since their birth: no start is that (guess)
 
 # Workers that hang, or are made anew
-NEARLY_ALL = 0.9  # of the window that somebody waits, or is ahead: it does nothing else
+NEARLY_ALL = 0.9  # of the window that somebody waits, is ahead, polls or spins: it does nothing else
 NAPS = 0.02  # CPUs of one that merely looks now and then whether something is there yet
 STOPPED = 0.3  # of the window that a worker is stopped, or dead, from which that is what it does
 HELD_S = 0.4  # s that GPUs rest while a worker is stopped or dead, from which its batch is what they wait for (guess: four ticks)
@@ -93,3 +94,79 @@ SLEEPS_PER_BATCH = 12.0  # of these for each of the workers', who sleep about on
 SLEPT_BESIDE = 0.5  # of the GPU's work, asleep
 HARDLY_WORKS = 0.9  # of the window without work for the GPU, from which nobody waits for it
 WRITTEN_BYTES = 1024.0  # bytes to storage for each sleep: it syncs a file
+
+# Facts of the window: processes and CPUs
+ASKS_PER_S = 3.0  # wakes a second that no heartbeat makes, also of threads that poll for what the main thread asked (guess)
+GIL_HELD_S = 0.002  # s, the shortest mean sleep until the GIL is handed on: who waits for something else itself does so sooner (guess)
+GIL_S = 0.007  # s, the longest mean sleep of who waits for Python's GIL: its 5 ms (`sys.getswitchinterval`), and the time to wake up
+LEAST_MET = 3  # samples in which threads are met waiting for one GIL, at least
+IDLE_CPU = 0.35  # of the window that a CPU idles, from which it could have taken more work
+THEIRS = 0.6  # of what a pinned job lacks, taken by others inside its CPUs, from which its mask is not to blame
+TAKEN = 0.15  # of the job's CPUs, from which others who take them are worth naming
+AT_WORK = 0.25  # CPUs from which threads or programs beside the main thread are at work
+UNUSED = 0.95  # of the window that a worker has had nothing to do, from which it gets no work
+LOOKS_PER_S = 1.5  # wakes a second of one that merely looks whether its trainer is still there: torch's do every 5 s
+GROWN_BYTES, MOVED_BYTES_PER_S = 64 << 20, 2e6  # bytes of memory, and B/s of storage, of other processes, from which they are named
+MUTE_NS = 2_000_000_000  # ns that a program has stood at its errors: who reads them now and then does so more often
+LEAD_NS = 5_000_000_000  # ns for which prefetched batches and idle CPUs hide who has run since
+SHORT_LIVED_NS = 5_000_000_000  # ns of life, from which a program is told by itself and not by who starts it
+WATCHED_S = 1.0  # s: who was seen for less is not judged
+FRESH_NS = 1_500_000_000  # ns since its birth, up to which a process that is first seen is known since then (roles are found once a second)
+GAP_NS = 5_000_000_000  # ns between two boards, from which the window begins anew
+FIRST_SET_S = 1.5  # s since the first worker of a trainer was seen, or born, in which its first set is
+QUEUED = 0.8  # of the window at its loader's queue of a trainer that waits for nothing else
+BIRTHS_NS = 30_000_000_000  # ns for which births of workers, and paces beside them, are remembered
+LEAST_WARM_S = 0.9  # s beside births, at least, to know the pace of warm workers (guess: two feeds)
+CGROUP_REFAULTS_PER_S = 200.0  # dropped pages read again, a second, from which a full cgroup thrashes (4 KiB each: about 1 MB/s)
+YOUNG_PERIODS = 50  # periods (100 ms by default) that a cgroup's quota has run for, up to which all its throttling is from now
+
+# Facts of the window: GPUs, calls, steps
+LIGHT_SM = 0.4  # of the SMs, up to which kernels are light (DCGM: under a half is "ineffective"; KempnerPulse: under a quarter)
+IDLE_POWER = 0.15  # of the power limit, drawn by a GPU with a context and no work (H100 and H200: 70 to 115 of 700 W)
+SLOW_CLOCK = 0.85  # of the highest SM clock, under which it is held down; boost moves within the rest
+PEER = 0.2  # of the window that a rank's GPU idles more than its peers', or is used more, from which it is a straggler
+LIKE_OTHERS = 0.45  # of the straggler's own delay that its peers have, too, from which it is none
+MOST_UNLIKE = 0.95  # of the samples that may differ from the next one; more would be chance alone
+STALE_NS = 3_000_000_000  # ns since a GPU was read, or a process born, from which that says nothing of now
+STEADY_NS = 1_000_000_000  # ns that a GPU never idles, from which it trains, and being idle is an interruption
+RATES_NS = 9_000_000_000  # ns for which the driver's PCIe rates, of 20 ms each and two seconds apart, are looked at together
+LAUNCH_S = 4e-6  # s of CPU that a launch takes, about, where it is not counted but its share of the time is known
+BURST_SPAN_NS = 200_000_000  # ns of a burst of launches, at most: what was there before anybody looked is not one
+LEAST_SAMPLED_NS = 100_000_000  # ns sampled in the window for that to be told; else all that was
+SLOWEST_NS_PER_BYTE, SLOWEST_NS = 10.0, 50_000  # ns of a copy, a byte (100 MB/s: under a lane of PCIe 1) and besides; more is a wait
+LEAST_POINTS = 80  # readings of 100 ms for a rhythm
+LEAST_LAG, TOLD_LAG = 3, 7  # readings of 100 ms that come around, at least, and from which that is one step and no beat of several
+LEAST_SWING_PCT = 60.0  # per cent of utilization from low to high; steps faster than a reading swing less, and come around more slowly
+SAME_RATE = 1.5  # times as often, up to which calls of several kinds come together, and a rhythm is that of the waits
+MOST_COPIES = 4  # copies per synchronize in one step, at most; more means that the synchronize is a log line
+STEADY = 0.75  # of the windows with calls, those with as many copies per synchronize as in all of them
+NOTHING = 0.995  # of the window without work for the GPU, from which not even a step now and then was made
+SLOWEST_STEP_PER_S, FASTEST_STEP_PER_S = 0.2, 500.0  # steps a second, at least and at most
+BOTH_WAYS_BYTES_PER_S = 200e6  # B/s to the GPU and back that are gradients and weights, each in many copies
+ALONE_PER_S = 5.0, 150.0  # synchronizes a second without copies: fewer are log lines or epochs, more a storm
+
+# Starts, pauses and signs of life
+WARM_UP_NS = 30_000_000_000  # ns that a start takes at most: until its GPU works, and from then on
+SEEN_NS = 2_000_000_000  # ns after the first look, up to which a GPU that begins to work had merely rested between two steps
+BLINK_NS = 1_000_000_000  # ns of first work at most, and of rest after it, that are a blink and no step (guess)
+GREW = 1.05  # times the memory on its GPUs before, from which it takes more
+LOOKS = 6  # looks, of half a second or a second, with a batch taken, or with work and no worker, from which it trains so (guess)
+BATCH_NS = 500_000  # ns of CPU that a worker takes for a batch, at least; a look at its queue takes a tenth of that
+UTIL_NS = 1_000_000_000  # ns, of which NVML's utilization may be, up to now
+FULL = 0.85  # utilization of a GPU that works without a pause
+STEADY_BEFORE_NS = 450_000_000  # ns of full work before a break: a GPU whose every step waits is never used in full for so long
+LOST_NS, STILL_NS = 300_000_000, 150_000_000  # ns lost in a break at least, edges included; and of these at one go without any work
+SUNK_NS = 700_000_000  # ns with little work, from which a GPU has sunk
+UNREAD_NS = 1_000_000_000  # ns without a reading, from which nothing is known of it; without GPM NVML's utilization counts
+QUIET_NS = 350_000_000  # ns without a call; less is the host's part of a step
+STEPS_BEFORE = 4  # steps before that; fewer belong to it
+WORKER_RESTS_S, WORKS = 0.7, 0.01  # s after which a worker that does not stir rests; of the window that one runs that works
+TURN_NS, LONGEST_TURN_NS = 1_000_000_000, 20_000_000_000  # ns for which other workers work, and from which that is no pause
+AGAIN = 4  # pauses in a row from which they are told: a checkpoint with its evaluation is fewer
+REMEMBERED_NS, SAME_PAUSE_NS = 600_000_000_000, 450_000_000  # ns since the first of them at most; ns between two that are one
+SUSTAINED = 0.04  # CPUs while nothing else moves, from which it is work (measured: watchdogs, exporters, log writers take under 0.01)
+BURST_NS = 10_000_000  # ns of CPU of a main thread from one look to the next that no heartbeat takes (torch's takes 0.2 ms)
+OTHERS_BURST_NS = 100_000_000  # ns of CPU of other threads and of programs, told in ticks of 10 ms, that no heartbeat takes
+IO_BYTES, IO_BYTES_PER_S = 4_096, 1_000.0  # B, B/s: reads and writes beyond that are work; watchdogs move a few bytes
+WAKES = 6  # wakes of a main thread, beyond `ASKS_PER_S`, that are work
+ABSENT_S = 4.0  # s without a sign of life, from which ranks stand in a collective: who ends after the others saves or sends something

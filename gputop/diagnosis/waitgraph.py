@@ -168,7 +168,7 @@ class Walk:
     def infer(self, edges: list[Edge]) -> list[Edge]:
         """Point edges that lead to nobody known at who owes something: workers at a queue or pipe, then whatever is vague."""
         job = self.job
-        if self.trainer.held_up >= feeders.HELD_UP:  # what samples met as another sleep, beyond the GPU's work, is a part of that wait
+        if self.trainer.held_up >= policy.LITTLE:  # what samples met as another sleep, beyond the GPU's work, is a part of that wait
             edges = [edge._replace(kind=waits.PIPE) if edge.pid == 0 and edge.kind in feeders.UNSURE else edge for edge in edges]
         if not self.feeds or job.by_itself:
             return edges
@@ -270,7 +270,7 @@ class Walk:
             return self._siblings_rest >= policy.HALF
         if edge.pid or edge.measured or worker.run + worker.runnable >= policy.LOITERS or worker.locked_out[0]:
             return False
-        return not (self.sampled_threads(worker) or sum(worker.programs) >= feeders.AT_WORK or feeders.programs_late(self.job))
+        return not (self.sampled_threads(worker) or sum(worker.programs) >= policy.AT_WORK or feeders.programs_late(self.job))
 
     def _is_relayed_rest(self, tid: int) -> bool:
         """Whether a thread of the worker hands on work that the trainer gave it."""
@@ -455,7 +455,7 @@ class Walk:
             total = sum(late.values())
             for word, part in late.items():
                 self.book(word, who, share * part / total, trail)
-        elif wanted >= feeders.AT_WORK:
+        elif wanted >= policy.AT_WORK:
             keep = owners.own_part(ran, waited)
             self.book(*work, share * keep, trail)
             self.ready(share * (1.0 - keep), who, trail, crowd=work if who == "main" else ("cpu", "own"))
@@ -480,7 +480,7 @@ class Walk:
             share -= held
         if kind in (waits.LOCK, waits.UNKNOWN, waits.TIMER):
             share = self.to_sampled_threads(proc, kind, share, who, trail)
-        asked = who == "main" and bool(job.workers) and not job.births and proc.children >= feeders.AT_WORK
+        asked = who == "main" and bool(job.workers) and not job.births and proc.children >= policy.AT_WORK
         programs = kind in (waits.PIPE, waits.CHILD) or (kind == waits.POLL and (asked or feeders.programs_at_work(job, self.facts)))
         if kind == waits.POLL and who == "main" and self.asked_over_network(trail):
             self.book("network", who, share, trail)
@@ -527,7 +527,7 @@ class Walk:
         often = sum(slept.values()) >= policy.OFTEN * samples > 0.0
         parts = {word: count / samples for word, count in slept.items() if count} if often else {}
         wanted, left = proc.others_run + proc.others_runnable, 1.0 - sum(parts.values())
-        if wanted >= feeders.AT_WORK and left > 0.0:
+        if wanted >= policy.AT_WORK and left > 0.0:
             if owners.fights(proc, self.spun if proc is self.trainer else 0.0):
                 return parts | {GIL: left}
             keep = owners.own_part(proc.others_run, proc.others_runnable)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.edges import READY, RUN, WORKERS, Hop, Leaf, Trail, Way
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, Hang, JobFacts
-from gputop.diagnosis.measure.feeders import AT_WORK, started
-from gputop.diagnosis.measure.intensity import PEER, slowed_by
+from gputop.diagnosis.measure.feeders import started
+from gputop.diagnosis.measure.intensity import slowed_by
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Culprit, PathStep
 from gputop.diagnosis.path import who
@@ -79,7 +80,7 @@ def _to_slow_rank(job: JobFacts, facts: Facts, culprits: Sequence[Culprit]) -> t
     first = () if peer is None else (_step(peer.trainer, peer.lost or 0.0, "waits", _named(slow), measured=False),)
     if own is None:
         return first
-    if (own.idle or 0.0) < PEER:  # its GPU works without a pause, and theirs are done before it
+    if (own.idle or 0.0) < policy.PEER:  # its GPU works without a pause, and theirs are done before it
         gpu = own.gpus[0]
         return (*first, PathStep(None, f"GPU {gpu.name}", round(gpu.util or 0.0, 4), "slowed" if slowed_by(gpu) else "runs", "", True))
     leaf, trail = own.way or Way()
@@ -201,7 +202,8 @@ class _Steps(Struct):
         if not known or (proc is not None and proc is not self.job.trainer):
             return _FOR.get(hop.kind, _UNKNOWN), ()
         name, cores = clean(known[0].name), min(1.0, known[0].cores)
-        return who(known[0].pid, name), (PathStep(known[0].pid, name, round(cores, 4), "runs", "", False),) if cores >= AT_WORK else ()
+        step = PathStep(known[0].pid, name, round(cores, 4), "runs", "", False)
+        return who(known[0].pid, name), (step,) if cores >= policy.AT_WORK else ()
 
     def behind(self, holder: str) -> _Held:
         """Who has the CPU meanwhile."""

@@ -2,7 +2,7 @@
 
 Why it costs: a batch that needs 10 ms of a CPU is done when the CPU is free again, and the GPU waits for it.
 How it is seen: row cpu x stranger: of a wait for a CPU the share that strangers cause (`owners.strangers_share`): all of it, where they
-hold `capacity.TAKEN` of the job's CPUs and `policy.MOST_OF_LACK` of what it lacks; where by the sched probe they stood for `policy.BEHIND`
+hold `policy.TAKEN` of the job's CPUs and `policy.MOST_OF_LACK` of what it lacks; where by the sched probe they stood for `policy.BEHIND`
 of its waits, less will do. A hog may stand on one CPU only, so that on the other the job's threads wait behind one another: its doing, too.
 When it abstains: the job wants more CPUs than there are anyway (worker-oversubscription), or is held to some (affinity) or by a quota.
 """
@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from gputop.diagnosis import owners, policy, shell
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.measure.capacity import IDLE, beside, capacity
+from gputop.diagnosis.measure.capacity import beside, capacity
 from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts, Taker
-from gputop.diagnosis.measure.feeders import AT_WORK
 from gputop.diagnosis.measure.hosts import parse_cpus
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.measure.takers import LEAST_CORES, MOST, blame, names_of
+from gputop.diagnosis.measure.takers import MOST, blame, names_of
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.model.roles import TORCH_WORKER, program_name
 from gputop.system.text import counted
@@ -50,7 +49,7 @@ def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
             if proc.role.kind == "worker":
                 name = f"{TORCH_WORKER} of {program}" if proc.info.comm == TORCH_WORKER else f"{program} {name}"
             kept_s = sum(facts.behind.get(pid, {}).get(proc.pid, 0.0) for pid in own)
-            if proc.cores >= LEAST_CORES:
+            if proc.cores >= policy.HARDLY:
                 found.append(Taker(proc.pid, name, proc.cores, kept_s, {}, proc.older.utime_ns + proc.older.stime_ns, proc.info))
     return found
 
@@ -79,7 +78,7 @@ def _who_is_late(job: JobFacts, late: list[ProcFacts]) -> tuple[str, float]:
         return f"{len(late)} of {counted(len(job.workers), 'worker')}", sum(worker.runnable for worker in late) / len(late)
     trainer, label = job.trainer, job.trainer.role.label
     behind = {f"threads of {label}": trainer.others, f"programs of {label}": trainer.programs}
-    found = {who: waited / (ran + waited) for who, (ran, waited) in behind.items() if ran + waited >= AT_WORK}
+    found = {who: waited / (ran + waited) for who, (ran, waited) in behind.items() if ran + waited >= policy.AT_WORK}
     return max((found | {label: trainer.runnable}).items(), key=lambda one: one[1])
 
 
@@ -102,7 +101,7 @@ def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
 
 def _moving(late: list[ProcFacts], cpus: Capacity, facts: Facts) -> list[Fix]:
     """Those held to the strangers' CPUs while others of the job's own idle."""
-    pids, given = [worker.pid for worker in late if _idle_elsewhere(worker, cpus, facts) >= IDLE], shell.spell_cpus(cpus.given)
+    pids, given = [worker.pid for worker in late if _idle_elsewhere(worker, cpus, facts) >= policy.IDLE_CPU], shell.spell_cpus(cpus.given)
     if len(pids) == 1:
         return [Fix("Or let it run on the CPUs that idle, too", f"taskset -apc {given} {pids[0]}")]
     return [Fix("Or let them run on the CPUs that idle, too", shell.widening(given, pids))] if pids else []

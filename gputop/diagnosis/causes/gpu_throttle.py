@@ -2,7 +2,7 @@
 
 Why it costs: a kernel takes as much longer as the SM clock is below the one at which the GPU worked before.
 How it is seen: leaf gpu x slowed (`intensity.slowed_by`): such a bit of NVML's clock-event reasons in half of the samples, and the SM clock
-under `intensity.SLOW_CLOCK` of its highest. The loss is 1 - clock / free clock.
+under `policy.SLOW_CLOCK` of its highest. The loss is 1 - clock / free clock.
 When it abstains: the GPU is not busy; the power limit is the card's default, for then it works as fast as it was built to.
 """
 

@@ -15,7 +15,6 @@ import math
 from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
 from gputop.diagnosis.measure.facts import CallFacts, Facts, GpuFacts, JobFacts
-from gputop.diagnosis.measure.points import SLOWEST_OF_LINK
 from gputop.diagnosis.measure.stepclock import moves_weights
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.pausing import is_ahead
@@ -143,7 +142,7 @@ def _carries(job: JobFacts) -> float | None:
 
 def _crawls(job: JobFacts) -> bool:
     """Its copies are slower than those from pageable memory: something keeps them."""
-    return (_pace(job) or math.inf) < SLOWEST_OF_LINK * (_carries(job) or 0.0)
+    return (_pace(job) or math.inf) < policy.TENTH * (_carries(job) or 0.0)
 
 
 def _faults_per_s(job: JobFacts) -> float | None:

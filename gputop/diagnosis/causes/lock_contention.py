@@ -14,7 +14,6 @@ from collections import Counter
 from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.feeders import WOKEN
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.waits import LOCK
 from gputop.diagnosis.model import Culprit, Evidence, Fix
@@ -29,7 +28,7 @@ _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process tha
 
 def _between_trainers(job: JobFacts) -> bool:
     """Whether its main thread sleeps until other trainers let go of what they share, such as a table in shared memory."""
-    return sum(job.rivals.values()) >= WOKEN
+    return sum(job.rivals.values()) >= policy.DATA_WAIT
 
 
 def _is_kept_out(job: JobFacts) -> bool:

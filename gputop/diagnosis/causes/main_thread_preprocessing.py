@@ -18,7 +18,7 @@ from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure import starts
 from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
-from gputop.diagnosis.measure.feeders import AT_WORK, named_thread, started, threads_at_work, with_workers
+from gputop.diagnosis.measure.feeders import named_thread, started, threads_at_work, with_workers
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.waits import PIPE
 from gputop.diagnosis.model import Fix
@@ -56,7 +56,7 @@ def _most(job: JobFacts) -> tuple[str, float]:
 
 def asks_programs(job: JobFacts) -> bool:
     """Whether beside its workers it starts programs between the steps, and reads what they write: nvidia-smi, git, du."""
-    return bool(job.workers) and not job.births and job.trainer.children >= AT_WORK
+    return bool(job.workers) and not job.births and job.trainer.children >= policy.AT_WORK
 
 
 def is_held_up(job: JobFacts) -> bool:
@@ -102,7 +102,7 @@ def _of_held_up(job: JobFacts, share: str) -> _Told:
         reader, pids = job.readers[0], f"{pids} {job.readers[0].pid}"
         until = f"{reader.name} ({reader.pid}){', which it started,' if reader.is_child else ''} reads what it writes"
         if reader.cores is not None:
-            slow = f"runs on {reader.cores:.1f} CPUs and is too slow" if reader.cores >= AT_WORK else "hardly runs"
+            slow = f"runs on {reader.cores:.1f} CPUs and is too slow" if reader.cores >= policy.AT_WORK else "hardly runs"
             until += f": that one {slow}"
     else:
         fixes = fixes[0], Fix("See who ought to read it: a terminal that is slow or held (Ctrl-S), a pager, a logger", _lists_ends(trainer))

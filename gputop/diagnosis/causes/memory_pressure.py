@@ -9,12 +9,11 @@ When it abstains: pages are read for the first time (disk-io).
 
 from __future__ import annotations
 
-from gputop.diagnosis import shell
+from gputop.diagnosis import policy, shell
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.facts import Facts, Grower, JobFacts
 from gputop.diagnosis.measure.feeders import MEMORY, programs_wait, threads_wait, with_workers
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.measure.takers import GROWN_BYTES
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 
 MANY = 10.0  # major faults a second that are worth telling
@@ -32,7 +31,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         percent("psi_memory_pct", facts.host.psi_memory or None, "PSI memory some"),
         Evidence("majflt_per_s", round(faults, 1) if faults >= MANY else None, "/s", "major faults of the loaders"),
         Evidence("refaults_per_s", round(facts.host.refaults_per_s or 0.0) or None, "/s", "pages dropped and read again, host-wide"),
-        Evidence("grown_bytes", own if own >= GROWN_BYTES else None, "B", "that the job holds more than when it was first seen"),
+        Evidence("grown_bytes", own if own >= policy.GROWN_BYTES else None, "B", "that the job holds more than when it was first seen"),
     )
     detail = f"{where}: loaders stalled on memory {100 * share:.0f}% of the time"
     detail += f", {faults:.0f} major faults/s" if faults >= MANY else ""

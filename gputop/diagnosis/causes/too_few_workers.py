@@ -15,7 +15,7 @@ from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help
 from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.measure.feeders import UNUSED_S, at_work, elsewhere, loading_programs, with_workers
+from gputop.diagnosis.measure.feeders import at_work, elsewhere, loading_programs, with_workers
 from gputop.diagnosis.measure.takers import names_of
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.waitgraph import Walk
@@ -49,7 +49,7 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     who = "its only worker runs" if workers == 1 else f"all {workers} workers run"
     if unused:
         runs = "runs" if workers == 1 else "run"
-        who = f"only {workers} of its {workers + unused} workers got work in the last {UNUSED_S:.0f} s, and {runs}"
+        who = f"only {workers} of its {workers + unused} workers got work in the last {policy.STUCK_S:.0f} s, and {runs}"
     used = f"the job uses {cpus.used - job.spun:.1f} of the {len(cpus.allowed)} CPUs it may use"
     spins = f", and its trainer spins on {job.spun:.1f} in waits for the GPU" if job.spun >= policy.SPARE else ""
     evidence = (

@@ -6,15 +6,10 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts, Taker
 from gputop.diagnosis.measure.hosts import parse_cpus
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.measure.takers import LEAST_CORES
-
-IDLE = 0.35  # a CPU idle for more than this share of the window could have taken more work
-STRANGERS, LACKING = 0.6, 0.3
-"""Of what a pinned job lacks, taken by others inside its CPUs; and what it lacks there even without them, in CPUs."""
-TAKEN = 0.15  # others who take this share of the job's CPUs are worth naming
 
 
 def capacity(job: JobFacts, facts: Facts) -> Capacity:
@@ -27,17 +22,17 @@ def capacity(job: JobFacts, facts: Facts) -> Capacity:
 
 def is_held(job: JobFacts, cpus: Capacity) -> bool:
     """Whether it is its mask that keeps it from CPUs, rather than strangers on those that it may use."""
-    return cpus.pinned and cpus.strangers_part < STRANGERS and (others_idle(cpus) or _by_hand(job, cpus))
+    return cpus.pinned and cpus.strangers_part < policy.THEIRS and (others_idle(cpus) or _by_hand(job, cpus))
 
 
 def others_idle(cpus: Capacity) -> bool:
     """Whether CPUs idle that the job may not use, more than those that it may."""
-    return cpus.idle_outside >= IDLE and cpus.idle_outside > cpus.idle_inside
+    return cpus.idle_outside >= policy.IDLE_CPU and cpus.idle_outside > cpus.idle_inside
 
 
 def _by_hand(job: JobFacts, cpus: Capacity) -> bool:
     """By taskset, numactl or the script itself: nobody promised the other CPUs to somebody else."""
-    return bool(job.cpuset) and cpus.allowed < cpus.given and cpus.lacking >= LACKING
+    return bool(job.cpuset) and cpus.allowed < cpus.given and cpus.lacking >= policy.SOME
 
 
 def _capacity(job: JobFacts, facts: Facts) -> Capacity:
@@ -103,7 +98,7 @@ def beside(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> list[Taker]:
     """Those of these that may run on one of the job's CPUs, with what they took of these: of who was met elsewhere, less."""
     may_run = (one for one in strangers(job, facts) if one.info is None or _may_run_on(allowed, one.info.cpus_allowed))
     there = [one if (part := _part_on(one, allowed, facts)) == 1.0 else replace(one, cores=one.cores * part) for one in may_run]
-    return [taker for taker in there if taker.cores >= LEAST_CORES]
+    return [taker for taker in there if taker.cores >= policy.HARDLY]
 
 
 def _part_on(taker: Taker, allowed: frozenset[int], facts: Facts) -> float:

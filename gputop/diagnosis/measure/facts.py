@@ -19,8 +19,6 @@ from gputop.diagnosis.model import Step
 from gputop.model.board import GpuBoard
 from gputop.model.frame import MigInstance, ProcInfo, ReadLimit, link_bytes_per_s
 
-SHORT_S = 1.0  # who was seen for less is not judged
-
 
 class GpuFacts(Struct, frozen=True):
     """One GPU over the window."""
@@ -357,7 +355,7 @@ class Facts(Struct, frozen=True):
     @property
     def settled(self) -> bool:
         """Enough was seen to judge by."""
-        return self.feeds >= 3 and self.seconds >= SHORT_S
+        return self.feeds >= 3 and self.seconds >= policy.WATCHED_S
 
 
 _OWN = ("util_pct", "sm_active_pct")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Mapping
 
 from msgspec.structs import replace
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.measure.proc import ASKING, TURN, ProcFacts
@@ -15,20 +16,14 @@ from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import clean, counted
 
 LISTENING, CONNECTED = "listening", "connected"  # words of `ProcInfo.sockets`
-SERVING = 0.5  # share of the window in which who can be asked must wait for that
-AT_WORK = 0.25  # CPUs from which one of these is at work
-WOKEN = 0.15  # share of the window that the trainer must have slept until they woke it
 MEMORY = "memory"
-HELD_UP, LEAST_OF = 0.05, 0.1
-"""Share of the window that a trainer sleeps until somebody reads what it writes, and part of that which somebody ends, to be told."""
 UNSURE = (waits.TIMER, waits.UNKNOWN, waits.POLL, waits.DRIVER)
 """What samples may meet of a step that keeps time with them, where it waits for something else, too; the likeliest first."""
-OFTEN = 0.25  # share of the samples in which threads or programs must be met at the disk or the network to be late for these
 
 
 def threads_at_work(job: JobFacts) -> bool:
     """The trainer's own: they load where there are no workers, and launch the backward pass anywhere."""
-    return job.trainer.others_run >= AT_WORK
+    return job.trainer.others_run >= policy.AT_WORK
 
 
 def named_thread(proc: ProcFacts) -> str:
@@ -57,7 +52,7 @@ def programs_read(job: JobFacts) -> float:
         return 0.0
     met = job.trainer.threads_met
     samples = sum(met.values()) - met[waits.LOCK] - met[TURN] - met[ASKING] - met[waits.ONCPU]
-    return met[waits.PIPE] / samples if met[waits.PIPE] >= OFTEN * samples > 0.0 else 0.0
+    return met[waits.PIPE] / samples if met[waits.PIPE] >= policy.OFTEN * samples > 0.0 else 0.0
 
 
 def programs_late(job: JobFacts) -> bool:
@@ -67,7 +62,7 @@ def programs_late(job: JobFacts) -> bool:
 
 def loading_programs(job: JobFacts, facts: Facts) -> list[Taker]:
     """Those of them that run, the busiest first."""
-    return [taker for taker in started(job, facts) if taker.cores >= AT_WORK] if programs_read(job) else []
+    return [taker for taker in started(job, facts) if taker.cores >= policy.AT_WORK] if programs_read(job) else []
 
 
 def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
@@ -75,7 +70,7 @@ def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
     short they compute little of their own: it is the kernel that looks for pages."""
     met = job.programs_met
     samples = _samples(met)
-    if job.pressed and met[waits.DISK] >= OFTEN * samples > 0.0:
+    if job.pressed and met[waits.DISK] >= policy.OFTEN * samples > 0.0:
         return _late_for({MEMORY: met[waits.DISK]}, samples - met[waits.ONCPU])
     return {} if programs_at_work(job, facts) else _programs_late_for(met)
 
@@ -104,7 +99,7 @@ def feeding(woken_by: Mapping[int, float], infos: Mapping[int, ProcInfo], hot: C
     """Who, being none of the trainers and workers (``hot``), wakes a trainer with what it waits for, such as actors; their like,
     for who is never waited for was ahead; and their children. None where the trainer hardly waits for them."""
     found = {pid: share for pid, share in woken_by.items() if share > 0.01 and pid in infos and pid not in hot and infos[pid].cmdline}
-    if sum(found.values()) < WOKEN:
+    if sum(found.values()) < policy.DATA_WAIT:
         return frozenset()
     kinds = {_kind(infos[pid]) for pid in found}
     alike = {pid for pid, info in infos.items() if _kind(info) in kinds}
@@ -118,9 +113,9 @@ def _kind(info: ProcInfo) -> tuple[int, str, tuple[str, ...]]:
 def readers(trainer: ProcFacts, woken_by: Mapping[int, float]) -> list[int]:
     """The pids of those who read what its main thread waits to write, the one it waits for most first: those that hold the other ends and,
     where that is probed, woke it (``woken_by``); or who did, where that is all that it slept for but interrupts."""
-    if trainer.held_up < HELD_UP:
+    if trainer.held_up < policy.LITTLE:
         return []
-    woke = {pid: share for pid, share in woken_by.items() if pid not in (0, trainer.pid) and share >= LEAST_OF * trainer.held_up}
+    woke = {pid: share for pid, share in woken_by.items() if pid not in (0, trainer.pid) and share >= policy.TENTH * trainer.held_up}
     known = [pid for pid in trainer.info.read_by if not woke or pid in woke]
     alone = woke if 2 * trainer.held_up > sum(woke.values()) else {}
     return sorted(known or alone, key=lambda pid: -woke.get(pid, 0.0))
@@ -138,7 +133,7 @@ def read_by_threads(trainer: ProcFacts, infos: Mapping[int, ProcInfo], woken_by_
     slept = max(woken_by_own or 0.0, trainer.kinds.get(waits.LOCK, 0.0))
     if woken_by_own is None:
         slept = max(slept, min(idle, sum(trainer.kinds.get(kind, 0.0) for kind in UNSURE)))
-    if slept < WOKEN:
+    if slept < policy.DATA_WAIT:
         return {}
     pids = [info.pid for info in infos.values() if info.ppid == trainer.pid and info.cgroup and info.cgroup != trainer.info.cgroup]
     met = trainer.threads_met if pids else Counter()
@@ -158,14 +153,14 @@ def with_lent(jobs: list[JobFacts], woken_by: Callable[[JobFacts], Mapping[int, 
 def _with_lent(job: JobFacts, services: list[JobFacts], woken: Mapping[int, float]) -> JobFacts:
     for service in services:
         pids = {proc.pid for proc in (service.trainer, *service.workers)}
-        if sum(share for pid, share in woken.items() if pid in pids) >= WOKEN:
+        if sum(share for pid, share in woken.items() if pid in pids) >= policy.DATA_WAIT:
             job = replace(job, workers=[*job.workers, *_loaders_of(service)], services=job.services | {service.trainer.pid})
     return job
 
 
 def _loaders_of(service: JobFacts) -> list[ProcFacts]:
     """Its workers, and its own main thread where that works."""
-    at_work = service.trainer.run + service.trainer.runnable >= AT_WORK
+    at_work = service.trainer.run + service.trainer.runnable >= policy.AT_WORK
     return [*service.workers, service.trainer] if at_work or not service.workers else service.workers
 
 
@@ -173,7 +168,7 @@ def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
     """Those of these that are busy and were not started by the trainer."""
     own = {taker.pid for taker in started(job, facts)}
     found = [taker for taker in facts.takers if taker.pid in job.fed_by and taker.pid not in own]
-    return found if sum(taker.cores for taker in found) >= AT_WORK else []
+    return found if sum(taker.cores for taker in found) >= policy.AT_WORK else []
 
 
 def _programs_late_for(met: Counter[str]) -> dict[str, float]:
@@ -186,7 +181,7 @@ def _samples(met: Counter[str]) -> int:
 
 
 def _late_for(met: dict[str, int], samples: int) -> dict[str, float]:
-    often = sum(met.values()) >= OFTEN * samples > 0.0
+    often = sum(met.values()) >= policy.OFTEN * samples > 0.0
     return {kind: count / samples for kind, count in met.items() if count} if often else {}
 
 
@@ -195,7 +190,7 @@ def programs_at_work(job: JobFacts, facts: Facts) -> bool:
     parents = job.workers or [job.trainer]
     ended = sum(min(1.0, parent.children) for parent in parents) if not job.births else 0.0  # workers that ended are no programs
     running = 0.0 if job.workers else sum(taker.cores for taker in started(job, facts))
-    return job.helpers + ended + running >= AT_WORK
+    return job.helpers + ended + running >= policy.AT_WORK
 
 
 def asks_others(job: JobFacts) -> bool:
@@ -205,7 +200,7 @@ def asks_others(job: JobFacts) -> bool:
 
 def serves(job: JobFacts) -> bool:
     """It can be asked and mostly waits for that. What its threads wait for, other than its programs, is its clients' business."""
-    return not job.workers and job.trainer.info.sockets == LISTENING and job.trainer.kinds.get(waits.POLL, 0.0) >= SERVING
+    return not job.workers and job.trainer.info.sockets == LISTENING and job.trainer.kinds.get(waits.POLL, 0.0) >= policy.HALF
 
 
 def started(job: JobFacts, facts: Facts) -> list[Taker]:
@@ -227,9 +222,6 @@ _OTHERS = {
     "dali": "Pipeline(..., num_threads={})",
     "multiprocessing": "multiprocessing.Pool({})",
 }  # by the words of `gputop.model.roles.Role.loader`
-UNUSED_S, UNUSED = 2.0, 0.95  # for how long, and in which share of the window, a worker that gets no work has had nothing to do
-LOOKS_PER_S, LOOKING = 1.5, 0.005
-"""Wakes a second, and CPUs, of one that merely looks whether its trainer is still there: torch's do every 5 s."""
 
 
 def at_work(job: JobFacts) -> list[ProcFacts]:
@@ -238,8 +230,8 @@ def at_work(job: JobFacts) -> list[ProcFacts]:
 
 
 def _is_unused(worker: ProcFacts) -> bool:
-    looks = worker.sleeps_per_s is not None and worker.sleeps_per_s <= LOOKS_PER_S and worker.cores <= LOOKING
-    return worker.ahead >= UNUSED and (worker.still_s >= UNUSED_S or looks)
+    looks = worker.sleeps_per_s is not None and worker.sleeps_per_s <= policy.LOOKS_PER_S and worker.cores <= policy.TRIFLE
+    return worker.ahead >= policy.UNUSED and (worker.still_s >= policy.STUCK_S or looks)
 
 
 def with_workers(job: JobFacts, count: int, **torchs: object) -> str:

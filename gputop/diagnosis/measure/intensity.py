@@ -11,26 +11,17 @@ from collections.abc import Callable, Hashable
 
 from msgspec.structs import replace
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.measure.feeders import threads_at_work
 from gputop.diagnosis.measure.proc import blocked_on
 from gputop.diagnosis.measure.stepclock import from_calls
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
 
-BUSY = 0.7  # utilization from which what a GPU does while busy is judged
-LIGHT_SM, LIGHT_POWER = 0.4, 0.25
-"""Share of the SMs (NVIDIA's DCGM: less than half "likely indicates ineffective GPU usage"; KempnerPulse: less than a quarter is
-"busy-low-SM"), or of the power above idle, that is light."""
-IDLE_POWER = 0.15  # of the limit, drawn by a GPU with a context and no work (H100 and H200: 70 to 115 of 700 W)
-SLOW_CLOCK = 0.85  # of the highest SM clock; boost moves within the rest
 _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
 POWER_CAP, SET_CLOCKS = 0x4, 0x2
-PEER = 0.2  # a rank is a straggler when its GPU idles for this much more of the time than its peers'
-LIKE_OTHERS = 0.45  # unless they lose such a part of that by themselves
-WORKED = 0.2  # or when, all GPUs being busy, so much more of its own is used: the others spin in a kernel on few SMs
 _AT_PEERS = ("lock", "network", "pipe", "poll")
 """What waits for other ranks are met at, by who sums up on the host: its library's threads talk to them, or it does so itself."""
-STEP = 0.05  # how far ranks may be apart in steps a second: one of them is counted a little sooner than the other
 
 
 def with_kin(jobs: list[JobFacts]) -> list[JobFacts]:
@@ -59,7 +50,7 @@ def _wasted(job: JobFacts) -> dict[str, float]:
 
 
 def _waste(gpu: GpuFacts) -> tuple[str, float]:
-    if gpu.util is None or gpu.util < BUSY:
+    if gpu.util is None or gpu.util < policy.MOST:
         return "", 0.0
     if slowed_by(gpu):
         return "slowed", gpu.util * (1.0 - min(1.0, (gpu.sm_clock_mhz or 0.0) / (gpu.sm_clock_free_mhz or gpu.sm_clock_max_mhz or 1.0)))
@@ -69,13 +60,13 @@ def _waste(gpu: GpuFacts) -> tuple[str, float]:
 def is_light(gpu: GpuFacts) -> bool:
     """Whether kernels that it runs use little of it; False where that is not known."""
     working = intensity(gpu)
-    return working is not None and working <= (LIGHT_SM if gpu.sm_active is not None else LIGHT_POWER)
+    return working is not None and working <= (policy.LIGHT_SM if gpu.sm_active is not None else policy.QUARTER)
 
 
 def slowed_by(gpu: GpuFacts) -> int:
-    """The clock-event bits that hold the SM clock under `SLOW_CLOCK`, clocks that someone set among them; a power cap counts where someone
-    lowered the limit."""
-    if not gpu.sm_clock_mhz or not gpu.sm_clock_max_mhz or gpu.sm_clock_mhz > SLOW_CLOCK * gpu.sm_clock_max_mhz:
+    """The clock-event bits that hold the SM clock under `policy.SLOW_CLOCK`, clocks that someone set among them; a power cap counts where
+    someone lowered the limit."""
+    if not gpu.sm_clock_mhz or not gpu.sm_clock_max_mhz or gpu.sm_clock_mhz > policy.SLOW_CLOCK * gpu.sm_clock_max_mhz:
         return 0
     lowered = (gpu.power_limit_w or 0.0) < 0.95 * (gpu.power_limit_default_w or 0.0)
     return gpu.throttle_mask & (_BRAKES | SET_CLOCKS | (POWER_CAP if lowered else 0))
@@ -89,9 +80,9 @@ def intensity(gpu: GpuFacts) -> float | None:
         return min(1.0, gpu.sm_active / gpu.util)
     if gpu.power_w is None or not gpu.power_limit_w:
         return None
-    above_idle = gpu.power_w / gpu.power_limit_w - IDLE_POWER
+    above_idle = gpu.power_w / gpu.power_limit_w - policy.IDLE_POWER
     pace = (gpu.sm_clock_mhz or 0.0) / (gpu.sm_clock_max_mhz or 1.0) if slowed_by(gpu) else 1.0  # the same kernels draw less, too
-    return min(1.0, max(0.0, above_idle / (1.0 - IDLE_POWER) / gpu.util / pace))
+    return min(1.0, max(0.0, above_idle / (1.0 - policy.IDLE_POWER) / gpu.util / pace))
 
 
 def _groups(families: list[list[JobFacts]]) -> list[list[JobFacts]]:
@@ -108,7 +99,7 @@ def _in_step(family: list[JobFacts]) -> bool:
     another do not, or none of them is late."""
     paces = [from_calls(job.calls) or 0.0 for job in family]
     gpus = [gpu.index for job in family for gpu in job.gpus]
-    return min(paces) >= (1.0 - STEP) * max(paces) > 0.0 and len(gpus) == len(set(gpus)) >= len(family)
+    return min(paces) >= (1.0 - policy.LITTLE) * max(paces) > 0.0 and len(gpus) == len(set(gpus)) >= len(family)
 
 
 def _world(job: JobFacts) -> tuple[int, str] | None:
@@ -159,8 +150,8 @@ def late_job(job: JobFacts, facts: Facts) -> JobFacts:
 def _slowest(measured: list[JobFacts]) -> JobFacts | None:
     """Its GPU idles while theirs spin, or they sleep while it does not; or all are busy, and it is the one whose GPU really works; or
     theirs idle and it works on, while they sleep in a collective of the host (gloo)."""
-    own_delay = () if _all_are_late(measured) else (((_own_delay,), PEER),)
-    for measures, least in (*own_delay, ((_worked,), WORKED), ((_awaited, _busy), PEER)):
+    own_delay = () if _all_are_late(measured) else (((_own_delay,), policy.PEER),)
+    for measures, least in (*own_delay, ((_worked,), policy.PEER), ((_awaited, _busy), policy.PEER)):
         found = [_far_ahead(measured, measure, least) for measure in measures]
         if found[0] is not None and all(one is found[0] for one in found):
             return found[0]
@@ -184,12 +175,12 @@ def _spun(job: JobFacts, slowest: JobFacts) -> float:
     """Share of the window; of GPUs that are all busy by how much less they work than the slowest one's, which never waits."""
     later = (slowest.idle or 0.0) - (job.idle or 0.0)
     mine, most = _worked(job), _worked(slowest)
-    return later if later >= PEER or mine is None or not most else (1.0 - (job.idle or 0.0)) * (1.0 - mine / most)
+    return later if later >= policy.PEER or mine is None or not most else (1.0 - (job.idle or 0.0)) * (1.0 - mine / most)
 
 
 def _worked(job: JobFacts) -> float | None:
     """`used`; None where one of its GPUs was not busy all the time."""
-    return used(job) if all((gpu.util or 0.0) >= BUSY for gpu in job.gpus) else None
+    return used(job) if all((gpu.util or 0.0) >= policy.MOST for gpu in job.gpus) else None
 
 
 def used(job: JobFacts) -> float | None:
@@ -215,4 +206,4 @@ def _own_delay(job: JobFacts) -> float:
 def _all_are_late(measured: list[JobFacts]) -> bool:
     """What keeps the last one keeps the others nearly as long: they wait for it only because that hits now one, now another."""
     delays = sorted(map(_own_delay, measured))
-    return delays[(len(delays) - 1) // 2] > LIKE_OTHERS * delays[-1]
+    return delays[(len(delays) - 1) // 2] > policy.LIKE_OTHERS * delays[-1]

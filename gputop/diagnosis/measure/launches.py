@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
+from gputop.diagnosis import policy
 from gputop.model.frame import MainSamples
 
 TOLD_NS = 100_000_000  # a burst of samples is told of so late at most: at the next beat
-LONGEST_NS = 200_000_000  # more than a burst: what was there before anybody looked is not one
 TURNS_PCT = 50.0  # between readings of a GPU that begins or ends its work
 
 Busy = Sequence[tuple[int, float]]  # (t_ns, per cent of the time in which kernels ran up to then) of a GPU
@@ -30,7 +30,7 @@ class Launches:
         for one in told:
             old, self._last[one.pid] = self._last.get(one.pid, MainSamples(one.pid)), one
             watched_ns, launch_ns = one.watched_ns - old.watched_ns, max(0, one.launch_ns - old.launch_ns)
-            if 0 < watched_ns < (LONGEST_NS if not old.watched_ns else t_ns):
+            if 0 < watched_ns < (policy.BURST_SPAN_NS if not old.watched_ns else t_ns):
                 began_ns = t_ns - TOLD_NS - watched_ns
                 self._bursts.setdefault(one.pid, deque()).append((began_ns, t_ns, launch_ns))
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.measure.intensity import is_light
@@ -22,14 +23,6 @@ from gputop.model.board import Board
 from gputop.model.frame import ProcInfo, ProcSample
 from gputop.model.roles import COMPILES, SIZE_VARIABLES, Role, number_in, rank_of
 
-SUSTAINED = 0.04  # CPUs while nothing else moves, from which it is work (measured: watchdogs, exporters and log writers take under 0.01)
-BURST_NS = 10_000_000  # ns of CPU of a main thread from one look to the next that no heartbeat takes (torch's takes 0.2 ms)
-OTHERS_BURST_NS = 100_000_000  # ns of CPU of other threads and of programs, told in ticks of 10 ms, that no heartbeat takes
-IO_BYTES, IO_BYTES_PER_S = 4_096, 1_000.0  # B, B/s: reads and writes beyond that are work; watchdogs move a few bytes
-WAKES, WAKES_PER_S = 6, 3.0  # wakes of a main thread beyond that are work (`proc.ASKS_PER_S`)
-MOSTLY = 0.5  # share of the window, less what it waited for a CPU
-RESTING, FULL = 0.05, 0.7  # utilization of a GPU that rests, and from which on it works without a pause (`intensity.BUSY`)
-SPINS = 0.9  # share of the time on a CPU of a main thread that may spin in a wait for its GPU
 WATCHERS = (DRIVER, "NCCL", "pt_nccl", "pt_tcpstore")  # beginnings of the names of threads that go on beside any hang
 _BY_ITSELF = (waits.TIMER, waits.DRIVER)  # who wakes from these was woken by nobody
 _BY_OTHERS = (waits.NETWORK, waits.DISK)
@@ -101,11 +94,11 @@ class Pulse(Struct):
         before = self.last.get(job.trainer.pid)
         if before is None or job.calls is not None or job.sampled is not None or not in_kernel(job):
             return False
-        return mark.main_ns - before.main_ns >= SPINS * ns and mark.wakes - before.wakes <= WAKES
+        return mark.main_ns - before.main_ns >= policy.NEARLY_ALL * ns and mark.wakes - before.wakes <= policy.WAKES
 
     def _has_worked(self, proc: ProcFacts, mark: _Mark, for_gpu: bool) -> bool:
         """Since all stand still, or since the last look; a trainer's main thread has not while it waits ``for_gpu``."""
-        moved = mark.moved - self.first[proc.pid].moved >= WAKES + WAKES_PER_S * self._still_s
+        moved = mark.moved - self.first[proc.pid].moved >= policy.WAKES + policy.ASKS_PER_S * self._still_s
         if moved or self._ran(proc.pid, mark, others=True):
             return True
         if for_gpu and proc.role.kind == "trainer":
@@ -113,15 +106,15 @@ class Pulse(Struct):
         return self._ran(proc.pid, mark) or (not is_mostly(proc, *_BY_ITSELF) and self._woke(proc.pid, mark))
 
     def _woke(self, pid: int, mark: _Mark) -> bool:
-        return mark.wakes - self.first.get(pid, mark).wakes >= WAKES + WAKES_PER_S * self._still_s
+        return mark.wakes - self.first.get(pid, mark).wakes >= policy.WAKES + policy.ASKS_PER_S * self._still_s
 
     def _ran(self, pid: int, mark: _Mark, others: bool = False) -> bool:
         """Whether a process ran, read or wrote more than a heartbeat does; ``others``: leave out its main thread."""
         first, last = self.first.get(pid, mark), self.last.get(pid, mark)
         ns = mark.others_ns - first.others_ns + (0 if others else mark.main_ns - first.main_ns)
-        burst = mark.others_ns - last.others_ns >= OTHERS_BURST_NS or (not others and mark.main_ns - last.main_ns >= BURST_NS)
-        moved = mark.bytes - first.bytes >= IO_BYTES + IO_BYTES_PER_S * self._still_s
-        return burst or moved or ns >= BURST_NS + SUSTAINED * self._still_s * 1e9
+        burst = mark.others_ns - last.others_ns >= policy.OTHERS_BURST_NS or (not others and mark.main_ns - last.main_ns >= policy.BURST_NS)
+        moved = mark.bytes - first.bytes >= policy.IO_BYTES + policy.IO_BYTES_PER_S * self._still_s
+        return burst or moved or ns >= policy.BURST_NS + policy.SUSTAINED * self._still_s * 1e9
 
     @property
     def _still_s(self) -> float:
@@ -130,17 +123,17 @@ class Pulse(Struct):
 
 def is_mostly(proc: ProcFacts, *kinds: str) -> bool:
     """Whether its main thread mostly waits for these. A poller that others keep from its CPU after each short sleep does nothing else."""
-    return sum(proc.kinds.get(kind, 0.0) for kind in kinds) >= MOSTLY * (1.0 - min(1.0, proc.runnable)) > 0.0
+    return sum(proc.kinds.get(kind, 0.0) for kind in kinds) >= policy.HALF * (1.0 - min(1.0, proc.runnable)) > 0.0
 
 
 def in_kernel(job: JobFacts) -> bool:
     """Whether its GPU runs without a pause what uses little of it, as a collective does that waits for its ranks."""
-    return has_peers(job) and any((gpu.util_now or 0.0) >= FULL and is_light(gpu) for gpu in job.gpus)
+    return has_peers(job) and any((gpu.util_now or 0.0) >= policy.MOST and is_light(gpu) for gpu in job.gpus)
 
 
 def sees_gpus(job: JobFacts) -> bool:
     """Whether it is known what its GPUs do for it; the work of a GPU on which others compute is nobody's."""
-    return bool(job.gpus) and all(gpu.util_now is not None and (len(gpu.pids) < 2 or gpu.util_now <= RESTING) for gpu in job.gpus)
+    return bool(job.gpus) and all(gpu.util_now is not None and (len(gpu.pids) < 2 or gpu.util_now <= policy.LITTLE) for gpu in job.gpus)
 
 
 def has_peers(job: JobFacts) -> bool:
@@ -158,7 +151,7 @@ def _gpus_work(job: JobFacts) -> bool:
     waits_for_ranks = has_peers(job)
     for gpu in job.gpus:
         util = gpu.util_now or 0.0
-        if util > RESTING and len(gpu.pids) < 2 and not (waits_for_ranks and util >= FULL and is_light(gpu)):
+        if util > policy.LITTLE and len(gpu.pids) < 2 and not (waits_for_ranks and util >= policy.MOST and is_light(gpu)):
             return True
     return False
 
@@ -188,13 +181,12 @@ def _programs(job: JobFacts, board: Board, roles: Mapping[int, Role]) -> Iterato
                 yield board.procs[pid]
 
 
-STILL_S = 4.0  # s without a sign of life, from which ranks stand in a collective: who merely ends after the others saves or sends something
 _MOST_RANKS = 4096  # ranks on a host: more was never meant
 
 
 def absent_ranks(jobs: list[JobFacts], board: Board, gpus: int) -> dict[int, tuple[int, ...]]:
     """Trainer of each rank that stands -> the ranks of its training that should be on this host, with so many ``gpus``, and are not."""
-    standing = [job for job in jobs if job.trainer.role.rank is not None and job.still_s >= STILL_S]
+    standing = [job for job in jobs if job.trainer.role.rank is not None and job.still_s >= policy.ABSENT_S]
     there = _there(board) if standing else {}
     found = {}
     for job in standing:

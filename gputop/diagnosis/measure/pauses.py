@@ -11,25 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.model.frame import CudaCall
 
 Span = tuple[int, int]  # since when, until when: CLOCK_MONOTONIC, ns
 
-FULL, NOTHING, LITTLE = 0.85, 0.05, 0.2  # utilization of a GPU that works without a pause, that rests, and that has sunk
-BEFORE_NS = 450_000_000  # ns of full work before a break: a GPU whose every step waits is never used in full for so long
-LOST_NS, STILL_NS = 300_000_000, 150_000_000  # ns lost in a break at least, edges included; and of these at one go without any work
-SUNK_NS = 700_000_000  # ns with little work, from which a GPU has sunk
-GAP_NS = 1_000_000_000  # ns between two readings, of which nothing is known
-QUIET_NS = 350_000_000  # ns without a call; less is the host's part of a step
-STEPS = 4  # steps before that; fewer belong to it
-FED, SHORT = 0.1, 0.2  # share of the window that a GPU idles, up to which its steps are fed, and from which it does not get enough
-RESTS_S, WORKS = 0.7, 0.01  # s after which a worker that does not stir rests; share of the window that one runs at least that works
-KNOWN_NS = 1_000_000_000  # ns for which the same ones must work: while one loader takes over from another both do
-LONGEST_NS = 20_000_000_000  # ns, from which a turn is no pause
-MANY, SHARE = 4, 0.25  # pauses in a row, and their share of the time, from which they are told: a checkpoint with its evaluation is fewer
-TOLD_NS = 600_000_000_000  # ns since the first of them began, at most
-SAME_NS = 450_000_000  # ns between two that are one, as two clocks see it
 
 
 def length_s(spans: Iterable[Span], oldest_ns: int = 0) -> float:
@@ -48,17 +35,17 @@ class _Break(Struct):
     def extend(self, util: float, ns: int) -> None:
         self.until_ns += ns
         self.lost_ns += (1.0 - util) * ns
-        self.resting_ns = self.resting_ns + ns if util < NOTHING else 0
+        self.resting_ns = self.resting_ns + ns if util < policy.LITTLE else 0
         self.still_ns = max(self.still_ns, self.resting_ns)
-        self.sunk_ns += ns if util < LITTLE else 0
+        self.sunk_ns += ns if util < policy.FIFTH else 0
 
     @property
     def counts(self) -> bool:
-        return self.lost_ns >= LOST_NS and self.still_ns >= STILL_NS
+        return self.lost_ns >= policy.LOST_NS and self.still_ns >= policy.STILL_NS
 
     @property
     def has_sunk(self) -> bool:
-        return self.sunk_ns >= SUNK_NS
+        return self.sunk_ns >= policy.SUNK_NS
 
 
 class Breaks:
@@ -72,13 +59,13 @@ class Breaks:
     def note(self, util: float, t_ns: int) -> None:
         """A reading, 0..1, of the time since the one before."""
         ns, self._last_ns = t_ns - (self._last_ns or t_ns), t_ns
-        if not 0 <= ns <= GAP_NS:
+        if not 0 <= ns <= policy.UNREAD_NS:
             self._breaks = [one for one in self._breaks if one is not self._open]
             self._full_ns, self._open = 0, None
-        elif util >= FULL:
+        elif util >= policy.FULL:
             self._full_ns, self._open = self._full_ns + ns, None
         else:
-            if self._open is None and self._full_ns >= BEFORE_NS:
+            if self._open is None and self._full_ns >= policy.STEADY_BEFORE_NS:
                 self._open = _Break(t_ns - ns, t_ns - ns)
                 self._breaks.append(self._open)
             self._full_ns = 0
@@ -144,13 +131,13 @@ class Quiet:
         return [*self._spans, *(span for span in self._open(now_ns) if now_ns > oldest_ns)]
 
     def _is_long(self, t_ns: int) -> bool:
-        return t_ns - self._last_ns >= QUIET_NS and self._still_ns > self._last_ns > 0
+        return t_ns - self._last_ns >= policy.QUIET_NS and self._still_ns > self._last_ns > 0
 
     def _open(self, t_ns: int) -> list[Span]:
         """The stretch that lasts until ``t_ns``. Steps are counted by copies to the GPU, which each step makes, else by the rarest call."""
         copies = [made for call, made in self._made.items() if "HtoD" in call and made]
         steps = max(copies, default=min((made for made in self._made.values() if made), default=0))
-        return [(self._last_ns, t_ns)] if steps >= STEPS and self._is_long(t_ns) else []
+        return [(self._last_ns, t_ns)] if steps >= policy.STEPS_BEFORE and self._is_long(t_ns) else []
 
 
 class Turns:
@@ -163,14 +150,14 @@ class Turns:
 
     def note(self, workers: Sequence[ProcFacts], idle: float, t_ns: int) -> None:
         """What its workers do, and which share of the window its GPUs idle."""
-        at_work = frozenset(worker.pid for worker in workers if worker.run >= WORKS and worker.still_s < RESTS_S)
+        at_work = frozenset(worker.pid for worker in workers if worker.run >= policy.WORKS and worker.still_s < policy.WORKER_RESTS_S)
         if at_work != self._at_work:
             self._at_work, self._since_ns = at_work, t_ns
-        if idle <= FED and at_work and t_ns - self._since_ns >= KNOWN_NS:
+        if idle <= policy.TENTH and at_work and t_ns - self._since_ns >= policy.TURN_NS:
             self._feeders = at_work
-        elif idle >= SHORT and at_work and self._feeders and not at_work & self._feeders:
+        elif idle >= policy.FIFTH and at_work and self._feeders and not at_work & self._feeders:
             rests_s = [worker.still_s for worker in workers if worker.pid in self._feeders]  # with none left nobody knows since when
-            if self._turns and t_ns - self._turns[-1][1] < RESTS_S * 1e9:
+            if self._turns and t_ns - self._turns[-1][1] < policy.WORKER_RESTS_S * 1e9:
                 self._turns[-1] = self._turns[-1][0], t_ns
             elif rests_s:
                 self._turns.append((t_ns - round(min(rests_s) * 1e9), t_ns))
@@ -178,7 +165,7 @@ class Turns:
     def spans(self, oldest_ns: int, now_ns: int) -> list[Span]:
         """Turns to other workers that reach into the window."""
         self._turns = [turn for turn in self._turns if turn[1] > oldest_ns]
-        return [turn for turn in self._turns if now_ns - turn[0] <= LONGEST_NS]
+        return [turn for turn in self._turns if now_ns - turn[0] <= policy.LONGEST_TURN_NS]
 
 
 class Repeated(Struct, frozen=True):
@@ -197,8 +184,8 @@ class Repeated(Struct, frozen=True):
 def merged(spans: Iterable[Span], now_ns: int) -> list[Span]:
     """In order, and without those that began too long ago. What several clocks show of the same pause is one."""
     found: list[Span] = []
-    for since, until in sorted(span for span in spans if span[0] > now_ns - TOLD_NS):
-        if found and since <= found[-1][1] + SAME_NS:
+    for since, until in sorted(span for span in spans if span[0] > now_ns - policy.REMEMBERED_NS):
+        if found and since <= found[-1][1] + policy.SAME_PAUSE_NS:
             found[-1] = found[-1][0], max(found[-1][1], until)
         else:
             found.append((since, until))
@@ -207,9 +194,9 @@ def merged(spans: Iterable[Span], now_ns: int) -> list[Span]:
 
 def repeated(pauses: list[Span], now_ns: int) -> Repeated | None:
     """What these have taken, in order and apart; None where they are few, or take little."""
-    if len(pauses) < MANY:
+    if len(pauses) < policy.AGAIN:
         return None
     taken_s, first_ns, last_ns = length_s(pauses), pauses[0][0], pauses[-1][0]
     # From the beginning of one to that of another; and less by and by where no other begins.
     share = min(length_s(pauses[:-1]) * 1e9 / (last_ns - first_ns), taken_s * 1e9 / (now_ns - first_ns))
-    return Repeated(len(pauses), taken_s / len(pauses), share, (now_ns - first_ns) / 1e9) if share >= SHARE else None
+    return Repeated(len(pauses), taken_s / len(pauses), share, (now_ns - first_ns) / 1e9) if share >= policy.QUARTER else None

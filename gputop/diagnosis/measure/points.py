@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.measure.facts import CallFacts, GpuFacts, JobFacts, SampledFacts
 from gputop.diagnosis.measure.pauses import Quiet
 from gputop.model.board import Board
@@ -22,21 +23,8 @@ TICK_SLACK_NS = 50_000_000
 """Feeds come on whole ticks: whether one more belongs to the window is not left to the microseconds by which a tick was late."""
 MIN_FEEDS, MIN_LOOKED = 6, 3
 """A recording fed once a second keeps more time in the window instead of fewer samples; less where frames between are looked at."""
-REFAULTS_PER_S = 200.0  # dropped pages read again, from which a full cgroup is thrashing (4 KiB each: about a megabyte a second)
-YOUNG_PERIODS = 50  # a cgroup whose quota has run for fewer periods (of 100 ms by default) has all its throttling from now
 
 _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
-LEAST_SAMPLED_NS, MOST_UNLIKE = 100_000_000, 0.95
-"""Of the window, for what was sampled in it to be told; else all that was. And the latter: more would be chance alone."""
-VAGUE = 0.1
-"""Share of the time in CUDA's libraries in no function that is known, which may be waits: from that on samples tell nothing, if it is more
-than the waits that are known."""
-PAIRED_PER_S, PAIRED = 400.0, 0.1
-"""From so many a second on, as many waits as copies to the GPU, give or take a tenth, which together take no longer than copies do, are
-the copies' own ends: ``tensor.to("cuda")`` of what is not pinned makes one of each."""
-SLOWEST_NS_PER_BYTE, SLOWEST_NS, SLOWEST_OF_LINK = 10.0, 50_000, 0.1
-"""Of a copy: 100 MB/s, which is less than a single lane of PCIe 1 carries, and what each takes besides; of a link that is told at least a
-tenth. What takes longer may have waited for the GPU: a copy begins when the kernels before it are through. See `copied_beside`."""
 
 Calls = Mapping[str, CudaCall]  # of one process, by name
 
@@ -76,7 +64,7 @@ class _Waits:
         return exp(sum(ns / total * log(count * total / ns) for ns, count in self.buckets)) if total else float(self.calls)
 
 
-def facts_of(before: Calls, now: Calls, ns: int, slowest: float = SLOWEST_NS_PER_BYTE, idle: float = 1.0) -> CallFacts | None:
+def facts_of(before: Calls, now: Calls, ns: int, slowest: float = policy.SLOWEST_NS_PER_BYTE, idle: float = 1.0) -> CallFacts | None:
     """The calls between two readings, ``ns`` apart; None where there are none.
 
     ``slowest``: nanoseconds that a byte takes at most. ``idle``: share of the time without kernels, for which copies back wait first.
@@ -104,13 +92,13 @@ def facts_of(before: Calls, now: Calls, ns: int, slowest: float = SLOWEST_NS_PER
             waits.add(old, call)
             rates += [per_s] if per_s else []
         total["from_gpu_bytes_per_s"] += count * 1e9 / ns if "DtoH" in call.call else 0.0
-        takes = (count * slowest + calls * SLOWEST_NS) / ns if call.bytes is not None else share
+        takes = (count * slowest + calls * policy.SLOWEST_NS) / ns if call.bytes is not None else share
         if any(word in call.call for word in _SYNC) or ("DtoH" in call.call and count * slowest < share * ns / 2):
             total["sync"] += share
             total["sync_per_s"] += per_s
             most_syncs_per_s = max(most_syncs_per_s, per_s)
             if is_copy:
-                total["slow"] += max(0.0, share - calls * SLOWEST_NS / ns)
+                total["slow"] += max(0.0, share - calls * policy.SLOWEST_NS / ns)
                 total["slow_bytes_per_s"] += count * 1e9 / ns
         elif is_copy:
             copied = min(share, takes, idle) if "DtoH" in call.call else min(share, takes)
@@ -146,13 +134,13 @@ def copied_beside(calls: CallFacts, idle: float) -> CallFacts:
 def _met(older: MainSamples, newer: MainSamples) -> SampledFacts | None:
     """Samples miss short waits. Of two kinds of time that take turns at random, with none of a length of its own, one sample says of the
     next what exp(-rate x period) is: as often as neighbours differ, of how often they would if neither knew of the other, so it is told."""
-    if newer.watched_ns - older.watched_ns < LEAST_SAMPLED_NS:
+    if newer.watched_ns - older.watched_ns < policy.LEAST_SAMPLED_NS:
         older = MainSamples(newer.pid)
     ns, unknown_ns = newer.watched_ns - older.watched_ns, newer.unknown_ns - older.unknown_ns
-    if ns <= 0 or (unknown_ns > VAGUE * ns and unknown_ns > newer.sync_ns - older.sync_ns):
+    if ns <= 0 or (unknown_ns > policy.TENTH * ns and unknown_ns > newer.sync_ns - older.sync_ns):
         return None
     waits, met, waiting = newer.waits - older.waits, newer.met - older.met, newer.met_waiting - older.met_waiting
-    unlike = min(MOST_UNLIKE, waits / by_chance) if (by_chance := waiting * (1.0 - waiting / max(1, met))) > 0.0 else 0.0
+    unlike = min(policy.MOST_UNLIKE, waits / by_chance) if (by_chance := waiting * (1.0 - waiting / max(1, met))) > 0.0 else 0.0
     missed = -log(1.0 - unlike) / unlike if unlike > 0.0 else 1.0
     spent = ((newer.sync_ns - older.sync_ns), (newer.copy_ns - older.copy_ns), (newer.launch_ns - older.launch_ns))
     sync, copy, launch = (min(1.0, part / ns) for part in spent)
@@ -166,12 +154,12 @@ def _end_of_copies(before: Calls, now: Calls, ns: int) -> str:
     to_gpu = [name for name in made if "HtoD" in name]
     copies = sum(made[name] for name in to_gpu)
     moved = sum((now[name].bytes or 0) - (before.get(name, none).bytes or 0) for name in to_gpu)
-    longest_ns = copies * SLOWEST_NS + moved * SLOWEST_NS_PER_BYTE
-    if copies * 1e9 < PAIRED_PER_S * ns:
+    longest_ns = copies * policy.SLOWEST_NS + moved * policy.SLOWEST_NS_PER_BYTE
+    if copies * 1e9 < policy.SYNCS_PER_S * ns:
         return ""
     for name, call in now.items():
         waited_ns = call.total_ns - before.get(name, none).total_ns
-        if "Synchronize" in name and abs(made[name] - copies) <= PAIRED * copies and waited_ns <= longest_ns:
+        if "Synchronize" in name and abs(made[name] - copies) <= policy.TENTH * copies and waited_ns <= longest_ns:
             return name
     return ""
 
@@ -228,7 +216,7 @@ class Points:
         """The CUDA calls in the window of a trainer on ``gpus``, None where they are not probed."""
         first, last = self._probed()
         links = [link for gpu in gpus if (link := gpu.link_bytes_per_s)]
-        slowest = min(SLOWEST_NS_PER_BYTE, 1e9 / (SLOWEST_OF_LINK * min(links))) if links else SLOWEST_NS_PER_BYTE
+        slowest = min(policy.SLOWEST_NS_PER_BYTE, 1e9 / (policy.TENTH * min(links))) if links else policy.SLOWEST_NS_PER_BYTE
         without_kernels = [gpu.lost for gpu in gpus if gpu.sm_active is not None and gpu.lost is not None]
         idle = max(without_kernels) if without_kernels else 1.0
         return facts_of(first.calls.get(pid, {}), last.calls.get(pid, {}), last.probed_ns - first.probed_ns, slowest, idle)
@@ -277,7 +265,7 @@ class Points:
                 found["read_limit"] = newer.read_limit or found.get("read_limit")
             if path == job.trainer.info.cgroup:
                 found["cpuset"] = newer.cpuset or ""
-            if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= REFAULTS_PER_S:
+            if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= policy.CGROUP_REFAULTS_PER_S:
                 limit, pages = newer.mem_limit_bytes, newer.mem_file_bytes
                 found |= {"memory_path": newer.mem_limit_path or newer.path, "memory_limit_bytes": limit, "memory_file_bytes": pages}
         return found
@@ -288,8 +276,8 @@ class Points:
             older = point.cgroups.get(newer.path)
             if older is not None and older is not newer and older != newer:
                 return self._points[-1].t_ns - point.t_ns, older
-        if (newer.nr_periods or 0) <= YOUNG_PERIODS:
-            return YOUNG_PERIODS * 100_000_000, _newborn(newer)
+        if (newer.nr_periods or 0) <= policy.YOUNG_PERIODS:
+            return policy.YOUNG_PERIODS * 100_000_000, _newborn(newer)
         return 0, newer
 
 

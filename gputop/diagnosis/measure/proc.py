@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.measure.waits import LOCK, NETWORK, ONCPU, PIPE, POLL, UNKNOWN, KindOf, is_accepting, is_unread
 from gputop.diagnosis.model import ProcState
 from gputop.model.frame import ProcInfo, ProcSample, ThreadSample
@@ -21,22 +22,9 @@ NO_STATE = ProcState(0, "running")
 TURN, ASKING = "turn", "asking"
 """Of threads. A lock waited for with a time limit, as Python waits for its GIL. A poll of those that wake no more seldom than their main
 thread does, or more often than a heartbeat where that one sleeps at a lock: it waits for what they asked for."""
-ASKS_PER_S, LOCKED = 3.0, 0.3
-"""Wakes a second that no heartbeat makes, and share of the window that the main thread must sleep at a lock for these to count."""
-OWN_WAKES = 0.7
-"""Part of the sleep at locks that other threads must end for it to be these that are waited for (measured: 0.9; of waits for the GIL, which
-the clock ends after 5 ms, 0.3)."""
-GIL_HELD_S = 0.002  # the shortest mean of such sleeps, s (guess): the GIL is handed on sooner by who waits for something else himself
-GIL_S = 0.007
-"""The longest mean sleep of who waits for Python's GIL: its 5 ms (`sys.getswitchinterval`), and the time until the thread is awake."""
-IN_TURN, LEAST = 0.5, 3  # how often threads that share one GIL are met waiting for it each time one is met running, and at least
 _NOBODY: Counter[str] = Counter()
-IDLE = 0.9  # share of its samples in which a thread is met in a poll that has nothing to do
 AUTOGRAD, DRIVER = "pt_autograd", "cuda"
 """What names of threads begin with that launch the backward pass, and of those that CUDA's driver has for itself."""
-SHORT_LIVED = 0.2
-"""CPUs of threads that were born and gone between two looks, from which on they count: told by what the whole process used."""
-ALONE = 0.02  # CPUs that a process used beside its main thread, under which its other threads are not looked at one by one
 
 
 class ProcFacts(Struct, frozen=True, dict=True):
@@ -117,8 +105,8 @@ class ProcFacts(Struct, frozen=True, dict=True):
     @cached_property
     def others(self) -> tuple[float, float]:
         """On-CPU and run-queue share of its other threads, each summed; zero where they were not read, or hardly ran."""
-        run, runnable = (0.0, 0.0) if self.cores - self.run < ALONE else self._sum_threads()
-        if self.threaded is not None and self.cores - self.run - run > SHORT_LIVED:
+        run, runnable = (0.0, 0.0) if self.cores - self.run < policy.HARDLY else self._sum_threads()
+        if self.threaded is not None and self.cores - self.run - run > policy.FIFTH:
             run = self.cores - self.run
         return run, runnable
 
@@ -160,14 +148,14 @@ class ProcFacts(Struct, frozen=True, dict=True):
         locked = self.kinds.get(LOCK, 0.0)
         if self.own_wakes is not None:
             share, times_per_s = self.own_wakes
-            return share > max(OWN_WAKES * locked, GIL_HELD_S * times_per_s)
-        return self.sleeps_per_s is not None and locked > GIL_S * self.sleeps_per_s
+            return share > max(policy.MOST * locked, policy.GIL_HELD_S * times_per_s)
+        return self.sleeps_per_s is not None and locked > policy.GIL_S * self.sleeps_per_s
 
     @property
     def takes_turns(self) -> bool:
         """Its other threads wait for one GIL: they can use no more than one CPU."""
         met = self.threads_met
-        return met[TURN] >= max(LEAST, IN_TURN * met[ONCPU])
+        return met[TURN] >= max(policy.LEAST_MET, policy.HALF * met[ONCPU])
 
     @property
     def clients(self) -> tuple[float, float]:
@@ -194,7 +182,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
         for thread in told:
             if thread.tid in moved and thread.tid not in drivers and not is_accepting(thread.wchan):
                 by_thread.setdefault(thread.tid, Counter())[self._met(thread)] += 1
-        idle = {tid for tid, met in by_thread.items() if met[POLL] >= IDLE * met.total()}
+        idle = {tid for tid, met in by_thread.items() if met[POLL] >= policy.NEARLY_ALL * met.total()}
         if self._asks(sum(moved[tid].vol or 0 for tid, met in by_thread.items() if met[POLL]), len(idle) == len(by_thread)):
             return _renamed(sum(by_thread.values(), Counter()), POLL, ASKING)
         return sum((met for tid, met in by_thread.items() if tid not in idle), Counter())
@@ -205,8 +193,8 @@ class ProcFacts(Struct, frozen=True, dict=True):
         before = self.threaded or self.older
         if self.newer.vol is None or before.vol is None:
             return False
-        often = woken >= ASKS_PER_S * (self.newer.t_ns - before.t_ns) / 1e9
-        return woken >= self.newer.vol - before.vol or (alone and often and self.kinds.get(LOCK, 0.0) >= LOCKED)
+        often = woken >= policy.ASKS_PER_S * (self.newer.t_ns - before.t_ns) / 1e9
+        return woken >= self.newer.vol - before.vol or (alone and often and self.kinds.get(LOCK, 0.0) >= policy.SOME)
 
     def _met(self, thread: ThreadSample) -> str:
         if thread.syscall in self.futex and thread.syscall_arg == SOME:

@@ -14,11 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import dropwhile
 from typing import NamedTuple
 
-KEPT_NS = 30_000_000_000  # how long births and paces are remembered
-LEAST_WARM_S = 0.9  # time beside births that is needed to know the pace of warm workers, s (guess: two feeds)
-LEAST_WARM = 0.1  # the same as a share of all: with epochs as short as two feeds none is beside births but by chance
-RESUMED = 0.5  # of the pace of warm workers, from which steps are made again (guess)
-NO_WORK = 0.005  # mean utilization since the last feed under which no step was made (NVML tells whole per cents)
+from gputop.diagnosis import policy
 
 
 class _Note(NamedTuple):
@@ -48,7 +44,7 @@ class _Stretch(NamedTuple):
 
     def is_at(self, paces: Sequence[float]) -> bool:
         """Whether steps come about as fast as these, as far as they are known."""
-        return all(steps >= RESUMED * pace * self.seconds for steps, pace in zip(self.steps, paces, strict=False))
+        return all(steps >= policy.HALF * pace * self.seconds for steps, pace in zip(self.steps, paces, strict=False))
 
 
 class Respawns:
@@ -63,7 +59,7 @@ class Respawns:
     def note(self, t_ns: int, calls: int | None, switches: int | None, util: float | None) -> None:
         """How the counters stand, cumulative, and its GPUs' utilization since the last note; None for what is not read."""
         self._notes.append(_Note(t_ns, calls, switches, util))
-        while self._notes[0].t_ns < t_ns - KEPT_NS:
+        while self._notes[0].t_ns < t_ns - policy.BIRTHS_NS:
             self._notes.popleft()
         self._births = {born_ns for born_ns in self._births if born_ns >= self._notes[0].t_ns}
 
@@ -96,7 +92,7 @@ class Respawns:
         return max(0.0, lost_s), max(0.0, sum(each_s) / max(1, len(each_s)))
 
     def _runs(self, counted: _Counted, paces: Sequence[float]) -> Iterator[_Run]:
-        """In order. A start lasts until steps are made again, at `RESUMED` of the ``paces`` and more where these are known: work that was
+        """In order. A start lasts until steps are made again, at half of the ``paces`` and more where these are known: work that was
         queued goes on without workers. Between two starts, stretches without a step right before a birth are left out: they end the
         workers before."""
         births = deque(sorted(self._births))
@@ -133,7 +129,7 @@ def _warm(runs: Iterable[_Run]) -> list[float]:
     told = list(runs)
     warm = [one for starts, run in told if not starts for one in run]
     seconds = sum(one.seconds for one in warm)
-    if seconds < max(LEAST_WARM_S, LEAST_WARM * sum(one.seconds for _, run in told for one in run)):
+    if seconds < max(policy.LEAST_WARM_S, policy.TENTH * sum(one.seconds for _, run in told for one in run)):
         return []
     paces = [sum(steps) / seconds for steps in zip(*(one.steps for one in warm), strict=True)]
     return paces if min(paces) > 0.0 else []
@@ -152,7 +148,7 @@ def _by_switches(older: _Note, newer: _Note) -> tuple[float, ...]:
     switches = float(max(0, newer.switches - older.switches))
     if newer.util is None:
         return (switches,)
-    return (switches, newer.util * (newer.t_ns - older.t_ns) / 1e9) if newer.util >= NO_WORK else (0.0, 0.0)
+    return (switches, newer.util * (newer.t_ns - older.t_ns) / 1e9) if newer.util >= policy.TRIFLE else (0.0, 0.0)
 
 
 def _inside(one: _Stretch, oldest_ns: int) -> float:

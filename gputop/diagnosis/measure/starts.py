@@ -11,24 +11,13 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Fix
 from gputop.model.board import GpuBoard
 from gputop.model.frame import ProcSample
-
-WARM_UP_NS = 30_000_000_000  # a start takes so long, at most: until its GPU works, and from then on
-SEEN_NS = 2_000_000_000  # a GPU that is first seen to work so soon after we began to look had merely rested between two steps
-BLINK_NS, REST_NS = 1_000_000_000, 1_000_000_000  # ns of first work at most, and of rest after it, that are a blink and no step (guess)
-GREW = 1.05  # memory on its GPUs, as a part of what it was, from which it takes more
-STILL_S = 2.0  # a main thread that has not stirred for so long, while others of its process run, makes no steps
-TAKEN = 6  # looks, of half a second or a second, in which a batch was taken, from which on it trains, be its GPU idle (a start prefetches)
-SOME = 0.15  # share of the window that a trainer both waits for batches and computes, at least, if it uses each (guess)
-AHEAD = 0.3  # share of the window in which a worker has no work that waits for its trainer now and then (guess)
-ALONE = 4  # looks, of half a second or a second, in which its GPU worked without workers, from which on it is known to need none (guess)
-UTIL_NS = 1_000_000_000  # ns, of which NVML's utilization may be, up to now
-BATCH_NS = 500_000  # ns of CPU that a worker takes for a batch, at least; a look at its queue takes a tenth of that
 
 
 class Start(Struct):
@@ -48,10 +37,10 @@ class Start(Struct):
     def is_by_itself(self, worked_ns: int, births: list[int], now_ns: int) -> bool:
         """Whether the workers born then have given it no batch yet, after steps without any: a pool that evaluates or scores."""
         if births:
-            self.fed = self.fed or worked_ns > min(births) + UTIL_NS
-        elif now_ns - worked_ns < UTIL_NS:
+            self.fed = self.fed or worked_ns > min(births) + policy.UTIL_NS
+        elif now_ns - worked_ns < policy.UTIL_NS:
             self.alone += 1
-        return bool(births) and not self.fed and self.alone >= ALONE
+        return bool(births) and not self.fed and self.alone >= policy.LOOKS
 
     def note_batches(self, trainer: ProcFacts, workers: list[ProcFacts], now_ns: int) -> None:
         """Batches that are taken one after the other are steps, whatever its GPU does meanwhile: the model may be on the CPUs.
@@ -62,10 +51,11 @@ class Start(Struct):
         if self.first_ns:
             return
         before, self.made = self.made, {worker.pid: worker.newer for worker in workers}
-        waits_for_each = SOME <= trainer.kinds.get(waits.QUEUE, 0.0) <= 1.0 - SOME and trainer.run >= SOME
+        waited, least = trainer.kinds.get(waits.QUEUE, 0.0), policy.DATA_WAIT
+        waits_for_each = least <= waited <= 1.0 - least and trainer.run >= least
         made = (worker for worker in workers if worker.pid in before and _has_made(before[worker.pid], worker.newer))
-        self.taken += any(waits_for_each or worker.kinds.get(waits.QUEUE, 0.0) >= AHEAD for worker in made)
-        if self.taken >= TAKEN:
+        self.taken += any(waits_for_each or worker.kinds.get(waits.QUEUE, 0.0) >= policy.SOME for worker in made)
+        if self.taken >= policy.LOOKS:
             self.first_ns, self.began_ns = now_ns, 0
 
     def note(self, worked_ns: int, held_bytes: float, still: bool, since_ns: int, now_ns: int, loading_ns: int = 0) -> None:
@@ -73,27 +63,27 @@ class Start(Struct):
         had the workers that it waits for, 0 where it waits for something else."""
         if not self.first_ns and worked_ns > self.after_ns:
             self.first_ns = now_ns
-            self.began_ns = now_ns if now_ns - since_ns >= SEEN_NS else 0
-        elif self._has_blinked(worked_ns, now_ns) and not 0 < loading_ns < self.first_ns - BLINK_NS:  # else that was a batch
+            self.began_ns = now_ns if now_ns - since_ns >= policy.SEEN_NS else 0
+        elif self._has_blinked(worked_ns, now_ns) and not 0 < loading_ns < self.first_ns - policy.BLINK_NS:  # else that was a batch
             self.blinked, self.after_ns, self.first_ns, self.began_ns = True, worked_ns, 0, 0
-        grew = held_bytes > GREW * self.held_bytes > 0
-        if self.first_ns and (grew or still) and now_ns - max(self.born_ns, self.first_ns) < WARM_UP_NS:
+        grew = held_bytes > policy.GREW * self.held_bytes > 0
+        if self.first_ns and (grew or still) and now_ns - max(self.born_ns, self.first_ns) < policy.WARM_UP_NS:
             self.began_ns = now_ns
         self.held_bytes = held_bytes if grew or not self.held_bytes else self.held_bytes
 
     def _has_blinked(self, worked_ns: int, now_ns: int) -> bool:
         seen = bool(self.began_ns) and not self.blinked
-        return seen and worked_ns < self.first_ns + BLINK_NS and now_ns - worked_ns >= REST_NS
+        return seen and worked_ns < self.first_ns + policy.BLINK_NS and now_ns - worked_ns >= policy.BLINK_NS
 
     def before_s(self, oldest_ns: int, now_ns: int) -> float | None:
         """How much of the window since ``oldest_ns`` lies before it began; None while it starts."""
         if not self.first_ns:
-            return None if now_ns - self.born_ns < WARM_UP_NS else 0.0
+            return None if now_ns - self.born_ns < policy.WARM_UP_NS else 0.0
         return None if self.began_ns == now_ns and self.first_ns < now_ns else max(0, self.began_ns - oldest_ns) / 1e9
 
 
 def _has_made(before: ProcSample, now: ProcSample) -> bool:
-    return (now.oncpu_ns or 0) - (before.oncpu_ns or 0) >= BATCH_NS and now.vol != before.vol
+    return (now.oncpu_ns or 0) - (before.oncpu_ns or 0) >= policy.BATCH_NS and now.vol != before.vol
 
 
 def held_bytes(gpus: Iterable[GpuBoard]) -> dict[int, float]:
@@ -111,7 +101,6 @@ def held_bytes(gpus: Iterable[GpuBoard]) -> dict[int, float]:
     return held
 
 
-AT_WORK = 0.1  # CPUs from which the pool is at work; idle it takes none
 FIXES = (
     Fix("See why it compiles again: a size or a flag that changes from step to step", "TORCH_LOGS=recompiles"),
     Fix("Compile once for all sizes", "torch.compile(model, dynamic=True)"),
@@ -120,7 +109,7 @@ FIXES = (
 
 def is_compiling(job: JobFacts) -> bool:
     """Whether torch.compile's processes work in this window."""
-    return job.compiling >= AT_WORK
+    return job.compiling >= policy.TENTH
 
 
 def compiling_told(job: JobFacts) -> str:

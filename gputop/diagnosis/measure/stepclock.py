@@ -13,31 +13,13 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from operator import mul
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.measure.facts import CallFacts, JobFacts
 from gputop.diagnosis.model import Step
 
 GRID_NS = 100_000_000
 _NEAR_NS = GRID_NS * 3 // 4
 SPAN_NS = 15_000_000_000
-LEAST_POINTS = 80
-LEAST_LAG, LEAST_PEAK, LEAST_RISE = 3, 0.5, 0.25
-"""In grid steps; correlation at the peak, and at twice its lag; above the lowest point before it: a slope is no rhythm."""
-TOLD_LAG = 7  # in grid steps, too. What comes around faster is mostly two or three steps, whose beat with the readings that is.
-LEAST_SWING, LEAST_SHARE = 60.0, 0.05
-"""Per cent, of means: of steps faster than the grid they swing less, and come around more slowly than the steps do. And of all, as a share
-of their mean: what dips for a moment now and then is a log line."""
-SAME = 1.5  # calls of several kinds as often as that come together
-MOST_COPIES = 4  # per synchronize in one step, at most; more means that the synchronize is a log line
-WHOLE = 0.05
-"""How far copies may be from a whole number per synchronize, beside those of one step; else some steps synchronize and some do not."""
-STEADY = 0.75  # of the windows in which there were calls, those with as many copies per synchronize as in all of them
-NOTHING = 0.995
-"""Share of the window without work for the GPU from which not even a step now and then was made: what its power does then is noise."""
-LEAST_PER_S, MOST_PER_S = 0.2, 500.0
-BOTH_WAYS, BOTH_WAYS_BYTES = 0.25, 200e6
-"""Give or take so much as many bytes a second go to the GPU as come from it, and no fewer: gradients and weights, each in many copies."""
-ALONE_PER_S = 5.0, 150.0
-"""Synchronizes without copies. Data that lies on the GPU is small, its steps are fast: fewer are log lines or epochs, more a storm."""
 
 
 class Rhythm:
@@ -61,11 +43,11 @@ class Rhythm:
     def per_s(self) -> float | None:
         """Periods per second, None where there is no clear one."""
         values = _on_grid(self.points)
-        least = LEAST_SWING if self.averaged else LEAST_SHARE * sum(values) / max(1, len(values))
-        if len(values) < LEAST_POINTS or _swing(values) < least:
+        least = policy.LEAST_SWING_PCT if self.averaged else policy.LITTLE * sum(values) / max(1, len(values))
+        if len(values) < policy.LEAST_POINTS or _swing(values) < least:
             return None
         lag = _first_peak(_autocorrelation(values))
-        return None if lag is None or lag < TOLD_LAG else 1e9 / (lag * GRID_NS)
+        return None if lag is None or lag < policy.TOLD_LAG else 1e9 / (lag * GRID_NS)
 
 
 def _swing(values: Sequence[float]) -> float:
@@ -85,33 +67,33 @@ class Clock:
 
     def note(self, calls: CallFacts) -> None:
         """Add a window; one without calls says nothing."""
-        if max(_rates(calls)) >= LEAST_PER_S:
+        if max(_rates(calls)) >= policy.SLOWEST_STEP_PER_S:
             self._windows += 1
-            self._fit.update(each for each in range(MOST_COPIES + 1) if _fits(each, calls))
+            self._fit.update(each for each in range(policy.MOST_COPIES + 1) if _fits(each, calls))
 
     def per_s(self, calls: CallFacts | None) -> float | None:
         """Steps per second by the counts of a window or of a longer time; None where they are no clock, or no steady one."""
         pace = from_calls(calls)
-        return pace if calls is None or self._fit[_copies(calls)] >= STEADY * self._windows else None
+        return pace if calls is None or self._fit[_copies(calls)] >= policy.STEADY * self._windows else None
 
 
 def from_calls(calls: CallFacts | None) -> float | None:
     """Steps per second by the probe's counts."""
     if calls is None or not _fits(_copies(calls), calls):
         return None
-    if not calls.to_gpu_per_s and calls.rates and max(calls.rates) > SAME * min(calls.rates):
+    if not calls.to_gpu_per_s and calls.rates and max(calls.rates) > policy.SAME_RATE * min(calls.rates):
         return None  # which of them comes once a step is not known
     if moves_weights(calls):
         return None
     copies, syncs = _rates(calls)
     pace = min(copies, syncs) if _copies(calls) else syncs
-    return pace if pace <= MOST_PER_S else None
+    return pace if pace <= policy.FASTEST_STEP_PER_S else None
 
 
 def moves_weights(calls: CallFacts) -> bool:
     """An optimizer on the host: its step copies each gradient there, and each weight back."""
     there, back = calls.from_gpu_bytes_per_s, calls.to_gpu_bytes_per_s
-    return min(there, back) >= BOTH_WAYS_BYTES and abs(there - back) <= BOTH_WAYS * back
+    return min(there, back) >= policy.BOTH_WAYS_BYTES_PER_S and abs(there - back) <= policy.QUARTER * back
 
 
 def _rates(calls: CallFacts) -> tuple[float, float]:
@@ -122,16 +104,18 @@ def _rates(calls: CallFacts) -> tuple[float, float]:
 def _copies(calls: CallFacts) -> int:
     """Per synchronize."""
     copies, syncs = _rates(calls)
-    return 0 if copies < LEAST_PER_S else max(1, round(copies / syncs)) if syncs >= LEAST_PER_S else MOST_COPIES + 1
+    if copies < policy.SLOWEST_STEP_PER_S:
+        return 0
+    return max(1, round(copies / syncs)) if syncs >= policy.SLOWEST_STEP_PER_S else policy.MOST_COPIES + 1
 
 
 def _fits(each: int, calls: CallFacts) -> bool:
     """Whether there may be so many copies per synchronize, or more synchronizes than steps where it is one."""
     copies, syncs = _rates(calls)
     if each == 0:
-        return copies < LEAST_PER_S and ALONE_PER_S[0] <= syncs <= ALONE_PER_S[1]
+        return copies < policy.SLOWEST_STEP_PER_S and policy.ALONE_PER_S[0] <= syncs <= policy.ALONE_PER_S[1]
     apart = copies - each * syncs
-    return each <= MOST_COPIES and (abs(apart) if each > 1 else apart) <= each * (WHOLE * syncs + 1.0 / calls.seconds)
+    return each <= policy.MOST_COPIES and (abs(apart) if each > 1 else apart) <= each * (policy.LITTLE * syncs + 1.0 / calls.seconds)
 
 
 def step_of(job: JobFacts, clock: Clock, rhythm: float | None) -> Step | None:
@@ -148,8 +132,8 @@ def _steps_more_often(job: JobFacts, rhythm: float) -> bool:
     """It copies, or by samples waits, more often than a step does: what comes around so slowly is a log line, or several steps of about
     a reading's length, or an evaluation."""
     if job.calls is not None:
-        return job.calls.to_gpu_per_s > MOST_COPIES * (1.0 + WHOLE) * rhythm
-    return job.sampled is not None and job.sampled.seen_per_s > SAME * rhythm
+        return job.calls.to_gpu_per_s > policy.MOST_COPIES * (1.0 + policy.LITTLE) * rhythm
+    return job.sampled is not None and job.sampled.seen_per_s > policy.SAME_RATE * rhythm
 
 
 def split(pace: float, source: str, fractions: Mapping[str, float]) -> Step:
@@ -193,6 +177,6 @@ def _first_peak(correlation: Sequence[float]) -> int | None:
         lowest = min(lowest, correlation[lag])
         here = correlation[lag]
         tops = correlation[lag - 1] <= here >= correlation[lag + 1]
-        if lag >= LEAST_LAG and tops and here >= LEAST_PEAK and here - lowest >= LEAST_RISE:
-            return lag if max(correlation[2 * lag - 1 : 2 * lag + 2], default=0.0) >= LEAST_PEAK else None
+        if lag >= policy.LEAST_LAG and tops and here >= policy.HALF and here - lowest >= policy.QUARTER:
+            return lag if max(correlation[2 * lag - 1 : 2 * lag + 2], default=0.0) >= policy.HALF else None
     return None

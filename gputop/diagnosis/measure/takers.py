@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Grower, Mover, Taker
 from gputop.diagnosis.measure.waits import KindOf
@@ -23,13 +24,10 @@ from gputop.model.rates import pair_growth
 from gputop.model.roles import Role, hot, program_name
 from gputop.system.text import clean
 
-LEAST_CORES = 0.02
 MOST = 12  # takers kept per window
 NAMES, PIDS = 5, 5  # told in a sentence; the latter of one name
-GROWN_BYTES, MOVED_BYTES_PER_S = 64 << 20, 2e6  # of memory, and of storage, to be worth naming
 LEVELS = 3  # a shell may stand between a program and who wanted it
 GONE_NS = 2_000_000_000  # so long after the window has left its last sample a process is remembered: it ended up to a second later
-MUTE_NS = 2_000_000_000  # so long a program must have stood at its errors: who reads them now and then does so more often
 
 
 class TakerTrack:
@@ -101,7 +99,7 @@ class TakerTrack:
             # Over the time between its samples, for it is read seldom; over the time to now once it is gone.
             ns = (new.t_ns if pid in board.procs else board.t_ns) - old.t_ns
             cores = (new.own_ns - old.own_ns) / (ns or 1)
-            if cores < LEAST_CORES:
+            if cores < policy.HARDLY:
                 continue
             role = roles.get(pid)
             if role is not None and role.trainer_pid is not None:
@@ -122,17 +120,17 @@ class TakerTrack:
         return found[:MOST], helpers, watching
 
     def growers(self, board: Board, roles: Mapping[int, Role]) -> list[Grower]:
-        """Strangers that nobody of a job started and that hold `GROWN_BYTES` more memory than when they were first seen."""
+        """Strangers that nobody of a job started and that hold `policy.GROWN_BYTES` more memory than when they were first seen."""
         grown = [(one.latest.rss_bytes - one.first_rss_bytes, pid) for pid, one in self._strangers.items() if pid in board.procs]
-        found = [(grown_bytes, pid) for grown_bytes, pid in grown if grown_bytes >= GROWN_BYTES and self._starter(pid, roles) is None]
-        named = [(grown_bytes, pid, self._strangers[pid]) for grown_bytes, pid in sorted(found, reverse=True)[:MOST]]
-        return [Grower(pid, one.name, grown_bytes, one.info.cgroup if one.info else "") for grown_bytes, pid, one in named]
+        found = [(more, pid) for more, pid in grown if more >= policy.GROWN_BYTES and self._starter(pid, roles) is None]
+        named = [(more, pid, self._strangers[pid]) for more, pid in sorted(found, reverse=True)[:MOST]]
+        return [Grower(pid, one.name, more, one.info.cgroup if one.info else "") for more, pid, one in named]
 
     def movers(self, roles: Mapping[int, Role], oldest_ns: int) -> list[Mover]:
-        """Strangers that nobody of a job started and that move `MOVED_BYTES_PER_S` to or from storage, most first."""
+        """Strangers that nobody of a job started and that move `policy.MOVED_BYTES_PER_S` to or from storage, most first."""
         read = {pid: one for pid, one in self._strangers.items() if one.used[-1].t_ns > oldest_ns and pid not in self._recorders}
         moved = [(one.moved_bytes_per_s, pid) for pid, one in read.items()]
-        found = [(rate, pid) for rate, pid in moved if rate >= MOVED_BYTES_PER_S and self._starter(pid, roles) is None]
+        found = [(rate, pid) for rate, pid in moved if rate >= policy.MOVED_BYTES_PER_S and self._starter(pid, roles) is None]
         return [Mover(pid, self._strangers[pid].name, rate) for rate, pid in sorted(found, reverse=True)[:MOST]]
 
     def ended_ns(self, board: Board, roles: Mapping[int, Role]) -> dict[int, int]:
@@ -239,7 +237,7 @@ def _wanted(old: ProcSample, new: ProcSample) -> tuple[float, float]:
 
 def _is_mute(stranger: Stranger, board: Board) -> bool:
     last, first = stranger.latest, stranger.used[0]
-    stands = board.t_ns - first.t_ns >= MUTE_NS and first.own_ns == stranger.used[-1].own_ns
+    stands = board.t_ns - first.t_ns >= policy.MUTE_NS and first.own_ns == stranger.used[-1].own_ns
     return stands and waits.is_mute(board.header.machine, last.syscall, last.syscall_arg, last.wchan)
 
 
@@ -275,11 +273,7 @@ def _more(count: int) -> str:
     return f" and {count} more" if count > 0 else ""
 
 
-RESTING_CORES = 0.1  # who runs less than this between two looks rests
 BEFORE_NS = 4_000_000_000  # so long before the window samples are kept that say what somebody waited for
-LEAD_NS = 5_000_000_000
-"""So long may somebody have run before what he takes is felt: prefetched batches, and CPUs that were idle, last for a while."""
-NEWBORN_NS = 2_000_000_000  # who is younger when first seen held no memory before
 LOADS_BELOW = 3  # between the collector and what loads its probes stand sudo and sudo's own child
 
 
@@ -310,7 +304,7 @@ class Stranger(Struct):
     def met(cls, sample: ProcSample, board: Board) -> Stranger:
         """One that has not been seen before."""
         used = _used(sample)
-        held_bytes = 0 if sample.t_ns - born_ns(sample, board) < NEWBORN_NS else sample.rss_bytes
+        held_bytes = 0 if sample.t_ns - born_ns(sample, board) < policy.YOUNG_NS else sample.rss_bytes
         return cls(sample, name_of(board, sample.pid), board.infos.get(sample.pid), [used], used, held_bytes, _asked(sample))
 
     def push(self, sample: ProcSample, board: Board, oldest_ns: int) -> None:
@@ -319,7 +313,7 @@ class Stranger(Struct):
         if info is not None and info is not self.info:
             self.info, self.name = info, name_of(board, sample.pid)
         used, last = _used(sample), self.used[-1]
-        if used.own_ns - last.own_ns < RESTING_CORES * (used.t_ns - last.t_ns):
+        if used.own_ns - last.own_ns < policy.TENTH * (used.t_ns - last.t_ns):
             self.began = used
         self.latest = sample
         asked = _asked(sample)
@@ -353,7 +347,7 @@ class Stranger(Struct):
     def before_ns(self, oldest_ns: int) -> int:
         """CPU time it had taken when the window began, or shortly before where it has run ever since."""
         first = self.used[0]
-        return (self.began if oldest_ns - LEAD_NS <= self.began.t_ns < first.t_ns else first).own_ns
+        return (self.began if oldest_ns - policy.LEAD_NS <= self.began.t_ns < first.t_ns else first).own_ns
 
 
 def shares(ns_on: Mapping[int, int]) -> dict[int, float]:
@@ -400,8 +394,6 @@ def name_of(board: Board, pid: int) -> str:
     return name if name != "python" else clean(info.comm, 32)
 
 
-SHORT_NS = 5_000_000_000  # who lives longer is told by itself
-LEAST_SPAWNED_CORES = 0.1
 SPAWN_LEVELS = 6  # between make and the compiler itself stand a make of a folder, a shell and the compiler's driver
 _INIT = 1  # it waits for everybody whose parent is gone, and started none of them
 
@@ -445,7 +437,7 @@ def _reaped(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> 
         old, new = stranger.used[0], stranger.used[-1]
         if new.children_ns > old.children_ns and new.t_ns > oldest_ns and pid != _INIT and pid in board.procs:
             cores = (new.children_ns - old.children_ns - apart.get(pid, 0)) / (new.t_ns - old.t_ns)
-            if LEAST_SPAWNED_CORES <= cores <= 2 * board.header.cpus:
+            if policy.TENTH <= cores <= 2 * board.header.cpus:
                 found[pid] = min(cores, board.header.cpus)  # some of it was taken before the window
     return found
 
@@ -481,7 +473,7 @@ def _told_ns(ended: Mapping[int, list[int]], strangers: Mapping[int, Stranger], 
 
 
 def _is_short(stranger: Stranger, board: Board) -> bool:
-    return stranger.latest.t_ns - born_ns(stranger.latest, board) < SHORT_NS
+    return stranger.latest.t_ns - born_ns(stranger.latest, board) < policy.SHORT_LIVED_NS
 
 
 def _top(pid: int, reaped: Mapping[int, float], strangers: Mapping[int, Stranger]) -> int | None:

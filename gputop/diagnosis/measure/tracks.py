@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import GpuFacts
-from gputop.diagnosis.measure.intensity import BUSY, slowed_by
-from gputop.diagnosis.measure.pauses import LOST_NS, Breaks
+from gputop.diagnosis.measure.intensity import slowed_by
+from gputop.diagnosis.measure.pauses import Breaks
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.stepclock import Rhythm
 from gputop.model.board import GpuBoard
@@ -22,16 +23,9 @@ from gputop.model.frame import Gpu, GpuReading, Met, ProcInfo, ProcSample, Sched
 from gputop.model.roles import Role
 from gputop.model.syscalls import syscall_numbers
 
-STALE_NS = 3_000_000_000  # a GPU reading older than this says nothing of now
-ASYNCHRONOUS = 0.25
-"""Samples that meet the disk in so much more of the window than the probe: who waits for asynchronous I/O may be interrupted."""
-LATEST_RATES, RATES_NS = 4, 9_000_000_000
-"""PCIe rates, of 20 ms each and two seconds apart, that are looked at together, and how old they may be."""
-EXACT_NS = 1_000_000_000  # NVML's utilization counts where GPM has told nothing for so long
-STEADY_NS = 1_000_000_000  # a GPU that was never idle for this long was training; being idle after that is an interruption, not its rhythm
+LATEST_RATES = 4  # PCIe rates that are kept
 
 
-FRESH_NS = 1_500_000_000  # a process that is first seen so soon after its birth is known since then (roles are found once a second)
 _COUNTERS = (
     "utime_ns", "stime_ns", "oncpu_ns", "run_delay_ns", "timeslices", "vol", "invol", "minflt", "majflt", "read_bytes", "write_bytes",
 )  # fmt: skip
@@ -59,7 +53,7 @@ class ProcTrack:
         self.counts = {self.kinds[0][0]: 1}
         self.uninterruptible_ns = [sched.uninterruptible_ns if sched else None]
         self.between: list[str] = []
-        if 0 < sample.t_ns - born_ns < FRESH_NS:  # what it has done since its birth is known: its counters began at 0 then
+        if 0 < sample.t_ns - born_ns < policy.FRESH_NS:  # what it has done since its birth is known: its counters began at 0 then
             self.samples.insert(0, _at_birth(sample, born_ns))
             self.kinds.insert(0, [])
             self.uninterruptible_ns.insert(0, 0 if sched else None)
@@ -126,7 +120,7 @@ class ProcTrack:
             return _spread(sleep, counts or self._unsampled())
         met = sleep * counts.get(waits.DISK, 0) / (sum(counts.values()) or 1)
         counts.pop(waits.DISK, None)
-        disk = min(sleep, met if met - probed >= ASYNCHRONOUS else probed)
+        disk = min(sleep, met if met - probed >= policy.QUARTER else probed)
         kinds = _spread(sleep - disk, counts or {waits.UNKNOWN: 1})
         if disk > 0.0:
             kinds[waits.DISK] = disk
@@ -189,7 +183,7 @@ class GpuTrack:
         long kernels ran: NVML's own counts copies, too."""
         if gpu.gr_active_pct is not None:
             self.exact_ns = gpu.t_ns
-        busy_pct = gpu.gr_active_pct if gpu.t_ns - self.exact_ns < EXACT_NS else gpu.util_pct
+        busy_pct = gpu.gr_active_pct if gpu.t_ns - self.exact_ns < policy.UNREAD_NS else gpu.util_pct
         if busy_pct is not None:
             self.between.append(busy_pct)
             self.busy.append((gpu.t_ns, busy_pct))
@@ -220,7 +214,7 @@ class GpuTrack:
         self._push_moved(gpu, oldest_ns)
         while len(self.readings) > 1 and self.readings[1][0] <= oldest_ns:
             self.readings.popleft()
-        while self.busy and self.busy[0][0] <= oldest_ns - STEADY_NS:
+        while self.busy and self.busy[0][0] <= oldest_ns - policy.STEADY_NS:
             self.busy.popleft()
         self.last_ns = t_ns
 
@@ -235,7 +229,7 @@ class GpuTrack:
             return
         if self.idle_since_ns is None:
             self.idle_since_ns = began_ns
-            if self.busy_since_ns is not None and began_ns - self.busy_since_ns >= STEADY_NS:
+            if self.busy_since_ns is not None and began_ns - self.busy_since_ns >= policy.STEADY_NS:
                 self.stretches.append((began_ns, t_ns))
         elif self.stretches and self.stretches[-1][0] == self.idle_since_ns:
             self.stretches[-1] = (self.idle_since_ns, t_ns)
@@ -258,12 +252,12 @@ class GpuTrack:
             stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
             breaks_s=self.breaks.lost_s(oldest_ns), sunk_s=self.breaks.sunk_s(oldest_ns),
             dips_s=self.breaks.dips_s(oldest_ns),
-            pauses=(*self.breaks.spans(oldest_ns), *(span for span in self.stretches if span[1] - span[0] >= LOST_NS)),
+            pauses=(*self.breaks.spans(oldest_ns), *(span for span in self.stretches if span[1] - span[0] >= policy.LOST_NS)),
             pcie_bytes_per_s=self._pcie(1), pcie_back_bytes_per_s=self._pcie(2),
             worked_ns=self.worked_ns, util_now=self.readings[-1][1] if fresh else None,
             split=bool(board.values.get("mig_mode")), instance=instance, name=name or str(index),
         )  # fmt: skip
-        if facts.sm_clock_mhz and (facts.util or 0.0) >= BUSY and not slowed_by(facts):
+        if facts.sm_clock_mhz and (facts.util or 0.0) >= policy.MOST and not slowed_by(facts):
             self.free_mhz = max(self.free_mhz or 0.0, facts.sm_clock_mhz)
         return replace(facts, sm_clock_free_mhz=self.free_mhz)
 
@@ -272,7 +266,7 @@ class GpuTrack:
         those that keep time with the steps one meets a copy and the next does not."""
         if len(self.moved) >= 2 and self.moved[-1][0] > self.moved[0][0]:
             return (self.moved[-1][column] - self.moved[0][column]) * 1e9 / (self.moved[-1][0] - self.moved[0][0])
-        rates = [rate[column] for rate in self.rates if rate[0] > self.last_ns - RATES_NS]
+        rates = [rate[column] for rate in self.rates if rate[0] > self.last_ns - policy.RATES_NS]
         return max(rates[-1], sum(rates) / len(rates)) if rates else None
 
     def _push_moved(self, gpu: GpuBoard, oldest_ns: int) -> None:
@@ -327,4 +321,4 @@ def any_worked(gpus: Sequence[GpuTrack], oldest_ns: int) -> float | None:
 
 
 def _fresh(gpu: GpuBoard, name: str, t_ns: int) -> float | None:
-    return gpu.number(name) if gpu.read_ns.get(name, 0) >= t_ns - STALE_NS else None
+    return gpu.number(name) if gpu.read_ns.get(name, 0) >= t_ns - policy.STALE_NS else None

@@ -18,8 +18,8 @@ from gputop.diagnosis.measure.pauses import Span, Turns, length_s, merged, repea
 from gputop.diagnosis.measure.points import Points, copied_beside
 from gputop.diagnosis.measure.proc import ProcFacts, knowing
 from gputop.diagnosis.measure.respawns import Respawns
-from gputop.diagnosis.measure.starts import STILL_S, UTIL_NS, Start, held_bytes
-from gputop.diagnosis.measure.stepclock import NOTHING, Clock, step_of
+from gputop.diagnosis.measure.starts import Start, held_bytes
+from gputop.diagnosis.measure.stepclock import Clock, step_of
 from gputop.diagnosis.measure.takers import TakerTrack, born_ns, name_of
 from gputop.diagnosis.measure.tracks import GpuTrack, ProcTrack, any_worked
 from gputop.diagnosis.measure.wakes import Wake, WakeTrack
@@ -29,14 +29,8 @@ from gputop.model.board import Board
 from gputop.model.frame import Frame, Gpu, GpuReading, Met, ProcInfo, ProcSample
 from gputop.model.roles import Role
 
-GAP_NS = 5_000_000_000
-LAUNCH_S = 4e-6  # of CPU that a launch takes, about, where it is not counted but its share of the time is known
 RHYTHM_NS = 4_500_000_000
 ROLES_NS = 1_000_000_000
-FIRST_SET_S = 1.5  # workers seen within this time of the first of a trainer are its first set, if they also started within it
-LATE_NS = 3_000_000_000  # a worker is known as one so long after its birth at most; who is older has been called one anew
-QUEUED = 0.8  # share of the window at its loader's queue of a trainer that waits for nothing else
-BIRTHS_NS = 30_000_000_000
 
 
 class Window:
@@ -79,7 +73,7 @@ class Window:
         probes count from 0."""
         if board.t_ns == self.t_ns:
             return False
-        if not 0 < board.t_ns - self.t_ns <= GAP_NS or board.seq < self._seq:
+        if not 0 < board.t_ns - self.t_ns <= policy.GAP_NS or board.seq < self._seq:
             self._clear()
         else:
             self.continues = True
@@ -176,7 +170,7 @@ class Window:
         seen_ns, last_ticks = self._first_sets.get(role.trainer_pid, (self.t_ns, 0))
         if seen_ns == self.t_ns:
             self._first_sets[role.trainer_pid] = seen_ns, max(last_ticks, sample.start_ticks)
-        elif max((self.t_ns - seen_ns) / 1e9, (sample.start_ticks - last_ticks) / board.header.clock_tick_hz) > FIRST_SET_S:
+        elif max((self.t_ns - seen_ns) / 1e9, (sample.start_ticks - last_ticks) / board.header.clock_tick_hz) > policy.FIRST_SET_S:
             self._births.setdefault(role.trainer_pid, {})[sample.pid] = self.t_ns
 
     def _note_starting(self, board: Board) -> None:
@@ -188,7 +182,7 @@ class Window:
 
     def _note_start(self, trainer: int, sample: ProcSample, board: Board) -> None:
         born = born_ns(sample, board)
-        self._respawns.setdefault(trainer, Respawns()).note_birth(born if self.t_ns - born <= LATE_NS else self.t_ns)
+        self._respawns.setdefault(trainer, Respawns()).note_birth(born if self.t_ns - born <= policy.STALE_NS else self.t_ns)
 
     def _note_name(self, track: ProcTrack, info: ProcInfo, role: Role) -> None:
         if info.comm == who.TORCH_WORKER and role.trainer_pid is not None:
@@ -299,7 +293,8 @@ class Window:
             holders={pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}, rivals=self._rivals(trainer),
             readers=[self._reader(board, pid, job) for pid in readers], woken_by=woken_by,
             fed_by=feeders.feeding(woken_by, board.infos, self._procs),
-            unheard=trainer.still_s >= STILL_S and waits.is_unheard(board.header.machine, last.syscall, last.syscall_arg, last.wchan),
+            unheard=trainer.still_s >= policy.STUCK_S
+            and waits.is_unheard(board.header.machine, last.syscall, last.syscall_arg, last.wchan),
             launches_per_s=board.launches[trainer.pid].per_s if trainer.pid in board.launches else None, find_step=self._step,
         )  # fmt: skip
         job = replace(job, **self._respawned(job), **self._paused(job), **self._called(job), **self._points.limits(job, board))
@@ -317,7 +312,7 @@ class Window:
             return {}
         busy = [self._gpus[gpu.index].busy for gpu in job.gpus if gpu.index in self._gpus]
         sampled = replace(sampled, idle_beside_launches=self._launches.idle_beside(job.trainer.pid, busy))
-        return {"sampled": sampled, "launches_per_s": sampled.launch / LAUNCH_S}
+        return {"sampled": sampled, "launches_per_s": sampled.launch / policy.LAUNCH_S}
 
     def _gpu_turns(self, job: JobFacts) -> float:
         """`JobFacts.turns` of one with several GPUs: a step that goes from one to the next lets each wait for the others.
@@ -361,10 +356,10 @@ class Window:
         """Shortly after it was born its GPU's utilization still tells of who was there before."""
         trainer = job.trainer
         born = born_ns(trainer.newer, board)
-        start = self._starts.setdefault(trainer.pid, Start(born, min(born, trainer.began_ns) + UTIL_NS))
+        start = self._starts.setdefault(trainer.pid, Start(born, min(born, trainer.began_ns) + policy.UTIL_NS))
         worked_ns = max((gpu.worked_ns for gpu in job.gpus), default=0)
-        still = trainer.still_s >= STILL_S and feeders.threads_at_work(job)
-        queued = trainer.kinds.get(waits.QUEUE, 0.0) >= QUEUED
+        still = trainer.still_s >= policy.STUCK_S and feeders.threads_at_work(job)
+        queued = trainer.kinds.get(waits.QUEUE, 0.0) >= policy.QUEUED
         loading_ns = max((born_ns(worker.newer, board) for worker in job.workers), default=0) if queued else 0
         start.note_batches(trainer, job.workers, self.t_ns)
         start.note(worked_ns, self._held_bytes.get(trainer.pid, 0.0), still, self._since_ns, self.t_ns, loading_ns)
@@ -446,7 +441,7 @@ class Window:
     def _rhythm(self, job: JobFacts) -> float | None:
         """The clearest of its GPUs; worked out anew now and then, for it looks at many seconds. Where workers are born again and again it
         is the epochs', and without work the noise of its power."""
-        if job.births or (job.idle or 0.0) >= NOTHING:
+        if job.births or (job.idle or 0.0) >= policy.NOTHING:
             return None
         if self.t_ns - self._rhythm_ns.get(job.trainer.pid, 0) >= RHYTHM_NS and job.calls is None:
             self._rhythm_ns[job.trainer.pid] = self.t_ns
@@ -460,7 +455,7 @@ class Window:
 
     def _recent_births(self, trainer_pid: int) -> list[int]:
         births = self._births.get(trainer_pid, {})
-        for pid in [pid for pid, born in births.items() if born < self.t_ns - BIRTHS_NS]:
+        for pid in [pid for pid, born in births.items() if born < self.t_ns - policy.BIRTHS_NS]:
             del births[pid]
         return sorted(births.values())
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.measure.launches import LONGEST_NS, Launches
+from gputop.diagnosis import policy
+from gputop.diagnosis.measure.launches import Launches
 from gputop.model.frame import MainSamples
 
 MS = 1_000_000
@@ -55,7 +56,7 @@ def test_what_a_key_frame_says_again_is_no_burst() -> None:
 
 def test_nor_is_what_was_there_before_anybody_looked() -> None:
     launches = Launches()
-    launches.note(4 * TICK, [MainSamples(PID, 2 * LONGEST_NS, launch_ns=LONGEST_NS)])
+    launches.note(4 * TICK, [MainSamples(PID, 2 * policy.BURST_SPAN_NS, launch_ns=policy.BURST_SPAN_NS)])
     assert launches.idle_beside(PID, [busy(*[0.0] * 6)]) is None
 
 
