@@ -40,7 +40,7 @@ class Start(Struct):
             self.fed = self.fed or worked_ns > min(births) + policy.UTIL_NS
         elif now_ns - worked_ns < policy.UTIL_NS:
             self.alone += 1
-        return bool(births) and not self.fed and self.alone >= policy.LOOKS
+        return bool(births) and not self.fed and self.alone >= policy.LONE_LOOKS
 
     def note_batches(self, trainer: ProcFacts, workers: list[ProcFacts], now_ns: int) -> None:
         """Batches that are taken one after the other are steps, whatever its GPU does meanwhile: the model may be on the CPUs.
