@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gputop.commands.options import ask_sudo, duration, number, process_id, sampling_argv
@@ -16,6 +16,7 @@ from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
+    from gputop.diagnosis.model import WhatIf
     from gputop.experiments.change import Plan
     from gputop.experiments.suspect import Suspicion, Watch
     from gputop.model.frame import Frame, Header
@@ -101,7 +102,7 @@ def _prove(args: argparse.Namespace, stream: ChildStream) -> int:
         return _untried(args, found, None, code=0 if found.startswith(NOTHING) else 1)
     planned = planned_for(found.case, args.stop)
     if isinstance(planned, Told):
-        return _untried(args, planned.reason, found, code=1)
+        return _untried(args, planned.reason, found, code=1, what_if=watch.predictions())
     if not found.named and found.case.culprits:
         notify(f"the diagnosis does not name {found.case.cause}: these are the busiest processes")
     if args.readonly:
@@ -132,17 +133,19 @@ def _suspicion(items: Iterator[Header | Frame], watch: Watch) -> Suspicion | str
     raise AssertionError("the stream of a collector has no end")
 
 
-def _untried(args: argparse.Namespace, reason: str, found: Suspicion | None, code: int) -> int:
-    """Say why nothing was tried."""
+def _untried(args: argparse.Namespace, reason: str, found: Suspicion | None, code: int, what_if: Sequence[WhatIf] = ()) -> int:
+    """Say why nothing was tried, and what changes would bring."""
     if args.json:
         from gputop.experiments.prove import none_document
 
         cause, trainer = (found.case.cause, found.case.trainer.pid) if found is not None else (args.cause, args.pid)
-        _write_json(none_document(reason, cause, trainer))
+        _write_json(none_document(reason, cause, trainer, what_if))
     elif found is None:
         show([reason])
     else:
-        show([f"{found.case.cause} at {found.case.trainer}: {reason}"])
+        from gputop.diagnosis.whatif import sentence
+
+        show(filter(None, [f"{found.case.trainer}: {reason}", sentence(what_if)]))
     return code
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
+from gputop.diagnosis.model import WhatIf
 from gputop.experiments.change import Case, Plan, Told
 from gputop.experiments.guardian import Guard
 from gputop.experiments.interventions import plan
@@ -185,13 +187,14 @@ def document(case: Case, planned: Plan, outcome: Outcome, kept: Followed | None,
     }  # fmt: skip
 
 
-def none_document(reason: str, cause: str | None, trainer_pid: int | None) -> dict[str, Any]:
+def none_document(reason: str, cause: str | None, trainer_pid: int | None, what_if: Sequence[WhatIf] = ()) -> dict[str, Any]:
     """The object of ``--json`` where nothing was tried."""
     names = ("intervention", "says", "gain_pct", "gain_low_pct", "gain_high_pct", "steps_per_min_off", "steps_per_min_on",
              "gpu_work_off", "gpu_work_on", "metric")  # fmt: skip
     return {
         "schema": 1, "result": None, "reason": reason, "cause": cause, "trainer_pid": trainer_pid, **dict.fromkeys(names),
         "pairs": [], "seconds": 0.0, "missing": {}, "kept": False, "kept_s": None, "kept_gain_pct": None,
+        "what_if": [asdict(one) for one in what_if],
     }  # fmt: skip
 
 

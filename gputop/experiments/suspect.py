@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from gputop.diagnosis import Engine, Incident, Verdict
-from gputop.diagnosis.model import GROWTHS, LOOKING
+from gputop.diagnosis.model import GROWTHS, LOOKING, WhatIf
 from gputop.diagnosis.phases import PAUSING
 from gputop.experiments.change import Case, Target
 from gputop.experiments.trial import Sample
@@ -81,6 +81,10 @@ class Watch:
             board.t_ns, calls, board.probed_ns, self._fresh_work(pid), phase is not None and phase.word == PAUSING,
             self._verdict(pid).cause, info is None or info.start_ticks != trainer.start_ticks,
         )  # fmt: skip
+
+    def predictions(self) -> list[WhatIf]:
+        """What changes would bring to the job, where nothing can be tried."""
+        return self.engine.what_if(self._verdict(self._pid))
 
     def missing_clock(self) -> str:
         """Why no steps are counted."""

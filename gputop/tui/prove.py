@@ -70,6 +70,7 @@ class ProveScreen(Box):
         self.refresh_text()
 
     def _plan(self) -> Iterator[tuple[Watch, Suspicion, Plan] | str]:
+        from gputop.diagnosis.whatif import sentence
         from gputop.experiments.change import Told
         from gputop.experiments.prove import planned_for
         from gputop.experiments.suspect import Watch
@@ -82,7 +83,12 @@ class ProveScreen(Box):
             yield found
             return
         planned = planned_for(found.case)
-        yield f"{found.case.cause}: {planned.reason}" if isinstance(planned, Told) else (watch, found, planned)
+        if not isinstance(planned, Told):
+            yield watch, found, planned
+            return
+        with self.session.lock:
+            prediction = sentence(watch.predictions())
+        yield ". ".join(filter(None, [f"{found.case.trainer}: {planned.reason}", prediction]))
 
     def _ask(self, found: tuple[Watch, Suspicion, Plan] | str) -> None:
         if isinstance(found, str):

@@ -1,0 +1,104 @@
+"""What `gputop prove` asks before it changes anything, whom it suspects, and what it leaves to the user."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+
+import pytest
+
+from gputop.commands.prove import _agreed
+from gputop.experiments.change import Plan, Target
+from gputop.experiments.suspect import Suspicion, Watch
+from gputop.model.board import Board
+from gputop.system.errors import UserError
+from tests.unit.diagnosis.causes import cpu_contention
+from tests.unit.diagnosis.scene import Proc, Scene, training
+
+OWN = Plan("nice", "hog (8) to niceness 19", (), may_keep=True)
+OTHERS = Plan("nice", "hog (8) to niceness 19", (), may_keep=True, others=(Target(8, 1, "hog"),))
+STEP_S = 0.2  # s between two frames
+
+
+class Terminal(io.StringIO):
+    """Standard input with somebody in front of it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, plan: Plan, yes: bool, typed: str | None) -> bool:
+    """The answer; ``typed`` is None without a terminal."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO() if typed is None else Terminal(typed))
+    return _agreed(argparse.Namespace(yes=yes), plan)
+
+
+@pytest.mark.parametrize(("typed", "agrees"), [("y\n", True), ("YES\n", True), ("\n", False), ("yep\n", False), ("", False)])
+def test_only_yes_is_yes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, agrees: bool) -> None:
+    assert asked(monkeypatch, OWN, yes=False, typed=typed) is agrees
+    assert "hog (8) to niceness 19" in capsys.readouterr().err
+
+
+def test_yes_skips_the_question_for_own_processes_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(monkeypatch, OWN, yes=True, typed=None)
+    assert not asked(monkeypatch, OTHERS, yes=True, typed="n\n")
+    assert "of other users: hog (8)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("plan", "yes", "remedy"), [(OWN, False, "--yes"), (OTHERS, True, "answer in a terminal")])
+def test_without_a_terminal_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch, plan: Plan, yes: bool, remedy: str) -> None:
+    with pytest.raises(UserError, match=remedy):
+        asked(monkeypatch, plan, yes, typed=None)
+
+
+def watched(scene: Scene, pid: int | None = None, cause: str | None = None, seconds: float = 25.0) -> tuple[Suspicion | str, float]:
+    """What comes of watching a scene, and after how many seconds."""
+    watch = Watch(pid, cause)
+    watch.board = Board(header=scene.board.header)
+    for tick in range(int(seconds / STEP_S)):
+        if (found := watch.take(scene.next_frame(STEP_S))) is not None:
+            return found, tick * STEP_S
+    raise AssertionError("nothing came of it")
+
+
+def test_the_suspicion_is_the_verdicts_with_trainer_workers_and_culprits() -> None:
+    found, seconds = watched(cpu_contention())
+    assert isinstance(found, Suspicion)
+    assert (found.case.cause, found.case.trainer.pid, found.named) == ("cpu-contention", 100, True)
+    assert [str(one) for one in found.case.culprits] == ["fluent-bit (900)"]
+    assert {one.pid for one in found.case.victims} < {one.pid for one in found.case.family} == {100, 101, 102}
+    assert seconds < 6.0
+
+
+def test_of_a_healthy_job_there_is_nothing_to_prove() -> None:
+    found, seconds = watched(training(util=97.0, run=0.2))
+    assert isinstance(found, str)
+    assert found.startswith("nothing to prove")
+    assert seconds < 10.0
+
+
+@pytest.mark.parametrize(("cause", "culprits"), [("cpu-contention", ["boinc (901)"]), ("disk-io", []), ("affinity", [])])
+def test_a_cause_that_is_asked_for_gets_the_busiest_processes(cause: str, culprits: list[str]) -> None:
+    scene = training(util=97.0, run=0.2).add(Proc(901, comm="boinc", cmdline=["/usr/bin/boinc"], run=0.8), Proc(902, comm="cron", run=0.01))
+    found, _seconds = watched(scene, cause=cause)
+    assert isinstance(found, Suspicion)
+    assert (found.named, [str(one) for one in found.case.culprits]) == (False, culprits)
+
+
+def test_a_process_that_is_no_trainer_is_told() -> None:
+    found, _seconds = watched(cpu_contention(), pid=900)
+    assert found == "process 900 is no trainer that gputop sees: it has no GPU context, or has ended"
+
+
+def test_at_the_moment_shown_it_is_the_verdict_as_it_stands() -> None:
+    scene, watch = cpu_contention(), Watch()
+    watch.look(scene.board, scene.engine)
+    assert watch.suspicion_now() == "nothing to prove: the diagnosis names no cause at this moment"
+    scene.play(6.0)
+    watch.look(scene.board, scene.engine)
+    found = watch.suspicion_now()
+    assert isinstance(found, Suspicion)
+    assert found.case.culprits[0].pid == 900
+    assert not watch.sample(found.case.trainer).gone
+    assert watch.sample(Target(100, 7, "another")).gone
