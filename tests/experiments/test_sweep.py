@@ -11,10 +11,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import psutil
@@ -24,11 +25,12 @@ from gputop import sweep_loader
 from gputop.diagnosis.measure import waits
 from gputop.experiments import sweep
 from gputop.experiments.bottleneck import IDLE, RUNNABLE, Usage, reason
-from gputop.experiments.loaders import Rebuilt
+from gputop.experiments.loaders import Rebuilt, same_random_numbers
 from gputop.experiments.sweep import Point, Sweep, _judged, _Run
 from gputop.system.errors import UserError
 from tests.require import require
 from tests.wait import until
+from tests.workloads import cgroup
 
 HERE = Path(__file__).parent
 GPUTOP = [sys.executable, "-m", "gputop", "loader"]
@@ -217,6 +219,71 @@ def test_a_data_set_that_closes_something_is_not_copied(made: ModuleType) -> Non
     assert "Closing cannot be copied" in found.notes[0]
     gc.collect()
     assert made.Closing.closed == 1  # its own end, once the loader is gone
+
+
+def test_a_cpu_quota_is_told(made: ModuleType) -> None:
+    if reason_ := cgroup.missing("cpu"):
+        pytest.skip(reason_)
+    data = importlib.import_module("torch.utils.data")
+    with cgroup.group("cpu", "sweep") as path:
+        cgroup.limit_cpu(path, 0.2)
+        cgroup.add(path, [os.getpid()])
+        found = swept(data.DataLoader(made.Busy(), batch_size=1), (2,), seconds=1.0)
+        cgroup.limit_cpu(path, 8.0)
+    assert found.cpus == 0.2
+    assert "the CPU quota is used up" in found.points[0].why
+
+
+def test_a_cpu_mask_is_what_can_be_used(made: ModuleType) -> None:
+    data = importlib.import_module("torch.utils.data")
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        found = swept(data.DataLoader(made.Busy(), batch_size=1), (3,), seconds=0.5)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert "on 1 CPU\n" in str(found)
+    assert re.match(r"workers [4-9]\d % runnable; all CPUs busy", found.points[0].why)
+
+
+def test_numbers_that_were_cold_are_measured_again(made: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page cache was filled for those that came later."""
+    made_of = {0: [Point(0, 10.0, is_cold=True), Point(0, 30.0)], 2: [Point(2, 30.0)]}
+    monkeypatch.setattr(_Run, "point", lambda _, workers: made_of[workers].pop(0))
+    found = swept(made.slow)
+    assert [point.batches_per_s for point in found.points] == [30.0, 30.0]
+    assert found.notes[0] == "measured again, for they had read from storage: 0"
+
+
+def test_all_cold_is_how_it_is(made: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data set is larger than memory."""
+    monkeypatch.setattr(_Run, "point", lambda _, workers: Point(workers, 10.0, is_cold=True))
+    found = swept(made.slow)
+    assert found.notes == ()
+    assert str(found).count("(cold)") == 2
+
+
+def test_in_a_distributed_job_it_says_so(made: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "ranks", lambda: (3, 8))
+    assert any(note.startswith("rank 3 of 8") for note in swept(made.slow, (0,)).notes)
+
+
+def test_in_another_thread(made: ModuleType) -> None:
+    found: list[Sweep] = []
+    thread = threading.Thread(target=lambda: found.append(swept(made.slow)))
+    thread.start()
+    thread.join(30.0)
+    assert [bool(point.batches_per_s) for point in found[0].points] == [True, True]
+
+
+@pytest.mark.usefixtures("made")
+def test_random_states_of_numpy_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = [1]
+    numpy = SimpleNamespace(random=SimpleNamespace(get_state=lambda: state[0], set_state=lambda value: state.__setitem__(0, value)))
+    monkeypatch.setitem(sys.modules, "numpy", numpy)
+    with same_random_numbers():
+        state[0] = random.randrange(10, 100)
+    assert state == [1]
 
 
 def test_an_error_of_one_number_is_a_point(made: ModuleType) -> None:
