@@ -169,7 +169,8 @@ class Watch:
         if self._thread is None:
             return
         self._stop.set()
-        self._thread.join()
+        if self._thread.is_alive():  # it may have been interrupted before it began
+            self._thread.join()
         self._thread = None
         self._read_workers()
         sums = self.usage

@@ -185,20 +185,47 @@ def same_random_numbers() -> Iterator[None]:
             torch.cuda.set_rng_state_all(gpus)
 
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Put Ctrl-C off to the end of the block, so that what it protects is done whole."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
-        yield
-        return
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt
+class Interrupts:
+    """Ctrl-C while workers run: it interrupts what is `allowed` to be, and waits elsewhere, so that all workers are known and ended.
+
+    The third press interrupts anything. In other threads than the main one, and where nobody handles SIGINT, nothing is changed.
+    """
+
+    def __init__(self) -> None:
+        self._before: Any = None
+        self._is_allowed = False
+        self._pending = 0
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._before is None:
+            return
+        signal.signal(signal.SIGINT, self._before)
+        if self._pending and kind is None:
+            self._before(signal.SIGINT, None)
+
+    def _handle(self, number: int, frame: Any) -> None:
+        if self._is_allowed or self._pending >= 2:
+            self._is_allowed = False
+            self._before(number, frame)
+        else:
+            self._pending += 1
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        """Ctrl-C interrupts the block; one that has waited for it does at once."""
+        if self._pending:
+            self._pending = 0
+            self._before(signal.SIGINT, None)
+        self._is_allowed = True
+        try:
+            yield
+        finally:
+            self._is_allowed = False
 
 
 def end_workers(iterator: Any, workers: list[Any]) -> None:
@@ -216,6 +243,9 @@ def end_workers(iterator: Any, workers: list[Any]) -> None:
             iterator._shutdown_workers()
     finally:
         late.cancel()
+    for queue in getattr(iterator, "_index_queues", ()):  # where torch was interrupted in ending them: else their threads stay
+        queue.cancel_join_thread()
+        queue.close()
     deadline = time.monotonic() + END_S
     for worker in workers:
         worker.join(max(0.0, deadline - time.monotonic()) if iterator is not None else 0.0)

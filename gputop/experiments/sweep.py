@@ -10,7 +10,7 @@ import multiprocessing
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.pipeline import Pipeline
 from gputop.experiments.bottleneck import OTHERS_TOLD, Watch, pipeline, reason, usable_cpus
-from gputop.experiments.loaders import Rebuilt, end_workers, name_of, passing_s, ranks, said, same_random_numbers, torch_base, undisturbed
+from gputop.experiments.loaders import Interrupts, Rebuilt, end_workers, name_of, passing_s, ranks, said, same_random_numbers, torch_base
 from gputop.system.errors import UserError
 from gputop.system.text import clean, counted, figure
 
@@ -150,7 +150,11 @@ def sweep_loader(
     """
     torch_base(loader)
     numbers = _checked(workers, batches, seconds, patience_s)
-    run = _Run(loader, batches, seconds, patience_s)
+    with Interrupts() as interrupts:
+        return _swept(_Run(loader, interrupts, batches, seconds, patience_s), numbers, progress)
+
+
+def _swept(run: _Run, numbers: Sequence[int], progress: Callable[[Point], object] | None) -> Sweep:
     points = []
     for number in numbers:
         points.append(run.point(number))
@@ -162,7 +166,7 @@ def sweep_loader(
     if cold and any(point.batches_per_s and not point.is_cold for point in points):
         points = [run.point(point.workers) if point.is_cold else point for point in points]
         run.notes.append(f"measured again, for they had read from storage: {', '.join(str(point.workers) for point in cold)}")
-    return _judged(loader, points, run)
+    return _judged(run.loader, points, run)
 
 
 def _checked(workers: Iterable[int], batches: int | None, seconds: float, patience_s: float) -> list[int]:
@@ -206,10 +210,11 @@ def _notes(loader: Any, points: Sequence[Point], point: Point) -> Iterator[str]:
 class _Run:
     """A sweep under way."""
 
-    def __init__(self, loader: Any, batches: int | None, seconds: float, patience_s: float) -> None:
+    def __init__(self, loader: Any, interrupts: Interrupts, batches: int | None, seconds: float, patience_s: float) -> None:
+        self.loader = loader
         self.notes: list[str] = []
         self.first_error: Exception | None = None
-        self._loader, self._batches, self._seconds, self._patience_s = loader, batches, seconds, patience_s
+        self._interrupts, self._batches, self._seconds, self._patience_s = interrupts, batches, seconds, patience_s
         self._read = 0  # batches that the points before have taken from the sampler
         self._model: Pipeline | None = None  # of the first point, in seconds of a batch
         self._passing = 0.0, 0.0  # CPU s that it takes to pass a batch on and to fetch it, where the first point has no workers that do
@@ -219,9 +224,9 @@ class _Run:
         try:
             with same_random_numbers(), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="This DataLoader will create")  # more workers than CPUs are what is tried
-                rebuilt = Rebuilt(self._loader, workers, skipped=self._read, patience_s=self._patience_s)
+                rebuilt = Rebuilt(self.loader, workers, skipped=self._read, patience_s=self._patience_s)
                 self.notes += rebuilt.notes
-                measured = _Measured(rebuilt, workers, self._batches, self._seconds)
+                measured = _Measured(rebuilt, workers, self._interrupts, self._batches, self._seconds)
                 measured.run()
             if rebuilt.endless is not None:
                 self._read += rebuilt.endless.given
@@ -255,8 +260,8 @@ def _workers_of(iterator: Any, others: set[Any]) -> list[Any]:
 class _Measured:
     """The measurement of one number of workers: epoch by epoch, from the batch that ends the warm-up on."""
 
-    def __init__(self, rebuilt: Rebuilt, workers: int, batches: int | None, seconds: float) -> None:
-        self._rebuilt, self._workers, self._most, self._seconds = rebuilt, workers, batches, seconds
+    def __init__(self, rebuilt: Rebuilt, workers: int, interrupts: Interrupts, batches: int | None, seconds: float) -> None:
+        self._rebuilt, self._workers, self._interrupts, self._most, self._seconds = rebuilt, workers, interrupts, batches, seconds
         self._round = max(1, workers)  # batches
         self._watch = Watch()
         self._startup_s: float | None = None
@@ -282,13 +287,14 @@ class _Measured:
         iterator = None
         began = time.monotonic()
         try:
-            iterator = iter(self._rebuilt.loader)
-            self._read_batches(iterator, [worker.pid for worker in _workers_of(iterator, others)], began)
+            with nullcontext() if self._workers else self._interrupts.allowed():  # workers that start are to be known
+                iterator = iter(self._rebuilt.loader)
+            with self._interrupts.allowed():
+                self._read_batches(iterator, [worker.pid for worker in _workers_of(iterator, others)], began)
         finally:
-            with undisturbed():
-                self._watch.stop()
-                end_workers(iterator, _workers_of(iterator, others))
-                vars(self._rebuilt.loader)["_iterator"] = None
+            self._watch.stop()
+            end_workers(iterator, _workers_of(iterator, others))
+            vars(self._rebuilt.loader)["_iterator"] = None
 
     def _read_batches(self, iterator: Any, workers: list[int], began: float) -> None:
         arrivals: list[float] = []  # from the batch that ends the warm-up on

@@ -25,7 +25,7 @@ from gputop import sweep_loader
 from gputop.diagnosis.measure import waits
 from gputop.experiments import sweep
 from gputop.experiments.bottleneck import IDLE, RUNNABLE, Usage, reason
-from gputop.experiments.loaders import Rebuilt, same_random_numbers
+from gputop.experiments.loaders import Interrupts, Rebuilt, same_random_numbers
 from gputop.experiments.sweep import Point, Sweep, _judged, _Run
 from gputop.system.errors import UserError
 from tests.require import require
@@ -362,7 +362,7 @@ def points(*rates: tuple[int, float | None]) -> list[Point]:
 
 
 def test_the_smallest_number_near_the_best_is_recommended(made: ModuleType) -> None:
-    run = _Run(made.slow, None, 1.0, 9.0)
+    run = _Run(made.slow, Interrupts(), None, 1.0, 9.0)
     found = _judged(made.slow, points((0, 10.0), (2, 19.2), (4, 20.0), (8, None)), run)
     assert (found.recommended_workers, found.best_workers) == (2, 4)
     assert found.advice() == "num_workers=2: 19.2 batches/s, within 5 % of the best (4: 20); the 0 of today: 10"
@@ -498,16 +498,19 @@ def test_ctrl_c_in_a_session_leaves_nothing(made: ModuleType) -> None:
         swept(loader, (0, 2), progress=lambda _: os.kill(os.getpid(), signal.SIGINT))
 
 
-def test_interrupted_while_workers_run(made: ModuleType) -> None:
+@pytest.mark.parametrize("after_s", [0.001, 0.01, 0.03, 0.06, 0.1, 0.2, 0.5])
+def test_interrupted_at_any_moment(made: ModuleType, after_s: float) -> None:
+    """While workers start, are read, or end: none stays, and nobody is deaf to Ctrl-C afterwards."""
     data = importlib.import_module("torch.utils.data")
-    loader = data.DataLoader(made.Slow(), batch_size=1)
-    before = psutil.Process().children()
+    before, handler = psutil.Process().children(), signal.getsignal(signal.SIGINT)
     alarm = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    loader = data.DataLoader(made.Stream(6), batch_size=1)
+    signal.setitimer(signal.ITIMER_REAL, after_s)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 1.0)
         with pytest.raises(KeyboardInterrupt):
-            swept(loader, (2,), seconds=20.0)
+            swept(loader, (3,), seconds=20.0)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, alarm)
     assert psutil.Process().children() == before
+    assert signal.getsignal(signal.SIGINT) is handler
