@@ -1,6 +1,6 @@
 # Each target sets up what it needs (scripts/setup). Install only Python, git and make beforehand.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-newest check bench accuracy what-if trials wheel wheel-check kernels screenshots manual
+.PHONY: help run test test-newest check bench accuracy what-if trials wheel wheel-check kernels screenshots manual kills
 
 VENV ?= .venv
 export VENV
@@ -46,6 +46,10 @@ what-if: ## Predict what changes bring to real jobs, make them, and compare (ARG
 trials: ## Prove the causes of real jobs, and decoys that must not be proved; an hour (ARGS="--only hogs --runs 1": some)
 	@scripts/setup test
 	$(PYTHON_BIN) -m tests.experiments.trials $(ARGS)
+
+kills: ## Kill gputop and its guardian at random moments of experiments: is all put back? (ARGS="60 SEED"; two minutes)
+	@scripts/setup test
+	$(PYTHON_BIN) -m tests.experiments.kills $(ARGS)
 
 wheel: ## Build wheel and sdist into dist/
 	@scripts/setup test

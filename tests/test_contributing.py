@@ -242,6 +242,31 @@ print("answer" in CAUSES, [judge.rows for judge in judges() if judge.cause == "a
     assert tree.run("-c", known).strip() == "True [(('thread', 'worker'),)]"
 
 
+def test_an_intervention(tree: Tree) -> None:
+    body = '''
+"""What it changes: nobody. Whether it may be kept: no. What right it needs: none. How it is undone: it is not."""
+
+from gputop.experiments.change import Case, Told
+from gputop.experiments.interventions import Intervention
+from gputop.experiments.scene import Scene
+
+
+def _make(case: Case, scene: Scene) -> Told:
+    return Told(f"{case.cause}: wait for 42")
+
+
+INTERVENTION = Intervention("answer", ("sync-storm",), _make)
+'''
+    tree.follow("An intervention", body, module="answer")
+    code = """
+from gputop.experiments.change import Case, Target
+from gputop.experiments.interventions import plan
+nobody = Target(1, 0, "init")
+print(plan(Case("sync-storm", nobody, (), (), ())).reason)
+"""
+    assert tree.run("-c", code) == "sync-storm: wait for 42\n"
+
+
 def test_a_command(tree: Tree) -> None:
     body = '''
 """Print the answer."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 BURNS_S = 1.5  # s after which they go on; a pulse is 1 s long (`gputop.experiments.interventions.stop`)
 LATE_S = 1.0  # s from arming to the last SIGSTOP after which they go on at once: the fuse might have burnt before (guess)
 READY_S = 20.0  # s that it may take to start, or to answer: a loaded machine (guess)
+END_S = 2.0  # s that is waited for its end (guess)
 DONE = b"."
 
 
@@ -59,11 +60,14 @@ class Fuse:
 
     def close(self) -> None:
         """Let them go on, and end it."""
+        import subprocess
+
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         self._child.stdin.close()
-        self._child.wait(READY_S)
         self._child.stdout.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(END_S)
 
     def _say(self, line: str) -> None:
         assert self._child.stdin is not None

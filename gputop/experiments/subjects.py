@@ -15,8 +15,6 @@ from gputop.experiments.change import SETTINGS, Change, Record, autogroup_of, fo
 from gputop.experiments.permission import touchable
 from gputop.experiments.processes import Proc, Table, ancestors, read_processes, read_threads
 
-_UNUSUAL = ("policy", "nice", "io-priority")  # settings whose new value hardly anybody has: an orphan with it inherited it
-
 
 def find(changes: tuple[Change, ...]) -> list[Record]:
     """What the changes touch now, with the values now; what ends meanwhile or is not readable is left out. Raises OSError for a file."""
@@ -94,5 +92,11 @@ def _parent(proc: Proc, parents: dict[int, Record], table: Table, since_ticks: i
     for pid in ancestors(table, proc.pid):
         if pid in parents and pid in table and table[pid].start_ticks == parents[pid].start_ticks:
             return parents[pid]
-    alike = (one for one in parents.values() if one.setting in _UNUSUAL and (proc.group == one.group or proc.session == one.session))
+    alike = (one for one in parents.values() if _is_unusual(one) and (proc.group == one.group or proc.session == one.session))
     return next(alike, None)
+
+
+def _is_unusual(record: Record) -> bool:
+    """Whether hardly anybody has the new value by itself, so that an orphan with it inherited it. Of masks those are the narrower ones."""
+    narrower = record.setting == "cpu-mask" and set(record.new.split(",")) < set(record.old.split(","))
+    return narrower or record.setting in ("policy", "nice", "io-priority")

@@ -1,0 +1,200 @@
+"""``kill -9`` of gputop, of its guardian, or of both at random moments of experiments: is anything left changed, or anybody stopped?
+
+``python -m tests.experiments.kills [ROUNDS [SEED]]`` (make kills): each round takes the next kind of experiment and the next one to kill,
+and waits until all is as before. What both leave behind, `undo_leftovers` puts back. A line for each round that failed, then the figures.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from gputop.experiments.change import FILE, IDLE, STOPPED, Change, Plan, Target
+from gputop.experiments.journal import leftovers, undo_leftovers
+from gputop.experiments.processes import read_process
+from tests.experiments.processes import BUILD, ORPHANS, ROOT, THREADS, group_members, running, settings
+from tests.workloads import cgroup
+
+ROUNDS = 60
+LATEST_S = 1.5  # s after the start of gputop at which the kill comes at the latest
+PATIENCE_S = 8.0  # s after which what is still changed counts as left behind
+LONGEST_STOP_S = 2.0  # s that nobody may stay stopped for
+KILLED = ("gputop", "guardian", "both")
+
+
+class Round:
+    """What is changed in a round, and what it was before."""
+
+    def __init__(self, kind: str, hogs: list[Target], folder: Path | None) -> None:
+        self.kind, self.hogs, self.folder = kind, hogs, folder
+        self.before = self._now()
+
+    @property
+    def plan(self) -> Plan:
+        cpu = max(os.sched_getaffinity(0))
+        new = {"policy": IDLE, "nice": "19", "cpu-mask": str(cpu), "io-priority": "3 0", "autogroup": "19", "state": STOPPED}
+        if self.kind == FILE and self.folder is not None:
+            name, value = ("cpu.weight", "1") if cgroup.is_v2("cpu") else ("cpu.shares", "2")
+            return Plan(self.kind, self.kind, (Change(FILE, value, path=str(self.folder / name)),), True)
+        return Plan(self.kind, self.kind, tuple(Change(self.kind, new[self.kind], hog) for hog in self.hogs), True)
+
+    def is_as_before(self) -> bool:
+        """Of the processes that were there each thread's values; of those that came all have the first one's."""
+        ordinary = (os.SCHED_OTHER, 0, 0, (0, 0), tuple(sorted(os.sched_getaffinity(0))))
+        pids = {pid for hog in self.hogs for pid in group_members(hog.pid)} - {hog.pid for hog in self.hogs}
+        return not self.differences() and all(found == ordinary for pid in pids for found in settings(pid).values())
+
+    def differences(self) -> list[tuple[object, ...]]:
+        """(whose, before, now) of those that were there."""
+        now = self._now()
+        return [(key, value, now.get(key)) for key, value in self.before.items() if now.get(key) != value]
+
+    def _now(self) -> dict[object, object]:
+        found: dict[object, object] = {}
+        for hog in self.hogs:
+            found |= settings(hog.pid)
+            found[hog] = Path(f"/proc/{hog.pid}/autogroup").read_text(), read_process(hog.pid).state == "T"
+        if self.folder is not None:
+            name = "cpu.weight" if cgroup.is_v2("cpu") else "cpu.shares"
+            found[name] = (self.folder / name).read_text()
+        return found
+
+
+class Watch:
+    """How long a process has been stopped at a stretch, at most."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self.longest_s = 0.0
+        self._pids, self._over = pids, False
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def end(self) -> float:
+        self._over = True
+        self._thread.join()
+        return self.longest_s
+
+    def _look(self) -> None:
+        since: dict[int, float] = {}
+        while not self._over:
+            for pid in self._pids:
+                if read_process(pid).state == "T":
+                    self.longest_s = max(self.longest_s, time.monotonic() - since.setdefault(pid, time.monotonic()))
+                else:
+                    since.pop(pid, None)
+            time.sleep(0.005)
+
+
+@contextmanager
+def _gputop(plan: Plan, state: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "tests.experiments.holder", "0.3", "0.1"]
+    environment = {**os.environ, "XDG_STATE_HOME": str(state), "TMPDIR": str(state)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT, env=environment
+    ) as child:  # fmt: skip
+        try:
+            assert child.stdin is not None
+            child.stdin.write(msgspec.json.encode(plan) + b"\n")
+            child.stdin.flush()
+            yield child
+        finally:
+            child.kill()
+
+
+def _guardian_of(pid: int) -> int | None:
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError, ProcessLookupError):
+            if read_process(int(name)).ppid == pid and b"gputop.experiments.guardian" in Path(f"/proc/{name}/cmdline").read_bytes():
+                return int(name)
+    return None
+
+
+def _kill(who: str, gputop: int) -> None:
+    guardian = _guardian_of(gputop)
+    while who == "guardian" and guardian is None:  # it has not been started yet
+        guardian = _guardian_of(gputop)
+    if who == "both" and guardian is not None:
+        os.kill(guardian, signal.SIGSTOP)  # else the first to die would be noticed by the other
+    if who != "guardian":
+        os.kill(gputop, signal.SIGKILL)
+    if who != "gputop" and guardian is not None:
+        os.kill(guardian, signal.SIGKILL)
+
+
+def _until(check: Callable[[], bool]) -> float | None:
+    """s until it holds; None if it does not in time."""
+    begun = time.monotonic()
+    while not check():
+        if time.monotonic() - begun > PATIENCE_S:
+            return None
+        time.sleep(0.01)
+    return time.monotonic() - begun
+
+
+def one_round(kind: str, who: str, after_s: float, state: Path) -> tuple[str, bool, float, float]:
+    """(what failed, whether a journal was left, s until all was as before, s that somebody was stopped at a stretch)."""
+    os.environ.update(XDG_STATE_HOME=str(state), TMPDIR=str(state))
+    with ExitStack() as stack:
+        hogs = [stack.enter_context(running(code, own_session=kind == "autogroup")) for code in (THREADS, BUILD, ORPHANS)]
+        folder = stack.enter_context(cgroup.group("cpu", "kills")) if kind == FILE and not cgroup.missing("cpu") else None
+        if folder is not None:
+            cgroup.add(folder, [hog.pid for hog in hogs])
+        one = Round(kind, hogs, folder)
+        watch = Watch([hog.pid for hog in hogs])
+        try:
+            with _gputop(one.plan, state) as gputop:
+                time.sleep(after_s)
+                _kill(who, gputop.pid)
+                gputop.wait(PATIENCE_S)
+            left = False
+            if who == "both":
+                time.sleep(0.1)
+                left = bool(leftovers())
+                told = undo_leftovers() if left else []
+                if any(not line.endswith(": put back") for line in told):
+                    return told[0], left, 0.0, watch.end()
+            took_s = _until(lambda: one.is_as_before() and not leftovers())
+            stopped_s = watch.end()
+        except subprocess.TimeoutExpired:
+            return "gputop did not end", False, 0.0, watch.end()
+        if took_s is None:
+            return f"left changed: {one.differences()}", left, 0.0, stopped_s
+        return ("stopped too long" if stopped_s > LONGEST_STOP_S else ""), left, took_s, stopped_s
+
+
+def main() -> int:
+    """Print the figures; 1 if a round failed."""
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else int(time.time())
+    lot = random.Random(seed)
+    kinds = ["policy", "state", "nice", "cpu-mask", "state", "io-priority", "autogroup", FILE, "policy", "state"]
+    failed, left, took, stopped = dict.fromkeys(KILLED, 0), 0, dict[str, list[float]](), 0.0
+    for number in range(rounds):
+        kind, who, after_s = kinds[number // len(KILLED) % len(kinds)], KILLED[number % len(KILLED)], lot.uniform(0.0, LATEST_S)
+        with tempfile.TemporaryDirectory() as state:
+            why, was_left, took_s, stopped_s = one_round(kind, who, after_s, Path(state))
+        failed[who] += bool(why)
+        left += was_left
+        took.setdefault(who, []).append(took_s)
+        stopped = max(stopped, stopped_s)
+        if why:
+            print(f"round {number}: {kind}, {who} killed after {after_s:.3f} s: {why}", flush=True)
+    for who in KILLED[: len(took)]:
+        print(f"{who} killed: {len(took[who])} times, {failed[who]} failed; as before after {max(took[who]):.2f} s at most")
+    print(f"left behind by both and put back by --undo: {left}; stopped for {stopped:.2f} s at most (seed {seed})")
+    return int(any(failed.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
