@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import exp, inf, log, sqrt
-from statistics import stdev
+from statistics import fmean, median, stdev
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -54,6 +54,7 @@ class Around(Struct, frozen=True):
     memory: float  # of the loaders' time asleep, for pages that memory has no room for
     moves: float  # of the main thread's own work, what is no launch of kernels
     main_disk: float  # the main thread, at a disk
+    main_apart: float  # the main thread, asleep for the network, a timer or a program: where it loads itself, for its data
     pinned: float | None  # what its copies would take from pinned memory; None: not known
     unknown: str  # why nothing is known of other numbers of workers; empty where it is
 
@@ -115,19 +116,27 @@ def reading_of(job: JobFacts, facts: Facts) -> Reading:
     around = Around(
         host_cpus=max(1, len(cpus.host)), others_outside=max(0.0, len(cpus.host - cpus.allowed) - cpus.idle_outside),
         takers=_takers(job, facts, cpus), memory=memory, moves=max(0.0, own - (job.launches_per_s or 0.0) * SHORT_S),
-        main_disk=main.get("disk", 0.0), pinned=_pinned(job), unknown=_unknown(job),
+        main_disk=main.get("disk", 0.0), main_apart=_blocked(trainer, waits.NETWORK, waits.TIMER, waits.PIPE, waits.CHILD),
+        pinned=_pinned(job), unknown=_unknown(job),
     )  # fmt: skip
     return Reading(one, around)
+
+
+def _blocked(proc: ProcFacts, *kinds: str) -> float:
+    """Share of the window in which it was blocked by such."""
+    slept = proc.state.waits
+    part = sum(slept.get(kind, 0.0) for kind in kinds) / max(sum(slept.values()), LEAST_TIME)
+    return proc.state.fractions.get("blocked", 0.0) * part
 
 
 def _loading(one: Pipeline, workers: Sequence[ProcFacts]) -> tuple[Pipeline, float]:
     """With the workers' times; and how long these waited for memory."""
     run = used = lock = apart = 0.0
     for worker in workers:
-        found, slept = worker.state.fractions, worker.state.waits
+        found = worker.state.fractions
         running, blocked, more = found.get("running", 0.0), found.get("blocked", 0.0), worker.others_run + worker.programs[0]
         for_own = min(blocked, more)  # asleep until threads or programs of its own are through
-        locked = max(0.0, blocked * slept.get(waits.LOCK, 0.0) / max(sum(slept.values()), LEAST_TIME) - for_own)
+        locked = max(0.0, _blocked(worker, waits.LOCK) - for_own)
         run, used, lock = run + running + for_own, used + running + more, lock + locked
         apart += found.get("stopped", 0.0) + blocked - for_own - locked
 
@@ -207,11 +216,11 @@ def _mean(readings: Sequence[Reading]) -> tuple[Pipeline, Around, list[Reading]]
     for name in Pipeline.__struct_fields__:
         known = [value for one in alike if (value := getattr(one.pipeline, name)) is not None]
         if name != "workers" and known:
-            means[name] = sum(known) / len(known)
+            means[name] = median(known) if name == "disk_used" else fmean(known)  # a rate beside a limit: a window may begin before that
     takers: Counter[int] = Counter()
     for one in alike:
         takers.update(one.around.takers)
-    parts = {name: sum(getattr(one.around, name) for one in alike) / len(alike) for name in ("memory", "moves", "main_disk")}
+    parts = {name: fmean(getattr(one.around, name) for one in alike) for name in ("memory", "moves", "main_disk", "main_apart")}
     around = replace(around, takers={pid: cores / len(alike) for pid, cores in takers.items()}, **parts)
     return replace(last, **means), around, alike
 
@@ -232,7 +241,7 @@ def _band(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Change
 
 def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culprit]) -> Iterator[_Change]:
     """Those that may bring something."""
-    if not around.unknown and (mean.workers or around.moves >= WORTH):
+    if not around.unknown and (mean.workers or around.moves + around.main_disk + around.main_apart >= WORTH):
         yield from _numbers(mean, around)
     if culprits and (one := _without(cause, culprits, around)) is not None:
         yield one
@@ -278,7 +287,8 @@ def _staffed(count: int, part: float, around: Around, one: Pipeline, fit: Fit) -
     if one.workers:
         return replace(one, workers=count), fit
     moved, disk = part * around.moves, min(around.main_disk, one.rest)
-    return replace(one, workers=count, run=moved, own=one.own - moved, disk=disk, rest=one.rest - disk), fit
+    apart = min(part * around.main_apart, one.rest - disk)
+    return replace(one, workers=count, run=moved, own=one.own - moved, disk=disk, apart=apart, rest=one.rest - disk - apart), fit
 
 
 def _without(cause: str, culprits: Sequence[Culprit], around: Around) -> _Change | None:
