@@ -29,6 +29,7 @@ CPUS_FULL = 0.85  # share of the allowed CPUs' time from which all are called bu
 WAIT_TOLD = 0.25  # share of the workers' time from which a wait is the limit (guess)
 OTHERS_TOLD = 0.15  # share of the CPUs' time that other processes took from which it is told (guess)
 COLD = 0.05  # bytes from storage per byte read, and share of the time spent waiting for it, from which a point is cold (guess)
+SHM_FULL = 0.9  # share of /dev/shm from which the next batches may find no room (guess)
 _SAMPLE_S = 0.05  # s between two samples of states on average, at random moments
 _DOING = {
     waits.DISK: "waiting for the disk", waits.NETWORK: "waiting for the network", waits.LOCK: "waiting for a lock",
@@ -113,11 +114,13 @@ def _least(kind: str) -> float:
 
 
 def _cpus(usage: Usage) -> str:
-    busy, others = usage.cpus_busy, usage.others
+    """What the host adds: its CPUs, who else takes them, and the room for batches."""
+    busy, others, shm = usage.cpus_busy, usage.others, usage.shm_used or 0.0
+    room = f"; /dev/shm {_percent(shm)} full" if shm >= SHM_FULL else ""
     if busy is None:
-        return ""
+        return room
     full = "all CPUs busy" if busy >= CPUS_FULL else f"CPUs {_percent(busy)} busy"
-    return f"; {full}" + (f", {_percent(others)} by others" if others >= OTHERS_TOLD else "")
+    return f"; {full}" + (f", {_percent(others)} by others" if others >= OTHERS_TOLD else "") + room
 
 
 def pipeline(workers: int, batch_s: float, usage: Usage, shares: Mapping[str, float], consumer: float) -> Pipeline:

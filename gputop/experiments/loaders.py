@@ -46,16 +46,18 @@ class Endless:
     def __init__(self, sampler: Any, skipped: int) -> None:
         self.sampler = sampler
         self.skipped = skipped
+        self.skipped_s = 0.0  # s that leaving them out took
         self.given = 0
 
     def __iter__(self) -> Iterator[Any]:
-        left = self.skipped
+        left, began = self.skipped, time.monotonic()
         while True:
             is_empty = True
             for item in self.sampler:
                 is_empty = False
                 if left > 0:
                     left -= 1
+                    self.skipped_s = time.monotonic() - began
                     continue
                 self.given += 1
                 yield item

@@ -305,7 +305,7 @@ class _Measured:
             now = time.monotonic()
             read += 1
             if self._startup_s is None:
-                self._startup_s = now - began
+                self._startup_s = now - began - (self._rebuilt.endless.skipped_s if self._rebuilt.endless is not None else 0.0)
                 self._warm_by, self._deadline = now + self._seconds, now + (1.0 + _OVERTIME) * self._seconds
             if not arrivals:
                 if read < warm_up and not (is_first and now >= self._warm_by and read > 1):

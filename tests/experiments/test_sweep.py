@@ -34,7 +34,7 @@ from tests.workloads import cgroup
 
 HERE = Path(__file__).parent
 GPUTOP = [sys.executable, "-m", "gputop", "loader"]
-CLOSE = 0.3  # off a loop by hand, on a busy machine; `make bench ARGS=loader` measures it
+CLOSE = 0.2  # off a loop by hand, on a busy machine; `make bench ARGS=loader` measures it
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +67,17 @@ def swept(loader: Any, workers: tuple[int, ...] = (0, 2), **options: Any) -> Swe
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_it_measures_what_a_loop_by_hand_measures(made: ModuleType, workers: int) -> None:
-    """Other load of the machine comes and goes, so the best of three of each is compared."""
+    """Other load of the machine comes and goes, so they take turns, and the best of each is compared."""
     data = importlib.import_module("torch.utils.data")
-    found = [swept(made.slow, (workers,), seconds=0.3).points[0] for _ in range(3)]
     loader = data.DataLoader(made.Slow(), batch_size=4, shuffle=True, num_workers=workers)
-    assert max(point.batches_per_s or 0.0 for point in found) == pytest.approx(max(made.by_hand(loader, 0.3) for _ in range(3)), rel=CLOSE)
+    found, rates = list[Point](), list[float]()
+    for _ in range(6):
+        found.append(swept(made.slow, (workers,), seconds=0.3).points[0])
+        rates.append(made.by_hand(loader, 0.3))
+        ratio = max(point.batches_per_s or 0.0 for point in found) / max(rates)
+        if abs(ratio - 1.0) <= CLOSE:
+            break
+    assert ratio == pytest.approx(1.0, abs=CLOSE)
     for point in found:
         assert point.batch_ms is not None
         assert point.batch_ms >= 1e3 * 4 * made.ITEM_S / max(1, workers) * (1 - CLOSE)
@@ -379,6 +385,7 @@ def test_the_smallest_number_near_the_best_is_recommended(made: ModuleType) -> N
          "workers 60 % waiting for the disk; CPUs 50 % busy"),
         (Usage(), {IDLE: 0.9, waits.ONCPU: 0.1}, 0.97, "the consumer takes it all: 97 % of a CPU"),
         (Usage(periods=10, cut_periods=5), {RUNNABLE: 0.5, waits.ONCPU: 0.5}, 0.1, "the CPU quota is used up in 50 % of its periods"),
+        (Usage(shm_used=0.97), {IDLE: 0.6, waits.ONCPU: 0.4}, 0.1, "workers 60 % idle; /dev/shm 97 % full"),
         (Usage(busy_s=1.0, cpus_s=4.0, cpu_s=1.0), {waits.ONCPU: 0.98}, 0.1, "workers 98 % on a CPU; CPUs 25 % busy"),
         (Usage(busy_s=4.0, cpus_s=4.0, cpu_s=1.0), {waits.ONCPU: 0.4, RUNNABLE: 0.6}, 0.1,
          "workers 60 % runnable; all CPUs busy, 75 % by others"),
@@ -498,7 +505,7 @@ def test_ctrl_c_in_a_session_leaves_nothing(made: ModuleType) -> None:
         swept(loader, (0, 2), progress=lambda _: os.kill(os.getpid(), signal.SIGINT))
 
 
-@pytest.mark.parametrize("after_s", [0.001, 0.01, 0.03, 0.06, 0.1, 0.2, 0.5])
+@pytest.mark.parametrize("after_s", [0.005, 0.01, 0.03, 0.06, 0.1, 0.2, 0.5])
 def test_interrupted_at_any_moment(made: ModuleType, after_s: float) -> None:
     """While workers start, are read, or end: none stays, and nobody is deaf to Ctrl-C afterwards."""
     data = importlib.import_module("torch.utils.data")
