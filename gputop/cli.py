@@ -38,7 +38,7 @@ COMMANDS = {
     "collect": "write the stream of frames to standard output",
 }
 SELDOM = ("stacks", "loader", "mark", "import", "completion", "collect")  # commands that the overview only names
-WATCHING = ("live", "record", "collect")  # commands that watch this machine; they raise their priority before they import anything
+WATCHING = ("live", "record", "collect", "prove")  # commands that watch this machine; they raise their priority before they import anything
 CONFIGURED = ("live", "demo", "replay", "record")  # commands that take defaults from the user's configuration; scripts use the others
 
 

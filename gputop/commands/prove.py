@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gputop.commands.options import ask_sudo, duration, number, process_id, sampling_argv
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
+from gputop.system.priority import SCREEN_PRIORITY
 
 if TYPE_CHECKING:
     from gputop.diagnosis.model import WhatIf
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from gputop.model.frame import Frame, Header
     from gputop.session.child import ChildStream
 
-PAIRS, SECONDS = 4, 3.0  # of a trial, and of an arm, as in `gputop.experiments.trial.Settings`
 LIMIT_S = 60.0  # s of a trial, unless more pairs or longer arms are asked for
 WAIT_S, SILENT_S = 0.2, 15.0  # s of a wait for frames; s without one, after which the collector is given up
 NOTHING = "nothing to prove"  # a reason that begins so is no failure
@@ -38,8 +38,8 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pid", nargs="?", type=process_id, metavar="PID", help="the trainer; without it the one that loses most")
     parser.add_argument("--cause", metavar="X", help="try this cause; if the diagnosis names no culprit, the busiest processes are taken")
-    parser.add_argument("--pairs", type=number(), default=PAIRS, metavar="N", help="pairs of off and on (4): 3 if it is clear, 8 if not")
-    parser.add_argument("--seconds", type=duration("1s", "10m"), default=SECONDS, metavar="S", help="seconds of each arm of a pair (3)")
+    parser.add_argument("--pairs", type=number(), metavar="N", help="pairs of off and on (4): 3 if it is clear, 8 if not")
+    parser.add_argument("--seconds", type=duration("1s", "10m"), metavar="S", help="seconds of an arm (3; up to 8 if steps are slow)")
     parser.add_argument("--keep", action="store_true", help="leave the fix in place if it is proved, and follow the job for a minute")
     parser.add_argument("--stop", action="store_true", help="culprits may be stopped, for a second at a time, where nothing gentler works")
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -119,6 +119,7 @@ def _items(stream: ChildStream) -> Iterator[Header | Frame]:
         items = stream.read(WAIT_S)
         if items is None:
             raise UserError(f"the collector stopped: {stream.ending()}")
+        SCREEN_PRIORITY.check(time.monotonic_ns())
         if items:
             heard_s = time.monotonic()
         elif time.monotonic() - heard_s > SILENT_S:
@@ -167,12 +168,12 @@ def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
 def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch, found: Suspicion, planned: Plan) -> int:
     from gputop.experiments import prove
     from gputop.experiments.suspect import samples
-    from gputop.experiments.trial import Outcome, Pair, Settings, Trial
+    from gputop.experiments.trial import LONGER, PAIRS, Outcome, Pair, Settings, Trial
     from gputop.session.marking import send_mark
 
-    is_more = args.pairs > PAIRS or args.seconds > SECONDS
-    limit_s = max(LIMIT_S, 4 * args.pairs * (args.seconds + found.settle_s)) if is_more else LIMIT_S
-    trial = Trial(Settings(args.pairs, args.seconds, found.settle_s, limit_s, planned.pulse_s), found.case.cause)
+    pairs, seconds = args.pairs or PAIRS, args.seconds or found.arm_s
+    limit_s = LIMIT_S if args.pairs is args.seconds is None else max(LIMIT_S, 2 * LONGER * pairs * (seconds + found.settle_s))
+    trial = Trial(Settings(pairs, seconds, found.settle_s, limit_s, planned.pulse_s), found.case.cause)
     taken = samples(items, watch, found.case.trainer, time.monotonic_ns())
     kept = None
     try:

@@ -71,7 +71,7 @@ complete -c gputop -n '__fish_seen_subcommand_from prove' -s h -d 'show this hel
 complete -c gputop -n '__fish_seen_subcommand_from prove' -l help -d 'show this help message and exit'
 complete -c gputop -n '__fish_seen_subcommand_from prove' -l cause -d 'try this cause; if the diagnosis names no culprit, the busiest processes are taken'
 complete -c gputop -n '__fish_seen_subcommand_from prove' -l pairs -d 'pairs of off and on (4)  3 if it is clear, 8 if not'
-complete -c gputop -n '__fish_seen_subcommand_from prove' -l seconds -d 'seconds of each arm of a pair (3)'
+complete -c gputop -n '__fish_seen_subcommand_from prove' -l seconds -d 'seconds of an arm (3; up to 8 if steps are slow)'
 complete -c gputop -n '__fish_seen_subcommand_from prove' -l keep -d 'leave the fix in place if it is proved, and follow the job for a minute'
 complete -c gputop -n '__fish_seen_subcommand_from prove' -l stop -d 'culprits may be stopped, for a second at a time, where nothing gentler works'
 complete -c gputop -n '__fish_seen_subcommand_from prove' -l yes -d 'do not ask'

@@ -10,7 +10,7 @@ from gputop.diagnosis import Engine, Incident, Verdict
 from gputop.diagnosis.model import GROWTHS, LOOKING, WhatIf
 from gputop.diagnosis.phases import PAUSING
 from gputop.experiments.change import Case, Target
-from gputop.experiments.trial import Sample
+from gputop.experiments.trial import SECONDS, Sample
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.roles import program_name
@@ -26,6 +26,7 @@ MOST_CULPRITS = 4  # of those
 PREFETCH = 2  # batches that each worker prepares ahead (PyTorch's default prefetch_factor; it cannot be seen from outside)
 DRAIN = 2.0  # times the queue's length in steps, until it is empty: the job consumes it while it is filled (guess)
 LEAST_SETTLE_S, MOST_SETTLE_S = 0.5, 2.0  # s; bounds for the time after a switch: two readings of NVML's utilization, half an arm
+STEPS, MOST_ARM_S = 6, 8.0  # steps of an arm at least (`trial.LEAST_STEPS`); s of an arm at most: three pairs in a minute
 WORK = ("sm_active_pct", "gr_active_pct", "util_pct")  # readings of a GPU's work, the best first
 _BUSY_CAUSES = {"cpu-contention": "cpu", "worker-oversubscription": "", "disk-io": "disk"}
 
@@ -35,6 +36,7 @@ class Suspicion(Struct, frozen=True):
 
     case: Case
     settle_s: float
+    arm_s: float  # of an arm of the trial, unless the user says how long
     named: bool  # whether the diagnosis named the culprits; False: they are the busiest processes
 
 
@@ -147,7 +149,8 @@ class Watch:
             self._targets([pid for pid in culprits if pid not in family]),
         )  # fmt: skip
         pace = verdict.step.per_s if verdict.step is not None else None
-        return Suspicion(case, settle_s(len(workers), pace), named)
+        settle = settle_s(len(workers), pace)
+        return Suspicion(case, settle, arm_s(settle, pace), named)
 
     def _busiest(self, cause: str, watched_ns: int) -> list[int]:
         """Processes outside of any training that used most of what ``cause`` is about; none for a cause that needs no culprit."""
@@ -192,6 +195,11 @@ def settle_s(workers: int, per_s: float | None) -> float:
     """
     queue = PREFETCH * workers + 1
     return min(max(LEAST_SETTLE_S, DRAIN * queue / per_s if per_s else LEAST_SETTLE_S), MOST_SETTLE_S)
+
+
+def arm_s(settle: float, per_s: float | None) -> float:
+    """Seconds of an arm, of which ``settle`` do not count: room for `STEPS` steps of a slow job, so that their number says something."""
+    return min(max(SECONDS, settle + STEPS / per_s), MOST_ARM_S) if per_s else SECONDS
 
 
 def _verdict_of(one: Incident) -> Verdict:

@@ -27,13 +27,14 @@ PAUSED_SHARE = 0.25  # of an arm's samples in which the job paused, from which t
 PULSE_SETTLE_S, PULSE_END_S = 0.2, 0.15  # s of a pulse that are not measured: its beginning, and its end before the next sample comes
 LONGER = 2  # times as many pairs as asked for, where it is not clear before and the time is left
 PULSE_PAIRS = 2  # times as many pairs where an arm is a pulse of a second
+PAIRS, SECONDS = 4, 3.0  # of a trial; s of an arm: 20 s for three pairs, and a few readings of NVML's utilization in each arm
 
 
 class Settings(Struct, frozen=True):
     """How long a trial takes."""
 
-    pairs: int = 4  # `LONGER` times as many where these are too noisy to tell
-    seconds: float = 3.0  # of an arm, settling included
+    pairs: int = PAIRS  # `LONGER` times as many where these are too noisy to tell
+    seconds: float = SECONDS  # of an arm, settling included
     settle_s: float = 0.5
     limit_s: float = 60.0
     pulse_s: float | None = None  # longest time that the intervention may be on at a stretch
@@ -224,8 +225,8 @@ class Trial:
             return "neither steps nor the GPU's work could be measured"
         if found is None or len(self.pairs) < LEAST_PAIRS:
             return f"fewer than {LEAST_PAIRS} pairs: ask for --pairs {LEAST_PAIRS} or more"
-        steps = max((sum(arm.counts.values()) for pair in self.pairs for arm in (pair.off, pair.on)), default=0)
-        if metric == "gpu_work" and 0 < steps < LEAST_STEPS:
+        steps = max((arm.pace or 0.0) * arm.counted_s for pair in self.pairs for arm in (pair.off, pair.on))
+        if metric == "gpu_work" and 0.0 < steps < LEAST_STEPS:
             return "too few steps: ask for longer arms (--seconds 10)"
         return "too noisy: ask for more pairs (--pairs 12) or longer arms (--seconds 6)"
 

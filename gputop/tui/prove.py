@@ -115,7 +115,7 @@ class ProveScreen(Box):
         from gputop.experiments.trial import Outcome, Pair, Settings, Trial
         from gputop.session.marking import send_mark
 
-        trial = Trial(Settings(settle_s=suspicion.settle_s, pulse_s=planned.pulse_s), suspicion.case.cause)
+        trial = Trial(Settings(seconds=suspicion.arm_s, settle_s=suspicion.settle_s, pulse_s=planned.pulse_s), suspicion.case.cause)
         for event in prove.experiment(self._samples(watch, suspicion), planned, trial, send_mark):
             if isinstance(event, Pair):
                 yield prove.told_pair(event, len(trial.pairs), trial.clock), ""

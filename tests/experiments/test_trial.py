@@ -12,7 +12,7 @@ import pytest
 from gputop.experiments.change import Case, Plan, Target
 from gputop.experiments.prove import document, follow, run, told
 from gputop.experiments.statistics import estimate, t_quantile
-from gputop.experiments.suspect import settle_s
+from gputop.experiments.suspect import arm_s, settle_s
 from gputop.experiments.trial import Outcome, Sample, Settings, Trial
 from gputop.model.frame import SECOND_NS, CudaCall
 
@@ -210,7 +210,8 @@ def test_quantiles_of_t() -> None:
     assert estimate([0.1, 0.1, 0.1], 2).proved
 
 
-def test_settling_follows_the_queue() -> None:
+def test_settling_follows_the_queue_and_an_arm_the_steps() -> None:
     assert settle_s(0, None) == 0.5
     assert settle_s(2, 10.0) == pytest.approx(1.0)
     assert settle_s(16, 10.0) == 2.0
+    assert (arm_s(0.5, None), arm_s(0.5, 10.0), arm_s(2.0, 1.2), arm_s(2.0, 0.1)) == (3.0, 3.0, 7.0, 8.0)
