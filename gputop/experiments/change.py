@@ -11,7 +11,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from msgspec import Struct
@@ -22,6 +22,7 @@ IDLE = f"{os.SCHED_IDLE} 0"  # value of the setting ``policy``
 DEADLINE = 6  # SCHED_DEADLINE (linux/sched.h): its parameters are not ours to set
 STOPPED, RUNNING = "stopped", "running"  # values of the setting ``state``
 AGAIN_S, ASK_S = 1.0, 0.05  # s that a write to autogroup is repeated, and between two tries: the kernel takes one each 0.1 s without root
+NAMED = 3  # processes that are named in a line, the others are counted
 FILE_BYTES = 4096  # most bytes of a control group's file: one line, or one for each device
 
 
@@ -34,6 +35,12 @@ class Target(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.pid})"
+
+
+def named(targets: Sequence[Target]) -> str:
+    """``make (12), xz (13), gzip (14) and 2 more``."""
+    more = len(targets) - NAMED
+    return ", ".join(map(str, targets[:NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
 class Case(Struct, frozen=True):

@@ -125,7 +125,10 @@ def create(says: str) -> Journal:
 
 
 def leftovers() -> list[Leftover]:
-    """Journals of this machine that nobody works with: the experiment and its guardian both died. Those of an earlier boot are removed."""
+    """Journals of this machine that nobody works with: the experiment and its guardian both died.
+
+    Those of an earlier boot, and those of experiments that had not changed anything yet, are removed.
+    """
     found = []
     for path in _paths():
         try:
@@ -136,10 +139,10 @@ def leftovers() -> list[Leftover]:
         except OSError:
             continue
         try:
-            header, _records = journal.read()
+            header, records = journal.read()
             if header.host != os.uname().nodename:
                 continue
-            if header.boot != boot_id():
+            if header.boot != boot_id() or not records:
                 journal.remove()
             elif header.pid_namespace == _pid_namespace():
                 found.append(Leftover(path, header.says, header.unix_s))

@@ -75,6 +75,8 @@ class Scene:
                 self.refused.append(f"{target} has ended")
                 continue
             why = self._why_not(proc)
+            if self.case.cause == "straggler-rank" and target.name == self.case.trainer.name:
+                why = "is a rank of the same training"
             if why:
                 self.refused.append(f"{target} {why}")
                 continue

@@ -49,16 +49,13 @@ class Round:
             return Plan(self.kind, self.kind, (Change(FILE, value, path=str(self.folder / name)),), True)
         return Plan(self.kind, self.kind, tuple(Change(self.kind, new[self.kind], hog) for hog in self.hogs), True)
 
-    def is_as_before(self) -> bool:
-        """Of the processes that were there each thread's values; of those that came all have the first one's."""
+    def differences(self) -> list[tuple[object, ...]]:
+        """(whose, before, now) of those that were there, and of those that came, who all have what a process is born with."""
+        now = self._now()
+        found: list[tuple[object, ...]] = [(key, value, now.get(key)) for key, value in self.before.items() if now.get(key) != value]
         ordinary = (os.SCHED_OTHER, 0, 0, (0, 0), tuple(sorted(os.sched_getaffinity(0))))
         pids = {pid for hog in self.hogs for pid in group_members(hog.pid)} - {hog.pid for hog in self.hogs}
-        return not self.differences() and all(found == ordinary for pid in pids for found in settings(pid).values())
-
-    def differences(self) -> list[tuple[object, ...]]:
-        """(whose, before, now) of those that were there."""
-        now = self._now()
-        return [(key, value, now.get(key)) for key, value in self.before.items() if now.get(key) != value]
+        return found + [(tid, ordinary, values) for pid in pids for tid, values in settings(pid).items() if values != ordinary]
 
     def _now(self) -> dict[object, object]:
         found: dict[object, object] = {}
@@ -164,7 +161,7 @@ def one_round(kind: str, who: str, after_s: float, state: Path) -> tuple[str, bo
                 told = undo_leftovers() if left else []
                 if any(not line.endswith(": put back") for line in told):
                     return told[0], left, 0.0, watch.end()
-            took_s = _until(lambda: one.is_as_before() and not leftovers())
+            took_s = _until(lambda: not one.differences() and not leftovers())
             stopped_s = watch.end()
         except subprocess.TimeoutExpired:
             return "gputop did not end", False, 0.0, watch.end()

@@ -298,6 +298,21 @@ def test_a_line_that_was_being_written_was_not_applied() -> None:
         assert os.getpriority(os.PRIO_PROCESS, hog.pid) == 3
 
 
+def test_a_journal_without_a_change_is_none() -> None:
+    """gputop was killed before its guardian had started."""
+    os.close(create("it").fd)
+    assert leftovers() == []
+    assert not os.listdir(folder())
+
+
+def test_a_rank_of_the_same_training_is_not_put_aside() -> None:
+    with running() as trainer, running() as slow:
+        made = plan(case(trainer, slow, cause="straggler-rank"))
+        assert isinstance(made, Told)
+        assert "is a rank of the same training" in made.reason
+        assert isinstance(plan(case(trainer, replace(slow, name="hog"), cause="straggler-rank")), Plan)
+
+
 def test_a_journal_of_an_earlier_boot_is_moot(monkeypatch: pytest.MonkeyPatch) -> None:
     with running() as hog:
         with monkeypatch.context() as patch:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from gputop.experiments.change import DEADLINE, IDLE, Case, Change, Plan, Target, Told, autogroup_of
+from gputop.experiments.change import DEADLINE, IDLE, Case, Change, Plan, Target, Told, autogroup_of, named
 from gputop.experiments.interventions import Intervention
 from gputop.experiments.interventions.cpu_weight import yielding
 from gputop.experiments.scene import Scene, may_raise
@@ -26,7 +26,8 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
     if not scene.culprits:
         return scene.told(f"{case.cause}: nobody can be put aside")
     changes: list[Change] = []
-    says = []
+    idle: list[Target] = []
+    says: list[str] = []
     for target in scene.culprits:
         made = yielding(scene, target) or _of_process(scene, target)
         if isinstance(made, Told):
@@ -36,7 +37,9 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
             says.append(made[1])
         else:
             changes += made
-            says.append(f"{target} to idle priority")
+            idle.append(target)
+    if idle:
+        says.insert(0, f"{named(idle)} to idle priority")
     keeps = not any(change.path.endswith(("cpu.max", "cpu.cfs_quota_us")) for change in changes)
     return scene.planned(Plan(NAME, ", ".join(says), tuple(dict.fromkeys(changes)), keeps))
 

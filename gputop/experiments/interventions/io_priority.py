@@ -12,7 +12,7 @@ import glob
 import os
 from contextlib import suppress
 
-from gputop.experiments.change import SETTINGS, Case, Change, Plan, Told
+from gputop.experiments.change import SETTINGS, Case, Change, Plan, Told, named
 from gputop.experiments.interventions import Intervention
 from gputop.experiments.scene import Scene
 from gputop.sources.files import read_text
@@ -35,7 +35,7 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
         with suppress(OSError):
             if os.geteuid() != 0 and SETTINGS["io-priority"].read(one.pid).startswith("1 "):
                 return Told(f"{one}: only root can give its I/O class, realtime, back: run gputop prove as root (sudo)")
-    says = f"{', '.join(map(str, scene.culprits))} to idle I/O priority"
+    says = f"{named(scene.culprits)} to idle I/O priority"
     return scene.planned(Plan(NAME, says, tuple(Change("io-priority", IDLE, one) for one in scene.culprits), may_keep=True))
 
 

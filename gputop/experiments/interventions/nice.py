@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from gputop.experiments.change import Case, Change, Plan, Told
+from gputop.experiments.change import Case, Change, Plan, Told, named
 from gputop.experiments.interventions import Intervention
 from gputop.experiments.scene import Scene, may_raise
 
@@ -24,7 +24,7 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
     for one in scene.culprits:
         if not may_raise(one.pid, os.getpriority(os.PRIO_PROCESS, one.pid)):
             return Told(f"{one}: you may make it nicer, but only root can take that back: run gputop prove as root (sudo)")
-    says = f"{', '.join(map(str, scene.culprits))} to nice 19"
+    says = f"{named(scene.culprits)} to nice 19"
     return scene.planned(Plan(NAME, says, tuple(Change("nice", "19", one) for one in scene.culprits), may_keep=True))
 
 

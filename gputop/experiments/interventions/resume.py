@@ -7,7 +7,7 @@ How it is undone: they are stopped again, as they were found.
 
 from __future__ import annotations
 
-from gputop.experiments.change import RUNNING, Case, Change, Plan, Told
+from gputop.experiments.change import RUNNING, Case, Change, Plan, Told, named
 from gputop.experiments.interventions import Intervention
 from gputop.experiments.scene import Scene
 
@@ -23,7 +23,7 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
     traced = next((scene.target(scene.table[pid]) for pid in pids if scene.table[pid].state == TRACED), None)
     stopped = [scene.target(scene.table[pid]) for pid in pids if scene.table[pid].state == STOPPED]
     if stopped:
-        says = f"{', '.join(map(str, stopped))} goes on" if len(stopped) == 1 else f"{', '.join(map(str, stopped))} go on"
+        says = f"{named(stopped)} {'goes' if len(stopped) == 1 else 'go'} on"
         return scene.planned(Plan(NAME, says, tuple(Change("state", RUNNING, one) for one in stopped), may_keep=True))
     if traced is not None:
         return Told(f"{traced} is held by a debugger (TracerPid in /proc/{traced.pid}/status): only that lets it go on")

@@ -8,7 +8,7 @@ How it is undone: SIGCONT, for those that were not stopped before. A third proce
 
 from __future__ import annotations
 
-from gputop.experiments.change import STOPPED, Case, Change, Plan, Told
+from gputop.experiments.change import STOPPED, Case, Change, Plan, Told, named
 from gputop.experiments.interventions import Intervention
 from gputop.experiments.scene import Scene
 
@@ -24,7 +24,7 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
         proc = scene.table[target.pid]
         if proc.foreground == proc.group:
             return Told(f"{target} is in the foreground of a terminal: stopping it would give the terminal back to its shell")
-    says = f"{', '.join(map(str, scene.culprits))} stopped for {PULSE_S:g} s at a time"
+    says = f"{named(scene.culprits)} stopped for {PULSE_S:g} s at a time"
     return scene.planned(Plan(NAME, says, tuple(Change("state", STOPPED, one) for one in scene.culprits), False, PULSE_S))
 
 
