@@ -121,16 +121,13 @@ class HostFacts(Struct, frozen=True):
     renumbered: bool = False
     """/proc/stat does not number the CPUs as the kernel does, so that what it says of each is of no use: ``busy`` and ``stolen`` are
     empty."""
-    psi_cpu: float | None = None
     psi_io: float | None = None
     psi_memory: float | None = None
     swap_in_per_s: float | None = None
     scanned_per_s: float | None = None  # pages looked at for reclaim
     refaults_per_s: float | None = None
     disk_busy: tuple[str, float] | None = None  # the busiest block device and its busy share
-    disk_read_bytes_per_s: float | None = None
     net_rx_bytes_per_s: float | None = None
-    net_tx_bytes_per_s: float | None = None
     retrans_per_s: float | None = None
     autogroup: bool = False  # sessions have CPU time of their own
 
@@ -265,7 +262,6 @@ class JobFacts(Struct, frozen=True, dict=True):
     programs_met: Counter[str] = field(default_factory=Counter)
     """What programs that its loaders (its workers, the trainer where it has none) started were met at, and who feeds it: words of
     `waits`."""
-    own_programs: float = 0.0  # CPUs of programs that the trainer itself has started: a compiler
     stopped: dict[int, str] = field(default_factory=dict)  # those of these programs that are stopped, with their names
     mute: dict[int, str] = field(default_factory=dict)  # those that cannot go on, for nobody reads their errors
     still_s: float = 0.0

@@ -96,23 +96,22 @@ class HostTrack:
         if (ends := self._ends("psi")) is None:
             return {}
         old, new, ns = ends
-        return {f"psi_{name}": psi_share(old, new, f"{name}_some_ns", ns) for name in ("cpu", "io", "memory")}
+        return {f"psi_{name}": psi_share(old, new, f"{name}_some_ns", ns) for name in ("io", "memory")}
 
     def _disks(self) -> dict[str, Any]:
         if (ends := self._ends("disks")) is None:
             return {}
         before: dict[str, DiskSample] = {disk.name: disk for disk in ends[0]}
         rates = {disk.name: disk_rates(before[disk.name], disk, ends[2]) for disk in ends[1] if disk.name in before}
-        known = {name: rate for name, rate in rates.items() if rate is not None}
-        busiest = max(((name, rate.busy_pct / 100) for name, rate in known.items()), key=itemgetter(1), default=None)
-        return {"disk_read_bytes_per_s": sum(rate.read_bytes_per_s for rate in known.values()), "disk_busy": busiest}
+        busy = ((name, rate.busy_pct / 100) for name, rate in rates.items() if rate is not None)
+        return {"disk_busy": max(busy, key=itemgetter(1), default=None)}
 
     def _nets(self) -> dict[str, Any]:
         if (ends := self._ends("nets")) is None:
             return {}
         before: dict[str, NetSample] = {net.name: net for net in ends[0]}
         pairs = [pair for net in ends[1] if net.name in before and (pair := net_rates(before[net.name], net, ends[2])) is not None]
-        return {"net_rx_bytes_per_s": sum(pair[0] for pair in pairs), "net_tx_bytes_per_s": sum(pair[1] for pair in pairs)}
+        return {"net_rx_bytes_per_s": sum(received for received, _sent in pairs)}
 
 
 def psi_share(old: Psi, new: Psi, name: str, ns: int) -> float | None:

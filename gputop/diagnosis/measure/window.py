@@ -242,7 +242,6 @@ class Window:
                 programs_met=sum((met.get(pid, Counter()) for pid in (pids[1:] or pids)), Counter()),
                 stopped={pid: name for parent in pids for pid, name in stopped.get(parent, {}).items()},
                 mute={pid: name for parent in pids for pid, name in mute.get(parent, {}).items()},
-                own_programs=programs.get(job.trainer.pid, (0.0, 0.0))[0],
             ))  # fmt: skip
         return found
 
