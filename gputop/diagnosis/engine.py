@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import hangs, prices, report, states
+from gputop.diagnosis import hangs, policy, prices, report, states
 from gputop.diagnosis.growth import Growths
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.judge import judge
@@ -32,7 +32,6 @@ MIDDLE_NS = WINDOW_NS // 2
 FEED_EVERY_NS = 500_000_000
 """The pace of feeding: twice a second, as often as a column of the lanes ends at the usual time base. By the clock, so that whoever comes
 to a moment feeds at the same ones before it."""
-AT_END = 0.98  # of its GPU seconds, lost from which on nothing ran
 MANY = 16  # with more trainers and workers than this, once a second must do
 
 
@@ -293,7 +292,7 @@ def _set_seconds(one: Standing, times: Sequence[_GpuTime]) -> Standing:
 def _without_end(times: list[_GpuTime]) -> list[_GpuTime]:
     """Less the last of it, in which nothing ran: an interpreter that ends lets go of its workers, its modules and its GPU, and wants none
     of it any more."""
-    worked = (i + 1 for i, part in enumerate(times) if part.lost_s < AT_END * part.whole_s)
+    worked = (i + 1 for i, part in enumerate(times) if part.lost_s < policy.AT_END * part.whole_s)
     return times[: max(worked, default=0)]
 
 

@@ -14,7 +14,7 @@ one training alone has workers, what is used of /dev/shm is its batches, too.
 
 `room` is MemAvailable or what its cgroup's limit leaves, whichever ends first; on a GPU its free memory. Nothing is said while a training
 starts or a process is young, of what grows while no steps are made, of growth that slows down and would end before the room does, and
-beyond `REACH` times as far ahead as it has grown steadily: growth is told once it has taken a tenth of what was free.
+beyond `policy.REACH` times as far ahead as it has grown steadily: growth is told once it has taken a tenth of what was free.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import with_workers
@@ -36,15 +37,7 @@ from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import ProcSample
 from gputop.system.text import counted
 
-REACH = 10.0  # times as far ahead as it has been seen to grow, memory's end may lie (a choice)
-LEAST_BYTES = 64 << 20  # B that must have been taken: less may be a buffer (`policy.GROWN_BYTES`)
-YOUNG_NS = 10_000_000_000  # ns; a younger process imports, opens and fills its buffers
-RESTS = 0.98  # share of the window without GPU work, from which no steps are made (`engine.AT_END`)
-LOADED_S = 60.0  # s after that, or three stretches of the trend if they are shorter, until growth may be told (guess)
-HIGH_S, MEDIUM_S = 600.0, 3600.0  # s left, under which severity is high, medium
 MOST_VICTIMS = 16  # workers that are named
-COPIED = 0.5  # of the growth, from which copies of shared pages are the reason to name first
-SWAP_BYTES = 64 << 20  # B of free swap, from which the host swaps before it is out of memory
 
 TRAINER, WORKERS, SHM = "trainer", "workers", "shm"  # parts of a training; the others are its GPUs' indices as text
 
@@ -88,15 +81,15 @@ class _Series(Struct):
 
     def may_begin(self, steady: Steady, t_ns: int) -> bool:
         """Whether it has grown enough while steps were made, and not while data or a model was loaded in a pause."""
-        waits_s = min(LOADED_S, 3 * steady.seconds / (FLOORS - 1))
-        return self.incident is None and steady.grown >= LEAST_BYTES and t_ns - self.rested_ns >= waits_s * 1e9
+        waits_s = min(policy.LOADED_S, 3 * steady.seconds / (FLOORS - 1))
+        return self.incident is None and steady.grown >= policy.GROWN_BYTES and t_ns - self.rested_ns >= waits_s * 1e9
 
     def hold(self, procs: Iterable[ProcFacts], board: Board) -> None:
         """Take in processes that are no longer young; who is gone takes what it held along."""
         samples = [proc.newer for proc in procs if proc.newer.anon_bytes is not None]
         known, self.held = self.held, {}
         for sample in samples:
-            if board.t_ns - born_ns(sample, board) >= YOUNG_NS:
+            if board.t_ns - born_ns(sample, board) >= policy.GROWS_AFTER_NS:
                 one = known.pop(sample.pid, None)
                 if one is None or one.sample.start_ticks != sample.start_ticks:
                     one = _Held(sample, sample.shared_bytes)
@@ -143,10 +136,10 @@ class Growths(Struct):
         for key in self.series.keys() - parts.keys():
             _end(self.series.pop(key), board.t_ns)
         cases = [case for key, job in parts.items() if (case := _case(job, key[1], self.series[key], board)) is not None]
-        swaps = _number(board.host.get("swap_free_bytes")) >= SWAP_BYTES
+        swaps = _number(board.host.get("swap_free_bytes")) >= policy.SWAP_BYTES
         for case, left in zip(cases, _time_left(cases), strict=True):
             series = case.series
-            if left.s <= REACH * case.steady.seconds and series.may_begin(case.steady, board.t_ns):
+            if left.s <= policy.REACH * case.steady.seconds and series.may_begin(case.steady, board.t_ns):
                 series.incident = _begin(case, board.t_ns)
                 incidents.append(series.incident)
             if series.incident is not None and (series.last is not case.steady or not series.incident.headline):
@@ -160,10 +153,10 @@ class Growths(Struct):
         """Give the training's series their readings; the parts that have some."""
         pid, readings = job.trainer.pid, _gpu_bytes(job, facts, board) | _shm_bytes(job, facts, board)
         unbegun = job.unbegun_s > 0.0 and not job.host_only
-        starts = unbegun or job.before_s is None or board.t_ns - born_ns(job.trainer.newer, board) < YOUNG_NS
+        starts = unbegun or job.before_s is None or board.t_ns - born_ns(job.trainer.newer, board) < policy.GROWS_AFTER_NS
         for part in (TRAINER, WORKERS, *readings):
             series = self.series.setdefault((pid, part), _Series())
-            if (job.idle or 0.0) >= RESTS:
+            if (job.idle or 0.0) >= policy.AT_END:
                 series.rested_ns = board.t_ns
             if starts:
                 series.trend.restart()
@@ -284,9 +277,9 @@ def _tell(incident: Incident, case: _Case, left: _Left, swaps: bool) -> None:
     incident.detail = f"{_size(steady.grown)} in the last {_span(steady.seconds)}; {left.room.text}"
     sharp = steady.high_per_s - steady.low_per_s <= 0.5 * steady.per_s
     incident.confidence = 0.9 if sharp else 0.6
-    if left.s < HIGH_S:
+    if left.s < policy.HIGH_LEFT_S:
         incident.severity = "high"
-    elif left.s < MEDIUM_S and incident.severity == "low":
+    elif left.s < policy.MEDIUM_LEFT_S and incident.severity == "low":
         incident.severity = "medium"
     incident.evidence = [*_evidence(case, left), *_evidence_of_workers(case, copied)]
     incident.victims, incident.fixes = _victims(case), list(_fixes(case, copied))
@@ -382,7 +375,7 @@ def _fixes(case: _Case, copied: float) -> Iterator[Fix]:
     job = case.job
     if case.part == WORKERS:
         pids = [pid for pid, one in case.series.held.items() if one.grown_bytes > 0]
-        yield from (_COPIES, _CACHES) if copied >= COPIED else (_CACHES, _COPIES)
+        yield from (_COPIES, _CACHES) if copied >= policy.HALF else (_CACHES, _COPIES)
         yield Fix("See what allocates", f"memray attach {pids[0] if pids else job.trainer.pid}")
         yield Fix("Until then, let each epoch begin with new workers", with_workers(job, len(job.workers), persistent_workers=False))
     elif case.part == TRAINER:

@@ -25,9 +25,7 @@ from gputop.diagnosis.measure.waits import is_accepting
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.system.text import counted
 
-HUNG_S = 5.0  # s without a sign of life: torch's own queues look every 5 s whether their loader still lives
 STDIN = 0  # who reads that is at a prompt, or fed by whoever started it
-FAR_S = 30.0  # s, where somebody who is not seen may be at work: ranks on other hosts, a GPU that tells nothing (guess)
 _AWAITED = (waits.LOCK, waits.NETWORK)  # what a rank is met at that waits for the others on the host (gloo, MPI)
 _PAUSES = (waits.TIMER, waits.CHILD)  # what a worker may wait in for a while, before anybody has seen it deliver
 _OUTSIDE = (waits.POLL, waits.NETWORK)
@@ -55,7 +53,7 @@ def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
     kind = _kind(job.trainer)
     unknown = not sees_gpus(job) and kind != waits.QUEUE  # it may be a long step
     pauses = bool(job.unbegun_s) and any(_kind(worker) in _PAUSES for worker in job.workers)
-    if job.still_s < (FAR_S if unknown or pauses else HUNG_S) or in_kernel(job):
+    if job.still_s < (policy.FAR_S if unknown or pauses else policy.HUNG_S) or in_kernel(job):
         return None
     if kind == waits.LOCK:  # of a rank that may be a collective's
         inside = not has_peers(job) and (job.is_torchs or not _may_be_asked(job.trainer))
@@ -69,7 +67,7 @@ def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
 def _of_ranks(family: list[JobFacts], facts: Facts) -> Hang | None:
     """All stand; those that wait in a collective wait for the rest, or, where all do, for each other or for ranks that are not here."""
     absent, size = any(job.absent_ranks for job in family), max(map(ranks, family))
-    least_s = FAR_S if size > len(family) and not absent else HUNG_S
+    least_s = policy.FAR_S if size > len(family) and not absent else policy.HUNG_S
     if any(job.still_s < least_s for job in family) or (all(job.may_spin for job in family) and not absent):
         return None
     waiting = [job for job in family if in_kernel(job)] or [job for job in family if _kind(job.trainer) in _AWAITED]

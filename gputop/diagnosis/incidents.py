@@ -17,17 +17,10 @@ from gputop.model.board import Board
 from gputop.model.frame import ProcSample
 
 BEGIN_NS = 1_000_000_000 - TICK_SLACK_NS  # a cause must stand this long before it is an incident; it is then dated back to when it began
-BEGIN_LOST_S, BEGIN_SHARE = 0.6, 0.1  # it must have cost so many GPU seconds, and this share of its time, to begin
 TELL_NS = 2_000_000_000 - TICK_SLACK_NS  # victims and culprits are gathered this often, and whenever it gets worse
-FRESH, FADES = 0.9, 0.9
-"""Of the loudest moment's, from which a later one speaks for the episode: its beginning may hold what was before it. And what is left of
-that whenever it might have been told anew, so that what lasts is told in the end."""
-MOST_SINCE_NS = 3_000_000_000  # a culprit's last reading may be so old
 UNEXPLAINED_NS = 4_000_000_000 - TICK_SLACK_NS
 """What cannot be explained must stand longer: while one window turns into the next, nothing fits for a moment."""
 END_NS = 4_000_000_000 - TICK_SLACK_NS  # it may be away this long (a checkpoint, an epoch's end) and is still the same episode
-MEDIUM_S, HIGH_S = 2.0, 10.0
-"""GPU seconds lost from which an incident is of medium and high severity, where it also cost `MEDIUM_SHARE` or `HIGH_SHARE` of its time."""
 
 
 class _Account(Struct):
@@ -176,7 +169,7 @@ class Incidents:
 def _hurts(episode: _Episode, one: Standing) -> bool:
     """The GPU loses time now, and not only in a window that still remembers it."""
     seconds = (episode.last_ns - episode.first_ns) / 1e9
-    return episode.hangs or one.lost_s is None or episode.lost_s >= max(BEGIN_LOST_S, BEGIN_SHARE * seconds)
+    return episode.hangs or one.lost_s is None or episode.lost_s >= max(policy.BEGIN_LOST_S, policy.TENTH * seconds)
 
 
 def severity(lost_s: float, seconds: float, culpable: float) -> str:
@@ -185,9 +178,9 @@ def severity(lost_s: float, seconds: float, culpable: float) -> str:
     share = min(culpable, lost_s / seconds) if seconds > 0.0 else 0.0
     if culpable <= 0.0:
         return "info"
-    if lost_s >= HIGH_S and share >= HIGH_SHARE:
+    if lost_s >= policy.HIGH_S and share >= HIGH_SHARE:
         return "high"
-    return "medium" if lost_s >= MEDIUM_S and share >= MEDIUM_SHARE else "low"
+    return "medium" if lost_s >= policy.MEDIUM_S and share >= MEDIUM_SHARE else "low"
 
 
 def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
@@ -195,10 +188,10 @@ def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) 
     loudness = one.clearness * (one.lost_pct or 1.0)
     if loudness > episode.loudest or board.t_ns - episode.told_ns >= TELL_NS:
         episode.told_ns = board.t_ns
-        if loudness >= FRESH * episode.loudest:
+        if loudness >= policy.NEARLY_ALL * episode.loudest:
             episode.why = one.verdict.why
             _reword(incident, one.verdict)
-        episode.loudest = max(loudness, FADES * episode.loudest)
+        episode.loudest = max(loudness, policy.NEARLY_ALL * episode.loudest)
         known = {victim.pid for victim in incident.victims}
         incident.victims += [victim for victim in one.verdict.victims if victim.pid not in known]
         _add_culprits(episode, incident, one, board)
@@ -241,7 +234,7 @@ def _count_culprits(episode: _Episode, board: Board) -> None:
         if incident is not None and sample is not None and sample.start_ticks == account.start_ticks:
             cpu_ns = _taken_ns(board, sample, account.spawns)
             account.note(sample.t_ns, cpu_ns)
-            since_ns = min(MOST_SINCE_NS, max(0, board.t_ns - sample.t_ns))
+            since_ns = min(policy.STALE_NS, max(0, board.t_ns - sample.t_ns))
             taken_ns = cpu_ns - account.base_ns + account.cores * since_ns
             least_s = culprit.cpu_s or 0.0 if account.spawns else 0.0  # init may wait for its children, and they took it all the same
             incident.culprits[i] = replace(culprit, cpu_s=max(least_s, round(taken_ns / 1e9, 2)))

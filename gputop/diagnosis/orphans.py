@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.measure.facts import Taker
 from gputop.diagnosis.model import Evidence, Fix, Incident, Verdict, Victim
 from gputop.diagnosis.shell import kill
 from gputop.model.board import Board
 from gputop.model.roles import Role, program_name
-
-PATIENCE_NS = 8_000_000_000  # one that still ends by itself is none
-BUSY_CORES = 0.1
 
 
 class _Orphan(Struct):
@@ -42,7 +40,7 @@ class Orphans(Struct):
                 gone.end_ns = board.t_ns
         for pid in present:
             orphan = self.known.setdefault(pid, _Orphan(board.t_ns))
-            if orphan.incident is None and board.t_ns - orphan.first_ns >= PATIENCE_NS:
+            if orphan.incident is None and board.t_ns - orphan.first_ns >= policy.PATIENCE_NS:
                 orphan.incident = _incident(board, pid, takers, orphan.first_ns)
                 if orphan.incident is not None:
                     incidents.append(orphan.incident)
@@ -63,7 +61,7 @@ def _incident(board: Board, pid: int, takers: list[Taker], first_ns: int) -> Inc
     """None for one that holds nothing worth a word."""
     info, cores = board.infos[pid], next((taker.cores for taker in takers if taker.pid == pid), 0.0)
     place, gpu, held = _held(board, pid)
-    if gpu is None and not info.uses_cuda and cores < BUSY_CORES:
+    if gpu is None and not info.uses_cuda and cores < policy.TENTH:
         return None
     memory = f"{held / 2**30:.1f} GiB of GPU {place}" if held else f"memory of GPU {place}" if gpu is not None else "a GPU's device files"
     holds = memory if gpu is not None or info.uses_cuda else f"{cores:.1f} CPUs"

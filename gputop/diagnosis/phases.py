@@ -30,7 +30,7 @@ from gputop.system.text import counted
 
 LOST = 0.12  # share of the window lost, from which something is wrong (TraceML: input wait warns from 10 %, critical from 20 %)
 NAMED = 0.35  # share of the loss that a cause must hold to be named (guess)
-PROMPT_S = 4.5  # s without a sign of life and with all workers ahead, from which it is no start (guess, below `hangs.HUNG_S`)
+PROMPT_S = 4.5  # s without a sign of life and with all workers ahead, from which it is no start (guess, below `policy.HUNG_S`)
 BEGINS_S = 300.0  # s that a start may take: imports, weights, compiling (guess)
 LONG_S = 30.0  # s of a start, from which it is told how long it has lasted
 COUNTED_S = 2.5  # s of watching, after which calls, launches and waits are told, if ever (`points.WINDOW_NS`)

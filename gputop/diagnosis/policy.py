@@ -51,7 +51,6 @@ NAPS = 0.02  # CPUs of one that merely looks now and then whether something is t
 STOPPED = 0.3  # of the window that a worker is stopped, or dead, from which that is what it does
 HELD_S = 0.4  # s that GPUs rest while a worker is stopped or dead, from which its batch is what they wait for (guess: four ticks)
 NAPPED_S = 4.0  # s without a batch of workers that all nap: no transform sleeps so long (guess)
-POOL_STILL_S = 5.0  # s that a pool has not stirred of which some were born late
 LATER_TICKS = 25  # USER_HZ, 100 a second: a pool's processes are born together, one that is so much younger replaces another
 APART = 5  # times as long after the elders as these took to be born, at least: forking many processes takes a while
 RECENT_NS = 3_000_000_000  # ns since the last birth, in which the trainer makes workers, whatever it seems to do
@@ -170,3 +169,16 @@ OTHERS_BURST_NS = 100_000_000  # ns of CPU of other threads and of programs, tol
 IO_BYTES, IO_BYTES_PER_S = 4_096, 1_000.0  # B, B/s: reads and writes beyond that are work; watchdogs move a few bytes
 WAKES = 6  # wakes of a main thread, beyond `ASKS_PER_S`, that are work
 ABSENT_S = 4.0  # s without a sign of life, from which ranks stand in a collective: who ends after the others saves or sends something
+
+# Incidents
+HUNG_S = 5.0  # s without a sign of life of a job, or of a pool of which some were born late: torch's queues look every 5 s for their loader
+FAR_S = 30.0  # s of that, where somebody who is not seen may be at work: ranks on other hosts, a GPU that tells nothing (guess)
+AT_END = 0.98  # of its GPU seconds, lost from which on nothing ran: it ends, or makes no steps yet
+BEGIN_LOST_S = 0.6  # GPU seconds that a cause must have cost, and a tenth of its time, to begin an incident
+MEDIUM_S, HIGH_S = 2.0, 10.0  # GPU seconds lost from which an incident is of medium and high severity, if a share of its time is, too
+PATIENCE_NS = 8_000_000_000  # ns after its trainer that a worker still ends by itself in
+REACH = 10.0  # times as far ahead as memory has been seen to grow, its end may lie (a choice)
+GROWS_AFTER_NS = 10_000_000_000  # ns of life; a younger process imports, opens and fills its buffers
+LOADED_S = 60.0  # s after that, or three stretches of the trend if they are shorter, until growth may be told (guess)
+HIGH_LEFT_S, MEDIUM_LEFT_S = 600.0, 3600.0  # s until memory is full, under which severity is high, medium
+SWAP_BYTES = 64 << 20  # B of free swap, from which the host swaps before it is out of memory

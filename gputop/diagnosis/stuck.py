@@ -58,7 +58,7 @@ def replacing(job: JobFacts) -> list[ProcFacts]:
     trainer = job.trainer
     if job.is_torchs or not job.workers or trainer.kinds.get(waits.LOCK, 0.0) < policy.NEARLY_ALL or trainer.others_run >= policy.NAPS:
         return []
-    if any(proc.still_s < policy.POOL_STILL_S or proc.cores >= policy.NAPS for proc in (trainer, *job.workers)):
+    if any(proc.still_s < policy.HUNG_S or proc.cores >= policy.NAPS for proc in (trainer, *job.workers)):
         return []
     born = sorted(worker.info.start_ticks for worker in job.workers)
     last_elder = born[len(born) // 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.incidents import MEDIUM_S
+from gputop.diagnosis import policy
 from gputop.model.frame import ThreadInfo
 from tests.unit.diagnosis.scene import (
     AWAIT,
@@ -184,7 +184,7 @@ def test_a_rank_that_is_not_in_the_collective_hangs_the_others(looks: dict):
     assert "rank 1 (201) is not in the collective" in verdict.detail
     assert (incident.trainer_pid, [one.pid for one in incident.culprits]) == (201, [201])
     assert not [one for one in scene.engine.incidents if one.cause in ("pause", "undersized-work")]  # what it was taken for at first
-    assert incident.lost_s > MEDIUM_S
+    assert incident.lost_s > policy.MEDIUM_S
 
 
 @pytest.mark.parametrize(("looks", "hangs"), [(SLEEP, True), (SOCKET, False)], ids=["a lock file", "a download"])
