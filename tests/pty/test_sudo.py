@@ -151,3 +151,10 @@ def test_a_screen_that_is_left_at_once_ends_though_its_collector_is_still_root(h
         terminal.wait_text("GPU", timeout_s=60)
         terminal.send("q")
         assert terminal.exit_code() == 0
+
+
+def test_a_script_whose_loader_is_swept_runs_as_the_user(home: Path) -> None:
+    (home / "train.py").write_text("import os\nraise SystemExit(f'{os.getuid()} {os.getgid()}')\n")
+    command = [*GPUTOP, "loader", "train.py:any"]
+    done = subprocess.run(command, env=by_sudo(), cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    assert f"ended itself with '{USER} {USER}'" in done.stderr
