@@ -69,7 +69,7 @@ class Plan(Struct, frozen=True):
     says: str  # ``fluent-bit (903) to idle priority``
     changes: tuple[Change, ...]
     may_keep: bool
-    pulse_s: float | None = None  # s that it may be on at a stretch; None: `gputop.experiments.guardian.LONGEST_ON_S`
+    pulse_s: float | None = None  # s that it may be on at a stretch; None: as long as it takes
     others: tuple[Target, ...] = ()  # processes of other users in it: ask, and name them, before it begins
 
 

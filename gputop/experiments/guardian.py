@@ -25,7 +25,8 @@ from gputop.experiments.subjects import find
 if TYPE_CHECKING:
     import subprocess
 
-LONGEST_ON_S = 60.0  # s that a change stays on at a stretch: gputop was stopped, or hangs, and the guardian undoes (a choice)
+SILENT_S = 60.0  # s without a word of gputop while a change is on, after which the guardian undoes it: gputop was stopped (a choice)
+SPEAK_S = 15.0  # s between two words of gputop (a choice)
 UNDO_S = 60.0  # s that the guardian tries to undo what the kernel refuses at first (a choice)
 END_S = 2.0  # s that is waited for the guardian's end, for it holds the lock, too (guess)
 READY_S = 20.0  # s that the guardian may take to start: a loaded machine (guess)
@@ -49,6 +50,7 @@ class Guard:
         self._known: dict[tuple[str, int, int, str], Record] = {}
         self._journal: journals.Journal | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
+        self._watcher: threading.Thread | None = None
         self._pipe = -1
         self._only = -1
         self._fuse: Fuse | None = None
@@ -187,7 +189,7 @@ class Guard:
         passed = (read_end, self._journal.fd, self._only)
         try:
             self._guardian = subprocess.Popen(
-                argv_of("gputop.experiments.guardian", str(read_end), str(self._journal.fd), self._journal.path),
+                argv_of("gputop.experiments.guardian", str(read_end), str(self._journal.fd), self._journal.path, str(SILENT_S)),
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
                 pass_fds=passed,
             )  # fmt: skip
@@ -199,15 +201,21 @@ class Guard:
         assert answers is not None
         if not select.select([answers], [], [], READY_S)[0] or answers.read(1) != ON:
             raise OSError("no experiment: its guardian did not start")
-        if start_thread(self._watch, "gputop-guardian") is None:
+        self._watcher = start_thread(self._watch, "gputop-guardian")
+        if self._watcher is None:
             raise OSError("no experiment: no more threads are allowed here")
 
     def _watch(self) -> None:
-        """Wait for the end of the guardian, and undo at once if the experiment was not over."""
-        guardian = self._guardian
-        if guardian is not None:
-            guardian.wait()
-            self._give_up()
+        """Wait for the end of the guardian, and undo at once if the experiment was not over. Tell the guardian that gputop is at work."""
+        assert self._guardian is not None
+        assert self._guardian.stdout is not None
+        with self._guardian.stdout as answers:
+            while not select.select([answers], [], [], SPEAK_S)[0]:
+                with self._lock, suppress(OSError):
+                    if self.is_on:
+                        self._tell(ON)
+            self._guardian.wait()
+        self._give_up()
 
     def _tell(self, what: bytes) -> None:
         try:
@@ -230,14 +238,14 @@ class Guard:
         if self._fuse is not None:
             self._fuse.close()
             self._fuse = None
-        if self._guardian is not None and self._guardian.stdout is not None:
-            self._guardian.stdout.close()
         if self._only >= 0:
             os.close(self._only)
             self._only = -1
         if self._guardian is not None and is_over:
             with suppress(subprocess.TimeoutExpired):
                 self._guardian.wait(END_S)
+            if self._watcher is None and self._guardian.stdout is not None:
+                self._guardian.stdout.close()  # else the watcher waits at it
 
 
 def _take_lock() -> int:
@@ -270,9 +278,7 @@ def main(arguments: list[str]) -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     pipe, journal = int(arguments[0]), journals.Journal(arguments[2], int(arguments[1]))
-    os.write(1, ON)
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 1)
+    os.write(1, ON)  # standard output stays open: its end tells gputop that the guardian has died
     until = None
     while True:
         left_s = None if until is None else max(0.0, until - time.monotonic())
@@ -281,7 +287,7 @@ def main(arguments: list[str]) -> None:
         told = os.read(pipe, 4096)
         if not told:
             break
-        until = time.monotonic() + LONGEST_ON_S if told.endswith(ON) else None
+        until = time.monotonic() + float(arguments[3]) if told.endswith(ON) else None
     if not journal.removed and not journal.undo(UNDO_S):
         journal.remove()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gputop.experiments import guardian
 from gputop.experiments.change import IDLE, STOPPED, Change, Plan, Target
 from gputop.experiments.guardian import Guard
 from gputop.experiments.interventions import plan
@@ -119,8 +120,8 @@ def test_the_guardian_undoes_after_kill_9_of_gputop(state: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_the_guardian_ignores_signals(state: Path, number: int) -> None:
     with running() as hog, holder(_idle(hog), state) as gputop:
-        guardian = _guardian_of(gputop.pid)
-        os.kill(guardian, number)
+        watching = _guardian_of(gputop.pid)
+        os.kill(watching, number)
         gputop.kill()
         until(lambda: not _is_idle(hog.pid), 5)
 
@@ -141,10 +142,10 @@ def test_what_both_left_behind_is_undone_later(state: Path) -> None:
     with running(THREADS) as hog:
         before = settings(hog.pid)
         with holder(_idle(hog), state) as gputop:
-            guardian = _guardian_of(gputop.pid)
+            watching = _guardian_of(gputop.pid)
             os.kill(gputop.pid, signal.SIGSTOP)
             until(lambda: {read_thread(gputop.pid, tid).state for tid in threads(gputop.pid)} == {"T"}, 5)
-            os.kill(guardian, signal.SIGKILL)
+            os.kill(watching, signal.SIGKILL)
             gputop.kill()
             gputop.wait()
         until(lambda: [left.says for left in leftovers()] == [f"{hog} to idle priority"], 5)
@@ -155,6 +156,24 @@ def test_what_both_left_behind_is_undone_later(state: Path) -> None:
         assert settings(hog.pid) == before
         assert leftovers() == []
         assert undo_leftovers() == []
+
+
+def test_a_gputop_that_says_nothing_is_taken_for_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guardian, "SILENT_S", 0.5)
+    with running() as hog, Guard(_idle(hog)) as guard:  # it speaks each 15 s
+        guard.on()
+        until(lambda: not _is_idle(hog.pid), 5)
+        until(lambda: guard.lost, 5)
+
+
+def test_a_change_may_be_on_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guardian, "SILENT_S", 1.0)
+    monkeypatch.setattr(guardian, "SPEAK_S", 0.1)
+    with running() as hog, Guard(_idle(hog)) as guard:
+        guard.on()
+        time.sleep(2.0)
+        assert _is_idle(hog.pid)
+        assert not guard.lost
 
 
 def test_only_one_experiment_at_a_time() -> None:
@@ -169,10 +188,10 @@ def test_a_pulse_stops_and_the_fuse_lets_go_on_whoever_dies(state: Path) -> None
         made = Plan("stop", f"{hog} stopped", (Change("state", STOPPED, hog),), False, 1.0)
         with holder(made, state) as gputop:
             until(lambda: read_process(hog.pid).state == "T", 5)
-            guardian = _guardian_of(gputop.pid)
-            os.kill(guardian, signal.SIGSTOP)  # it can do nothing any more
+            watching = _guardian_of(gputop.pid)
+            os.kill(watching, signal.SIGSTOP)  # it can do nothing any more
             gputop.kill()
-            os.kill(guardian, signal.SIGKILL)
+            os.kill(watching, signal.SIGKILL)
             begun = time.monotonic()
             until(lambda: read_process(hog.pid).state != "T", 5)
             assert time.monotonic() - begun < 2.0
