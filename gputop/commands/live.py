@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gputop.commands.options import SCREEN, add_sampling, ask_sudo, check_pid, check_user, leave_root, process_id, stream_argv
 from gputop.system import config
-from gputop.system.console import draws_ascii
+from gputop.system.console import draws_ascii, notify
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
 
@@ -82,9 +82,22 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
     app = GputopApp(live_context(Session(), view, lambda: ChildStream(argv, pacer), first, look))
     pacer.app = app
+    look.note = left_behind()
     code = watch(app, "" if args.light else left.theme, guide)
+    if look.note:
+        notify(look.note)  # the note on the screen ends with the first key
     config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, app.theme))
     return code
+
+
+def left_behind() -> str:
+    """A line about an experiment that nobody undid, for both gputop and its guardian died; empty if there is none."""
+    folder = os.path.join(os.path.dirname(config.state_path()), "experiments")
+    if not os.path.isdir(folder) or not os.listdir(folder):
+        return ""  # without the imports
+    from gputop.experiments.journal import leftovers
+
+    return "an experiment has left something changed: gputop prove --undo puts it back" if leftovers() else ""
 
 
 # what commands with a screen share

@@ -86,13 +86,13 @@ def _undo() -> int:
 
 
 def _prove(args: argparse.Namespace, stream: ChildStream) -> int:
+    from gputop.commands.live import left_behind
     from gputop.experiments.change import Told
-    from gputop.experiments.journal import leftovers
     from gputop.experiments.prove import planned_for
     from gputop.experiments.suspect import Watch
 
-    if leftovers():
-        notify("an experiment has left something changed: gputop prove --undo puts it back")
+    if told := left_behind():
+        raise UserError(told)  # no other experiment is begun before
     watch = Watch(args.pid, args.cause)
     items = _items(stream)
     if sys.stderr.isatty():

@@ -87,6 +87,8 @@ class GputopApp(TerminalApp):
     def _show_first(self) -> None:
         self._unfinished.close()
         self.screen.refresh(layout=True)
+        if self.context.look.note and isinstance(self.screen, DashboardScreen):
+            self.screen.drawing.show_note(self.context.look.note)
 
     def on_news(self) -> None:
         """Called in the feed's thread when all that came was taken in: take the stacks that are due, and draw."""

@@ -204,6 +204,7 @@ class Look(Struct):
     remote: bool = False  # the stream comes from another machine, or from the past
     auto_stacks: bool = True  # whether stacks are taken once when an incident begins
     keys: dict[str, str] = field(default_factory=dict)  # action -> the user's own keys, as Textual's ``set_keymap`` takes them
+    note: str = ""  # what is said first
 
 
 class Replay(Struct, frozen=True):

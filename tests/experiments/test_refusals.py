@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputop.commands.live import left_behind
 from gputop.experiments.change import FILE, IDLE, Change, Plan, Record, Target, Told, held, read_value, restore
 from gputop.experiments.guardian import Guard
 from gputop.experiments.interventions import plan
@@ -296,6 +297,18 @@ def test_a_line_that_was_being_written_was_not_applied() -> None:
         os.close(journal.fd)
         assert undo_leftovers() == ["it: put back"]
         assert os.getpriority(os.PRIO_PROCESS, hog.pid) == 3
+
+
+def test_the_next_start_says_what_was_left_behind() -> None:
+    assert left_behind() == ""
+    with running() as hog:
+        journal = create("it")
+        journal.append([record_of(hog, "nice", "0", "3")])
+        assert left_behind() == ""  # somebody is at it
+        os.close(journal.fd)
+        assert "gputop prove --undo" in left_behind()
+        undo_leftovers()
+        assert left_behind() == ""
 
 
 def test_a_journal_without_a_change_is_none() -> None:

@@ -260,6 +260,15 @@ async def test_the_last_line_names_help_and_every_letter_to_sort_by(make_app: Ma
         assert all(letter in words for letter in SORT_KEYS)
 
 
+async def test_what_is_said_first_stands_in_the_line_of_keys(make_app: MakeApp) -> None:
+    app = make_app()
+    app.context.look.note = "an experiment has left something changed"
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        await pilot.pause()
+        assert "left something changed" in part(app, "keys")[0]
+
+
 @pytest.mark.parametrize("key", ["o", "K", "t"])
 async def test_the_next_key_takes_a_note_away(make_app: MakeApp, key: str) -> None:
     app = make_app()
