@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gputop.model.frame import Mark
+from gputop.recording.parts import open_recording
 from tests.require import require
 from tests.wait import until
 from tests.workloads import runner
@@ -23,6 +25,12 @@ def prove(*arguments: str, env: dict[str, str] | None = None, seconds: float = 6
     return subprocess.run(
         [GPUTOP, "prove", *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
     )  # fmt: skip
+
+
+def marks(path: str) -> list[Mark]:
+    """The markers of a recording that may still grow."""
+    with open_recording([path]) as recording:
+        return recording.marks
 
 
 @pytest.mark.parametrize(
@@ -62,6 +70,7 @@ def test_a_stopped_worker_goes_on_is_proved_and_is_stopped_again_afterwards(tmp_
         with subprocess.Popen([GPUTOP, "record", "--no-ebpf", "-o", kept], env=env, stdout=subprocess.DEVNULL) as recorder:
             until(lambda: os.path.exists(kept))
             done = prove(str(pid), "--seconds", "1.5", "--yes", "--json", "--no-ebpf", env=env)
+            until(lambda: any(mark.experiment for mark in marks(kept)))
             recorder.send_signal(signal.SIGINT)
         stats = [Path(f"/proc/{worker}/stat").read_text() for worker in running.workers()]
     found = msgspec.json.decode(done.stdout)
