@@ -21,22 +21,22 @@ def fights(proc: ProcFacts, spun: float = 0.0) -> bool:
     others = proc.others_run - proc.autograd_run  # these need the lock as little as the kernels that they launch
     run = max(0.0, proc.run - spun)  # a wait for the GPU that spins needs no lock
     ready = run + proc.runnable + proc.others_run + proc.others_runnable
-    return others >= policy.GIL_OTHERS and run + proc.others_run <= policy.GIL_CPUS and ready <= policy.GIL_READY
+    return others >= policy.AT_WORK and run + proc.others_run <= policy.GIL_CPUS and ready <= policy.GIL_READY
 
 
 def starves_others(proc: ProcFacts) -> bool:
     """Whether its main thread keeps Python's lock nearly all the time, and others, which load for it, mostly wait for their turn."""
     met = proc.threads_met
-    least = max(policy.LEAST_MET, policy.GIL_STARVED * sum(met.values()))
+    least = max(policy.LEAST_MET, policy.HALF * sum(met.values()))
     return proc.run >= policy.GIL_KEEPS and met[TURN] >= least and proc.others_run >= policy.HARDLY
 
 
 def served_in_turns(job: JobFacts, facts: Facts, ahead: Mapping[int, float]) -> bool:
     """Whether workers wait at pipes for a process that hands out a lock: together they run on about one CPU, however many they are, and
     whoever they ask hardly runs."""
-    asking = [worker for worker in job.workers if worker.kinds.get(PIPE, 0.0) - ahead[worker.pid] >= policy.ASKING_LOCK]
+    asking = [worker for worker in job.workers if worker.kinds.get(PIPE, 0.0) - ahead[worker.pid] >= policy.SOME]
     running = sum(worker.run for worker in job.workers)
-    served = max((worker.clients[1] for worker in job.workers if worker.kinds.get(LOCK, 0.0) >= policy.SERVES), default=0.0)
+    served = max((worker.clients[1] for worker in job.workers if worker.kinds.get(LOCK, 0.0) >= policy.NEARLY_ALL), default=0.0)
     idle = not programs_at_work(job, facts) and not programs_wait(job, facts)
     all_ask = len(asking) >= 2 and len(asking) == len(job.workers) and policy.TURNS[0] <= running <= policy.TURNS[1] and idle
     return all_ask or (served >= 1.0 and len(asking) >= 2)
@@ -44,7 +44,7 @@ def served_in_turns(job: JobFacts, facts: Facts, ahead: Mapping[int, float]) -> 
 
 def own_work(running: float) -> float:
     """How far it is its own work that somebody is late for who runs for this share of the time in which it wants to."""
-    return min(1.0, max(0.0, (running - policy.DELAYED) / (policy.FREE - policy.DELAYED)))
+    return min(1.0, max(0.0, (running - policy.HALF) / (policy.MOST - policy.HALF)))
 
 
 def own_part(run: float, runnable: float) -> float:
@@ -54,21 +54,21 @@ def own_part(run: float, runnable: float) -> float:
 
 def throttled_part(periods: float) -> float:
     """The part of a wait for a CPU that is a quota's, with throttling in this share of its periods."""
-    return min(1.0, 2 * periods) if periods >= policy.THROTTLED_PERIODS else 0.0
+    return min(1.0, 2 * periods) if periods >= policy.TENTH else 0.0
 
 
 def strangers_share(cpus: Capacity) -> float:
     """The part of a wait for CPUs that processes outside the job cause."""
     much = cpus.taken >= policy.TAKEN * len(cpus.allowed)
     behind = cpus.preempted_by_others or 0.0
-    if behind >= policy.BEHIND and cpus.strangers_part >= policy.OF_LACK:
+    if behind >= policy.BEHIND and cpus.strangers_part >= policy.QUARTER:
         return 1.0 if much else behind
-    return 1.0 if much and cpus.strangers_part >= policy.MOST_OF_LACK else 0.0
+    return 1.0 if much and cpus.strangers_part >= policy.HALF else 0.0
 
 
 def watched_share(facts: Facts, cpus: Capacity) -> float:
     """The part of the waiting that is gputop's own doing, as while it loads its probes on a small machine."""
-    return facts.watching / (facts.watching + cpus.lacking) if facts.watching >= policy.WATCHED * len(cpus.allowed) else 0.0
+    return facts.watching / (facts.watching + cpus.lacking) if facts.watching >= policy.QUARTER * len(cpus.allowed) else 0.0
 
 
 def reads_at_limit(job: JobFacts) -> bool:
@@ -79,12 +79,12 @@ def reads_at_limit(job: JobFacts) -> bool:
 
 def left_out(job: JobFacts) -> frozenset[int]:
     """Pids of workers that sleep at a lock for ever while the others deliver, flat out or asked for each step; of a home-made loader."""
-    if job.is_torchs or all(gpu.idle_s >= policy.LEFT_OUT_S for gpu in job.gpus):
+    if job.is_torchs or all(gpu.idle_s >= policy.STUCK_S for gpu in job.gpus):
         return frozenset()
-    still = {worker.pid: worker for worker in job.workers if worker.still_s >= policy.LEFT_OUT_S}
-    asleep = frozenset(pid for pid, worker in still.items() if worker.kinds.get(LOCK, 0.0) >= policy.IN_PLACE[0])
-    flat_out = sum(worker.run + worker.runnable >= policy.IN_PLACE[1] for worker in job.workers)
-    asked = sum(worker.still_s < policy.LEFT_OUT_S and worker.kinds.get(PIPE, 0.0) >= policy.IN_PLACE[1] for worker in job.workers)
+    still = {worker.pid: worker for worker in job.workers if worker.still_s >= policy.STUCK_S}
+    asleep = frozenset(pid for pid, worker in still.items() if worker.kinds.get(LOCK, 0.0) >= policy.NEARLY_ALL)
+    flat_out = sum(worker.run + worker.runnable >= policy.MOST for worker in job.workers)
+    asked = sum(worker.still_s < policy.STUCK_S and worker.kinds.get(PIPE, 0.0) >= policy.MOST for worker in job.workers)
     waited = sum(job.trainer.kinds.get(kind, 0.0) for kind in (POLL, PIPE, LOCK, QUEUE))
     others = len(job.workers) - len(asleep)
     return asleep if flat_out + asked == others > (1 if asked else 0) and waited >= policy.DATA_WAIT else frozenset()
@@ -92,7 +92,7 @@ def left_out(job: JobFacts) -> frozenset[int]:
 
 def crowds(job: JobFacts, facts: Facts, cpus: Capacity) -> bool:
     """Whether the job's own threads fill the CPUs that it may use."""
-    if not job.kin and wanted(job) < len(cpus.allowed) and cpus.stolen >= policy.STOLEN * len(cpus.allowed):
+    if not job.kin and wanted(job) < len(cpus.allowed) and cpus.stolen >= policy.TENTH * len(cpus.allowed):
         return False  # it does not fill them, the hypervisor does
     if not facts.host.busy or cpus.idle_inside <= policy.IDLE_CPU * len(cpus.allowed):
         return True

@@ -56,9 +56,9 @@ def replacing(job: JobFacts) -> list[ProcFacts]:
     """Of a pool that does not stir, nor who waits for it at a lock, those that are younger than the others: what those took along whom they
     replace never comes."""
     trainer = job.trainer
-    if job.is_torchs or not job.workers or trainer.kinds.get(waits.LOCK, 0.0) < policy.NEARLY_ALL or trainer.others_run >= policy.NAPS:
+    if job.is_torchs or not job.workers or trainer.kinds.get(waits.LOCK, 0.0) < policy.NEARLY_ALL or trainer.others_run >= policy.HARDLY:
         return []
-    if any(proc.still_s < policy.HUNG_S or proc.cores >= policy.NAPS for proc in (trainer, *job.workers)):
+    if any(proc.still_s < policy.HUNG_S or proc.cores >= policy.HARDLY for proc in (trainer, *job.workers)):
         return []
     born = sorted(worker.info.start_ticks for worker in job.workers)
     last_elder = born[len(born) // 2]
@@ -80,7 +80,7 @@ def hung(job: JobFacts) -> list[ProcFacts]:
 
 def is_stopped(worker: ProcFacts) -> bool:
     """Whether it was stopped, or dead, for so much of the window that this is what it does."""
-    return worker.kinds.get(waits.STOPPED, 0.0) > policy.STOPPED
+    return worker.kinds.get(waits.STOPPED, 0.0) > policy.SOME
 
 
 def _have_rested(job: JobFacts) -> bool:
@@ -96,7 +96,7 @@ def _asks_for_ever(worker: ProcFacts, job: JobFacts) -> bool:
 
 
 def _naps(worker: ProcFacts) -> bool:
-    return worker.kinds.get(waits.TIMER, 0.0) >= policy.NEARLY_ALL and worker.cores < policy.NAPS
+    return worker.kinds.get(waits.TIMER, 0.0) >= policy.NEARLY_ALL and worker.cores < policy.HARDLY
 
 
 def _is_stuck(worker: ProcFacts, least_s: float = policy.STUCK_S) -> bool:

@@ -174,7 +174,7 @@ class Walk:
             return edges
         any_worker, found = next(iter(self.feeds)), []
         owing = [1.0 - self.ahead(worker) for worker in job.workers]
-        at_work = sum(owing) >= policy.OWES * len(owing) or max(owing) >= policy.ONE_OWES
+        at_work = sum(owing) >= policy.SOME * len(owing) or max(owing) >= policy.HALF
         held_up = 2 * self.trainer.held_up > self.trainer.kinds.get(waits.PIPE, 0.0)
         for edge in edges:
             sure = edge.kind == waits.QUEUE or (edge.kind == waits.PIPE and not held_up)
@@ -219,7 +219,7 @@ class Walk:
             most = max(most, _sum(self.leaves) - so_far)
         found, self.leaves = self.leaves, before
         owed = _sum(found)
-        if owed <= 0.0 or (owed < policy.NOBODY_OWES * len(self.job.workers) and most < policy.ONE_OWES):
+        if owed <= 0.0 or (owed < policy.LITTLE * len(self.job.workers) and most < policy.HALF):
             self.book("ahead", "worker", share, trail)
             return
         for leaf, factor in _lean_to_delays(found, owed).items():
@@ -268,7 +268,7 @@ class Walk:
             return False
         if edge.kind == waits.LOCK and edge.pid in self.workers:  # a queue's lock: the sibling that holds it waits for work itself
             return self._siblings_rest >= policy.HALF
-        if edge.pid or edge.measured or worker.run + worker.runnable >= policy.LOITERS or worker.locked_out[0]:
+        if edge.pid or edge.measured or worker.run + worker.runnable >= policy.TENTH or worker.locked_out[0]:
             return False
         return not (self.sampled_threads(worker) or sum(worker.programs) >= policy.AT_WORK or feeders.programs_late(self.job))
 
@@ -276,7 +276,7 @@ class Walk:
         """Whether a thread of the worker hands on work that the trainer gave it."""
         asked = sum(wake.share for wake in self.facts.wakes.get(tid, []) if wake.pid in self.asks)
         thread = self.facts.threads[tid]
-        return asked > policy.HALF * max(thread.asleep, policy.TRIFLE) and thread.run + thread.runnable < policy.LOITERS
+        return asked > policy.HALF * max(thread.asleep, policy.TRIFLE) and thread.run + thread.runnable < policy.TENTH
 
     @cached_property
     def _siblings_rest(self) -> float:
@@ -475,7 +475,7 @@ class Walk:
             share -= unread
         if kind in (waits.LOCK, waits.TIMER) and proc.locked_out[0]:
             kept, by_turns = proc.kept_out(kind), len(self.workers.keys() & job.holders.keys()) > 1
-            held = share if kept >= (policy.HELD_BY_TURNS if by_turns else policy.HELD) else share * kept
+            held = share if kept >= (policy.FIFTH if by_turns else policy.HELD) else share * kept
             self.book("lock", "process", held, (*trail, Hop(proc.locked_out[0], 0, "holds", held, False)))
             share -= held
         if kind in (waits.LOCK, waits.UNKNOWN, waits.TIMER):
@@ -524,7 +524,7 @@ class Walk:
         asked = ASKING if proc is not self.trainer or not (self.workers or self.job.kin) else ""
         slept = {waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + (met[asked] if asked else 0), waits.PIPE: met[waits.PIPE]}
         samples = sum(met.values()) - met[waits.LOCK] - met[TURN] - (0 if asked else met[ASKING])
-        often = sum(slept.values()) >= policy.OFTEN * samples > 0.0
+        often = sum(slept.values()) >= policy.QUARTER * samples > 0.0
         parts = {word: count / samples for word, count in slept.items() if count} if often else {}
         wanted, left = proc.others_run + proc.others_runnable, 1.0 - sum(parts.values())
         if wanted >= policy.AT_WORK and left > 0.0:

@@ -2,7 +2,7 @@
 
 Why it costs: once the quota of a period (100 ms) is used up nothing of the job runs until the next, though CPUs may be free.
 How it is seen: rows quota x worker, quota x main: of a wait for a CPU twice the share of the quota's periods with throttling (cpu.stat),
-where that is `policy.THROTTLED_PERIODS` or more; also of the group of who feeds the trainer. Processes of the same group that are none of
+where that is `policy.TENTH` or more; also of the group of who feeds the trainer. Processes of the same group that are none of
 the job's are blamed where they use `OF_QUOTA` of it: a sidecar, somebody's `kubectl exec`.
 When it abstains: no quota, or cpu.stat cannot be read; throttling in fewer periods.
 """

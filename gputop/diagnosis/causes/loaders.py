@@ -23,9 +23,9 @@ def more_would_help(walk: Walk) -> bool:
     job, cpus = walk.job, capacity(walk.job, walk.facts)
     busy = feeders.at_work(job)
     workers = len(busy) or len(feeders.loading_programs(job, walk.facts) or feeders.elsewhere(job, walk.facts))
-    idle = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - policy.RESERVE) + walk.spun_cpus
+    idle = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - policy.FIFTH) + walk.spun_cpus
     idlers = job.finished + len(job.workers) - len(busy)
-    return 0 < workers < len(cpus.allowed) and idle >= (policy.SPARE_SHARDS if idlers else policy.SPARE)
+    return 0 < workers < len(cpus.allowed) and idle >= (policy.TENTH if idlers else policy.SPARE)
 
 
 def explained(walk: Walk, leaf: Leaf) -> float:
@@ -34,19 +34,19 @@ def explained(walk: Walk, leaf: Leaf) -> float:
     if not leaf.holder.startswith("worker") or one_is_late(job):
         return 1.0
     busiest = max((_busy(job, worker) for worker in job.workers), default=0.0)
-    return min(1.0, max(0.0, (busiest - policy.LAZY) / (policy.BUSY - policy.LAZY)))
+    return min(1.0, max(0.0, (busiest - policy.SOME) / (policy.BUSY - policy.SOME)))
 
 
 def one_is_late(job: JobFacts) -> bool:
     """Whether a torch loader, which keeps the order of its batches, waits for one that takes long, while most workers are ahead."""
     ahead, runs = sum(worker.ahead for worker in job.workers), [worker.run for worker in job.workers]
     late = job.is_torchs and job.data >= policy.DATA_WAIT and ahead >= policy.HALF * len(runs)
-    return late and sum(runs) - min(runs) * len(runs) >= policy.ONE_RUNS * job.data
+    return late and sum(runs) - min(runs) * len(runs) >= policy.MOST * job.data
 
 
 def unasked(job: JobFacts, worker: ProcFacts) -> float:
     """Share of the window that a worker which answers requests, such as an environment, waited at a pipe for the next one."""
-    return worker.ahead if not job.is_torchs and worker.kinds.get(PIPE, 0.0) >= policy.ANSWERS * worker.ahead else 0.0
+    return worker.ahead if not job.is_torchs and worker.kinds.get(PIPE, 0.0) >= policy.NEARLY_ALL * worker.ahead else 0.0
 
 
 def _busy(job: JobFacts, worker: ProcFacts) -> float:

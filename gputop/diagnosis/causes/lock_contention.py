@@ -46,7 +46,7 @@ def _server(job: JobFacts) -> ProcFacts | None:
     if sum(proc.kinds.get("pipe", 0.0) >= ASKS for proc in (job.trainer, *job.workers)) < LEAST:
         return None
     for worker in job.workers:
-        clients, locked = worker.clients if worker.kinds.get(LOCK, 0.0) >= policy.SERVES else (0.0, 0.0)
+        clients, locked = worker.clients if worker.kinds.get(LOCK, 0.0) >= policy.NEARLY_ALL else (0.0, 0.0)
         if locked >= max(1.0, OF_CLIENTS * (clients - 1.0)):
             return worker
     return None

@@ -52,7 +52,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 def _let_go_on(job: JobFacts) -> tuple[Fix, ...]:
     """Where it is stopped itself: what its main thread does meanwhile nobody needs to see."""
-    if job.trainer.state.fractions.get("stopped", 0.0) < policy.STOPPED:
+    if job.trainer.state.fractions.get("stopped", 0.0) < policy.SOME:
         return ()
     if job.trainer.newer.state == TRACED:
         return (Fix("A debugger or a profiler holds it: let that go on", f"grep TracerPid /proc/{job.trainer.pid}/status"),)

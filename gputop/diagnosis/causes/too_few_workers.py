@@ -3,8 +3,8 @@
 Why it costs: each batch takes a worker so long that so few deliver fewer than the GPU could compute.
 How it is seen: rows work x worker, its thread, or a program or feeder outside that loads, where `policy.SPARE` of a CPU idles among those
 that the job may use (those on which its trainer only spins idle, too), and it has fewer workers than CPUs. A worker that gets no work,
-since its part of the data is at its end, is none: then `policy.SPARE_SHARDS` of a CPU will do.
-When it abstains: CPUs are full (slow-transform), or even the busiest worker idles (`policy.LAZY`).
+since its part of the data is at its end, is none: then `policy.TENTH` of a CPU will do.
+When it abstains: CPUs are full (slow-transform), or even the busiest worker idles (`policy.SOME`).
 """
 
 from __future__ import annotations

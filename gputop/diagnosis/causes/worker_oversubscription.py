@@ -3,8 +3,8 @@
 Why it costs: its own processes stand in each other's way; caches and context switches make each of them slower than fewer would be.
 How it is seen: row cpu x own: waits for a CPU that no stranger, quota or mask explains, while the job fills the CPUs that it may use, or
 has `policy.CROWD` workers for each that wait for one for longer than they run, as where an epoch begins (`owners.crowds`).
-When it abstains: the trainer alone waits behind workers that run freely (slow-transform), the hypervisor takes the CPUs (`policy.STOLEN`),
-or gputop itself does, as while it loads its probes (`policy.WATCHED`).
+When it abstains: the trainer alone waits behind workers that run freely (slow-transform), the hypervisor takes the CPUs (`policy.TENTH`),
+or gputop itself does, as while it loads its probes (`policy.QUARTER`).
 """
 
 from __future__ import annotations

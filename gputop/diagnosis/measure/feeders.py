@@ -52,7 +52,7 @@ def programs_read(job: JobFacts) -> float:
         return 0.0
     met = job.trainer.threads_met
     samples = sum(met.values()) - met[waits.LOCK] - met[TURN] - met[ASKING] - met[waits.ONCPU]
-    return met[waits.PIPE] / samples if met[waits.PIPE] >= policy.OFTEN * samples > 0.0 else 0.0
+    return met[waits.PIPE] / samples if met[waits.PIPE] >= policy.QUARTER * samples > 0.0 else 0.0
 
 
 def programs_late(job: JobFacts) -> bool:
@@ -70,7 +70,7 @@ def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
     short they compute little of their own: it is the kernel that looks for pages."""
     met = job.programs_met
     samples = _samples(met)
-    if job.pressed and met[waits.DISK] >= policy.OFTEN * samples > 0.0:
+    if job.pressed and met[waits.DISK] >= policy.QUARTER * samples > 0.0:
         return _late_for({MEMORY: met[waits.DISK]}, samples - met[waits.ONCPU])
     return {} if programs_at_work(job, facts) else _programs_late_for(met)
 
@@ -181,7 +181,7 @@ def _samples(met: Counter[str]) -> int:
 
 
 def _late_for(met: dict[str, int], samples: int) -> dict[str, float]:
-    often = sum(met.values()) >= policy.OFTEN * samples > 0.0
+    often = sum(met.values()) >= policy.QUARTER * samples > 0.0
     return {kind: count / samples for kind, count in met.items() if count} if often else {}
 
 

@@ -301,7 +301,7 @@ class Window:
             self._points.restart(trainer.pid)
         elif job.calls is not None:
             self._clocks.setdefault(trainer.pid, Clock()).note(job.calls)
-        return replace(job, pressed=(host.psi_memory or 0.0) >= policy.MEMORY_STALL or bool(job.memory_path))
+        return replace(job, pressed=(host.psi_memory or 0.0) >= policy.LITTLE or bool(job.memory_path))
 
     def _called(self, job: JobFacts) -> dict[str, Any]:
         """What it called of CUDA, by probes, else by samples."""
