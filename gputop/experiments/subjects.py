@@ -11,7 +11,7 @@ import os
 
 from msgspec.structs import replace
 
-from gputop.experiments.change import SETTINGS, Change, Record, autogroup_of, folder_inode, held, is_new, read_value
+from gputop.experiments.change import DEADLINE, SETTINGS, Change, Record, autogroup_of, folder_inode, held, is_new, read_value
 from gputop.experiments.permission import touchable
 from gputop.experiments.processes import Proc, Table, ancestors, read_processes, read_threads
 
@@ -41,7 +41,9 @@ def _of_process(change: Change, proc: Proc) -> list[Record]:
         try:
             if change.setting == "autogroup":
                 blank = replace(blank, path=autogroup_of(proc.pid)[0])
-            found.append(replace(blank, old=read_value(blank)))
+            old = read_value(blank)
+            if change.setting != "policy" or int(old.split()[0]) & ~os.SCHED_RESET_ON_FORK != DEADLINE:
+                found.append(replace(blank, old=old))
         except (OSError, ValueError):
             continue
     return found

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gputop.diagnosis.model import CAUSES
 from gputop.experiments.change import DEVICE, FILE, Change, Plan, Record, Told, restore, write_value
 from gputop.experiments.guardian import Guard
-from gputop.experiments.interventions import INTERVENTIONS, NONE, interventions, memory_limit, plan, stop
+from gputop.experiments.interventions import INTERVENTIONS, NONE, idle_priority, interventions, io_priority, memory_limit, plan, stop
 from gputop.experiments.processes import read_process
 from gputop.experiments.scene import Scene
 from tests.experiments.processes import STARTS_A_THREAD, THREADS, case, running, settings, started, target, threads
@@ -94,6 +94,31 @@ def test_a_sessions_weight_is_put_back_though_its_leader_ended() -> None:
         child.wait()
         assert restore(record)
         assert Path(f"/proc/{other}/autogroup").read_text() == before
+
+
+def test_who_cannot_give_way_is_held_to_one_cpu_beside_those_who_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running() as trainer, running() as hog, running() as other:
+        monkeypatch.setattr(idle_priority, "may_raise", lambda pid, _nice: pid != other.pid)
+        made = _planned(case(trainer, hog, other))
+        assert made.intervention == "idle-priority"
+        assert [change.setting for change in made.changes] == ["policy", "cpu-mask"][: 1 + (len(CPUS) > 1)]
+        monkeypatch.setattr(idle_priority, "may_raise", lambda _pid, _nice: False)
+        made = plan(case(trainer, hog, other))
+        assert isinstance(made, Told) or made.intervention == "one-cpu"
+
+
+def test_a_disk_hog_gets_the_idle_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = f"import time\nfile = open({str(tmp_path / 'data')!r}, 'wb')\nprint(flush=True)\ntime.sleep(600)"
+    with running() as trainer, running(code) as hog:
+        monkeypatch.setattr(io_priority, "_schedulers", lambda disks: {"none [mq-deadline]"} if disks else set())
+        before = settings(hog.pid)
+        with Guard(_planned(case(trainer, hog, cause="disk-io"))) as guard:
+            guard.on()
+            assert psutil.Process(hog.pid).ionice().ioclass == psutil.IOPRIO_CLASS_IDLE
+        assert settings(hog.pid) == before
+        monkeypatch.setattr(io_priority, "_schedulers", lambda _disks: {"[none]"})
+        made = plan(case(trainer, hog, cause="disk-io"))
+        assert not isinstance(made, Plan) or made.intervention != "io-priority"
 
 
 def test_real_time_is_put_back() -> None:

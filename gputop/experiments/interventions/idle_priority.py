@@ -1,5 +1,6 @@
 """What it changes: culprits, with their threads and descendants, get SCHED_IDLE: they run where nobody else wants the CPU (cpu-contention,
-straggler-rank). Where autogroup gives their session CPU time of its own it gets the least weight: policies count only inside of it.
+straggler-rank). Where autogroup gives their session CPU time of its own it gets the least weight: policies count only inside of it. Those
+of several who cannot give way like that are held to one CPU, see `one_cpu`.
 
 Whether it may be kept: yes.
 What right it needs: to give it, the same user; to take SCHED_IDLE back, CAP_SYS_NICE or RLIMIT_NICE, so it is not begun without.
@@ -10,10 +11,13 @@ what its parent had.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from gputop.experiments.change import DEADLINE, IDLE, Case, Change, Plan, Target, Told, autogroup_of, named
 from gputop.experiments.interventions import Intervention
 from gputop.experiments.interventions.cpu_weight import yielding
+from gputop.experiments.interventions.one_cpu import narrowed
+from gputop.experiments.processes import read_threads
 from gputop.experiments.scene import Scene, may_raise
 from gputop.sources.files import read_text
 
@@ -28,16 +32,23 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
     changes: list[Change] = []
     idle: list[Target] = []
     says: list[str] = []
+    left: list[tuple[Target, Told]] = []
     for target in scene.culprits:
         made = yielding(scene, target) or _of_process(scene, target)
         if isinstance(made, Told):
-            return made
-        if isinstance(made, tuple):
+            left.append((target, made))
+        elif isinstance(made, tuple):
             changes.append(made[0])
             says.append(made[1])
         else:
             changes += made
             idle.append(target)
+    if not changes:
+        return left[0][1]
+    for target, _why in left:
+        if narrow := narrowed(scene, target):
+            changes.append(narrow)
+            says.append(f"{target} to CPU {narrow.new} alone")
     if idle:
         says.insert(0, f"{named(idle)} to idle priority")
     keeps = not any(change.path.endswith(("cpu.max", "cpu.cfs_quota_us")) for change in changes)
@@ -48,13 +59,12 @@ def _of_process(scene: Scene, target: Target) -> list[Change] | Told:
     try:
         policy = os.sched_getscheduler(target.pid) & ~os.SCHED_RESET_ON_FORK
         apart = session_apart(scene, target)
-        niceness = os.getpriority(os.PRIO_PROCESS, target.pid)
     except OSError:
         return Told(f"{target} has ended")
     if policy == DEADLINE:
         return Told(f"{target} runs with SCHED_DEADLINE, whose parameters are not gputop's to set")
     changes = [] if apart and policy not in REAL_TIME else [Change("policy", IDLE, target)]
-    if changes and not may_raise(target.pid, -20 if policy in REAL_TIME else niceness):
+    if changes and not may_raise(target.pid, _first_nice(scene, target)):
         return Told(f"{target}: you may give it idle priority, but only root can take that back: run gputop prove as root (sudo)")
     if apart:
         name, old = autogroup_of(target.pid)
@@ -64,6 +74,17 @@ def _of_process(scene: Scene, target: Target) -> list[Change] | Told:
             return Told(f"{target}: only root can give its session back the weight that it has: run gputop prove as root (sudo)")
         changes.append(Change("autogroup", LEAST, target))
     return changes
+
+
+def _first_nice(scene: Scene, target: Target) -> int:
+    """The lowest niceness of its threads and descendants; -20 where one of them has a real-time policy."""
+    lowest = 19
+    for pid in scene.pids_of([target]):
+        for thread in read_threads(pid):
+            with suppress(OSError):
+                is_first = os.sched_getscheduler(thread.pid) & ~os.SCHED_RESET_ON_FORK in REAL_TIME
+                lowest = min(lowest, -20 if is_first else os.getpriority(os.PRIO_PROCESS, thread.pid))
+    return lowest
 
 
 def session_apart(scene: Scene, target: Target) -> bool:

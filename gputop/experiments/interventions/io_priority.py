@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 from contextlib import suppress
 
 from gputop.experiments.change import SETTINGS, Case, Change, Plan, Told, named
@@ -26,9 +27,7 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
     del case
     if not scene.culprits:
         return scene.told("no other process keeps the disk busy: copy the data set to a faster disk or to memory")
-    disks = _disks_of(scene)
-    schedulers = {read_text("/", f"sys/dev/block/{disk}/queue/scheduler").strip() for disk in disks}
-    schedulers |= {read_text("/", f"sys/dev/block/{disk}/../queue/scheduler").strip() for disk in disks}  # of a partition
+    schedulers = _schedulers(_disks_of(scene))
     if not any(word in text for text in schedulers for word in _HEED):
         return Told("the disk's scheduler heeds no I/O priorities (`cat /sys/block/*/queue/scheduler`: bfq and mq-deadline do): try --stop")
     for one in scene.culprits:
@@ -45,8 +44,22 @@ def _disks_of(scene: Scene) -> set[str]:
     for pid in scene.pids_of(scene.culprits):
         for link in glob.iglob(f"/proc/{pid}/fd/*"):
             with suppress(OSError):
-                number = os.stat(link).st_dev
-                found.add(f"{os.major(number)}:{os.minor(number)}")
+                about = os.stat(link)
+                if stat.S_ISREG(about.st_mode):
+                    found.add(f"{os.major(about.st_dev)}:{os.minor(about.st_dev)}")
+    return found
+
+
+def _schedulers(disks: set[str]) -> set[str]:
+    """What is written for these disks in queue/scheduler; for all, where one is no disk itself (overlay, btrfs, LVM, RAID)."""
+    found = set()
+    for disk in disks:
+        folder = os.path.realpath(f"/sys/dev/block/{disk}")
+        folder = folder if os.path.isdir(f"{folder}/queue") else os.path.dirname(folder)  # of a partition
+        text = read_text("/", f"{folder}/queue/scheduler")
+        if not text or (os.path.isdir(f"{folder}/slaves") and os.listdir(f"{folder}/slaves")):
+            return {read_text("/", path) for path in glob.iglob("/sys/block/*/queue/scheduler")}
+        found.add(text)
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from gputop.experiments.change import Case, Change, Plan, Told
+from gputop.experiments.change import Case, Change, Plan, Target, Told
 from gputop.experiments.interventions import Intervention
 from gputop.experiments.interventions.cpu_mask import given
 from gputop.experiments.scene import Scene
@@ -19,19 +19,21 @@ NAME = "one-cpu"
 
 
 def _make(case: Case, scene: Scene) -> Plan | Told | None:
+    del case
+    changes = [change for one in scene.culprits if (change := narrowed(scene, one))]
+    says = ", ".join(f"{change.target} to CPU {change.new} alone" for change in changes)
+    return scene.planned(Plan(NAME, says, tuple(changes), may_keep=True)) if changes else None
+
+
+def narrowed(scene: Scene, target: Target) -> Change | None:
+    """The mask for a culprit; None where it has no more than one CPU."""
     try:
-        job = set().union(*(os.sched_getaffinity(one.pid) for one in case.family if scene.living(one)))
-        changes, says = [], []
-        for target in scene.culprits:
-            allowed = given(scene, target.pid)
-            cpus = allowed - job or {max(allowed)}
-            if len(allowed) > 1:
-                listed = ",".join(map(str, sorted(cpus)))
-                changes.append(Change("cpu-mask", listed, target))
-                says.append(f"{target} to CPU {listed} alone")
-    except (OSError, ValueError):
+        job = set().union(*(os.sched_getaffinity(one.pid) for one in scene.case.family if scene.living(one)))
+    except OSError:
         return None
-    return scene.planned(Plan(NAME, ", ".join(says), tuple(changes), may_keep=True)) if changes else None
+    allowed = given(scene, target.pid)
+    cpus = allowed - job or {max(allowed, default=0)}
+    return Change("cpu-mask", ",".join(map(str, sorted(cpus))), target) if len(allowed) > 1 else None
 
 
 INTERVENTION = Intervention(NAME, ("cpu-contention", "straggler-rank"), _make)
