@@ -21,9 +21,10 @@ from msgspec.structs import replace
 
 LATE = 1.05  # times as long as without others, from which it is told how far threads are late (seconds of samples tell no less)
 MODEL, CROWDED = 0.1, 0.2  # how far, in logarithms, a band goes beyond the variants; and beside twice as many threads as CPUs (simulated)
-FULL, MORE = 0.95, 3.0  # of what the job leaves of its CPUs, taken by others; and as many of them as seem to be there, at most (guess)
+FULL, MORE = 0.95, 3.0  # of what the job leaves of its CPUs, taken by others; and threads of others for one that seems to be there (guess)
 SURE = 0.25  # how far a fitted lateness may be off
 LEAST_CPUS = 0.05  # CPUs that are left to who shares them with waits that spin
+TELLING = 0.05  # of a step on CPUs, from which waits for one tell of the crowd
 CLOSE = 1e-4  # of a step, between two rounds
 BALANCED = 0.97  # of a step, that the busier side takes: below, neither side is the slowest all the time
 LEAST_BLEND, MOST_BLEND = 1.5, 32.0  # exponents of `_slowest`: one side after the other nearly, and the slower one alone
@@ -110,6 +111,7 @@ class Fit(Struct, frozen=True):
     main_late: float  # the same of the main thread
     blend: float | None  # exponent of `_slowest`; None: the slower side alone
     fixed: float  # of a step, which no stage explains
+    waits: float  # of it, at most, waits for CPUs: fewer with fewer strangers, or more CPUs
     disk_floor: float  # of a step, in which the disk is busy with this job, and no more loaders would help
     lock_floor: float  # of a step, in which the lock is held
     hidden: float  # of the GPU's work, beside the main thread's own
@@ -154,10 +156,11 @@ def _fit(one: Pipeline, variant: _Variant) -> Fit:
         blend = _fit_blend(one.cycle / one.workers / one.step, one.busy / one.step)
     fit = Fit(
         crowd=crowd, loaders_late=_fit_late(loads, by_chance[0], variant), main_late=_fit_late(main, by_chance[1], variant), blend=blend,
-        fixed=0.0, disk_floor=_disk_floor(one, variant), lock_floor=_lock_floor(one, variant),
+        fixed=0.0, waits=0.0, disk_floor=_disk_floor(one, variant), lock_floor=_lock_floor(one, variant),
         hidden=least + hides * max(0.0, most - least), beyond=max(0.0, one.gpu_wait - (one.gpu or 0.0)),
     )  # fmt: skip
-    return replace(fit, fixed=max(0.0, one.step - _time(one, fit)))
+    fixed = max(0.0, one.step - _time(one, fit))
+    return replace(fit, fixed=fixed, waits=min(fixed, one.own_ready + one.ready / max(1, one.workers)))
 
 
 def _late(run: float, ready: float) -> float:
@@ -176,10 +179,10 @@ def _fit_crowd(one: Pipeline, loads: float, main: float, variant: _Variant) -> f
     """Strangers as heavy as it takes to keep whom they keep waiting most as late as it was; no heavier than leaves the job what it used.
     Where CPUs are full, and the job hardly wants them, more may wait for what is left."""
     suffers = 0 if one.ready >= one.own_ready else 1
-    late = (loads, main)[suffers]
+    late = (loads, main)[suffers] if (one.run, one.own)[suffers] >= TELLING * one.step else 1.0
     crowd = one.others * late
     if _by_chance(one, crowd, loads, main, one.step)[suffers] < late:
-        crowd = _bisect(lambda guess: _by_chance(one, guess, loads, main, one.step)[suffers] - late, crowd, crowd + late * one.cpus)
+        crowd = _bisect(lambda guess: _by_chance(one, guess, loads, main, one.step)[suffers] - late, crowd, MORE * crowd)
     heaviest = max(one.own, one.run / max(1, one.workers))
     left = (one.cpus - one.beside) * one.step - one.run * one.threads - one.own
     if variant.late > 0.0 and one.others * one.step >= FULL * left:

@@ -25,11 +25,12 @@ from gputop.diagnosis.measure.points import TICK_SLACK_NS, WINDOW_NS
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Culprit, WhatIf
 from gputop.diagnosis.pipeline import LEAST_TIME, Band, Fit, Pipeline
-from gputop.diagnosis.policy import SHORT_S
+from gputop.diagnosis.policy import AT_WORK, SHORT_S
 from gputop.system.text import counted
 
 MOST_READINGS, MOST_KEPT, MOST_COMPARED = 12, 32, 6  # windows of a trainer and cause (30 s); trainers and causes; windows for a spread
 WORTH = 0.02  # of a step, from which a part of it is worth asking what would be without
+NOTHING = 0.02  # off 1, up to which a factor is called nothing
 LIKE_BEST = 0.98  # of the best factor, at which no more workers are added
 FASTER = 2.0  # times as fast as this GPU
 MOVED = (1.0, 0.9, 0.6)  # of the main thread's work that is no launch: at most, likely and at least the loader's (guess)
@@ -109,10 +110,10 @@ def reading_of(job: JobFacts, facts: Facts) -> Reading:
         workers=len(workers), own=own, own_ready=main.get("runnable", 0.0), copy=main.get("transfer", 0.0),
         gpu_wait=main.get("waiting-gpu", 0.0), gpu=None if job.idle is None else 1.0 - job.idle,
         rest=sum(main.get(word, 0.0) for word in ("blocked", "disk", "memory", "stopped")), cpus=float(max(1, len(cpus.allowed))),
-        beside=max(0.0, trainer.cores - own), others=cpus.taken + facts.watching, quota=job.quota_cpus,
+        beside=max(0.0, trainer.cores - own) + job.helpers, others=cpus.taken + facts.watching, quota=job.quota_cpus,
         throttled=main.get("throttled", 0.0), disk_used=_disk_used(job),
     )  # fmt: skip
-    one, memory = _loading(one, workers) if workers else (one, main.get("memory", 0.0))
+    one, memory = _loading(one, workers) if workers else (_with_helpers(one, trainer), main.get("memory", 0.0))
     around = Around(
         host_cpus=max(1, len(cpus.host)), others_outside=max(0.0, len(cpus.host - cpus.allowed) - cpus.idle_outside),
         takers=_takers(job, facts, cpus), memory=memory, moves=max(0.0, own - (job.launches_per_s or 0.0) * SHORT_S),
@@ -127,6 +128,16 @@ def _blocked(proc: ProcFacts, *kinds: str) -> float:
     slept = proc.state.waits
     part = sum(slept.get(kind, 0.0) for kind in kinds) / max(sum(slept.values()), LEAST_TIME)
     return proc.state.fractions.get("blocked", 0.0) * part
+
+
+def _with_helpers(one: Pipeline, trainer: ProcFacts) -> Pipeline:
+    """Of a main thread that waits for threads or programs of its own: these work, or are ready to, in its place."""
+    ran, waited = trainer.others_run + trainer.programs[0], trainer.others_runnable + trainer.programs[1]
+    if ran + waited < AT_WORK:
+        return one
+    slept = min(one.rest, _blocked(trainer, waits.LOCK, waits.PIPE, waits.CHILD))
+    on_cpu = slept * ran / (ran + waited)
+    return replace(one, own=one.own + on_cpu, own_ready=one.own_ready + slept - on_cpu, rest=one.rest - slept)
 
 
 def _loading(one: Pipeline, workers: Sequence[ProcFacts]) -> tuple[Pipeline, float]:
@@ -192,13 +203,16 @@ class _Change(Struct, frozen=True):
 
 def options(readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit], bound: float | None) -> list[WhatIf]:
     """Changes, those that bring most first; what is not known last. ``bound``: `gputop.diagnosis.model.speedup_max` of the cause."""
-    if not readings:
+    if not readings or cause == "hung-worker":
         return []
     mean, around, alike = _mean(readings)
     found = [WhatIf("other numbers of workers", None, None, None, f"not known: {around.unknown}")] if around.unknown else []
+    numbers: list[WhatIf] = []
     for one in _changes(mean, around, cause, culprits):
         most = bound if bound is not None and cause in SAME[one.kind] else inf
-        found += [_told_of(mean, around, alike, one, most)]
+        (numbers if one.kind == "workers" else found).append(_told_of(mean, around, alike, one, most))
+    helpful = [one for one in numbers if (one.factor or 0.0) > 1.0 + NOTHING]
+    found += helpful or [replace(one, change="other numbers of workers") for one in numbers[-1:]]
     return sorted(found, key=lambda one: -(one.factor or 0.0))
 
 
@@ -250,7 +264,9 @@ def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culp
     if mean.cpus < around.host_cpus:
         yield _Change("cpus", f"all {around.host_cpus} CPUs of the host", "no CPU mask; others there go on as they do", _unmasked)
     elif mean.ready + mean.own_ready >= WORTH:
-        yield _Change("cpus", f"{2 * mean.cpus:g} CPUs", "others take no more of them than now", _twice_the_cpus)
+        cpus, workers = 2.0 * mean.cpus, max(mean.workers, min(2 * mean.workers, int(2 * mean.cpus)))
+        words = f"{cpus:g} CPUs{f' with {workers} workers' if workers > mean.workers else ''}"
+        yield _Change("cpus", words, "others take no more of them than now", partial(_resized, cpus, workers))
     if mean.quota and mean.throttled >= WORTH:
         yield _Change("quota", "without the CPU quota", "the CPUs themselves are shared as now", _unlimited)
     if mean.copy >= WORTH:
@@ -278,7 +294,7 @@ def _numbers(mean: Pipeline, around: Around) -> Iterator[_Change]:
 
 def _of_workers(mean: Pipeline, count: int) -> _Change:
     most, likely, least = (partial(_staffed, count, part) for part in MOVED)
-    words, assumes = counted(count, "worker"), f"a batch costs as much; {mean.cpus:g} CPUs, SMT left out"
+    words, assumes = counted(count, "worker"), f"a batch costs as much; {counted(int(mean.cpus), 'CPU')}, SMT left out"
     return _Change("workers", words, assumes, likely) if mean.workers else _Change("workers", words, assumes, likely, least, most)
 
 
@@ -308,7 +324,7 @@ def _without(cause: str, culprits: Sequence[Culprit], around: Around) -> _Change
 def _alone(pids: frozenset[int], around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
     taken = sum(cores for pid, cores in around.takers.items() if pid in pids)
     part = min(1.0, taken / one.others) if one.others > 0.0 else 0.0
-    return one, replace(fit, crowd=fit.crowd * (1.0 - part))
+    return one, replace(fit, crowd=fit.crowd * (1.0 - part), fixed=fit.fixed - part * fit.waits)
 
 
 def _less_disk(part: float, around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
@@ -327,11 +343,12 @@ def _roomy(around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
 
 
 def _unmasked(around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
-    return replace(one, cpus=float(around.host_cpus)), replace(fit, crowd=fit.crowd + around.others_outside)
+    one, wider = _resized(float(around.host_cpus), one.workers, around, one, fit)
+    return one, replace(wider, crowd=fit.crowd + around.others_outside)
 
 
-def _twice_the_cpus(_around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
-    return replace(one, cpus=2.0 * one.cpus), fit
+def _resized(cpus: float, workers: int, _around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
+    return replace(one, cpus=cpus, workers=workers), replace(fit, fixed=fit.fixed - fit.waits * (1.0 - one.cpus / cpus))
 
 
 def _unlimited(_around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
@@ -359,7 +376,6 @@ def _faster(_around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
     return replace(one, gpu=(one.gpu or 0.0) / FASTER), fit
 
 
-NOTHING = 0.02  # off 1, up to which a factor is called nothing
 WIDE = 1.3  # of the upper to the lower end of a band, from which it is told
 
 

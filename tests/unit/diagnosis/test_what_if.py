@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gputop.diagnosis.model import Culprit, WhatIf
-from gputop.diagnosis.whatif import sentence, told
+from gputop.diagnosis.pipeline import Pipeline
+from gputop.diagnosis.whatif import Around, Reading, options, sentence, told
 from gputop.session.report import explain_lines
 from tests.unit.diagnosis.causes import cpu_contention, starved
-from tests.unit.diagnosis.scene import DISK, ON_CPU, Proc, Scene
+from tests.unit.diagnosis.scene import DISK, ON_CPU, Proc, Scene, training
 
 
 def of(scene: Scene) -> dict[str, WhatIf]:
@@ -89,3 +90,28 @@ def test_who_is_no_taker_is_not_taken_away():
     engine, verdict = scene.engine, scene.engine.verdict
     named = engine.readings.options(verdict.trainer_pid, "cpu-contention", [Culprit(4242, "nobody", 1.0)], None)
     assert not any(one.change.startswith("without") for one in named)
+
+
+def test_numbers_of_workers_that_bring_nothing_are_told_once():
+    scene = training(2, 100.0, run=0.2).play(12)
+    found = of(scene)
+    assert found["other numbers of workers"].factor == 1.0
+    assert [change for change in found if change.endswith((" worker", " workers")) and change[0].isdecimal() and "CPU" not in change] == []
+
+
+def test_a_tiny_thread_that_is_late_makes_no_crowd_of_strangers():
+    """The quota kept the main thread's 0.2 % of a CPU waiting; half a CPU of strangers is no dozen of threads."""
+    kept = Pipeline(
+        workers=2, run=0.18, throttled=0.9, own=0.002, own_ready=0.016, gpu=0.4, gpu_wait=0.42, cpus=2, others=0.52, quota=0.65,
+    )  # fmt: skip
+    around = Around(2, 0.0, {}, 0.0, 0.0, 0.0, 0.0, None, "")
+    found = {one.change: one.factor for one in options([Reading(kept, around)], "cgroup-throttle", (), None)}
+    assert found["without the CPU quota"] == pytest.approx(1 / 0.44, rel=0.1)
+    assert found["other numbers of workers"] == pytest.approx(1.0, abs=0.05)
+
+
+def test_of_a_hang_nothing_is_predicted():
+    scene = cpu_contention().play(12)
+    readings = scene.engine.readings.of(100, "cpu-contention")
+    assert options(readings, "cpu-contention", (), None) != []
+    assert options(readings, "hung-worker", (), None) == []
