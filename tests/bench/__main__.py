@@ -19,6 +19,7 @@ PARTS = {
     "recording": ("tests.bench.recording_cost", {"ticks": 300, "runs": 1, "run_s": 8.0}),
     "soak": ("tests.bench.soak", {"minutes": 0.5}),
     "watching": ("tests.bench.watching", {"turns": 1, "run_s": 2.0}),
+    "switches": ("tests.bench.windows", {"seconds": 6.0}),
     "explain": ("tests.bench.explain_cost", {"ticks": 6000, "runs": 1}),
     "loader": ("tests.bench.loader", {"runs": 1, "seconds": 0.5}),
     "month": ("tests.bench.month", {"days": 2, "incidents": 8, "fine_days": 0.02, "fine_hours": 0.1, "bound": 24 << 20}),

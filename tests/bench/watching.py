@@ -48,8 +48,12 @@ SCENES = (
     Scene("200,000 launches/s", "calls", 200_000, ("cuLaunchKernel",)),
     Scene("200,000 calls/s of four functions", "calls", 200_000, (EMULATED, STEPPED, "cuLaunchKernel", "cuStreamSynchronize")),
     Scene("3,000 calls/s, emulated (below the alarm)", "calls", 3_000),
+    Scene("20,000 switches/s, pipe", "pipe", 20_000),
     Scene("100,000 switches/s, pipe", "pipe", 100_000),
     Scene("100,000 switches/s, futex", "futex", 100_000),
+    Scene("100,000 switches/s, sched_yield", "yield", 100_000),
+    Scene("100,000 switches/s, 16 threads in a ring", "ring", 100_000),
+    Scene("5,000 switches/s, pipe (counted all the time)", "pipe", 5_000),
     Scene("a step of 6 ms with 20 calls", "loop", 160),
 )
 SAMPLED = (
@@ -67,12 +71,13 @@ class Job:
 
     def cost(self, seconds: float) -> float:
         """CPU time of a turn over the next ``seconds``, in spins."""
-        before = self._counters()
+        before = self.counters()
         time.sleep(seconds)
-        turns, turns_ns, spins, spins_ns = (new - old for new, old in zip(self._counters(), before, strict=True))
+        turns, turns_ns, spins, spins_ns = (new - old for new, old in zip(self.counters(), before, strict=True))
         return turns_ns / turns / (spins_ns / spins)
 
-    def _counters(self) -> tuple[int, ...]:
+    def counters(self) -> tuple[int, ...]:
+        """Turns, their CPU time in ns, spins, their CPU time in ns."""
         return struct.unpack_from("<4Q", self._counter)
 
 

@@ -68,8 +68,8 @@ def test_a_storm_is_counted_in_a_share_and_estimated(beaten: Make, run: Run) -> 
         assert ours[0] == pytest.approx(oncpu, rel=0.05), "on-CPU time is the kernel's"
         assert ours[1] == pytest.approx(delay, rel=0.1, abs=50_000_000), "and so is run delay"
         assert ours[2] + ours[3] == pytest.approx(vol + invol, rel=0.1), "switches follow the kernel's count"
-        assert ours[2] == pytest.approx(vol, rel=0.25)
-        assert wakes_of(one, pid) - woken == pytest.approx(vol, rel=0.25)
+        assert ours[2] == pytest.approx(vol, rel=0.4), "neighbours decide how many of them are voluntary, and change"
+        assert wakes_of(one, pid) - woken == pytest.approx(vol, rel=0.4)
         assert sum(now.hist.values()) - sum(before.hist.values()) == pytest.approx(vol + invol, rel=0.25)
         assert now.sleeping_ns - before.sleeping_ns <= 7.5e9
     assert 0.0 < one.board.switch_share < 0.8
@@ -169,3 +169,23 @@ def test_without_privilege_a_helper_attaches_for_every_window(beaten: Make, run:
     assert len(helpers) == 1
     one.source.close()
     one.until(lambda: helpers[0]._reap(os.WNOHANG) or helpers[0]._status is not None, "the helper ended")
+
+
+def test_a_second_storm_is_counted_once(beaten: Make, run: Run) -> None:
+    """Between two storms all is counted, and estimates of the first stand."""
+    one = beaten()
+    one.until_loaded()
+    calm = run("doze", 2 * SECONDS, CPU, 2)
+    wait_line(calm)
+    one.hot = frozenset({calm.pid})
+    one.beat_for(0.5)
+    before = wakes_of(one, calm.pid), kernel_says(calm.pid)[2]
+    for _ in range(2):
+        load = run("pingpong", 3, CPU)
+        wait_line(load)
+        tell(load)
+        one.until(lambda: sampled(one), "sampled")
+        wait_line(load)
+        one.until(lambda: not sampled(one), "counted all the time again")
+    one.beat_for(0.5)
+    assert wakes_of(one, calm.pid) - before[0] == pytest.approx(kernel_says(calm.pid)[2] - before[1], rel=0.3)

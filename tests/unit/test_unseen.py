@@ -118,9 +118,14 @@ def test_sums_never_fall_and_histograms_grow_with_them() -> None:
 
 def test_threads_that_pass_one_another_on_many_cpus_lose_what_all_their_switches_cost() -> None:
     """Each CPU switches seldom, but one thread runs at a time; many that work on their own lose a part each."""
-    assert cost_share(1_000, []) == pytest.approx(1_000 * SWITCH_NS / 1e9)
-    assert cost_share(1_000, [(50_000, 0.9)]) == pytest.approx(50_000 * SWITCH_NS / 1e9)
-    assert cost_share(1_000, [(50_000, 50.0)]) == pytest.approx(1_000 * SWITCH_NS / 1e9)
+    assert cost_share(1_000, {}) == pytest.approx(1_000 * SWITCH_NS / 1e9)
+    assert cost_share(1_000, {7: (50_000, 0.9, 0.0)}) == pytest.approx(50_000 * SWITCH_NS / 1e9)
+    assert cost_share(1_000, {7: (50_000, 50.0, 9.0)}) == pytest.approx(1_000 * SWITCH_NS / 1e9)
+
+
+def test_who_waits_for_a_cpu_half_of_the_time_loses_twice_the_share_of_what_it_gets() -> None:
+    assert cost_share(0, {7: (5_000, 0.5, 0.5)}) == pytest.approx(10_000 * SWITCH_NS / 1e9)
+    assert cost_share(0, {7: (5_000, 0.1, 0.0)}) == pytest.approx(5_000 * SWITCH_NS / 1e9)
 
 
 @pytest.mark.parametrize("cost", [0.01, 0.09, 0.4, 2.0])

@@ -1,8 +1,10 @@
 /* A job whose steps are counted, to see what watching costs it: watched LIBCUDA COUNTER PER_S SCENE [FUNCTION…].
  *
  * Scenes: calls (the functions in turn, PER_S calls a second), loop (a step computes 5 ms, makes 20 calls and sleeps 1 ms), pipe and futex
- * (two threads on one CPU wake one another, PER_S switches a second). Every 4 ms another thread spins for half a millisecond on the same CPU,
- * without any of this, as a measure of the CPU's speed: gputop samples the main thread only. COUNTER is a file for four 64-bit counters: turns, their CPU time in ns, spins, their CPU time in ns.
+ * (two threads on one CPU wake one another, PER_S switches a second), yield (two threads on one CPU, one of which yields after each turn), ring
+ * (16 threads on all CPUs pass a byte on through pipes). Every 4 ms another thread spins for half a millisecond on the same CPU, without any
+ * of this, as a measure of the CPU's speed: gputop samples the main thread only. COUNTER is a file for four 64-bit counters: turns, their CPU
+ * time in ns, spins, their CPU time in ns.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -95,6 +97,37 @@ static void *__attribute__((noreturn)) answer_futex(void *unused) {
     turn_futex(1, 0);
 }
 
+static void yield_once(void) {
+  spin(work);
+  sched_yield();
+  *count += 2;
+}
+
+static void *__attribute__((noreturn)) yield_for_ever(void *unused) {
+  (void)unused;
+  for (;;)
+    sched_yield();
+}
+
+enum { RING = 16 };
+static int ring[RING][2];
+
+static void *__attribute__((noreturn)) pass_on(void *number) {
+  char byte;
+  for (uint64_t i = (uint64_t)number;;) {
+    if (read(ring[i][0], &byte, 1) != 1 || (spin(work), write(ring[(i + 1) % RING][1], &byte, 1)) != 1)
+      exit(1);
+  }
+}
+
+static void go_round(void) {
+  char byte = 0;
+  spin(work);
+  if (write(ring[1][1], &byte, 1) != 1 || read(ring[0][0], &byte, 1) != 1)
+    exit(1);
+  *count += RING;
+}
+
 static uint64_t cpu_ns(void) {
   struct timespec t;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -130,7 +163,7 @@ static void calibrate(void (*turn)(void), uint64_t per_turn, double per_s) {
     begin = now_ns();
     spin(1000000);
     spin_ns = (now_ns() - begin) / 1e6;
-    double more = (want_ns - takes_ns) / spin_ns / (per_turn > 1 ? 2 : 1);
+    double more = (want_ns - takes_ns) / spin_ns / (per_turn > 1 && turn != yield_once ? per_turn : 1);
     work = (double)work + more > 0 ? (uint64_t)((double)work + more) : 0;
   }
 }
@@ -149,17 +182,26 @@ int main(int argc, char **argv) {
     calls[number++] = (call)dlsym(library, argv[i]);
   if (!strcmp(argv[4], "loop"))
     turn = one_step;
-  if (!strcmp(argv[4], "pipe") || !strcmp(argv[4], "futex")) {
-    int with_pipe = argv[4][0] == 'p';
+  if (!strcmp(argv[4], "pipe") || !strcmp(argv[4], "futex") || !strcmp(argv[4], "yield")) {
+    int with_pipe = argv[4][0] == 'p', yields = argv[4][0] == 'y';
     cpu_set_t cpus;
     CPU_ZERO(&cpus);
     CPU_SET(sched_getcpu(), &cpus);
     sched_setaffinity(0, sizeof(cpus), &cpus);
-    turn = with_pipe ? pass_pipe : pass_futex;
-    if (pipe(there) || pipe(here) || pthread_create(&thread, 0, with_pipe ? answer_pipe : answer_futex, 0))
+    turn = yields ? yield_once : with_pipe ? pass_pipe : pass_futex;
+    if (pipe(there) || pipe(here) || pthread_create(&thread, 0, yields ? yield_for_ever : with_pipe ? answer_pipe : answer_futex, 0))
       return 1;
   }
-  calibrate(turn, turn == pass_pipe || turn == pass_futex ? 2 : 1, per_s);
+  if (!strcmp(argv[4], "ring")) {
+    turn = go_round;
+    for (uint64_t i = 0; i < RING; i++)
+      if (pipe(ring[i]))
+        return 1;
+    for (uint64_t i = 1; i < RING; i++)
+      if (pthread_create(&thread, 0, pass_on, (void *)i))
+        return 1;
+  }
+  calibrate(turn, turn == go_round ? RING : turn == pass_pipe || turn == pass_futex || turn == yield_once ? 2 : 1, per_s);
   sem_init(&spin_now, 0, 0);
   sem_init(&spun, 0, 0);
   if (pthread_create(&thread, 0, spin_when_told, &cpu))

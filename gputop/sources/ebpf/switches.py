@@ -1,6 +1,6 @@
 """What watching context switches may cost: where they are very many, the programs are attached for a part of the time only.
 
-The programs cost a switch with its wake-up up to 900 ns, and even empty ones cost 150 ns, so only detaching them saves anything. It takes
+The programs cost a switch with its wake-up about 0.9 µs, and even empty ones cost 150 ns, so only detaching them saves anything. It takes
 half a millisecond, attaching as long. While they are attached for `WINDOW_S` at random moments,
 
 - wake-ups, preemptions, switches, sleep and the histograms are estimated from what these windows counted (`unseen`). How often a thread
@@ -30,11 +30,12 @@ from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.sched import PAIRS_EVERY, Drain, SchedReader, read_sums
 from gputop.sources.ebpf.unseen import WINDOWS, Unseen
 
-SWITCH_NS = 900  # ns that a switch costs with its wake-up, at most: 100,000 a second cost 9 % (tests/bench/watching.py)
-BEGIN_SHARE = 0.01  # of the time that this takes from a CPU or a process, for windows to begin: 11,000 switches a second
+SWITCH_NS = 1000  # ns that a switch costs with its wake-up: 600 to 900 on one CPU, 1,100 between CPUs (tests/bench/windows.py)
+LEAST_CPUS = 0.1  # of a process, for what it loses to be judged: with less it has other troubles (guess)
+BEGIN_SHARE = 0.01  # of the time that this takes from a CPU or a process, for windows to begin: 10,000 switches a second
 END_SHARE = 0.006  # below which the programs stay attached again
 QUIET = 2  # windows in a row: one may have met the storm without a CPU
-BUDGET = 0.008  # of the time that windows may take; the rest of 1 % is for attaching
+BUDGET = 0.007  # of the time that windows may take: a slow CPU and attaching have the rest of 1 %
 WINDOW_S, SHORTEST_S = 0.25, 0.05  # s of a window
 LONGEST_PAUSE_S = 4.0  # s, about, between two windows: so late is the end of a storm noticed; windows are shortened for it
 EDGES_S = 0.001  # s that attaching and detaching take (measured)
@@ -195,8 +196,9 @@ class Switches:
         self._slices: dict[int, int] = {}  # tid -> times it had got a CPU when the last window was closed
         self._spans: deque[tuple[int, int]] = deque(maxlen=WINDOWS + 1)  # (opened, closed)
         self._looked_ns = self._begun_ns = self._quiet = 0
-        self._own: dict[int, tuple[int, int]] = {}  # tid of a hot process -> (switches, ns on a CPU) at the last look
-        self._now: dict[int, tuple[int, int, int]] = {}  # the same, with its pid, in the last drain
+        self._at_close: dict[tuple[int, int], SchedThread] = {}  # threads when the last window was closed
+        self._own: dict[int, SchedThread] = {}  # tid -> a hot process's thread at the last look
+        self._now: dict[int, SchedThread] = {}  # the same, in the last drain
 
     def read(self, drain: Drain) -> Probes:
         """What changed since the last drain, with estimates of what was not seen."""
@@ -213,9 +215,10 @@ class Switches:
         if self._sampling and self.watch.refused:
             self._end()
         probes = self._reader.read(replace(drain, opened=self._opened_ns))
+        told = self._add(probes)
         if not self._sampling:
             self._look(drain, probes.threads)
-        return self._with_late(self._add(probes))
+        return self._with_late(told)
 
     def close(self) -> None:
         """Detach."""
@@ -225,20 +228,17 @@ class Switches:
         """Begin windows if switches cost too much."""
         for one in threads:
             if one.pid in drain.hot:
-                self._now[one.tid] = one.vol + one.invol, one.oncpu_ns, one.pid
+                self._now[one.tid] = one
         ns = drain.now - self._looked_ns
         if ns < LOOK_NS or self.watch.refused:
             return
         per_s = self._switched.per_s(drain.now)
-        grown: dict[int, tuple[float, float]] = {}
-        for tid, (switches, oncpu_ns, pid) in self._now.items():
-            before = self._own.get(tid, (switches, oncpu_ns))
-            total = grown.get(pid, (0.0, 0.0))
-            grown[pid] = total[0] + max(0, switches - before[0]), total[1] + max(0, oncpu_ns - before[1])
-        rates = [(switches * 1e9 / ns, oncpu_ns / ns) for switches, oncpu_ns in grown.values()]
-        cost = cost_share(per_s, rates) if self._looked_ns else 0.0
-        self._own = {tid: (switches, oncpu_ns) for tid, (switches, oncpu_ns, _) in self._now.items()}
-        self._now, self._looked_ns = {}, drain.now
+        work = Work()
+        for tid, one in self._now.items():
+            before = self._own.get(tid, one)
+            work.add(before, one, ns, (one.vol + one.invol - before.vol - before.invol) * 1e9 / ns)
+        cost = cost_share(per_s, work) if self._looked_ns else 0.0
+        self._own, self._now, self._looked_ns = self._now, {}, drain.now
         if cost > BEGIN_SHARE and self.watch.order(0.0, width_s(cost), drain.hot):
             self._begin(drain)
 
@@ -246,6 +246,7 @@ class Switches:
         whole = self._reader.read(replace(drain, key=True, slots=drain.per_second, opened=self._opened_ns))
         for kind, samples in zip(self._all, (whole.threads, whole.preempts, whole.wakeups), strict=True):
             kind.begin(samples)  # type: ignore[attr-defined]
+        self._at_close = dict(self._threads.base)
         self._sampling = self._adds = True
         self._number, self._closed_ns, self._begun_ns = self.watch.seen.number, 0, drain.now
         self._spans.clear()
@@ -287,7 +288,7 @@ class Switches:
         self._note_opened(seen)
         ns, cycle_ns = max(1, seen.closed_ns - opened_ns), max(1, seen.closed_ns - self._begun_ns)
         self._number, self._closed_ns, self._begun_ns, self._slices = seen.number, seen.closed_ns, seen.closed_ns, seen.slices[1]
-        before = {key: one.oncpu_ns for key, one in self._threads.base.items()}
+        before = self._at_close
         whole = self._add(self._reader.read(replace(drain, now=seen.closed_ns, key=True, slots=drain.per_second, opened=self._opened_ns)))
         ended = self._reader.forget_ended(self._opened_ns)
         alive = self._reader.alive
@@ -296,15 +297,14 @@ class Switches:
         self._forget(frozenset(ended), frozenset())
         self._keep_ends(whole, ended)
         told = {(one.victim_tid, one.culprit_tid) for one in whole.preempts}, {wakeup_key(one) for one in whole.wakeups}
-        grown: dict[int, tuple[float, float]] = {}
+        work = Work()
         for key, counts in self._threads.close_window(ns, lambda key: key[0] in alive).items():
             if (one := self._threads.latest.get(key)) is not None and one.pid in drain.hot:
-                total = grown.get(one.pid, (0.0, 0.0))
-                per_s = (counts.get("vol", 0.0) + counts.get("invol", 0.0)) * 1e9 / ns
-                grown[one.pid] = total[0] + per_s, total[1] + max(0, one.oncpu_ns - before.get(key, one.oncpu_ns)) / cycle_ns
+                work.add(before.get(key, one), one, cycle_ns, (counts.get("vol", 0.0) + counts.get("invol", 0.0)) * 1e9 / ns)
+        self._at_close = dict(self._threads.base)
         self._preempts.close_window(ns, told[0].__contains__)
         self._wakeups.close_window(ns, told[1].__contains__)
-        cost = cost_share(seen.per_s, grown.values())
+        cost = cost_share(seen.per_s, work)
         self._quiet = self._quiet + 1 if cost < END_SHARE else 0
         if self._quiet >= QUIET:
             self._sampling = False
@@ -312,7 +312,7 @@ class Switches:
             return
         width = width_s(cost)
         pause = max(0.0, cost * (width + EDGES_S) / BUDGET - width)
-        self.watch.order(pause * random.uniform(0.5, 1.5), width, drain.hot)
+        self.watch.order(pause * random.uniform(0.7, 1.3), width, drain.hot)
         self._spans.append((opened_ns, seen.closed_ns))
         first = self._spans[0][1] if len(self._spans) > 1 else opened_ns - int(pause * 1e9)
         seen_ns = sum(closed - opened for opened, closed in list(self._spans)[len(self._spans) > 1 :])
@@ -363,14 +363,24 @@ class Switches:
         return found
 
 
-def cost_share(per_s: float, processes: Iterable[tuple[float, float]]) -> float:
-    """Share of the time that the programs take where they take most.
+class Work(dict[int, tuple[float, float, float]]):
+    """Pid -> its threads' switches a second, CPUs used, and threads runnable on average."""
 
-    ``per_s``: switches a second of the busiest CPU. ``processes``: (switches a second, CPUs used) of each process. Threads that wake one
-    another on many CPUs run one at a time, and lose what all their switches cost.
+    def add(self, before: SchedThread, now: SchedThread, ns: int, per_s: float) -> None:
+        """Add a thread's."""
+        all_per_s, cpus, runnable = self.get(now.pid, (0.0, 0.0, 0.0))
+        cpus += max(0, now.oncpu_ns - before.oncpu_ns) / ns
+        self[now.pid] = all_per_s + per_s, cpus, runnable + max(0, now.runnable_ns - before.runnable_ns) / ns
+
+
+def cost_share(per_s: float, work: Mapping[int, tuple[float, float, float]]) -> float:
+    """Share of the time that the programs take where they take most. ``per_s``: switches a second of the busiest CPU.
+
+    Threads that wake one another on many CPUs run one at a time, and each loses what all their switches cost; so what a process loses is
+    shared by the CPUs that it uses. While it is runnable it loses nothing: what it loses is a share of the rest of the time.
     """
-    by_process = max((switches / max(1.0, cpus) for switches, cpus in processes), default=0.0)
-    return max(per_s, by_process) * SWITCH_NS / 1e9
+    by_process = (switches / max(cpus, 1.0 - runnable, LEAST_CPUS) for switches, cpus, runnable in work.values())
+    return max(per_s, *by_process, 0.0) * SWITCH_NS / 1e9
 
 
 def width_s(cost: float) -> float:
