@@ -150,14 +150,14 @@ class Turns:
 
     def note(self, workers: Sequence[ProcFacts], idle: float, t_ns: int) -> None:
         """What its workers do, and which share of the window its GPUs idle."""
-        at_work = frozenset(worker.pid for worker in workers if worker.run >= policy.WORKS and worker.still_s < policy.WORKER_RESTS_S)
+        at_work = frozenset(worker.pid for worker in workers if worker.run >= policy.WORKS and worker.still_s < policy.PAUSE_S)
         if at_work != self._at_work:
             self._at_work, self._since_ns = at_work, t_ns
         if idle <= policy.TENTH and at_work and t_ns - self._since_ns >= policy.TURN_NS:
             self._feeders = at_work
         elif idle >= policy.FIFTH and at_work and self._feeders and not at_work & self._feeders:
             rests_s = [worker.still_s for worker in workers if worker.pid in self._feeders]  # with none left nobody knows since when
-            if self._turns and t_ns - self._turns[-1][1] < policy.WORKER_RESTS_S * 1e9:
+            if self._turns and t_ns - self._turns[-1][1] < policy.PAUSE_S * 1e9:
                 self._turns[-1] = self._turns[-1][0], t_ns
             elif rests_s:
                 self._turns.append((t_ns - round(min(rests_s) * 1e9), t_ns))

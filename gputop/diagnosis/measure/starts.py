@@ -64,7 +64,7 @@ class Start(Struct):
         if not self.first_ns and worked_ns > self.after_ns:
             self.first_ns = now_ns
             self.began_ns = now_ns if now_ns - since_ns >= policy.SEEN_NS else 0
-        elif self._has_blinked(worked_ns, now_ns) and not 0 < loading_ns < self.first_ns - policy.BLINK_NS:  # else that was a batch
+        elif self._has_blinked(worked_ns, now_ns) and not 0 < loading_ns < self.first_ns - policy.STEADY_NS:  # else that was a batch
             self.blinked, self.after_ns, self.first_ns, self.began_ns = True, worked_ns, 0, 0
         grew = held_bytes > policy.GREW * self.held_bytes > 0
         if self.first_ns and (grew or still) and now_ns - max(self.born_ns, self.first_ns) < policy.WARM_UP_NS:
@@ -73,7 +73,7 @@ class Start(Struct):
 
     def _has_blinked(self, worked_ns: int, now_ns: int) -> bool:
         seen = bool(self.began_ns) and not self.blinked
-        return seen and worked_ns < self.first_ns + policy.BLINK_NS and now_ns - worked_ns >= policy.BLINK_NS
+        return seen and worked_ns < self.first_ns + policy.STEADY_NS and now_ns - worked_ns >= policy.STEADY_NS
 
     def before_s(self, oldest_ns: int, now_ns: int) -> float | None:
         """How much of the window since ``oldest_ns`` lies before it began; None while it starts."""
