@@ -104,7 +104,7 @@ class Setting(Struct, frozen=True):
     """How a setting is read and written. Both get the id of a thread (of the process, where threads share it); they raise OSError."""
 
     read: Callable[[int], str]
-    write: Callable[[int, str], None]
+    write: Callable[[int, str], None] | None  # None: by a signal
     each_thread: bool
 
 
@@ -200,17 +200,13 @@ def _read_state(pid: int) -> str:
     return STOPPED if read_process(pid).state == "T" else RUNNING
 
 
-def _write_state(pid: int, value: str) -> None:
-    os.kill(pid, signal.SIGSTOP if value == STOPPED else signal.SIGCONT)
-
-
 SETTINGS = {
     "policy": Setting(_read_policy, _write_policy, True),
     "nice": Setting(_read_nice, _write_nice, True),
     "io-priority": Setting(_read_io_priority, _write_io_priority, True),
     "cpu-mask": Setting(_read_mask, _write_mask, True),
     "autogroup": Setting(_read_autogroup, _write_autogroup, False),
-    "state": Setting(_read_state, _write_state, False),
+    "state": Setting(_read_state, None, False),
 }
 FILE, DEVICE = "file", "device"  # settings of a control group's file: its text; its line for one disk, whose value begins ``8:0 ``
 NO_LIMIT = {"io.max": "rbps=max wbps=max riops=max wiops=max"}  # file -> what a disk without a line has; in v1 files 0
@@ -254,12 +250,13 @@ def write_value(record: Record, value: str) -> None:
     if record.setting in (FILE, DEVICE):
         _write_file(record, value)
         return
-    with held(record.pid, record.start_ticks) as descriptor:
+    write = SETTINGS[record.setting].write
+    if write is None:
+        send_signal_to(record.pid, record.start_ticks, signal.SIGSTOP if value == STOPPED else signal.SIGCONT)
+        return
+    with held(record.pid, record.start_ticks):
         _check_thread(record)
-        if record.setting == "state" and descriptor is not None:
-            signal.pidfd_send_signal(descriptor, signal.SIGSTOP if value == STOPPED else signal.SIGCONT)
-        else:
-            SETTINGS[record.setting].write(record.tid, value)
+        write(record.tid, value)
 
 
 def is_new(record: Record, value: str) -> bool:
@@ -268,6 +265,15 @@ def is_new(record: Record, value: str) -> bool:
         return value == record.new
     policy, priority = value.split()
     return f"{int(policy) & ~os.SCHED_RESET_ON_FORK} {priority}" == record.new
+
+
+def send_signal_to(pid: int, start_ticks: int, number: signal.Signals) -> None:
+    """Signal this very process. Raises ProcessLookupError, PermissionError."""
+    with held(pid, start_ticks) as descriptor:
+        if descriptor is None:
+            os.kill(pid, number)
+        else:
+            signal.pidfd_send_signal(descriptor, number)
 
 
 def restore(record: Record) -> bool:

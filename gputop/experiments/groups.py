@@ -8,10 +8,12 @@ from functools import cached_property
 
 from msgspec import Struct
 
+from gputop.diagnosis.measure.hosts import parse_cpus
 from gputop.sources.cgroup import Mount, Place, mounts
-from gputop.sources.files import read_once
+from gputop.sources.files import read_once, read_text
 from gputop.sources.parse import cgroups
 
+CPUSETS = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")  # of v2, v1, old v1
 MOST_MEMBERS = 4096  # processes of a group, and groups below it, that are looked at: a larger one is shared by many
 
 
@@ -39,6 +41,13 @@ class Groups:
         mount = self._mounts.get(name)
         folder = mount.folder(paths[name]) if mount is not None and name in paths else None
         return Place(mount, mount.up(folder)) if mount is not None and folder is not None else None
+
+    def cpus(self, pid: int) -> frozenset[int]:
+        """The CPUs that a process's cpuset gives it, as far as they are online."""
+        place = self.place(pid, "cpuset")
+        folder = place.folders[0] if place is not None else ""
+        found = next((text for name in CPUSETS if folder and (text := content(folder, name))), "")
+        return parse_cpus(found or read_text(self._root, "sys/devices/system/cpu/online").strip())
 
     def between(self, pids: Collection[int], one: Place, job: Place) -> Between | None:
         """The group of ``one`` that no others than ``pids`` are in; None if others are, or it is above the job's own."""

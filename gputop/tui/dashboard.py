@@ -5,7 +5,6 @@ Textual looks for the method ``action_NAME`` of a screen; here these methods sta
 
 from __future__ import annotations
 
-import os
 import signal
 from contextlib import suppress
 from threading import Thread
@@ -338,43 +337,15 @@ def send_signal(name: str, targets: dict[int, int]) -> str:
 
 def _why_unsent(pid: int, start_ticks: int, number: signal.Signals) -> str:
     """Signal a process; why it was not signalled, empty where it was."""
+    from gputop.experiments.change import send_signal_to
+
     try:
-        _send(pid, start_ticks, number)
+        send_signal_to(pid, start_ticks, number)
     except PermissionError:
         return f"{pid}: not permitted"
     except (ProcessLookupError, FileNotFoundError):
         return f"{pid} has ended"
     return ""
-
-
-def _send(pid: int, start_ticks: int, number: signal.Signals) -> None:
-    pidfd = _pidfd(pid)
-    try:
-        if start_ticks_of(pid) != start_ticks:
-            raise ProcessLookupError
-        if pidfd is None:
-            os.kill(pid, number)
-        else:
-            signal.pidfd_send_signal(pidfd, number)
-    finally:
-        if pidfd is not None:
-            os.close(pidfd)
-
-
-def _pidfd(pid: int) -> int | None:
-    """A descriptor of this process alone, even if its pid is reused; None if the kernel or a sandbox does not offer any."""
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise
-    except OSError:
-        return None
-
-
-def start_ticks_of(pid: int) -> int:
-    """/proc/PID/stat field 22. Raises FileNotFoundError."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 class DashboardScreen(Screen[None]):

@@ -11,9 +11,10 @@ import subprocess
 import pytest
 from textual.pilot import Pilot
 
+from gputop.experiments.processes import read_process
 from gputop.tui.app import GputopApp
 from gputop.tui.box import ConfirmScreen
-from gputop.tui.dashboard import DashboardScreen, send_signal, start_ticks_of
+from gputop.tui.dashboard import DashboardScreen, send_signal
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import main, part
@@ -43,7 +44,7 @@ async def test_signals_are_asked_for_and_reach_the_process(make_app: MakeApp) ->
         async with app.run_test(size=(160, 48)) as pilot:
             await pilot.pause()
             row = main(app).drawing.table.shown[0]
-            row.pid, row.start_ticks = child.pid, start_ticks_of(child.pid)
+            row.pid, row.start_ticks = child.pid, read_process(child.pid).start_ticks
             app.context.view.selected = child.pid
             main(app).action_signal("TERM")
             await answer(pilot, "n")
@@ -78,7 +79,7 @@ def test_a_signal_is_for_the_process_that_was_shown(refused: OSError | None, mon
     else:
         monkeypatch.setattr(os, "kill", refuse)  # a number may be another's by now
     with subprocess.Popen(["sleep", "60"]) as child:
-        started = start_ticks_of(child.pid)
+        started = read_process(child.pid).start_ticks
         assert send_signal("TERM", {child.pid: started + 1}) == f"SIGTERM sent to 0 of 1; {child.pid} has ended"
         assert child.poll() is None
         assert send_signal("TERM", {child.pid: started}) == "SIGTERM sent to 1 of 1"

@@ -10,14 +10,12 @@ from __future__ import annotations
 import os
 
 from gputop.experiments.change import Case, Change, Plan, Told
-from gputop.experiments.groups import content, path_of
+from gputop.experiments.groups import path_of
 from gputop.experiments.interventions import Intervention
 from gputop.experiments.processes import read_threads
 from gputop.experiments.scene import Scene
-from gputop.sources.files import read_text
 
 NAME = "cpu-mask"
-FILES = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")  # v2, v1, old v1
 
 
 def _make(case: Case, scene: Scene) -> Plan | Told | None:
@@ -26,7 +24,7 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
         return job
     changes = []
     for target in job:
-        allowed = given(scene, target.pid)
+        allowed = scene.groups.cpus(target.pid)
         pids = scene.pids_of([target])
         if any(allowed - _mask(thread.pid) for pid in pids for thread in read_threads(pid)):
             changes.append(Change("cpu-mask", ",".join(map(str, sorted(allowed))), target))
@@ -35,24 +33,6 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
         where = path_of(place, place.folders[0]) if place is not None else "that it runs in"
         return Told(f"the job may use all CPUs of its cpuset already: what holds it is the cpuset of cgroup {where}")
     return scene.planned(Plan(NAME, f"{case.trainer} and its workers to all {len(changes[0].new.split(','))} CPUs", tuple(changes), True))
-
-
-def given(scene: Scene, pid: int) -> set[int]:
-    """The CPUs that a process's cpuset gives it, as far as they are online."""
-    place = scene.groups.place(pid, "cpuset")
-    folder = place.folders[0] if place is not None else ""
-    found = next((text for name in FILES if folder and (text := content(folder, name))), "")
-    return parse_list(found or read_text("/", "sys/devices/system/cpu/online"))
-
-
-def parse_list(text: str) -> set[int]:
-    """The CPUs of ``0-3,8``."""
-    found: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if first.isdecimal():
-            found.update(range(int(first), int(last or first) + 1))
-    return found
 
 
 def _mask(tid: int) -> set[int]:

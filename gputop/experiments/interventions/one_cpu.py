@@ -12,7 +12,6 @@ import os
 
 from gputop.experiments.change import Case, Change, Plan, Target, Told
 from gputop.experiments.interventions import Intervention
-from gputop.experiments.interventions.cpu_mask import given
 from gputop.experiments.scene import Scene
 
 NAME = "one-cpu"
@@ -31,7 +30,7 @@ def narrowed(scene: Scene, target: Target) -> Change | None:
         job = set().union(*(os.sched_getaffinity(one.pid) for one in scene.case.family if scene.living(one)))
     except OSError:
         return None
-    allowed = given(scene, target.pid)
+    allowed = scene.groups.cpus(target.pid)
     cpus = allowed - job or {max(allowed, default=0)}
     return Change("cpu-mask", ",".join(map(str, sorted(cpus))), target) if len(allowed) > 1 else None
 
