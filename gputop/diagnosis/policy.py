@@ -64,14 +64,12 @@ ASLEEP_OF_LINK = 0.08  # of what the link carries, from which sleeps may be copi
 COPIER_STILL_S = 1.0  # s without a move of the trainer, from which it waits for no copy
 
 # sync-storm
-SYNCS_PER_S = 400.0  # waits for the GPU a second, however many steps
-WAITS_PER_S, PER_STEP = 150.0, 8.0  # waits a second, and of a step: a training that logs waits once or twice in each
-CALLS_PER_STEP, BEHIND_LONG = 40.0, 4.0  # calls of a step, and waits by their time: the short ones cost as much as the step's long one
-TURNS_PER_S = 2000.0  # calls a second that wait, however shortly
-LEAST_KERNELS, FEW_KERNELS = 0.5, 8.0  # kernels before each of these, between which the two take turns
-MANY_KERNELS, IN_THEM = 40.0, 0.05  # kernels before each, and share of the window inside: the host is late by what it launches
-SPINS, SPINS_PER_S = 0.1, 250.0  # of the window met spinning in waits, and of these a second (samples of the main thread)
-SLEEPS_PER_S = 350.0  # voluntary switches a second: a step with one wait makes about six
+TURN_S = 5e-4  # s of the main thread's own time for each wait, that it costs at most (measured: storms have 0.02 to 0.3 ms; steps 1 ms up)
+LONG_TURN_S, PER_STEP = 1e-3, 8.0  # the same for each that samples met, who miss the shortest, and of a step with so many
+SHORT_TURN_S = 2e-4  # the same for each call that waits, however shortly (guess)
+SYNCS_PER_S = 400.0  # waits a second that are many: from these on the wake-up after each costs as well, where CPUs are busy
+LAUNCH_S = 25e-6  # s that a launch costs, with its part of Python (H200; PyTorch: 5 to 20 us and more)
+SPINS = 0.1  # of the window met spinning in waits (samples of the main thread)
 SLEEPS_PER_BATCH = 12.0  # of these for each of the workers', who sleep about once for a batch
 SLEPT_BESIDE = 0.5  # of the GPU's work, asleep
 HARDLY_WORKS = 0.9  # of the window without work for the GPU, from which nobody waits for it

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import pausing, policy, stuck
+from gputop.diagnosis import gpuside, pausing, policy, stuck
 from gputop.diagnosis.edges import Leaf, Way
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.waitgraph import Walk
@@ -65,4 +65,15 @@ def _paused(walk: Walk) -> Iterator[Price]:
         yield Price(Leaf("pause", "main"), pausing.paused(walk.job, walk.facts), may_pause.__contains__)
 
 
-_PRICES = (_other_rank, _unanswered, _paused)
+_BETWEEN = ("computing", "sync", "timer", "driver", "poll", "lock", "unknown", "transfer")
+_OF_MAIN = frozenset(f"main.{kind}" for kind in _BETWEEN)  # what a main thread may do from one call of its GPU to the next
+
+
+def _turns(walk: Walk) -> Iterator[Price]:
+    """Each wait for the GPU ends with a GPU that has nothing to do."""
+    if not gpuside.copies_much(walk.job):
+        ready = {"main.runnable"} if gpuside.wakes_per_s(walk.job) >= policy.SYNCS_PER_S else set[str]()
+        yield Price(Leaf("turn", "main"), gpuside.turns(walk.job), (_OF_MAIN | ready).__contains__)
+
+
+_PRICES = (_other_rank, _unanswered, _paused, _turns)

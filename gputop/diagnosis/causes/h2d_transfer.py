@@ -14,6 +14,7 @@ import math
 
 from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
+from gputop.diagnosis.gpuside import copies_much, link_of, traffic
 from gputop.diagnosis.measure.facts import CallFacts, Facts, GpuFacts, JobFacts
 from gputop.diagnosis.measure.stepclock import moves_weights
 from gputop.diagnosis.model import Evidence, Fix
@@ -50,30 +51,10 @@ def _claim(job: JobFacts, _facts: Facts) -> Claims:
     return claims
 
 
-def copies_much(job: JobFacts) -> bool:
-    """Its GPUs' links are busy enough to be what it waits for: by their counters, whose samples of 20 ms may keep time with the steps and
-    miss them, or by what its calls copy while no kernel runs."""
-    of_link = any((gpu.pcie_bytes_per_s or 0.0) >= policy.COPY_OF_LINK * _link(gpu) for gpu in job.gpus)
-    if of_link or traffic(job) >= policy.COPY_BYTES_PER_S:
-        return True
-    copied = (job.calls.copy_bytes_per_s if job.calls is not None else None) or 0.0
-    return copied > 0.0 and copied >= policy.COPY_OF_LINK * (job.idle or 0.0) * sum(map(_link, job.gpus))
-
-
 def _copies_at_speed(gpu: GpuFacts) -> bool:
     """So much that it may be copies from pinned memory that take the time; where the link is not told, as much as from any."""
-    moved, link = gpu.pcie_bytes_per_s or 0.0, _link(gpu)
+    moved, link = gpu.pcie_bytes_per_s or 0.0, link_of(gpu)
     return moved >= (policy.ASLEEP_OF_LINK * link if link < math.inf else policy.COPY_BYTES_PER_S)
-
-
-def _link(gpu: GpuFacts) -> float:
-    """Bytes per second that its link carries one way as it now runs; endless where that is not told."""
-    return math.inf if gpu.link_bytes_per_s is None else gpu.link_bytes_per_s
-
-
-def traffic(job: JobFacts) -> float:
-    """Bytes per second over PCIe, both ways, of its GPUs together; 0 where they are not read."""
-    return sum(gpu.pcie_bytes_per_s or 0.0 for gpu in job.gpus)
 
 
 def copies_back(job: JobFacts) -> bool:
@@ -104,7 +85,7 @@ def _moving_less(job: JobFacts) -> tuple[Fix, ...]:
 
 def _overlapping(job: JobFacts) -> list[Fix]:
     """Copies that go as fast as the link are from pinned memory already."""
-    pinned = any((gpu.pcie_bytes_per_s or 0.0) >= PINNED_OF_LINK * (job.idle or 1.0) * _link(gpu) for gpu in job.gpus)
+    pinned = any((gpu.pcie_bytes_per_s or 0.0) >= PINNED_OF_LINK * (job.idle or 1.0) * link_of(gpu) for gpu in job.gpus)
     if pinned and (job.calls is None or job.calls.copy < LEAST):
         return [Fix("Copy the next batch on a stream of its own while this one is computed", _SIDE_STREAM)]
     return [
