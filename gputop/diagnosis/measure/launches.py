@@ -13,7 +13,6 @@ from gputop.diagnosis import policy
 from gputop.model.frame import MainSamples
 
 TOLD_NS = 100_000_000  # a burst of samples is told of so late at most: at the next beat
-TURNS_PCT = 50.0  # between readings of a GPU that begins or ends its work
 
 Busy = Sequence[tuple[int, float]]  # (t_ns, per cent of the time in which kernels ran up to then) of a GPU
 
@@ -52,7 +51,7 @@ class Launches:
         new: list[tuple[int, float]] = []
         for began_ns, ended_ns, launch_ns in self._bursts.get(pid, ()):
             met = [busy_pct for readings in gpus for t_ns, busy_pct in readings if began_ns < t_ns <= ended_ns + TOLD_NS]
-            if launch_ns and met and max(met) - min(met) < TURNS_PCT:
+            if launch_ns and met and max(met) - min(met) < 100 * policy.HALF:
                 told = known if newest_ns >= ended_ns + TOLD_NS // 2 else new
                 told.append((launch_ns, launch_ns * (1.0 - sum(met) / len(met) / 100)))
         told = known or new

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -36,3 +37,12 @@ def test_nobody_goes_around_that() -> None:
     named = r"\b(?:job|trainer|worker|proc|gpu|facts|host)\.\w+"
     filled = named + r"(?:\[[^\]]+\] (?:[+|-]?=) |\.(?:append|extend|update|pop|clear|setdefault)\()"
     assert [(name, found) for name, text in texts.items() for found in re.findall(filled, text) if "facts.memo" not in found] == []
+
+
+def test_no_share_is_a_threshold_of_one_module() -> None:
+    """Thresholds of the measuring side stand in `policy`, each once; what is left bounds memory or sets a pace, in whole numbers."""
+    nodes = [(path.stem, node) for path in sorted((ROOM / "measure").glob("*.py")) for node in ast.parse(path.read_text()).body]
+    named = [(stem, node) for stem, node in nodes if isinstance(node, ast.Assign)]
+    floats = [(stem, node) for stem, node in named if any(isinstance(getattr(one, "value", 0), float) for one in ast.walk(node.value))]
+    found = [f"{stem}.{ast.unparse(node.targets[0])}" for stem, node in floats]
+    assert found in ([], ["wakes.LEAST"]), "of what is too little to be told"
