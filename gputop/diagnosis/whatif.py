@@ -225,7 +225,8 @@ def predict(readings: Sequence[Reading], workers: int) -> WhatIf:
 def _mean(readings: Sequence[Reading]) -> tuple[Pipeline, Around, list[Reading]]:
     """Of the windows that have as many workers and CPUs as the last one; and these."""
     last, around = readings[-1].pipeline, readings[-1].around
-    alike = [one for one in readings if (one.pipeline.workers, one.pipeline.cpus) == (last.workers, last.cpus)]
+    settled = readings[1:] if len(readings) > 2 else readings  # the first window of a cause has something of the time before it
+    alike = [one for one in settled if (one.pipeline.workers, one.pipeline.cpus) == (last.workers, last.cpus)]
     means: dict[str, float] = {}
     for name in Pipeline.__struct_fields__:
         known = [value for one in alike if (value := getattr(one.pipeline, name)) is not None]
