@@ -41,6 +41,11 @@ def _is_idle(pid: int) -> bool:
     return os.sched_getscheduler(pid) & ~os.SCHED_RESET_ON_FORK == os.SCHED_IDLE
 
 
+def _idle_members(group: int) -> int:
+    """How many threads of a process group have SCHED_IDLE; some may end meanwhile."""
+    return sum(values[0] == os.SCHED_IDLE for pid in group_members(group) for values in settings(pid).values())
+
+
 def _guardian_of(pid: int) -> int:
     children = [int(name) for name in os.listdir("/proc") if name.isdecimal() and _is_guardian_of(int(name), pid)]
     assert len(children) == 1
@@ -82,8 +87,8 @@ def test_threads_and_children_that_begin_meanwhile_are_put_back() -> None:
             child.stdin.write(b"\n")
             child.stdin.flush()
             child.stdout.readline()
-            until(lambda: sum(map(_is_idle, group_members(build.pid))) > 3)
-            until(lambda: sum(read_process(pid).ppid != orphans.pid for pid in group_members(orphans.pid)) > 3)
+            until(lambda: _idle_members(build.pid) > 3)
+            until(lambda: _idle_members(orphans.pid) > 3)
             guard.off()
             for group in (child.pid, build.pid, orphans.pid):
                 policies = {values[0] for pid in group_members(group) for values in settings(pid).values()}
