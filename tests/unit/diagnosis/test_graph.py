@@ -24,14 +24,15 @@ DOCS = Path(__file__).parents[3] / "docs" / "diagnosis.md"
 LOCK_AT = 0x7F00
 
 
-def walked(scene: Scene, wakes: dict[int, list[Wake]], threads: dict[int, ThreadTime] | None = None, idle: float | None = None) -> Walk:
+def walked(scene: Scene, wakes: dict[int, list[Wake]], threads: dict[int, ThreadTime] | None = None, idle: float | None = None,
+           switch_share: float = 1.0) -> Walk:  # fmt: skip
     """The walk over the scene's last window, with these wake-ups (tid -> who woke it) in place of its own."""
     facts = scene.engine.facts
     assert facts is not None
     job = facts.jobs[0]
     if idle is not None:
         job = replace(job, gpus=[replace(gpu, util=1.0 - idle) for gpu in job.gpus])
-    facts = replace(facts, wakes=wakes, threads=threads or {}, jobs=[job])
+    facts = replace(facts, wakes=wakes, threads=threads or {}, jobs=[job], switch_share=switch_share)
     walk = Walk(job, facts)
     walk.run(job, facts)
     return walk
@@ -83,6 +84,14 @@ def test_files_on_a_network_file_system_are_no_disk() -> None:
     assert leaves(walked(scene, wakes))["network", "worker"] > 0.8
     local = starved(util=20.0, run=0.1, looks=[{"state": "D", "syscall": 0, "wchan": "folio_wait_bit_common"}]).play(6)
     assert leaves(walked(local, wakes))["disk", "worker"] > 0.8
+
+
+def test_wake_ups_that_are_counted_in_glimpses_lead_the_same_way_and_are_inferred() -> None:
+    wakes = {100: [Wake(101, 111, waits.PIPE, 0.9, 10.0)]}
+    whole, glimpsed = walked(reading(), wakes), walked(reading(), wakes, switch_share=0.09)
+    assert leaves(whole) == leaves(glimpsed)
+    assert any(hop.kind == WORKERS and hop.measured for booked in whole.leaves.values() for hop in booked.trail)
+    assert not any(hop.kind == WORKERS and hop.measured for booked in glimpsed.leaves.values() for hop in booked.trail)
 
 
 def test_who_wakes_a_worker_is_its_consumer() -> None:
