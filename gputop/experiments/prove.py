@@ -21,6 +21,7 @@ from gputop.system.text import figure
 
 FOLLOW_S = 60.0  # s that a kept fix is followed, as is promised to users
 LEAST_FOLLOWED_S = 5.0  # s without which nothing is said of it
+GONE = "all that was to be changed has ended meanwhile: try again"
 UNMEASURED, STANDSTILL = "not measured", "from a standstill"  # in place of a gain
 
 
@@ -83,7 +84,8 @@ def experiment(
         with Guard(planned, agreed=True) as guard:
             yield from run(samples, trial, guard)
             assert trial.outcome is not None
-            trial.outcome.reason = trial.outcome.reason.removeprefix(f"{planned.says}: ")
+            reason = trial.outcome.reason.removeprefix(f"{planned.says}: ")
+            trial.outcome.reason = GONE if reason == "it has ended" else reason
             ended = _ended(trial.outcome)
             yield trial.outcome
             if keep and planned.may_keep and trial.outcome.result == "proved":

@@ -22,7 +22,7 @@ from gputop.model.frame import SECOND_NS, CudaCall
 
 LEAST_STEPS = 6  # steps of an arm on the faster side; fewer count to a sixth and worse, so the GPU's work is compared instead
 SAME_RATE = 0.05  # relative distance within which a call sets the pace that the step clock found (`stepclock.WHOLE`)
-HALF_STEP, HALF_PCT = 0.5, 0.5  # added to both sides of a ratio, in steps and in % of GPU work: a job that stands still has a ratio, too
+HALF_STEP, HALF_PCT = 0.5, 0.5  # steps and % of GPU work that a side of a ratio has at least: a job that stands still has one, too
 PAUSED_SHARE = 0.25  # of an arm's samples in which the job paused, from which the pause is told (guess)
 PULSE_SETTLE_S, PULSE_END_S = 0.2, 0.15  # s of a pulse that are not measured: its beginning, and its end before the next sample comes
 LONGER = 2  # times as many pairs as asked for, where it is not clear before and the time is left
@@ -81,10 +81,11 @@ class Arm(Struct):
     counted_s: float = 0.0  # between the first and the last reading of the calls
     work_pct: float | None = None
     paused: bool = False
+    steps: dict[str, float] = field(default_factory=dict)  # as ``counts``, with the parts of steps at both ends
 
     def per_min(self, clock: str) -> float | None:
         """Steps a minute by the call that sets the pace; None without one."""
-        return 60.0 * self.counts.get(clock, 0) / self.counted_s if clock and self.counted_s > 0.0 else None
+        return 60.0 * self.steps.get(clock, 0.0) / self.counted_s if clock and self.counted_s > 0.0 else None
 
 
 class Pair(Struct):
@@ -98,9 +99,9 @@ class Pair(Struct):
         """The logarithm of on : off, of steps by ``clock``, without one of GPU work; None where that was not read."""
         off, on = self.off, self.on
         if clock:
-            rates = [(arm.counts.get(clock, 0) + HALF_STEP) / arm.counted_s for arm in (off, on) if arm.counted_s > 0.0]
+            rates = [max(arm.steps.get(clock, 0.0), HALF_STEP) / arm.counted_s for arm in (off, on) if arm.counted_s > 0.0]
         else:
-            rates = [arm.work_pct + HALF_PCT for arm in (off, on) if arm.work_pct is not None]
+            rates = [max(arm.work_pct, HALF_PCT) for arm in (off, on) if arm.work_pct is not None]
         return log(rates[1] / rates[0]) if len(rates) == 2 else None
 
 
@@ -259,7 +260,24 @@ def arm_of(on: bool, samples: Sequence[Sample]) -> Arm:
     return Arm(
         on, (last.t_ns - first.t_ns) / SECOND_NS, counts, from_calls(made), (last.calls_ns - first.calls_ns) / SECOND_NS,
         sum(works) / len(works) if works else None, sum(one.paused for one in samples) > PAUSED_SHARE * len(samples),
+        {name: _steps([(one.calls_ns, one.calls[name].count) for one in samples if name in one.calls]) for name in counts},
     )  # fmt: skip
+
+
+def _steps(counted: Sequence[tuple[int, int]]) -> float:
+    """Steps between the first and the last reading (ns, count), with parts: slow steps that are only counted are known to one or two.
+
+    Between the first and the last change there are whole steps. What is before and behind lasts as long as so many of them, and no longer
+    than the most that ever came at once: a stall at an end is no step.
+    """
+    changes = [i for i in range(1, len(counted)) if counted[i][1] > counted[i - 1][1]]
+    total = float(counted[-1][1] - counted[0][1]) if counted else 0.0
+    if len(changes) < 2:
+        return total
+    (first_ns, first), (last_ns, last) = counted[changes[0]], counted[changes[-1]]
+    most = max(counted[i][1] - counted[i - 1][1] for i in changes)
+    step_ns = (last_ns - first_ns) / (last - first)
+    return last - first + min(most, (first_ns - counted[0][0]) / step_ns) + min(most, (counted[-1][0] - last_ns) / step_ns)
 
 
 def _clock(pairs: Sequence[Pair]) -> str:

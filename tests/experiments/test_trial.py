@@ -13,7 +13,7 @@ from gputop.experiments.change import Case, Plan, Target
 from gputop.experiments.prove import document, follow, run, told
 from gputop.experiments.statistics import estimate, t_quantile
 from gputop.experiments.suspect import arm_s, settle_s
-from gputop.experiments.trial import Outcome, Sample, Settings, Trial
+from gputop.experiments.trial import Outcome, Sample, Settings, Trial, arm_of
 from gputop.model.frame import SECOND_NS, CudaCall
 
 TICK_S = 0.1
@@ -215,3 +215,19 @@ def test_settling_follows_the_queue_and_an_arm_the_steps() -> None:
     assert settle_s(2, 10.0) == pytest.approx(1.0)
     assert settle_s(16, 10.0) == 2.0
     assert (arm_s(0.5, None), arm_s(0.5, 10.0), arm_s(2.0, 1.2), arm_s(2.0, 0.1)) == (3.0, 3.0, 7.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "steps"),
+    [
+        ([0, 0, 1, 1, 1, 2, 2, 2, 3, 3], 3.0),  # a step each 0.3 s: 0.9 s are three of them, wherever they begin
+        ([0, 1, 1, 1, 2, 2, 2, 3, 3, 3], 3.0),
+        ([0, 2, 2, 2, 4, 4, 4, 6, 6, 6], 6.0),  # batches that come in twos
+        ([0, 1, 2, 3, 3, 3, 3, 3, 3, 3], 4.0),  # then a stall, which is one step at most
+        ([5, 5, 5, 5, 6, 6, 6, 6, 6, 6], 1.0),
+        ([5] * 10, 0.0),
+    ],
+)
+def test_slow_steps_are_counted_with_their_parts(counts: list[int], steps: float) -> None:
+    samples = [Sample(t * 10**8, {"sync": CudaCall(1, "sync", count, 0, 0)}, t * 10**8) for t, count in enumerate(counts)]
+    assert arm_of(True, samples).steps["sync"] == pytest.approx(steps)

@@ -17,7 +17,7 @@ from gputop.tui.why import WhyScreen
 from tests.tui.conftest import MakeApp
 
 PLAN = Plan("idle-priority", "fluent-bit\x1b[31m (903) to idle priority", (), may_keep=True)
-PAIR = Pair("off-on", Arm(False, 2.0, {"sync": 6}, 3.0, 2.0, 30.0), Arm(True, 2.0, {"sync": 12}, 6.0, 2.0, 60.0))
+PAIR = Pair("off-on", *(Arm(on, 2.0, {"sync": 6}, 3.0, 2.0, 30.0, steps={"sync": steps}) for on, steps in ((False, 6.0), (True, 12.0))))
 
 
 def said(screen: ProveScreen) -> str:
