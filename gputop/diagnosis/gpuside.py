@@ -40,7 +40,7 @@ def turns(job: JobFacts) -> float:
         return rate * (policy.TURN_S if spins_per_s(job) is None else policy.LONG_TURN_S)
     within_steps = rate >= policy.PER_STEP * calls.to_gpu_per_s > 0.0
     found = max(calls_per_s(calls) * policy.SHORT_TURN_S, rate * (policy.LONG_TURN_S if within_steps else policy.TURN_S))
-    return max(0.0, found - policy.LAUNCH_S * (job.launches_per_s or 0.0))
+    return max(0.0, found - policy.SHORT_S * (job.launches_per_s or 0.0))
 
 
 def waits_per_s(job: JobFacts) -> float:

@@ -68,7 +68,6 @@ TURN_S = 5e-4  # s of the main thread's own time for each wait, that it costs at
 LONG_TURN_S, PER_STEP = 1e-3, 8.0  # the same for each that samples met, who miss the shortest, and of a step with so many
 SHORT_TURN_S = 2e-4  # the same for each call that waits, however shortly (guess)
 SYNCS_PER_S = 400.0  # waits a second that are many: from these on the wake-up after each costs as well, where CPUs are busy
-LAUNCH_S = 25e-6  # s that a launch costs, with its part of Python (H200; PyTorch: 5 to 20 us and more)
 SPINS = 0.1  # of the window met spinning in waits (samples of the main thread)
 SLEEPS_PER_BATCH = 12.0  # of these for each of the workers', who sleep about once for a batch
 SLEPT_BESIDE = 0.5  # of the GPU's work, asleep
