@@ -149,6 +149,27 @@ def test_programs_that_could_not_be_attached_again_stay_attached(beaten: Make, r
     assert one.board.switch_share == 1.0
 
 
+def test_programs_that_cannot_be_attached_for_a_while_are_attached_later(
+    beaten: Make, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach, may_attach = uprobe.attach_tracepoints, [True]
+
+    def sometimes(programs: dict[str, int], raw: bool) -> list[int]:
+        if may_attach:
+            return attach(programs, raw)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(uprobe, "attach_tracepoints", sometimes)
+    one = beaten()
+    one.until_loaded()
+    one.hot = frozenset(storm(run))
+    one.until(lambda: sampled(one), "sampled")
+    may_attach.clear()
+    one.until(lambda: one.states[-1].detail.get("switches") == "not counted: Too many open files", "said")
+    may_attach.append(True)
+    one.until(lambda: "of the time" in one.states[-1].detail.get("switches", ""), "counted again")
+
+
 def test_without_privilege_a_helper_attaches_for_every_window(beaten: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     helpers: list[Helper] = []
 

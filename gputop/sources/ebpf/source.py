@@ -145,7 +145,8 @@ class EbpfSource:
         if probes.switches.share < 1.0:
             detail["switches"] = f"counted in {100 * probes.switches.share:.0f} % of the time: they are too many"
         if probes.switches.watch.refused:
-            detail["switches"] = f"counted without a budget: {probes.switches.watch.refused}"
+            how = "not counted" if probes.switches.watch.seen.closed_ns else "counted without a budget"
+            detail["switches"] = f"{how}: {probes.switches.watch.refused}"
         attacher = probes.attacher
         if attacher is None:
             return SourceState(self.name, "partial", "no CUDA calls: this kernel takes no uprobe programs", "Linux 5.15 or later", detail)
