@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plain", action="store_true", help="no screen: print each new verdict")
     parser.add_argument("--no-ebpf", action="store_true", help=NO_EBPF)
     parser.add_argument("--sudo", action="store_true", help=SUDO)
-    parser.add_argument("--readonly", action="store_true", help="no signals to processes")
+    parser.add_argument("--readonly", action="store_true", help="no signals to processes, and no experiments")
     add_looks(parser)
     parser.set_defaults(interval=0.1, gpu=None, host=None, pid=None, user=None, once=False, json=False, no_auto_stacks=False)
 
