@@ -56,6 +56,19 @@ def _other_rank(walk: Walk) -> Iterator[Price]:
         yield Price(Leaf("rank", "late"), inf, lambda _: True)
 
 
+_MAKING = ("computing", "child", "sync", "lock", "pipe", "poll", "unknown", "timer", "network")
+
+
+def _born(walk: Walk) -> Iterator[Price]:
+    """Workers that were made anew, where no pace of warm ones tells what that takes: all that their trainer does is that for a while."""
+    births = walk.job.births
+    if births and walk.job.respawned is None and 2 * len(births) >= len(walk.job.workers):
+        since_ns = walk.facts.t_ns - births[-1]
+        made = {"data.running", *(f"main.{kind}" for kind in _MAKING)} if since_ns < policy.RECENT_NS else set[str]()
+        if since_ns < policy.FORMER_NS:
+            yield Price(Leaf("birth", "worker"), inf, ({"data.ahead"} | made).__contains__)
+
+
 def _paused(walk: Walk) -> Iterator[Price]:
     """Time in which the trainer does something else, unless a worker owes it a batch, or its own threads keep it from going on."""
     pools = walk.job.pools
@@ -76,4 +89,4 @@ def _turns(walk: Walk) -> Iterator[Price]:
         yield Price(Leaf("turn", "main"), gpuside.turns(walk.job), (_OF_MAIN | ready).__contains__)
 
 
-_PRICES = (_other_rank, _unanswered, _paused, _turns)
+_PRICES = (_other_rank, _unanswered, _born, _paused, _turns)

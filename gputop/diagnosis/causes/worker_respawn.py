@@ -2,8 +2,8 @@
 
 Why it costs: the GPU waits until the new ones have imported, opened their files and loaded their first batches.
 How it is seen: row birth x worker: from the births of a set of workers until steps are made again, less what these take with warm workers
-(`measure.respawns`). Where no pace of warm workers is known, a rule takes the loss in the workers' first `policy.YOUNG_NS`, and
-for `policy.RECENT_NS` after the last birth what the trainer does: it makes them.
+(`measure.respawns`). Where no pace of warm workers is known, the loss in the workers' first `policy.YOUNG_NS`; for `policy.RECENT_NS`
+after the last birth what the trainer does, for it makes them; and for `policy.FORMER_NS` what it waits for though they are ahead.
 When it abstains: fewer than half of the workers were born lately: one was replaced. All else that the trainer waits for has a lasting
 cause.
 """
@@ -12,28 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis import policy
-from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
+from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.system.text import counted
-
-_MAKING = ("main.computing", "main.child", "main.sync", "main.lock", "main.pipe", "main.poll", "main.unknown", "main.timer", "main.network")
-_POOLS = ("data.starting", "data.ahead", "data.running", *_MAKING)
-
-
-def _claim(job: JobFacts, facts: Facts) -> Claims:
-    if 2 * len(job.births) < len(job.workers):
-        return {}
-    claims = {"data.starting": 1.0}
-    if job.respawned is not None:
-        return claims
-    since_ns = facts.t_ns - job.births[-1] if job.births else policy.FORMER_NS
-    if since_ns < policy.RECENT_NS:
-        claims |= dict.fromkeys(_MAKING, 1.0)
-    if since_ns < policy.FORMER_NS:
-        claims |= {"data.ahead": 1.0, "data.running": policy.HALF}
-    return claims
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -55,5 +37,5 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 JUDGE = Judge(
-    "worker-respawn", "input-bound", _tell, rows=(("birth", "worker"),), rule=Rule(30, _POOLS, _claim), needs="the process list",
+    "worker-respawn", "input-bound", _tell, rows=(("birth", "worker"),), needs="the process list",
 )  # fmt: skip

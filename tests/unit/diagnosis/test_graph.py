@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis import owners, waitgraph
+from gputop.diagnosis import owners, policy, waitgraph
 from gputop.diagnosis.causes import judges
 from gputop.diagnosis.edges import READY, RESOURCES, RUN, WORKERS, Edge, Leaf, edges_of, take
 from gputop.diagnosis.measure import waits
@@ -180,3 +181,10 @@ def test_the_document_tells_each_cause_as_its_file_does() -> None:
 
 def test_somebody_without_an_edge_to_it_has_a_pool() -> None:
     assert waitgraph.pool_of(Leaf("nobody", "trainer"), ()) == "main.stopped"
+
+
+def test_a_threshold_has_one_value() -> None:
+    names = [name for line in Path(policy.__file__).read_text().splitlines() if (found := re.match(r"([A-Z_]+(?:, [A-Z_]+)*) = ", line))
+             for name in found[1].split(", ")]  # fmt: skip
+    assert len(names) > 100
+    assert [name for name, times in Counter(names).items() if times > 1] == []
