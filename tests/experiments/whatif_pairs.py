@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gputop.diagnosis import Engine
-from gputop.diagnosis.model import WhatIf
+from gputop.diagnosis.model import Culprit, WhatIf
 from gputop.diagnosis.whatif import predict
 from gputop.model.board import Board
 from gputop.model.frame import Header
@@ -162,8 +162,8 @@ def _read(path: Path, count: int, index: int, cached: bool) -> None:
 
 
 @contextmanager
-def running(job: Job, folder: Path, seconds: float) -> Iterator[dict[str, str]]:
-    """The job and what is around it, training for `WARM_S`; the environment that shows its GPU."""
+def running(job: Job, folder: Path, seconds: float) -> Iterator[tuple[dict[str, str], int]]:
+    """The job and what is around it, training for `WARM_S`; the environment that shows its GPU, and the stranger's pid, 0 without one."""
     env = environment.make(folder)
     (folder / "steps").write_bytes(bytes(8))
     if job.read_kb:
@@ -185,12 +185,15 @@ def running(job: Job, folder: Path, seconds: float) -> Iterator[dict[str, str]]:
         assert trainer.stdout is not None
         if trainer.stdout.readline() != "ready\n":
             raise RuntimeError("the job ended before it trained")
+        stranger = 0
         if job.hogs:
-            hog = [str(build(SOURCE, "fluent-bit", program=True)), str(int(seconds)), str(job.hogs), str(job.duty_pct)]
+            command = [str(build(SOURCE, "fluent-bit", program=True)), str(int(seconds)), str(job.hogs), str(job.duty_pct)]
             through = ["nice", "-n", str(job.nice)] if job.nice else []
-            stack.callback(end, subprocess.Popen([*through, *hog], start_new_session=True, text=True))
+            hog = subprocess.Popen([*through, *command], start_new_session=True, text=True)
+            stack.callback(end, hog)
+            stranger = hog.pid
         time.sleep(WARM_S)
-        yield env
+        yield env, stranger
 
 
 def steps(folder: Path) -> tuple[float, int]:
@@ -198,11 +201,11 @@ def steps(folder: Path) -> tuple[float, int]:
     return time.monotonic(), int.from_bytes((folder / "steps").read_bytes(), "little")
 
 
-def look(job: Job, flags: Sequence[str], keep: Path | None) -> tuple[float, bytes, float]:
-    """Steps a second of a run, its stream, and CPUs that others used."""
+def look(job: Job, flags: Sequence[str], keep: Path | None) -> tuple[float, bytes, float, int]:
+    """Steps a second of a run, its stream, CPUs that others used, and the stranger's pid."""
     with tempfile.TemporaryDirectory(prefix="gputop-what-if-") as name, ExitStack() as stack:
         folder = Path(name)
-        env = stack.enter_context(running(job, folder, WARM_S + LOOK_S + READY_S))
+        env, stranger = stack.enter_context(running(job, folder, WARM_S + LOOK_S + READY_S))
         with (folder / "stream").open("wb") as out:
             collector = subprocess.Popen(
                 [sys.executable, "-m", "gputop", "collect", *flags], env=env, stdout=out, stdin=subprocess.DEVNULL, start_new_session=True
@@ -221,11 +224,12 @@ def look(job: Job, flags: Sequence[str], keep: Path | None) -> tuple[float, byte
     if keep is not None:
         keep.mkdir(exist_ok=True)
         (keep / f"{time.time_ns()}.stream").write_bytes(json.dumps([asdict(job), rate, disturbed]).encode() + b"\n" + content)
-    return rate, content, disturbed
+    return rate, content, disturbed, stranger
 
 
-def predicted(content: bytes, change: str) -> tuple[WhatIf | None, str]:
-    """What the diagnosis of a stream says of a change, None where it says nothing; and the cause that it names."""
+def predicted(content: bytes, change: str, stranger: int) -> tuple[WhatIf | None, str]:
+    """What the diagnosis of a stream says of a change, None where it says nothing; and the cause that it names. Of a busy machine's
+    strangers the one that leaves."""
     engine = Engine()
     header, *frames = Decoder().feed(content)
     assert isinstance(header, Header)
@@ -235,7 +239,10 @@ def predicted(content: bytes, change: str) -> tuple[WhatIf | None, str]:
     cause, pid = found["verdict"]["cause"], engine.verdict.trainer_pid
     if change.isdecimal():
         return predict(engine.readings.of(pid, cause), int(change)), cause
-    options = [WhatIf(**one) for one in found["what_if"]]
+    if change == "without" and cause == "cpu-contention":
+        options = engine.readings.options(pid, cause, [Culprit(stranger, "fluent-bit", None)], None)
+    else:
+        options = [WhatIf(**one) for one in found["what_if"]]
     return next((one for one in options if one.change.startswith(change) and one.factor is not None), None), cause
 
 
@@ -243,11 +250,11 @@ def measure(pair: Pair, rounds: int, flags: Sequence[str], keep: Path | None) ->
     """The measured factor, the prediction (the middle one of its rounds), and the cause named before with the CPUs that others used."""
     before, after, told, cause, disturbed = list[float](), list[float](), list[WhatIf](), "", list[float]()
     for _ in range(rounds):
-        rate, content, others = look(pair.before, flags, keep)
+        rate, content, others, stranger = look(pair.before, flags, keep)
         before.append(rate)
-        found, cause = predicted(content, pair.change)
+        found, cause = predicted(content, pair.change, stranger)
         told += [found] if found is not None else []
-        rate, _, more = look(pair.after, flags, keep)
+        rate, _, more, _ = look(pair.after, flags, keep)
         after.append(rate)
         disturbed += [others, more]
     told.sort(key=lambda one: one.factor or 0.0)
