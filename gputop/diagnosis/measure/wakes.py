@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from gputop.diagnosis.measure import waits
 from gputop.model.board import Board
 from gputop.model.frame import SchedThread, ThreadCalls, Wakeup
+from gputop.model.syscalls import syscall_numbers
 
 _KINDS = {
     "futex": waits.LOCK, "ipc": waits.LOCK, "timer": waits.TIMER, "signal": waits.TIMER, "child": waits.CHILD, "pidfd": waits.CHILD,
@@ -19,6 +20,7 @@ _KINDS = {
 }  # fmt: skip
 """`gputop.model.frame.Wakeup.kind` -> what the diagnosis calls that wait."""
 
+_FILE_LOCKS = "flock", "fcntl"  # whose kind is ``filesystem``, though they sleep for nothing but a lock
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -53,9 +55,11 @@ class WakeTrack:
         self._points: deque[tuple[int, dict[Any, Wakeup], dict[int, SchedThread], dict[Any, ThreadCalls]]] = deque()
         self._ended: deque[tuple[int, dict[Any, Wakeup], dict[int, SchedThread]]] = deque()
         """(when it was missed, last counters) of threads that are gone: what they did in the window counts."""
+        self._machine = ""
 
     def push(self, board: Board, oldest_ns: int) -> None:
         """Add the board's counters and forget those from before ``oldest_ns``."""
+        self._machine = board.header.machine
         if board.probed_ns and (not self._points or self._points[-1][0] != board.probed_ns):
             if self._points:
                 _, wakes, threads, _ = self._points[-1]
@@ -80,7 +84,7 @@ class WakeTrack:
                 continue
             since = old if old is not None and old.times <= wake.times else None
             slept_ns, times = wake.wait_ns - (since.wait_ns if since else 0), wake.times - (since.times if since else 0)
-            share, kind = min(1.0, slept_ns / ns), kind_of(wake)
+            share, kind = min(1.0, slept_ns / ns), kind_of(wake, self._machine)
             if share >= LEAST:
                 one = Wake(wake.waker_pid, wake.waker_tid, kind, share, times * 1e9 / ns, wake.address)
                 found.setdefault(wake.wakee_tid, []).append(one)
@@ -132,8 +136,10 @@ def _without(old: dict[_K, _V], now: Mapping[_K, object]) -> dict[_K, _V]:
     return {key: old[key] for key in old.keys() - now.keys()}
 
 
-def kind_of(wake: Wakeup) -> str:
-    """What the sleeper waited for, in the diagnosis' words."""
+def kind_of(wake: Wakeup, machine: str = "") -> str:
+    """What the sleeper waited for, in the diagnosis' words; system calls have the numbers of ``machine`` (``uname -m``)."""
+    if wake.call in syscall_numbers(*_FILE_LOCKS, machine=machine):
+        return waits.LOCK
     if wake.call == -1 or (not wake.kind and wake.uninterruptible):
         return waits.DISK
     return _KINDS.get(wake.kind, waits.UNKNOWN)
