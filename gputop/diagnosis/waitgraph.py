@@ -35,6 +35,7 @@ class Walk:
         self.left_out = owners.left_out(job)
         self.asks = frozenset({self.trainer.pid, *job.services})  # whose wake-ups bring a worker work
         self.children = {one.pid for one in feeders.started(job, facts)}
+        self.gone = 0.0  # share of the window that the main thread waited for workers of an epoch before, which are gone
         self.spun = 0.0  # CPUs that the main thread burnt in waits for the GPU, as far as calls or samples tell
         self._gil: dict[int, frozenset[int]] = {}
         self._at_work: dict[int, list[Edge]] = {}
@@ -180,6 +181,7 @@ class Walk:
             sure = edge.kind == waits.QUEUE or (edge.kind == waits.PIPE and not held_up)
             vague = not self.facts.wakes and edge.kind in waits.GPU_LIKE and at_work
             gone = bool(edge.pid) and sure and bool(job.births) and edge.pid not in self.facts.pids  # a worker of the epoch before
+            self.gone += edge.share if gone else 0.0
             if gone or (edge.pid == 0 and (sure or vague)) or (edge.pid == self.trainer.pid and self.relays(edge.tid)):
                 edge = edge._replace(pid=any_worker)
             found.append(edge)
@@ -220,7 +222,9 @@ class Walk:
         found, self.leaves = self.leaves, before
         owed = _sum(found)
         if owed <= 0.0 or (owed < policy.LITTLE * len(self.job.workers) and most < policy.HALF):
-            self.book("ahead", "worker", share, trail)
+            gone = min(share, self.gone)
+            self.book("birth", "worker", gone, trail)  # in place of whom those are ahead that were made meanwhile
+            self.book("ahead", "worker", share - gone, trail)
             return
         for leaf, factor in _lean_to_delays(found, owed).items():
             for part, steps in found[leaf].trails.values():

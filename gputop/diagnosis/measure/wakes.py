@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from gputop.diagnosis.measure import waits
 from gputop.model.board import Board
 from gputop.model.frame import SchedThread, ThreadCalls, Wakeup
-from gputop.model.syscalls import syscall_numbers
+from gputop.model.syscalls import syscall_names
 
 _KINDS = {
     "futex": waits.LOCK, "ipc": waits.LOCK, "timer": waits.TIMER, "signal": waits.TIMER, "child": waits.CHILD, "pidfd": waits.CHILD,
@@ -20,7 +21,8 @@ _KINDS = {
 }  # fmt: skip
 """`gputop.model.frame.Wakeup.kind` -> what the diagnosis calls that wait."""
 
-_FILE_LOCKS = "flock", "fcntl"  # whose kind is ``filesystem``, though they sleep for nothing but a lock
+_CALLS = {"flock": waits.LOCK, "fcntl": waits.LOCK, "vfork": waits.CHILD, "clone": waits.CHILD, "clone3": waits.CHILD}
+"""System calls whose kind tells less than their name: a lock of a file; who began a program sleeps, as for a disk, until it runs."""
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -136,10 +138,15 @@ def _without(old: dict[_K, _V], now: Mapping[_K, object]) -> dict[_K, _V]:
     return {key: old[key] for key in old.keys() - now.keys()}
 
 
+@lru_cache
+def _by_call(machine: str) -> dict[int, str]:
+    return {number: _CALLS[name] for number, name in syscall_names(machine).items() if name in _CALLS}
+
+
 def kind_of(wake: Wakeup, machine: str = "") -> str:
     """What the sleeper waited for, in the diagnosis' words; system calls have the numbers of ``machine`` (``uname -m``)."""
-    if wake.call in syscall_numbers(*_FILE_LOCKS, machine=machine):
-        return waits.LOCK
+    if (kind := _by_call(machine).get(wake.call)) is not None:
+        return kind
     if wake.call == -1 or (not wake.kind and wake.uninterruptible):
         return waits.DISK
     return _KINDS.get(wake.kind, waits.UNKNOWN)

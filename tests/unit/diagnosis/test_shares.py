@@ -7,9 +7,10 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.edges import edges_of
 from gputop.diagnosis.measure import waits
-from gputop.diagnosis.measure.wakes import ThreadTime, Wake, WakeTrack
+from gputop.diagnosis.measure.wakes import ThreadTime, Wake, WakeTrack, kind_of
 from gputop.model.board import Board
 from gputop.model.frame import SchedThread, Wakeup
+from gputop.model.syscalls import syscall_numbers
 from tests.unit.diagnosis.causes import alone, starved
 from tests.unit.diagnosis.scene import FUTEX, ON_CPU, QUEUE, READ, SLEEP, Proc, Scene, training
 from tests.unit.diagnosis.test_graph import LOCK_AT, leaves, walked
@@ -125,3 +126,28 @@ def test_who_is_stopped_has_no_more_time_than_there_is(woken: float) -> None:
     edges = edges_of(facts.jobs[0].workers[0], replace(facts, wakes=wakes))
     assert sum(edge.share for edge in edges) == pytest.approx(1.0, abs=0.02)
     assert sum(edge.share for edge in edges if edge.kind == waits.STOPPED) == pytest.approx(0.45, abs=0.1)
+
+
+@pytest.mark.parametrize(("call", "kind", "uninterruptible", "found"), [
+    ("flock", "filesystem", False, waits.LOCK), ("fcntl", "filesystem", False, waits.LOCK), ("vfork", "", True, waits.CHILD),
+    ("openat", "filesystem", True, waits.DISK), ("futex", "futex", False, waits.LOCK),
+])  # fmt: skip
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_a_call_tells_what_its_kind_does_not(call: str, kind: str, uninterruptible: bool, found: str, machine: str) -> None:
+    for number in syscall_numbers(call, machine=machine):
+        wake = Wakeup(100, 110, 110, 1, 10**6, number, kind, uninterruptible=uninterruptible)
+        assert kind_of(wake, machine) == found
+
+
+def test_a_wait_for_workers_that_are_gone_is_for_those_that_were_made_instead() -> None:
+    """A validation in each epoch: its workers deliver, end, and the next window meets the training's workers alone, which are ahead."""
+    scene = alone(45.0, 0.05, [QUEUE])
+    scene.procs[101].run = scene.procs[102].run = 0.0
+    facts = scene.play(6).engine.facts
+    assert facts is not None
+    scene.engine.facts = replace(facts, jobs=[replace(facts.jobs[0], births=[facts.t_ns - 3 * S])])
+    rest = [Wake(100, 100, waits.PIPE, 0.99, 5.0)]
+    walk = walked(scene, {100: [Wake(801, 801, waits.PIPE, 0.5, 1.0)], 101: rest, 102: rest}, idle=0.5)
+    found = leaves(walk)
+    assert found["birth", "worker"] > 0.8
+    assert ("ahead", "worker") not in found
