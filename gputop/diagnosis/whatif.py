@@ -391,5 +391,6 @@ def told(one: WhatIf, closely: bool = False) -> str:
 
 
 def sentence(found: Sequence[WhatIf]) -> str:
-    """All of them in a line; empty without any."""
-    return f"What if: {' · '.join(map(told, found))}" if found else ""
+    """In a line, without those that would make it slower; empty without any."""
+    kept = [one for one in found if one.factor is None or one.factor >= 1.0 - NOTHING]
+    return f"What if: {' · '.join(map(told, kept))}" if kept else ""
