@@ -50,8 +50,9 @@ def waits_per_s(job: JobFacts) -> float:
         return job.calls.waits_per_s
     if (spins := spins_per_s(job)) is not None:
         return spins
-    worked = job.idle is not None and job.idle < policy.HARDLY_WORKS
-    return (job.trainer.sleeps_per_s or 0.0) if worked and not _sleeps_for_others(job) else 0.0
+    worked, sleeps = job.idle is not None and job.idle < policy.HARDLY_WORKS, job.trainer.sleeps_per_s or 0.0
+    often = 2 * sleeps >= policy.SYNCS_PER_S  # a step with a single wait makes about six
+    return sleeps if often and worked and not _sleeps_for_others(job) else 0.0
 
 
 def wakes_per_s(job: JobFacts) -> float:
