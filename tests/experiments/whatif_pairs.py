@@ -1,6 +1,6 @@
 """How right predictions are: a job is watched as it is, changed, run again, and its measured speed-up compared with the predicted one.
 
-    make what-if ARGS="--only workers"     some pairs; without it all, about 12 minutes on an idle machine
+    make what-if ARGS="--only workers"     some pairs; without it all, about 27 minutes on an idle machine
     python -m tests.experiments.whatif_pairs job '{"workers": 2, …}' FOLDER SECONDS     the training script of a run
 
 Each job is a real DataLoader before the CUDA stub; its batches cost CPU time, sleeps or reads that are known. Before and after are run in
