@@ -55,10 +55,14 @@ def test_nothing_left_behind_is_nothing_to_put_back() -> None:
 
 
 def test_a_process_that_does_not_train_is_told_so() -> None:
-    done = prove(str(os.getpid()), "--json", "--no-ebpf")
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        try:
+            done = prove(str(sleeper.pid), "--json", "--no-ebpf")
+        finally:
+            sleeper.kill()
     found = msgspec.json.decode(done.stdout)
     assert (done.returncode, found["schema"], found["result"], found["pairs"], found["kept"]) == (1, 1, None, [], False)
-    assert f"process {os.getpid()} is no trainer" in found["reason"]
+    assert f"process {sleeper.pid} is no trainer" in found["reason"]
 
 
 def test_a_stopped_worker_goes_on_is_proved_and_is_stopped_again_afterwards(tmp_path: Path) -> None:
