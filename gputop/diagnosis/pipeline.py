@@ -63,6 +63,7 @@ class Pipeline(Struct, frozen=True, kw_only=True):
     cpus: float = 1.0  # that the job may use
     beside: float = 0.0  # of these, on which other threads of the job run or spin
     others: float = 0.0  # of these, taken by processes outside the job
+    grouped: bool = False  # the scheduler divides CPUs between sessions first: the job's threads together weigh as much as a stranger's
     quota: float | None = None  # CPUs that its control group gives it
     throttled: float = 0.0  # loaders and main thread, while the quota was used up
     disk_used: float | None = None  # 0 to 1: how far the disk delivers all it can; None: not known
@@ -111,6 +112,7 @@ class Fit(Struct, frozen=True):
     main_late: float  # the same of the main thread
     blend: float | None  # exponent of `_slowest`; None: the slower side alone
     fixed: float  # of a step, which no stage explains
+    kept: float  # CPUs that strangers keep, however many threads the job has
     waits: float  # of it, at most, waits for CPUs: fewer with fewer strangers, or more CPUs
     disk_floor: float  # of a step, in which the disk is busy with this job, and no more loaders would help
     lock_floor: float  # of a step, in which the lock is held
@@ -156,7 +158,7 @@ def _fit(one: Pipeline, variant: _Variant) -> Fit:
         blend = _fit_blend(one.cycle / one.workers / one.step, one.busy / one.step)
     fit = Fit(
         crowd=crowd, loaders_late=_fit_late(loads, by_chance[0], variant), main_late=_fit_late(main, by_chance[1], variant), blend=blend,
-        fixed=0.0, waits=0.0, disk_floor=_disk_floor(one, variant), lock_floor=_lock_floor(one, variant),
+        fixed=0.0, kept=_fit_kept(one, variant), waits=0.0, disk_floor=_disk_floor(one, variant), lock_floor=_lock_floor(one, variant),
         hidden=least + hides * max(0.0, most - least), beyond=max(0.0, one.gpu_wait - (one.gpu or 0.0)),
     )  # fmt: skip
     fixed = max(0.0, one.step - _time(one, fit))
@@ -188,6 +190,11 @@ def _fit_crowd(one: Pipeline, loads: float, main: float, variant: _Variant) -> f
     if variant.late > 0.0 and one.others * one.step >= FULL * left:
         crowd *= MORE
     return min(crowd, max(0.0, left) / max(heaviest, LEAST_TIME))
+
+
+def _fit_kept(one: Pipeline, variant: _Variant) -> float:
+    """What they take now, where more threads of the job weigh no more; half of the CPUs at most. A guess where that is not known."""
+    return min(one.others, one.cpus / 2) if one.grouped or variant.late > 0.0 else 0.0
 
 
 def _by_chance(one: Pipeline, crowd: float, loads: float, main: float, step: float) -> tuple[float, float]:
@@ -277,5 +284,6 @@ def _step_at(one: Pipeline, fit: Fit, loads: float, main_late: float) -> float:
         step = main + cycle
     work, heaviest = one.run * max(1.0, one.threads) + one.own, max(one.own, one.run / max(1, one.workers))
     shared = (work + fit.crowd * heaviest) / max(one.cpus - one.beside, LEAST_CPUS)  # CPUs in fair shares, whoever is ready when
+    shared = max(shared, work / max(one.cpus - one.beside - fit.kept, LEAST_CPUS) if fit.kept else 0.0)
     quota = (work + one.beside * one.step) / one.quota if one.quota else 0.0
     return max(step, one.gpu or 0.0, shared, quota) + fit.fixed

@@ -111,7 +111,7 @@ def reading_of(job: JobFacts, facts: Facts) -> Reading:
         gpu_wait=main.get("waiting-gpu", 0.0), gpu=None if job.idle is None else 1.0 - job.idle,
         rest=sum(main.get(word, 0.0) for word in ("blocked", "disk", "memory", "stopped")), cpus=float(max(1, len(cpus.allowed))),
         beside=max(0.0, trainer.cores - own) + job.helpers, others=cpus.taken + facts.watching, quota=job.quota_cpus,
-        throttled=main.get("throttled", 0.0), disk_used=_disk_used(job),
+        grouped=facts.host.autogroup, throttled=main.get("throttled", 0.0), disk_used=_disk_used(job),
     )  # fmt: skip
     one, memory = _loading(one, workers) if workers else (_with_helpers(one, trainer), main.get("memory", 0.0))
     around = Around(
@@ -230,7 +230,7 @@ def _mean(readings: Sequence[Reading]) -> tuple[Pipeline, Around, list[Reading]]
     means: dict[str, float] = {}
     for name in Pipeline.__struct_fields__:
         known = [value for one in alike if (value := getattr(one.pipeline, name)) is not None]
-        if name != "workers" and known:
+        if name not in ("workers", "grouped") and known:
             means[name] = median(known) if name == "disk_used" else fmean(known)  # a rate beside a limit: a window may begin before that
     takers: Counter[int] = Counter()
     for one in alike:
@@ -325,7 +325,7 @@ def _without(cause: str, culprits: Sequence[Culprit], around: Around) -> _Change
 def _alone(pids: frozenset[int], around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
     taken = sum(cores for pid, cores in around.takers.items() if pid in pids)
     part = min(1.0, taken / one.others) if one.others > 0.0 else 0.0
-    return one, replace(fit, crowd=fit.crowd * (1.0 - part), fixed=fit.fixed - part * fit.waits)
+    return one, replace(fit, crowd=fit.crowd * (1.0 - part), kept=fit.kept * (1.0 - part), fixed=fit.fixed - part * fit.waits)
 
 
 def _less_disk(part: float, around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:

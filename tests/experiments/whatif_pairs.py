@@ -239,8 +239,8 @@ def predicted(content: bytes, change: str, stranger: int) -> tuple[WhatIf | None
     cause, pid = found["verdict"]["cause"], engine.verdict.trainer_pid
     if change.isdecimal():
         return predict(engine.readings.of(pid, cause), int(change)), cause
-    if change == "without" and cause == "cpu-contention":
-        options = engine.readings.options(pid, cause, [Culprit(stranger, "fluent-bit", None)], None)
+    if change == "without":
+        options = engine.readings.options(pid, "cpu-contention", [Culprit(stranger, "fluent-bit", None)], None)
     else:
         options = [WhatIf(**one) for one in found["what_if"]]
     return next((one for one in options if one.change.startswith(change) and one.factor is not None), None), cause

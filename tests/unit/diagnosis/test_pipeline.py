@@ -38,14 +38,23 @@ def test_workers_that_are_ahead_of_the_gpu_bring_nothing_and_may_go():
 def test_a_hog_of_one_thread_takes_a_third_of_two_cpus_from_two_workers():
     """Three threads on two CPUs: all take 1.5 times as long. With four workers they are five on two."""
     kept = Pipeline(step=0.075, workers=2, run=0.1, ready=0.05, gpu=0.01, gpu_wait=0.01, cpus=2, others=0.667)
-    assert kept.change(lambda one, fit: (one, replace(fit, crowd=0.0))).factor == pytest.approx(1.5, rel=0.01)
+    assert kept.change(lambda one, fit: (one, replace(fit, crowd=0.0, kept=0.0))).factor == pytest.approx(1.5, rel=0.01)
     assert kept.predict(4).factor == pytest.approx(1.2, rel=0.01)
+
+
+def test_more_workers_get_no_more_of_a_cpu_from_a_session_that_weighs_as_much_as_theirs():
+    """One worker and one hog on two CPUs: with autogroup a second worker gets nothing of the hog's CPU; else both run two thirds."""
+    beside = Pipeline(step=0.1, workers=1, run=0.1, gpu=0.01, gpu_wait=0.01, cpus=2, others=1.0, grouped=True)
+    assert beside.predict(4).factor == pytest.approx(1.0, rel=0.05)
+    band = replace(beside, grouped=False).predict(2)
+    assert band.factor == pytest.approx(4 / 3, rel=0.05)
+    assert band.low < 1.0, "nobody knows what the strangers weigh"
 
 
 def test_a_hog_that_yields_is_less_than_its_cpu_time():
     """A niced one takes half a CPU and keeps nobody waiting: it is no thread among the workers."""
     kept = Pipeline(step=0.05, workers=2, run=0.1, ready=0.0, gpu=0.01, gpu_wait=0.01, cpus=2, others=0.5)
-    assert kept.change(lambda one, fit: (one, replace(fit, crowd=0.0))).factor == pytest.approx(1.0, rel=0.01)
+    assert kept.change(lambda one, fit: (one, replace(fit, crowd=0.0, kept=0.0))).factor == pytest.approx(1.0, rel=0.01)
 
 
 def test_waits_apart_from_the_cpu_are_shared_by_more_workers():
@@ -130,7 +139,7 @@ def changed(chance: random.Random) -> tuple[float, Band]:
     kind, count = chance.choice(("workers", "workers", "hogs", "cpus", "gpu")), chance.choice((1, 2, 4, 8, 12))
     changes = {
         "workers": ({"workers": count}, lambda one, fit: (replace(one, workers=count), fit)),
-        "hogs": ({"hogs": 0}, lambda one, fit: (one, replace(fit, crowd=0.0))),
+        "hogs": ({"hogs": 0}, lambda one, fit: (one, replace(fit, crowd=0.0, kept=0.0))),
         "cpus": ({"cpus": 2 * before.cpus}, lambda one, fit: (replace(one, cpus=2 * one.cpus), fit)),
         "gpu": ({"gpu": before.gpu / 2}, lambda one, fit: (replace(one, gpu=one.gpu / 2), fit)),
     }  # fmt: skip
