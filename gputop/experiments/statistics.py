@@ -8,6 +8,7 @@ from math import atan, cos, exp, log, pi, sin, sqrt
 from msgspec import Struct
 
 FALSE_POSITIVE = 0.05  # chance of *proved* without a gain, over all looks of a trial; the usual bound
+FIRST_LOOK = 0.5  # part of it that the first look may use: most gains are clear by then, and each pair takes six seconds (a choice)
 LEAST_PAIRS = 3  # pairs before the first look: two leave one degree of freedom, and no noise passes its t of 12
 LEAST_GAIN = 0.05  # relative gain from which a cause is one; less is within the work of any other process (guess)
 
@@ -30,15 +31,23 @@ class Estimate(Struct, frozen=True):
         return self.high < log(1.0 + LEAST_GAIN)
 
 
-def estimate(logs: Sequence[float], looks: int) -> Estimate:
-    """The interval of the mean of ``logs``, at least two, where ``looks`` are made in all.
+def estimate(logs: Sequence[float], looks: Sequence[int]) -> Estimate:
+    """The interval of the mean of ``logs``, at least two, where ``looks`` are made, after so many pairs each.
 
-    Each look gets an equal part of `FALSE_POSITIVE` (Bonferroni): the chance of a false *proved* keeps that bound whenever the trial stops.
+    The looks share `FALSE_POSITIVE` (Bonferroni): the chance of a false *proved* keeps that bound whenever the trial stops.
     """
     mean = sum(logs) / len(logs)
     spread = sqrt(sum((one - mean) ** 2 for one in logs) / (len(logs) - 1) / len(logs))
-    half = t_quantile(1.0 - FALSE_POSITIVE / max(1, looks), len(logs) - 1) * spread
+    half = t_quantile(1.0 - FALSE_POSITIVE * part_of(len(logs), looks), len(logs) - 1) * spread
     return Estimate(mean, mean - half, mean + half)
+
+
+def part_of(pairs: int, looks: Sequence[int]) -> float:
+    """The part of `FALSE_POSITIVE` that the look after so many pairs may use."""
+    later = len(looks) - 1
+    if not later:
+        return 1.0
+    return FIRST_LOOK if pairs <= looks[0] else (1.0 - FIRST_LOOK) / later
 
 
 def gain_pct(ratio_log: float) -> float:

@@ -215,7 +215,7 @@ class Trial:
         logs = [value for pair in self.pairs if (value := pair.ratio_log(clock)) is not None]
         if len(logs) < len(self.pairs) or not logs:
             return "", "", None
-        return metric, clock, estimate(logs, len(self.settings.looks)) if len(logs) > 1 else None
+        return metric, clock, estimate(logs, self.settings.looks) if len(logs) > 1 else None
 
     def _why_undecided(self, metric: str, found: Estimate | None) -> str:
         if any(arm.paused for pair in self.pairs for arm in (pair.off, pair.on)):

@@ -11,7 +11,7 @@ import pytest
 
 from gputop.experiments.change import Case, Plan, Target
 from gputop.experiments.prove import document, follow, run, told
-from gputop.experiments.statistics import estimate, t_quantile
+from gputop.experiments.statistics import FALSE_POSITIVE, estimate, part_of, t_quantile
 from gputop.experiments.suspect import arm_s, settle_s
 from gputop.experiments.trial import Outcome, Sample, Settings, Trial, arm_of
 from gputop.model.frame import SECOND_NS, CudaCall
@@ -207,7 +207,16 @@ def test_quantiles_of_t() -> None:
     assert t_quantile(0.975, 2) == pytest.approx(4.303, abs=0.001)
     assert t_quantile(0.975, 3) == pytest.approx(3.182, abs=0.001)
     assert t_quantile(0.95, 10) == pytest.approx(1.812, abs=0.001)
-    assert estimate([0.1, 0.1, 0.1], 2).proved
+    assert estimate([0.1, 0.1, 0.1], (3, 4)).proved
+
+
+@pytest.mark.parametrize("looks", [(3,), (3, 4), (3, 4, 6, 8), (4, 6, 8)])
+def test_looks_share_the_chance_of_a_false_proof(looks: tuple[int, ...]) -> None:
+    assert sum(part_of(pairs, looks) for pairs in looks) == pytest.approx(1.0)
+    found = estimate([0.3, 0.2, 0.25], looks)
+    half = t_quantile(1.0 - FALSE_POSITIVE * part_of(3, looks), 2) * 0.05 / 3**0.5
+    assert (found.low, found.high) == (pytest.approx(0.25 - half), pytest.approx(0.25 + half))
+
 
 
 def test_settling_follows_the_queue_and_an_arm_the_steps() -> None:
