@@ -61,7 +61,7 @@ async def test_why_there_is_no_experiment_is_said(make_app: MakeApp, monkeypatch
 async def test_it_asks_first_and_shows_the_result(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     def experiment(*_: object) -> Iterator[Pair | Outcome]:
         yield PAIR
-        yield Outcome("proved", "", [PAIR] * 3, "steps", "sync", estimate([0.69, 0.7, 0.68], 4), 18.0)
+        yield Outcome("proved", "", [PAIR] * 3, "steps", "sync", estimate([0.69, 0.7, 0.68], (3, 4, 6, 8)), 18.0)
 
     monkeypatch.setattr(prove, "planned_for", lambda _case: PLAN)
     monkeypatch.setattr(prove, "experiment", experiment)
