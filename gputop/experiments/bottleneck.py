@@ -19,6 +19,7 @@ from msgspec import Struct
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.pipeline import Pipeline
 from gputop.sources import cgroup, parse
+from gputop.sources.files import read_once
 from gputop.sources.waits import RUNNING, TIMEOUTS, timeout_ms
 
 IDLE, RUNNABLE = "idle", "runnable"
@@ -37,6 +38,7 @@ _DOING = {
     waits.DRIVER: "waiting for a driver", waits.STOPPED: "stopped", waits.UNKNOWN: "sleeping",
     IDLE: "idle", RUNNABLE: "runnable",
 }  # fmt: skip
+READ_BYTES = 1 << 16  # most bytes read of a file of /proc
 _SHM = "/dev/shm"  # where workers put their batches
 
 
@@ -279,7 +281,7 @@ def _kind(folder: str, kind_of: waits.KindOf) -> str:
         state = parse.state(_bytes(folder + "stat"))
         if state == "R":
             return waits.ONCPU
-        fields = _bytes_or_none(folder + "syscall").split()
+        fields = (read_once(folder + "syscall", READ_BYTES) or b"").split()
         call: int | None = None
         argument: int | None = None
         if fields[:1] == [b"running"]:
@@ -289,7 +291,7 @@ def _kind(folder: str, kind_of: waits.KindOf) -> str:
             where, unit = TIMEOUTS.get(call, (0, 0))
             argument = int(fields[where + 1], 16)
             argument = timeout_ms(argument, unit, folder) if unit else argument
-        return kind_of(state, call, argument, _bytes_or_none(folder + "wchan").decode("utf-8", "replace"))
+        return kind_of(state, call, argument, (read_once(folder + "wchan", READ_BYTES) or b"").decode("utf-8", "replace"))
     except (OSError, ValueError):
         return ""
 
@@ -297,16 +299,9 @@ def _kind(folder: str, kind_of: waits.KindOf) -> str:
 def _bytes(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(fd, 1 << 16)
+        return os.read(fd, READ_BYTES)
     finally:
         os.close(fd)
-
-
-def _bytes_or_none(path: str) -> bytes:
-    try:
-        return _bytes(path)
-    except OSError:
-        return b""
 
 
 def _cpu_seconds(stat: bytes, cpus: Iterable[int]) -> tuple[float, float]:

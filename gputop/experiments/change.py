@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 from msgspec import Struct
 
-from gputop.experiments.processes import read_process, read_thread
+from gputop.experiments.processes import pidfd_of, read_process, read_thread
 
 IDLE = f"{os.SCHED_IDLE} 0"  # value of the setting ``policy``
 DEADLINE = 6  # SCHED_DEADLINE (linux/sched.h): its parameters are not ours to set
@@ -216,7 +216,7 @@ NO_LIMIT = {"io.max": "rbps=max wbps=max riops=max wiops=max"}  # file -> what a
 def held(pid: int, start_ticks: int) -> Iterator[int | None]:
     """A pidfd of this very process; None where the kernel or a sandbox has none. Raises ProcessLookupError if it ended or the pid was
     reused."""
-    descriptor = _pidfd(pid)
+    descriptor = pidfd_of(pid)
     try:
         proc = read_process(pid)
         if proc.start_ticks != start_ticks or proc.ended:
@@ -225,15 +225,6 @@ def held(pid: int, start_ticks: int) -> Iterator[int | None]:
     finally:
         if descriptor is not None:
             os.close(descriptor)
-
-
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise
-    except OSError:
-        return None
 
 
 def read_value(record: Record) -> str:

@@ -1,7 +1,7 @@
 """The fuse: a process of its own that lets stopped processes go on 1.5 s after it was armed, whatever happens to gputop and the guardian.
 
 It is armed before anybody is stopped. `Fuse` talks to it by lines: the processes (``pid start_ticks``, comma between two), or an empty one
-to let them go on now. It answers each with a byte. At the end of its input it does so, too, and ends. It imports next to nothing.
+to let them go on now. It answers each with a byte. At the end of its input it does so, too, and ends. It imports little.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import signal
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from gputop.experiments.processes import pidfd_of, read_process
 
 if TYPE_CHECKING:
     import subprocess
@@ -99,8 +101,8 @@ class Armed:
         for words in filter(None, line.split(",")):
             pid, start_ticks = map(int, words.split())
             with suppress(OSError):
-                descriptor = _pidfd(pid)
-                if _start_ticks(pid) == start_ticks:
+                descriptor = pidfd_of(pid)
+                if read_process(pid).start_ticks == start_ticks:
                     self._held.append((pid, descriptor))
                 elif descriptor is not None:
                     os.close(descriptor)
@@ -116,20 +118,6 @@ class Armed:
             if descriptor is not None:
                 os.close(descriptor)
         self._held = []
-
-
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise
-    except OSError:
-        return None
-
-
-def _start_ticks(pid: int) -> int:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """The process table as an experiment needs it: who descends from whom, who shares a job or a session, which threads there are.
 
-Read from /proc/PID/stat in one pass. The guardian imports this module, so it imports little.
+Read from /proc/PID/stat in one pass. The guardian and the fuse import this module, so it imports little.
 """
 
 from __future__ import annotations
@@ -76,6 +76,16 @@ def read_threads(pid: int) -> list[Proc]:
             with suppress(ProcessLookupError):
                 found.append(read_thread(pid, tid))
     return found
+
+
+def pidfd_of(pid: int) -> int | None:
+    """A descriptor of the process; None where the kernel or a sandbox has none. Raises ProcessLookupError if there is no process."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None
 
 
 def uids_of(pid: int) -> frozenset[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +16,8 @@ import pytest
 from gputop.model.board import Board
 from gputop.model.frame import Frame, SchedThread
 from gputop.sources import Beat, Settings
+from gputop.sources.ebpf import budget, uprobe
+from gputop.sources.ebpf.helper import Helper
 from gputop.sources.ebpf.source import EbpfSource
 from tests.require import require
 
@@ -99,3 +103,20 @@ def run() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 pipe.close()
+
+
+def attached_by_helper(monkeypatch: pytest.MonkeyPatch, refused: str) -> list[Helper]:
+    """Refuse this function of `uprobe` to us for want of privilege, so that helpers attach, without sudo; those that are started."""
+    helpers: list[Helper] = []
+
+    def refuse(*_: object) -> list[int]:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    def helper(script: str, sudo: bool) -> Helper:
+        assert sudo
+        helpers.append(Helper(script))
+        return helpers[-1]
+
+    monkeypatch.setattr(uprobe, refused, refuse)
+    monkeypatch.setattr(budget, "Helper", helper)
+    return helpers

@@ -19,13 +19,12 @@ import pytest
 from gputop.model import histogram
 from gputop.model.frame import CudaCall, LaunchRate, ThreadCalls
 from gputop.sources import Settings, elf
-from gputop.sources.ebpf import budget, libcuda, uprobe
+from gputop.sources.ebpf import libcuda, uprobe
 from gputop.sources.ebpf.budget import Budget, Linker, read_launches
 from gputop.sources.ebpf.cuda import Attacher, CudaReader
-from gputop.sources.ebpf.helper import Helper
 from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.sched import Drain
-from tests.probes.conftest import HERE, Beaten
+from tests.probes.conftest import HERE, Beaten, attached_by_helper
 from tests.require import require
 from tests.stubs.build import build
 
@@ -248,18 +247,7 @@ def test_after_a_storm_a_function_is_counted_exactly_again(beaten: Make, run: Ru
 def test_without_privilege_one_helper_attaches_for_every_window(
     beaten: Make, run: Run, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    helpers: list[Helper] = []
-
-    def refuse(*_: object) -> list[int]:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
-    def helper(script: str, sudo: bool) -> Helper:
-        assert sudo
-        helpers.append(Helper(script))
-        return helpers[-1]
-
-    monkeypatch.setattr(uprobe, "attach", refuse)
-    monkeypatch.setattr(budget, "Helper", helper)
+    helpers = attached_by_helper(monkeypatch, "attach")
     one, storm = beaten(settings=Settings(sudo=True)), Storm(run, library, 1, 26_000, 4.0)
     one.until_loaded()
     one.hot |= {storm.pid}

@@ -11,9 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from gputop.sources import Settings
-from gputop.sources.ebpf import budget, uprobe
-from gputop.sources.ebpf.helper import Helper
-from tests.probes.conftest import Beaten
+from gputop.sources.ebpf import uprobe
+from tests.probes.conftest import Beaten, attached_by_helper
 from tests.probes.test_sched import CPU, counts, kernel_says, tell, wait_line
 
 Run = Callable[..., subprocess.Popen[str]]
@@ -171,18 +170,7 @@ def test_programs_that_cannot_be_attached_for_a_while_are_attached_later(
 
 
 def test_without_privilege_a_helper_attaches_for_every_window(beaten: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    helpers: list[Helper] = []
-
-    def refuse(*_: object) -> list[int]:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
-    def helper(script: str, sudo: bool) -> Helper:
-        assert sudo
-        helpers.append(Helper(script))
-        return helpers[-1]
-
-    monkeypatch.setattr(uprobe, "attach_tracepoints", refuse)
-    monkeypatch.setattr(budget, "Helper", helper)
+    helpers = attached_by_helper(monkeypatch, "attach_tracepoints")
     one = beaten(settings=Settings(sudo=True))
     one.until_loaded()
     one.hot = frozenset(storm(run))

@@ -58,7 +58,6 @@ class Judge(Struct, frozen=True):
     fault: bool = True
     """False for what is no fault, such as a pause: its severity is ``info``, but where it comes again and again (`JobFacts.repeated`)."""
     explains_hangs: bool = False  # where nothing of a job moves any more, it has something more precise to say than that
-    needs: str = ""  # what must be readable for it to speak
     felt: Callable[[JobFacts], str] | None = None  # the symptom, where the same cause is not always felt alike; None: always `symptom`
 
 

@@ -52,4 +52,4 @@ def _widening(job: JobFacts, cpus: Capacity, all_cpus: str) -> Fix:
     return Fix(text, f"echo {all_cpus} > {file}; {unpin}")
 
 
-JUDGE = Judge("affinity", "input-bound", _tell, rows=(("mask", "main"), ("mask", "worker")), needs="Cpus_allowed_list, /proc/stat")
+JUDGE = Judge("affinity", "input-bound", _tell, rows=(("mask", "main"), ("mask", "worker")))

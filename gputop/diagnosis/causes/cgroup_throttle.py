@@ -75,5 +75,5 @@ def _raising(job: JobFacts, cpus: int) -> str:
 
 
 JUDGE = Judge(
-    "cgroup-throttle", "input-bound", _tell, rows=(("quota", "main"), ("quota", "worker")), needs="cpu.stat of the job's cgroup",
+    "cgroup-throttle", "input-bound", _tell, rows=(("quota", "main"), ("quota", "worker")),
 )  # fmt: skip

@@ -113,4 +113,4 @@ def _idle_elsewhere(worker: ProcFacts, cpus: Capacity, facts: Facts) -> float:
     return sum(1.0 - facts.host.busy.get(cpu, 1.0) for cpu in cpus.given - own) if own else 0.0
 
 
-JUDGE = Judge("cpu-contention", "input-bound", _tell, rows=(("cpu", "stranger"),), needs="schedstat, /proc/PID/stat of the others")
+JUDGE = Judge("cpu-contention", "input-bound", _tell, rows=(("cpu", "stranger"),))

@@ -128,5 +128,4 @@ def _per_s(bytes_per_s: float) -> str:
 
 JUDGE = Judge(
     "disk-io", "input-bound", _tell, rows=(("disk", "main"), ("disk", "worker")), part=_part,
-    needs="state of the process; /proc/PID/io for the rates",
 )  # fmt: skip

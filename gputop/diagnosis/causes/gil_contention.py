@@ -60,5 +60,5 @@ def _felt(job: JobFacts) -> str:
 
 
 JUDGE = Judge(
-    "gil-contention", "input-bound", _tell, rows=(("gil", "main"), ("gil", "worker")), needs="schedstat of every thread", felt=_felt,
+    "gil-contention", "input-bound", _tell, rows=(("gil", "main"), ("gil", "worker")), felt=_felt,
 )  # fmt: skip

@@ -49,4 +49,4 @@ def fix(gpu: GpuFacts) -> Fix:
     return Fix("Check fans, airflow and the room; see when it began", f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,TEMPERATURE,POWER")
 
 
-JUDGE = Judge("gpu-throttle", "compute-bound", _tell, rows=(("gpu", "slowed"),), needs="NVML clock event reasons and SM clock")
+JUDGE = Judge("gpu-throttle", "compute-bound", _tell, rows=(("gpu", "slowed"),))

@@ -187,4 +187,4 @@ def _hurrying(job: JobFacts) -> list[Fix]:
     return [Fix("See whether others copy over its link, or its clocks are low", "nvidia-smi dmon -s ct")] if _crawls(job) else []
 
 
-JUDGE = Judge("h2d-transfer", "transfer-bound", _tell, rule=Rule(76, _POOLS, _claim), needs="CUDA uprobes, or NVML's PCIe counters")
+JUDGE = Judge("h2d-transfer", "transfer-bound", _tell, rule=Rule(76, _POOLS, _claim))

@@ -150,5 +150,5 @@ def _felt(job: JobFacts) -> str:
 
 JUDGE = Judge(
     "hung-worker", "input-bound", _tell, rows=(("nobody", "worker"),),
-    explains_hangs=True, needs="/proc/PID/stat; status for the switches", felt=_felt,
+    explains_hangs=True, felt=_felt,
 )  # fmt: skip

@@ -136,5 +136,5 @@ def _held(job: JobFacts, waiting: list[ProcFacts]) -> str:
 
 JUDGE = Judge(
     "lock-contention", "input-bound", _tell, rows=(("lock", "sibling"), ("lock", "process"), ("lock", "worker")),
-    needs="/proc/PID/syscall or wchan", felt=_felt,
+    felt=_felt,
 )  # fmt: skip

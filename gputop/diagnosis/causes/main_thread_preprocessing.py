@@ -156,4 +156,4 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
-JUDGE = Judge("main-thread-preprocessing", "input-bound", _tell, rows=_ROWS, part=_part, needs="schedstat")
+JUDGE = Judge("main-thread-preprocessing", "input-bound", _tell, rows=_ROWS, part=_part)

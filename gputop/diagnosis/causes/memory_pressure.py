@@ -81,5 +81,4 @@ def _fixes(job: JobFacts) -> list[Fix]:
 
 JUDGE = Judge(
     "memory-pressure", "input-bound", _tell, rows=(("memory", "main"), ("memory", "worker")),
-    needs="/proc/pressure/memory or the cgroup's memory.stat",
 )  # fmt: skip

@@ -42,6 +42,6 @@ def _share(proc: ProcFacts) -> float:
 
 
 JUDGE = Judge(
-    "network-io", "input-bound", _tell, needs="/proc/PID/syscall or wchan",
+    "network-io", "input-bound", _tell,
     rows=(("network", "main"), ("network", "worker"), ("network", "process"), ("poll", "worker"), ("poll", "process")),
 )  # fmt: skip

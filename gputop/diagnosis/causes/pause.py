@@ -88,5 +88,4 @@ def _does(job: JobFacts) -> str:
 
 JUDGE = Judge(
     "pause", "idle", _tell, rows=(("nobody", "main"), ("pause", "main")), fault=False,
-    needs="GPU utilization, schedstat",
 )  # fmt: skip

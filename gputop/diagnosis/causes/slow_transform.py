@@ -107,4 +107,4 @@ def _wake(job: JobFacts, workers: int, pid: int) -> tuple[Fix, ...]:
     )
 
 
-JUDGE = Judge("slow-transform", "input-bound", _tell, rows=(*LOADERS, *_ROWS), part=_part, needs="schedstat")
+JUDGE = Judge("slow-transform", "input-bound", _tell, rows=(*LOADERS, *_ROWS), part=_part)

@@ -85,5 +85,5 @@ def _felt(job: JobFacts) -> str:
 
 
 JUDGE = Judge(
-    "small-kernels", "busy-not-working", _tell, rule=Rule(82, _POOLS, _claim), needs="SM activity, power, or launches", felt=_felt,
+    "small-kernels", "busy-not-working", _tell, rule=Rule(82, _POOLS, _claim), felt=_felt,
 )  # fmt: skip

@@ -119,5 +119,4 @@ def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:
 
 JUDGE = Judge(
     "straggler-rank", "straggler", _tell, rows=(("rank", "late"), ("rank", "gone")),
-    needs="RANK and WORLD_SIZE of the trainers, utilization of each GPU",
 )  # fmt: skip

@@ -42,5 +42,5 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
 
 
 JUDGE = Judge(
-    "sync-storm", "wait-heavy", _tell, rows=(("turn", "main"),), needs="CUDA uprobes, or the main thread's voluntary switches",
+    "sync-storm", "wait-heavy", _tell, rows=(("turn", "main"),),
 )  # fmt: skip

@@ -65,4 +65,4 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     return Finding(f"{who} {100 * share:.0f}% of the time, while {used}{spins}", evidence, (fix,), (), victims)
 
 
-JUDGE = Judge("too-few-workers", "input-bound", _tell, rows=LOADERS, part=_part, needs="schedstat, /proc/stat")
+JUDGE = Judge("too-few-workers", "input-bound", _tell, rows=LOADERS, part=_part)

@@ -73,5 +73,4 @@ def how_used(gpu: GpuFacts) -> tuple[Evidence, ...]:
 
 JUDGE = Judge(
     "undersized-work", "busy-not-working", _tell, rows=(("gpu", "light"), ("gpu", "turns")), fault=False, felt=_felt,
-    needs="GPM SM activity, or power and limit; of several GPUs the utilization of each",
 )  # fmt: skip

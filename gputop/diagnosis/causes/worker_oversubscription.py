@@ -37,4 +37,4 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, tuple(fixes))
 
 
-JUDGE = Judge("worker-oversubscription", "input-bound", _tell, rows=(("cpu", "own"),), needs="schedstat, /proc/stat")
+JUDGE = Judge("worker-oversubscription", "input-bound", _tell, rows=(("cpu", "own"),))

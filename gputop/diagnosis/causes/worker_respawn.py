@@ -37,5 +37,5 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 JUDGE = Judge(
-    "worker-respawn", "input-bound", _tell, rows=(("birth", "worker"),), needs="the process list",
+    "worker-respawn", "input-bound", _tell, rows=(("birth", "worker"),),
 )  # fmt: skip
