@@ -167,12 +167,13 @@ def _as_os_errors() -> Iterator[None]:
 
 
 def autogroup_of(pid: int) -> tuple[str, int]:
-    """Name and niceness of the session's CPU group: ``/autogroup-25 nice 0`` (sched(7)). Raises OSError."""
+    """Name and niceness of the session's CPU group: ``/autogroup-25 nice 0`` (sched(7)). Raises OSError.
+
+    The name is empty in the session that the kernel booted with (init's, as in a small virtual machine): it has no group of its own.
+    """
     with open(f"/proc/{pid}/autogroup", encoding="ascii") as file:
         words = file.read().split()
-    if len(words) != 3:
-        raise OSError(errno.ENODATA, "it has no autogroup")
-    return words[0], int(words[2])
+    return (words[0], int(words[2])) if len(words) == 3 else ("", 0)
 
 
 def _read_autogroup(pid: int) -> str:

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.diagnosis.model import CAUSES
-from gputop.experiments.change import DEVICE, FILE, Change, Plan, Record, Told, restore, write_value
+from gputop.experiments.change import DEVICE, FILE, Change, Plan, Record, Told, autogroup_of, restore, write_value
 from gputop.experiments.guardian import Guard
 from gputop.experiments.interventions import INTERVENTIONS, NONE, idle_priority, interventions, io_priority, memory_limit, plan, stop
 from gputop.experiments.processes import read_process
@@ -79,6 +79,26 @@ def test_a_session_of_its_own_gets_the_least_weight() -> None:
             assert _text(file).endswith(" nice 19")
             assert os.sched_getscheduler(hog.pid) == os.SCHED_OTHER
         assert _text(file) == before
+
+
+@pytest.mark.parametrize(
+    ("names", "setting"),
+    [(("", ""), "policy"), (("", "/autogroup-9"), "autogroup"), (("/autogroup-9", ""), "policy"), (("/autogroup-9",) * 2, "policy")],
+)
+def test_the_session_that_the_kernel_booted_with_has_no_weight(
+    names: tuple[str, str], setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """init's session, and what never left it, is in the root group itself: /proc/PID/autogroup is empty there."""
+    monkeypatch.setattr(idle_priority, "read_text", lambda *_: "1\n")
+    with running() as trainer, running() as hog:
+        found = {trainer.pid: (names[0], 0), hog.pid: (names[1], 0)}
+        monkeypatch.setattr(idle_priority, "autogroup_of", lambda pid: found.get(pid, ("/autogroup-1", 0)))
+        assert [change.setting for change in _planned(case(trainer, hog)).changes] == [setting]
+
+
+def test_a_process_without_a_weight_of_its_session_is_no_error() -> None:
+    text = Path("/proc/1/autogroup").read_text().split()
+    assert autogroup_of(1) == ((text[0], int(text[2])) if text else ("", 0))
 
 
 def test_a_sessions_weight_is_put_back_though_its_leader_ended() -> None:

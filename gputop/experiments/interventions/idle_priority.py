@@ -88,11 +88,11 @@ def _first_nice(scene: Scene, target: Target) -> int:
 
 
 def session_apart(scene: Scene, target: Target) -> bool:
-    """Whether its session shares CPU time with the job as one group with another: autogroup, which counts in the root group alone."""
+    """Whether its session shares CPU time with the job as one group with others: autogroup, which counts in the root group alone."""
     if read_text("/", "proc/sys/kernel/sched_autogroup_enabled").strip() != "1" or not _in_root(scene, target.pid):
         return False
-    trainer = scene.case.trainer.pid
-    return not _in_root(scene, trainer) or autogroup_of(target.pid)[0] != autogroup_of(trainer)[0]
+    name, trainer = autogroup_of(target.pid)[0], scene.case.trainer.pid
+    return name != "" and (not _in_root(scene, trainer) or name != autogroup_of(trainer)[0])
 
 
 def _in_root(scene: Scene, pid: int) -> bool:
