@@ -16,6 +16,7 @@ from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.measure.feeders import threads_at_work
 from gputop.diagnosis.measure.proc import blocked_on
 from gputop.diagnosis.measure.stepclock import from_calls
+from gputop.diagnosis.ranks import RankPace, find_slowest, waited_share
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
 
 _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
@@ -133,49 +134,27 @@ def _by(key: Callable[[JobFacts], Hashable], jobs: list[JobFacts]) -> list[list[
 
 def _with_straggler(group: list[JobFacts]) -> list[JobFacts]:
     """With the rank that the others wait for, and how much of the time their GPUs spin until it arrives."""
-    measured = [job for job in group if job.idle is not None]
-    slowest = _slowest(measured) if len(measured) > 1 else None
-    if slowest is None:
+    measured = [(job, pace) for job in group if (pace := pace_of(job)) is not None]
+    paces = [pace for _, pace in measured]
+    at = find_slowest(paces)
+    if at is None:
         return []
-    late, others = slowest.trainer, [job for job in measured if job is not slowest]
-    spun = [{"peer": max(0.0, min(1.0 - (job.idle or 0.0), _spun(job, slowest)))} for job in others]
-    return [replace(slowest, straggler=late), *(replace(job, straggler=late, waste=waste) for job, waste in zip(others, spun, strict=True))]
+    slowest, late = paces[at], measured[at][0].trainer
+    wastes = [job.waste if pace is slowest else {"peer": waited_share(pace, slowest)} for job, pace in measured]
+    return [replace(job, straggler=late, waste=waste) for (job, _), waste in zip(measured, wastes, strict=True)]
+
+
+def pace_of(job: JobFacts) -> RankPace | None:
+    """What is asked of a rank to tell which one the others wait for; None where it is not known whether its GPUs work."""
+    if job.idle is None:
+        return None
+    own_delay = max(0.0, job.idle - job.trainer.state.fractions.get("blocked", 0.0))
+    return RankPace(job.idle, own_delay, _worked(job), _awaited(job))
 
 
 def late_job(job: JobFacts, facts: Facts) -> JobFacts:
     """The straggler's of its training; its own where there is none."""
     return next((other for other in facts.jobs if other.trainer is job.straggler), job)
-
-
-def _slowest(measured: list[JobFacts]) -> JobFacts | None:
-    """Its GPU idles while theirs spin, or they sleep while it does not; or all are busy, and it is the one whose GPU really works; or
-    theirs idle and it works on, while they sleep in a collective of the host (gloo)."""
-    own_delay = () if _all_are_late(measured) else (((_own_delay,), policy.PEER),)
-    for measures, least in (*own_delay, ((_worked,), policy.PEER), ((_awaited, _busy), policy.PEER)):
-        found = [_far_ahead(measured, measure, least) for measure in measures]
-        if found[0] is not None and all(one is found[0] for one in found):
-            return found[0]
-    return None
-
-
-def _far_ahead(measured: list[JobFacts], measure: Callable[[JobFacts], float | None], least: float) -> JobFacts | None:
-    """The one with by ``least`` more of it than the median."""
-    values = [measure(job) for job in measured]
-    known = sorted(value for value in values if value is not None)
-    if len(known) == len(measured) and known[-1] - known[(len(known) - 1) // 2] >= least:
-        return measured[values.index(known[-1])]
-    return None
-
-
-def _busy(job: JobFacts) -> float | None:
-    return None if job.idle is None else 1.0 - job.idle
-
-
-def _spun(job: JobFacts, slowest: JobFacts) -> float:
-    """Share of the window; of GPUs that are all busy by how much less they work than the slowest one's, which never waits."""
-    later = (slowest.idle or 0.0) - (job.idle or 0.0)
-    mine, most = _worked(job), _worked(slowest)
-    return later if later >= policy.PEER or mine is None or not most else (1.0 - (job.idle or 0.0)) * (1.0 - mine / most)
 
 
 def _worked(job: JobFacts) -> float | None:
@@ -196,14 +175,3 @@ def _awaited(job: JobFacts) -> float | None:
         return None
     blocked = blocked_on(job.trainer)
     return 1.0 - min(sum(blocked.get(kind, 0.0) for kind in _AT_PEERS), job.idle)
-
-
-def _own_delay(job: JobFacts) -> float:
-    """Idle GPU time that the rank spent by itself: not blocked on somebody else."""
-    return max(0.0, (job.idle or 0.0) - job.trainer.state.fractions.get("blocked", 0.0))
-
-
-def _all_are_late(measured: list[JobFacts]) -> bool:
-    """What keeps the last one keeps the others nearly as long: they wait for it only because that hits now one, now another."""
-    delays = sorted(map(_own_delay, measured))
-    return delays[(len(delays) - 1) // 2] > policy.LIKE_OTHERS * delays[-1]
