@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gputop.model.frame import Frame, Header
     from gputop.session.child import ChildStream
 
-LIMIT_S = 60.0  # s of a trial, unless more pairs or longer arms are asked for
 WAIT_S, SILENT_S = 0.2, 15.0  # s of a wait for frames; s without one, after which the collector is given up
 NOTHING = "nothing to prove"  # a reason that begins so is no failure
 EXAMPLES = """examples:
@@ -166,14 +165,20 @@ def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
 
 
 def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch, found: Suspicion, planned: Plan) -> int:
+    from msgspec.structs import replace
+
     from gputop.experiments import prove
     from gputop.experiments.suspect import samples
-    from gputop.experiments.trial import LONGER, PAIRS, Outcome, Pair, Settings, Trial
+    from gputop.experiments.trial import LONGER, Outcome, Pair, Trial
     from gputop.session.marking import send_mark
 
-    pairs, seconds = args.pairs or PAIRS, args.seconds or found.arm_s
-    limit_s = LIMIT_S if args.pairs is args.seconds is None else max(LIMIT_S, 2 * LONGER * pairs * (seconds + found.settle_s))
-    trial = Trial(Settings(pairs, seconds, found.settle_s, limit_s, planned.pulse_s), found.case.cause)
+    settings = replace(found.settings, pairs=args.pairs or found.settings.pairs, pulse_s=planned.pulse_s)
+    if args.seconds:
+        settings = replace(settings, seconds=args.seconds, most_s=0.0)
+    if args.pairs or args.seconds:
+        arm_s = settings.settle_s + max(settings.seconds, settings.most_s)
+        settings = replace(settings, limit_s=max(settings.limit_s, 2 * LONGER * settings.pairs * arm_s))
+    trial = Trial(settings, found.case.cause)
     taken = samples(items, watch, found.case.trainer, time.monotonic_ns())
     kept = None
     try:

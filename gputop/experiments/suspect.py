@@ -10,7 +10,7 @@ from gputop.diagnosis import Engine, Incident, Verdict
 from gputop.diagnosis.model import GROWTHS, LOOKING, WhatIf
 from gputop.diagnosis.phases import PAUSING
 from gputop.experiments.change import Case, Target
-from gputop.experiments.trial import SECONDS, Sample
+from gputop.experiments.trial import LEAST_SETTLE_S, LEAST_STEPS, MOST_SETTLE_S, Sample, Settings
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.roles import program_name
@@ -25,8 +25,7 @@ BUSY_BYTES_PER_S = 1 << 20  # bytes a second to and from disks, likewise (guess)
 MOST_CULPRITS = 4  # of those
 PREFETCH = 2  # batches that each worker prepares ahead (PyTorch's default prefetch_factor; it cannot be seen from outside)
 DRAIN = 2.0  # times the queue's length in steps, until it is empty: the job consumes it while it is filled (guess)
-LEAST_SETTLE_S, MOST_SETTLE_S = 0.5, 2.0  # s; bounds for the time after a switch: two readings of NVML's utilization, half an arm
-STEPS, MOST_ARM_S = 6, 8.0  # steps of an arm at least (`trial.LEAST_STEPS`); s of an arm at most: three pairs in a minute
+MOST_ARM_S = 8.0  # s of an arm at most: three pairs in a minute
 WORK = ("sm_active_pct", "gr_active_pct", "util_pct")  # readings of a GPU's work, the best first
 _BUSY_CAUSES = {"cpu-contention": "cpu", "worker-oversubscription": "", "disk-io": "disk"}
 
@@ -35,8 +34,7 @@ class Suspicion(Struct, frozen=True):
     """What is to be tried."""
 
     case: Case
-    settle_s: float
-    arm_s: float  # of an arm of the trial, unless the user says how long
+    settings: Settings  # of the trial, unless the user says how long
     named: bool  # whether the diagnosis named the culprits; False: they are the busiest processes
 
 
@@ -149,8 +147,7 @@ class Watch:
             self._targets([pid for pid in culprits if pid not in family]),
         )  # fmt: skip
         pace = verdict.step.per_s if verdict.step is not None else None
-        settle = settle_s(len(workers), pace)
-        return Suspicion(case, settle, arm_s(settle, pace), named)
+        return Suspicion(case, settings_of(len(workers), pace), named)
 
     def _busiest(self, cause: str, watched_ns: int) -> list[int]:
         """Processes outside of any training that used most of what ``cause`` is about; none for a cause that needs no culprit."""
@@ -187,19 +184,16 @@ class Watch:
         return sum(known) / len(known) if known else None
 
 
-def settle_s(workers: int, per_s: float | None) -> float:
-    """Seconds after a switch in which the job still uses up what was prepared before it.
+def settings_of(workers: int, per_s: float | None) -> Settings:
+    """How a job with so many workers that makes ``per_s`` steps a second is tried.
 
-    The queue of a loader holds `PREFETCH` batches a worker, and one is on its way. They last so many steps of a pace of ``per_s``, and
-    `DRAIN` times as long while new ones come. What lasts longer than the bound makes the gain look smaller, never greater.
+    After a switch it still uses up what was prepared before: the queue of a loader holds `PREFETCH` batches a worker, and one is on its
+    way. They last so many steps, and `DRAIN` times as long while new ones come. What lasts longer than the bound makes the gain look
+    smaller, never greater. Arms of a slow job are longer, so that the number of its steps says something.
     """
     queue = PREFETCH * workers + 1
-    return min(max(LEAST_SETTLE_S, DRAIN * queue / per_s if per_s else LEAST_SETTLE_S), MOST_SETTLE_S)
-
-
-def arm_s(settle: float, per_s: float | None) -> float:
-    """Seconds of an arm, of which ``settle`` do not count: room for `STEPS` steps of a slow job, so that their number says something."""
-    return min(max(SECONDS, settle + STEPS / per_s), MOST_ARM_S) if per_s else SECONDS
+    settle = min(max(LEAST_SETTLE_S, DRAIN * queue / per_s), MOST_SETTLE_S) if per_s else LEAST_SETTLE_S
+    return Settings(settle_s=settle, most_s=min(LEAST_STEPS / per_s, MOST_ARM_S - settle) if per_s else 0.0, queue=queue)
 
 
 def _verdict_of(one: Incident) -> Verdict:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from threading import Event
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from textual.binding import Binding
 
 from gputop.tui.box import Box, ConfirmScreen
@@ -112,10 +113,10 @@ class ProveScreen(Box):
     def _tried(self, watch: Watch, suspicion: Suspicion, planned: Plan) -> Iterator[tuple[str, str]]:
         """The lines of the experiment, as they come."""
         from gputop.experiments import prove
-        from gputop.experiments.trial import Outcome, Pair, Settings, Trial
+        from gputop.experiments.trial import Outcome, Pair, Trial
         from gputop.session.marking import send_mark
 
-        trial = Trial(Settings(seconds=suspicion.arm_s, settle_s=suspicion.settle_s, pulse_s=planned.pulse_s), suspicion.case.cause)
+        trial = Trial(replace(suspicion.settings, pulse_s=planned.pulse_s), suspicion.case.cause)
         for event in prove.experiment(self._samples(watch, suspicion), planned, trial, send_mark):
             if isinstance(event, Pair):
                 yield prove.told_pair(event, len(trial.pairs), trial.clock), ""

@@ -12,7 +12,7 @@ import pytest
 from gputop.experiments.change import Case, Plan, Target
 from gputop.experiments.prove import document, follow, run, told
 from gputop.experiments.statistics import FALSE_POSITIVE, estimate, part_of, t_quantile
-from gputop.experiments.suspect import arm_s, settle_s
+from gputop.experiments.suspect import settings_of
 from gputop.experiments.trial import Outcome, Sample, Settings, Trial, arm_of
 from gputop.model.frame import SECOND_NS, CudaCall
 
@@ -218,12 +218,29 @@ def test_looks_share_the_chance_of_a_false_proof(looks: tuple[int, ...]) -> None
     assert (found.low, found.high) == (pytest.approx(0.25 - half), pytest.approx(0.25 + half))
 
 
+@pytest.mark.parametrize(
+    ("workers", "per_s", "settle_s", "most_s"),
+    [(0, None, 0.5, 0.0), (2, 10.0, 1.0, 0.4), (16, 10.0, 2.0, 0.4), (0, 1.0, 2.0, 4.0), (8, 0.1, 2.0, 6.0)],
+)
+def test_settling_follows_the_queue_and_an_arm_the_steps(workers: int, per_s: float | None, settle_s: float, most_s: float) -> None:
+    made = settings_of(workers, per_s)
+    assert (made.settle_s, made.most_s) == (pytest.approx(settle_s), pytest.approx(most_s))
 
-def test_settling_follows_the_queue_and_an_arm_the_steps() -> None:
-    assert settle_s(0, None) == 0.5
-    assert settle_s(2, 10.0) == pytest.approx(1.0)
-    assert settle_s(16, 10.0) == 2.0
-    assert (arm_s(0.5, None), arm_s(0.5, 10.0), arm_s(2.0, 1.2), arm_s(2.0, 0.1)) == (3.0, 3.0, 7.0, 8.0)
+
+def test_settling_is_shorter_once_both_paces_are_known() -> None:
+    settings = settings_of(4, 1.0)  # nine batches
+    assert (settings.settled_s(), settings.settled_s(1.0, 10.0), settings.settled_s(1.0, 90.0)) == (2.0, 1.0, 0.5)
+    assert (settings.settled_s(1.0, 1.1), settings.settled_s(1.0, 0.9)) == (2.0, 2.0)
+    assert (settings.measured_s(2.0), settings.measured_s(1.0)) == (1.5, 2.0)
+
+
+@pytest.mark.parametrize("gain", [2.0, 8.0])
+def test_only_the_slow_arms_of_a_slow_job_are_longer(gain: float) -> None:
+    outcome = tried(Job(Random(3), gain, per_s=1.0, noise=autocorrelated(0.02, 0.3)), Random(3), settings_of(0, 1.0))
+    assert (outcome.result, outcome.metric) == ("proved", "steps")
+    assert outcome.estimate is not None
+    assert exp(outcome.estimate.mean) == pytest.approx(gain, rel=0.1)
+    assert all(pair.off.seconds > 3.1 > 2.6 > pair.on.seconds for pair in outcome.pairs)
 
 
 @pytest.mark.parametrize(
