@@ -56,6 +56,8 @@ class Engine:
         """Who, being none of its workers, was found to feed a trainer -> that trainer, for as long as both live."""
         self.phases: dict[int, Phase] = {}
         """Per trainer what it is about."""
+        self.standing: dict[int, Standing] = {}
+        """Per trainer how it stands at the last feed."""
         self._window = Window()
         self._worst: Standing | None = None
         self._verdict: Verdict | None = Verdict()
@@ -147,6 +149,7 @@ class Engine:
             self.phases = {}
         self._users = Counter(gpu.index for job in facts.jobs for gpu in job.gpus)
         standing = [self._judge(job, facts, seconds) for job in facts.jobs]
+        self.standing = {one.job.trainer.pid: one for one in standing}
         self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
         for one in standing:
             if one.phase.word == TRAINING:

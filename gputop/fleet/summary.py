@@ -1,0 +1,314 @@
+"""What a node says of itself once a second: a `Summary`, of a few kilobytes.
+
+The node diagnoses itself, for it alone has the threads' samples; who looks at many nodes judges the jobs that run on several. Counters are
+cumulative since the node's stream began, so that a lost second costs nothing.
+
+On the wire it is a block of kind 9 in the node's stream (`gputop.recording.format`): msgpack in one zstd frame that says its size. It grows
+like a frame (`gputop.model.frame`): `Summary`, `Node` and `Rank` are maps, whose unknown fields are skipped; rows are arrays that grow at
+their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isfinite
+from typing import Annotated, Any
+
+import msgspec
+import zstandard
+from msgspec import Meta, Struct
+from msgspec.structs import asdict, astuple, replace
+
+from gputop.diagnosis import Engine, Incident
+from gputop.diagnosis.measure import intensity
+from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.model import Culprit, Ledger, Verdict
+from gputop.diagnosis.ranks import RankPace
+from gputop.diagnosis.symptoms import Standing
+from gputop.model.board import Board, GpuBoard
+from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
+from gputop.recording.format import BROKEN, KIND_SUMMARY, pack
+from gputop.system.program import __version__
+from gputop.system.text import clean
+
+VERSION = 1  # of the summary; a newer one may mean something else by the same fields
+MOST_BYTES = 256 << 10  # of a summary's msgpack; eight ranks in trouble take 5 kB, and 1.5 on the wire
+LEVEL = 1  # of zstd; 3 takes twice the CPU for 3 % fewer bytes
+MOST_RANKS, MOST_GPUS, MOST_CAUSES, MOST_NAMES = 256, 1024, 64, 64  # in a summary; see MOST_TRAINERS of `gputop.model.roles`
+NEWEST = 8  # incidents that are told
+NAMED = 3  # culprits of a rank, and of an incident
+TEXT, NAME = 300, 80  # characters of a headline, and of a name
+LEAST_SHARE = 0.005  # of the window, to be told
+
+_Shares = Annotated[dict[str, float], Meta(max_length=MOST_CAUSES)]
+_Names = Annotated[dict[str, str], Meta(max_length=MOST_NAMES)]
+
+
+class Taker(Struct, frozen=True, array_like=True, gc=False):
+    """A process that took what a rank lacked."""
+
+    pid: int
+    name: str
+    cpu_s: float | None = None  # CPU seconds: of a rank over the window, of an incident over its life so far
+
+
+class GpuRow(Struct, frozen=True, array_like=True, gc=False):
+    """One GPU now; None: not measured."""
+
+    index: int
+    name: str = ""
+    uuid: str = ""
+    util_pct: float | None = None
+    sm_active_pct: float | None = None
+    mem_used_bytes: int | None = None
+    mem_total_bytes: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temp_c: float | None = None
+    throttle_mask: int | None = None  # as `gputop.model.gpu.Gpu.throttle_mask`
+    lost: bool = False  # the driver has lost it
+
+
+class LedgerRow(Struct, frozen=True, omit_defaults=True, gc=False):
+    """Seconds on GPUs since the node's stream began, and those lost, by cause."""
+
+    gpu_s: float = 0.0
+    lost_s: float = 0.0
+    by_cause: _Shares = {}
+
+
+class IncidentRow(Struct, frozen=True, array_like=True, gc=False):
+    """An incident, times by the node's wall clock."""
+
+    id: int
+    start_unix_s: float
+    end_unix_s: float | None  # None: it lasts
+    symptom: str
+    cause: str
+    severity: str
+    trainer_pid: int | None
+    lost_s: float
+    headline: str
+    culprits: Annotated[list[Taker], Meta(max_length=MOST_NAMES)] = []
+
+
+class Said(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The node's own verdict: of its worst trainer."""
+
+    symptom: str = ""
+    cause: str = "none"
+    severity: str = "info"
+    confidence: float = 0.0
+    headline: str = ""
+    detail: str = ""
+    lost_pct: float | None = None
+    trainer_pid: int | None = None
+
+
+class Node(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The machine over the window; shares are 0..1, None: not measured."""
+
+    cpus: int = 0
+    cpu: float | None = None  # busy share of all CPUs
+    runnable: float | None = None  # mean share of the time that main threads of trainers and workers waited for a CPU
+    throttled: float | None = None  # the greatest share of periods in which a job's quota was used up
+    psi_io: float | None = None
+    psi_memory: float | None = None
+    net_rx_bytes_per_s: float | None = None
+    workers: int = 0
+    starving: int = 0  # of these
+
+
+class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
+    """One trainer over the window. Shares are 0..1."""
+
+    pid: int
+    job: str = ""  # key of the training that it is a rank of: equal on all nodes of one
+    rank: int | None = None
+    size: int | None = None  # ranks of that training
+    program: str = ""
+    gpus: Annotated[list[int], Meta(max_length=MOST_GPUS)] = []
+    phase: str = ""  # a word of `gputop.diagnosis.phases.ANY`
+    states: _Shares = {}  # of its main thread
+    pace: RankPace | None = None  # what tells the rank that the others wait for; None: it is not known whether its GPUs work
+    steps_per_s: float | None = None
+    symptom: str = ""
+    cause: str = "none"
+    shares: _Shares = {}  # cause -> share of what is lost now
+    lost: float | None = None  # share of its GPUs' time now
+    why: str = ""  # what is wrong, in a line
+    culprits: Annotated[list[Taker], Meta(max_length=MOST_NAMES)] = []
+    ledger: LedgerRow = LedgerRow()
+    workers: int = 0
+    starving: int = 0
+    still_s: float = 0.0  # for how long nothing of it has moved
+    waits_for: int | None = None  # pid of the straggler of its training, where that is on this node; itself where it is the one
+    absent: Annotated[list[int], Meta(max_length=MOST_RANKS)] = []  # ranks that should be on this node and are not
+    identity: _Names = {}  # ``user``, ``container``, ``pod``, ``slurm_job`` …, those that are known
+
+
+class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
+    """One second of one node."""
+
+    v: int = VERSION
+    gputop: str = ""
+    rules: int = 0  # CRC-32 of the rules by which the node judged (`gputop.session.findings.rules`)
+    host: str = ""  # as it calls itself; who reads it knows it by its link
+    boot_id: str = ""
+    t_ns: int = 0  # CLOCK_MONOTONIC of the last frame in it
+    unix_ns: int = 0  # its wall clock then
+    simulated: bool = False
+    verdict: Said = Said()
+    node: Node = Node()
+    gpus: Annotated[list[GpuRow], Meta(max_length=MOST_GPUS)] = []
+    ranks: Annotated[list[Rank], Meta(max_length=MOST_RANKS)] = []
+    ledger: LedgerRow = LedgerRow()
+    incidents: Annotated[list[IncidentRow], Meta(max_length=MOST_NAMES)] = []  # newest first
+    sources: _Names = {}  # source that does not read all -> its reason
+    cpu_ns: int = 0  # CPU time of gputop on the node since it started
+    rss_bytes: int = 0
+    dropped: int = 0  # frames that did not fit into the pipe
+    took_s: float = 0.0  # what this summary took the node to make, diagnosis included; 0: not told
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Summary).decode
+
+
+def pack_summary(summary: Summary) -> bytes:
+    """The block."""
+    return pack(KIND_SUMMARY, zstandard.ZstdCompressor(level=LEVEL).compress(_encode(summary)), t_ns=summary.t_ns)
+
+
+def read_summary(payload: bytes) -> Summary:
+    """The summary in a block. Anybody may have written it: texts are cleaned and cut. ValueError where it is too large, or no summary."""
+    try:
+        size = zstandard.get_frame_parameters(payload).content_size  # the decompressor allocates so much
+        if size > MOST_BYTES:
+            raise ValueError(f"it is larger than {MOST_BYTES >> 10} KiB")
+        found: Summary = _cleaned(_decode(zstandard.ZstdDecompressor(max_window_size=MOST_BYTES << 2).decompress(payload)))
+        return found
+    except (*BROKEN, zstandard.ZstdError) as error:
+        raise ValueError(f"a summary cannot be read: {clean(str(error), NAME)}") from None
+
+
+def _cleaned(value: Any, limit: int = NAME) -> Any:
+    """With harmless texts, and with numbers that are some. ValueError for another number."""
+    kind = type(value)
+    if kind is str:
+        return value if len(value) <= limit and value.isascii() and value.isprintable() else clean(value, limit)
+    if kind is float:
+        if not isfinite(value):
+            raise ValueError("a number is none")
+    elif kind is list:
+        return [_cleaned(one) for one in value]
+    elif kind is dict:
+        return {_cleaned(key): _cleaned(one, TEXT) for key, one in value.items()}
+    elif kind in _LIMITS:
+        return kind(*map(_cleaned, astuple(value), _LIMITS[kind]))
+    return value
+
+
+_LONG = ("headline", "detail", "why")
+_LIMITS = {
+    kind: tuple(TEXT if name in _LONG else NAME for name in kind.__struct_fields__)
+    for kind in (Taker, GpuRow, LedgerRow, IncidentRow, Said, Node, RankPace, Rank, Summary)
+}
+
+
+def summarize(board: Board, engine: Engine, rules: int = 0) -> Summary:
+    """What to say of the board as it stands, and of what ``engine`` found on it at its last feed."""
+    header, cost, verdict = board.header, board.cost, engine.verdict
+    ranks = [_rank(one) for one in list(engine.standing.values())[:MOST_RANKS]]
+    return Summary(
+        gputop=__version__, rules=rules, host=header.host, boot_id=header.boot_id, t_ns=board.t_ns,
+        unix_ns=header.unix_ns_of(board.t_ns), simulated=header.simulated, verdict=_said(verdict),
+        node=_node(engine.facts, ranks, board), gpus=[_gpu(board.gpus[index]) for index in sorted(board.gpus)[:MOST_GPUS]],
+        ranks=ranks, ledger=_ledger(engine.ledger), incidents=_incidents(engine.incidents, board),
+        sources={one.name: one.reason[:TEXT] for one in board.sources.values() if one.state not in ("ok", "off")},
+        cpu_ns=cost.cpu_ns if cost else 0, rss_bytes=cost.rss_bytes if cost else 0, dropped=cost.dropped if cost else 0,
+    )  # fmt: skip
+
+
+def _said(verdict: Verdict) -> Said:
+    return Said(
+        verdict.symptom, verdict.cause, verdict.severity, verdict.confidence, verdict.headline[:TEXT], verdict.detail[:TEXT],
+        verdict.lost_pct, verdict.trainer_pid,
+    )  # fmt: skip
+
+
+def _rank(one: Standing) -> Rank:
+    job, trainer, pid = one.job, one.job.trainer, one.job.trainer.pid
+    states = {word: round(share, 3) for word, share in trainer.state.fractions.items() if share >= LEAST_SHARE}
+    worded = one.verdict if one.troubled else None
+    step, pace = job.step, intensity.pace_of(job)
+    return Rank(
+        pid=pid, job=_job_key(job), rank=trainer.role.rank, size=number_in(trainer.info.env, SIZE_VARIABLES),
+        program=program_name(trainer.info), gpus=sorted({gpu.index for gpu in job.gpus}), phase=one.phase.word, states=states,
+        pace=None if pace is None else replace(pace, **{name: _rounded(value) for name, value in asdict(pace).items()}),
+        steps_per_s=None if step is None else _rounded(step.per_s), symptom=one.symptom, cause=one.cause,
+        shares={cause: round(share, 3) for cause, share in one.shares.items() if share >= LEAST_SHARE}, lost=_rounded(job.lost),
+        why=worded.why[:TEXT] if worded else "", culprits=_takers(worded.culprits) if worded else [],
+        workers=len(job.workers), starving=sum(bool(worker.state.starving) for worker in job.workers), still_s=round(job.still_s, 1),
+        waits_for=job.straggler.pid if job.straggler is not None else None, absent=list(job.absent_ranks[:MOST_RANKS]),
+        identity={"user": trainer.info.user} if trainer.info.user else {},
+    )  # fmt: skip
+
+
+def _job_key(job: JobFacts) -> str:
+    """By its size and program, empty for one that is alone."""
+    size = number_in(job.trainer.info.env, SIZE_VARIABLES) or 0
+    return f"{program_name(job.trainer.info)}/{size}" if job.trainer.role.rank is not None and size > 1 else ""
+
+
+def _takers(culprits: Iterable[Culprit]) -> list[Taker]:
+    return [Taker(one.pid, one.name[:NAME], _rounded(one.cpu_s)) for one in list(culprits)[:NAMED]]
+
+
+def _ledger(ledger: Ledger) -> LedgerRow:
+    by_cause = {cause: round(lost_s, 3) for cause, lost_s in ledger.by_cause.items()}
+    return LedgerRow(round(ledger.gpu_total_s, 3), round(ledger.gpu_lost_s, 3), by_cause)
+
+
+def _gpu(gpu: GpuBoard) -> GpuRow:
+    values = gpu.values
+    return GpuRow(
+        gpu.index, gpu.text("name")[:NAME], gpu.text("uuid")[:NAME], gpu.number("util_pct"), _rounded(gpu.number("sm_active_pct"), 1),
+        _whole(gpu, "mem_used_bytes"), _whole(gpu, "mem_total_bytes"), _rounded(gpu.number("power_w"), 1), gpu.number("power_limit_w"),
+        gpu.number("temp_c"), _whole(gpu, "throttle_mask"), bool(values.get("lost")),
+    )  # fmt: skip
+
+
+def _whole(gpu: GpuBoard, name: str) -> int | None:
+    value = gpu.values.get(name)
+    return value if isinstance(value, int) else None
+
+
+def _node(facts: Facts | None, ranks: list[Rank], board: Board) -> Node:
+    if facts is None:
+        return Node(board.header.cpus)
+    host, procs = facts.host, [proc for job in facts.jobs for proc in (job.trainer, *job.workers)]
+    return Node(
+        cpus=board.header.cpus, cpu=_rounded(sum(host.busy.values()) / len(host.busy)) if host.busy else None,
+        runnable=_rounded(sum(proc.runnable for proc in procs) / len(procs)) if procs else None,
+        throttled=_rounded(max((job.throttled_periods for job in facts.jobs), default=None)),
+        psi_io=_rounded(host.psi_io), psi_memory=_rounded(host.psi_memory), net_rx_bytes_per_s=_rounded(host.net_rx_bytes_per_s, 0),
+        workers=sum(rank.workers for rank in ranks), starving=sum(rank.starving for rank in ranks),
+    )  # fmt: skip
+
+
+def _incidents(found: list[Incident], board: Board) -> list[IncidentRow]:
+    def unix_s(t_ns: int) -> float:
+        return round(board.header.unix_ns_of(t_ns) / 1e9, 3)
+
+    return [
+        IncidentRow(
+            one.id, unix_s(one.start_ns), None if one.end_ns is None else unix_s(one.end_ns), one.symptom, one.cause, one.severity,
+            one.trainer_pid, round(one.lost_s, 3), one.headline[:TEXT], _takers(one.culprits),
+        )
+        for one in found[: -NEWEST - 1 : -1]
+    ]  # fmt: skip
+
+
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None else round(value, digits)

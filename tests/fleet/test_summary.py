@@ -1,0 +1,119 @@
+"""What a node says of itself each second: whole, small, and harmless to who reads it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+import pytest
+import zstandard
+
+from gputop.diagnosis import Engine
+from gputop.diagnosis.ranks import find_slowest
+from gputop.fleet.summary import MOST_BYTES, NAME, GpuRow, Rank, Summary, pack_summary, read_summary, summarize
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS, Frame, Header
+from gputop.recording.chunks import Decoder
+from gputop.recording.format import HEAD, KIND_SUMMARY, pack_frames, pack_header, unpack_head
+from tests.corpus import runs
+from tests.corpus.accuracy import DATA
+
+
+@cache
+def told() -> tuple[Summary, ...]:
+    """The summaries of a training of three ranks, the last of which is slower."""
+    board, engine, found = Board(), Engine(), []
+    for item in runs.load(DATA / "straggler-gc.xz").items("eBPF"):
+        if isinstance(item, Header):
+            board = board.with_header(item)
+            continue
+        board.fold(item)
+        if engine.follow(board, item, SECOND_NS):
+            found.append(summarize(board, engine, rules=7))
+    return tuple(found)
+
+
+def payload_of(block: bytes) -> bytes:
+    head = unpack_head(block)
+    assert head is not None
+    assert head.kind == KIND_SUMMARY
+    return block[HEAD.size :]
+
+
+def encoded(**fields: object) -> bytes:
+    return zstandard.ZstdCompressor().compress(msgspec.msgpack.encode(fields))
+
+
+def test_a_summary_says_what_the_node_found() -> None:
+    last = read_summary(payload_of(pack_summary(told()[-1])))
+    assert last == told()[-1]
+    assert (last.v, last.rules, last.verdict.cause) == (1, 7, "straggler-rank")
+    assert [gpu.index for gpu in last.gpus] == [0, 1, 2]
+    ranks = {one.rank: one for one in last.ranks}
+    assert {one.job for one in last.ranks} == {"train.py/3"}
+    assert {one.size for one in last.ranks} == {3}
+    assert {one.waits_for for one in last.ranks} == {ranks[2].pid}
+    paces = [ranks[number].pace for number in range(3)]
+    assert find_slowest([pace for pace in paces if pace is not None]) == 2
+    assert all(sum(one.states.values()) == pytest.approx(1.0, abs=0.05) for one in last.ranks)
+    assert last.incidents[0].end_unix_s is None
+    assert last.incidents[0].cause == "straggler-rank"
+
+
+def test_counters_only_grow() -> None:
+    lost = [one.ledger.lost_s for one in told()]
+    assert lost == sorted(lost)
+    assert lost[-1] > 1.0
+    assert all(sum(one.ledger.by_cause.values()) == pytest.approx(one.ledger.lost_s, abs=0.02) for one in told())
+
+
+def test_a_second_of_eight_ranks_in_trouble_takes_two_kilobytes_at_most() -> None:
+    node = told()[-1]
+    eight = msgspec.structs.replace(node, ranks=[node.ranks[i % 3] for i in range(8)], gpus=[node.gpus[i % 3] for i in range(8)])
+    assert len(pack_summary(eight)) <= 2000
+
+
+def test_who_reads_frames_passes_over_summaries() -> None:
+    header, frame = Header(host="a"), Frame(0, 5, key=True)
+    stream = pack_header(header) + pack_summary(Summary()) + pack_frames([frame]) + pack_summary(told()[-1])
+    decoder = Decoder()
+    assert [type(item) for item in decoder.feed(stream)] == [Header, Frame]
+    assert decoder.problem == ""
+
+
+def test_fields_of_a_newer_gputop_are_skipped() -> None:
+    rank = {"pid": 3, "phase": "training", "mood": "fair"}
+    found = read_summary(encoded(v=1, host="a", weather={"wet": True}, ranks=[rank], gpus=[[0, "H100", "GPU-1", *[None] * 8, False, 17]]))
+    assert (found.host, found.ranks, found.gpus) == ("a", [Rank(3, phase="training")], [GpuRow(0, "H100", "GPU-1")])
+
+
+def test_names_of_a_hostile_node_obey_no_terminal_and_do_not_grow() -> None:
+    name = "\x1b]0;you\x07" + "x" * 1000
+    hostile = Rank(1, program=name, why=name, identity={name: name}, states={name: 1.0})
+    found = read_summary(payload_of(pack_summary(Summary(host=name, ranks=[hostile], sources={name: name}))))
+    texts = [found.host, found.ranks[0].program, found.ranks[0].why, *found.ranks[0].identity, *found.ranks[0].states, *found.sources]
+    assert [text for text in texts if "\x1b" in text or "\x07" in text or len(text) > 300] == []
+    assert len(found.host) == NAME
+
+
+REFUSED = {
+    "empty": b"",
+    "no zstd": b"not a summary",
+    "no msgpack": zstandard.ZstdCompressor().compress(b"\xc1"),
+    "wrong type": encoded(ranks=[{"pid": "one"}]),
+    "too many ranks": encoded(ranks=[{"pid": 1}] * 1000),
+    "no list": encoded(gpus={}),
+    "NaN": encoded(ledger={"lost_s": float("nan")}),
+    "infinite": encoded(node={"cpu": float("inf")}),
+    "too large": encoded(host="x" * MOST_BYTES),
+    "no size": zstandard.ZstdCompressor(write_content_size=False).compress(b"\x80"),
+    "deep": zstandard.ZstdCompressor().compress(b"\x91" * 100_000),
+}
+
+
+@pytest.mark.parametrize("payload", REFUSED.values(), ids=REFUSED)
+def test_what_is_no_summary_is_refused_in_a_line(payload: bytes) -> None:
+    with pytest.raises(ValueError, match="summary") as refused:
+        read_summary(payload)
+    assert len(str(refused.value).splitlines()) == 1
+    assert len(str(refused.value)) < 160
