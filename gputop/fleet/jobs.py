@@ -1,0 +1,436 @@
+"""Jobs over many nodes: whose ranks belong together, which rank the others wait for, and what that costs all of them.
+
+Each node says how its ranks stand (`gputop.fleet.summary`). Here they are joined by the key of their training, and the rule that names the
+slowest rank of one host (`gputop.diagnosis.ranks`) is asked about all of them. What it finds overrules what the waiting nodes say of
+themselves: alone, a node whose GPU spins in a collective looks healthy. Pure functions, but for `Books`, which add up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputop.diagnosis import Ledger, policy
+from gputop.diagnosis.measure.points import WINDOW_NS
+from gputop.diagnosis.model import LOOKING
+from gputop.diagnosis.phases import ENDING, IDLE, PAUSING, STARTING
+from gputop.diagnosis.ranks import RankPace, find_slowest, waited_share
+from gputop.diagnosis.symptoms import HIGH_SHARE, MEDIUM_SHARE
+from gputop.fleet.summary import Rank, Summary, Taker
+from gputop.system.text import counted
+
+STALE_S = 3.0  # s without a summary, from which a node's last one says nothing of now: three were missed
+MOST_SKEW_S = 2.0  # s between clocks of a job's nodes, from which a verdict over them is marked (windows are 2.5 s; measured: 3 s smear)
+MOST_SIZE = 1 << 16  # ranks of a job; a larger number in an environment is none
+NAMED = 8  # ranks, and hosts, that are told one by one
+WORKS, WAITS, LATE, TROUBLED, UNKNOWN = "works", "waits", "late", "troubled", "unknown"
+"""What a rank does: ``troubled``: it loses GPU time by itself, and nobody is found to wait for it."""
+_STARTS_OR_ENDS = (STARTING, ENDING, IDLE)
+_NOT_ITS_OWN = ("none", "unexplained", "straggler-rank", "pause")  # causes that do not say why a straggler is late
+
+
+Suspects = Mapping[str, tuple[str, int] | None]  # key of a job -> `Job.suspect`
+
+
+class Sight(Struct, frozen=True):
+    """What is known of a node now."""
+
+    host: str  # by its link: what the node calls itself does not count
+    summary: Summary | None = None  # its newest; None: none yet
+    age_s: float = 0.0  # s since that came
+    skew_s: float = 0.0  # s that its wall clock is ahead of ours
+    problem: str = ""  # why nothing comes, ready to print; empty while it answers
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether its summary says how it stands now."""
+        return self.summary is not None and self.age_s <= STALE_S
+
+
+class Member(Struct, frozen=True):
+    """A rank of a job, and where it is."""
+
+    host: str
+    rank: Rank
+    cpus: int  # of that host
+    does: str = WORKS
+    lost: float | None = None  # share of its GPUs' time, with what it spins for another rank; None: not measured
+
+    @property
+    def number(self) -> int:
+        """Its rank; 0 of one that is alone."""
+        return self.rank.rank or 0
+
+    @property
+    def place(self) -> str:
+        """``node03 GPU 1``."""
+        gpus = self.rank.gpus
+        return f"{self.host} GPU {gpus[0]}" if len(gpus) == 1 else self.host
+
+
+class Job(Struct, frozen=True):
+    """One training, as far as it is seen."""
+
+    key: str  # of its ranks; of one that is alone its host and pid
+    name: str
+    size: int  # ranks that it has, seen or not
+    members: tuple[Member, ...]  # those seen, by their number
+    symptom: str = "healthy"  # a word of `gputop.diagnosis.model.SYMPTOMS`, or `LOOKING`
+    cause: str = "none"
+    severity: str = "info"
+    headline: str = ""
+    detail: str = ""
+    late: tuple[Member, ...] = ()  # the rank that the others wait for; where a job hangs, all that are not in its collective
+    culprits: tuple[Taker, ...] = ()  # who took what the late rank lacks, on its host
+    lost: float | None = None  # mean share of its GPUs' time that is lost now
+    missing: tuple[tuple[int, int], ...] = ()  # (first, last) of the ranks that no node shows
+    silent: tuple[str, ...] = ()  # hosts that do not answer: the missing may be there
+    steps_per_s: float | None = None  # the median of its ranks
+    apart: tuple[int, ...] = ()  # numbers of ranks that make more or fewer steps than that
+    skewed: bool = False  # its nodes' clocks are more than `MOST_SKEW_S` apart
+    suspect: tuple[str, int] | None = None  # host and pid of the rank that the rule names, whether that is told yet or not
+
+    @property
+    def hosts(self) -> list[str]:
+        """Where its ranks are, in order of their numbers."""
+        return list(dict.fromkeys(member.host for member in self.members))
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs its ranks use."""
+        return sum(len(member.rank.gpus) for member in self.members)
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """User, Slurm job and so on, of its first rank."""
+        return self.members[0].rank.identity
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether some of its ranks are not seen."""
+        return bool(self.missing)
+
+
+def find_jobs(sights: Sequence[Sight], before: Sequence[Job] | None = None) -> list[Job]:
+    """The jobs on all nodes, each with its verdict; the worst first.
+
+    ``before``: the jobs of a second ago. Summaries of different nodes are up to a second apart, so as a straggler begins, the rule may name
+    another rank for a moment: with ``before`` a rank is told once it is named twice in a row.
+    """
+    silent = tuple(sight.host for sight in sights if not sight.is_seen)
+    skews = {sight.host: sight.skew_s for sight in sights}
+    suspects = None if before is None else {job.key: job.suspect for job in before}
+    jobs = [_judged(_joined(key, members), silent, skews, suspects) for key, members in _by_key(sights)]
+    return sorted(jobs, key=_weight, reverse=True)
+
+
+def _by_key(sights: Sequence[Sight]) -> list[tuple[str, list[Member]]]:
+    """Key of a job -> its ranks; the ranks that two nodes claim are not joined: these are two jobs, or one of the nodes lies."""
+    found: dict[str, list[Member]] = {}
+    for sight in sights:
+        if sight.summary is not None and sight.is_seen:
+            for rank in sight.summary.ranks:
+                member = Member(sight.host, rank, sight.summary.node.cpus, lost=rank.lost)
+                found.setdefault(_key(member), []).append(member)
+    split: list[tuple[str, list[Member]]] = []
+    for key, members in found.items():
+        if len(members) == len({member.number for member in members}) or not members[0].rank.job:
+            split.append((key, members))
+        else:
+            hosts = dict.fromkeys(member.host for member in members)
+            split += [(f"{key} on {host}", [member for member in members if member.host == host]) for host in hosts]
+    return split
+
+
+def _key(member: Member) -> str:
+    """Its job's; without one, its host's and the pid of the rank of this host that it waits for."""
+    rank = member.rank
+    return rank.job or f"{member.host}:{rank.waits_for or rank.pid}"
+
+
+def _joined(key: str, members: list[Member]) -> Job:
+    members.sort(key=lambda member: (member.number, member.host, member.rank.pid))
+    sizes = Counter(member.rank.size for member in members if member.rank.job and member.rank.size and member.rank.size <= MOST_SIZE)
+    size = max(len(members), sizes.most_common(1)[0][0] or 1 if sizes else 1)
+    return Job(key, members[0].rank.program or "?", size, tuple(members))
+
+
+def _judged(job: Job, silent: tuple[str, ...], skews: Mapping[str, float], suspects: Suspects | None) -> Job:
+    missing = tuple(_gaps(sorted(member.number for member in job.members), job.size)) if job.size > len(job.members) else ()
+    paces = [member.rank.steps_per_s for member in job.members if member.rank.steps_per_s]
+    pace = median(paces) if paces else None
+    clocks = [skews.get(host, 0.0) for host in job.hosts]
+    job = replace(
+        job,
+        missing=missing,
+        silent=silent if missing else (),
+        steps_per_s=pace,
+        apart=tuple(member.number for member in job.members if pace and _differs(member.rank.steps_per_s, pace)),
+        skewed=max(clocks) - min(clocks) > MOST_SKEW_S,
+    )
+    held = _straggler(job)
+    if held is not None:
+        job = replace(job, suspect=held.suspect)
+        if suspects is not None and suspects.get(job.key) != held.suspect:
+            held = None
+    return _hang(job) or held or _looking(job) or _own(job) or _with_loss(job)
+
+
+def _gaps(numbers: Sequence[int], size: int) -> Iterator[tuple[int, int]]:
+    """(first, last) of what is not among them, of 0 to ``size`` - 1: a size may be made up, so it is not counted through."""
+    after = -1
+    for number in [*(number for number in numbers if 0 <= number < size), size]:
+        if number > after + 1:
+            yield after + 1, number - 1
+        after = number
+
+
+def _differs(steps_per_s: float | None, pace: float) -> bool:
+    return steps_per_s is not None and abs(steps_per_s - pace) > policy.LITTLE * pace
+
+
+# what a job may have, the worst first
+
+
+def _hang(job: Job) -> Job | None:
+    """None of its ranks moves: those hang it that are not in the collective."""
+    least_s = policy.FAR_S if job.missing else policy.HUNG_S  # somebody who is not seen may be at work
+    if len(job.members) < 2 or any(member.rank.still_s < least_s for member in job.members):
+        return None
+    late = [member for member in job.members if _in_collective(member) < policy.HALF]
+    if len(late) == len(job.members):
+        return None  # it is none in which they meet
+    seconds = min(member.rank.still_s for member in job.members)
+    others = [replace(member, does=WAITS, lost=_all_of(member)) for member in job.members if member not in late]
+    stuck = [replace(member, does=LATE, lost=_all_of(member)) for member in late]
+    cause = "hung-worker" if any(member.rank.cause == "hung-worker" for member in stuck) else "straggler-rank"
+    if stuck:
+        which = f"{_ranks(_spans(m.number for m in stuck))} ({', '.join(dict.fromkeys(m.place for m in stuck[:NAMED]))}) "
+        detail = f"{which}{'is' if len(stuck) == 1 else 'are'} not in the collective{_because(stuck[0])}"
+    elif job.missing:
+        detail = f"{_gone(job)}, and the others stand in a collective that needs all"
+    else:
+        detail = "all ranks stand in a collective: they wait for each other, in different calls"
+    return _with_loss(replace(
+        job, members=_merged(job, [*others, *stuck]), symptom="straggler", cause=cause, severity="high",
+        late=tuple(stuck), culprits=tuple(stuck[0].rank.culprits) if stuck else (), detail=detail,
+        headline=f"{job.name} hangs: none of its {len(job.members)} ranks has moved for {seconds:.0f} s",
+    ))  # fmt: skip
+
+
+def _all_of(member: Member) -> float | None:
+    """What a rank loses that hangs."""
+    return 1.0 if member.rank.gpus else None
+
+
+def _in_collective(member: Member) -> float:
+    """Share of the window in which its main thread waited for its GPU, or for others on a lock or a socket."""
+    states = member.rank.states
+    return states.get("waiting-gpu", 0.0) + states.get("blocked", 0.0)
+
+
+def _straggler(job: Job) -> Job | None:
+    """One rank holds all others."""
+    measured = [(member, pace) for member in job.members if (pace := member.rank.pace) is not None]
+    at = find_slowest([pace for _, pace in measured])
+    if at is None or measured[at][0].rank.phase in _STARTS_OR_ENDS:
+        return None
+    slow, slowest = measured[at]
+    late = replace(slow, does=LATE)
+    members = [late]
+    for member, pace in measured:
+        if member is not slow:
+            waited = waited_share(pace, slowest)
+            members.append(replace(member, does=WAITS, lost=min(1.0, max(member.lost or 0.0, pace.idle + waited))))
+    job = _with_loss(replace(job, members=_merged(job, members), late=(late,), suspect=(late.host, late.rank.pid)))
+    if late.number == 0 and (late.rank.phase == PAUSING or late.rank.cause == "pause"):
+        head = f"rank {late.number} saves or evaluates, and {counted(len(members) - 1, 'other')} wait{_s(len(members) - 1)}"
+        return replace(job, symptom="idle", cause="pause", headline=head)
+    own = late.rank.cause
+    cause = "straggler-rank" if own in _NOT_ITS_OWN else own
+    share = "" if job.lost is None else f"the job loses {100 * job.lost:.0f}% of its GPUs"
+    holds = f"rank {late.number} ({late.place}) holds {counted(len(members) - 1, 'other')}"
+    return replace(
+        job, symptom="straggler", cause=cause, severity=_severity(job.lost), culprits=tuple(late.rank.culprits),
+        headline=f"{share or holds}{' (as far as seen)' if job.is_partial else ''}", detail=f"{holds}{_because(late)}",
+    )  # fmt: skip
+
+
+def _looking(job: Job) -> Job | None:
+    """Its ranks wait, and the one that they wait for may be among those that are not seen."""
+    waiting = [member for member in job.members if _waits(member.rank)]
+    absent = sorted({number for member in job.members for number in member.rank.absent})
+    missing = job.missing or tuple(_spans(absent))
+    if not missing or 2 * len(waiting) < len(job.members):
+        return None
+    job = _with_loss(replace(job, members=_merged(job, [replace(member, does=WAITS) for member in waiting])))
+    if job.silent and not absent:
+        where = ", ".join(job.silent[:NAMED])
+        detail = f"its ranks wait, perhaps for {_ranks(job.missing)}; no answer from {where}"
+        return replace(job, symptom=LOOKING, headline=_seen(job), detail=detail)
+    job = replace(job, missing=missing)
+    detail = f"{_gone(job)}, and {counted(len(waiting), 'other')} wait{_s(len(waiting))}"
+    return replace(
+        job, symptom="straggler", cause="straggler-rank", severity=_severity(job.lost),
+        headline=_seen(job), detail=detail,
+    )  # fmt: skip
+
+
+def _own(job: Job) -> Job | None:
+    """Some of its ranks lose time by themselves."""
+    troubled = [member for member in job.members if member.rank.cause != "none" and not _at_others(job, member)]
+    if not troubled:
+        return None
+    members = _merged(job, [replace(member, does=TROUBLED) for member in troubled if member.rank.cause != "pause"])
+    job = _with_loss(replace(job, members=members))
+    weights: Counter[str] = Counter()
+    for member in troubled:
+        weights[member.rank.cause] += round(1000 * (member.lost or 0.0)) + 1
+    cause = weights.most_common(1)[0][0]
+    alike = [member for member in troubled if member.rank.cause == cause]
+    worst = max(alike, key=lambda member: member.lost or 0.0)
+    whom = "" if len(job.members) == 1 else f"{len(alike)} of {len(job.members)} ranks: "
+    share = "" if job.lost is None or cause == "pause" else f"the job loses {100 * job.lost:.0f}% of its GPUs"
+    return replace(
+        job, symptom=worst.rank.symptom or "wait-heavy", cause=cause, severity="info" if cause == "pause" else _severity(job.lost),
+        culprits=tuple(worst.rank.culprits), headline=share or f"{whom}{worst.rank.why or cause}",
+        detail=f"{whom}{worst.rank.why or cause}{_takers(worst)}",
+    )  # fmt: skip
+
+
+def _at_others(job: Job, member: Member) -> bool:
+    """What its node says of it is an opinion about ranks of other hosts, which are seen here: they are not late."""
+    return len(job.members) > 1 and member.rank.cause == "straggler-rank" and len({one.host for one in job.members}) > 1
+
+
+def _with_loss(job: Job) -> Job:
+    """With the mean loss of its GPUs, and the ranks of which nothing is known as such."""
+    parts = [(member.lost, len(member.rank.gpus)) for member in job.members if member.lost is not None and member.rank.gpus]
+    lost = sum(share * gpus for share, gpus in parts) / sum(gpus for _, gpus in parts) if parts else None
+    members = tuple(replace(one, does=UNKNOWN) if one.does == WORKS and _is_unknown(one.rank) else one for one in job.members)
+    symptom = job.symptom
+    if job.cause == "none" and members and all(member.does == UNKNOWN for member in members):
+        symptom = LOOKING
+    elif job.cause == "none" and all(member.rank.symptom == "idle" for member in members):
+        symptom = "idle"
+    return replace(job, members=members, lost=lost, symptom=symptom, headline=job.headline or _seen(job))
+
+
+def _is_unknown(rank: Rank) -> bool:
+    return not rank.symptom or rank.symptom == LOOKING
+
+
+def _waits(rank: Rank) -> bool:
+    """It seems to wait for other ranks: its GPU spins with little work, or it sleeps on a lock or a socket beside an idle GPU."""
+    pace = rank.pace or RankPace(0.0, 0.0)
+    slept = pace.awaited is not None and 1.0 - pace.awaited >= policy.PEER
+    return slept or (pace.used is not None and pace.used <= policy.LIGHT_SM) or rank.cause == "straggler-rank"
+
+
+def _merged(job: Job, changed: Iterable[Member]) -> tuple[Member, ...]:
+    """The members, those that changed in place of the old ones."""
+    new = {(member.host, member.rank.pid): member for member in changed}
+    return tuple(new.get((member.host, member.rank.pid), member) for member in job.members)
+
+
+def _severity(lost: float | None) -> str:
+    return "low" if lost is None or lost < MEDIUM_SHARE else "high" if lost >= HIGH_SHARE else "medium"
+
+
+def _weight(job: Job) -> tuple[bool, float, int]:
+    """A fault before none, then by the GPUs lost."""
+    is_fault = job.cause not in ("none", "pause")
+    return is_fault or (job.symptom == LOOKING and bool(job.missing)), (job.lost or 0.0) * max(1, job.gpus), len(job.members)
+
+
+# words
+
+
+def _s(count: int) -> str:
+    return "s" if count == 1 else ""
+
+
+def _seen(job: Job) -> str:
+    return f"{len(job.members)} of {job.size} ranks seen" if job.is_partial else f"all {job.size} ranks seen" if job.size > 1 else ""
+
+
+def _spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
+
+
+def _count(spans: Iterable[tuple[int, int]]) -> int:
+    return sum(last - first + 1 for first, last in spans)
+
+
+def _ranks(spans: Sequence[tuple[int, int]]) -> str:
+    """``rank 17``, ``ranks 3, 4, 8–15``."""
+    parts = [str(first) if first == last else f"{first}–{last}" for first, last in spans[:NAMED]]
+    return f"rank{'s' * (_count(spans) != 1)} {', '.join(parts)}{' …' * (len(spans) > NAMED)}"
+
+
+def _gone(job: Job) -> str:
+    return f"{_ranks(job.missing)} {'has' if _count(job.missing) == 1 else 'have'} no process on any host seen"
+
+
+def _because(member: Member) -> str:
+    """Why a rank is late, by its own node; empty where that does not say."""
+    rank = member.rank
+    why = rank.why if rank.cause not in _NOT_ITS_OWN else ""
+    return f": {why}{_takers(member)}" if why else _takers(member)
+
+
+def _takers(member: Member) -> str:
+    """``; fluent-bit (903) took 1.4 of 8 CPUs``."""
+    takers = [taker for taker in member.rank.culprits if taker.cpu_s and taker.pid != member.rank.pid]
+    if not takers:
+        return ""
+    names = ", ".join(f"{taker.name} ({taker.pid})" for taker in takers)
+    cpus = sum(taker.cpu_s or 0.0 for taker in takers) / (WINDOW_NS / 1e9)
+    return f"; {names} took {cpus:.1f}{f' of {member.cpus}' if member.cpus else ''} CPUs"
+
+
+# the account of GPU seconds
+
+
+class Books:
+    """What each job has lost since it was first seen, by cause. The seconds of all victims are the straggler's cause's."""
+
+    def __init__(self) -> None:
+        self.ledgers: dict[str, Ledger] = {}
+        self._read: dict[tuple[str, str, int], tuple[float, float, dict[str, float]]] = {}
+
+    def note(self, jobs: Iterable[Job]) -> None:
+        """Book what was lost since the last time; the nodes' counters go on meanwhile, so a second that did not arrive is in them."""
+        read: dict[tuple[str, str, int], tuple[float, float, dict[str, float]]] = {}
+        for job in jobs:
+            ledger = self.ledgers.setdefault(job.key, Ledger())
+            for member in job.members:
+                row = member.rank.ledger
+                at = job.key, member.host, member.rank.pid
+                read[at] = row.gpu_s, row.lost_s, row.by_cause
+                before = self._read.get(at, read[at])
+                if row.gpu_s > before[0]:
+                    _book(ledger, job, member, read[at], before)
+        self._read = read
+        self.ledgers = {key: ledger for key, ledger in self.ledgers.items() if key in {at[0] for at in read}}
+
+
+def _book(
+    ledger: Ledger, job: Job, member: Member, now: tuple[float, float, dict[str, float]], before: tuple[float, float, dict[str, float]]
+) -> None:
+    total_s, lost_s = now[0] - before[0], max(0.0, now[1] - before[1])
+    if job.late:
+        ledger.add(total_s, min(total_s, max(lost_s, (member.lost or 0.0) * total_s)), {job.cause: 1.0})
+        return
+    grown = {cause: max(0.0, seconds - before[2].get(cause, 0.0)) for cause, seconds in now[2].items()}
+    ledger.add(total_s, lost_s, {cause: seconds / lost_s for cause, seconds in grown.items()} if lost_s > 0.0 else {})

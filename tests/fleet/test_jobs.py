@@ -1,0 +1,244 @@
+"""Jobs over many nodes: whom the others wait for, who is missing, and what it costs."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from msgspec.structs import replace
+
+from gputop.diagnosis.ranks import RankPace
+from gputop.fleet.jobs import LATE as LATE_WORD
+from gputop.fleet.jobs import TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Sight, find_jobs
+from gputop.fleet.summary import LedgerRow, Rank, Summary
+from tests.fleet.nodes import LATE, SLEEPS, SPINS, fleet, late_rank, rank, sight
+from tests.fleet.nodes import WORKS as WORKING
+
+
+def only(sights: list[Sight]) -> Job:
+    [job] = find_jobs(sights)
+    return job
+
+
+def test_a_job_that_works_is_healthy() -> None:
+    job = only(fleet())
+    assert (job.symptom, job.cause, job.severity, job.late) == ("healthy", "none", "info", ())
+    assert (job.size, len(job.members), job.hosts, job.gpus) == (16, 16, ["node01", "node02"], 16)
+    assert (job.headline, {member.does for member in job.members}) == ("all 16 ranks seen", {WORKS})
+    assert job.identity == {"user": "ana", "slurm_job": "4711"}
+
+
+@pytest.mark.parametrize("others", [SPINS, SLEEPS], ids=["spin", "sleep"])
+def test_the_late_rank_is_named_with_its_host_and_its_nodes_cause(others: RankPace) -> None:
+    job = only(fleet(late=11, others=others))
+    [late] = job.late
+    assert (job.symptom, job.cause, job.severity) == ("straggler", "cpu-contention", "high")
+    assert (late.number, late.host, late.does) == (11, "node02", LATE_WORD)
+    assert job.detail == (
+        "rank 11 (node02 GPU 3) holds 15 others: waits for its data: 4 of 4 workers have no CPU; fluent-bit (903) took 1.4 of 8 CPUs"
+    )
+    assert job.headline == "the job loses 60% of its GPUs"
+    assert [member.number for member in job.members if member.does == WAITS] == [n for n in range(16) if n != 11]
+
+
+def test_what_waiting_nodes_say_of_themselves_is_overruled() -> None:
+    sights = fleet(late=3)
+    wrong = [
+        replace(one, symptom="busy-not-working", cause="undersized-work", why="is too small", lost=0.7) for one in sights[1].summary.ranks
+    ]
+    job = only([sights[0], sight("node02", *wrong)])
+    assert (job.cause, job.late[0].number) == ("cpu-contention", 3)
+    assert {member.does for member in job.members if member.host == "node02"} == {WAITS}
+
+
+def test_a_gpu_that_is_slower_than_the_others_is_late() -> None:
+    ranks = [rank(number, RankPace(0.0, 0.0, 0.9 if number == 5 else 0.4, None), size=8) for number in range(8)]
+    job = only([sight("a", *ranks[:4]), sight("b", *ranks[4:])])
+    assert (job.symptom, job.cause, job.late[0].number, job.late[0].host) == ("straggler", "straggler-rank", 5, "b")
+
+
+def test_ranks_that_are_all_late_have_no_straggler() -> None:
+    ranks = [rank(number, LATE, cause="disk-io", symptom="input-bound", why="waits for the disk", size=4) for number in range(4)]
+    job = only([sight("a", *ranks[:2]), sight("b", *ranks[2:])])
+    assert (job.symptom, job.cause, job.late) == ("input-bound", "disk-io", ())
+    assert job.detail == "4 of 4 ranks: waits for the disk"
+    assert {member.does for member in job.members} == {TROUBLED}
+
+
+def test_two_trainings_of_one_script_stay_apart() -> None:
+    ours = [rank(number, job="a", size=2) for number in range(2)]
+    theirs = [late_rank(0, job="b", size=2, pid=7), rank(1, SPINS, job="b", size=2, pid=8)]
+    jobs = find_jobs([sight("node01", ours[0], theirs[0]), sight("node02", ours[1], theirs[1])])
+    assert [(job.key, job.symptom, len(job.members)) for job in jobs] == [("b", "straggler", 2), ("a", "healthy", 2)]
+
+
+def test_a_rank_that_two_nodes_claim_joins_nothing() -> None:
+    jobs = find_jobs([sight("node01", rank(0, size=2), rank(1, size=2)), sight("evil", rank(0, LATE, size=2))])
+    assert {job.key: [member.host for member in job.members] for job in jobs} == {
+        "train.py/16 on node01": ["node01", "node01"], "train.py/16 on evil": ["evil"],
+    }  # fmt: skip
+    assert not any(job.late for job in jobs)
+
+
+def test_who_trains_alone_is_a_job_of_its_own() -> None:
+    jobs = find_jobs([sight("node01", rank(0, job="", rank=None, size=None, pid=5)), sight("node02", rank(0, job="", rank=None, pid=5))])
+    assert [(job.key, job.size) for job in jobs] == [("node01:5", 1), ("node02:5", 1)]
+
+
+# who is not seen
+
+
+def test_a_straggler_is_told_as_far_as_is_seen() -> None:
+    sights = fleet(nodes=4, late=11)
+    sights[3] = Sight("node04", problem="Connection timed out")
+    job = only(sights)
+    assert (job.symptom, job.late[0].number, job.missing, job.silent) == ("straggler", 11, ((24, 31),), ("node04",))
+    assert job.headline.endswith("(as far as seen)")
+
+
+def test_nothing_is_said_while_the_late_one_may_be_on_a_node_that_does_not_answer() -> None:
+    sights = [sight(f"node{n}", *(rank(4 * n + i, SPINS) for i in range(4))) for n in range(3)]
+    job = only([*sights, Sight("node3", problem="Connection timed out")])
+    assert (job.symptom, job.severity, job.headline) == ("looking", "info", "12 of 16 ranks seen")
+    assert job.detail == "its ranks wait, perhaps for ranks 12–15; no answer from node3"
+
+
+def test_a_healthy_job_stays_so_though_a_node_does_not_answer() -> None:
+    job = only([*fleet(nodes=4)[:3], Sight("node04", problem="Connection timed out")])
+    assert (job.symptom, job.headline) == ("healthy", "24 of 32 ranks seen")
+
+
+def test_a_rank_that_lives_nowhere_is_told() -> None:
+    ranks = [rank(number, SLEEPS, size=4) for number in (0, 1, 3)]
+    job = only([sight("a", *ranks[:2]), sight("b", ranks[2])])
+    assert (job.symptom, job.cause, job.missing) == ("straggler", "straggler-rank", ((2, 2),))
+    assert job.detail == "rank 2 has no process on any host seen, and 3 others wait"
+
+
+def test_an_old_summary_says_nothing_of_now() -> None:
+    sights = fleet(late=3)
+    job = only([replace(sights[0], age_s=3.1, problem="no answer"), sights[1]])
+    assert (job.symptom, job.missing, job.silent) == ("looking", ((0, 7),), ("node01",))
+
+
+def test_clocks_that_are_far_apart_mark_the_job() -> None:
+    sights = fleet(late=3)
+    assert not only([sights[0], replace(sights[1], skew_s=1.9)]).skewed
+    assert only([sights[0], replace(sights[1], skew_s=-2.1)]).skewed
+
+
+# hangs, pauses, starts
+
+
+def hung(number: int, **states: float) -> Rank:
+    return rank(number, SPINS, size=4, still_s=12.0, states={name.replace("_", "-"): share for name, share in states.items()})
+
+
+def test_who_is_not_in_the_collective_hangs_the_job() -> None:
+    ranks = [
+        hung(0, waiting_gpu=1.0),
+        hung(1, blocked=1.0),
+        hung(2, waiting_gpu=1.0),
+        replace(hung(3, waiting_data=1.0), cause="hung-worker", why="waits for worker 2, which is stopped"),
+    ]
+    job = only([sight("a", *ranks[:2]), sight("b", *ranks[2:])])
+    assert (job.cause, job.severity, [late.number for late in job.late], job.lost) == ("hung-worker", "high", [3], 1.0)
+    assert job.headline == "train.py hangs: none of its 4 ranks has moved for 12 s"
+    assert job.detail == "rank 3 (b GPU 3) is not in the collective: waits for worker 2, which is stopped"
+
+
+def test_a_hang_waits_for_ranks_that_are_gone() -> None:
+    sights = [sight("a", *(replace(hung(n, waiting_gpu=1.0), still_s=31.0) for n in range(3)))]
+    job = only(sights)
+    assert (job.cause, job.detail) == (
+        "straggler-rank",
+        "rank 3 has no process on any host seen, and the others stand in a collective that needs all",
+    )
+
+
+def test_a_rank_that_is_not_seen_may_be_at_work_for_half_a_minute() -> None:
+    job = only([sight("a", *(hung(n, waiting_gpu=1.0) for n in range(3)))])
+    assert not job.headline.startswith("train.py hangs")
+
+
+def test_the_first_rank_may_save_while_the_others_wait() -> None:
+    sights = fleet(late=0)
+    saving = replace(sights[0].summary.ranks[0], phase="pausing", cause="pause")
+    job = only([sight("node01", saving, *sights[0].summary.ranks[1:]), sights[1]])
+    assert (job.symptom, job.cause, job.severity, job.headline) == (
+        "idle",
+        "pause",
+        "info",
+        "rank 0 saves or evaluates, and 15 others wait",
+    )
+
+
+def test_a_rank_that_starts_is_no_straggler() -> None:
+    ranks = [rank(0, SPINS, size=2), rank(1, LATE, phase="starting", symptom="looking", size=2)]
+    job = only([sight("a", ranks[0]), sight("b", ranks[1])])
+    assert (job.late, job.members[1].does) == ((), UNKNOWN)
+
+
+def test_ranks_that_do_not_step_alike_are_told() -> None:
+    job = only([sight("a", *(rank(n, size=3, steps_per_s=1.0 if n == 2 else 2.0) for n in range(3)))])
+    assert (job.steps_per_s, job.apart) == (2.0, (2,))
+
+
+# the account
+
+
+def booked(*seconds: tuple[float, float, dict[str, float]], late: int | None = None) -> Books:
+    books = Books()
+    for gpu_s, lost_s, by_cause in seconds:
+        sights = fleet(late=late)
+        for one in sights:
+            ranks = [replace(r, ledger=LedgerRow(gpu_s, lost_s, by_cause)) for r in one.summary.ranks]
+            sights[sights.index(one)] = sight(one.host, *ranks)
+        books.note(find_jobs(sights))
+    return books
+
+
+def test_what_was_lost_before_anybody_looked_is_not_booked() -> None:
+    ledger = booked((100.0, 50.0, {"disk-io": 50.0}), (102.0, 51.0, {"disk-io": 51.0})).ledgers["train.py/16"]
+    assert (ledger.gpu_total_s, ledger.gpu_lost_s, ledger.by_cause) == (32.0, 16.0, {"disk-io": 16.0})
+
+
+def test_the_seconds_of_all_victims_are_the_stragglers_causes() -> None:
+    ledger = booked((100.0, 0.0, {}), (101.0, 0.0, {}), late=3).ledgers["train.py/16"]
+    assert ledger.gpu_total_s == 16.0
+    assert ledger.by_cause == pytest.approx({"cpu-contention": 0.6 * 16})
+    assert ledger.gpu_lost_s == pytest.approx(sum(ledger.by_cause.values()))
+
+
+def test_a_collector_that_began_anew_books_nothing_twice() -> None:
+    ledger = booked((100.0, 50.0, {}), (1.0, 0.5, {}), (2.0, 1.0, {"disk-io": 0.5})).ledgers["train.py/16"]
+    assert (ledger.gpu_total_s, ledger.gpu_lost_s) == (16.0, 8.0)
+
+
+# bad input
+
+
+@pytest.mark.parametrize("size", [-1, 0, 1 << 60, None])
+@pytest.mark.parametrize("number", [-5, 1 << 60, None])
+def test_made_up_numbers_end_nothing(size: int | None, number: int | None) -> None:
+    ranks = [rank(0, size=size, rank=number, steps_per_s=0.0), rank(1, SPINS, size=size, steps_per_s=1e300)]
+    for job in find_jobs([sight("a", *ranks), sight("b", rank(2, LATE, size=size, gpus=[]))]):
+        assert job.headline is not None
+
+
+def test_many_sizes_that_are_made_up_cost_nothing() -> None:
+    ranks = [rank(0, job=f"job{n}", size=1 << 16, pid=n + 1) for n in range(256)]
+    began = time.process_time()
+    find_jobs([sight(f"node{n}", *ranks) for n in range(16)])
+    assert time.process_time() - began < 2.0
+
+
+def test_an_empty_fleet_has_no_jobs() -> None:
+    assert find_jobs([]) == []
+    assert find_jobs([Sight("a", problem="no route"), Sight("b", Summary())]) == []
+
+
+def test_a_node_alone_is_judged_as_by_itself() -> None:
+    job = only([sight("a", late_rank(0, job="", rank=None, size=None))])
+    assert (job.symptom, job.cause, job.headline) == ("input-bound", "cpu-contention", "the job loses 60% of its GPUs")
+    assert WORKING.idle < 0.1
