@@ -11,11 +11,11 @@ from msgspec import Struct, field
 
 from gputop.commands.options import RECORDER, add_sampling, ask_sudo, leave_root, sampling_argv
 from gputop.commands.span import add_span, read_by, span
-from gputop.diagnosis import Engine
 from gputop.diagnosis.model import SEVERITIES
 from gputop.diagnosis.report import Episode, Explanation
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
+from gputop.session.following import Following
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
 
@@ -93,7 +93,7 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
     with open_recording(paths) as recording:
         start, end = span(args, recording)
         kept = explanation(recording, start, end, with_rest=True) if not with_points and not args.fine else None
-        found = Found(kept) if kept is not None else judge(engine := Engine(), judged(engine, recording, start, end, args.fine))
+        found = Found(kept) if kept is not None else judge(one := Following(), judged(one, recording, start, end, args.fine))
         if kept is not None:
             found.source = {"judged_by": "recorder"}
             found.problems.append("these are the recorder's findings; --fine judges every tick anew")
@@ -116,7 +116,6 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
 
 def _live(args: argparse.Namespace) -> Found:
     from gputop.session.child import ChildStream, collector_argv
-    from gputop.session.judged import closely
 
     ask_sudo(args)
     seconds = LIVE_S if args.last is None else args.last
@@ -125,7 +124,7 @@ def _live(args: argparse.Namespace) -> Found:
     stream = ChildStream(collector_argv(sampling_argv(args)))
     leave_root(*RECORDER)
     try:
-        return judge(engine := Engine(), closely(engine, Board(), _until(stream, time.monotonic() + seconds)))
+        return judge(one := Following(), one.through(_until(stream, time.monotonic() + seconds)))
     finally:
         stream.close()
 
@@ -138,12 +137,12 @@ def _until(stream: Iterable[Header | Frame], end_s: float) -> Iterator[Header | 
     raise UserError("the collector stopped; gputop doctor says more")
 
 
-def judge(engine: Engine, fed: Iterable[Board]) -> Found:
-    """Feed the engine to the end of ``fed``; its explanation."""
+def judge(following: Following, fed: Iterable[Board]) -> Found:
+    """Feed its engine to the end of ``fed``; the explanation."""
     points: list[tuple[float, float]] = []
     for board in fed:
         _add_point(points, board)
-    return Found(engine.explain(), points)
+    return Found(following.engine.explain(), points)
 
 
 def _add_point(points: list[tuple[float, float]], board: Board) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gputop.commands.options import RECORDER, leave_root, sampling_settings, stream_argv
-from gputop.model.board import Board, LastSeconds
+from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.system.console import draws_ascii, notify, show, write
 from gputop.system.errors import UserError
@@ -101,27 +101,25 @@ def _child_frames(stream: ChildStream) -> Iterator[Header | Frame]:
 
 
 def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every: bool) -> int:
-    from gputop.diagnosis import Engine
     from gputop.session import snapshot
+    from gputop.session.following import Following
 
-    board, older, engine, past = Board(), Board(), Engine(), LastSeconds()
+    older, following = Board(), Following(keeps_past=every)
     for item in items:
+        if every and isinstance(item, Frame):
+            snapshot.keep(older, following.board, item)
+        following.take(item)
         if isinstance(item, Header):
-            board = board.with_header(item)
             continue
         if every:
-            snapshot.keep(older, board, item)
-        board.fold(item)
-        engine.feed(board)
-        if every:
-            past.add(board)
-            before = past.before(board, SECOND_NS)
+            before = following.past.before(following.board, SECOND_NS)
             older.threads, older.probed_ns = before.threads, before.probed_ns
-            _print_object(older, board, engine, args)
+            _print_object(older, following.board, following.engine, args)
         elif older.seq < 0:
-            older = board.counters()
+            older = following.board.counters()
     if not every:
-        _print_object(older, board, engine, args)
+        following.engine.feed(following.board)
+        _print_object(older, following.board, following.engine, args)
     return 0
 
 

@@ -239,20 +239,19 @@ class _Run:
             self._diagnosis.judge_frame(item)
             if self._diagnosis.problem and not had:  # a reader will judge the recording itself
                 notify(f"{clean(self._diagnosis.problem)}; recording goes on without the diagnosis")
-            self._file.add(item, self._diagnosis.board)
+            self._file.add(item, self._diagnosis.following.board)
             self._frames += 1
             if item.key:
                 return_pages()
 
     def _take_header(self, header: Header) -> None:
         """A header comes when the stream begins, when a clock has jumped, and when another collector goes on."""
-        if self._diagnosis is None or (self._file is not None and self._file.is_of_another_boot(header)):
+        if self._diagnosis is None:
             from gputop.session.stalled import AutoStacks, Unwatched
 
             # Stacks can be taken on this machine only.
-            self._diagnosis = Unwatched(header, None if self._args.no_auto_stacks or self._args.host is not None else AutoStacks())
-        else:
-            self._diagnosis.restate(header)
+            self._diagnosis = Unwatched(None if self._args.no_auto_stacks or self._args.host is not None else AutoStacks())
+        self._diagnosis.following.restate(header)
         if self._file is None:
             self._file = self._create(header)
         else:
@@ -280,7 +279,7 @@ class _Run:
         diagnosis = self._diagnosis
         if diagnosis is None or diagnosis.problem:
             return None
-        account = Account(diagnosis.engine, round(self._args.keep * 1e9) if self._args.keep else None)
+        account = Account(diagnosis.following.engine, round(self._args.keep * 1e9) if self._args.keep else None)
         return lambda: b"" if diagnosis.problem else account.tell()
 
     def _over(self) -> bool:

@@ -101,25 +101,26 @@ def _look() -> tuple[list[int], dict[int, Role], dict[int, str]]:
     import threading
 
     from gputop.collector.beat import Collector, make_header
-    from gputop.diagnosis import Engine
     from gputop.model.board import Board
     from gputop.model.frame import Frame
+    from gputop.session.following import Following
     from gputop.session.stalled import stalled_pids, waits
     from gputop.sources import Settings
 
     settings = Settings(interval_ns=LOOK_INTERVAL_NS, ebpf=False)
-    board, engine = Board(header=make_header(settings)), Engine()
+    following = Following(Board(header=make_header(settings)))
 
     class Fold:
         def send(self, frame: Frame) -> bool:
-            board.fold(frame)
-            engine.feed(board)
+            following.take(frame)
             return True
 
     # In a thread of its own, for the collector raises the priority of its thread.
     watcher = threading.Thread(target=Collector(settings, Fold()).run, args=(LOOK_TICKS,))
     watcher.start()
     watcher.join()
+    board, engine = following.board, following.engine
+    engine.feed(board)
     pids = stalled_pids(engine.roles, engine.states)
     if not pids:
         raise UserError("no trainer runs here: name a process, as in: gputop stacks 3821")

@@ -18,7 +18,7 @@ from gputop.diagnosis.measure import intensity, stepclock
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.measure.window import Window
-from gputop.diagnosis.model import Incident, Ledger, ProcState, Step, Verdict, WhatIf
+from gputop.diagnosis.model import Incident, Ledger, ProcState, Step, Verdict, WhatIf, total
 from gputop.diagnosis.orphans import Orphans
 from gputop.diagnosis.phases import DROPPED, ENDING, HELD, IDLE, STARTING, TRAINING, Phase
 from gputop.diagnosis.symptoms import Standing, judge_job, without_job
@@ -32,6 +32,9 @@ MIDDLE_NS = WINDOW_NS // 2
 FEED_EVERY_NS = 500_000_000
 """The pace of feeding: twice a second, as often as a column of the lanes ends at the usual time base. By the clock, so that whoever comes
 to a moment feeds at the same ones before it."""
+TrainerKey = tuple[int, int]  # (pid, start in clock ticks): a pid alone may be given again
+EARLIER: TrainerKey = (0, 0)  # whose ledger is the sum of trainers that ended long ago
+MOST_LEDGERS = 512  # trainers with a ledger of their own, about 0.5 MB; of more, those that ended first are summed up (a choice)
 MANY = 16  # with more trainers and workers than this, once a second must do
 
 
@@ -50,7 +53,8 @@ class Engine:
 
     def __init__(self) -> None:
         self.states: dict[int, ProcState] = {}
-        self.ledger = Ledger()
+        self.ledgers: dict[TrainerKey, Ledger] = {}
+        """Of each trainer that had a GPU, those that ended too; where several train on a GPU, its seconds are divided among them."""
         self.facts: Facts | None = None
         self.feeders: dict[int, int] = {}
         """Who, being none of its workers, was found to feed a trainer -> that trainer, for as long as both live."""
@@ -70,6 +74,7 @@ class Engine:
         self._judged: dict[int, Standing] = {}  # per trainer how it stood when it was last judged
         self._paces: dict[int, float | None] = {}
         """Per trainer its steps a second since it began to train, or its CUDA calls were first probed."""
+        self._keys: dict[int, TrainerKey] = {}  # by pid of the trainers that live
         self._spent: dict[int, dict[str, float]] = {}  # per trainer the seconds in each state, while its calls were probed
         self._unmoved: dict[int, dict[str, float]] = {}  # per trainer the seconds booked by cause since nothing of it has moved
         self._ended: Step | None = None  # of the last trainer that is gone
@@ -82,6 +87,11 @@ class Engine:
         if self._verdict is None and self.facts is not None:
             self._verdict = _paced(self._worst) if self._worst is not None else self._orphans.verdict() or without_job(self.facts)
         return self._verdict or Verdict()
+
+    @property
+    def ledger(self) -> Ledger:
+        """Of all trainers together, as it stands: a sum of its own."""
+        return total(self.ledgers.values())
 
     @property
     def roles(self) -> dict[int, Role]:
@@ -117,7 +127,7 @@ class Engine:
 
     def begin(self) -> None:
         """Keep what is known of everybody, and forget what was found: that is of what is fed from now on."""
-        self.ledger, self._incidents, self._orphans, self._ended = Ledger(), Incidents(), Orphans(), None
+        self.ledgers, self._incidents, self._orphans, self._ended = {}, Incidents(), Orphans(), None
         for told in (self._pending, self._spent, self._workers_spent, self._unmoved):
             told.clear()
         self.readings = Readings()
@@ -165,6 +175,7 @@ class Engine:
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         standing = judge_job(job, facts, self.phases.get(job.trainer.pid))
         self.phases[job.trainer.pid] = standing.phase
+        self._keys[job.trainer.pid] = job.trainer.pid, job.trainer.info.start_ticks
         if standing.cause == "pause":
             self._window.note_pauses(job)
         if standing.phase.word not in (STARTING, ENDING):
@@ -176,7 +187,7 @@ class Engine:
             self._pending.pop(job.trainer.pid, None)
         elif standing.phase.books != HELD and job.trainer.pid in self._pending:
             due = self._due(job.trainer.pid, facts.t_ns)
-            _book(self.ledger, due, standing.shares)
+            _book(self._ledger_of(job.trainer.pid, self.ledgers), due, standing.shares)
             self._rebook(standing, sum(part.own_lost_s for part in due))
             self._judged[job.trainer.pid] = standing
             _set_seconds(standing, due)
@@ -189,7 +200,7 @@ class Engine:
         if standing.job.still_s == 0.0:
             unmoved.clear()
         elif standing.hangs:
-            self.ledger.move(unmoved, standing.cause)
+            self._ledger_of(pid, self.ledgers).move(unmoved, standing.cause)
             unmoved.clear()
         else:
             for cause, share in standing.shares.items():
@@ -212,15 +223,19 @@ class Engine:
         pace, spent = self._paces.get(pid), self._spent.get(pid)
         return stepclock.split(pace, "CUDA calls", report.shares(spent)) if pace is not None and spent else None
 
-    def settled(self) -> tuple[list[Incident], Ledger]:
-        """All incidents and the ledger, with what is not booked yet, by how each job stood last."""
-        ledger = Ledger(self.ledger.gpu_total_s, self.ledger.gpu_lost_s, dict(self.ledger.by_cause))
+    def settled(self) -> tuple[list[Incident], dict[TrainerKey, Ledger]]:
+        """All incidents and the ledgers, with what is not booked yet, by how each job stood last."""
+        ledgers = {key: total([ledger]) for key, ledger in self.ledgers.items()}
         for pid in self._pending:
-            self._settle(pid, ledger)
-        return self._incidents.settled(self._unbooked(self._pending)), ledger
+            self._settle(pid, ledgers)
+        return self._incidents.settled(self._unbooked(self._pending)), ledgers
 
-    def _settle(self, pid: int, ledger: Ledger) -> None:
-        _book(ledger, self._rest_of(pid), self._judged[pid].shares if pid in self._judged else {})
+    def _ledger_of(self, pid: int, ledgers: dict[TrainerKey, Ledger]) -> Ledger:
+        return ledgers.setdefault(self._keys[pid], Ledger())
+
+    def _settle(self, pid: int, ledgers: dict[TrainerKey, Ledger]) -> None:
+        if times := self._rest_of(pid):
+            _book(self._ledger_of(pid, ledgers), times, self._judged[pid].shares if pid in self._judged else {})
 
     def _unbooked(self, pids: Iterable[int]) -> Iterator[Standing]:
         """How these jobs stood last, with their GPU seconds that are not booked yet."""
@@ -237,15 +252,22 @@ class Engine:
         """Of trainers that are gone, their parent having asked for them or not, nothing more comes, and another may come by the same
         number."""
         self.feeders = {pid: trainer for pid, trainer in self.feeders.items() if pid in board.procs and trainer in board.procs}
-        kept: tuple[dict[int, Any], ...] = self._pending, self._judged, self._spent, self._paces, self._unmoved
+        kept: tuple[dict[int, Any], ...] = self._pending, self._judged, self._spent, self._paces, self._unmoved, self._keys
         gone = {pid for known in kept for pid in known} - {job.trainer.pid for job in jobs}
         self.phases = {job.trainer.pid: self.phases[job.trainer.pid] for job in jobs}
         self._incidents.count(self._unbooked(gone))
         for pid in gone:
-            self._settle(pid, self.ledger)
+            self._settle(pid, self.ledgers)
             self._ended = self._step_of(pid) or self._ended
             for known in kept:
                 known.pop(pid, None)
+        self._sum_earlier()
+
+    def _sum_earlier(self) -> None:
+        """Of more than `MOST_LEDGERS` trainers, those that ended first have one ledger."""
+        live = {EARLIER, *self._keys.values()}
+        while len(self.ledgers) > MOST_LEDGERS and (ended := next((key for key in self.ledgers if key not in live), None)):
+            self.ledgers.setdefault(EARLIER, Ledger()).include(self.ledgers.pop(ended))
 
     def _note_time(self, job: JobFacts, t_ns: int, seconds: float) -> None:
         """To be booked when it has come to the middle of a window that can be judged."""
@@ -274,9 +296,9 @@ class Engine:
 
         Or from ``start_ns`` on, when the ledger stood at ``before``: of what has lasted since before that in full.
         """
-        settled, ledger = self.settled()
+        settled, ledgers = self.settled()
         incidents = [incident for incident in settled if incident.end_ns is None or incident.end_ns > start_ns]
-        verdict, ledger = replace(self.verdict, step=self._step()), ledger.since(before or Ledger())
+        verdict, ledger = replace(self.verdict, step=self._step()), total(ledgers.values()).since(before or Ledger())
         return report.explanation(verdict, ledger, incidents, self._workers_spent, self._header, self._window.t_ns, self.what_if)
 
 

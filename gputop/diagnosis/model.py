@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from msgspec import Struct, field
 
@@ -232,11 +232,26 @@ class Ledger(Struct):
         """Without any of them. A lost second has one cause, so their seconds add up; their factors must not be multiplied."""
         return speedup_max(sum(one.gpu_s for one in self.regains()), self.gpu_total_s)
 
+    def include(self, other: Ledger) -> None:
+        """Add what another one holds."""
+        self.gpu_total_s += other.gpu_total_s
+        self.gpu_lost_s += other.gpu_lost_s
+        for cause, lost_s in other.by_cause.items():
+            self.by_cause[cause] = self.by_cause.get(cause, 0.0) + lost_s
+
     def since(self, before: Ledger) -> Ledger:
         """What was booked after it stood at ``before``."""
         grown = {cause: lost_s - before.by_cause.get(cause, 0.0) for cause, lost_s in self.by_cause.items()}
         causes = {cause: lost_s for cause, lost_s in grown.items() if lost_s > 0.0}
         return Ledger(self.gpu_total_s - before.gpu_total_s, self.gpu_lost_s - before.gpu_lost_s, causes)
+
+
+def total(ledgers: Iterable[Ledger]) -> Ledger:
+    """Their sum."""
+    found = Ledger()
+    for one in ledgers:
+        found.include(one)
+    return found
 
 
 def of_gpus(names: Collection[str]) -> str:

@@ -14,6 +14,7 @@ from gputop.experiments.trial import LEAST_SETTLE_S, LEAST_STEPS, MOST_SETTLE_S,
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.roles import program_name
+from gputop.session.following import Following
 from gputop.system.text import clean
 
 STANDS_NS = 2 * SECOND_NS  # ns that a cause must stand before it is tried: twice an incident's (`gputop.diagnosis.incidents.BEGIN_NS`)
@@ -39,10 +40,10 @@ class Suspicion(Struct, frozen=True):
 
 
 class Watch:
-    """Board and diagnosis of one stream, and the job that is asked about."""
+    """A stream, and the job that is asked about. `following` may be somebody else's: then `take` is not called."""
 
     def __init__(self, pid: int | None = None, cause: str | None = None) -> None:
-        self.board, self.engine = Board(), Engine()
+        self.following = Following()
         self._pid, self._cause = pid, cause
         self._since: tuple[tuple[int | None, str], int] = ((None, ""), 0)  # (trainer, cause) of the last feed, and since when
         self._began_ns = 0
@@ -51,18 +52,21 @@ class Watch:
 
     def take(self, item: Header | Frame) -> Suspicion | str | None:
         """Take the next item; a suspicion, or in words why there is nothing to try, once either is clear."""
-        if isinstance(item, Header):
-            self.board = self.board.with_header(item)
-            return None
-        self._began_ns = self._began_ns or item.t_ns
-        self.board.fold(item)
-        for proc in item.procs:
-            self._first.setdefault(proc.pid, _used(proc.utime_ns + proc.stime_ns, proc.read_bytes, proc.write_bytes))
-        return self._decide() if self.engine.follow(self.board, item) else None
+        if isinstance(item, Frame):
+            self._began_ns = self._began_ns or item.t_ns
+            for proc in item.procs:
+                self._first.setdefault(proc.pid, _used(proc.utime_ns + proc.stime_ns, proc.read_bytes, proc.write_bytes))
+        return self._decide() if self.following.take(item) else None
 
-    def look(self, board: Board, engine: Engine) -> None:
-        """Take over what somebody else follows."""
-        self.board, self.engine = board, engine
+    @property
+    def board(self) -> Board:
+        """The newest readings."""
+        return self.following.board
+
+    @property
+    def engine(self) -> Engine:
+        """The diagnosis."""
+        return self.following.engine
 
     def suspicion_now(self) -> Suspicion | str:
         """What the diagnosis says at this moment, without waiting for more."""

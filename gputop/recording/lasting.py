@@ -65,7 +65,7 @@ class Lasting:
     def restate(self, header: Header) -> None:
         """The stream's header said anew, or that of a collector that was started again."""
         known = self.rotation.header
-        if self.is_of_another_boot(header):  # its clock is another: a file has one
+        if header.boot_id != self.rotation.header.boot_id:  # its clock is another: a file has one
             self._try(self.rotation.flush)
             self.miss(self._clock() - self._heard_s, "the machine was started anew")
             self.rotation.header, self._anew, self._since_ns = header, True, 0
@@ -74,10 +74,6 @@ class Lasting:
             self.rotation.header = known.dated(header)
         else:
             self._try(lambda: self.rotation.restate(known.dated(header)))
-
-    def is_of_another_boot(self, header: Header) -> bool:
-        """Whether the machine was started anew since."""
-        return header.boot_id != self.rotation.header.boot_id
 
     def close(self) -> None:
         """Write what can be written, also into what is left free, and close the file."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from copy import deepcopy
 from pathlib import Path
 
 import msgspec
@@ -20,6 +19,7 @@ from gputop.diagnosis.report import Episode, Explanation, booked
 from gputop.model import roles
 from gputop.recording.format import BROKEN
 from gputop.recording.reader import Recording
+from gputop.session.following import Following
 from gputop.session.judged import judged
 from gputop.system.program import __version__
 
@@ -48,13 +48,13 @@ class Account:
 
     def __init__(self, engine: Engine, keep_ns: int | None = None) -> None:
         self._engine, self._keep_ns = engine, keep_ns
-        self._starts = deque([(engine.fed_ns, deepcopy(engine.ledger))])
+        self._starts = deque([(engine.fed_ns, engine.ledger)])
 
     def tell(self) -> bytes:
         """The findings so far, packed."""
         now_ns = self._engine.fed_ns
         if self._keep_ns is not None:
-            self._starts.append((now_ns, deepcopy(self._engine.ledger)))
+            self._starts.append((now_ns, self._engine.ledger))
             while self._starts[1][0] <= now_ns - self._keep_ns:
                 self._starts.popleft()
         start_ns, before = self._starts[0]
@@ -93,9 +93,9 @@ def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, 
 
 def _with_rest(found: Findings, recording: Recording) -> Explanation:
     """Findings, and after them those of the rest. The verdict is of the part that lost more."""
-    engine = Engine()
-    deque(judged(engine, recording, found.end_ns + 1, recording.end_ns + 1), maxlen=0)
-    before, after = found.explanation, engine.explain()
+    following = Following()
+    deque(judged(following, recording, found.end_ns + 1, recording.end_ns + 1), maxlen=0)
+    before, after = found.explanation, following.engine.explain()
     incidents, first_id = list(before["incidents"]), max((one["id"] for one in before["incidents"]), default=0) + 1
     until_s = recording.unix_ns_of(found.end_ns) / 1e9
     opened = {one["cause"]: i for i, one in enumerate(incidents) if one["end_unix_s"] is None}

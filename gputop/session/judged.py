@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from gputop.diagnosis import Engine
 from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS, Frame, Header
+from gputop.model.frame import SECOND_NS
 from gputop.recording.format import SECONDS, TICKS, TIER_NAMES
 from gputop.recording.reader import Recording
+from gputop.session.following import Following
 
 LEAD_NS = 10 * SECOND_NS  # before a stretch of a recording, that are judged as well
 LONG_NS = 300 * SECOND_NS  # a longer stretch is read by seconds
@@ -31,31 +31,21 @@ def tier_words(recording: Recording, start_ns: int, end_ns: int) -> str:
     return f"read at {' and '.join(names)}{'; --fine reads every tick' if has_ticks else ', for the file has no ticks of all this time'}"
 
 
-def judged(engine: Engine, recording: Recording, start_ns: int, end_ns: int, fine: bool = False) -> Iterator[Board]:
-    """Feed the engine with the frames with ``start_ns <= t_ns < end_ns``, from the first to the last; the board after each feed.
+def judged(following: Following, recording: Recording, start_ns: int, end_ns: int, fine: bool = False) -> Iterator[Board]:
+    """Follow the frames with ``start_ns <= t_ns < end_ns``, from the first to the last; the board after each feed of the engine.
 
     It sees what was before, too, to know a pause and a start from the rest, but what it finds is of these alone.
     """
     tier = tier_for(start_ns, min(end_ns, recording.end_ns), fine)
-    every_ns = SELDOM_NS if tier == SECONDS and end_ns - start_ns > SELDOM_FROM_NS else FEED_EVERY_NS
-    board = recording.board_at(max(recording.start_ns, start_ns - LEAD_NS), tier)
+    board = following.board = recording.board_at(max(recording.start_ns, start_ns - LEAD_NS), tier)
+    engine = following.engine
     if board.seq >= 0:
-        deque(closely(engine, board, recording.frames(board.t_ns + 1, start_ns + 1, tier=tier)), maxlen=0)
+        deque(following.through(recording.frames(board.t_ns + 1, start_ns + 1, tier=tier)), maxlen=0)
         engine.feed(board)
         engine.begin()
         yield board
-    yield from closely(engine, board, recording.frames(start_ns + 1, end_ns, tier=tier), every_ns)
+    following.every_ns = SELDOM_NS if tier == SECONDS and end_ns - start_ns > SELDOM_FROM_NS else FEED_EVERY_NS
+    yield from following.through(recording.frames(start_ns + 1, end_ns, tier=tier))
     if board.t_ns > engine.fed_ns:
         engine.feed(board)
         yield board
-
-
-def closely(engine: Engine, board: Board, items: Iterable[Header | Frame], every_ns: int = FEED_EVERY_NS) -> Iterator[Board]:
-    """Feed the engine frame by frame, as the screen does, with what follows on ``board``; the board after each feed."""
-    for item in items:
-        if isinstance(item, Header):
-            board = board.with_header(item)
-            continue
-        board.fold(item)
-        if engine.follow(board, item, every_ns):
-            yield board

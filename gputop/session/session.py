@@ -11,15 +11,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec.structs import replace
-
 from gputop.diagnosis import Engine, Ledger, ProcState, Verdict
 from gputop.history.columns import WINDOW_NS, History
 from gputop.history.observers import OBSERVERS, histogram
-from gputop.model.board import Board, LastSeconds
+from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header, Mark, Stack
 from gputop.model.roles import Role, assign, children_of, program_name
 from gputop.recording.ring import Ring
+from gputop.session.following import Following
 
 if TYPE_CHECKING:
     from gputop.diagnosis import Incident
@@ -41,18 +40,30 @@ class Session:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.header: Header | None = None
-        self.board = Board()
+        self.following = Following(keeps_past=True)
         self.history = History(100_000_000)
         self.ring = Ring(Header())
-        self.engine = Engine()
         self.ledgers: deque[tuple[int, Ledger]] = deque()  # (t_ns, lost GPU time until then), every few seconds, back to `oldest_ns`
         self.verdicts: deque[tuple[int, Verdict]] = deque()  # (since when it was shown, verdict), back to `oldest_ns`
         self._last_kept: dict[tuple[object, ...], tuple[int, Verdict]] = {}  # (symptom, cause, GPU, trainer) -> newest in `verdicts`
-        self._past = LastSeconds()
         self.marks: deque[Mark] = deque()
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)  # (time of the frame, stacks in it)
         self._own_stacks: list[Stack] = []
+
+    @property
+    def header(self) -> Header | None:
+        """The newest header, with all that is known of its machine's clocks; None before the first."""
+        return self.following.header
+
+    @property
+    def board(self) -> Board:
+        """The newest readings."""
+        return self.following.board
+
+    @property
+    def engine(self) -> Engine:
+        """The diagnosis."""
+        return self.following.engine
 
     def ingest(self, item: Header | Frame) -> None:
         """Take the next item of the stream."""
@@ -87,20 +98,12 @@ class Session:
         return max((one for one in self.stacks_of(pids) if one[0] <= until), key=_when, default=None)
 
     def _take_header(self, header: Header) -> None:
-        """A header comes when a stream begins, when a collector was restarted, and when a clock has jumped.
-
-        The past stays while the machine's boot is the same. Rates start over after a restart.
-        """
-        known, self.header = self.header, header
-        same_clock = known is not None and header.boot_id == known.boot_id
-        if known is not None and same_clock:
-            self.header = replace(header, slept=known.dated(header).slept)
+        """The past stays while the machine's boot is the same; see `Following.restate`."""
+        is_first = self.header is None
+        same_clock = not self.following.restate(header) and not is_first
+        if same_clock:
             self.ring.restate(self.ring.header.dated(header))
-        stood, self.board = self.board, self.board.with_header(self.header)
-        if stood is not self.board:
-            self._past = LastSeconds()
-        if not same_clock:
-            self.engine = Engine()
+        else:
             self.ring = Ring(header)
             self.verdicts.clear()
             self._last_kept.clear()
@@ -114,7 +117,7 @@ class Session:
         self.history.tick(frame.t_ns)
         for observe in OBSERVERS:
             observe(self.board, frame, self.history)
-        self.board.fold(frame)
+        self.following.fold(frame)
         if self._own_stacks:
             frame.stacks, self._own_stacks = [*frame.stacks, *self._own_stacks], []
             frame.came_as(b"")
@@ -124,9 +127,8 @@ class Session:
         self.marks.extend(frame.marks)
         while self.marks and self.marks[0].t_ns < self.oldest_ns:
             self.marks.popleft()
-        self._past.add(self.board)
         since_ns = self.engine.fed_ns
-        if self.engine.follow(self.board, frame):
+        if self.following.judge(frame):
             self._keep_diagnosis(since_ns, frame.t_ns)
 
     def _keep_diagnosis(self, since_ns: int, t_ns: int) -> None:
@@ -136,7 +138,7 @@ class Session:
         self.history.forget_states({pid for pid, states in self.history.states.items() if pid not in self.board.infos and not states.known})
         self._keep_verdict(t_ns, self.engine.verdict)
         if not self.ledgers or t_ns - self.ledgers[-1][0] >= KEPT_EVERY_NS:
-            self.ledgers.append((t_ns, self.engine.ledger.since(Ledger())))
+            self.ledgers.append((t_ns, self.engine.ledger))
         for kept in (self.verdicts, self.ledgers):
             while len(kept) > 1 and kept[1][0] <= self.oldest_ns:
                 kept.popleft()
@@ -207,7 +209,7 @@ class Session:
         if t_ns is not None and t_ns < self.now_ns:
             newer = self.board_at(t_ns)
             return self.board_at(max(self.oldest_ns, t_ns - span_ns)), newer
-        return self._past.before(self.board, span_ns), self.board
+        return self.following.past.before(self.board, span_ns), self.board
 
     def roles_at(self, board: Board) -> dict[int, Role]:
         """The roles on a board: the engine's for the newest board; for a past one they are assigned again."""

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from gputop.diagnosis import Engine, Incident, ProcState, Verdict
 from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Header, Stack
+from gputop.model.frame import Frame, Stack
 from gputop.model.roles import Role, hot
+from gputop.session.following import Following
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 
@@ -158,22 +159,17 @@ def _of(incident: Incident, engine: Engine) -> list[int]:
 class Unwatched:
     """The diagnosis of a stream that is recorded without a screen; it adds automatic stacks to the frames."""
 
-    def __init__(self, header: Header, policy: AutoStacks | None) -> None:
+    def __init__(self, policy: AutoStacks | None) -> None:
         """``policy`` None: no stacks are taken."""
-        self.engine = Engine()
-        self.board = Board(header=header)
+        self.following = Following(every_ns=UNWATCHED_NS)
         self.problem = ""  # the error that ended the diagnosis; empty if there was none
         self._lock = threading.Lock()
         self._ready: list[Stack] = []
         self._auto = AutoCapture(policy, self._keep) if policy is not None else None
 
-    def restate(self, header: Header) -> None:
-        """Take the stream's header with corrected clocks."""
-        self.board = self.board.with_header(header)
-
     def judge_frame(self, frame: Frame) -> None:
         """Judge the stream's next frame, and add the stacks that were taken since the last one, before it is written."""
-        self.board.fold(frame)
+        self.following.fold(frame)
         if not self.problem:
             try:
                 self._judge(frame)
@@ -184,8 +180,8 @@ class Unwatched:
                 frame.stacks, self._ready = [*frame.stacks, *self._ready], []
 
     def _judge(self, frame: Frame) -> None:
-        if self.engine.follow(self.board, frame, UNWATCHED_NS) and self._auto is not None:
-            self._auto.step(self.board, self.engine)
+        if self.following.judge(frame) and self._auto is not None:
+            self._auto.step(self.following.board, self.following.engine)
 
     def _keep(self, stacks: list[Stack]) -> None:
         with self._lock:

@@ -15,12 +15,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from gputop.diagnosis import Engine, Incident, Ledger, report
+from gputop.diagnosis import Incident, Ledger, report
+from gputop.diagnosis.engine import FEED_EVERY_NS
+from gputop.diagnosis.model import total
 from gputop.model.board import Board
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.session.findings import explanation
-from gputop.session.judged import closely, judged
+from gputop.session.following import Following
+from gputop.session.judged import judged
 from gputop.system.errors import starting
 from gputop.system.program import argv_of
 
@@ -100,33 +103,33 @@ class Survey:
 
 def survey(paths: Sequence[str]) -> Iterator[News]:
     """Judge a recording from start to end, and a growing one as it grows. Raises UserError as `open_recording` does."""
-    engine, known, told_s, booked_ns, until_ns = Engine(), dict[int, Episode](), 0.0, 0, 0
+    following, known, told_s, booked_ns, until_ns = Following(), dict[int, Episode](), 0.0, 0, 0
+    engine = following.engine
     with open_recording(paths) as recording:
         kept = explanation(recording)
         if kept is not None:
             yield News(0, _kept(recording, kept["incidents"]))
-        for board in _boards(engine, recording):
+        for board in _boards(following, recording):
             news, until_ns = [] if kept is not None else _news(engine.incidents, known), board.t_ns
             due = until_ns - booked_ns >= LEDGER_EVERY_NS
             if news or due or time.monotonic() - told_s >= TELL_EVERY_S:
                 booked_ns, told_s = until_ns if due else booked_ns, time.monotonic()
                 yield News(until_ns, news, engine.ledger if due else None)
-        incidents, ledger = engine.settled()
+        incidents, ledgers = engine.settled()
         news = [] if kept is not None else _news(incidents, known)
-        yield News(recording.end_ns if until_ns else 0, news, ledger, recording.problem)
+        yield News(recording.end_ns if until_ns else 0, news, total(ledgers.values()), recording.problem)
 
 
-def _boards(engine: Engine, recording: Recording) -> Iterator[Board]:
+def _boards(following: Following, recording: Recording) -> Iterator[Board]:
     """The board after each feed of the engine."""
-    board = Board()
-    for board in judged(engine, recording, recording.start_ns, recording.end_ns + 1):
-        yield board
+    yield from judged(following, recording, recording.start_ns, recording.end_ns + 1)
+    following.every_ns = FEED_EVERY_NS
     reader = os.getppid()
     growing = True
     while growing and os.getppid() == reader:
         growing = recording.growing
         if recording.refresh():
-            yield from closely(engine, board, recording.frames(board.t_ns + 1))
+            yield from following.through(recording.frames(following.board.t_ns + 1))
         elif growing:
             time.sleep(GROWS_EVERY_S)
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from gputop.diagnosis import Engine
 from gputop.model.frame import SECOND_NS, Frame, Mark
 from gputop.model.roles import program_name
 from gputop.recording.format import TICKS
 from gputop.recording.reader import Recording
 from gputop.session.findings import explanation
+from gputop.session.following import Following
 from gputop.session.judged import judged
 from gputop.tables.events import TALLIED, Tally
 from gputop.tables.rows import FieldNames, Known, Rows, rows_at
@@ -212,9 +212,9 @@ class Loader:
         recording, start, end = self.recording, max(self.start_ns, self.recording.start_ns), min(self.end_ns, self.recording.end_ns + 1)
         found = explanation(recording, start, end, with_rest=True)
         if found is None:
-            engine = Engine()
-            deque(judged(engine, recording, start, end, fine=recording.tier == TICKS), maxlen=0)
-            found = engine.explain()
+            following = Following()
+            deque(judged(following, recording, start, end, fine=recording.tier == TICKS), maxlen=0)
+            found = following.engine.explain()
         for incident in found["incidents"]:
             start_ns = recording.t_ns_of(round(incident["start_unix_s"] * 1e9))
             end_s = incident["end_unix_s"]

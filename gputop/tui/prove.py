@@ -78,7 +78,7 @@ class ProveScreen(Box):
 
         watch = Watch()
         with self.session.lock:
-            watch.look(self.session.board, self.session.engine)
+            watch.following = self.session.following
             found = watch.suspicion_now()
         if isinstance(found, str):
             yield found
@@ -129,7 +129,7 @@ class ProveScreen(Box):
         last_ns = 0
         while not self._over.is_set() and not self.context.feed.closing.is_set():
             with self.session.lock:
-                watch.look(self.session.board, self.session.engine)
+                watch.following = self.session.following
                 sample = watch.sample(suspicion.case.trainer) if self.session.now_ns > last_ns else None
                 last_ns = self.session.now_ns
             if sample is not None:

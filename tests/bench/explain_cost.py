@@ -36,8 +36,9 @@ def report(ticks: int = HOUR_TICKS, runs: int = 3) -> Iterator[str]:
 
 def record(path: Path, ticks: int) -> None:
     """As `gputop record` does."""
-    diagnosis = Unwatched(HEADER, None)
-    files = Rotation(str(path), HEADER, NO_LIMIT, 0, lambda: Account(diagnosis.engine).tell)
+    diagnosis = Unwatched(None)
+    diagnosis.following.restate(HEADER)
+    files = Rotation(str(path), HEADER, NO_LIMIT, 0, lambda: Account(diagnosis.following.engine).tell)
     for frame in Session(8, 80, threads=8, probes=False).frames(ticks):
         diagnosis.judge_frame(frame)
         files.add(frame)

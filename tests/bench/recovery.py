@@ -7,9 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gputop.diagnosis import Engine
-from gputop.model.board import Board
-from gputop.session.judged import closely
+from gputop.session.following import Following
 from tests.bench.figures import table
 from tests.corpus.runs import MODES, Run, record
 from tests.workloads import runner
@@ -66,9 +64,10 @@ def _run(name: str, run_s: float, after_s: float) -> list[Recovery]:
 
 def judge(run: Run, mode: str) -> Recovery:
     """Show the whole recording to an engine."""
-    engine, label = Engine(), run.label
+    following, label = Following(), run.label
+    engine = following.engine
     said, healthy_ns, others = False, None, []
-    for board in closely(engine, Board(), run.items(mode)):
+    for board in following.through(run.items(mode)):
         cause, over = engine.verdict.cause, board.t_ns > run.ended_ns
         said |= not over and cause == label.cause
         if over and cause != "none":

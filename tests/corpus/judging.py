@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gputop.diagnosis import Engine
 from gputop.diagnosis.model import GROWTHS
-from gputop.model.board import Board
 from gputop.model.frame import Frame
-from gputop.session.judged import closely
+from gputop.session.following import Following
 from tests.corpus.runs import Run, load
 from tests.workloads.scenario import Label
 
@@ -77,9 +75,9 @@ def judge_file(path: Path) -> list[Outcome]:
 
 def judge(run: Run, mode: str) -> Outcome:
     """What an engine says of a run, frame by frame and in the end."""
-    engine, board, label, items = Engine(), Board(), run.label, run.items(mode)
-    delay_s = None
-    for board in closely(engine, Board(), items):
+    following, label, items, delay_s = Following(), run.label, run.items(mode), None
+    engine = following.engine
+    for board in following.through(items):
         right = (engine.verdict.symptom, engine.verdict.cause) == (label.symptom, label.cause)
         if right and delay_s is None and run.onset_ns is not None and board.t_ns > run.onset_ns:
             delay_s = (board.t_ns - run.onset_ns) / 1e9
@@ -92,7 +90,7 @@ def judge(run: Run, mode: str) -> Outcome:
         beside=frozenset(incident.cause for incident in engine.incidents if incident.cause in GROWTHS),
         culprits={one.pid: (one.name, one.cpu_s) for incident in found for one in incident.culprits}, true_culprits=run.culprits,
         victims={one.pid for incident in found for one in incident.victims}, family=_family(run, items),
-        sources={state.name: state.state for state in board.sources.values()},
+        sources={state.name: state.state for state in following.board.sources.values()},
     )  # fmt: skip
 
 

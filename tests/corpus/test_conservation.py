@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis import Engine, engine
+from gputop.diagnosis import engine
 from gputop.diagnosis.judge import judge
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.waitgraph import Walk
-from gputop.model.board import Board
-from gputop.session.judged import closely
+from gputop.session.following import Following
 from tests.corpus import accuracy, split
 from tests.corpus.runs import load
 
@@ -35,7 +34,7 @@ def test_the_leaves_hold_all_the_loss_and_causes_most_of_it(monkeypatch: pytest.
     for path in accuracy.paths(half=split.LEARN)[::EACH]:
         run = load(path)
         for mode in run.streams:
-            for _ in closely(Engine(), Board(), run.items(mode)):
+            for _ in Following().through(run.items(mode)):
                 pass
     assert len(unbooked) > 100
     assert min(unbooked) > -1e-6, "no cause holds what another one holds"

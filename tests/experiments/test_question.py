@@ -55,7 +55,7 @@ def test_without_a_terminal_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch,
 def watched(scene: Scene, pid: int | None = None, cause: str | None = None, seconds: float = 25.0) -> tuple[Suspicion | str, float]:
     """What comes of watching a scene, and after how many seconds."""
     watch = Watch(pid, cause)
-    watch.board = Board(header=scene.board.header)
+    watch.following.board = Board(header=scene.board.header)
     for tick in range(int(seconds / STEP_S)):
         if (found := watch.take(scene.next_frame(STEP_S))) is not None:
             return found, tick * STEP_S
@@ -93,10 +93,10 @@ def test_a_process_that_is_no_trainer_is_told() -> None:
 
 def test_at_the_moment_shown_it_is_the_verdict_as_it_stands() -> None:
     scene, watch = cpu_contention(), Watch()
-    watch.look(scene.board, scene.engine)
+    watch.following.board, watch.following.engine = scene.board, scene.engine
     assert watch.suspicion_now() == "nothing to prove: the diagnosis names no cause at this moment"
     scene.play(6.0)
-    watch.look(scene.board, scene.engine)
+    watch.following.board, watch.following.engine = scene.board, scene.engine
     found = watch.suspicion_now()
     assert isinstance(found, Suspicion)
     assert found.case.culprits[0].pid == 900

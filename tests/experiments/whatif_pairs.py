@@ -25,13 +25,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from gputop.diagnosis import Engine
 from gputop.diagnosis.model import Culprit, WhatIf
 from gputop.diagnosis.whatif import predict
-from gputop.model.board import Board
-from gputop.model.frame import Header
 from gputop.recording.chunks import Decoder
-from gputop.session.judged import closely
+from gputop.session.following import Following
 from tests.corpus import calm
 from tests.stubs.build import build
 from tests.workloads import cgroup, environment
@@ -230,10 +227,9 @@ def look(job: Job, flags: Sequence[str], keep: Path | None) -> tuple[float, byte
 def predicted(content: bytes, change: str, stranger: int) -> tuple[WhatIf | None, str]:
     """What the diagnosis of a stream says of a change, None where it says nothing; and the cause that it names. Of a busy machine's
     strangers the one that leaves."""
-    engine = Engine()
-    header, *frames = Decoder().feed(content)
-    assert isinstance(header, Header)
-    for _ in closely(engine, Board().with_header(header), frames):
+    following = Following()
+    engine = following.engine
+    for _ in following.through(Decoder().feed(content)):
         pass
     found = engine.explain()
     cause, pid = found["verdict"]["cause"], engine.verdict.trainer_pid

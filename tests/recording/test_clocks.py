@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis import Engine
 from gputop.model import clocks
-from gputop.model.board import Board
 from gputop.model.clocks import Clocks
 from gputop.model.frame import Frame, Header
 from gputop.recording.chunks import Decoder
@@ -20,7 +18,7 @@ from gputop.recording.parts import open_recording
 from gputop.recording.pipe import PipeSink
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Rotation, Writer
-from gputop.session.judged import closely
+from gputop.session.following import Following
 from gputop.session.session import Session as Known
 from gputop.tables.load import Loader
 from gputop.tui.feed import Recorder
@@ -199,7 +197,6 @@ def test_what_the_screen_records_is_dated_too(tmp_path: Path) -> None:
 
 def test_the_diagnosis_goes_on() -> None:
     frames: list[Frame] = list(Session(1, 2).frames(40))
-    board = Board()
-    boards = list(closely(Engine(), board, [BEGUN, *frames[:20], SET, *frames[20:]]))
+    boards = list(Following().through([BEGUN, *frames[:20], SET, *frames[20:]]))
     assert boards[0] is boards[-1]
     assert boards[-1].header == SET

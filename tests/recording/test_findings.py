@@ -42,8 +42,9 @@ def made(stream: tuple[Header, list[Frame]], tmp_path_factory: pytest.TempPathFa
 
 def record(path: Path, stream: tuple[Header, list[Frame]], max_bytes: int) -> None:
     header, frames = stream
-    diagnosis = Unwatched(header, None)
-    files = Rotation(str(path), header, max_bytes, 0, lambda: findings.Account(diagnosis.engine).tell)
+    diagnosis = Unwatched(None)
+    diagnosis.following.restate(header)
+    files = Rotation(str(path), header, max_bytes, 0, lambda: findings.Account(diagnosis.following.engine).tell)
     for frame in frames:
         diagnosis.judge_frame(frame)
         files.add(frame)
@@ -68,7 +69,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise UserError("judged anew")
 
-    monkeypatch.setattr("gputop.session.judged.closely", refuse)
+    monkeypatch.setattr("gputop.session.following.Following.through", refuse)
 
 
 @pytest.fixture
@@ -127,8 +128,9 @@ def test_what_was_killed_is_told_with_the_rest_judged_anew(
     monkeypatch.setattr("gputop.recording.writer.INDEX_EVERY", 4)
     record(tmp_path / "whole.gputop", stream, NO_LIMIT)
     header, frames = stream
-    diagnosis = Unwatched(header, None)
-    writer = Writer(str(tmp_path / "killed.gputop"), header, findings.Account(diagnosis.engine).tell)
+    diagnosis = Unwatched(None)
+    diagnosis.following.restate(header)
+    writer = Writer(str(tmp_path / "killed.gputop"), header, findings.Account(diagnosis.following.engine).tell)
     for frame in frames:
         diagnosis.judge_frame(frame)
         writer.add(frame)
@@ -156,8 +158,9 @@ def test_what_was_killed_is_told_with_the_rest_judged_anew(
 
 def test_of_a_time_to_keep_only_that_is_told(stream: tuple[Header, list[Frame]]) -> None:
     header, frames = stream
-    diagnosis = Unwatched(header, None)
-    whole, last = findings.Account(diagnosis.engine), findings.Account(diagnosis.engine, 60 * 10**9)
+    diagnosis = Unwatched(None)
+    diagnosis.following.restate(header)
+    whole, last = findings.Account(diagnosis.following.engine), findings.Account(diagnosis.following.engine, 60 * 10**9)
     for i, frame in enumerate(frames):
         diagnosis.judge_frame(frame)
         if i % 300 == 299:

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputop.diagnosis import Engine
 from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Host, MainSamples, Preempt, Probes, ProcInfo, ProcSample, SchedThread
@@ -20,7 +19,7 @@ from gputop.recording.reader import Recording
 from gputop.recording.scan import payload_at
 from gputop.recording.seconds import Minutes, Seconds, merge_second
 from gputop.recording.writer import Writer
-from gputop.session.judged import closely
+from gputop.session.following import Following
 from tests.recording.made import HEADER, MS, SECOND, START_NS, Session, record
 from tests.recording.test_columns import coarse
 
@@ -236,9 +235,9 @@ def test_kept_recordings_are_judged_alike_by_seconds(path: Path, tmp_path: Path)
         assert sum(merged) > 5 * sum(ticks > 0 for ticks in merged)
         found = []
         for tier, every_ns in ((TICKS, FEED_EVERY_NS), (SECONDS, SECOND)):
-            engine = Engine()
-            assert list(closely(engine, Board(header=recording.header), recording.frames(tier=tier), every_ns))
-            found.append(engine.explain())
+            following = Following(Board(header=recording.header), every_ns=every_ns)
+            assert list(following.through(recording.frames(tier=tier)))
+            found.append(following.engine.explain())
     ticks, seconds = found
     assert [one["cause"] for one in ticks["incidents"]] == [one["cause"] for one in seconds["incidents"]]
     apart_s = max(0.5, 0.05 * ticks["ledger"]["gpu_lost_s"])  # what changes is found up to a second later, and booked to what was before

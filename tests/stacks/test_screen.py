@@ -11,7 +11,6 @@ import pytest
 from gputop.diagnosis import Engine, Incident
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, Stack
-from gputop.session import stalled
 from gputop.session.session import Session
 from gputop.session.stalled import AutoStacks, Unwatched
 from gputop.stacks.capture import StackSet, capture
@@ -217,9 +216,9 @@ def test_a_recorded_stall_has_its_stacks(monkeypatch: pytest.MonkeyPatch) -> Non
         taken.append(incident)
         return StackSet(0, 1000, False, (Stack(5, 5, 0, python=["f (a.py:1)"], incident=incident),))
 
-    monkeypatch.setattr(stalled, "Engine", Diagnosed)
+    monkeypatch.setattr("gputop.session.following.Engine", Diagnosed)
     monkeypatch.setattr("gputop.stacks.capture.capture", one_set)
-    watcher = Unwatched(Header(), AutoStacks(least_gap_ns=SECOND))
+    watcher = Unwatched(AutoStacks(least_gap_ns=SECOND))
     frames: list[Frame] = []
 
     def has_stacks() -> bool:

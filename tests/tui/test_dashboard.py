@@ -105,7 +105,7 @@ def test_who_is_on_a_gpu_and_in_no_list_of_processes_is_gone_elsewhere_or_hidden
     session.board.gpus[0].values["procs"] = [*session.board.gpus[0].procs, GpuProc(77)]
     found = {row.pid: row.who for row in rows(session, View())}
     assert found[77] == "in another pid namespace"
-    session.header = structs.replace(scene.HEADER, pid_namespace=INITIAL_PID_NAMESPACE)
+    session.following.header = structs.replace(scene.HEADER, pid_namespace=INITIAL_PID_NAMESPACE)
     assert {row.pid: row.who for row in rows(session, View())}[77] == "hidden by hidepid"
     session.board.infos[2] = ProcInfo(2, 1, 0, comm="kthreadd")
     assert {row.pid: row.who for row in rows(session, View())}[77] == "gone"

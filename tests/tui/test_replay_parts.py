@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gputop.diagnosis import Engine
 from gputop.model.frame import Header
 from gputop.recording.format import pack_end, pack_frames, pack_header
 from gputop.recording.reader import Recording
 from gputop.session.child import PipeStream
+from gputop.session.following import Following
 from gputop.session.judged import judged
 from gputop.session.session import Session
 from gputop.session.survey import Episode, Survey
@@ -178,9 +178,10 @@ def test_the_survey_knows_what_was_lost_up_to_any_moment(path: Path) -> None:
         assert survey.until(END) is None or survey.until_ns == END
         time.sleep(0.01)
     survey.close()
-    engine = Engine()
+    following = Following()
+    engine = following.engine
     with Recording(str(path)) as recording:
-        for board in judged(engine, recording, recording.start_ns, recording.end_ns + 1):
+        for board in judged(following, recording, recording.start_ns, recording.end_ns + 1):
             told = survey.until(board.t_ns)
             if board.t_ns in dict(survey.ledgers) and board.t_ns < END:
                 assert told is not None

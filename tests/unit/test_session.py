@@ -29,7 +29,7 @@ def test_a_restart_of_the_collector_leaves_the_past_where_it_was():
             frame.seq, frame.key = n, n == 0
             session.ingest(frame)
         if not start:
-            crashed_ns, ledger = session.now_ns, msgspec.structs.replace(session.engine.ledger)
+            crashed_ns, ledger = session.now_ns, session.engine.ledger
             known = list(session.engine.incidents)
     assert session.history.times[0] == session.oldest_ns < crashed_ns
     assert session.board_at(session.oldest_ns).seq == 0

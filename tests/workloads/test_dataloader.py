@@ -17,7 +17,7 @@ from gputop.model import roles
 from gputop.model.board import Board
 from gputop.model.frame import Frame
 from gputop.recording.chunks import Decoder
-from gputop.session.judged import closely
+from gputop.session.following import Following
 from gputop.sources import Beat, Settings
 from gputop.sources.procfs import ProcfsSource
 from tests.require import require
@@ -97,12 +97,13 @@ def test_a_worker_that_gets_no_cpu_is_starving() -> None:
 
 def watched(env: dict[str, str], folder: Path, seconds: float) -> tuple[Engine, set[int]]:
     """Collect for some seconds: the engine afterwards, and every pid it ever highlighted as starving."""
-    engine, highlighted = Engine(), set()
+    following, highlighted = Following(), set()
+    engine = following.engine
     path = folder / "watched.gputop"
     frames = str(round(seconds * 10))
     with path.open("wb") as out:
         subprocess.run([sys.executable, "-m", "gputop", "collect", "--no-ebpf", "--frames", frames], env=env, stdout=out, check=True)
-    for _board in closely(engine, Board(), Decoder().feed(path.read_bytes())):
+    for _board in following.through(Decoder().feed(path.read_bytes())):
         highlighted |= {pid for pid, state in engine.states.items() if state.starving}
     return engine, highlighted
 

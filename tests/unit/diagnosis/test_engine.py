@@ -8,13 +8,16 @@ from collections.abc import Callable
 import pytest
 
 from gputop.diagnosis import Engine
-from gputop.diagnosis.model import LOOKING
+from gputop.diagnosis.engine import EARLIER
+from gputop.diagnosis.model import LOOKING, total
 from gputop.diagnosis.phases import COUNTED_S
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, SourceState
 from gputop.session.report import explain_lines
 from tests.unit.diagnosis import causes
 from tests.unit.diagnosis.scene import FUTEX, ON_CPU, QUEUE, Proc, Scene, training
+
+START = 50_000  # clock ticks; of the scenes' trainers
 
 
 def contended() -> Scene:
@@ -180,6 +183,49 @@ def test_what_a_trainer_spent_ends_with_it_and_its_loss_is_booked():
     assert not any((engine._pending, engine._judged, engine._spent, engine._paces))
     assert engine.explain()["ledger"] == before
     assert engine.ledger.gpu_lost_s == pytest.approx(before["gpu_lost_s"], abs=0.01)
+
+
+def two_jobs() -> Scene:
+    """A job that waits for its workers, which hogs keep from their CPUs, and beside it one on another GPU that works."""
+    scene = contended()
+    scene.gpus[1] = {**scene.gpus[0], "util_pct": 100.0, "pids": [200]}
+    return scene.add(Proc(200, cmdline=["python", "other.py"], looks=[QUEUE]))
+
+
+def test_each_trainer_has_a_ledger_and_the_nodes_is_their_sum():
+    engine = two_jobs().play(10).engine
+    (one, other), whole = (engine.ledgers[100, START], engine.ledgers[200, START]), engine.ledger
+    assert one.by_cause["cpu-contention"] > 5.0
+    assert other.gpu_lost_s == pytest.approx(0.0, abs=0.1)
+    assert one.gpu_total_s == pytest.approx(other.gpu_total_s)
+    assert whole.gpu_total_s == pytest.approx(one.gpu_total_s + other.gpu_total_s)
+    assert whole.gpu_lost_s == pytest.approx(sum(whole.by_cause.values()))
+    assert whole.by_cause["cpu-contention"] == pytest.approx(one.by_cause["cpu-contention"] + other.by_cause.get("cpu-contention", 0.0))
+
+
+def test_of_a_trainer_that_ended_the_ledger_stays_though_its_pid_is_given_again():
+    scene = two_jobs().play(10)
+    scene.drop(100, 101, 102).play(2)
+    ended = total([scene.engine.ledgers[100, START]])
+    scene.gpus[0]["util_pct"] = 0.0
+    scene.add(Proc(100, start_ticks=START + 500, cmdline=["python", "train.py"], looks=[QUEUE])).play(10)
+    assert scene.engine.ledgers[100, START] == ended
+    assert scene.engine.ledgers[100, START + 500].gpu_total_s > 1.0
+    assert scene.engine.ledger.gpu_total_s == pytest.approx(sum(one.gpu_total_s for one in scene.engine.ledgers.values()))
+
+
+def test_of_very_many_trainers_those_that_ended_first_have_one_ledger(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gputop.diagnosis.engine.MOST_LEDGERS", 2)
+    scene, told = training().drop(100, 101, 102), []
+    for i in range(5):
+        scene.gpus[0]["pids"] = [1000 + i]
+        scene.add(Proc(1000 + i, start_ticks=START + i, cmdline=["python", "train.py"], looks=[QUEUE])).play(6)
+        told.append(scene.engine.ledger.gpu_total_s)
+        scene.drop(1000 + i).play(0.4)
+    assert EARLIER in scene.engine.ledgers
+    assert len(scene.engine.ledgers) <= 2
+    assert told == sorted(told)
+    assert scene.engine.ledger.gpu_total_s >= told[-1] > 20.0
 
 
 @pytest.mark.parametrize("first_ns", [0, 300_000_000, 10_100_000_000])
