@@ -26,7 +26,8 @@ _PROGRAM = re.compile(r"(python|pypy)[\d.]*t?|pt_\w+|cuda-\w+|k(worker|softirqd|
 _FLAGS = frozenset(("-m", "-c", "-u", "-E", "-I", "-P", "-S", "--multiprocessing-fork"))  # Python's, which tell roles apart
 _STARTER = re.compile(r"from multiprocessing\.\w+ import \w+|compile_worker")
 _SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", "docker", "kubepods", "kubepods.slice", "slurm"))
-_PLAIN = re.compile(r"[\d,.-]*|all|none|void|true|false", re.IGNORECASE)  # values of variables: numbers, lists of them, switches
+# Values of variables: numbers, lists of them, switches, this host. Any other address is hashed.
+_PLAIN = re.compile(r"(?!(\d+\.){3}\d+$)[\d,.-]*|127(\.\d+){3}|localhost|all|none|void|true|false", re.IGNORECASE)
 _INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")  # network interfaces with a name of the kernel's
 # Devices of file systems with a name of the kernel's; users name volumes and servers.
 _DISK = re.compile(r"/dev/((sd|vd|xvd|hd)[a-z]+|nvme\d+n\d+|md|dm-|mmcblk\d+|loop)(p?\d+)?|overlay|tmpfs|rootfs")
@@ -142,14 +143,15 @@ def _keep(_mask: Mask, text: Any) -> Any:
 
 _RULES: dict[str, _Rule] = {
     "ProcInfo.uid": Mask.uid, "ProcInfo.cmdline": Mask.argument, "ProcInfo.exe": Mask.path, "ProcInfo.cgroup": Mask.cgroup,
-    "ProcInfo.cpu_cgroup": Mask.cgroup,
+    "ProcInfo.cpu_cgroup": Mask.cgroup, "ProcInfo.other_cgroups": Mask.cgroup, "Names.missing": Mask.message,
     "ProcInfo.env": _keep_if(_PLAIN), "ProcInfo.wait_unreadable": Mask.message, "CgroupSample.path": Mask.cgroup,
     "CgroupSample.quota_path": Mask.cgroup, "CgroupSample.mem_limit_path": Mask.cgroup,
     "ReadLimit.path": Mask.cgroup, "NetSample.name": _keep_if(_INTERFACE), "Nic.name": _keep_if(_INTERFACE),
     "FileSystem.path": Mask.mount_point, "FileSystem.device": _keep_if(_DISK), "SourceState.reason": Mask.message,
     "SourceState.remedy": Mask.message, "SourceState.detail": Mask.message,
     **dict.fromkeys((
-        "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "ProcSample.state", "ProcSample.wchan", "ProcSample.kernel_stack",
+        "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "Names.runtime", "Names.pod_by", "ProcSample.state",
+        "ProcSample.wchan", "ProcSample.kernel_stack",
         "ThreadSample.state", "ThreadSample.wchan", "Met.state", "Met.wchan", "SchedThread.state", "CudaCall.call", "ThreadCalls.call",
         "Wakeup.kind", "Probes.map_used", "Probes.map_size", "Probes.lost",
         "CgroupSample.cpuset", "ReadLimit.device", "DiskSample.name", "FileSystem.kind", "Hardware.missing", "Gpu.name",

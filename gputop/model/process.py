@@ -16,6 +16,20 @@ class ThreadInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     comm: str
 
 
+class Names(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What files of the machine tell of a trainer's container and pod; empty where they do not, with the reason in ``missing``."""
+
+    container: str = ""  # the container's name
+    pod: str = ""
+    namespace: str = ""  # the pod's
+    pod_by: str = ""  # where the pod's name stands; ``HOSTNAME`` may differ from it, as in an indexed job
+    runtime: str = ""  # runtime, id and pod uid, where only its mounts or a file of the runtime tell them
+    container_id: str = ""
+    pod_uid: str = ""
+    net_ns: int = 0  # inode of its network namespace (/proc/PID/ns/net); 0: the collector's own
+    missing: dict[str, str] = {}  # field, or ``environment`` -> why it could not be read
+
+
 class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A process's identity; comes when it is new, when it changes, and in key frames."""
 
@@ -45,6 +59,8 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """For a trainer without workers: pids at the other ends of the pipes and sockets that its main thread reads."""
     read_by: list[int] = []
     """For a trainer: pids at the other ends of the pipes, FIFOs and sockets to which its main thread waited to write."""
+    other_cgroups: Annotated[list[str], BOUNDED] = []  # paths in other hierarchies that tell of a container, pod or Slurm job
+    names: Names | None = None  # for a trainer; None while they are not read
 
 
 class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):

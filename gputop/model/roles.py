@@ -29,10 +29,14 @@ RANK_VARIABLES = (
 SIZE_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "JAX_NUM_PROCESSES", "SLURM_NTASKS")
 """Environment variables in which a launcher gives the number of ranks."""
 ENV_OF_INTEREST = (
-    *RANK_VARIABLES, *SIZE_VARIABLES, "LOCAL_WORLD_SIZE", "SLURM_JOB_ID", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+    *RANK_VARIABLES, *SIZE_VARIABLES, "LOCAL_WORLD_SIZE", "GROUP_RANK", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "CUDA_LAUNCH_BLOCKING",
+    "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "JAX_COORDINATOR_ADDRESS", "PMIX_NAMESPACE",
+    "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID", "SLURMD_NODENAME", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID",
+    "SLURM_HET_JOB_ID", "SLURM_HET_JOB_OFFSET", "POD_NAME", "POD_NAMESPACE",
+    "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "container",
 )  # fmt: skip
-"""The environment variables that frames keep: ranks, devices and thread counts, nothing secret."""
+"""The environment variables that frames keep: ranks, devices, thread counts, and where a job runs; nothing secret."""
 PIN_THREAD = "pt_data_pin"  # comm of PyTorch's pin-memory thread in a trainer
 TORCH_WORKER = "pt_data_worker"  # comm of a PyTorch 2 DataLoader worker
 EARLIER_TICKS, LATER_TICKS = 5, 30  # clock ticks (10 ms): a spawned worker starts this much before or after another of its loader (guess)

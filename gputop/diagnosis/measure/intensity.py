@@ -17,7 +17,7 @@ from gputop.diagnosis.measure.feeders import threads_at_work
 from gputop.diagnosis.measure.proc import blocked_on
 from gputop.diagnosis.measure.stepclock import from_calls
 from gputop.diagnosis.ranks import RankPace, find_slowest, waited_share
-from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
+from gputop.model.identity import job_key
 
 _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
 POWER_CAP, SET_CLOCKS = 0x4, 0x2
@@ -87,8 +87,8 @@ def intensity(gpu: GpuFacts) -> float | None:
 
 
 def _groups(families: list[list[JobFacts]]) -> list[list[JobFacts]]:
-    """Families that are ranks of one training: told so by WORLD_SIZE, with ranks that differ; or in step."""
-    return [family for family in families if (_ranks_differ if _world(family[0]) else _in_step)(family)]
+    """Families that are ranks of one training: told so by their environment, with ranks that differ; or in step."""
+    return [family for family in families if (_ranks_differ if job_key(family[0].trainer.info) else _in_step)(family)]
 
 
 def _ranks_differ(family: list[JobFacts]) -> bool:
@@ -103,19 +103,13 @@ def _in_step(family: list[JobFacts]) -> bool:
     return min(paces) >= (1.0 - policy.LITTLE) * max(paces) > 0.0 and len(gpus) == len(set(gpus)) >= len(family)
 
 
-def _world(job: JobFacts) -> tuple[int, str] | None:
-    """Size and program of the training it is a rank of; None where it is none."""
-    info = job.trainer.info
-    size = number_in(info.env, SIZE_VARIABLES) or 0
-    return (size, program_name(info)) if job.trainer.role.rank is not None and size > 1 else None
-
-
 def _families(jobs: list[JobFacts]) -> list[list[JobFacts]]:
     """Jobs that belong together: ranks of one training, or, where their environment tells of none, started by one process, and alike."""
     found: list[list[JobFacts]] = []
-    for family in _by(lambda job: _world(job) or _started(job), jobs if len(jobs) > 1 else []):
-        # A launcher may give each rank arguments of its own (--local_rank); two trainings of one script differ in theirs, or in it.
-        split = [family] if not _world(family[0]) or _ranks_differ(family) else _by(lambda job: tuple(job.trainer.info.cmdline), family)
+    for family in _by(lambda job: job_key(job.trainer.info) or _started(job), jobs if len(jobs) > 1 else []):
+        # A launcher may give each rank arguments of its own (--local_rank); two trainings that look alike differ in theirs.
+        alike = not job_key(family[0].trainer.info) or _ranks_differ(family)
+        split = [family] if alike else _by(lambda job: tuple(job.trainer.info.cmdline), family)
         found += [part for part in split if len(part) > 1]
     return found
 

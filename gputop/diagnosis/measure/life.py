@@ -21,6 +21,7 @@ from gputop.diagnosis.measure.intensity import is_light
 from gputop.diagnosis.measure.proc import DRIVER, ProcFacts
 from gputop.model.board import Board
 from gputop.model.frame import ProcInfo, ProcSample
+from gputop.model.identity import JobKey, job_key
 from gputop.model.roles import COMPILES, SIZE_VARIABLES, Role, number_in, rank_of
 
 WATCHERS = (DRIVER, "NCCL", "pt_nccl", "pt_tcpstore")  # beginnings of the names of threads that go on beside any hang
@@ -192,19 +193,25 @@ def absent_ranks(jobs: list[JobFacts], board: Board, gpus: int) -> dict[int, tup
     for job in standing:
         info = job.trainer.info
         if (size := number_in(info.env, SIZE_VARIABLES) or 0) > 1:
-            own = there.get(size, set())
+            own = there.get(_training(info), set())
             found[job.trainer.pid] = tuple(rank for rank in _expected(info, own, size, gpus) if rank not in own)
     return found
 
 
-def _there(board: Board) -> dict[int, set[int]]:
-    """Size of a training -> its ranks on this host, as far as they live."""
-    found: dict[int, set[int]] = {}
+def _training(info: ProcInfo) -> JobKey | int:
+    """The training that it is a rank of, by its size alone where nothing better is known."""
+    key = job_key(info)
+    return key if key is not None and key.is_certain else number_in(info.env, SIZE_VARIABLES) or 0
+
+
+def _there(board: Board) -> dict[JobKey | int, set[int]]:
+    """Training -> its ranks on this host, as far as they live."""
+    found: dict[JobKey | int, set[int]] = {}
     for pid, proc in board.procs.items():
         info = board.infos.get(pid)
         rank = rank_of(info) if info is not None and proc.state not in waits.ENDED_STATES else None
         if info is not None and rank is not None:
-            found.setdefault(number_in(info.env, SIZE_VARIABLES) or 0, set()).add(rank)
+            found.setdefault(_training(info), set()).add(rank)
     return found
 
 

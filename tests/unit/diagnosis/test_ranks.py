@@ -46,6 +46,23 @@ def test_two_trainings_of_one_script_are_two():
     assert {job.trainer.pid for job in facts.jobs if job.straggler is not None} == {100, 200}
 
 
+def test_two_trainings_that_differ_only_in_where_they_meet_are_two():
+    """One script, one size, one command line, as two containers with the same image have them."""
+    scene = straggling()
+    for number, pid in enumerate((100, 200)):
+        env = scene.procs[pid].info["env"] | {"MASTER_ADDR": "127.0.0.1"}
+        scene.procs[pid].info["env"] = env | {"MASTER_PORT": "29500"}
+        scene.add(Proc(pid + 1000, run=0.05, looks=[SLEEP], info={"uses_cuda": True, "env": env | {"MASTER_PORT": "29501"}}))
+        scene.procs[pid + 1000].cmdline = scene.procs[pid].cmdline
+        scene.gpus[2 + number] = {"util_pct": 99.0, "sm_active_pct": 95.0, "pids": [pid + 1000]}
+    facts = scene.play(6).engine.facts
+    assert facts is not None
+    assert {job.trainer.pid: sorted(job.kin) for job in facts.jobs} == {
+        100: [100, 200], 200: [100, 200], 1100: [1100, 1200], 1200: [1100, 1200],
+    }  # fmt: skip
+    assert {job.trainer.pid for job in facts.jobs if job.straggler is not None} == {100, 200}
+
+
 def test_a_straggler_counts_the_seconds_of_all_gpus_it_keeps_waiting():
     scene = sorted_by_length().play(12)
     assert scene.engine.incidents[0].headline.startswith("2 GPUs lost ")
@@ -148,6 +165,13 @@ def test_a_rank_that_is_gone_is_what_the_others_wait_for(there: list[int], env: 
     assert says in engine.verdict.detail
     [incident] = engine.incidents
     assert incident.headline.startswith("GPU 1 lost " if len(there) == 1 else f"{len(there)} GPUs lost ")
+
+
+def test_a_rank_of_another_training_does_not_stand_in_for_one_that_is_gone():
+    elsewhere = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29501"}
+    scene = standing([0, 1, 3], {**BY_HAND, **elsewhere, "MASTER_PORT": "29500"})
+    scene.add(Proc(302, 10, run=0.5, looks=[ON_CPU], info={"uses_cuda": True, "env": {"RANK": "2", "WORLD_SIZE": "4", **elsewhere}}))
+    assert "rank 2 of its training has no process" in scene.play(6).engine.verdict.detail
 
 
 @pytest.mark.parametrize(
