@@ -32,7 +32,7 @@ KEPT = {
     "CgroupSample.cpuset", "CudaCall.call", "DiskSample.name", "FileSystem.kind", "Gpu.architecture",
     "Gpu.compute_mode", "Gpu.missing", "Gpu.name",
     "Gpu.pci_bus_id", "GpuProc.kind", "Hardware.missing", "Header.gputop", "Header.kernel", "Header.machine", "MigInstance.missing",
-    "MigInstance.profile", "Probes.lost",
+    "MigInstance.profile", "Names.missing", "Names.pod_by", "Names.runtime", "Probes.lost",
     "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "ProcInfo.wait_unreadable", "ProcSample.kernel_stack", "ProcSample.state",
     "ProcSample.wchan", "ReadLimit.device", "SchedThread.state",
     "SourceState.detail", "SourceState.name", "SourceState.reason", "SourceState.remedy", "SourceState.state", "ThreadSample.state",
@@ -65,6 +65,17 @@ def test_every_text_is_masked_unless_somebody_decided_otherwise() -> None:
     frame, header, mask = _filled(Frame, ""), _filled(Header, ""), Mask()
     assert {"ProcInfo.cmdline", "ThreadInfo.comm", "Mark.text", "Stack.python", "Header.host"} <= _texts([frame, header])
     assert _texts([mask.frame(frame), mask.header(header)]) <= KEPT
+
+
+def test_addresses_and_names_of_a_job_are_masked_and_stay_apart() -> None:
+    env = {"MASTER_ADDR": "10.3.0.7", "MASTER_PORT": "29500", "RANK": "3", "CUDA_VISIBLE_DEVICES": "0,1", "POD_NAMESPACE": "secret-project"}
+    alike = [ProcInfo(pid, 1, env=env | {"MASTER_ADDR": address}) for pid, address in enumerate(("10.3.0.7", "10.3.0.8", "127.0.0.1"))]
+    masked = [info.env for info in Mask().frame(Frame(0, 0, infos=alike)).infos]
+    assert all(one | {"MASTER_ADDR": "", "POD_NAMESPACE": ""} == env | {"MASTER_ADDR": "", "POD_NAMESPACE": ""} for one in masked)
+    addresses = [one["MASTER_ADDR"] for one in masked]
+    assert len(set(addresses)) == 3
+    assert addresses[2] == "127.0.0.1"
+    assert not {"10.3.0.7", "10.3.0.8", "secret-project"} & {*addresses, *(one["POD_NAMESPACE"] for one in masked)}
 
 
 @pytest.mark.parametrize(
