@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-LIVE = ("bench", "demo", "experiments", "probes", "pty", "recording", "sources", "stacks", "tui", "workloads")
+LIVE = ("bench", "demo", "experiments", "fleet", "probes", "pty", "recording", "sources", "stacks", "tui", "workloads")
 """Folders whose tests start processes, open terminals or load probes: not `unit`."""
 
 def pytest_configure() -> None:

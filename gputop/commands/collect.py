@@ -1,6 +1,7 @@
 """Write the stream of frames to standard output, until it is closed.
 
-The screen runs this command as its collector; `ssh node gputop collect | gputop replay -` watches another machine.
+The screen runs this command as its collector; `ssh node gputop collect | gputop replay -` watches another machine. With --summary the
+node diagnoses itself, and says each second what it found: who watches many nodes reads that.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import argparse
 import signal
 import sys
 
-from gputop.commands.options import add_sampling, number, sampling_settings
+from gputop.commands.options import add_sampling, number, sampling_argv, sampling_settings
 from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
@@ -19,6 +20,7 @@ LAST_S = 0.5  # s for a slow reader to take the last frames after a signal; afte
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sampling(parser)
+    parser.add_argument("--summary", action="store_true", help="a diagnosis a second in place of frames, and answers to standard input")
     parser.add_argument("--frames", type=number(), metavar="N", help="stop after N frames")
 
 
@@ -27,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
     if sys.stdout.isatty():
         raise UserError("the stream is binary: send it to a file or a pipe, as in: gputop collect > session.gputop", code=2)
     return_freed_memory()
+    if args.summary:
+        return _summarize(args)
     from gputop.collector.beat import Collector, make_header
     from gputop.recording.pipe import PipeSink, ReaderGone
 
@@ -44,4 +48,21 @@ def run(args: argparse.Namespace) -> int:
             notify(f"the reader is too slow: the last {left} bytes were not read, and the stream ends within a frame")
     except ReaderGone:
         return 0
+    return 0
+
+
+def _summarize(args: argparse.Namespace) -> int:
+    """Follow a collector of this machine, and say each second what is wrong."""
+    from gputop.fleet.node import Node
+    from gputop.recording.pipe import ReaderGone
+    from gputop.session.child import ChildStream, collector_argv
+
+    calm_garbage_collection()
+    node = Node(ChildStream(collector_argv(sampling_argv(args))), sys.stdin.fileno(), sys.stdout.fileno())
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, lambda _number, _frame: node.stop())
+    try:
+        node.run()
+    except ReaderGone:
+        pass
     return 0

@@ -125,9 +125,9 @@ def stream_argv(args: argparse.Namespace) -> list[str]:
         from gputop.session.child import collector_argv
 
         return collector_argv(flags)
-    if not args.host.strip() or args.host.startswith("-"):
-        raise UserError(f"--host {args.host!r}: no name of a machine", code=2)
-    return ["ssh", "-oBatchMode=yes", args.host, "gputop", "collect", *flags]
+    from gputop.fleet.reach import Target
+
+    return Target(args.host).argv("collect", *flags)
 
 
 def ask_sudo(args: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -160,10 +161,13 @@ class Unpacker:
 class Decoder:
     """Turns a stream's bytes, in parts of any size, into its header and the frames of every tick.
 
-    Text before the first block, such as a login shell's greeting, is passed over.
+    Text before the first block, such as a login shell's greeting, is passed over. ``other`` gets the sound blocks of other kinds;
+    blocks of more than ``most_bytes`` count as damage.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, other: Callable[[Head, bytes], None] | None = None, most_bytes: int = MAX_BLOCK_BYTES) -> None:
+        self._other = other
+        self._most_bytes = most_bytes
         self.header: Header | None = None
         self.lost_bytes = 0
         self.ended = False  # whether the last block was the one with which a writer ends
@@ -204,7 +208,7 @@ class Decoder:
         """The next sound head, moved to the buffer's start; None while there is none."""
         while len(self._buffer) >= HEAD.size:
             head = unpack_head(self._buffer)
-            if head is not None:
+            if head is not None and head.size <= self._most_bytes:
                 self._begun = True
                 return head
             found = self._buffer.find(SYNC, 1)
@@ -228,7 +232,11 @@ class Decoder:
             try:
                 if head.kind == KIND_HEADER:
                     return self._take_header(payload)
-                return [*self._unpacker.frames(payload, head)] if head.kind == KIND_FRAMES and head.tier == TICKS else []
+                if head.kind == KIND_FRAMES:
+                    return [*self._unpacker.frames(payload, head)] if head.tier == TICKS else []
+                if self._other is not None:
+                    self._other(head, payload)
+                return []
             except VersionError:
                 raise
             except FormatError:

@@ -62,6 +62,10 @@ class ChildStream:
     def pid(self) -> int:
         return self._child.pid
 
+    def fileno(self) -> int:
+        """Of the pipe, for who waits for several things."""
+        return self._fd
+
     def __iter__(self) -> Iterator[Header | Frame]:
         """What comes, as it comes; ends when the child does (see `ending`)."""
         while data := self._read():

@@ -97,7 +97,7 @@ def test_killed_collector_is_reported_and_restarted(launch: Launch) -> None:
 def test_a_collector_that_stops_answering_is_not_called_live(launch: Launch, tmp_path: Path, host: str | None, remedy: str) -> None:
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()
-    ssh.write_text(f'#!/bin/sh\nshift 3\nexec {GPUTOP} "$@"\n')
+    ssh.write_text(f'#!/bin/sh\nuntil [ "$1" = gputop ]; do shift; done\nshift\nexec {GPUTOP} "$@"\n')
     ssh.chmod(0o755)
     terminal = launch(*(["--host", host] if host else []), env={"PATH": f"{ssh.parent}:{os.environ['PATH']}"})
     family = live(terminal)

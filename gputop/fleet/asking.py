@@ -1,0 +1,78 @@
+"""What a node may be asked for, on its standard input, a line of JSON each; and its answers, blocks of kind 10 in its stream.
+
+    summary   one at once
+    frames    every frame from now on; with ``back_s`` those of so many seconds before, too. ``back_s`` below 0: no more
+    stacks    of ``pids``, at the moment ``at_unix_s`` of its clock: the answer's data is msgpack, a list of `gputop.model.frame.Stack`
+    save      the last ten minutes: the answers' data joined are a recording
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gputop.recording.format import BROKEN, KIND_ANSWER, pack
+from gputop.system.text import clean
+
+ASKS = ("summary", "frames", "stacks", "save")
+MOST_PIDS = 1024  # in a question
+MOST_LINE_BYTES = 64 << 10  # of a question
+PIECE_BYTES = 1 << 20  # of an answer; a longer one comes in pieces, with summaries between them
+MOST_ANSWER_BYTES = 4 << 20  # of any block from a node
+
+
+class Ask(Struct, frozen=True, omit_defaults=True):
+    """A question."""
+
+    id: int
+    ask: str  # a word of `ASKS`
+    pids: Annotated[list[int], Meta(max_length=MOST_PIDS)] = []
+    at_unix_s: float | None = None  # by the node's wall clock; None: now
+    back_s: float = 0.0
+
+
+class Answer(Struct, frozen=True, omit_defaults=True):
+    """An answer, or a piece of one."""
+
+    id: int
+    ask: str = ""
+    error: str = ""  # why there is none
+    data: bytes = b""
+    more: bool = False  # another piece follows
+    unix_s: float = 0.0  # when it was taken, by the node's clock
+
+
+_ask_decoder = msgspec.json.Decoder(Ask)
+_answer_decoder = msgspec.msgpack.Decoder(Answer)
+
+
+def pack_ask(ask: Ask) -> bytes:
+    """Its line."""
+    return msgspec.json.encode(ask) + b"\n"
+
+
+def read_ask(line: bytes) -> Ask:
+    """ValueError for a line that is no question."""
+    try:
+        ask = _ask_decoder.decode(line)
+    except BROKEN as error:
+        raise ValueError(f"no question: {clean(str(error), 80)}") from None
+    if ask.ask not in ASKS:
+        raise ValueError(f"no question: {clean(ask.ask, 40)!r}; there are {', '.join(ASKS)}")
+    return ask
+
+
+def pack_answer(answer: Answer, t_ns: int = 0) -> bytes:
+    """The block."""
+    return pack(KIND_ANSWER, msgspec.msgpack.encode(answer), t_ns=t_ns)
+
+
+def read_answer(payload: bytes) -> Answer:
+    """ValueError where it is none."""
+    try:
+        answer = _answer_decoder.decode(payload)
+    except BROKEN as error:
+        raise ValueError(f"an answer cannot be read: {clean(str(error), 80)}") from None
+    return msgspec.structs.replace(answer, ask=clean(answer.ask, 40), error=clean(answer.error, 300))

@@ -1,0 +1,490 @@
+"""Links to many nodes: one process each (ssh, srun, kubectl), all read by one thread. The newest summary of a node wins.
+
+    links = Links([Target("node01"), Target("node02")])
+    while …: states = links.poll()                      host -> `NodeState`, at once
+    links.ask("node01", "stacks", pids=[3821])          the answer comes with `answers`
+    links.close()
+
+A node speaks for itself alone: what comes over a link is the link's host's, whatever name it gives itself.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
+import selectors
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from math import inf, isfinite
+from typing import IO
+
+from msgspec import Struct
+
+from gputop.diagnosis import Engine
+from gputop.fleet.asking import MOST_ANSWER_BYTES, Answer, Ask, pack_ask, read_answer
+from gputop.fleet.reach import Target
+from gputop.fleet.summary import Summary, read_summary, summarize
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS, Frame, Header
+from gputop.recording.chunks import Decoder
+from gputop.recording.format import KIND_ANSWER, KIND_SUMMARY, Head, VersionError
+from gputop.session.child import CHUNK_BYTES, END_S, LAST_WORDS_BYTES, LAST_WORDS_S, NOT_FOUND, widen
+from gputop.session.findings import rules
+from gputop.session.restarts import RESTART_S, STEADY_S
+from gputop.system import crash
+from gputop.system.errors import UserError, starting
+from gputop.system.text import clean, one_line
+
+CONNECTING, UP, SILENT, DOWN = "connecting", "up", "silent", "down"
+REFUSED, MISSING, NEWER = "refused", "missing", "newer"
+STATES = (CONNECTING, UP, SILENT, DOWN, REFUSED, MISSING, NEWER)
+"""``silent``: the link stands and nothing comes. ``refused``: sshd, or a jump host, took no more connections. ``missing``: no gputop is
+found there. ``newer``: the gputop there speaks a newer format. All but the first two have a reason."""
+
+FAN_OUT = 8  # links that connect at once; sshd's MaxStartups 10:30:100 drops some from 10 on (measured: of 64 by 8 none, by 16 some)
+TRIES = 3  # in a row that sshd may refuse before it is told
+SILENT_S = 3.0  # s without a summary; they come each second
+HUNG_S = 20.0  # s without a summary, after which the link is made anew: ssh itself gives up after 6 to 8 s (a choice)
+ANSWER_S = 15.0  # s for a new link to bring its header: ssh gives up after 5 s, gputop starts in 1 s, on a busy node in 5 (guess)
+SKEW_NS = 60 * SECOND_NS  # over which the least difference of clocks is looked for
+SKEW_TOLD_S = 1.0  # s of skew, from which it is told
+MOST_JUDGED = 16  # nodes with an old gputop that are judged here, at 1.5 % of a core each
+MOST_LOST_BYTES = 1 << 20  # of damage in a stream, before it is called none
+WAKE_S = 0.25  # s between looks at what is due
+_UNKNOWN_OPTION = "unrecognized arguments: --summary"  # argparse, of a gputop that has no summaries; its exit code is 2
+_AT_LIMIT = ("kex_exchange_identification", "ssh_exchange_identification", "Connection closed by UNKNOWN", "exceeded MaxStartups")
+
+
+class NodeState(Struct, frozen=True):
+    """What is known of a node now."""
+
+    target: Target
+    state: str  # a word of `STATES`
+    reason: str = ""  # why it is not up, in a line
+    since_s: float = 0.0  # for how long it has been in this state, seconds
+    next_s: float | None = None  # until the next try; None: it is tried now, or up
+    summary: Summary | None = None  # the newest; it stays when the node is gone
+    age_s: float | None = None  # since that one came
+    skew_s: float | None = None  # its wall clock behind ours, seconds, delay of the link included; None: not known yet
+    notes: tuple[str, ...] = ()  # ``judged by 0.3.1``, ``judged here``, ``clock 2.1 s behind``
+
+    @property
+    def host(self) -> str:
+        return self.target.host
+
+
+class Links:
+    """All links. Raises UserError where a target is no name of a machine, or no thread is to be had."""
+
+    def __init__(self, targets: Sequence[Target], flags: Sequence[str] = (), fan_out: int = FAN_OUT) -> None:
+        """``flags`` are the collector's on each node."""
+        self._rules = rules()
+        self._links = {target.host: _Link(target, tuple(flags)) for target in targets}
+        self._fan_out = fan_out
+        self._lock = threading.Lock()
+        self._asked: deque[tuple[_Link, Ask]] = deque()
+        self._answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
+        self._frames: dict[str, Callable[[Header | Frame], None]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wakes, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(self._wakes, selectors.EVENT_READ)
+        self._closing = False
+        self._last_id = 0
+        self._thread = threading.Thread(target=self._run, name="links", daemon=True)
+        with starting():
+            self._thread.start()
+
+    def poll(self) -> dict[str, NodeState]:
+        """Each host's state now, in the order of the targets."""
+        now = time.monotonic()
+        with self._lock:
+            return {host: link.told(now, self._rules) for host, link in self._links.items()}
+
+    def ask(
+        self, host: str, what: str, *, pids: Iterable[int] = (), at_unix_s: float | None = None, back_s: float = 0.0
+    ) -> int:
+        """Ask a node for something (`gputop.fleet.asking`); the number of the question. A node that is not up answers with an error."""
+        with self._lock:
+            self._last_id += 1
+            self._asked.append((self._links[host], Ask(self._last_id, what, list(pids), at_unix_s, back_s)))
+        self._rouse()
+        return self._last_id
+
+    def answers(self) -> list[tuple[str, Answer]]:
+        """(host, answer) of all that came since the last call."""
+        found = []
+        while not self._answers.empty():
+            found.append(self._answers.get())
+        return found
+
+    def tap(self, host: str, take: Callable[[Header | Frame], None] | None) -> None:
+        """Call ``take`` for each header and frame that this node sends after ``ask(host, "frames")``, in the thread of the links."""
+        with self._lock:
+            self._frames.pop(host, None)
+            if take is not None:
+                self._frames[host] = take
+
+    def close(self) -> None:
+        """End all links and their processes."""
+        self._closing = True
+        self._rouse()
+        self._thread.join(2 * END_S)
+
+    def _rouse(self) -> None:
+        try:
+            os.write(self._wake, b"!")
+        except (BlockingIOError, BrokenPipeError):
+            pass
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._begin_due()
+                for key, _ in self._selector.select(self._wait_s()):
+                    if key.fd == self._wakes:
+                        os.read(self._wakes, 4096)
+                    else:
+                        self._read(key)
+                self._send_asked()
+                self._end_hung()
+        except Exception as error:  # noqa: BLE001 - told on every row instead of a screen that stands still
+            why = crash.reason(error)
+            with self._lock:
+                for link in self._links.values():
+                    link.stop(DOWN, why, None)
+        finally:
+            self._stop_all()
+
+    def _wait_s(self) -> float:
+        now = time.monotonic()
+        due = [link.due_s - now for link in self._links.values() if link.child is None]
+        return min([WAKE_S, *(max(0.0, left) for left in due if self._has_room() or left > 0.0)])
+
+    def _has_room(self) -> bool:
+        return sum(link.is_connecting for link in self._links.values()) < self._fan_out
+
+    def _begin_due(self) -> None:
+        """Start those whose time has come; who has waited longest goes first."""
+        now = time.monotonic()
+        for link in sorted((one for one in self._links.values() if one.child is None and one.due_s <= now), key=lambda one: one.due_s):
+            if not self._has_room():
+                return
+            with self._lock:
+                judged = sum(other.is_old for other in self._links.values() if other.child is not None)
+                if link.is_old and judged >= MOST_JUDGED:
+                    link.stop(DOWN, f"its gputop is too old to judge itself, as those of {MOST_JUDGED} others: update it", RESTART_S[-1])
+                    continue
+                link.start()
+            for pipe in link.pipes:
+                self._selector.register(pipe, selectors.EVENT_READ, link)
+
+    def _read(self, key: selectors.SelectorKey) -> None:
+        link: _Link = key.data
+        if key.fileobj not in link.pipes:
+            return  # it was ended meanwhile
+        try:
+            data = os.read(key.fd, CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if link.child is not None and key.fileobj is link.child.stderr:
+            link.last_words = (link.last_words + data)[-LAST_WORDS_BYTES:]
+            if not data:
+                self._selector.unregister(key.fileobj)
+            return
+        take = self._frames.get(link.target.host)
+        with self._lock:
+            if not data:
+                self._drop(link)
+                link.end()
+                return
+            try:
+                items, answers = link.feed(data)
+            except (UserError, ValueError) as error:
+                self._drop(link)
+                link.refuse(error)
+                return
+        for answer in answers:
+            self._answers.put((link.target.host, answer))
+        if take is not None:
+            for item in items:
+                take(item)
+
+    def _drop(self, link: _Link) -> None:
+        for pipe in link.pipes:
+            with suppress(KeyError, ValueError):  # it was at its end, or is closed
+                self._selector.unregister(pipe)
+
+    def _send_asked(self) -> None:
+        while self._asked:
+            link, ask = self._asked.popleft()
+            if why := link.send(ask):
+                self._answers.put((link.target.host, Answer(ask.id, ask.ask, error=why)))
+
+    def _end_hung(self) -> None:
+        now = time.monotonic()
+        for link in self._links.values():
+            if link.child is not None and (why := link.hangs(now)):
+                with self._lock:
+                    self._drop(link)
+                    link.stop(DOWN, why, link.pause_s())
+
+    def _stop_all(self) -> None:
+        children = [link.child for link in self._links.values() if link.child is not None]
+        for link in self._links.values():
+            self._drop(link)
+            link.kill()
+        end = time.monotonic() + END_S
+        for child in children:
+            _wait(child, max(0.0, end - time.monotonic()))
+        self._selector.close()
+        os.close(self._wakes)
+
+
+class _Link:
+    """One node's process, and what came over it."""
+
+    def __init__(self, target: Target, flags: tuple[str, ...]) -> None:
+        target.argv()  # a wrong name is told before anything starts
+        self.target = target
+        self._flags = flags
+        self.child: subprocess.Popen[bytes] | None = None
+        self.due_s = time.monotonic()
+        self.last_words = b""
+        self.is_old = False  # its gputop has no summaries
+        self._state, self._reason = CONNECTING, ""
+        self._since_s = self._began_s = time.monotonic()
+        self._failures = 0
+        self._refusals = 0
+        self._decoder = Decoder()
+        self._summary: Summary | None = None
+        self._came_s = 0.0
+        self._lags: deque[tuple[int, float]] = deque()  # (our CLOCK_MONOTONIC in ns, seconds from its wall clock to ours)
+        self._judge: _Judge | None = None
+        self._problem = ""
+        self._answers: list[Answer] = []
+
+    @property
+    def is_connecting(self) -> bool:
+        return self.child is not None and self._decoder.header is None
+
+    @property
+    def pipes(self) -> list[IO[bytes]]:
+        return [pipe for pipe in (self.child.stdout, self.child.stderr) if pipe] if self.child is not None else []
+
+    def told(self, now: float, own_rules: int) -> NodeState:
+        """Its state for who asks."""
+        state, reason, since_s = self._state, self._reason, self._since_s
+        if state == UP and now - self._came_s > SILENT_S:
+            state, since_s = SILENT, self._came_s
+            reason = f"no answer for {now - self._came_s:.0f} s"
+        return NodeState(
+            target=self.target, state=state, reason=reason, since_s=now - since_s,
+            next_s=max(0.0, self.due_s - now) if self.child is None and isfinite(self.due_s) and state != CONNECTING else None,
+            summary=self._summary, age_s=now - self._came_s if self._summary is not None else None, skew_s=self._skew_s(),
+            notes=self._notes(own_rules),
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Start its process. Where that fails it is down."""
+        self._decoder, self._problem, self.last_words = Decoder(self._take_block, MOST_ANSWER_BYTES), "", b""
+        self._judge = _Judge() if self.is_old else None
+        self._began_s = time.monotonic()
+        words = ("collect", *(() if self.is_old else ("--summary",)), *self._flags)
+        try:
+            with starting():
+                self.child = subprocess.Popen(
+                    self.target.argv(*words), stdin=subprocess.DEVNULL if self.is_old else subprocess.PIPE, stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE, start_new_session=True, bufsize=0,
+                )  # fmt: skip
+        except UserError as error:
+            self.stop(DOWN, str(error), self.pause_s())
+            return
+        for pipe in (self.child.stdin, self.child.stdout, self.child.stderr):
+            if pipe is not None:
+                os.set_blocking(pipe.fileno(), False)
+        if self.is_old and self.child.stdout is not None:
+            widen(self.child.stdout.fileno())  # frames come, and a busy reader loses none
+
+    def feed(self, data: bytes) -> tuple[list[Header | Frame], list[Answer]]:
+        """Take what came: its frames and answers. UserError or ValueError where it is nothing that a node may send."""
+        self._answers = []
+        items = self._decoder.feed(data)
+        if self._problem or self._decoder.lost_bytes > MOST_LOST_BYTES:
+            raise ValueError(self._problem or "it sends no stream of gputop")
+        if self._judge is not None:
+            for item in items:
+                if (summary := self._judge.take(item)) is not None:
+                    self._take_summary(summary)
+        return items, self._answers
+
+    def _take_block(self, head: Head, payload: bytes) -> None:
+        try:
+            if head.kind == KIND_SUMMARY:
+                self._take_summary(read_summary(payload))
+            elif head.kind == KIND_ANSWER:
+                self._answers.append(read_answer(payload))
+        except ValueError as error:
+            self._problem = str(error)
+
+    def _take_summary(self, summary: Summary) -> None:
+        now = time.monotonic()
+        if self._state != UP:
+            self._state, self._reason, self._since_s = UP, "", now
+        self._summary, self._came_s, self._refusals = summary, now, 0
+        self._lags.append((int(now * 1e9), time.time() - summary.unix_ns / 1e9))
+        while self._lags[0][0] < self._lags[-1][0] - SKEW_NS:
+            self._lags.popleft()
+
+    def end(self) -> None:
+        """Its process has closed its output: say why, and when to try again."""
+        assert self.child is not None
+        code = _wait(self.child, LAST_WORDS_S)
+        if self.child.stderr is not None:
+            try:
+                self.last_words = (self.last_words + (self.child.stderr.read() or b""))[-LAST_WORDS_BYTES:]
+            except (BlockingIOError, ValueError):
+                pass
+        text = self.last_words.decode(errors="replace")
+        words = one_line((text.strip().splitlines() or [""])[-1])
+        if code == 2 and _UNKNOWN_OPTION in text and not self.is_old:
+            self.is_old = True
+            self.stop(CONNECTING, "its gputop has no summaries: it is judged here", 0.0)
+        elif code == NOT_FOUND:
+            self.stop(MISSING, f"{words or 'gputop is not found there'}: install it into the PATH that commands have there", RESTART_S[-1])
+        elif any(sign in text for sign in _AT_LIMIT):
+            self._end_refused(words)
+        else:
+            self.is_old = False  # it may be another one next time
+            self.stop(DOWN, words or self._odd_beginning() or _ended(code), self.pause_s())
+
+    def _odd_beginning(self) -> str:
+        """What it wrote instead of a stream."""
+        try:
+            if self._decoder.header is None:
+                self._decoder.finish()
+        except UserError as error:
+            return one_line(str(error)) if "empty" not in str(error) else ""
+        return ""
+
+    def _end_refused(self, words: str) -> None:
+        """sshd drops connections at random when too many begin at once: that is told only when it happens again and again."""
+        self._refusals += 1
+        if self._refusals < TRIES:
+            self.stop(CONNECTING if self._state == CONNECTING else DOWN, words, random.uniform(0.3, 1.5))
+        else:
+            self.stop(REFUSED, f"refused by sshd, or by the jump host, which takes few connections at once: {words}", self.pause_s())
+
+    def refuse(self, error: Exception) -> None:
+        """It sends what no node sends."""
+        if isinstance(error, VersionError):
+            self.stop(NEWER if "newer" in str(error) else DOWN, f"its stream was {error}", RESTART_S[-1])
+        else:
+            self.stop(DOWN, one_line(str(error)), RESTART_S[-1])
+
+    def hangs(self, now: float) -> str:
+        """Why it must be made anew; empty while all is well."""
+        if self._decoder.header is None:
+            return f"no answer within {ANSWER_S:.0f} s" if now - self._began_s > ANSWER_S else ""
+        heard_s = max(self._came_s, self._began_s)
+        return f"no answer for {now - heard_s:.0f} s" if now - heard_s > HUNG_S else ""
+
+    def pause_s(self) -> float:
+        """Seconds until the next try, with jitter: many nodes that one switch took down come back together."""
+        self._failures = 1 if time.monotonic() - self._began_s > STEADY_S else self._failures + 1
+        return RESTART_S[min(self._failures, len(RESTART_S)) - 1] * random.uniform(0.75, 1.25)
+
+    def stop(self, state: str, reason: str, pause_s: float | None) -> None:
+        """End its process, if there is one; try again in ``pause_s``, None: never."""
+        self.kill()
+        now = time.monotonic()
+        if self._state != state:
+            self._since_s = self._came_s if self._state == UP else now
+        self._state, self._reason = state, reason
+        self.due_s = now + pause_s if pause_s is not None else inf
+
+    def kill(self) -> None:
+        """End its process; nobody waits for one that does not."""
+        child, self.child = self.child, None
+        if child is None:
+            return
+        for pipe in (child.stdin, child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+        if child.poll() is None:
+            child.terminate()
+            threading.Thread(target=_reap, args=(child,), daemon=True, name="reap").start()
+
+    def send(self, ask: Ask) -> str:
+        """Send a question; why it could not be sent."""
+        if self.is_old:
+            return "its gputop is too old to be asked: update it there"
+        if self.child is None or self.child.stdin is None or self._state != UP:
+            return self._reason or "it is not connected yet"
+        try:
+            os.write(self.child.stdin.fileno(), pack_ask(ask))
+        except OSError as error:
+            return f"cannot ask it: {error.strerror}"
+        return ""
+
+    def _skew_s(self) -> float | None:
+        return min(lag for _, lag in self._lags) if self._lags else None
+
+    def _notes(self, own_rules: int) -> tuple[str, ...]:
+        if self._summary is None:
+            return ()
+        notes = ["judged here: update gputop there"] if self.is_old else []
+        if not self.is_old and self._summary.rules != own_rules:
+            notes.append(f"judged by {clean(self._summary.gputop) or 'another gputop'}")
+        skew_s = self._skew_s()
+        if skew_s is not None and abs(skew_s) > SKEW_TOLD_S:
+            notes.append(f"clock {abs(skew_s):.1f} s {'behind' if skew_s > 0 else 'ahead'}")
+        return tuple(notes)
+
+
+class _Judge:
+    """Judges a node whose gputop sends frames only."""
+
+    def __init__(self) -> None:
+        self._board, self._engine = Board(), Engine()
+
+    def take(self, item: Header | Frame) -> Summary | None:
+        """A summary each second."""
+        if isinstance(item, Header):
+            self._board = self._board.with_header(item)
+            return None
+        self._board.fold(item)
+        return summarize(self._board, self._engine) if self._engine.follow(self._board, item, SECOND_NS) else None
+
+
+def _wait(child: subprocess.Popen[bytes], seconds: float) -> int | None:
+    try:
+        return child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _reap(child: subprocess.Popen[bytes]) -> None:
+    if _wait(child, END_S) is None:
+        child.kill()
+        child.wait()
+
+
+def _ended(code: int | None) -> str:
+    if code is None:
+        return "it writes no more"
+    return f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def by_state(states: Mapping[str, NodeState]) -> dict[str, list[NodeState]]:
+    """State -> the nodes in it."""
+    found: dict[str, list[NodeState]] = {}
+    for one in states.values():
+        found.setdefault(one.state, []).append(one)
+    return found

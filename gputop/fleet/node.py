@@ -1,0 +1,269 @@
+"""The node's side: follows the collector of this machine, says a summary each second on standard output, answers on standard input.
+
+The collector stays a process of its own, whose beat no diagnosis delays. A slow reader gets the newest summary, never a row of old ones.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import dropwhile
+
+import msgspec
+
+from gputop.diagnosis import Engine
+from gputop.fleet.asking import MOST_LINE_BYTES, PIECE_BYTES, Answer, Ask, pack_answer, read_ask
+from gputop.fleet.summary import pack_summary, summarize
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS, Frame, Header
+from gputop.recording.format import pack_end, pack_frames, pack_header, restated
+from gputop.recording.pipe import ReaderGone
+from gputop.recording.ring import Ring, write_blocks
+from gputop.session.child import ChildStream
+from gputop.session.findings import rules
+from gputop.session.stalled import waits
+from gputop.system import crash
+from gputop.system.errors import UserError, start_thread
+from gputop.system.program import return_pages
+
+LOOK_S = 0.25  # s between looks, at most
+MOST_FRAMES_BYTES = 8 << 20  # of frames that wait for a slow reader; more are dropped and counted, as `gputop collect` does
+MOST_STACKS = 64  # processes of one answer, about 15 ms of CPU each
+LATEST_S = 5.0  # s that stacks may be asked for in the future: all nodes of a job take theirs at one moment
+
+
+class Out:
+    """Standard output, written without waiting. Summaries go first, the newest alone; then frames and answers in their order."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._writing = memoryview(b"")
+        self._first: deque[bytes] = deque()  # headers
+        self._summary = b""
+        self._rest: deque[bytes] = deque()
+        self._rest_bytes = 0
+        self.dropped = 0  # frames
+        os.set_blocking(fd, False)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is to be written."""
+        return bool(self._writing or self._first or self._summary or self._rest)
+
+    def put_header(self, block: bytes) -> None:
+        self._first.append(block)
+
+    def put_summary(self, block: bytes) -> None:
+        """In place of one that has not gone yet."""
+        self._summary = block
+
+    def put_frame(self, block: bytes) -> None:
+        """Dropped where too much waits already."""
+        if self._rest_bytes > MOST_FRAMES_BYTES:
+            self.dropped += 1
+        else:
+            self.put_answer(block)
+
+    def put_answer(self, block: bytes) -> None:
+        self._rest.append(block)
+        self._rest_bytes += len(block)
+
+    def flush(self) -> None:
+        """Write what the reader takes. Raises `ReaderGone`, or UserError where there is nowhere to write to."""
+        try:
+            while self._writing or self._next():
+                self._writing = self._writing[os.write(self.fd, self._writing) :]
+        except BlockingIOError:
+            return
+        except ConnectionError as error:
+            raise ReaderGone(str(error)) from None
+        except OSError as error:
+            raise UserError(f"cannot write the stream ({error.strerror}): send it to a pipe or a file with room") from None
+
+    def _next(self) -> bool:
+        if self._first:
+            self._writing = memoryview(self._first.popleft())
+        elif self._summary:
+            self._writing, self._summary = memoryview(self._summary), b""
+        elif self._rest:
+            block = self._rest.popleft()
+            self._rest_bytes -= len(block)
+            self._writing = memoryview(block)
+        return bool(self._writing)
+
+
+class Node:
+    """One node. `run` goes on until the reader leaves, a signal comes (`stop`), or the collector ends."""
+
+    def __init__(self, stream: ChildStream, asks: int, out: int) -> None:
+        """``stream``: the collector's; ``asks`` and ``out``: descriptors of the questions and of the stream."""
+        self._stream = stream
+        self._asks = asks
+        self._out = Out(out)
+        self._line = bytearray()
+        self._is_asked = True  # until the end of the questions
+        self._board, self._engine = Board(), Engine()
+        self._ring: Ring | None = None
+        self._rules = rules()
+        self._said_ns = 0
+        self._following_s = 0.0  # CPU seconds of this process, of which it has told
+        self._sends_frames = False
+        self._stopping = False
+        self._done: deque[Answer] = deque()  # by threads
+        self._done_r, self._done_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def stop(self) -> None:
+        """End with the next look."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Raises `ReaderGone`, or UserError where the collector ends."""
+        try:
+            while not self._stopping:
+                self._look()
+            self._out.put_answer(pack_end(self._board.t_ns))
+            self._out.flush()
+        finally:
+            self._stream.close()
+
+    def _look(self) -> None:
+        reads = [self._stream.fileno(), self._done_r, *([self._asks] if self._is_asked else [])]
+        ready, writable, _ = select.select(reads, [self._out.fd] if self._out.waits else [], [], LOOK_S)
+        if self._stream.fileno() in ready:
+            items = self._stream.read(0.0)
+            if items is None:
+                raise UserError(f"the collector ended: {self._stream.ending()}")
+            for item in items:
+                self._take(item)
+        if self._asks in ready:
+            self._read_asks()
+        if self._done_r in ready:
+            self._hand_over()
+        if writable or self._out.waits:
+            self._out.flush()
+
+    def _take(self, item: Header | Frame) -> None:
+        if isinstance(item, Header):
+            self._out.put_header(pack_header(item) if self._ring is None else restated(item))
+            self._board = self._board.with_header(item)
+            if self._ring is None:
+                self._ring = Ring(item)
+            self._ring.restate(item)
+            return
+        assert self._ring is not None
+        self._board.fold(item)
+        self._ring.add(item)
+        if self._sends_frames:
+            self._out.put_frame(pack_frames([item]))
+        if self._engine.follow(self._board, item, SECOND_NS) or not self._said_ns:
+            self._say()
+        if item.key:
+            return_pages()
+
+    def _say(self) -> None:
+        """The summary of now."""
+        spent_s = time.process_time()
+        summary = summarize(self._board, self._engine, self._rules)
+        took_s, self._following_s = spent_s - self._following_s, spent_s
+        own = int(spent_s * 1e9)
+        self._out.put_summary(pack_summary(msgspec.structs.replace(
+            summary, cpu_ns=summary.cpu_ns + own, took_s=round(took_s, 4), dropped=summary.dropped + self._out.dropped
+        )))  # fmt: skip
+        self._said_ns = self._board.t_ns
+
+    def _read_asks(self) -> None:
+        data = os.read(self._asks, MOST_LINE_BYTES)
+        if not data:
+            self._is_asked = False
+            return
+        self._line += data
+        while b"\n" in self._line:
+            line, _, rest = self._line.partition(b"\n")
+            self._line = rest
+            if line.strip():
+                self._answer(bytes(line))
+        if len(self._line) > MOST_LINE_BYTES:
+            self._line.clear()
+            self._reply(Answer(0, error="a question is longer than 64 KiB"))
+
+    def _answer(self, line: bytes) -> None:
+        try:
+            ask = read_ask(line)
+        except ValueError as error:
+            self._reply(Answer(0, error=str(error)))
+            return
+        if not self._said_ns:
+            self._reply(Answer(ask.id, ask.ask, "nothing was read yet"))
+        elif ask.ask == "summary":
+            self._say()
+            self._reply(Answer(ask.id, ask.ask))
+        elif ask.ask == "frames":
+            self._answer_frames(ask)
+        elif ask.ask == "save":
+            self._in_thread(ask, self._save())
+        else:
+            self._in_thread(ask, self._take_stacks(ask))
+
+    def _answer_frames(self, ask: Ask) -> None:
+        """All since the key frame before the moment asked for, and all that follow."""
+        self._sends_frames = ask.back_s >= 0
+        if self._ring is not None and self._sends_frames:
+            since_ns = self._ring.end_ns - int(ask.back_s * SECOND_NS)
+            held = self._ring.recent() if ask.back_s == 0 else list(self._ring.frames(since_ns, self._ring.end_ns + 1))
+            for frame in dropwhile(lambda frame: not frame.key, held):
+                self._out.put_answer(pack_frames([frame]))
+        self._reply(Answer(ask.id, ask.ask))
+
+    def _reply(self, answer: Answer) -> None:
+        self._out.put_answer(pack_answer(answer, self._board.t_ns))
+
+    def _in_thread(self, ask: Ask, work: Callable[[], bytes]) -> None:
+        """Answer with the bytes that ``work`` returns, in pieces."""
+
+        def run() -> None:
+            try:
+                data, error = work(), ""
+            except UserError as failed:
+                data, error = b"", str(failed)
+            except Exception as failed:  # noqa: BLE001 - its text is the answer
+                data, error = b"", crash.reason(failed)
+            pieces = [data[i : i + PIECE_BYTES] for i in range(0, max(1, len(data)), PIECE_BYTES)]
+            now = time.time()
+            self._done += [Answer(ask.id, ask.ask, error, piece, piece is not pieces[-1], now) for piece in pieces]
+            os.write(self._done_w, b"!")
+
+        if start_thread(run, "answer") is None:
+            self._reply(Answer(ask.id, ask.ask, "no more threads are allowed there"))
+
+    def _hand_over(self) -> None:
+        os.read(self._done_r, 4096)
+        while self._done:
+            self._reply(self._done.popleft())
+
+    def _take_stacks(self, ask: Ask) -> Callable[[], bytes]:
+        words = waits(self._board, self._engine.roles, self._engine.states, self._engine.verdict)
+        pids = (ask.pids or sorted(self._engine.standing))[:MOST_STACKS]
+
+        def take() -> bytes:
+            from gputop.stacks.capture import capture
+
+            if ask.at_unix_s is not None:
+                time.sleep(min(LATEST_S, max(0.0, ask.at_unix_s - time.time())))
+            return msgspec.msgpack.encode(capture(pids, waits=words).stacks)
+
+        return take
+
+    def _save(self) -> Callable[[], bytes]:
+        assert self._ring is not None
+        header, blocks, end_ns = self._ring.header, self._ring.sealed(), self._ring.end_ns
+
+        def save() -> bytes:
+            with os.fdopen(os.memfd_create("gputop", os.MFD_CLOEXEC), "rb") as file:
+                write_blocks("the answer", os.dup(file.fileno()), header, blocks, end_ns)
+                file.seek(0)
+                return file.read()
+
+        return save

@@ -1,0 +1,220 @@
+"""Links to nodes: what a row knows when all is well, and when it is not. One host's trouble is nobody else's."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputop.fleet import links as links_module
+from gputop.fleet.asking import Answer
+from gputop.fleet.links import CONNECTING, DOWN, MISSING, NEWER, REFUSED, SILENT, UP, Links
+from gputop.fleet.reach import Target
+from gputop.fleet.summary import MOST_BYTES, Node, Summary
+from gputop.model.frame import Frame, Header, Stack
+from gputop.recording.format import KIND_HEADER, KIND_SUMMARY, MAGIC, pack
+from gputop.recording.reader import Recording
+from gputop.system.errors import UserError
+from tests.fleet.fakes import SPEAK, FakeSsh, ssh, wait_for
+from tests.wait import until
+
+assert ssh  # a fixture
+Open = Callable[..., Links]
+
+
+@pytest.fixture
+def link() -> Iterator[Open]:
+    """Opens links, and closes them."""
+    opened: list[Links] = []
+
+    def begin(*hosts: str, **how: object) -> Links:
+        opened.append(Links([Target(host) for host in hosts], **how))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield begin
+    for one in opened:
+        one.close()
+
+
+def test_a_node_speaks_for_its_link_whatever_it_calls_itself(ssh: FakeSsh, link: Open) -> None:
+    ssh.summary(Summary(host="the other node", unix_ns=time.time_ns(), node=Node(cpus=64)))
+    ssh.says("node1")
+    links = link("node1")
+    node = wait_for(links, "node1", lambda node: node.state == UP)
+    assert (node.host, node.reason, node.next_s) == ("node1", "", None)
+    assert node.summary is not None
+    assert node.summary.node.cpus == 64
+    assert node.notes == ("judged by another gputop",)
+
+
+def test_a_banner_before_the_stream_is_passed_over(ssh: FakeSsh, link: Open) -> None:
+    ssh.says("node1", f"echo Welcome to node1; echo motd >&2; {SPEAK}")
+    wait_for(link("node1"), "node1", lambda node: node.state == UP)
+
+
+SAID = {
+    "no gputop": ("echo 'sh: gputop: not found' >&2; exit 127", MISSING, "gputop: not found: install it"),
+    "text": ("echo I am a coffee machine", DOWN, "begins with 'I am a coffee machine'"),
+    "endless text": ("yes coffee", DOWN, "no gputop stream"),
+    "zeros behind a header": ('cat "$D/header" /dev/zero', DOWN, "no stream of gputop"),
+    "large summary": ('cat "$D/header" "$D/large"; sleep 60', DOWN, "larger than 256 KiB"),
+    "huge block": ('cat "$D/header" "$D/huge"; sleep 60', DOWN, "no stream of gputop"),
+    "odd summary": ('cat "$D/header" "$D/odd"; sleep 60', DOWN, "cannot be read"),
+    "newer format": ('cat "$D/newer"; sleep 60', NEWER, "update gputop"),
+    "unknown host": ("echo 'ssh: Could not resolve hostname a: Name or service not known' >&2; exit 255", DOWN, "Could not resolve"),
+    "escape sequences": ("printf 'go \\033[2Jaway\\n' >&2; exit 255", DOWN, "go ·[2Jaway"),
+    "silence at once": ("exit 0", DOWN, "ended with exit code 0"),
+    "killed": ("kill -9 $$", DOWN, "killed by signal 9"),
+}
+
+
+def test_what_is_wrong_with_a_node_is_told_in_a_line_and_costs_no_other(ssh: FakeSsh, link: Open) -> None:
+    large = pack(KIND_SUMMARY, b"\x28\xb5\x2f\xfd\xa0" + (MOST_BYTES + 1).to_bytes(4, "little"))
+    (ssh.folder / "large").write_bytes(large)
+    (ssh.folder / "odd").write_bytes(pack(KIND_SUMMARY, os.urandom(1000)))
+    (ssh.folder / "huge").write_bytes(pack(KIND_SUMMARY, bytes(8 << 20)))
+    (ssh.folder / "newer").write_bytes(MAGIC + pack(KIND_HEADER, msgspec.msgpack.encode({"major": 99})))
+    hosts = [f"node{i}" for i in range(len(SAID))]
+    for host, (script, _, _) in zip(hosts, SAID.values(), strict=True):
+        ssh.says(host, script)
+    ssh.says("good")
+    links = link(*hosts, "good")
+    for host, (_, state, reason) in zip(hosts, SAID.values(), strict=True):
+        node = wait_for(links, host, lambda node, state=state: node.state == state)
+        assert reason in node.reason
+        assert node.reason.isprintable()
+        assert len(node.reason) < 200
+    assert wait_for(links, "good", lambda node: node.state == UP).age_s is not None
+
+
+def test_sshd_may_refuse_twice_before_it_is_told(ssh: FakeSsh, link: Open) -> None:
+    words = "kex_exchange_identification: Connection closed by remote host"
+    ssh.says("later", f'echo x >> "$D/tries"; [ $(wc -l < "$D/tries") -ge 3 ] || {{ echo {words} >&2; exit 255; }}; {SPEAK}')
+    ssh.says("never", f"echo {words} >&2; exit 255")
+    links = link("later", "never")
+    seen = set[str]()
+
+    def both() -> bool:
+        states = links.poll()
+        seen.add(states["later"].state)
+        return states["later"].state == UP and states["never"].state == REFUSED
+
+    until(both)
+    assert seen == {CONNECTING, UP}
+    assert "jump host" in links.poll()["never"].reason
+
+
+def test_a_node_that_says_nothing_is_silent_and_one_that_ends_comes_back(ssh: FakeSsh, link: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links_module, "SILENT_S", 0.6)
+    ssh.says("quiet", 'cat "$D/header" "$D/summary"; sleep 60')
+    ssh.says("ends", 'cat "$D/header" "$D/summary"; sleep 0.1; echo "Timeout, server ends not responding." >&2; exit 255')
+    links = link("quiet", "ends")
+    node = wait_for(links, "quiet", lambda node: node.state == SILENT)
+    assert node.reason.startswith("no answer for")
+    gone = wait_for(links, "ends", lambda node: node.state == DOWN)
+    assert gone.reason == "Timeout, server ends not responding."
+    assert gone.summary is not None, "the last one stays"
+    ssh.says("ends")
+    wait_for(links, "ends", lambda node: node.state == UP)
+
+
+def test_one_that_hangs_is_asked_anew(ssh: FakeSsh, link: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links_module, "ANSWER_S", 0.5)
+    ssh.says("hangs", "exec sleep 60")
+    links = link("hangs")
+    assert "no answer within" in wait_for(links, "hangs", lambda node: node.state == DOWN).reason
+    ssh.says("hangs")
+    wait_for(links, "hangs", lambda node: node.state == UP)
+
+
+def test_few_connect_at_once_and_all_are_up(ssh: FakeSsh, link: Open) -> None:
+    hosts = [f"n{i}" for i in range(20)]
+    for host in hosts:
+        ssh.says(host, f'touch "$D/at.{host}"; ls "$D"/at.* | wc -l >> "$D/most"; sleep 0.2; rm "$D/at.{host}"; {SPEAK}')
+    links = link(*hosts, fan_out=3)
+    until(lambda: all(node.state == UP for node in links.poll().values()))
+    assert max(map(int, (ssh.folder / "most").read_text().split())) <= 3
+
+
+def test_clocks_that_differ_are_told(ssh: FakeSsh, link: Open) -> None:
+    ssh.summary(Summary(unix_ns=time.time_ns() - 2_500_000_000))
+    ssh.says("late", 'cat "$D/header" "$D/summary"; sleep 60')
+    node = wait_for(link("late"), "late", lambda node: node.state == UP)
+    assert node.skew_s == pytest.approx(2.5, abs=0.5 + 1.0)
+    assert any(note.startswith("clock ") and note.endswith("s behind") for note in node.notes)
+
+
+def test_a_gputop_without_summaries_is_judged_here(ssh: FakeSsh, link: Open) -> None:
+    old = "gputop collect: error: unrecognized arguments: --summary"
+    gputop = f"exec {sys.executable} -m gputop"
+    ssh.says("old", f'case "$*" in *--summary*) echo "{old}" >&2; exit 2;; esac; {gputop} "$@"')
+    links = link("old", flags=["--no-ebpf"])
+    node = wait_for(links, "old", lambda node: node.state == UP and node.summary.node.cpu is not None)
+    assert node.notes == ("judged here: update gputop there",)
+    links.ask("old", "stacks")
+    (answered,) = answers(links, 1)
+    assert "too old" in answered.error
+
+
+def test_wrong_names_are_told_before_anything_starts(link: Open) -> None:
+    with pytest.raises(UserError, match="no name of a machine"):
+        link("good", "-oProxyCommand=touch /tmp/x")
+
+
+def test_no_ssh_here(tmp_path: Path, link: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert wait_for(link("node1"), "node1", lambda node: node.state == DOWN).reason == "cannot run ssh: No such file or directory"
+
+
+def answers(links: Links, count: int) -> list[Answer]:
+    """So many answers, without pieces that others follow."""
+    found: list[Answer] = []
+    until(lambda: found.extend(answer for _, answer in links.answers()) or sum(not one.more for one in found) >= count)
+    return found
+
+
+def test_a_node_answers() -> None:
+    links = Links([Target("here", "local")], flags=["--no-ebpf"])
+    try:
+        links.ask("here", "summary")
+        assert answers(links, 1)[0].error, "it is not up yet"
+        wait_for(links, "here", lambda node: node.state == UP and node.summary.node.cpu is not None, 30.0)
+        taps: list[Header | Frame] = []
+        links.tap("here", taps.append)
+        links.ask("here", "frames")
+        until(lambda: len(taps) > 5)
+        assert isinstance(taps[0], Frame)
+        assert taps[0].key, "who begins to read needs all"
+        links.ask("here", "frames", back_s=-1)
+        at_unix_s = time.time() + 0.5
+        asked = links.ask("here", "stacks", pids=[os.getpid()], at_unix_s=at_unix_s)
+        (answer,) = [one for one in answers(links, 3) if one.id == asked]
+        assert answer.unix_s >= at_unix_s
+        stacks = msgspec.msgpack.decode(answer.data, type=list[Stack])
+        assert {stack.pid for stack in stacks} == {os.getpid()}
+        links.ask("here", "sing")
+        assert "no question: 'sing'" in answers(links, 1)[0].error
+    finally:
+        links.close()
+
+
+def test_a_node_saves_its_last_minutes(tmp_path: Path) -> None:
+    links = Links([Target("here", "local")], flags=["--no-ebpf"])
+    try:
+        wait_for(links, "here", lambda node: node.state == UP and node.summary.node.cpu is not None, 30.0)
+        links.ask("here", "save")
+        pieces = answers(links, 1)
+        assert [one.error for one in pieces] == [""] * len(pieces)
+        path = tmp_path / "a.gputop"
+        path.write_bytes(b"".join(one.data for one in pieces))
+        recording = Recording(str(path))
+        assert recording.end_ns > recording.start_ns
+    finally:
+        links.close()
+
+
