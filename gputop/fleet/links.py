@@ -25,16 +25,15 @@ from typing import IO
 
 from msgspec import Struct
 
-from gputop.diagnosis import Engine
 from gputop.fleet.asking import MOST_ANSWER_BYTES, Answer, Ask, pack_ask, read_answer
 from gputop.fleet.reach import Target
 from gputop.fleet.summary import Summary, read_summary, summarize
-from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording.chunks import Decoder
 from gputop.recording.format import KIND_ANSWER, KIND_SUMMARY, Head, VersionError
 from gputop.session.child import CHUNK_BYTES, END_S, LAST_WORDS_BYTES, LAST_WORDS_S, NOT_FOUND, widen
 from gputop.session.findings import rules
+from gputop.session.following import Following
 from gputop.session.restarts import RESTART_S, STEADY_S
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
@@ -266,7 +265,7 @@ class _Link:
         self._summary: Summary | None = None
         self._came_s = 0.0
         self._lags: deque[tuple[int, float]] = deque()  # (our CLOCK_MONOTONIC in ns, seconds from its wall clock to ours)
-        self._judge: _Judge | None = None
+        self._judge = Following(every_ns=SECOND_NS)
         self._problem = ""
         self._answers: list[Answer] = []
 
@@ -294,7 +293,7 @@ class _Link:
     def start(self) -> None:
         """Start its process. Where that fails it is down."""
         self._decoder, self._problem, self.last_words = Decoder(self._take_block, MOST_ANSWER_BYTES), "", b""
-        self._judge = _Judge() if self.is_old else None
+        self._judge = Following(every_ns=SECOND_NS)
         self._began_s = time.monotonic()
         words = ("collect", *(() if self.is_old else ("--summary",)), *self._flags)
         try:
@@ -318,10 +317,9 @@ class _Link:
         items = self._decoder.feed(data)
         if self._problem or self._decoder.lost_bytes > MOST_LOST_BYTES:
             raise ValueError(self._problem or "it sends no stream of gputop")
-        if self._judge is not None:
-            for item in items:
-                if (summary := self._judge.take(item)) is not None:
-                    self._take_summary(summary)
+        if self.is_old:
+            for board in self._judge.through(items):
+                self._take_summary(summarize(board, self._judge.engine))
         return items, self._answers
 
     def _take_block(self, head: Head, payload: bytes) -> None:
@@ -446,21 +444,6 @@ class _Link:
         if skew_s is not None and abs(skew_s) > SKEW_TOLD_S:
             notes.append(f"clock {abs(skew_s):.1f} s {'behind' if skew_s > 0 else 'ahead'}")
         return tuple(notes)
-
-
-class _Judge:
-    """Judges a node whose gputop sends frames only."""
-
-    def __init__(self) -> None:
-        self._board, self._engine = Board(), Engine()
-
-    def take(self, item: Header | Frame) -> Summary | None:
-        """A summary each second."""
-        if isinstance(item, Header):
-            self._board = self._board.with_header(item)
-            return None
-        self._board.fold(item)
-        return summarize(self._board, self._engine) if self._engine.follow(self._board, item, SECOND_NS) else None
 
 
 def _wait(child: subprocess.Popen[bytes], seconds: float) -> int | None:

@@ -14,16 +14,15 @@ from itertools import dropwhile
 
 import msgspec
 
-from gputop.diagnosis import Engine
 from gputop.fleet.asking import MOST_LINE_BYTES, PIECE_BYTES, Answer, Ask, pack_answer, read_ask
 from gputop.fleet.summary import pack_summary, summarize
-from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording.format import pack_end, pack_frames, pack_header, restated
 from gputop.recording.pipe import ReaderGone
 from gputop.recording.ring import Ring, write_blocks
 from gputop.session.child import ChildStream
 from gputop.session.findings import rules
+from gputop.session.following import Following
 from gputop.session.stalled import waits
 from gputop.system import crash
 from gputop.system.errors import UserError, start_thread
@@ -105,11 +104,11 @@ class Node:
         self._out = Out(out)
         self._line = bytearray()
         self._is_asked = True  # until the end of the questions
-        self._board, self._engine = Board(), Engine()
+        self._following = Following(every_ns=SECOND_NS)
         self._ring: Ring | None = None
         self._rules = rules()
         self._said_ns = 0
-        self._following_s = 0.0  # CPU seconds of this process, of which it has told
+        self._spent_s = 0.0  # CPU seconds of this process, of which it has told
         self._sends_frames = False
         self._stopping = False
         self._done: deque[Answer] = deque()  # by threads
@@ -124,7 +123,7 @@ class Node:
         try:
             while not self._stopping:
                 self._look()
-            self._out.put_answer(pack_end(self._board.t_ns))
+            self._out.put_answer(pack_end(self._following.board.t_ns))
             self._out.flush()
         finally:
             self._stream.close()
@@ -148,17 +147,16 @@ class Node:
     def _take(self, item: Header | Frame) -> None:
         if isinstance(item, Header):
             self._out.put_header(pack_header(item) if self._ring is None else restated(item))
-            self._board = self._board.with_header(item)
+            self._following.restate(item)
             if self._ring is None:
                 self._ring = Ring(item)
             self._ring.restate(item)
             return
         assert self._ring is not None
-        self._board.fold(item)
         self._ring.add(item)
         if self._sends_frames:
             self._out.put_frame(pack_frames([item]))
-        if self._engine.follow(self._board, item, SECOND_NS) or not self._said_ns:
+        if self._following.take(item) or not self._said_ns:
             self._say()
         if item.key:
             return_pages()
@@ -166,13 +164,13 @@ class Node:
     def _say(self) -> None:
         """The summary of now."""
         spent_s = time.process_time()
-        summary = summarize(self._board, self._engine, self._rules)
-        took_s, self._following_s = spent_s - self._following_s, spent_s
+        summary = summarize(self._following.board, self._following.engine, self._rules)
+        took_s, self._spent_s = spent_s - self._spent_s, spent_s
         own = int(spent_s * 1e9)
         self._out.put_summary(pack_summary(msgspec.structs.replace(
             summary, cpu_ns=summary.cpu_ns + own, took_s=round(took_s, 4), dropped=summary.dropped + self._out.dropped
         )))  # fmt: skip
-        self._said_ns = self._board.t_ns
+        self._said_ns = self._following.board.t_ns
 
     def _read_asks(self) -> None:
         data = os.read(self._asks, MOST_LINE_BYTES)
@@ -218,7 +216,7 @@ class Node:
         self._reply(Answer(ask.id, ask.ask))
 
     def _reply(self, answer: Answer) -> None:
-        self._out.put_answer(pack_answer(answer, self._board.t_ns))
+        self._out.put_answer(pack_answer(answer, self._following.board.t_ns))
 
     def _in_thread(self, ask: Ask, work: Callable[[], bytes]) -> None:
         """Answer with the bytes that ``work`` returns, in pieces."""
@@ -244,8 +242,8 @@ class Node:
             self._reply(self._done.popleft())
 
     def _take_stacks(self, ask: Ask) -> Callable[[], bytes]:
-        words = waits(self._board, self._engine.roles, self._engine.states, self._engine.verdict)
-        pids = (ask.pids or sorted(self._engine.standing))[:MOST_STACKS]
+        words = waits(self._following.board, self._following.engine.roles, self._following.engine.states, self._following.engine.verdict)
+        pids = (ask.pids or sorted(self._following.engine.standing))[:MOST_STACKS]
 
         def take() -> bytes:
             from gputop.stacks.capture import capture

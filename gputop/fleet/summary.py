@@ -219,7 +219,7 @@ _LIMITS = {
 def summarize(board: Board, engine: Engine, rules: int = 0) -> Summary:
     """What to say of the board as it stands, and of what ``engine`` found on it at its last feed."""
     header, cost, verdict = board.header, board.cost, engine.verdict
-    ranks = [_rank(one) for one in list(engine.standing.values())[:MOST_RANKS]]
+    ranks = [_rank(one, engine) for one in list(engine.standing.values())[:MOST_RANKS]]
     return Summary(
         gputop=__version__, rules=rules, host=header.host, boot_id=header.boot_id, t_ns=board.t_ns,
         unix_ns=header.unix_ns_of(board.t_ns), simulated=header.simulated, verdict=_said(verdict),
@@ -237,11 +237,11 @@ def _said(verdict: Verdict) -> Said:
     )  # fmt: skip
 
 
-def _rank(one: Standing) -> Rank:
+def _rank(one: Standing, engine: Engine) -> Rank:
     job, trainer, pid = one.job, one.job.trainer, one.job.trainer.pid
     states = {word: round(share, 3) for word, share in trainer.state.fractions.items() if share >= LEAST_SHARE}
     worded = one.verdict if one.troubled else None
-    step, pace = job.step, intensity.pace_of(job)
+    step, pace, ledger = job.step, intensity.pace_of(job), engine.ledgers.get((pid, trainer.info.start_ticks), Ledger())
     return Rank(
         pid=pid, job=_job_key(job), rank=trainer.role.rank, size=number_in(trainer.info.env, SIZE_VARIABLES),
         program=program_name(trainer.info), gpus=sorted({gpu.index for gpu in job.gpus}), phase=one.phase.word, states=states,
@@ -249,7 +249,8 @@ def _rank(one: Standing) -> Rank:
         steps_per_s=None if step is None else _rounded(step.per_s), symptom=one.symptom, cause=one.cause,
         shares={cause: round(share, 3) for cause, share in one.shares.items() if share >= LEAST_SHARE}, lost=_rounded(job.lost),
         why=worded.why[:TEXT] if worded else "", culprits=_takers(worded.culprits) if worded else [],
-        workers=len(job.workers), starving=sum(bool(worker.state.starving) for worker in job.workers), still_s=round(job.still_s, 1),
+        ledger=_ledger(ledger), workers=len(job.workers),
+        starving=sum(bool(worker.state.starving) for worker in job.workers), still_s=round(job.still_s, 1),
         waits_for=job.straggler.pid if job.straggler is not None else None, absent=list(job.absent_ranks[:MOST_RANKS]),
         identity={"user": trainer.info.user} if trainer.info.user else {},
     )  # fmt: skip

@@ -67,6 +67,12 @@ def test_counters_only_grow() -> None:
     assert all(sum(one.ledger.by_cause.values()) == pytest.approx(one.ledger.lost_s, abs=0.02) for one in told())
 
 
+def test_ledgers_of_ranks_sum_up_to_the_nodes() -> None:
+    last = told()[-1]
+    assert sum(one.ledger.lost_s for one in last.ranks) == pytest.approx(last.ledger.lost_s, abs=0.01)
+    assert last.ledger.lost_s > 1.0
+
+
 def test_a_second_of_eight_ranks_in_trouble_takes_two_kilobytes_at_most() -> None:
     node = told()[-1]
     eight = msgspec.structs.replace(node, ranks=[node.ranks[i % 3] for i in range(8)], gpus=[node.gpus[i % 3] for i in range(8)])
