@@ -10,7 +10,7 @@ from gputop.diagnosis import Engine, Incident, Verdict
 from gputop.diagnosis.model import GROWTHS, LOOKING, WhatIf
 from gputop.diagnosis.phases import PAUSING
 from gputop.experiments.change import Case, Target
-from gputop.experiments.trial import LEAST_SETTLE_S, LEAST_STEPS, MOST_SETTLE_S, Sample, Settings
+from gputop.experiments.trial import DRAIN, LEAST_SETTLE_S, LEAST_STEPS, MOST_SETTLE_S, Sample, Settings
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.roles import program_name
@@ -25,7 +25,6 @@ BUSY_SHARE = 0.1  # of one CPU, from which a process may be a culprit that only 
 BUSY_BYTES_PER_S = 1 << 20  # bytes a second to and from disks, likewise (guess)
 MOST_CULPRITS = 4  # of those
 PREFETCH = 2  # batches that each worker prepares ahead (PyTorch's default prefetch_factor; it cannot be seen from outside)
-DRAIN = 2.0  # times the queue's length in steps, until it is empty: the job consumes it while it is filled (guess)
 MOST_ARM_S = 8.0  # s of an arm at most: three pairs in a minute
 WORK = ("sm_active_pct", "gr_active_pct", "util_pct")  # readings of a GPU's work, the best first
 _BUSY_CAUSES = {"cpu-contention": "cpu", "worker-oversubscription": "", "disk-io": "disk"}

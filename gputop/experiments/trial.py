@@ -21,6 +21,7 @@ from gputop.experiments.statistics import LEAST_PAIRS, Estimate, estimate
 from gputop.model.frame import SECOND_NS, CudaCall
 
 LEAST_STEPS = 4  # steps for which an arm is made longer; with fewer on the faster side the GPU's work is compared instead (guess)
+DRAIN = 2.0  # times as long as a queue of batches lasts, until it is empty: it is filled meanwhile, and may be longer (guess)
 LEAST_SETTLE_S, MOST_SETTLE_S = 0.5, 2.0  # s; bounds for the time after a switch: two readings of NVML's utilization, half an arm
 SAME_RATE = 0.05  # relative distance within which a call sets the pace that the step clock found (`stepclock.WHOLE`)
 HALF_STEP, HALF_PCT = 0.5, 0.5  # steps and % of GPU work that a side of a ratio has at least: a job that stands still has one, too
@@ -53,7 +54,9 @@ class Settings(Struct, frozen=True):
         """Seconds after a switch that do not count: until the queue is empty, where steps a second of both sides are known by now."""
         if self.pulse_s is not None:
             return PULSE_SETTLE_S
-        return min(self.settle_s, max(LEAST_SETTLE_S, self.queue / (fast - slow))) if self.queue and fast > slow else self.settle_s
+        if fast <= slow or not self.queue:
+            return self.settle_s
+        return min(self.settle_s, max(LEAST_SETTLE_S, DRAIN * self.queue / (fast - slow)))
 
     def measured_s(self, settled_s: float) -> float:
         """Seconds of an arm that count, at least half of it."""
