@@ -13,7 +13,7 @@ from gputop.tables.exports import FORMATS, writer
 EXAMPLES = """examples:
   gputop export run.gputop --to csv -o run-csv           a directory with a file per table
   gputop export run.gputop --to sqlite -o run.sqlite
-  gputop export run.gputop --to parquet -o run-parquet   a directory too; needs pip install pyarrow
+  gputop export run.gputop --to parquet -o run-parquet   a folder a table, by host and day; needs pyarrow
   gputop export run.gputop --to perfetto -o run.json     open in https://ui.perfetto.dev
   gputop export run.gputop --to perfetto --beside torch.json -o both.json
 """
@@ -22,7 +22,9 @@ EXAMPLES = """examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="a recording, or files of a rotation")
     parser.add_argument("--to", required=True, choices=FORMATS, metavar="FORMAT", help=", ".join(FORMATS))
-    parser.add_argument("-o", "--output", required=True, metavar="OUT", help="a new file; for csv and parquet a new directory")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="OUT", help="a new file; for csv a new directory, for parquet one that may have others"
+    )
     parser.add_argument("--beside", metavar="TRACE", help="with perfetto: a torch.profiler trace to merge, on one clock")
     add_span(parser)
 

@@ -14,8 +14,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow.parquet as parquet
 import pytest
+from msgspec.structs import replace
 
 from gputop import cli
 from gputop.model.frame import Frame, Gpu
@@ -148,9 +150,36 @@ def test_parquet_holds_what_a_query_gives(session: tuple[str, list[Frame]], tmp_
     assert cli.main(["export", session[0], "--to", "parquet", "-o", str(tmp_path / "out")]) == 0
     for name in TABLES:
         (row,) = ask(session[0], f"SELECT count(*) n FROM {name}", capsys=capsys)
-        table = parquet.read_table(tmp_path / "out" / f"{name}.parquet")
+        table = parquet.read_table(tmp_path / "out" / name)
         assert table.num_rows == row["n"]
-        assert table.column_names == [column.name for column in TABLES[name].columns]
+        assert table.column_names == [*(column.name for column in TABLES[name].columns), "host", "date"]
+
+
+def test_parquet_files_of_many_hosts_and_days_are_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four seconds around midnight, on two hosts; one has a name that is no name of a folder."""
+    midnight_ns = 1_800_057_600 * 10**9  # 2027-01-15, 00:00 UTC
+    out = tmp_path / "lake"
+    for host in ("node01", "a/../b=c"):
+        header = replace(HEADER, host=host, boot_id=f"{host}-boot", unix_ns=midnight_ns - 2 * 10**9 - START_NS)
+        frames = [Frame(i, START_NS + i * 100 * MS, key=not i, gpus=[Gpu(0, START_NS + i * 100 * MS, util_pct=50.0)]) for i in range(40)]
+        path = tmp_path / f"{len(host)}.gputop"
+        path.write_bytes(pack_header(header) + pack_frames(frames))
+        assert cli.main(["export", str(path), "--to", "parquet", "-o", str(out)]) == 0
+        assert cli.main(["export", str(path), "--to", "parquet", "-o", str(out)]) == 1
+        assert "already" in capsys.readouterr().err
+    assert {path.parent.parent.name for path in (out / "gpu").rglob("*.parquet")} == {"host=node01", "host=a%2F..%2Fb%3Dc"}
+    assert not list(out.glob(".*"))
+    files = f"read_parquet('{out}/gpu/**/*.parquet', hive_partitioning = true)"
+    with closing(duckdb.connect()) as database:
+        found = database.execute(f"SELECT host, date::VARCHAR, count(*) FROM {files} GROUP BY ALL ORDER BY ALL").fetchall()
+    assert found == [(host, day, 20) for host in ("a/../b=c", "node01") for day in ("2027-01-14", "2027-01-15")]
+
+
+def test_parquet_goes_into_no_other_directory(session: tuple[str, list[Frame]], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "diary").write_text("mine")
+    assert cli.main(["export", session[0], "--to", "parquet", "-o", str(tmp_path)]) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["diary"]
 
 
 def test_parquet_without_its_library_says_how_to_get_it(

@@ -32,6 +32,7 @@ while not heard:
 print(heard[0], flush=True)
 """
 
+
 @contextmanager
 def recorder(folder: Path, *namespaces: str) -> Iterator[subprocess.Popen[str]]:
     """One that hears in a runtime directory ``folder``, which only it sees where it has a mount namespace."""

@@ -51,8 +51,19 @@ def told(board: Board) -> list[object]:
     threads = {tid: (thread.oncpu_ns, thread.vol, thread.invol, thread.hist) for tid, thread in board.threads.items()}
     gpus = {index: (gpu.values, gpu.read_ns, gpu.missing) for index, gpu in board.gpus.items()}
     calls = {who: (call.count, call.total_ns) for who, call in board.calls.items()}
-    return [board.seq, board.infos, board.procs, gpus, board.sources, threads, board.preempts, board.wakeups, calls,
-            board.thread_calls, board.launches]
+    return [
+        board.seq,
+        board.infos,
+        board.procs,
+        gpus,
+        board.sources,
+        threads,
+        board.preempts,
+        board.wakeups,
+        calls,
+        board.thread_calls,
+        board.launches,
+    ]
 
 
 def test_each_begins_with_all_that_stood(made: tuple[Path, list[Path]]) -> None:

@@ -224,9 +224,7 @@ def test_a_stream_that_is_cut_anywhere_says_so(seed: int, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("rest", [0, 1, 30, 300])
-def test_every_command_says_that_the_end_is_missing(
-    kept: bool, rest: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_says_that_the_end_is_missing(kept: bool, rest: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frames = list(made.Session(1, 3, threads=2).frames(40))
     stream = pack_header(made.HEADER) + b"".join(pack_frames([frame]) for frame in frames)
     data = stream if kept else fuzz._recorded(frames)
