@@ -29,6 +29,21 @@ def _ebpf() -> str:
     return "" if probe.returncode == 0 else "bcc is missing: apt install python3-bpfcc"
 
 
+def _net() -> str:
+    if os.geteuid() != 0:
+        return "not root"
+    if not shutil.which("ip"):
+        return "no ip: apt install iproute2"
+    name = f"gputop-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    return made.stderr.strip()
+
+
+def _ssh() -> str:
+    return "" if os.path.exists("/usr/sbin/sshd") and shutil.which("ssh") else "no sshd or no ssh: apt install openssh-server"
+
+
 def _systemd() -> str:
     return "" if shutil.which("systemd-analyze") else "no systemd-analyze: apt install systemd"
 
@@ -69,6 +84,7 @@ def _python(version: str) -> str:
 
 
 _PARTS: dict[str, Callable[[], str]] = {"torch": _torch, "cc": _cc, "ebpf": _ebpf, "systemd": _systemd, "nvitop": _nvitop, "nvtop": _nvtop}
+_PARTS |= {"net": _net, "ssh": _ssh}
 _PARTS |= {f"python{version}": partial(_python, version) for version in PYTHONS}
 
 

@@ -50,12 +50,15 @@ TRIES = 3  # in a row that sshd may refuse before it is told
 SILENT_S = 3.0  # s without a summary; they come each second
 HUNG_S = 20.0  # s without a summary, after which the link is made anew: ssh itself gives up after 6 to 8 s (a choice)
 ANSWER_S = 15.0  # s for a new link to bring its header: ssh gives up after 5 s, gputop starts in 1 s, on a busy node in 5 (guess)
+LATELY_S = 600.0  # s since a node was up, during which it is tried every `RETURN_S` (a choice)
+RETURN_S = 3.0  # s; with ssh's 5 s for a try, and 1 s to begin, it is seen within 10 s of its return
 SKEW_NS = 60 * SECOND_NS  # over which the least difference of clocks is looked for
 SKEW_TOLD_S = 1.0  # s of skew, from which it is told
 MOST_JUDGED = 16  # nodes with an old gputop that are judged here, at 1.5 % of a core each
 MOST_LOST_BYTES = 1 << 20  # of damage in a stream, before it is called none
 WAKE_S = 0.25  # s between looks at what is due
 _UNKNOWN_OPTION = "unrecognized arguments: --summary"  # argparse, of a gputop that has no summaries; its exit code is 2
+_CHATTER = "Warning: Permanently added"  # what ssh says beside the reason
 _AT_LIMIT = ("kex_exchange_identification", "ssh_exchange_identification", "Connection closed by UNKNOWN", "exceeded MaxStartups")
 
 
@@ -350,7 +353,7 @@ class _Link:
             except (BlockingIOError, ValueError):
                 pass
         text = self.last_words.decode(errors="replace")
-        words = one_line((text.strip().splitlines() or [""])[-1])
+        words = one_line(([line for line in text.splitlines() if line.strip() and not line.startswith(_CHATTER)] or [""])[-1])
         if code == 2 and _UNKNOWN_OPTION in text and not self.is_old:
             self.is_old = True
             self.stop(CONNECTING, "its gputop has no summaries: it is judged here", 0.0)
@@ -396,7 +399,9 @@ class _Link:
     def pause_s(self) -> float:
         """Seconds until the next try, with jitter: many nodes that one switch took down come back together."""
         self._failures = 1 if time.monotonic() - self._began_s > STEADY_S else self._failures + 1
-        return RESTART_S[min(self._failures, len(RESTART_S)) - 1] * random.uniform(0.75, 1.25)
+        was_up = self._summary is not None and time.monotonic() - self._came_s < LATELY_S
+        longest_s = RETURN_S if was_up else RESTART_S[-1]
+        return min(longest_s, RESTART_S[min(self._failures, len(RESTART_S)) - 1]) * random.uniform(0.75, 1.25)
 
     def stop(self, state: str, reason: str, pause_s: float | None) -> None:
         """End its process, if there is one; try again in ``pause_s``, None: never."""

@@ -1,0 +1,79 @@
+"""Nodes behind a real sshd, each in a network of its own: one that vanishes, one that was never there, and many at once."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gputop.fleet.links import DOWN, SILENT, UP, Links
+from gputop.fleet.reach import Target
+from gputop.fleet.summary import Summary, pack_summary
+from gputop.model.frame import Header
+from gputop.recording.format import pack_header
+from tests.fleet.sshd import machines, took
+from tests.require import require
+from tests.wait import until
+
+
+def test_a_node_vanishes_and_returns_and_the_others_go_on(tmp_path: Path) -> None:
+    require("net", "ssh")
+    with machines(tmp_path, ["node1", "node2"]) as lab:
+        (tmp_path / "client").write_text(f"Host dead\n  HostName 10.213.7.99\n{(tmp_path / 'client').read_text()}")
+        links = Links([Target(host) for host in ("node1", "node2", "dead")], flags=["--no-ebpf"])
+        gaps: list[float] = []
+
+        def look() -> dict[str, str]:
+            states = links.poll()
+            gaps.append(states["node2"].age_s or 0.0)
+            return {host: one.state for host, one in states.items()}
+
+        try:
+            until(lambda: (states := look())["node1"] == states["node2"] == UP)
+            until(lambda: links.poll()["node1"].summary.node.cpu is not None)
+            assert [links.poll()[host].summary.host for host in ("node1", "node2")] == ["node1", "node2"]
+            gaps.clear()
+            lab.link("node1", "down")
+            told_s = took(lambda: look()["node1"] in (SILENT, DOWN), 12.0)
+            until(lambda: look()["node1"] == DOWN)
+            assert "not responding" in links.poll()["node1"].reason
+            assert links.poll()["node1"].summary is not None
+            lab.link("node1", "up")
+            back_s = took(lambda: look()["node1"] == UP, 20.0)
+            dead = links.poll()["dead"]
+            assert (dead.state, dead.summary) == (DOWN, None)
+            assert "No route to host" in dead.reason or "timed out" in dead.reason
+        finally:
+            links.close()
+    assert told_s <= 8.0
+    assert back_s <= 10.0
+    assert max(gaps) <= 2.0 + 1.0, "a summary a second, and this machine is busy"
+
+
+def test_sixty_four_hosts_behind_one_sshd_at_its_default_limits(tmp_path: Path) -> None:
+    require("net", "ssh")
+    hosts = [f"n{number:02d}" for number in range(1, 65)]
+    (tmp_path / "header").write_bytes(pack_header(Header()))
+    (tmp_path / "summary").write_bytes(pack_summary(Summary(unix_ns=time.time_ns())))
+    speaks = f"#!/bin/sh\ncat {tmp_path}/header; while cat {tmp_path}/summary; do sleep 1; done\n"
+    wrong: set[str] = set()
+    with machines(tmp_path, ["bastion"], aliases=hosts, script=speaks):
+        links = Links([Target(host) for host in hosts])
+
+        def all_up() -> bool:
+            states = links.poll().values()
+            wrong.update(f"{one.state}: {one.reason}" for one in states if one.state not in ("connecting", UP))
+            return all(one.state == UP for one in states)
+
+        try:
+            assert took(all_up, 40.0) <= 20.0
+        finally:
+            links.close()
+    assert not wrong
+
+
+@pytest.fixture(autouse=True)
+def _no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's keys but the test's."""
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
