@@ -31,13 +31,14 @@ COMMANDS = {
     "query": "ask a recording in SQL",
     "export": "a recording as CSV, SQLite, Parquet or a Perfetto trace",
     "loader": "how many workers a DataLoader needs, measured",
+    "exporter": "metrics for Prometheus, node_exporter, OpenTelemetry",
     "mark": "set a marker in the live view and in recordings",
     "import": "turn an Ingero trace into a recording",
     "doctor": "what works here, what is missing, and the command that fixes it",
     "completion": "complete commands and flags in bash, zsh or fish",
     "collect": "write the stream of frames to standard output",
 }
-SELDOM = ("stacks", "loader", "mark", "import", "completion", "collect")  # commands that the overview only names
+SELDOM = ("stacks", "loader", "exporter", "mark", "import", "completion", "collect")  # commands that the overview only names
 WATCHING = ("live", "record", "collect", "prove")  # commands that watch this machine; they raise their priority before they import anything
 CONFIGURED = ("live", "demo", "replay", "record")  # commands that take defaults from the user's configuration; scripts use the others
 

@@ -14,13 +14,14 @@ _gputop() {
         query) words="-h --help --last --since --from --until --fine --timeout --json --csv" ;;
         export) words="-h --help --to -o --output --beside --last --since --from --until --fine" ;;
         loader) words="-h --help --workers --seconds --batches --json --plot" ;;
+        exporter) words="-h --help --listen --web-config --textfile --otlp --level --node --no-users --compat --interval --gpu --no-ebpf --sudo" ;;
         mark) words="-h --help" ;;
         import) words="-h --help -o --output" ;;
         doctor) words="-h --help --json --bundle -o --output --with-names" ;;
         completion) words="-h --help bash zsh fish" ;;
-        collect) words="-h --help --interval --gpu --no-ebpf --sudo --frames" ;;
+        collect) words="-h --help --interval --gpu --no-ebpf --sudo --summary --frames" ;;
     esac
-    [[ $COMP_CWORD -eq 1 ]] && words+=" live demo explain diff prove stacks record replay query export loader mark import doctor completion collect"
+    [[ $COMP_CWORD -eq 1 ]] && words+=" live demo explain diff prove stacks record replay query export loader exporter mark import doctor completion collect"
     COMPREPLY=($(compgen -W "$words" -- "$word"))
 }
 complete -o default -F _gputop gputop

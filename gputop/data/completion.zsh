@@ -13,6 +13,7 @@ _gputop() {
         'query:ask a recording in SQL'
         'export:a recording as CSV, SQLite, Parquet or a Perfetto trace'
         'loader:how many workers a DataLoader needs, measured'
+        'exporter:metrics for Prometheus, node_exporter, OpenTelemetry'
         'mark:set a marker in the live view and in recordings'
         'import:turn an Ingero trace into a recording'
         'doctor:what works here, what is missing, and the command that fixes it'
@@ -37,11 +38,12 @@ _gputop() {
         query) compadd -- -h --help --last --since --from --until --fine --timeout --json --csv ;;
         export) compadd -- -h --help --to -o --output --beside --last --since --from --until --fine ;;
         loader) compadd -- -h --help --workers --seconds --batches --json --plot ;;
+        exporter) compadd -- -h --help --listen --web-config --textfile --otlp --level --node --no-users --compat --interval --gpu --no-ebpf --sudo ;;
         mark) compadd -- -h --help ;;
         import) compadd -- -h --help -o --output ;;
         doctor) compadd -- -h --help --json --bundle -o --output --with-names ;;
         completion) compadd -- -h --help bash zsh fish ;;
-        collect) compadd -- -h --help --interval --gpu --no-ebpf --sudo --frames ;;
+        collect) compadd -- -h --help --interval --gpu --no-ebpf --sudo --summary --frames ;;
     esac
     _files
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, mul
 from typing import Any, NamedTuple
 
@@ -205,6 +205,10 @@ class Engine:
         else:
             for cause, share in standing.shares.items():
                 unmoved[cause] = unmoved.get(cause, 0.0) + share * lost_s
+
+    def unmoved(self, pid: int) -> Mapping[str, float]:
+        """Seconds by cause of a trainer's ledger that would be a hang's, should one be found: nothing of it has moved since."""
+        return self._unmoved.get(pid, {})
 
     def _note_step(self, job: JobFacts, seconds: float) -> None:
         pid = job.trainer.pid

@@ -1,0 +1,250 @@
+"""Every metric in a line: name, type, unit, labels, level, what it is, and how it is made of the board and the diagnosis.
+
+Units are base units (seconds, bytes, ratios of 0 to 1). What is not measured has no sample.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from gputop.diagnosis import Engine
+from gputop.diagnosis.symptoms import Standing
+from gputop.metrics.totals import OTHER, Totals, Trainer, label, most_first
+from gputop.model.board import Board, GpuBoard
+from gputop.model.frame import Names
+from gputop.model.identity import told_by
+from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
+
+PREFIX = "gputop_"
+LEVELS = NODE, GPU, TRAINER = "node", "gpu", "trainer"  # each holds those before it
+GAUGE, COUNTER = "gauge", "counter"
+MOST_SERIES = 2500  # of a node, whatever happens on it
+THROTTLES = (("thermal", 0x60), ("power_brake", 0x80), ("hw_slowdown", 0x8), ("power_cap", 0x4), ("other", 0x712))
+"""(reason, bits of nvmlClocksEventReasons)"""
+SHORT_ID = 12  # characters of a container's id, as `docker ps` and `crictl ps` print it
+
+
+class Sample(NamedTuple):
+    """One series now."""
+
+    labels: tuple[str, ...]  # values, in the order of `Metric.labels`
+    value: float
+    created_s: float | None = None  # of a counter that may begin anew: Unix time of its begin
+
+
+class Moment(Struct):
+    """What a scrape sees."""
+
+    board: Board
+    engine: Engine
+    totals: Totals
+    silent: bool = False  # the collector has given nothing for a while: what it said last is not told as now
+    with_users: bool = True
+    dropped: int = 0  # series beyond `MOST_SERIES`
+
+
+class Metric(Struct, frozen=True):
+    """One family of series."""
+
+    name: str  # without `PREFIX`
+    kind: str
+    unit: str  # as OpenTelemetry writes it (UCUM); empty: it counts, or is yes or no
+    labels: tuple[str, ...]
+    level: str
+    help: str
+    make: Callable[[Moment], Iterable[Sample]]
+    otel: str = ""  # its name in OpenTelemetry's conventions of hardware; empty: `otel_name` makes it
+
+    @property
+    def full_name(self) -> str:
+        """The name in Prometheus."""
+        return PREFIX + self.name
+
+    @property
+    def otel_name(self) -> str:
+        """The name in OpenTelemetry: Prometheus' rules make `full_name` of it."""
+        stem = self.name.removesuffix("_total").removesuffix(f"_{SUFFIXES.get(self.unit, '')}")
+        return self.otel or PREFIX.replace("_", ".") + stem.replace("_", ".", 1)
+
+
+SUFFIXES = {"s": "seconds", "By": "bytes", "1": "ratio", "W": "watts", "J": "joules", "Hz": "hertz", "Cel": "celsius"}
+"""Unit -> how a name in Prometheus ends, before ``_total``."""
+
+
+def _gpus(at: Moment, of: Callable[[GpuBoard], Iterable[tuple[tuple[str, ...], float | None]]]) -> Iterator[Sample]:
+    for index in sorted(at.board.gpus):
+        gpu = at.board.gpus[index]
+        own = str(index), label(gpu.text("uuid"))
+        yield from (Sample((*own, *labels), value) for labels, value in of(gpu) if value is not None)
+
+
+def _field(name: str, factor: float = 1.0) -> Callable[[Moment], Iterable[Sample]]:
+    """A field of the GPU's board, times ``factor``."""
+
+    def of(gpu: GpuBoard) -> Iterable[tuple[tuple[str, ...], float | None]]:
+        value = gpu.number(name)
+        return [((), None if value is None else value * factor)]
+
+    return lambda at: _gpus(at, of)
+
+
+def _throttled(gpu: GpuBoard) -> Iterator[tuple[tuple[str, ...], float | None]]:
+    mask = gpu.number("throttle_mask")
+    if mask is not None:
+        yield from (((reason,), float(bool(int(mask) & bits))) for reason, bits in THROTTLES)
+
+
+def _living(at: Moment, of: Callable[[Standing], float | None]) -> Iterator[Sample]:
+    for one in at.totals.trainers.values():
+        value = of(one.standing) if one.standing is not None and one.name != OTHER else None
+        if value is not None:
+            yield Sample((one.name,), float(value))
+
+
+def _words(at: Moment, of: Callable[[Trainer], dict[str, float]]) -> Iterator[Sample]:
+    """A counter for each word."""
+    for one in at.totals.trainers.values():
+        yield from (Sample((one.name, word), round(seconds, 4), one.created_ns / 1e9) for word, seconds in of(one).items())
+
+
+def _straggles(at: Moment) -> Iterator[Sample]:
+    late = {one.job.straggler.pid for one in at.engine.standing.values() if one.cause == "straggler-rank" and one.job.straggler is not None}
+    return _living(at, lambda one: None if len(one.job.kin) < 2 else one.job.trainer.pid in late)
+
+
+def _verdicts(at: Moment) -> Iterator[Sample]:
+    for one in at.totals.trainers.values():
+        if one.standing is not None and one.name != OTHER:
+            yield Sample((one.name, one.standing.symptom, one.standing.cause), 1.0)
+
+
+def _steps_per_s(one: Standing) -> float | None:
+    return None if one.job.step is None else one.job.step.per_s
+
+
+def _node_info(at: Moment) -> Iterator[Sample]:
+    header, nvml = at.board.header, at.board.sources.get("nvml")
+    detail = nvml.detail if nvml is not None else {}
+    texts = header.host, header.gputop, header.kernel, detail.get("driver", ""), detail.get("cuda", "")
+    yield Sample((*map(label, texts), "true" if header.simulated else "false"), 1.0)
+
+
+def _sources(at: Moment) -> Iterator[Sample]:
+    yield Sample(("collector", "unavailable" if at.silent else "ok"), 1.0)
+    yield from (Sample((label(one.name), label(one.state)), 1.0) for one in at.board.sources.values())
+
+
+def _own_cpu(at: Moment) -> Iterator[Sample]:
+    if at.board.cost is not None:
+        yield Sample(("collector",), at.board.cost.cpu_ns / 1e9)
+    yield Sample(("exporter",), time.process_time())
+
+
+def _gpu_info(at: Moment) -> Iterator[Sample]:
+    return _gpus(at, lambda gpu: [((label(gpu.text("name")), label(gpu.text("pci_bus_id"))), 1.0)])
+
+
+def _xids(at: Moment) -> Iterator[Sample]:
+    return _gpus(at, lambda gpu: [((), None if "xid" in gpu.missing else float(at.totals.xids[gpu.index]))])
+
+
+def _trainer_info(at: Moment) -> Iterator[Sample]:
+    for one in at.totals.trainers.values():
+        if one.standing is None or one.name == OTHER:
+            continue
+        trainer = one.standing.job.trainer
+        info, rank = trainer.info, trainer.role.rank
+        size, told, names = number_in(info.env, SIZE_VARIABLES), told_by(info.cgroup, *info.other_cgroups), info.names or Names()
+        texts = (
+            one.name, program_name(info), "" if rank is None else str(rank), "" if size is None else str(size), ",".join(sorted(one.gpus)),
+            info.user if at.with_users else "", told.slurm_job or info.env.get("SLURM_JOB_ID", ""),
+            names.namespace, names.pod or names.pod_uid or told.pod_uid,
+            names.container or (names.container_id or told.container_id)[:SHORT_ID],
+        )  # fmt: skip
+        yield Sample(tuple(map(label, texts)), 1.0)
+
+
+_OF_GPU, _OF_TRAINER = ("gpu", "uuid"), ("trainer",)
+_INFO = ("trainer", "program", "rank", "world_size", "gpus", "user", "slurm_job_id", "namespace", "pod", "container")
+
+METRICS = (
+    Metric("node_info", GAUGE, "", ("host", "version", "kernel", "driver", "cuda", "simulated"), NODE,
+           "1; the node and its versions.", _node_info),
+    Metric("node_up_sources", GAUGE, "", ("source", "state"), NODE,
+           "1 for the state of each source: ok, partial, off or unavailable.", _sources),
+    Metric("self_cpu_seconds_total", COUNTER, "s", ("part",), NODE, "CPU time that gputop itself took.", _own_cpu),
+    Metric("beat_late_seconds", GAUGE, "s", (), NODE,
+           "Longest delay of the collector's beat in the last 15 to 30 s.", lambda at: [Sample((), at.totals.late_s)]),
+    Metric("frames_dropped_total", COUNTER, "", (), NODE,
+           "Readings that were skipped or not taken.", lambda at: [Sample((), at.totals.dropped)]),
+    Metric("gpu_info", GAUGE, "", (*_OF_GPU, "name", "pci_bus_id"), GPU, "1; the GPU's name and place.", _gpu_info),
+    Metric("gpu_utilization_ratio", GAUGE, "1", _OF_GPU, GPU,
+           "Share of time in which a kernel ran or data was copied.", _field("util_pct", 0.01), "hw.gpu.utilization"),
+    Metric("gpu_gr_active_ratio", GAUGE, "1", _OF_GPU, GPU, "Share of time in which any kernel ran.", _field("gr_active_pct", 0.01)),
+    Metric("gpu_sm_active_ratio", GAUGE, "1", _OF_GPU, GPU, "Share of SMs with a warp on them.", _field("sm_active_pct", 0.01)),
+    Metric("gpu_tensor_active_ratio", GAUGE, "1", _OF_GPU, GPU, "Share of time of the tensor cores.", _field("tensor_active_pct", 0.01)),
+    Metric("gpu_dram_active_ratio", GAUGE, "1", _OF_GPU, GPU, "Share of the memory's bandwidth.", _field("dram_active_pct", 0.01)),
+    Metric("gpu_memory_used_bytes", GAUGE, "By", _OF_GPU, GPU, "Memory in use.", _field("mem_used_bytes"), "hw.gpu.memory.usage"),
+    Metric("gpu_memory_total_bytes", GAUGE, "By", _OF_GPU, GPU, "Memory it has.", _field("mem_total_bytes"), "hw.gpu.memory.limit"),
+    Metric("gpu_power_watts", GAUGE, "W", _OF_GPU, GPU, "Power of the board.", _field("power_w"), "hw.power"),
+    Metric("gpu_energy_joules_total", COUNTER, "J", _OF_GPU, GPU, "Energy since the driver was loaded.", _field("energy_mj", 0.001),
+           "hw.energy"),
+    Metric("gpu_temperature_celsius", GAUGE, "Cel", _OF_GPU, GPU, "Temperature.", _field("temp_c"), "hw.temperature"),
+    Metric("gpu_sm_clock_hertz", GAUGE, "Hz", _OF_GPU, GPU, "Clock of the SMs.", _field("sm_clock_mhz", 1e6)),
+    Metric("gpu_throttled", GAUGE, "", (*_OF_GPU, "reason"), GPU,
+           "1 while the reason holds the clocks down.", lambda at: _gpus(at, _throttled)),
+    Metric("gpu_pcie_receive_bytes_total", COUNTER, "By", _OF_GPU, GPU, "Bytes from the host.", _field("pcie_rx_bytes"), "hw.gpu.io"),
+    Metric("gpu_pcie_transmit_bytes_total", COUNTER, "By", _OF_GPU, GPU, "Bytes to the host.", _field("pcie_tx_bytes"), "hw.gpu.io"),
+    Metric("gpu_nvlink_receive_bytes_total", COUNTER, "By", _OF_GPU, GPU, "Bytes from other GPUs.", _field("nvlink_rx_bytes")),
+    Metric("gpu_nvlink_transmit_bytes_total", COUNTER, "By", _OF_GPU, GPU, "Bytes to other GPUs.", _field("nvlink_tx_bytes")),
+    Metric("gpu_ecc_errors_total", COUNTER, "", (*_OF_GPU, "kind"), GPU, "ECC errors since the driver was loaded.",
+           lambda at: _gpus(at, lambda gpu: [((k,), gpu.number(f"ecc_{k}")) for k in ("corrected", "uncorrected")]), "hw.errors"),
+    Metric("gpu_xid_errors_total", COUNTER, "", _OF_GPU, GPU,
+           "Xid errors since gputop began to watch; the same one again and again counts once.", _xids),
+    Metric("gpu_lost", GAUGE, "", _OF_GPU, GPU, "1 while the driver has lost the GPU.",
+           lambda at: _gpus(at, lambda gpu: [((), float(bool(gpu.values.get("lost"))))])),
+    Metric("trainer_info", GAUGE, "", _INFO, TRAINER, "1; whose trainer it is. Join it by instance and trainer.", _trainer_info),
+    Metric("trainer_gpu_lost_seconds_total", COUNTER, "s", ("trainer", "cause"), TRAINER,
+           "GPU seconds that a trainer did not use, by cause; as the ledger of `gputop explain`.",
+           lambda at: _words(at, lambda one: one.lost_s)),
+    Metric("trainer_gpu_seconds_total", COUNTER, "s", _OF_TRAINER, TRAINER, "GPU seconds that a trainer had, used or lost.",
+           lambda at: [Sample((one.name,), round(one.gpu_s, 4), one.created_ns / 1e9) for one in at.totals.trainers.values()]),
+    Metric("trainer_steps_per_second", GAUGE, "", _OF_TRAINER, TRAINER, "Its pace.", lambda at: _living(at, _steps_per_s)),
+    Metric("trainer_straggler", GAUGE, "", _OF_TRAINER, TRAINER, "1 for the rank that the others of its job wait for.", _straggles),
+    Metric("trainer_hung", GAUGE, "", _OF_TRAINER, TRAINER,
+           "1 while nothing of it moves and it waits for somebody of its job.", lambda at: _living(at, lambda one: one.hangs)),
+    Metric("trainer_verdict", GAUGE, "", ("trainer", "symptom", "cause"), TRAINER, "1 for what is said of it now.", _verdicts),
+    Metric("trainer_workers", GAUGE, "", _OF_TRAINER, TRAINER, "Its loader workers.",
+           lambda at: _living(at, lambda one: len(one.job.workers))),
+    Metric("trainer_workers_starving", GAUGE, "", _OF_TRAINER, TRAINER, "Those of them that starve.",
+           lambda at: _living(at, lambda one: sum(bool(worker.state.starving) for worker in one.job.workers))),
+    Metric("trainer_state_seconds_total", COUNTER, "s", ("trainer", "state"), TRAINER,
+           "Time of its main thread in each state.", lambda at: _words(at, lambda one: one.states_s)),
+    Metric("worker_state_seconds_total", COUNTER, "s", ("trainer", "state"), TRAINER,
+           "Time of all its workers in each state.", lambda at: _words(at, lambda one: one.workers_s)),
+    Metric("culprit_cpu_seconds_total", COUNTER, "s", ("name", "cause"), TRAINER,
+           "CPU time that a program took from trainers, of the ten that took most.",
+           lambda at: [Sample((name, cause), round(cpu_s, 4)) for name, cause, cpu_s in most_first(at.totals.culprits)]),
+    Metric("self_series_dropped", GAUGE, "", (), NODE, f"Series beyond {MOST_SERIES}, which are left out.",
+           lambda at: [Sample((), at.dropped)]),
+)  # fmt: skip
+
+
+def collect(at: Moment, level: str = TRAINER, room: int = MOST_SERIES) -> Iterator[tuple[Metric, list[Sample]]]:
+    """All families up to a level that have samples; at most ``room`` samples in all."""
+    room = max(0, room - 1)  # the last tells how many are left out
+    levels = LEVELS[: LEVELS.index(level) + 1]
+    for metric in METRICS:
+        if metric.level not in levels or (at.silent and metric.level != NODE):
+            continue
+        samples = list(metric.make(at))
+        if metric is not METRICS[-1]:
+            at.dropped += max(0, len(samples) - room)
+            samples = samples[:room]
+            room -= len(samples)
+        if samples:
+            yield metric, samples
