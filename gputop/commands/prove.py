@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from gputop.commands.options import ask_sudo, duration, number, process_id, sampling_argv
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gputop.model.frame import Frame, Header
     from gputop.session.child import ChildStream
 
+WAKE_S = 5.0  # s for a guardian that was stopped to undo all (guess)
 WAIT_S, SILENT_S = 0.2, 15.0  # s of a wait for frames; s without one, after which the collector is given up
 NOTHING = "nothing to prove"  # a reason that begins so is no failure
 EXAMPLES = """examples:
@@ -41,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=duration("1s", "10m"), metavar="S", help="seconds of an arm (3; up to 8 if steps are slow)")
     parser.add_argument("--keep", action="store_true", help="leave the fix in place if it is proved, and follow the job for a minute")
     parser.add_argument("--stop", action="store_true", help="culprits may be stopped, for a second at a time, where nothing gentler works")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--yes", action="store_true", help="do not ask; processes of other users need --others, too")
+    parser.add_argument("--others", action="store_true", help="with --yes, as root: do not ask for processes of other users either")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--undo", action="store_true", help="put back what an experiment has left behind, and leave")
     parser.add_argument("--readonly", action="store_true", help="change nothing: say what would be tried")
@@ -74,13 +77,22 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--cause {args.cause!r}: no cause; there are {', '.join(known)}", code=2)
     if args.readonly and (args.keep or args.undo):
         raise UserError("--readonly changes nothing: leave out --keep and --undo", code=2)
+    if args.others and not args.yes:
+        raise UserError("--others goes with --yes: without that you are asked", code=2)
 
 
 def _undo() -> int:
-    from gputop.experiments.journal import undo_leftovers
+    from gputop.experiments.guardian import wake_guardians
+    from gputop.experiments.journal import in_use, undo_leftovers
 
-    lines = undo_leftovers()
-    show(lines or ["nothing to put back"])
+    woken = wake_guardians()
+    until = time.monotonic() + WAKE_S if woken else 0.0
+    while in_use() and time.monotonic() < until:
+        time.sleep(WAIT_S)
+    is_under_way = in_use()
+    lines = [f"a guardian process ({pid}) had been stopped: {'it goes on' if is_under_way else 'put back'}" for pid in woken]
+    lines += undo_leftovers()
+    show(lines or ["an experiment of yours is under way: it puts everything back itself" if is_under_way else "nothing to put back"])
     return 0 if all(line.endswith(": put back") for line in lines) else 1
 
 
@@ -150,13 +162,14 @@ def _untried(args: argparse.Namespace, reason: str, found: Suspicion | None, cod
 
 
 def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
-    """Ask, and name what is changed; processes of other users are asked for even with --yes. UserError where nobody can be asked."""
+    """Ask, and name what is changed; for processes of other users even with --yes, unless there is --others. UserError where nobody can
+    be asked."""
     names = ", ".join(map(str, planned.others))
-    if args.yes and not names:
+    if args.yes and (args.others or not names):
         return True
     whose = f" of other users: {names}" if names else ""
     if not sys.stdin.isatty():
-        remedy = "answer in a terminal" if names else "say --yes to try it without a question"
+        remedy = f"say --yes{' --others' if names else ''} to try it without a question"
         raise UserError(f"it would change {planned.says}{whose}: {remedy}")
     notify(f"to try, on and off in turn, all is put back: {planned.says}{whose}")
     sys.stderr.write("try it? [y/N] ")
@@ -181,16 +194,20 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch
     trial = Trial(settings, found.case.cause)
     taken = samples(items, watch, found.case.trainer, time.monotonic_ns())
     kept = None
+    events = prove.experiment(taken, planned, trial, send_mark, args.keep)
     try:
-        for event in prove.experiment(taken, planned, trial, send_mark, args.keep):
-            if isinstance(event, Pair):
-                line = prove.told_pair(event, len(trial.pairs), trial.clock)
-            elif isinstance(event, Outcome):
-                line = prove.told(planned.says, event)
-            else:
-                kept, line = event, prove.told_followed(event)
-            if not args.json:
-                show([line])
+        with closing(events):  # all is put back at once, whatever ends this: Ctrl-C, or nobody who reads
+            for event in events:
+                if isinstance(event, Pair):
+                    line = prove.told_pair(event, len(trial.pairs), trial.clock)
+                elif isinstance(event, Outcome):
+                    line = prove.told(planned.says, event)
+                else:
+                    kept, line = event, prove.told_followed(event)
+                if not args.json:
+                    show([line])
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise UserError(error.strerror or str(error)) from None
     outcome = trial.outcome

@@ -31,7 +31,7 @@ _gputop() {
         demo) compadd -- -h --help --duration --plain --no-ebpf --sudo --readonly --ascii --no-ascii --light cpu-contention slow-disk too-few-workers throttled memcpy-bottleneck tiny-kernels sync-storm straggler queue-full-healthy tour ;;
         explain) compadd -- -h --help --json --plot --fail-on --last --since --from --until --fine --interval --gpu --no-ebpf --sudo ;;
         diff) compadd -- -h --help --json --last --since --from --until --fine ;;
-        prove) compadd -- -h --help --cause --pairs --seconds --keep --stop --yes --json --undo --readonly --no-ebpf --sudo ;;
+        prove) compadd -- -h --help --cause --pairs --seconds --keep --stop --yes --others --json --undo --readonly --no-ebpf --sudo ;;
         stacks) compadd -- -h --help --native --duration --off-cpu --json --folded --speedscope -o --output ;;
         record) compadd -- -h --help -o --output --duration --max-size --max-files --keep --host --no-auto-stacks --interval --gpu --no-ebpf --sudo ;;
         replay) compadd -- -h --help --sample --speed --at --loop --ascii --no-ascii --light ;;

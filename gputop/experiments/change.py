@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 
 from msgspec import Struct
 
-from gputop.experiments.processes import pidfd_of, read_process, read_thread
+from gputop.experiments.processes import GONE, pidfd_of, read_process, read_thread
 
 IDLE = f"{os.SCHED_IDLE} 0"  # value of the setting ``policy``
 DEADLINE = 6  # SCHED_DEADLINE (linux/sched.h): its parameters are not ours to set
@@ -32,9 +32,10 @@ class Target(Struct, frozen=True):
     pid: int
     start_ticks: int
     name: str
+    stands_for: str = ""  # the culprits that the diagnosis named, where this is what started them
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.pid})"
+        return f"{self.stands_for} and the rest of {self.name} ({self.pid})" if self.stands_for else f"{self.name} ({self.pid})"
 
 
 def named(targets: Sequence[Target]) -> str:
@@ -209,6 +210,7 @@ SETTINGS = {
     "autogroup": Setting(_read_autogroup, _write_autogroup, False),
     "state": Setting(_read_state, None, False),
 }
+_READ_AS_WRITTEN = ("policy", "nice", "io-priority", "autogroup")  # another value than the new one was written by somebody else
 FILE, DEVICE = "file", "device"  # settings of a control group's file: its text; its line for one disk, whose value begins ``8:0 ``
 NO_LIMIT = {"io.max": "rbps=max wbps=max riops=max wiops=max"}  # file -> what a disk without a line has; in v1 files 0
 
@@ -269,9 +271,13 @@ def send_signal_to(pid: int, start_ticks: int, number: signal.Signals) -> None:
 
 
 def restore(record: Record) -> bool:
-    """Put the old value back; False if there is nothing any more to put it back to. Raises OSError."""
+    """Put the old value back; False if there is nothing any more to put it back to. Raises OSError.
+
+    What somebody else has changed since the experiment did is theirs, as far as that can be told.
+    """
     try:
-        if read_value(record) != record.old:
+        value = read_value(record)
+        if value != record.old and (record.setting not in _READ_AS_WRITTEN or is_new(record, value)):
             write_value(record, record.old)
     except (ProcessLookupError, FileNotFoundError):
         return record.setting == "autogroup" and _restore_session(record)
@@ -283,15 +289,24 @@ def restore(record: Record) -> bool:
 
 
 def _restore_session(record: Record) -> bool:
-    """By another process of the same session, for the one in the record has ended or left it."""
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            with suppress(OSError):
-                found = autogroup_of(int(name))
-                if found[0] == record.path:
-                    if str(found[1]) != record.old:
-                        _write_autogroup(int(name), record.old)
-                    return True
+    """By another process of the same session, for the one in the record has ended or left it. Raises OSError where none takes it."""
+    refused = None
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            found = autogroup_of(int(name))
+        except GONE:
+            continue
+        if found[0] != record.path:
+            continue
+        try:
+            if str(found[1]) == record.new:
+                _write_autogroup(int(name), record.old)
+        except OSError as error:  # of another user
+            refused = error
+        else:
+            return True
+    if refused is not None:
+        raise refused
     return False
 
 

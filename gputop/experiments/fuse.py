@@ -1,12 +1,14 @@
 """The fuse: a process of its own that lets stopped processes go on 1.5 s after it was armed, whatever happens to gputop and the guardian.
 
 It is armed before anybody is stopped. `Fuse` talks to it by lines: the processes (``pid start_ticks``, comma between two), or an empty one
-to let them go on now. It answers each with a byte. At the end of its input it does so, too, and ends. It imports little.
+to let them go on now. It answers each with a byte, another one if it cannot hold them all. At the end of its input it lets them go on, too,
+and ends. It imports little.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import time
@@ -25,7 +27,7 @@ BURNS_S = 1.5  # s after which they go on; a pulse is 1 s long (`gputop.experime
 LATE_S = 1.0  # s from arming to the last SIGSTOP after which they go on at once: the fuse might have burnt before (guess)
 READY_S = 20.0  # s that it may take to start, or to answer: a loaded machine (guess)
 END_S = 2.0  # s that is waited for its end (guess)
-DONE = b"."
+DONE, FAILED = b".", b"!"
 
 
 class Fuse:
@@ -79,7 +81,7 @@ class Fuse:
     def _wait(self) -> None:
         assert self._child.stdout is not None
         if not select.select([self._child.stdout], [], [], READY_S)[0] or self._child.stdout.read(1) != DONE:
-            raise OSError("the fuse, which lets stopped processes go on, does not answer")
+            raise OSError("the fuse, which lets stopped processes go on, does not answer, or can hold no more of them (ulimit -n)")
 
 
 class Armed:
@@ -87,7 +89,7 @@ class Armed:
 
     def __init__(self) -> None:
         self._until = 0.0
-        self._held: list[tuple[int, int | None]] = []
+        self._held: dict[tuple[int, int], int | None] = {}  # (pid, start time) -> pidfd
 
     @property
     def left_s(self) -> float | None:
@@ -95,21 +97,28 @@ class Armed:
         return max(0.0, self._until - time.monotonic()) if self._held else None
 
     def hold(self, line: str) -> None:
-        """The processes of a line, as far as they are still the same."""
+        """The processes of a line, as far as they are still the same. Raises OSError where no more files can be opened."""
         if not self._held:
             self._until = time.monotonic() + BURNS_S
         for words in filter(None, line.split(",")):
             pid, start_ticks = map(int, words.split())
-            with suppress(OSError):
-                descriptor = pidfd_of(pid)
-                if read_process(pid).start_ticks == start_ticks:
-                    self._held.append((pid, descriptor))
-                elif descriptor is not None:
-                    os.close(descriptor)
+            if (pid, start_ticks) not in self._held:
+                with suppress(ProcessLookupError):
+                    self._hold(pid, start_ticks)
+
+    def _hold(self, pid: int, start_ticks: int) -> None:
+        descriptor, is_same = pidfd_of(pid), False
+        try:
+            is_same = read_process(pid).start_ticks == start_ticks
+        finally:
+            if is_same:
+                self._held[pid, start_ticks] = descriptor
+            elif descriptor is not None:
+                os.close(descriptor)
 
     def burn(self) -> None:
         """Let them go on."""
-        for pid, descriptor in self._held:
+        for (pid, _start_ticks), descriptor in self._held.items():
             with suppress(OSError):
                 if descriptor is None:
                     os.kill(pid, signal.SIGCONT)
@@ -117,13 +126,16 @@ class Armed:
                     signal.pidfd_send_signal(descriptor, signal.SIGCONT)
             if descriptor is not None:
                 os.close(descriptor)
-        self._held = []
+        self._held = {}
 
 
 def main() -> None:
     """Read lines from standard input until its end."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGQUIT, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
+    with suppress(OSError, ValueError):  # a file for each process that it holds
+        _soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     armed, rest = Armed(), b""
     with suppress(OSError):
         os.write(1, DONE)
@@ -136,12 +148,20 @@ def main() -> None:
                 break
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                if line:
-                    armed.hold(line.decode())
-                else:
-                    armed.burn()
-                os.write(1, DONE)
+                os.write(1, DONE if _obey(armed, line.decode()) else FAILED)
     armed.burn()
+
+
+def _obey(armed: Armed, line: str) -> bool:
+    """Whether it could do what a line asks for."""
+    try:
+        if line:
+            armed.hold(line)
+        else:
+            armed.burn()
+    except OSError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

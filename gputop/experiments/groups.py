@@ -12,6 +12,7 @@ from gputop.diagnosis.measure.hosts import parse_cpus
 from gputop.sources.cgroup import Mount, Place, mounts
 from gputop.sources.files import read_once, read_text
 from gputop.sources.parse import cgroups
+from gputop.system.text import clean
 
 CPUSETS = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")  # of v2, v1, old v1
 MOST_MEMBERS = 4096  # processes of a group, and groups below it, that are looked at: a larger one is shared by many
@@ -77,8 +78,8 @@ def members(folder: str) -> set[int]:
 
 
 def path_of(place: Place, folder: str) -> str:
-    """The path of a folder as /proc/PID/cgroup writes it."""
-    return place.mount.path(folder)
+    """The path of a folder as /proc/PID/cgroup writes it, cleaned: whoever makes a group names it."""
+    return clean(place.mount.path(folder))
 
 
 def content(folder: str, name: str) -> str:

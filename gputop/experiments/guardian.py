@@ -1,8 +1,9 @@
 """`Guard`, around one experiment, and the guardian process that undoes it when gputop dies.
 
 The guardian has a session of its own and ignores the signals that end a terminal's programs. It holds the journal, with its lock, and the
-read end of a pipe: at its end gputop is gone, and the guardian undoes what the journal names. gputop in turn watches the guardian, and
-undoes at once when that one dies. If both die the journal remains (`gputop.experiments.journal.leftovers`).
+read end of a pipe: at its end gputop is gone, and unless gputop had said that all is over, the guardian undoes what the journal names.
+gputop in turn watches the guardian, and undoes at once when that one dies. If both die the journal remains
+(`gputop.experiments.journal.leftovers`).
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gputop.experiments import journal as journals
-from gputop.experiments.change import STOPPED, Plan, Record, is_new, write_value
+from gputop.experiments.change import STOPPED, Plan, Record, is_new, send_signal_to, write_value
 from gputop.experiments.fuse import Fuse
+from gputop.experiments.processes import cmdline_of, read_processes
 from gputop.experiments.subjects import find
 
 if TYPE_CHECKING:
     import subprocess
 
 SILENT_S = 60.0  # s without a word of gputop while a change is on, after which the guardian undoes it: gputop was stopped (a choice)
-SPEAK_S = 15.0  # s between two words of gputop (a choice)
+SPEAK_S = 15.0  # s between two words of gputop, as long as its experiment goes on (a choice)
 UNDO_S = 60.0  # s that the guardian tries to undo what the kernel refuses at first (a choice)
 END_S = 2.0  # s that is waited for the guardian's end, for it holds the lock, too (guess)
 READY_S = 20.0  # s that the guardian may take to start: a loaded machine (guess)
 PASSES = 5  # rounds in which threads and children are looked for that began meanwhile (guess)
-ON, OFF = b"1", b"0"  # what gputop tells the guardian
+ON, OFF, OVER = b"1", b"0", b"2"  # what gputop tells the guardian
 LOCK = "gputop-experiment.lock"  # file in $TMPDIR, or /tmp: one experiment at a time on a machine; the guardian holds it, too
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -47,7 +49,9 @@ class Guard:
         self._agreed = agreed
         self._lock = threading.RLock()
         self._since_ticks = 0  # start of the experiment, in clock ticks since boot
-        self._known: dict[tuple[str, int, int, str], Record] = {}
+        self._known: dict[tuple[str, int, int, str], Record] = {}  # what the journal holds
+        self._others = frozenset(one.pid for one in plan.others)
+        self._is_heard = True  # whether the experiment has gone on since gputop last spoke
         self._journal: journals.Journal | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
         self._watcher: threading.Thread | None = None
@@ -84,7 +88,7 @@ class Guard:
             try:
                 self._tell(ON)
                 self._apply()
-                self.is_on = True
+                self.is_on = self._is_heard = True
             except OSError as error:
                 self._undo()
                 raise OSError(f"{self.plan.says}: {error.strerror or error}") from None
@@ -96,6 +100,10 @@ class Guard:
                 raise OSError(f"{self.plan.says}: not put back yet: {failed[0]}; the guardian goes on trying for {UNDO_S:.0f} s")
             self.check()
             self._tell(OFF)
+
+    def beat(self) -> None:
+        """The experiment goes on. A change that is on without it for `SPEAK_S` and `SILENT_S` is undone: gputop hangs at a terminal."""
+        self._is_heard = True
 
     def check(self) -> None:
         """Raise the OSError that `on` would raise because the guardian died."""
@@ -114,6 +122,7 @@ class Guard:
             if not self.is_on:
                 self.on()
             self.check()
+            self._tell(OVER)
             assert self._journal is not None
             self._journal.remove()
             self._release()
@@ -126,6 +135,8 @@ class Guard:
             try:
                 if failed := self._undo():
                     raise OSError(f"{self.plan.says}: not put back yet: {failed[0]}; the guardian goes on trying for {UNDO_S:.0f} s")
+                with suppress(OSError):  # it has died: nothing is left to undo
+                    os.write(self._pipe, OVER)
                 self._journal.remove()
             finally:
                 self._release()
@@ -135,7 +146,8 @@ class Guard:
         assert self._journal is not None
         applied = set[tuple[str, int, int, str]]()
         for _pass in range(PASSES):
-            found = [record for record in find(self.plan.changes) if record.subject not in applied and not self._is_heir(record)]
+            present = find(self.plan.changes, self._others)
+            found = [record for record in present if record.subject not in applied and not self._is_heir(record)]
             if not found:
                 break
             new = [record for record in found if self._is_news(record)]
@@ -165,16 +177,20 @@ class Guard:
         self.is_on = False
         if not self._known or self._journal is None:
             return []
-        failed = self._journal.undo(try_s)
+        failed = journals.undo(self._since_ticks, list(self._known.values()), try_s)
         if self._fuse is not None:
             self._fuse.disarm()
         return failed
 
     def _give_up(self) -> None:
-        """The guardian died."""
+        """The guardian has ended: it died, or has undone all because gputop was stopped."""
         with self._lock:
             if not self.lost and self._journal is not None:
-                failed = self._undo()
+                has_undone = self._guardian is not None and self._guardian.poll() == 0
+                failed = [] if has_undone else self._undo()
+                self.is_on = False
+                if not failed:
+                    self._known.clear()  # what is changed from now on others change
                 put_back = f"not all is put back: {failed[0]}" if failed else "all is put back"
                 self.lost = f"{self.plan.says}: the experiment is over, for its guardian process has ended; {put_back}"
 
@@ -212,8 +228,9 @@ class Guard:
         with self._guardian.stdout as answers:
             while not select.select([answers], [], [], SPEAK_S)[0]:
                 with self._lock, suppress(OSError):
-                    if self.is_on:
+                    if self.is_on and self._is_heard:
                         self._tell(ON)
+                        self._is_heard = False
             self._guardian.wait()
         self._give_up()
 
@@ -255,6 +272,7 @@ def _take_lock() -> int:
     try:
         try:
             lock = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+            os.fchmod(lock, 0o644)  # whatever the umask: it is everybody's
         except FileExistsError:
             lock = os.open(path, flags)
     except OSError as error:
@@ -264,6 +282,9 @@ def _take_lock() -> int:
     except OSError:
         os.close(lock)
         raise OSError(f"no experiment: another one is under way on this machine (it holds {path}); try again when it is over") from None
+    if journals.in_use():
+        os.close(lock)
+        raise OSError("no experiment: you have another one under way on this machine; try again when it is over")
     return lock
 
 
@@ -273,13 +294,25 @@ def _refuse_leftovers() -> None:
         raise OSError(f"no experiment: {problem}")
 
 
+def wake_guardians() -> list[int]:
+    """Let guardians of journals of this user go on that somebody has stopped: they undo what they have to. Their pids."""
+    woken = []
+    for proc in read_processes().values():
+        with suppress(ProcessLookupError, PermissionError):
+            words = cmdline_of(proc.pid)
+            if proc.state == "T" and __name__ in words and any(os.path.dirname(word) == journals.folder() for word in words):
+                send_signal_to(proc.pid, proc.start_ticks, signal.SIGCONT)
+                woken.append(proc.pid)
+    return woken
+
+
 def main(arguments: list[str]) -> None:
-    """The guardian: wait for the end of the pipe, then undo what the journal names, unless it was removed."""
+    """The guardian: wait for the end of the pipe, then undo what the journal names, unless that is over. Exit 0: nothing is changed."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     pipe, journal = int(arguments[0]), journals.Journal(arguments[2], int(arguments[1]))
     os.write(1, ON)  # standard output stays open: its end tells gputop that the guardian has died
-    until = None
+    until, said = None, b""
     while True:
         left_s = None if until is None else max(0.0, until - time.monotonic())
         if not select.select([pipe], [], [], left_s)[0]:
@@ -287,9 +320,11 @@ def main(arguments: list[str]) -> None:
         told = os.read(pipe, 4096)
         if not told:
             break
-        until = time.monotonic() + float(arguments[3]) if told.endswith(ON) else None
-    if not journal.removed and not journal.undo(UNDO_S):
-        journal.remove()
+        said = told[-1:]
+        until = time.monotonic() + float(arguments[3]) if said == ON else None
+    if said != OVER and journal.undo(UNDO_S):
+        sys.exit(1)
+    journal.remove()
 
 
 if __name__ == "__main__":

@@ -21,10 +21,11 @@ from itertools import count
 import msgspec
 from msgspec import Struct
 
-from gputop.experiments.change import Record, restore
+from gputop.experiments.change import DEVICE, FILE, SETTINGS, Record, restore
 from gputop.experiments.subjects import inherited
 
 SUFFIX = ".journal"
+VERSION = 1  # of what is written
 MOST_BYTES = 1 << 26  # of a journal: 300,000 threads
 TRY_S, PAUSE_S = 2.0, 0.1  # s that undoing is tried again where the kernel refuses (a memory limit below what is in use), and between tries
 
@@ -41,7 +42,7 @@ class Header(Struct, frozen=True):
     pid_namespace: int  # inode: pids mean nothing in another one
     since_ticks: int  # clock ticks since boot: who was born later may have inherited a setting
     unix_s: float
-    version: int = 1
+    version: int = VERSION
 
 
 class Damaged(OSError):
@@ -92,7 +93,11 @@ class Journal:
         lines = data.split(b"\n")[:-1]
         try:
             header = msgspec.json.decode(_checked(lines[0]), type=Header)
+            if header.version != VERSION:
+                raise Damaged(f"{self.path} was written by another version of gputop: put it back with that one")
             records = [msgspec.json.decode(_checked(line), type=Record) for line in lines[1:]]
+            if any(record.setting not in (FILE, DEVICE, *SETTINGS) for record in records):
+                raise ValueError
             return header, list({record.subject: record for record in records}.values())  # of each subject the last
         except (ValueError, IndexError):
             raise Damaged(f"{self.path} is damaged: look at it, put back by hand what it names, and remove it") from None
@@ -100,8 +105,9 @@ class Journal:
 
 def folder() -> str:
     """Where journals lie."""
-    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local/state")
-    return os.path.join(home, "gputop", "experiments")
+    from gputop.system.config import state_folder
+
+    return os.path.join(state_folder(), "experiments")
 
 
 def create(says: str) -> Journal:
@@ -140,9 +146,10 @@ def leftovers() -> list[Leftover]:
             continue
         try:
             header, records = journal.read()
-            if header.host != os.uname().nodename:
-                continue
-            if header.boot != boot_id() or not records:
+            is_now = header.boot == boot_id()
+            if not is_now and header.host != os.uname().nodename:
+                continue  # another machine that shares this folder
+            if not is_now or not records:
                 journal.remove()
             elif header.pid_namespace == _pid_namespace():
                 found.append(Leftover(path, header.says, header.unix_s))
@@ -151,6 +158,26 @@ def leftovers() -> list[Leftover]:
         finally:
             os.close(journal.fd)
     return found
+
+
+def in_use() -> bool:
+    """Whether an experiment with a journal here is under way on this machine, whatever its $TMPDIR."""
+    for path in _paths():
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with suppress(Damaged):
+                if Journal(path, fd).read()[0].boot == boot_id():
+                    return True
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
+    return False
 
 
 def undo_leftovers() -> list[str]:
@@ -184,14 +211,22 @@ def undo(since_ticks: int, records: list[Record], try_s: float) -> list[str]:
     clear = 0
     for passes in count(1):
         failed = [(record, why) for record in left if (why := _why_not_restored(record))]
-        heirs = inherited(records, since_ticks)
+        heirs, unseen = _heirs(records, since_ticks)
         left = [record for record, _why in failed] + heirs
-        clear = 0 if heirs else clear + 1
+        clear = 0 if heirs or unseen else clear + 1
         if (clear >= CLEAR and not failed) or (time.monotonic() >= until and (clear >= CLEAR or passes >= PASSES)):
             break
-        if failed:
+        if failed or unseen:
             time.sleep(PAUSE_S)
-    return [why for _record, why in failed]
+    return [*(why for _record, why in failed), *unseen]
+
+
+def _heirs(records: list[Record], since_ticks: int) -> tuple[list[Record], list[str]]:
+    """`inherited`, and in words why they could not be found."""
+    try:
+        return inherited(records, since_ticks), []
+    except OSError as error:
+        return [], [f"who began meanwhile cannot be seen: {error.strerror or error}"]
 
 
 def _why_not_restored(record: Record) -> str:

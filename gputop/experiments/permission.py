@@ -15,7 +15,7 @@ READONLY = "experiments are off: --readonly"
 _SYSTEM = ("sshd", "systemd", "dbus-daemon", "dbus-broker", "init", "(sd-pam)")  # names, or beginnings of names, of what others stand on
 
 
-MOST_WORDS = 8  # of a command line, in which an interpreter's module or script stands
+MOST_WORDS = 8  # of a command line, in which an interpreter's module or script stands, also behind sudo
 _MODULE_AFTER = {"-m": 1, "-c": 2}  # option -> how many words later its module stands (`gputop.system.program.argv_of`)
 
 
@@ -77,4 +77,5 @@ def _is_gputop(proc: Proc) -> bool:
     modules = [words[at + skip] for at, word in enumerate(words) for skip in (_MODULE_AFTER.get(word, 0),) if 0 < skip < len(words) - at]
     if any(module == "gputop" or module.startswith("gputop.") for module in modules):
         return not modules[0].startswith("gputop.demo")
-    return any(os.path.basename(word) in ("gputop", "gputop-ebpf") or word.startswith(f"{FOLDER}/") for word in words[:2])
+    is_run = any(os.path.basename(word) in ("gputop", "gputop-ebpf") for word in words[:2])
+    return is_run or any(word.startswith(f"{FOLDER}/") for word in words)  # ``python3 -I …/loader.py``, ``sudo -n python3 …``

@@ -5,6 +5,7 @@ Read from /proc/PID/stat in one pass. The guardian and the fuse import this modu
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -14,6 +15,8 @@ from msgspec import Struct
 KTHREADD = 2  # pid of the kernel's first thread; outside of the initial pid namespace an ordinary process may have it
 CLOCK_TICK_HZ = os.sysconf("SC_CLK_TCK")
 _KTHREAD = 0x0020_0000  # PF_KTHREAD (linux/sched.h)
+GONE = (FileNotFoundError, ProcessLookupError, PermissionError)  # it has ended, or is hidden; any other error is one of this process
+_SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Proc(Struct, frozen=True):
@@ -49,7 +52,7 @@ def parse(pid: int, data: bytes) -> Proc:
 
 
 def read_process(pid: int) -> Proc:
-    """One process. Raises ProcessLookupError if there is none."""
+    """One process. Raises ProcessLookupError if there is none, OSError where no more files can be opened."""
     return _read(pid, f"/proc/{pid}/stat")
 
 
@@ -71,7 +74,7 @@ def read_processes() -> dict[int, Proc]:
 def read_threads(pid: int) -> list[Proc]:
     """The threads of a process, its main thread first; none if it has ended."""
     found = []
-    with suppress(OSError):
+    with suppress(*GONE):
         for tid in sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda tid: (tid != pid, tid)):
             with suppress(ProcessLookupError):
                 found.append(read_thread(pid, tid))
@@ -79,12 +82,17 @@ def read_threads(pid: int) -> list[Proc]:
 
 
 def pidfd_of(pid: int) -> int | None:
-    """A descriptor of the process; None where the kernel or a sandbox has none. Raises ProcessLookupError if there is no process."""
+    """A descriptor of the process; None where the kernel or a sandbox has none.
+
+    Raises ProcessLookupError if there is no process, OSError where no more files can be opened.
+    """
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
         raise
-    except OSError:
+    except OSError as error:
+        if error.errno in _SHORT_OF:
+            raise
         return None
 
 
@@ -132,9 +140,9 @@ def _read(pid: int, path: str) -> Proc:
 
 
 def _content(path: str) -> bytes:
-    """Raises ProcessLookupError where the process is gone or hidden."""
+    """Raises ProcessLookupError where the process is gone or hidden, OSError where no more files can be opened."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(1 << 16) or b""
-    except OSError as error:
+    except GONE as error:
         raise ProcessLookupError(path) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -72,7 +72,7 @@ def run(samples: Iterator[Sample], trial: Trial, switch: Switch) -> Iterator[Pai
 
 def experiment(
     samples: Iterator[Sample], planned: Plan, trial: Trial, mark: Callable[[str], object], keep: bool = False
-) -> Iterator[Pair | Outcome | Followed]:
+) -> Generator[Pair | Outcome | Followed]:
     """All of it: pairs, the outcome, and with ``keep`` what the fix brings if it is proved. Everything else is put back in any case.
 
     The user has agreed to it. ``mark`` gets the markers at its begin and end; the second one tells the result. Raises OSError with a line
@@ -82,7 +82,7 @@ def experiment(
     mark(f"{EXPERIMENT_BEGINS}: {planned.says}")
     try:
         with Guard(planned, agreed=True) as guard:
-            yield from run(samples, trial, guard)
+            yield from run(_heard(samples, guard), trial, guard)
             assert trial.outcome is not None
             reason = trial.outcome.reason.removeprefix(f"{planned.says}: ")
             trial.outcome.reason = GONE if reason == "it has ended" else reason
@@ -95,6 +95,12 @@ def experiment(
                 yield found
     finally:
         mark(f"{EXPERIMENT_ENDED} {ended}: {planned.says}")
+
+
+def _heard(samples: Iterator[Sample], guard: Guard) -> Iterator[Sample]:
+    for sample in samples:
+        guard.beat()
+        yield sample
 
 
 def follow(samples: Iterator[Sample], outcome: Outcome, settle_s: float, seconds: float = FOLLOW_S) -> Followed:

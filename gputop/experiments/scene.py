@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from gputop.experiments.change import Case, Plan, Target, Told
+from gputop.experiments.change import Case, Plan, Target, Told, named
 from gputop.experiments.groups import Groups, may_write
 from gputop.experiments.permission import is_own, touchable, why_never
-from gputop.experiments.processes import Proc, ancestors, read_processes
+from gputop.experiments.processes import Proc, ancestors, read_processes, uids_of
 from gputop.system.privilege import CAP_SYS_NICE, capabilities
 from gputop.system.text import clean
 
@@ -41,10 +41,20 @@ class Scene:
         tops = [one for pid, one in family.items() if not family.keys() & set(ancestors(self.table, pid))]
         for one in tops:
             proc = self.table[one.pid]
-            if why := why_never(proc, self.table) or self._why_foreign(proc):
+            if why := self._why_not_at_all(proc):
                 return Told(f"{one} {why}")
             self._note_other(proc)
         return tops or Told("the job has ended")
+
+    def rest_of_session(self, target: Target) -> list[Target] | Told:
+        """Who but the culprits is in its session, which has one weight for all; told where one of these may not be touched."""
+        session, inside = self.table[target.pid].session, self.pids_of(self.culprits)
+        rest = [proc for proc in self.table.values() if proc.session == session and proc.pid not in inside and not proc.ended]
+        for proc in rest:
+            if why := "is of the job itself" if proc.pid in self._kin else self._why_not_at_all(proc):
+                return Told(f"{target} shares the CPU time of its session with {self.target(proc)}, which {why}: try --stop")
+            self._note_other(proc)
+        return [self.target(proc) for proc in rest]
 
     def pids_of(self, targets: Iterable[Target]) -> set[int]:
         """Of these processes and their descendants, as far as they may be touched."""
@@ -64,11 +74,12 @@ class Scene:
 
     def planned(self, plan: Plan) -> Plan:
         """With those of other users."""
-        return replace(plan, others=tuple(self.others))
+        return replace(plan, others=tuple(dict.fromkeys(self.others)))
 
     def _roots(self, targets: Iterable[Target]) -> list[Target]:
         """The culprits that may be touched. A process of a job (a compiler of a build) stands for the job's first process."""
         found: dict[int, Target] = {}
+        named_of: dict[int, list[Target]] = {}
         for target in targets:
             proc = self.living(target)
             if proc is None:
@@ -82,20 +93,31 @@ class Scene:
                 continue
             top = self._top(proc)
             self._note_other(top)
-            found[top.pid] = target if top is proc else self.target(top)
-        return list(found.values())
+            found[top.pid] = target if top is proc else found.get(top.pid, self.target(top))
+            named_of.setdefault(top.pid, []).extend([target] if top is not proc else [])
+        return [replace(one, stands_for=named(named_of[pid])) for pid, one in found.items()]
 
     def _top(self, proc: Proc) -> Proc:
         """The first process of the job that a process belongs to: its highest ancestor in the same process group that may be touched."""
-        while (parent := self.table.get(proc.ppid)) is not None and parent.group == proc.group and not self._why_not(parent):
+        while (parent := self.table.get(proc.ppid)) is not None and parent.group == proc.group and self._is_alike(parent, proc):
             proc = parent
         return proc
+
+    def _is_alike(self, parent: Proc, proc: Proc) -> bool:
+        """Whether it may be touched, and runs with the same rights: else its descendant would not be touched with it."""
+        try:
+            return not self._why_not(parent) and uids_of(parent.pid) == uids_of(proc.pid)
+        except ProcessLookupError:
+            return False
 
     def _why_not(self, proc: Proc) -> str:
         if proc.pid in self._kin:
             return "is of the job itself"
         if proc.pid in self._above:
             return "is what the job was started by"
+        return self._why_not_at_all(proc)
+
+    def _why_not_at_all(self, proc: Proc) -> str:
         return why_never(proc, self.table) or self._why_foreign(proc)
 
     def _why_foreign(self, proc: Proc) -> str:

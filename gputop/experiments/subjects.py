@@ -12,12 +12,15 @@ import os
 from msgspec.structs import replace
 
 from gputop.experiments.change import DEADLINE, SETTINGS, Change, Record, autogroup_of, folder_inode, held, is_new, read_value
-from gputop.experiments.permission import touchable
-from gputop.experiments.processes import Proc, Table, ancestors, read_processes, read_threads
+from gputop.experiments.permission import is_own, touchable
+from gputop.experiments.processes import GONE, Proc, Table, ancestors, read_processes, read_threads
 
 
-def find(changes: tuple[Change, ...]) -> list[Record]:
-    """What the changes touch now, with the values now; what ends meanwhile or is not readable is left out. Raises OSError for a file."""
+def find(changes: tuple[Change, ...], others: frozenset[int] = frozenset()) -> list[Record]:
+    """What the changes touch now, with the values now; what ends meanwhile or is not readable is left out. Raises OSError for a file.
+
+    ``others``: processes of other users that the user agreed to; who has become another user's since is left out.
+    """
     found: list[Record] = []
     table = read_processes() if any(change.target is not None for change in changes) else {}
     for change in changes:
@@ -26,10 +29,17 @@ def find(changes: tuple[Change, ...]) -> list[Record]:
             found.append(replace(record, old=read_value(record)))
             continue
         root = table.get(change.target.pid)
-        if root is not None and root.start_ticks == change.target.start_ticks:
+        if root is not None and root.start_ticks == change.target.start_ticks and (root.pid in others or _is_still_own(root)):
             for proc in touchable(table, root):
                 found += _of_process(change, proc)
     return found
+
+
+def _is_still_own(proc: Proc) -> bool:
+    try:
+        return is_own(proc)
+    except ProcessLookupError:
+        return False
 
 
 def _of_process(change: Change, proc: Proc) -> list[Record]:
@@ -44,13 +54,13 @@ def _of_process(change: Change, proc: Proc) -> list[Record]:
             old = read_value(blank)
             if change.setting != "policy" or int(old.split()[0]) & ~os.SCHED_RESET_ON_FORK != DEADLINE:
                 found.append(replace(blank, old=old))
-        except (OSError, ValueError):
+        except (*GONE, ValueError):
             continue
     return found
 
 
 def inherited(records: list[Record], since_ticks: int) -> list[Record]:
-    """Records of those who inherited, with the old values of their parents."""
+    """Records of those who inherited, with the old values of their parents. Raises OSError where no more files can be opened."""
     found: list[Record] = []
     by_setting: dict[str, list[Record]] = {}
     for record in records:
@@ -76,7 +86,7 @@ def _of_heir(parent: Record, proc: Proc) -> list[Record]:
         try:
             with held(proc.pid, proc.start_ticks):
                 value = SETTINGS[parent.setting].read(thread.pid)
-        except (OSError, ValueError):
+        except (*GONE, ValueError):
             continue
         if is_new(parent, value):
             ids = {"pid": proc.pid, "start_ticks": proc.start_ticks, "tid": thread.pid, "tid_ticks": thread.start_ticks}

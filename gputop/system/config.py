@@ -13,6 +13,7 @@ import importlib
 import os
 import stat
 import sys
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -40,7 +41,18 @@ def config_path() -> str:
 
 def state_path() -> str:
     """Path of screen.json."""
-    return os.path.join(_home("XDG_STATE_HOME", ".local/state"), "gputop", "screen.json")
+    return os.path.join(state_folder(), "screen.json")
+
+
+def state_folder() -> str:
+    """Folder of what gputop keeps. For root by sudo it is in root's own home, whatever variables sudo passed on: what root writes into
+    the home of the user, that user cannot use."""
+    if os.geteuid() == 0 and os.environ.get("SUDO_UID", "0") != "0":
+        import pwd
+
+        with suppress(KeyError):
+            return os.path.join(pwd.getpwuid(0).pw_dir, ".local/state/gputop")
+    return os.path.join(_home("XDG_STATE_HOME", ".local/state"), "gputop")
 
 
 def apply(parser: argparse.ArgumentParser, strict: bool) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from gputop.commands.prove import _undo
 from gputop.experiments import guardian
 from gputop.experiments.change import IDLE, STOPPED, Change, Plan, Target
+from gputop.experiments.fuse import Fuse
 from gputop.experiments.guardian import Guard
 from gputop.experiments.interventions import plan
 from gputop.experiments.journal import leftovers, undo_leftovers
@@ -163,6 +168,25 @@ def test_what_both_left_behind_is_undone_later(state: Path) -> None:
         assert undo_leftovers() == []
 
 
+def test_a_guardian_that_was_stopped_is_woken(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running() as hog:
+        with holder(_idle(hog), state) as gputop:
+            watching = _guardian_of(gputop.pid)
+            os.kill(watching, signal.SIGSTOP)
+            until(lambda: read_process(watching).state == "T", 5)
+            gputop.kill()
+            gputop.wait()
+        assert _is_idle(hog.pid)
+        assert _undo() == 0
+        assert capsys.readouterr().out == f"a guardian process ({watching}) had been stopped: put back\n"
+        assert not _is_idle(hog.pid)
+        assert _undo() == 0
+        assert capsys.readouterr().out == "nothing to put back\n"
+        with Guard(_idle(hog)):
+            assert _undo() == 0
+            assert "is under way: it puts everything back itself" in capsys.readouterr().out
+
+
 def test_a_gputop_that_says_nothing_is_taken_for_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guardian, "SILENT_S", 0.5)
     with running() as hog, Guard(_idle(hog)) as guard:  # it speaks each 15 s
@@ -171,14 +195,123 @@ def test_a_gputop_that_says_nothing_is_taken_for_stopped(monkeypatch: pytest.Mon
         until(lambda: guard.lost, 5)
 
 
-def test_a_change_may_be_on_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_may_be_on_for_as_long_as_the_experiment_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guardian, "SILENT_S", 1.0)
     monkeypatch.setattr(guardian, "SPEAK_S", 0.1)
-    with running() as hog, Guard(_idle(hog)) as guard:
+    with running() as hog:
+        assert any(_stays_on(hog) for _ in range(10)), "this machine stands still for half a second at a time"
+
+
+def _stays_on(hog: Target) -> bool:
+    """Whether this process had its CPU all the time; if so the change must have been on."""
+    with Guard(_idle(hog)) as guard:
         guard.on()
-        time.sleep(2.0)
+        begun = last = time.monotonic()
+        while time.monotonic() - begun < 2.0:
+            guard.beat()
+            time.sleep(0.02)
+            if time.monotonic() - last > 0.5:
+                return False
+            last = time.monotonic()
         assert _is_idle(hog.pid)
         assert not guard.lost
+    return True
+
+
+def test_a_change_is_undone_where_gputop_hangs_at_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-S, or an ssh connection that has died: its threads go on, the experiment does not."""
+    monkeypatch.setattr(guardian, "SILENT_S", 0.5)
+    monkeypatch.setattr(guardian, "SPEAK_S", 0.1)
+    with running() as hog:
+        with Guard(_idle(hog)) as guard:
+            guard.on()
+            until(lambda: not _is_idle(hog.pid), 10)
+            until(lambda: guard.lost, 10)
+            os.sched_setscheduler(hog.pid, os.SCHED_IDLE, os.sched_param(0))  # later, by somebody else
+        assert _is_idle(hog.pid)
+
+
+def test_gputop_undoes_though_somebody_spoils_the_journal(state: Path) -> None:
+    with running() as hog, Guard(_idle(hog)) as guard:
+        guard.on()
+        (journal,) = state.rglob("*.journal")
+        journal.write_bytes(b"")
+        guard.off()
+        assert not _is_idle(hog.pid)
+
+
+def test_the_guardian_undoes_though_somebody_removed_the_journal(state: Path) -> None:
+    with running() as hog, holder(_idle(hog), state) as gputop:
+        (journal,) = state.rglob("*.journal")
+        journal.unlink()
+        gputop.kill()
+        until(lambda: not _is_idle(hog.pid), 5)
+
+
+def test_what_somebody_else_changed_meanwhile_is_theirs() -> None:
+    with running() as hog, Guard(_idle(hog)) as guard:
+        guard.on()
+        os.sched_setscheduler(hog.pid, os.SCHED_BATCH, os.sched_param(0))
+        guard.off()
+        assert os.sched_getscheduler(hog.pid) == os.SCHED_BATCH
+
+
+@contextmanager
+def _without_files() -> Iterator[None]:
+    """No file can be opened meanwhile."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_who_cannot_be_looked_at_is_not_taken_for_gone() -> None:
+    with running() as hog, Guard(_idle(hog)) as guard:
+        guard.on()
+        with _without_files():
+            with pytest.raises(OSError, match="not put back yet"):
+                guard.off()
+            assert _is_idle(hog.pid)
+        guard.off()
+        assert not _is_idle(hog.pid)
+
+
+def test_a_fuse_that_cannot_hold_them_all_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guardian, "Fuse", _fuse_with_few_files)
+    with ExitStack() as stack:
+        hogs = [stack.enter_context(running()) for _ in range(3)]
+        plan = Plan("stop", "all stopped", tuple(Change("state", STOPPED, one) for one in hogs), False, 1.0)
+        with Guard(plan) as guard, pytest.raises(OSError, match="can hold no more"):
+            guard.on()
+        assert {read_process(one.pid).state for one in hogs} == {"S"}
+
+
+def _fuse_with_few_files() -> Fuse:
+    fuse = Fuse()
+    resource.prlimit(fuse._child.pid, resource.RLIMIT_NOFILE, (6, 6))
+    return fuse
+
+
+def test_an_experiment_of_ones_own_is_seen_whatever_its_lock_is(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    with running() as hog, Guard(_idle(hog)):
+        assert (tmp_path / guardian.LOCK).stat().st_mode & 0o777 == 0o644
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "other"))
+        with pytest.raises(OSError, match="you have another one under way"):
+            Guard(_idle(hog)).__enter__()
+    with running() as hog, Guard(_idle(hog)):
+        assert len(list(state.rglob("*.journal"))) == 1
+
+
+def test_the_lock_is_everybodys_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with running() as hog, Guard(_idle(hog)):
+            assert (tmp_path / guardian.LOCK).stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
 
 
 def test_only_one_experiment_at_a_time() -> None:

@@ -68,6 +68,24 @@ def test_a_cause_without_one_is_told_in_a_line(cause: str) -> None:
         assert "\n" not in made.reason
 
 
+def test_all_that_shares_a_session_is_named_and_the_jobs_own_are_not_slowed() -> None:
+    if Path("/proc/sys/kernel/sched_autogroup_enabled").read_text() != "1\n":
+        pytest.skip("this kernel has no autogroup")
+    code = "import os, time\nfor _ in range(2):\n    if not os.fork(): os.setpgrp(); time.sleep(600)\nprint(flush=True)\ntime.sleep(600)"
+    with running() as trainer, started(code, own_session=True) as leader:
+        hog, other = (target(child.pid) for child in psutil.Process(leader.pid).children())
+        until(lambda: {read_process(one.pid).group for one in (hog, other)} == {hog.pid, other.pid})
+        try:
+            says = _planned(case(trainer, hog)).says
+            assert says.startswith(f"{hog} to idle priority, with the rest of its session: ")
+            assert {str(target(leader.pid)), str(other)} == set(says.partition("session: ")[2].split(", "))
+            made = plan(replace(case(trainer, hog), family=(trainer, other)))
+            assert isinstance(made, Told) or made.intervention == "one-cpu"
+        finally:
+            for one in (hog, other):
+                os.kill(one.pid, signal.SIGKILL)
+
+
 def test_a_session_of_its_own_gets_the_least_weight() -> None:
     if Path("/proc/sys/kernel/sched_autogroup_enabled").read_text() != "1\n":
         pytest.skip("this kernel has no autogroup")
@@ -90,7 +108,7 @@ def test_the_session_that_the_kernel_booted_with_has_no_weight(
 ) -> None:
     """init's session, and what never left it, is in the root group itself: /proc/PID/autogroup is empty there."""
     monkeypatch.setattr(idle_priority, "read_text", lambda *_: "1\n")
-    with running() as trainer, running() as hog:
+    with running() as trainer, running(own_session=True) as hog:
         found = {trainer.pid: (names[0], 0), hog.pid: (names[1], 0)}
         monkeypatch.setattr(idle_priority, "autogroup_of", lambda pid: found.get(pid, ("/autogroup-1", 0)))
         assert [change.setting for change in _planned(case(trainer, hog)).changes] == [setting]

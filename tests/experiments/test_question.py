@@ -28,10 +28,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, plan: Plan, yes: bool, typed: str | None) -> bool:
+def asked(monkeypatch: pytest.MonkeyPatch, plan: Plan, yes: bool, typed: str | None, others: bool = False) -> bool:
     """The answer; ``typed`` is None without a terminal."""
     monkeypatch.setattr(sys, "stdin", io.StringIO() if typed is None else Terminal(typed))
-    return _agreed(argparse.Namespace(yes=yes), plan)
+    return _agreed(argparse.Namespace(yes=yes, others=others), plan)
 
 
 @pytest.mark.parametrize(("typed", "agrees"), [("y\n", True), ("YES\n", True), ("\n", False), ("yep\n", False), ("", False)])
@@ -46,7 +46,7 @@ def test_yes_skips_the_question_for_own_processes_alone(monkeypatch: pytest.Monk
     assert "of other users: hog (8)" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("plan", "yes", "remedy"), [(OWN, False, "--yes"), (OTHERS, True, "answer in a terminal")])
+@pytest.mark.parametrize(("plan", "yes", "remedy"), [(OWN, False, "--yes"), (OTHERS, True, "--yes --others")])
 def test_without_a_terminal_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch, plan: Plan, yes: bool, remedy: str) -> None:
     with pytest.raises(UserError, match=remedy):
         asked(monkeypatch, plan, yes, typed=None)

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pwd
 import subprocess
 import sys
 import time
+import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
 from gputop.commands.live import left_behind
 from gputop.experiments.change import FILE, IDLE, Change, Plan, Record, Target, Told, held, read_value, restore
 from gputop.experiments.guardian import Guard
-from gputop.experiments.interventions import plan
+from gputop.experiments.interventions import plan, stop
 from gputop.experiments.journal import create, folder, leftovers, undo_leftovers
 from gputop.experiments.permission import why_never
 from gputop.experiments.processes import KTHREADD, read_process, read_processes
 from gputop.experiments.scene import Scene, may_raise
+from gputop.experiments.subjects import find
 from tests.experiments.processes import ROOT, case, record_of, running, started, target
 from tests.stranger import nobodys_process
+from tests.wait import until
+from tests.workloads import cgroup
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 
@@ -195,6 +205,7 @@ def test_hostile_names_are_cleaned() -> None:
         hog = replace(target(child.pid), name="hog")
         scene = Scene(case(trainer, hog), allow_stop=False, allow_others=True)
         assert [one.pid for one in scene.culprits] == [parent.pid]  # the first of its job
+        assert str(scene.culprits[0]).startswith(f"hog ({child.pid}) and the rest of ")
         made = plan(case(trainer, hog))
         assert isinstance(made, Plan)
         assert made.says.isprintable()
@@ -309,6 +320,121 @@ def test_the_next_start_says_what_was_left_behind() -> None:
         assert "gputop prove --undo" in left_behind()
         undo_leftovers()
         assert left_behind() == ""
+
+
+@pytest.mark.parametrize(("harm", "told"), [("version", "another version of gputop"), ("setting", "is damaged")])
+def test_a_journal_that_is_not_understood_is_not_applied(harm: str, told: str) -> None:
+    with running() as hog:
+        journal = create("it")
+        journal.append([record_of(hog, "colour" if harm == "setting" else "nice", "3", "0")])
+        os.close(journal.fd)
+        if harm == "version":
+            path = Path(journal.path)
+            header, _, rest = path.read_bytes().partition(b"\n")
+            data = header.partition(b" ")[2].replace(b'"version":1', b'"version":2')
+            path.write_bytes(b"%08x %s\n" % (zlib.crc32(data), data) + rest)
+        (left,) = leftovers()
+        assert told in left.problem
+        assert undo_leftovers() == [left.problem]
+        assert os.getpriority(os.PRIO_PROCESS, hog.pid) == 0
+
+
+def test_a_journal_of_this_boot_is_found_under_another_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running() as hog:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "uname", lambda: SimpleNamespace(nodename="before-dhcp"))
+            journal = create("it")
+        journal.append([record_of(hog, "nice", "3", "0")])
+        os.close(journal.fd)
+        assert undo_leftovers() == ["it: put back"]
+        assert os.getpriority(os.PRIO_PROCESS, hog.pid) == 3
+
+
+def test_under_sudo_the_journal_is_not_in_the_users_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sudo -E` keeps HOME: the user could not use folders that root made there."""
+    if os.geteuid() != 0:
+        pytest.skip("not root")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("SUDO_UID", "65534")
+    assert folder() == os.path.join(pwd.getpwuid(0).pw_dir, ".local/state/gputop/experiments")
+
+
+@root
+def test_a_limit_of_somebody_elses_job_is_asked_about(cpu_quota_of_nobody: Target) -> None:
+    made = plan(case(cpu_quota_of_nobody, cause="cgroup-throttle"))
+    assert isinstance(made, Plan), made
+    assert made.others == (cpu_quota_of_nobody,)
+    assert isinstance(plan(case(cpu_quota_of_nobody, cause="cgroup-throttle"), allow_others=False), Told)
+
+
+@pytest.fixture
+def cpu_quota_of_nobody() -> Iterator[Target]:
+    if why := cgroup.missing("cpu"):
+        pytest.skip(why)
+    with cgroup.group("cpu", "experiment") as path, nobodys_process() as pid:
+        (path / "cpu.cfs_quota_us" if (path / "cpu.cfs_quota_us").exists() else path / "cpu.max").write_text("50000")
+        (path / "cgroup.procs").write_text(str(pid))
+        yield target(pid)
+
+
+def test_who_became_another_users_since_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running() as hog:
+        monkeypatch.setattr("gputop.experiments.subjects.is_own", lambda _proc: False)
+        assert find((Change("policy", IDLE, hog),)) == []
+        assert len(find((Change("policy", IDLE, hog),), frozenset({hog.pid}))) == 1
+
+
+def test_a_job_does_not_stand_for_what_runs_with_other_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is touched is the first process of a job and those below it with the same rights."""
+    code = "import subprocess\nprint(flush=True)\nsubprocess.run(['sleep', '600'])"
+    with running() as trainer, started(code) as script:
+        until(lambda: bool(psutil.Process(script.pid).children()))
+        child = target(psutil.Process(script.pid).children()[0].pid)
+        monkeypatch.setattr("gputop.experiments.scene.uids_of", lambda pid: frozenset({pid}))
+        scene = Scene(case(trainer, child), allow_stop=False, allow_others=True)
+        assert [one.pid for one in scene.culprits] == [child.pid]
+
+
+def test_what_ends_while_it_is_looked_at_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> NoReturn:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+
+    with running() as trainer, running() as hog:
+        monkeypatch.setattr("gputop.experiments.interventions.idle_priority._first_nice", gone)
+        monkeypatch.setattr("gputop.experiments.interventions.one_cpu.narrowed", gone)
+        made = plan(case(trainer, hog))
+        assert isinstance(made, Told)
+        assert made.reason == "cpu-contention: what is there could not be looked at (No such process): try again"
+
+
+def test_a_shell_with_a_job_in_the_foreground_is_not_stopped() -> None:
+    """The shell would take the terminal back from its job."""
+    code = """
+import os, pty, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    job = os.fork()
+    if job == 0:
+        os.setpgrp()
+        time.sleep(600)
+    time.sleep(.1)
+    os.tcsetpgrp(0, job)
+    time.sleep(600)
+while os.tcgetpgrp(terminal) in (0, pid): time.sleep(.01)
+print(pid, flush=True)
+time.sleep(600)
+"""
+    with running() as trainer, subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as outer:
+        try:
+            assert outer.stdout is not None
+            shell = target(int(outer.stdout.readline()))
+            proc = read_process(shell.pid)
+            assert proc.foreground not in (proc.group, -1)
+            told = stop.INTERVENTION.make(case(trainer, shell), Scene(case(trainer, shell), allow_stop=True, allow_others=True))
+            assert isinstance(told, Told)
+            assert "is in the foreground of a terminal" in told.reason
+        finally:
+            outer.kill()
 
 
 def test_a_journal_without_a_change_is_none() -> None:

@@ -66,11 +66,17 @@ def plan(case: Case, *, allow_stop: bool = False, allow_others: bool = True, rea
     """
     if readonly:
         return Told(READONLY)
-    scene = Scene(case, allow_stop, allow_others)
+    try:
+        scene = Scene(case, allow_stop, allow_others)
+    except OSError as error:
+        return Told(f"the processes of this machine could not be looked at: {error.strerror or error}")
     told = None
     for one in interventions():
         if case.cause in one.causes:
-            made = one.make(case, scene)
+            try:
+                made = one.make(case, scene)
+            except OSError as error:  # a process or group that ended meanwhile, or no more open files
+                made = Told(f"{case.cause}: what is there could not be looked at ({error.strerror or error}): try again")
             if isinstance(made, Plan):
                 return made
             told = told or made

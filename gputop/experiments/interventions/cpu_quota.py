@@ -8,6 +8,7 @@ How it is undone: each file gets its old text, the lowest group first: in v1 non
 
 from __future__ import annotations
 
+import errno
 import os
 
 from gputop.experiments.change import FILE, Case, Change, Plan, Target, Told
@@ -20,10 +21,13 @@ NAME = "cpu-quota"
 
 
 def _make(case: Case, scene: Scene) -> Plan | Told | None:
+    job = scene.job()
+    if isinstance(job, Told):
+        return job
     cpus = float(os.cpu_count() or 1)
     changes: dict[str, Change] = {}
     groups: list[str] = []
-    for target in (case.trainer, *case.family, *case.culprits):
+    for target in (case.trainer, *case.family, *scene.culprits):
         for folder, name in _tight(scene, target, cpus):
             changes.setdefault(folder, _raised(folder, cpus))
             if name not in groups:
@@ -32,7 +36,7 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
         return Told("no quota is visible from here: run gputop prove on the host, outside of the container")
     above_first = sorted(changes.values(), key=lambda change: change.path.count("/"))
     refused = next((told for change in above_first if (told := scene.refuse_file(change.path))), None)
-    return refused or Plan(NAME, f"quota of {', '.join(groups)} to {cpus:g} CPUs", tuple(above_first), may_keep=True)
+    return refused or scene.planned(Plan(NAME, f"quota of {', '.join(groups)} to {cpus:g} CPUs", tuple(above_first), may_keep=True))
 
 
 def _tight(scene: Scene, target: Target, cpus: float) -> list[tuple[str, str]]:
@@ -45,9 +49,12 @@ def _tight(scene: Scene, target: Target, cpus: float) -> list[tuple[str, str]]:
 
 
 def _raised(folder: str, cpus: float) -> Change:
+    """Raises FileNotFoundError if the group was removed."""
     if period := content(folder, "cpu.cfs_period_us"):
         return Change(FILE, str(int(cpus * int(period))), path=f"{folder}/cpu.cfs_quota_us")
-    period = content(folder, "cpu.max").split()[1]
+    period = content(folder, "cpu.max").partition(" ")[2]
+    if not period:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     return Change(FILE, f"{int(cpus * int(period))} {period}", path=f"{folder}/cpu.max")
 
 

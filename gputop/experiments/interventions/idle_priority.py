@@ -1,6 +1,6 @@
 """What it changes: culprits, with their threads and descendants, get SCHED_IDLE: they run where nobody else wants the CPU (cpu-contention,
-straggler-rank). Where autogroup gives their session CPU time of its own it gets the least weight: policies count only inside of it. Those
-of several who cannot give way like that are held to one CPU, see `one_cpu`.
+straggler-rank). Where autogroup gives their session CPU time of its own it gets the least weight: policies count only inside of it. All
+that is in the session is named then. Those of several culprits who cannot give way like that are held to one CPU, see `one_cpu`.
 
 Whether it may be kept: yes.
 What right it needs: to give it, the same user; to take SCHED_IDLE back, CAP_SYS_NICE or RLIMIT_NICE, so it is not begun without.
@@ -32,16 +32,20 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
     changes: list[Change] = []
     idle: list[Target] = []
     says: list[str] = []
+    session: list[Target] = []
     left: list[tuple[Target, Told]] = []
     for target in scene.culprits:
-        made = yielding(scene, target) or _of_process(scene, target)
+        by_group = yielding(scene, target)
+        if isinstance(by_group, tuple):
+            changes.append(by_group[0])
+            says.append(by_group[1])
+            continue
+        made = by_group or _of_process(scene, target)
         if isinstance(made, Told):
             left.append((target, made))
-        elif isinstance(made, tuple):
-            changes.append(made[0])
-            says.append(made[1])
         else:
-            changes += made
+            changes += made[0]
+            session += made[1]
             idle.append(target)
     if not changes:
         return left[0][1]
@@ -50,12 +54,14 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
             changes.append(narrow)
             says.append(f"{target} to CPU {narrow.new} alone")
     if idle:
-        says.insert(0, f"{named(idle)} to idle priority")
+        beside = f", with the rest of its session: {named(tuple(dict.fromkeys(session)))}" if session else ""
+        says.insert(0, f"{named(idle)} to idle priority{beside}")
     keeps = not any(change.path.endswith(("cpu.max", "cpu.cfs_quota_us")) for change in changes)
     return scene.planned(Plan(NAME, ", ".join(says), tuple(dict.fromkeys(changes)), keeps))
 
 
-def _of_process(scene: Scene, target: Target) -> list[Change] | Told:
+def _of_process(scene: Scene, target: Target) -> tuple[list[Change], list[Target]] | Told:
+    """What is changed of it, and who else is in its session where that gets another weight."""
     try:
         policy = os.sched_getscheduler(target.pid) & ~os.SCHED_RESET_ON_FORK
         apart = session_apart(scene, target)
@@ -66,14 +72,19 @@ def _of_process(scene: Scene, target: Target) -> list[Change] | Told:
     changes = [] if apart and policy not in REAL_TIME else [Change("policy", IDLE, target)]
     if changes and not may_raise(target.pid, _first_nice(scene, target)):
         return Told(f"{target}: you may give it idle priority, but only root can take that back: run gputop prove as root (sudo)")
+    session: list[Target] = []
     if apart:
         name, old = autogroup_of(target.pid)
         if name == autogroup_of(os.getpid())[0]:
             return Told(f"{target} shares its terminal's CPU time with gputop (autogroup): run gputop in another terminal")
+        rest = scene.rest_of_session(target)
+        if isinstance(rest, Told):
+            return rest
+        session = rest
         if old < 0 and not may_raise(target.pid, old):
             return Told(f"{target}: only root can give its session back the weight that it has: run gputop prove as root (sudo)")
         changes.append(Change("autogroup", LEAST, target))
-    return changes
+    return changes, session
 
 
 def _first_nice(scene: Scene, target: Target) -> int:

@@ -20,6 +20,9 @@ NAME = "io-limit"
 
 
 def _make(case: Case, scene: Scene) -> Plan | Told | None:
+    job = scene.job()
+    if isinstance(job, Told):
+        return job
     changes: dict[Change, str] = {}
     for target in (case.trainer, *case.family):
         place = scene.groups.place(target.pid, "blkio") if scene.living(target) else None
@@ -30,7 +33,8 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
     if not changes:
         return None
     refused = next((told for change in changes if (told := scene.refuse_file(change.path))), None)
-    return refused or Plan(NAME, f"read limit of {', '.join(dict.fromkeys(changes.values()))} lifted", tuple(changes), may_keep=True)
+    says = f"read limit of {', '.join(dict.fromkeys(changes.values()))} lifted"
+    return refused or scene.planned(Plan(NAME, says, tuple(changes), may_keep=True))
 
 
 def _lifted(folder: str, device: str, by_bytes: bool, by_count: bool) -> list[tuple[str, str]]:

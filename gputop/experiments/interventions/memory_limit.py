@@ -23,6 +23,9 @@ LEAST_BYTES = 64 << 20  # of a raise that is worth a try (guess)
 
 
 def _make(case: Case, scene: Scene) -> Plan | Told | None:
+    job = scene.job()
+    if isinstance(job, Told):
+        return job
     limits: dict[tuple[str, str], int] = {}  # (folder, path) -> bytes of the tightest limit there
     for target in (case.trainer, *case.family):
         place = scene.groups.place(target.pid, "memory") if scene.living(target) else None
@@ -42,7 +45,7 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
             groups.append(path)
             changes += [Change(FILE, str(new), path=f"{folder}/{name}") for name in FILES if (_bytes(folder, name) or new) < new]
     refused = next((told for change in changes if (told := scene.refuse_file(change.path))), None)
-    return refused or Plan(NAME, f"memory limit of {', '.join(groups)} to {new >> 20} MB", tuple(changes), may_keep=True)
+    return refused or scene.planned(Plan(NAME, f"memory limit of {', '.join(groups)} to {new >> 20} MB", tuple(changes), may_keep=True))
 
 
 def _bytes(folder: str, name: str) -> int | None:

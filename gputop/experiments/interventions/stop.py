@@ -21,9 +21,9 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
     if not scene.allow_stop or not scene.culprits:
         return None
     for target in scene.culprits:
-        proc = scene.table[target.pid]
-        if proc.foreground == proc.group:
-            return Told(f"{target} is in the foreground of a terminal: stopping it would give the terminal back to its shell")
+        for proc in map(scene.table.__getitem__, scene.pids_of([target])):  # a shell's job is in the foreground, not the shell
+            if proc.foreground == proc.group:
+                return Told(f"{scene.target(proc)} is in the foreground of a terminal: stopping it would give that back to its shell")
     says = f"{named(scene.culprits)} stopped for {PULSE_S:g} s at a time"
     return scene.planned(Plan(NAME, says, tuple(Change("state", STOPPED, one) for one in scene.culprits), False, PULSE_S))
 
