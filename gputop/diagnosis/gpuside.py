@@ -6,30 +6,64 @@ import math
 
 from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
-from gputop.diagnosis.measure.facts import CallFacts, GpuFacts, JobFacts
+from gputop.diagnosis.measure.facts import CallFacts, JobFacts
 from gputop.diagnosis.measure.feeders import threads_at_work
+from gputop.diagnosis.measure.intensity import intensity
 
 _NO_GPU = (waits.QUEUE, waits.PIPE, waits.NETWORK, waits.CHILD, waits.DISK, waits.STOPPED)
 
 
-def copies_much(job: JobFacts) -> bool:
-    """Its GPUs' links are busy enough to be what it waits for: by their counters, whose samples of 20 ms may keep time with the steps and
-    miss them, or by what its calls copy while no kernel runs."""
-    of_link = any((gpu.pcie_bytes_per_s or 0.0) >= policy.COPY_OF_LINK * link_of(gpu) for gpu in job.gpus)
-    if of_link or traffic(job) >= policy.COPY_BYTES_PER_S:
-        return True
-    copied = (job.calls.copy_bytes_per_s if job.calls is not None else None) or 0.0
-    return copied > 0.0 and copied >= policy.COPY_OF_LINK * (job.idle or 0.0) * sum(map(link_of, job.gpus))
+def copying(job: JobFacts, pinned: bool) -> float:
+    """Share of the window, at most, that it waited for copies, by what goes over its link: from pinned memory as fast as that carries it,
+    else no faster than a CPU copies. Its calls tell of more, for PCIe counters sample 20 ms, which may keep time with the steps."""
+    link = link_of(job)
+    pace = min(policy.PAGEABLE_BYTES_PER_S, link) if not pinned or link == math.inf else policy.QUARTER * link
+    return max(traffic(job), copied(job)) / pace
 
 
-def link_of(gpu: GpuFacts) -> float:
-    """Bytes per second that its link carries one way as it now runs; endless where that is not told."""
-    return math.inf if gpu.link_bytes_per_s is None else gpu.link_bytes_per_s
+def copied(job: JobFacts) -> float:
+    """Bytes per second that its calls were asked to copy; 0 where these are not counted."""
+    return (job.calls.copy_bytes_per_s if job.calls is not None else None) or 0.0
+
+
+def link_of(job: JobFacts) -> float:
+    """Bytes per second that the narrowest of its links carries one way as it now runs; endless where none is told."""
+    return min((link for gpu in job.gpus if (link := gpu.link_bytes_per_s)), default=math.inf)
 
 
 def traffic(job: JobFacts) -> float:
     """Bytes per second over PCIe, both ways, of its GPUs together; 0 where they are not read."""
     return sum(gpu.pcie_bytes_per_s or 0.0 for gpu in job.gpus)
+
+
+def launches(job: JobFacts) -> float:
+    """Share of the window, at most, that it lost because a kernel takes longer to launch than to run; 0 where the GPU has longer work."""
+    own, idle, rate = launching(job), job.idle or 0.0, job.launches_per_s
+    beside = job.sampled.idle_beside_launches if job.sampled is not None else None
+    if beside is not None and beside < policy.HALF * (idle - policy.TENTH):
+        return 0.0  # it rests at other times than those of the launches
+    used = [part for gpu in job.gpus if (part := intensity(gpu)) is not None]
+    if used and min(used) <= policy.FEW and idle < policy.MOSTLY_IDLE:
+        return min(own, rate * policy.LIGHT_COST_S) if rate else own if _overlap(job, own) else 0.0
+    return min(own, outlasting(job))
+
+
+def outlasting(job: JobFacts) -> float:
+    """Share of the window by which launches, as far as they are counted, take longer than what they launch runs."""
+    return 0.0 if job.idle is None else max(0.0, (job.launches_per_s or 0.0) * policy.LAUNCH_COST_S - (1.0 - job.idle))
+
+
+def launching(job: JobFacts) -> float:
+    """Share of the window in which its main thread, or the one that it waits for in the backward pass, may have launched kernels."""
+    state = job.trainer.state
+    awaited = state.waits.get(waits.LOCK, 0.0) if threads_at_work(job) else 0.0
+    return state.fractions.get("computing", 0.0) + max(awaited, job.trainer.autograd_run)  # without probes both look like waits for the GPU
+
+
+def _overlap(job: JobFacts, own: float) -> bool:
+    """Whether GPU and who may launch were busy at once."""
+    threads = job.trainer.others_run if threads_at_work(job) else 0.0
+    return max(own, job.trainer.state.fractions.get("computing", 0.0) + threads) - (job.idle or 0.0) >= policy.TENTH
 
 
 def turns(job: JobFacts) -> float:
@@ -40,7 +74,7 @@ def turns(job: JobFacts) -> float:
         return rate * (policy.TURN_S if spins_per_s(job) is None else policy.LONG_TURN_S)
     within_steps = rate >= policy.PER_STEP * calls.to_gpu_per_s > 0.0
     found = max(calls_per_s(calls) * policy.SHORT_TURN_S, rate * (policy.LONG_TURN_S if within_steps else policy.TURN_S))
-    return max(0.0, found - policy.SHORT_S * (job.launches_per_s or 0.0))
+    return max(0.0, found - policy.LAUNCH_COST_S * (job.launches_per_s or 0.0))
 
 
 def waits_per_s(job: JobFacts) -> float:

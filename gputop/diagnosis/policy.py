@@ -47,21 +47,12 @@ SAVED_BYTES_PER_S = 50e6  # B/s that a trainer writes which saves its weights no
 SAVING, REST_S = 0.05, 0.35  # of the window that it waits for the disk to take them; or s that its GPU rests while memory takes them
 
 # small-kernels
-LAUNCHING = 0.25  # of the window that the trainer may be launching kernels
 FEW = 0.35  # of the GPU that kernels use at most while they run, to be too small (KempnerPulse: under a quarter of the SMs)
 MOSTLY_IDLE = 0.8  # of the window without a kernel: then it is not launches that it lacks
-MANY_LAUNCHES = 4000.0  # launches a second: with PyTorch's 5 to 20 us each they take a thread 2 to 8 % of its time, and more by Python
-SHORT_S, EACH_S = 25e-6, 60e-6  # s of the GPU's work, and of the main thread's, that a launch is worth at most (H200: 25 us a launch)
-MOST_EACH_S = 200e-6  # s of the main thread's time for each launch, from which it does something else, too
-OVERLAP = 0.1  # of the window that GPU and main thread must be busy at once where launches are not counted
-RESTS, RESTS_BESIDE = 0.1, 0.5  # of the window that a GPU may rest anyhow; of its other rest, beside a main thread met launching
-LOOKS_IDLE = 0.4  # of the window without a kernel, from which a GPU does not look busy
+LAUNCH_COST_S, LIGHT_COST_S = 25e-6, 200e-6  # s that a launch takes (H200, with PyTorch's part), and with what is done for light kernels
 
 # h2d-transfer
-COPY_BYTES_PER_S = 1e9  # B/s over PCIe, from which copies may be what is waited for (KempnerPulse: I/O from 1 GB/s at low SM)
-COPY_OF_LINK = 0.3  # of what the link carries, from which they may be, however narrow it is
-ASLEEP_OF_LINK = 0.08  # of what the link carries, from which sleeps may be copies from pinned memory, which go as fast as the link
-COPIER_STILL_S = 1.0  # s without a move of the trainer, from which it waits for no copy
+PAGEABLE_BYTES_PER_S = 6e9  # B/s of copies from memory that is not pinned, which a CPU copies first (guess: a thread's memcpy)
 
 # sync-storm
 TURN_S = 5e-4  # s of the main thread's own time for each wait, that it costs at most (measured: storms have 0.02 to 0.3 ms; steps 1 ms up)

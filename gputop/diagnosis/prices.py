@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from gputop.diagnosis import gpuside, pausing, policy, stuck
 from gputop.diagnosis.edges import Leaf, Way
 from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.feeders import threads_at_work
 from gputop.diagnosis.waitgraph import Walk
 
 
@@ -34,8 +35,13 @@ def put_down(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
     job = replace(job, pools=pools, way=way)
     walk.see(job, facts)
     prices = [price for find in _PRICES for price in find(walk)]
-    for price in sorted(prices, key=lambda one: -one.share):
-        walk.rebook(*price)
+    for leaf, price, takes in sorted(prices, key=lambda one: -one.share):
+        total = sum(share for pool, share, _ in parts if takes(pool))
+        part = min(1.0, price / total) if total > 0.0 else 0.0
+        taken = [part * share if takes(pool) else 0.0 for pool, share, _ in parts]
+        for (_, _, way), share in zip(parts, taken, strict=True):
+            walk.rebook(way, share, leaf)
+        parts = [(pool, share - less, way) for (pool, share, way), less in zip(parts, taken, strict=True)]
     return job
 
 
@@ -84,9 +90,28 @@ _OF_MAIN = frozenset(f"main.{kind}" for kind in _BETWEEN)  # what a main thread 
 
 def _turns(walk: Walk) -> Iterator[Price]:
     """Each wait for the GPU ends with a GPU that has nothing to do."""
-    if not gpuside.copies_much(walk.job):
-        ready = {"main.runnable"} if gpuside.wakes_per_s(walk.job) >= policy.SYNCS_PER_S else set[str]()
-        yield Price(Leaf("turn", "main"), gpuside.turns(walk.job), (_OF_MAIN | ready).__contains__)
+    if gpuside.copying(walk.job, pinned=True) >= policy.HALF * (walk.job.idle or 0.0) > 0.0:
+        return  # it sleeps for its copies
+    ready = {"main.runnable"} if gpuside.wakes_per_s(walk.job) >= policy.SYNCS_PER_S else set[str]()
+    yield Price(Leaf("turn", "main"), gpuside.turns(walk.job), (_OF_MAIN | ready).__contains__)
 
 
-_PRICES = (_other_rank, _unanswered, _born, _paused, _turns)
+_ASLEEP = ("main.sync", "main.timer", "main.driver", "main.poll", "main.unknown", "main.lock")
+
+
+def _copies(walk: Walk) -> Iterator[Price]:
+    """Bytes over the link take their time: the main thread copies them itself, or sleeps, or waits for its GPU meanwhile."""
+    job, leaf = walk.job, Leaf("copy", "link")
+    if job.idle is not None and job.calls is None and job.sampled is None:
+        yield Price(leaf, gpuside.copying(job, pinned=False), {"main.computing"}.__contains__)
+    if job.idle is not None and job.trainer.still_s < policy.STUCK_S:
+        yield Price(leaf, gpuside.copying(job, pinned=True), _ASLEEP.__contains__)
+
+
+def _launches(walk: Walk) -> Iterator[Price]:
+    """Kernels that are launched one by one cost the host as much each, however short they are."""
+    backward = {"main.lock"} if threads_at_work(walk.job) else set[str]()
+    yield Price(Leaf("launch", "main"), gpuside.launches(walk.job), ({"gpu.light", "main.computing"} | backward).__contains__)
+
+
+_PRICES = (_other_rank, _unanswered, _born, _paused, _turns, _copies, _launches)

@@ -10,7 +10,7 @@ A leaf is a resource and who holds it; `gputop.diagnosis.judge` has the table th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cached_property
 
 from msgspec.structs import replace
@@ -29,7 +29,6 @@ class Walk:
     def __init__(self, job: JobFacts, facts: Facts) -> None:
         self.see(job, facts)
         self.leaves: Leaves = {}
-        self.priced: set[Leaf] = set()  # those that a price has put something down to
         self.readers = {reader.pid for reader in job.readers}
         self.feeds = (self.workers.keys() | job.services) - self.readers
         self.left_out = owners.left_out(job)
@@ -53,14 +52,11 @@ class Walk:
         if share > 0.0:
             self.leaves.setdefault(Leaf(resource, holder), Booked()).book(share, trail)
 
-    def rebook(self, leaf: Leaf, most: float, takes: Callable[[str], bool]) -> None:
-        """Put up to ``most`` of what was booked in pools that ``takes`` names down to another leaf for good, along the same trails."""
-        self.priced.add(leaf)
-        found = [(way, share) for pool, share, way in self.parts if takes(pool) and way.leaf not in self.priced]
-        part = min(1.0, most / total) if (total := sum(share for _, share in found)) > 0.0 else 0.0
-        for way, share in found if part > 0.0 else ():
-            self.leaves[way.leaf].book(-part * share, way.trail)
-            self.book(*leaf, part * share, way.trail)
+    def rebook(self, way: Way, share: float, leaf: Leaf) -> None:
+        """Put a share of what was booked along a way down to another leaf, along the same steps."""
+        if share > 0.0:
+            self.leaves[way.leaf].book(-share, way.trail)
+            self.book(*leaf, share, way.trail)
 
     @property
     def parts(self) -> list[tuple[str, float, Way]]:

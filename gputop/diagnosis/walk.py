@@ -51,8 +51,8 @@ def walk(job: JobFacts, facts: Facts, cause: str, culprits: Sequence[Culprit]) -
     one = _Steps(job, facts, culprits, leaf)
     if cause == "hung-worker" and leaf.resource:
         return one.of_who_hangs()
-    if leaf.resource == "gpu":
-        return _of_gpu(job, leaf.holder)
+    if leaf.resource == "gpu" or (leaf.resource == "launch" and not trail):
+        return _of_gpu(job, leaf.holder if leaf.resource == "gpu" else "light")
     if cause in ("sync-storm", "h2d-transfer") and leaf.resource:
         return (_in_calls(job, cause, trail),)
     return one.along(trail)

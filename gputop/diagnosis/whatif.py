@@ -25,7 +25,7 @@ from gputop.diagnosis.measure.points import TICK_SLACK_NS, WINDOW_NS
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Culprit, WhatIf
 from gputop.diagnosis.pipeline import LEAST_TIME, Band, Fit, Pipeline
-from gputop.diagnosis.policy import AT_WORK, SHORT_S
+from gputop.diagnosis.policy import AT_WORK, LAUNCH_COST_S
 from gputop.system.text import counted
 
 MOST_READINGS, MOST_KEPT, MOST_COMPARED = 12, 32, 6  # windows of a trainer and cause (30 s); trainers and causes; windows for a spread
@@ -116,7 +116,7 @@ def reading_of(job: JobFacts, facts: Facts) -> Reading:
     one, memory = _loading(one, workers) if workers else (_with_helpers(one, trainer), main.get("memory", 0.0))
     around = Around(
         host_cpus=max(1, len(cpus.host)), others_outside=max(0.0, len(cpus.host - cpus.allowed) - cpus.idle_outside),
-        takers=_takers(job, facts, cpus), memory=memory, moves=max(0.0, own - (job.launches_per_s or 0.0) * SHORT_S),
+        takers=_takers(job, facts, cpus), memory=memory, moves=max(0.0, own - (job.launches_per_s or 0.0) * LAUNCH_COST_S),
         main_disk=main.get("disk", 0.0), main_apart=_blocked(trainer, waits.NETWORK, waits.TIMER, waits.PIPE, waits.CHILD),
         pinned=_pinned(job), unknown=_unknown(job),
     )  # fmt: skip

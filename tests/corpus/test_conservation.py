@@ -13,7 +13,7 @@ from tests.corpus import accuracy, split
 from tests.corpus.runs import load
 
 EACH = 6  # of the half `learn`, one run of so many is looked at
-MOST_UNBOOKED = 0.14  # of the loss in the mean, at leaves that no row and no rule of the table takes (measured: 0.09 with eBPF)
+MOST_UNBOOKED = 0.14  # of the loss in the mean, at leaves that no row of the table takes (measured: 0.09 with eBPF)
 
 
 def test_the_leaves_hold_all_the_loss_and_causes_most_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

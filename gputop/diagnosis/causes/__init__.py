@@ -1,7 +1,7 @@
 """The registry of causes: one file each, found by being here.
 
 The docstring of a cause has four parts: what it is, why it costs, how it is seen, when it abstains. Its ``JUDGE`` has the leaves of the
-wait-for graph that are this cause (``rows``), or a rule that looks at more than one of them, and ``tell``: evidence, and what to do.
+wait-for graph that are this cause (``rows``), and ``tell``: evidence, and what to do.
 A new cause is one new file, and its word in `gputop.diagnosis.model.CAUSES`.
 """
 
@@ -11,7 +11,6 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -20,8 +19,6 @@ from gputop.diagnosis.edges import Leaf, Way
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.waitgraph import Walk
-
-Claims = dict[str, float]  # pool -> share of that pool, 0..1
 
 
 class Finding(Struct, frozen=True):
@@ -38,14 +35,6 @@ class Finding(Struct, frozen=True):
         force_setattr(self, "evidence", tuple(one for one in self.evidence if one.value is not None))
 
 
-class Rule(NamedTuple):
-    """A cause that more than one leaf tells of: what it takes, before the table has its turn."""
-
-    order: int  # rules with a lower one take their part first
-    pools: tuple[str, ...]  # how those begin that it may claim; where the job has none of them it is not asked
-    claim: Callable[[JobFacts, Facts], Claims]
-
-
 class Judge(Struct, frozen=True):
     """One cause: where the walk ends that finds it, and what is said of it."""
 
@@ -54,7 +43,6 @@ class Judge(Struct, frozen=True):
     tell: Callable[[JobFacts, Facts], Finding]
     rows: tuple[tuple[str, str], ...] = ()  # (resource, holder) of the leaves that are this cause, see `gputop.diagnosis.waitgraph`
     part: Callable[[Walk, Leaf], float] | None = None  # how far a leaf of its rows is this cause, 0 to 1; None: all of each
-    rule: Rule | None = None
     fault: bool = True
     """False for what is no fault, such as a pause: its severity is ``info``, but where it comes again and again (`JobFacts.repeated`)."""
     explains_hangs: bool = False  # where nothing of a job moves any more, it has something more precise to say than that

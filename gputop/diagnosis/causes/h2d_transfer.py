@@ -1,11 +1,11 @@
 """What it is (h2d-transfer): the trainer waits for copies to, or from, the GPU.
 
 Why it costs: a link carries a tenth to a hundredth of what GPU memory does, and copies from pageable memory a tenth to a third of that.
-How it is seen: leaf copy x link, time inside memcpy calls where probed or sampled, but for what may be a wait for kernels
-(`points.copied_beside`). Else PCIe traffic of `policy.COPY_BYTES_PER_S` (KempnerPulse: I/O from 1 GB/s at low SM), or of
-`policy.COPY_OF_LINK` of what a narrow link carries, while the main thread computes: it copies from pageable memory itself. What it sleeps
-may be waits for copies from pinned memory only if these are `policy.ASLEEP_OF_LINK`, for they go as fast as the link.
-When it abstains: a trainer has not moved for `policy.COPIER_STILL_S`; or nothing says whether its GPU works meanwhile.
+How it is seen: row copy x link: time inside memcpy calls where probed or sampled, but for what may be a wait for kernels
+(`points.copied_beside`); and by its price (`gpuside.copying`) what goes over the link beside these. While the main thread computes it
+copies from pageable memory itself, `policy.PAGEABLE_BYTES_PER_S` at most; while it sleeps or waits for its GPU copies from pinned memory
+take a quarter of the link at least.
+When it abstains: a trainer has not moved for `policy.STUCK_S`; or nothing says whether its GPU works meanwhile.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 
 from gputop.diagnosis import policy
-from gputop.diagnosis.causes import Claims, Finding, Judge, Rule
-from gputop.diagnosis.gpuside import copies_much, link_of, traffic
-from gputop.diagnosis.measure.facts import CallFacts, Facts, GpuFacts, JobFacts
+from gputop.diagnosis.causes import Finding, Judge
+from gputop.diagnosis.gpuside import copied, copying, link_of, traffic
+from gputop.diagnosis.measure.facts import CallFacts, Facts, JobFacts
 from gputop.diagnosis.measure.stepclock import moves_weights
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.pausing import is_ahead
@@ -25,11 +25,9 @@ LEAST = 0.05  # share of the window in copying calls that is worth telling
 _ASK = "nvidia-smi -i {} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
 _SIDE_STREAM = "with torch.cuda.stream(side): batch = batch.to(device, non_blocking=True)"
 PINNED_OF_LINK = 0.5  # of what the link carries, while no kernel runs: pageable memory is copied at a tenth to a third of that
-_ASLEEP = ("main.timer", "main.driver", "main.poll", "main.unknown", "main.lock")
 MANY_PER_S, SMALL_BYTES = 400.0, 256 << 10  # copies a second, and what each carries, from which and up to which their number is what costs
 PAGE_BYTES = 4096  # bytes that a page fault brings in, at least
 FAULTED = 0.5  # part of what is copied that page faults bring in, from which these keep the copy (guess)
-_POOLS = ("main.transfer", "main.sync", "main.computing", *_ASLEEP)
 _LESS = Fix("Send less: uint8 images instead of float32, normalize on the GPU")
 _RETURNING = (
     Fix("Reduce it on the GPU, and copy only what is used here", "preds = logits.argmax(-1).cpu(); total += loss.detach()"),
@@ -39,22 +37,6 @@ _OFFLOADING = (
     Fix("As much comes back as goes, like gradients and weights: keep the optimizer on the GPU", "torch.optim.AdamW(..., fused=True)"),
     Fix("Where it has no room, copy pinned, beside the backward pass", "DeepSpeed: offload_optimizer: {device: cpu, pin_memory: true}"),
 )
-
-
-def _claim(job: JobFacts, _facts: Facts) -> Claims:
-    claims: Claims = {"main.transfer": 1.0}
-    if copies_much(job):
-        told = job.calls is not None or job.sampled is not None
-        claims |= {"main.sync": 1.0, "main.computing": 0.0 if told else 1.0}
-        asleep = job.idle is not None and job.trainer.still_s < policy.COPIER_STILL_S and any(map(_copies_at_speed, job.gpus))
-        claims |= dict.fromkeys(_ASLEEP, 1.0 if asleep else 0.0)
-    return claims
-
-
-def _copies_at_speed(gpu: GpuFacts) -> bool:
-    """So much that it may be copies from pinned memory that take the time; where the link is not told, as much as from any."""
-    moved, link = gpu.pcie_bytes_per_s or 0.0, link_of(gpu)
-    return moved >= (policy.ASLEEP_OF_LINK * link if link < math.inf else policy.COPY_BYTES_PER_S)
 
 
 def copies_back(job: JobFacts) -> bool:
@@ -85,7 +67,7 @@ def _moving_less(job: JobFacts) -> tuple[Fix, ...]:
 
 def _overlapping(job: JobFacts) -> list[Fix]:
     """Copies that go as fast as the link are from pinned memory already."""
-    pinned = any((gpu.pcie_bytes_per_s or 0.0) >= PINNED_OF_LINK * (job.idle or 1.0) * link_of(gpu) for gpu in job.gpus)
+    pinned = traffic(job) >= PINNED_OF_LINK * (job.idle or 1.0) * link_of(job)
     if pinned and (job.calls is None or job.calls.copy < LEAST):
         return [Fix("Copy the next batch on a stream of its own while this one is computed", _SIDE_STREAM)]
     return [
@@ -97,13 +79,13 @@ def _overlapping(job: JobFacts) -> list[Fix]:
 def _spent(job: JobFacts, moved: float) -> str:
     """Copies that do not keep the trainer are told by what goes over PCIe while its GPU computes nothing; others by what they
     were asked to copy, for a counter's samples of 20 ms may miss them."""
-    calls, pace = job.calls, _pace(job)
-    copied = (calls.copy_bytes_per_s if calls is not None else None) or 0.0
-    beside = f"{_gb_per_s(max(moved, copied))} {'over PCIe' if moved >= copied else 'copied'}" if moved or copied else ""
+    calls, pace, asked = job.calls, _pace(job), copied(job)
+    beside = f"{_gb_per_s(max(moved, asked))} {'over PCIe' if moved >= asked else 'copied'}" if moved or asked else ""
     if calls is not None and calls.copy >= LEAST:
-        of_link = f" of the {_gb_per_s(_carries(job))} that its link carries" if _crawls(job) else ""
+        of_link = f" of the {_gb_per_s(link_of(job))} that its link carries" if _crawls(job) else ""
         beside = f"at {_gb_per_s(pace)}{of_link}" if pace else beside
-        waits = f"; waits for the GPU meanwhile {100 * calls.sync:.0f}%" if calls.sync > calls.copy and copies_much(job) else ""
+        beyond = calls.sync > calls.copy and copying(job, pinned=True) > calls.copy
+        waits = f"; waits for the GPU meanwhile {100 * calls.sync:.0f}%" if beyond else ""
         return f"copies take {100 * calls.copy:.0f}% of the time{', ' if beside else ''}{beside}{waits}"
     if job.idle is None:
         return beside or "nothing says what it copies"
@@ -116,26 +98,19 @@ def _pace(job: JobFacts) -> float | None:
     return calls.copy_bytes_per_s / calls.copy if calls is not None and calls.copy >= LEAST and calls.copy_bytes_per_s else None
 
 
-def _carries(job: JobFacts) -> float | None:
-    """Bytes per second that the narrowest of its links carries one way; None where that is not told."""
-    return min((link for gpu in job.gpus if (link := gpu.link_bytes_per_s)), default=None)
-
-
 def _crawls(job: JobFacts) -> bool:
     """Its copies are slower than those from pageable memory: something keeps them."""
-    return (_pace(job) or math.inf) < policy.TENTH * (_carries(job) or 0.0)
+    return link_of(job) < math.inf and (_pace(job) or math.inf) < policy.TENTH * link_of(job)
 
 
 def _faults_per_s(job: JobFacts) -> float | None:
     """Page faults of the trainer, where these bring in what it copies while it does; None where they do not."""
-    older, newer, calls = job.trainer.older, job.trainer.newer, job.calls
+    older, newer = job.trainer.older, job.trainer.newer
     faults = counter_per_s(older.minflt, newer.minflt, newer.t_ns - older.t_ns) or 0.0
-    copied = (calls.copy_bytes_per_s if calls is not None else None) or math.inf
-    return faults if _crawls(job) and PAGE_BYTES * faults >= FAULTED * copied else None
+    return faults if _crawls(job) and PAGE_BYTES * faults >= FAULTED * copied(job) else None
 
 
-def _gb_per_s(bytes_per_s: float | None) -> str:
-    rate = bytes_per_s or 0.0
+def _gb_per_s(rate: float) -> str:
     return f"{rate / 1e9:.1f} GB/s" if rate >= 1e8 else f"{rate / 1e6:.1f} MB/s"
 
 
@@ -143,22 +118,22 @@ def _counted(calls: CallFacts | None) -> tuple[Evidence, ...]:
     if calls is None:
         return ()
     copy, sync = (round(100 * share, 1) if share >= LEAST else None for share in (calls.copy, calls.sync))
-    copied = None if calls.copy_bytes_per_s is None else round(calls.copy_bytes_per_s)
+    asked = None if calls.copy_bytes_per_s is None else round(calls.copy_bytes_per_s)
     return (
         Evidence("copy_pct", copy, "%", "of the trainer's time inside memcpy calls"),
         Evidence("sync_pct", sync, "%", "of the trainer's time in waits for its GPU"),
         Evidence("copies_per_s", round(calls.copy_per_s, 1), "/s", f"memcpy calls{calls.counted_in}"),
-        Evidence("copied_bytes_per_s", copied, "B/s", "asked for by these"),
+        Evidence("copied_bytes_per_s", asked, "B/s", "asked for by these"),
     )
 
 
 def _paces(job: JobFacts) -> tuple[Evidence, ...]:
     if (pace := _pace(job)) is None:
         return ()
-    link, faults = _carries(job), _faults_per_s(job)
+    link, faults = link_of(job), _faults_per_s(job)
     return (
         Evidence("copy_pace_bytes_per_s", round(pace), "B/s", "while a copy is under way"),
-        Evidence("link_bytes_per_s", link and round(link), "B/s", "that its link carries one way"),
+        Evidence("link_bytes_per_s", round(link) if link < math.inf else None, "B/s", "that its link carries one way"),
         Evidence("page_faults_per_s", faults and round(faults), "/s", "of the trainer"),
     )
 
@@ -187,4 +162,4 @@ def _hurrying(job: JobFacts) -> list[Fix]:
     return [Fix("See whether others copy over its link, or its clocks are low", "nvidia-smi dmon -s ct")] if _crawls(job) else []
 
 
-JUDGE = Judge("h2d-transfer", "transfer-bound", _tell, rule=Rule(76, _POOLS, _claim))
+JUDGE = Judge("h2d-transfer", "transfer-bound", _tell, rows=(("copy", "link"),))

@@ -176,11 +176,9 @@ def test_every_cause_has_one_judge_and_every_judge_a_word_of_the_list():
     causes = [judge.cause for judge in judges()]
     assert sorted(causes) == sorted(set(CAUSES) - {"none", "unexplained", *GROWTHS})
     assert {judge.symptom for judge in judges()} <= set(SYMPTOMS)
-    orders = [judge.rule.order for judge in judges() if judge.rule is not None]
-    assert len(orders) == len(set(orders))
     rows = Counter(row for judge in judges() for row in judge.rows)
     assert {row for row, times in rows.items() if times > 1} == set(LOADERS), "a leaf is one cause, but for work of loaders"
-    assert all(judge.rows or judge.rule for judge in judges())
+    assert all(judge.rows for judge in judges())
 
 
 @pytest.mark.parametrize("judge", judges(), ids=lambda judge: judge.cause)
@@ -194,10 +192,6 @@ def test_every_cause_explains_itself_in_four_parts(judge: Judge):
 def test_judges_and_states_keep_to_their_lists(make: Callable[[], Scene]):
     facts = make().play(5).engine.facts
     assert facts is not None
-    for judge in judges():
-        for job in facts.jobs:
-            rule = judge.rule
-            assert rule is None or all(pool.startswith(rule.pools) for pool in rule.claim(job, facts))
     for job in facts.jobs:
         assert set(job.trainer.state.fractions) <= set(TRAINER_STATES)
         assert {word for worker in job.workers for word in worker.state.fractions} <= set(WORKER_STATES)
