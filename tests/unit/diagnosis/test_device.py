@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from gputop.cli import main
-from gputop.diagnosis import Engine
-from gputop.model.board import Board
 from gputop.recording.chunks import Decoder
-from gputop.session.judged import closely
+from gputop.session.following import Following
 from tests.corpus.split import LEARN, half_of
 from tests.device.labels import KEPT
 
@@ -35,9 +33,10 @@ def test_a_real_training_is_explained(name: str, stretch: list[str], capsys: pyt
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nor_does_the_screen_ever_say_loudly_what_it_is_not(name: str) -> None:
-    engine, loud = Engine(), set()
-    for _ in closely(engine, Board(), Decoder().feed((DATA / f"{name}.gputop").read_bytes())):
-        loud |= {engine.verdict.cause} if engine.verdict.severity in ("medium", "high") else set()
+    following, loud = Following(), set()
+    for _ in following.through(Decoder().feed((DATA / f"{name}.gputop").read_bytes())):
+        verdict = following.engine.verdict
+        loud |= {verdict.cause} if verdict.severity in ("medium", "high") else set()
     assert loud <= {KEPT[name][1]}
 
 
@@ -62,8 +61,9 @@ def test_nvml_calls_copies_work_and_we_do_not(capsys: pytest.CaptureFixture[str]
 
 def test_a_worker_that_is_ahead_is_not_waited_for() -> None:
     """The backward pass is, by a main thread that a pin thread hands its batches."""
-    engine, waits = Engine(), []
-    for _ in closely(engine, Board(), Decoder().feed((DATA / "gpt-checkpoints.gputop").read_bytes())):
-        waits += [job.data for job in engine.facts.jobs if job.workers] if engine.facts is not None else []
+    following, waits = Following(), list[float]()
+    for _ in following.through(Decoder().feed((DATA / "gpt-checkpoints.gputop").read_bytes())):
+        facts = following.engine.facts
+        waits += [job.data for job in facts.jobs if job.workers] if facts is not None else []
     assert len(waits) > 20
     assert max(waits) < 0.1
