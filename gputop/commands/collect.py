@@ -21,13 +21,17 @@ LAST_S = 0.5  # s for a slow reader to take the last frames after a signal; afte
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sampling(parser)
     parser.add_argument("--summary", action="store_true", help="a diagnosis a second in place of frames, and answers to standard input")
+    parser.add_argument("--from", dest="source", metavar="FILE", help="with --summary: play a recording as if it happened now")
+    parser.add_argument("--lines", action="store_true", help="with --summary: as lines of text, for srun and pdsh")
     parser.add_argument("--frames", type=number(), metavar="N", help="stop after N frames")
 
 
 def run(args: argparse.Namespace) -> int:
     """Collect until the reader closes the pipe, or a signal comes."""
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and not args.lines:
         raise UserError("the stream is binary: send it to a file or a pipe, as in: gputop collect > session.gputop", code=2)
+    if (args.source or args.lines) and not args.summary:
+        raise UserError("--from and --lines need --summary", code=2)
     return_freed_memory()
     if args.summary:
         return _summarize(args)
@@ -53,12 +57,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _summarize(args: argparse.Namespace) -> int:
     """Follow a collector of this machine, and say each second what is wrong."""
-    from gputop.fleet.node import Node
+    from gputop.fleet.node import Node, Out
     from gputop.recording.pipe import ReaderGone
     from gputop.session.child import ChildStream, collector_argv
+    from gputop.session.played import PlayedStream
 
     calm_garbage_collection()
-    node = Node(ChildStream(collector_argv(sampling_argv(args))), sys.stdin.fileno(), sys.stdout.fileno())
+    stream = PlayedStream(args.source) if args.source else ChildStream(collector_argv(sampling_argv(args)))
+    node = Node(stream, sys.stdin.fileno(), Out(sys.stdout.fileno(), args.lines))
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda _number, _frame: node.stop())
     try:

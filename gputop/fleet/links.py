@@ -26,6 +26,7 @@ from typing import IO
 from msgspec import Struct
 
 from gputop.fleet.asking import MOST_ANSWER_BYTES, Answer, Ask, pack_ask, read_answer
+from gputop.fleet.lines import FromLines
 from gputop.fleet.reach import Target
 from gputop.fleet.summary import Summary, read_summary, summarize
 from gputop.model.frame import SECOND_NS, Frame, Header
@@ -269,6 +270,7 @@ class _Link:
         self._came_s = 0.0
         self._lags: deque[tuple[int, float]] = deque()  # (our CLOCK_MONOTONIC in ns, seconds from its wall clock to ours)
         self._judge = Following(every_ns=SECOND_NS)
+        self._lines: FromLines | None = None
         self._problem = ""
         self._answers: list[Answer] = []
 
@@ -298,7 +300,8 @@ class _Link:
         self._decoder, self._problem, self.last_words = Decoder(self._take_block, MOST_ANSWER_BYTES), "", b""
         self._judge = Following(every_ns=SECOND_NS)
         self._began_s = time.monotonic()
-        words = ("collect", *(() if self.is_old else ("--summary",)), *self._flags)
+        self._lines = FromLines() if self.target.is_lines else None
+        words = ("collect", *(() if self.is_old else ("--summary",)), *(("--lines",) if self._lines else ()), *self._flags)
         try:
             with starting():
                 self.child = subprocess.Popen(
@@ -317,7 +320,7 @@ class _Link:
     def feed(self, data: bytes) -> tuple[list[Header | Frame], list[Answer]]:
         """Take what came: its frames and answers. UserError or ValueError where it is nothing that a node may send."""
         self._answers = []
-        items = self._decoder.feed(data)
+        items = self._decoder.feed(self._lines.feed(data) if self._lines else data)
         if self._problem or self._decoder.lost_bytes > MOST_LOST_BYTES:
             raise ValueError(self._problem or "it sends no stream of gputop")
         if self.is_old:

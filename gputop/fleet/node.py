@@ -15,6 +15,7 @@ from itertools import dropwhile
 import msgspec
 
 from gputop.fleet.asking import MOST_LINE_BYTES, PIECE_BYTES, Answer, Ask, pack_answer, read_ask
+from gputop.fleet.lines import to_lines
 from gputop.fleet.summary import pack_summary, summarize
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording.format import pack_end, pack_frames, pack_header, restated
@@ -23,6 +24,7 @@ from gputop.recording.ring import Ring, write_blocks
 from gputop.session.child import ChildStream
 from gputop.session.findings import rules
 from gputop.session.following import Following
+from gputop.session.played import PlayedStream
 from gputop.session.stalled import waits
 from gputop.system import crash
 from gputop.system.errors import UserError, start_thread
@@ -37,7 +39,9 @@ LATEST_S = 5.0  # s that stacks may be asked for in the future: all nodes of a j
 class Out:
     """Standard output, written without waiting. Summaries go first, the newest alone; then frames and answers in their order."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, is_lines: bool = False) -> None:
+        """``is_lines``: write lines of text, see `gputop.fleet.lines`."""
+        self._is_lines = is_lines
         self.fd = fd
         self._writing = memoryview(b"")
         self._first: deque[bytes] = deque()  # headers
@@ -83,25 +87,26 @@ class Out:
             raise UserError(f"cannot write the stream ({error.strerror}): send it to a pipe or a file with room") from None
 
     def _next(self) -> bool:
+        block = b""
         if self._first:
-            self._writing = memoryview(self._first.popleft())
+            block = self._first.popleft()
         elif self._summary:
-            self._writing, self._summary = memoryview(self._summary), b""
+            block, self._summary = self._summary, b""
         elif self._rest:
             block = self._rest.popleft()
             self._rest_bytes -= len(block)
-            self._writing = memoryview(block)
-        return bool(self._writing)
+        self._writing = memoryview(to_lines(block) if self._is_lines else block)
+        return bool(block)
 
 
 class Node:
     """One node. `run` goes on until the reader leaves, a signal comes (`stop`), or the collector ends."""
 
-    def __init__(self, stream: ChildStream, asks: int, out: int) -> None:
-        """``stream``: the collector's; ``asks`` and ``out``: descriptors of the questions and of the stream."""
+    def __init__(self, stream: ChildStream | PlayedStream, asks: int, out: Out) -> None:
+        """``stream``: the collector's; ``asks``: descriptor of the questions."""
         self._stream = stream
         self._asks = asks
-        self._out = Out(out)
+        self._out = out
         self._line = bytearray()
         self._is_asked = True  # until the end of the questions
         self._following = Following(every_ns=SECOND_NS)

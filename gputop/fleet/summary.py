@@ -21,11 +21,13 @@ from msgspec.structs import asdict, astuple, replace
 
 from gputop.diagnosis import Engine, Incident
 from gputop.diagnosis.measure import intensity
-from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.facts import Facts
 from gputop.diagnosis.model import Culprit, Ledger, Verdict
 from gputop.diagnosis.ranks import RankPace
 from gputop.diagnosis.symptoms import Standing
 from gputop.model.board import Board, GpuBoard
+from gputop.model.frame import Names, ProcInfo
+from gputop.model.identity import job_key, told_by
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
 from gputop.recording.format import BROKEN, KIND_SUMMARY, pack
 from gputop.system.program import __version__
@@ -38,6 +40,7 @@ MOST_RANKS, MOST_GPUS, MOST_CAUSES, MOST_NAMES = 256, 1024, 64, 64  # in a summa
 NEWEST = 8  # incidents that are told
 NAMED = 3  # culprits of a rank, and of an incident
 TEXT, NAME = 300, 80  # characters of a headline, and of a name
+SHORT_ID = 12  # characters of a container's id, as `docker ps` prints it
 LEAST_SHARE = 0.005  # of the window, to be told
 
 _Shares = Annotated[dict[str, float], Meta(max_length=MOST_CAUSES)]
@@ -123,7 +126,7 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     """One trainer over the window. Shares are 0..1."""
 
     pid: int
-    job: str = ""  # key of the training that it is a rank of: equal on all nodes of one
+    job: str = ""  # key of the training that it is a rank of, equal on all its nodes; ``~`` first: two trainings alike look the same
     rank: int | None = None
     size: int | None = None  # ranks of that training
     program: str = ""
@@ -144,7 +147,7 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     still_s: float = 0.0  # for how long nothing of it has moved
     waits_for: int | None = None  # pid of the straggler of its training, where that is on this node; itself where it is the one
     absent: Annotated[list[int], Meta(max_length=MOST_RANKS)] = []  # ranks that should be on this node and are not
-    identity: _Names = {}  # ``user``, ``container``, ``pod``, ``slurm_job`` …, those that are known
+    identity: _Names = {}  # ``user``, ``slurm_job``, ``namespace``, ``pod``, ``container``, those that are known
 
 
 class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -219,7 +222,7 @@ _LIMITS = {
 def summarize(board: Board, engine: Engine, rules: int = 0) -> Summary:
     """What to say of the board as it stands, and of what ``engine`` found on it at its last feed."""
     header, cost, verdict = board.header, board.cost, engine.verdict
-    ranks = [_rank(one, engine) for one in list(engine.standing.values())[:MOST_RANKS]]
+    ranks = [_rank(one, engine, header.host) for one in list(engine.standing.values())[:MOST_RANKS]]
     return Summary(
         gputop=__version__, rules=rules, host=header.host, boot_id=header.boot_id, t_ns=board.t_ns,
         unix_ns=header.unix_ns_of(board.t_ns), simulated=header.simulated, verdict=_said(verdict),
@@ -237,13 +240,14 @@ def _said(verdict: Verdict) -> Said:
     )  # fmt: skip
 
 
-def _rank(one: Standing, engine: Engine) -> Rank:
+def _rank(one: Standing, engine: Engine, host: str) -> Rank:
     job, trainer, pid = one.job, one.job.trainer, one.job.trainer.pid
     states = {word: round(share, 3) for word, share in trainer.state.fractions.items() if share >= LEAST_SHARE}
     worded = one.verdict if one.troubled else None
+    key = job_key(trainer.info, host)
     step, pace, ledger = job.step, intensity.pace_of(job), engine.ledgers.get((pid, trainer.info.start_ticks), Ledger())
     return Rank(
-        pid=pid, job=_job_key(job), rank=trainer.role.rank, size=number_in(trainer.info.env, SIZE_VARIABLES),
+        pid=pid, job=str(key)[:NAME] if key else "", rank=trainer.role.rank, size=number_in(trainer.info.env, SIZE_VARIABLES),
         program=program_name(trainer.info), gpus=sorted({gpu.index for gpu in job.gpus}), phase=one.phase.word, states=states,
         pace=None if pace is None else replace(pace, **{name: _rounded(value) for name, value in asdict(pace).items()}),
         steps_per_s=None if step is None else _rounded(step.per_s), symptom=one.symptom, cause=one.cause,
@@ -252,14 +256,19 @@ def _rank(one: Standing, engine: Engine) -> Rank:
         ledger=_ledger(ledger), workers=len(job.workers),
         starving=sum(bool(worker.state.starving) for worker in job.workers), still_s=round(job.still_s, 1),
         waits_for=job.straggler.pid if job.straggler is not None else None, absent=list(job.absent_ranks[:MOST_RANKS]),
-        identity={"user": trainer.info.user} if trainer.info.user else {},
+        identity=_identity(trainer.info),
     )  # fmt: skip
 
 
-def _job_key(job: JobFacts) -> str:
-    """By its size and program, empty for one that is alone."""
-    size = number_in(job.trainer.info.env, SIZE_VARIABLES) or 0
-    return f"{program_name(job.trainer.info)}/{size}" if job.trainer.role.rank is not None and size > 1 else ""
+def _identity(info: ProcInfo) -> dict[str, str]:
+    """Whose it is, as far as that is known."""
+    told, names = told_by(info.cgroup, *info.other_cgroups), info.names or Names()
+    found = {
+        "user": info.user, "slurm_job": told.slurm_job or info.env.get("SLURM_JOB_ID", ""), "namespace": names.namespace,
+        "pod": names.pod or names.pod_uid or told.pod_uid,
+        "container": names.container or (names.container_id or told.container_id)[:SHORT_ID],
+    }  # fmt: skip
+    return {name: text[:NAME] for name, text in found.items() if text}
 
 
 def _takers(culprits: Iterable[Culprit]) -> list[Taker]:

@@ -50,7 +50,7 @@ def test_a_summary_says_what_the_node_found() -> None:
     assert (last.v, last.rules, last.verdict.cause) == (1, 7, "straggler-rank")
     assert [gpu.index for gpu in last.gpus] == [0, 1, 2]
     ranks = {one.rank: one for one in last.ranks}
-    assert {one.job for one in last.ranks} == {"train.py/3"}
+    assert {one.job for one in last.ranks} == {"~train.py × 3"}
     assert {one.size for one in last.ranks} == {3}
     assert {one.waits_for for one in last.ranks} == {ranks[2].pid}
     paces = [ranks[number].pace for number in range(3)]

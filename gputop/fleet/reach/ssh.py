@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gputop.fleet.hosts import check
-
-if TYPE_CHECKING:
-    from gputop.fleet.reach import Target
 
 LINES = False
 OPTIONS = (
@@ -17,7 +12,7 @@ OPTIONS = (
 )  # fmt: skip
 
 
-def argv(target: Target, words: tuple[str, ...]) -> list[str]:
+def argv(host: str, within: str, words: tuple[str, ...]) -> list[str]:  # noqa: ARG001 - as every way
     """The words go through a shell there, so they must need no quotes."""
-    check(target.host)
-    return ["ssh", *OPTIONS, target.host, "gputop", *words]
+    check(host)
+    return ["ssh", *OPTIONS, host, "gputop", *words]

@@ -1,0 +1,129 @@
+"""Ways to a machine: the commands that they make, and streams that come as text."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputop.fleet.lines import FromLines, to_lines
+from gputop.fleet.links import UP, Links
+from gputop.fleet.reach import WAYS, Target
+from gputop.fleet.targets import targets
+from gputop.system.errors import UserError
+from tests.fleet.fakes import wait_for
+from tests.wait import until
+
+SAMPLE = str(Path(__file__).parent.parent.parent / "gputop" / "data" / "sample.gputop")
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands first on PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    return tmp_path
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=5000), st.lists(st.integers(1, 900), max_size=20))
+def test_a_stream_comes_whole_through_lines_of_text(data: bytes, cuts: list[int]) -> None:
+    text = b"slurmstepd: warning\n" + b"".join(b"12: " + line + b"\n" for line in to_lines(data).splitlines()) + b"gp !!\n"
+    assert max(map(len, text.splitlines())) < 900
+    reader, found = FromLines(), b""
+    for size in cuts:
+        found += reader.feed(text[:size])
+        text = text[size:]
+    assert found + reader.feed(text) == data
+
+
+def test_ssh_asks_nobody_and_gives_up_in_time() -> None:
+    argv = Target("ana@node1").argv("collect", "--summary")
+    assert argv[0] == "ssh"
+    assert {"-oBatchMode=yes", "-oConnectTimeout=5", "-oServerAliveInterval=2", "-oServerAliveCountMax=3"} < set(argv)
+    assert argv[-4:] == ["ana@node1", "gputop", "collect", "--summary"]
+
+
+def test_a_job_is_reached_by_steps_beside_its_own(programs: Path) -> None:
+    program(programs, "squeue", f'echo "$@" > {programs}/asked; echo "node[01-02,05]"')
+    found = targets(job="4711")
+    assert [(one.host, one.way, one.within) for one in found] == [(f"node{n}", "srun", "4711") for n in ("01", "02", "05")]
+    assert "--jobs=4711" in (programs / "asked").read_text()
+    argv = found[0].argv("collect")
+    assert argv[:2] == ["srun", "--jobid=4711"]
+    assert {"--overlap", "--nodelist=node01"} < set(argv)
+    assert [one.way for one in targets(job="4711", way="ssh")] == ["ssh"] * 3
+
+
+def test_the_job_that_this_runs_in(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(programs, "squeue", "echo node7")
+    with pytest.raises(UserError, match="needs a number"):
+        targets(job="")
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    assert [(one.host, one.within) for one in targets(job="")] == [("node7", "12")]
+
+
+def test_pods_are_found_by_their_labels(programs: Path) -> None:
+    program(programs, "kubectl", f'echo "$@" > {programs}/asked; printf "pod/train-0\\npod/train-1\\n"')
+    found = targets(pods="app=train", namespace="ml")
+    assert [one.argv("collect") for one in found] == [
+        ["kubectl", "exec", "--stdin", "--namespace=ml", f"train-{i}", "--", "gputop", "collect"] for i in (0, 1)
+    ]
+    assert "--selector=app=train" in (programs / "asked").read_text()
+
+
+REFUSED = [
+    ({"job": "-oops"}, "no number of a job"),
+    ({"job": "1; reboot"}, "no number of a job"),
+    ({"pods": "--all"}, "no selector"),
+    ({"pods": "app=a", "namespace": "--kubeconfig=x"}, "no name of a namespace"),
+    ({"job": "13"}, "squeue: slurm_load_jobs error: Invalid job id"),
+    ({"pods": "app=none"}, "no pod with app=none runs"),
+]
+
+
+@pytest.mark.parametrize(("asked", "why"), REFUSED)
+def test_what_is_not_to_be_had_is_told_in_a_line(asked: dict[str, str], why: str, programs: Path) -> None:
+    program(programs, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    program(programs, "kubectl", "exit 0")
+    with pytest.raises(UserError) as refused:
+        targets(**asked)  # type: ignore[arg-type]
+    assert why in str(refused.value)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_step_writes_lines(programs: Path) -> None:
+    """srun's output is text; the node writes it so by itself."""
+    import sys
+
+    program(programs, "srun", f'until [ "$1" = gputop ]; do shift; done; shift; exec {sys.executable} -m gputop "$@"')
+    links = Links([Target("node1", "srun", "4711")], flags=["--no-ebpf"])
+    try:
+        wait_for(links, "node1", lambda node: node.state == UP and node.summary.node.cpu is not None)
+    finally:
+        links.close()
+
+
+def test_a_recording_is_played_as_a_node_of_now() -> None:
+    links = Links([Target("past", "file", SAMPLE)])
+    try:
+        node = wait_for(links, "past", lambda node: node.state == UP and node.summary.ranks)
+        assert node.skew_s == pytest.approx(0.0, abs=1.0)
+        links.ask("past", "frames")
+        taken: list[object] = []
+        links.tap("past", taken.append)
+        until(lambda: taken)
+    finally:
+        links.close()
+
+
+def test_every_way_has_its_file() -> None:
+    assert {name for name in WAYS if Target("node1", name, "1").argv("collect")} == set(WAYS)
