@@ -19,7 +19,7 @@ _gputop() {
         import) words="-h --help -o --output" ;;
         doctor) words="-h --help --json --bundle -o --output --with-names" ;;
         completion) words="-h --help bash zsh fish" ;;
-        collect) words="-h --help --interval --gpu --no-ebpf --sudo --summary --frames" ;;
+        collect) words="-h --help --interval --gpu --no-ebpf --sudo --summary --from --lines --frames" ;;
     esac
     [[ $COMP_CWORD -eq 1 ]] && words+=" live demo explain diff prove stacks record replay query export loader exporter mark import doctor completion collect"
     COMPREPLY=($(compgen -W "$words" -- "$word"))

@@ -180,4 +180,6 @@ complete -c gputop -n '__fish_seen_subcommand_from collect' -l gpu -d 'only thes
 complete -c gputop -n '__fish_seen_subcommand_from collect' -l no-ebpf -d 'no eBPF probes, even where they could run'
 complete -c gputop -n '__fish_seen_subcommand_from collect' -l sudo -d 'load the eBPF probes through sudo; the rest runs as you'
 complete -c gputop -n '__fish_seen_subcommand_from collect' -l summary -d 'a diagnosis a second in place of frames, and answers to standard input'
+complete -c gputop -n '__fish_seen_subcommand_from collect' -l from -d 'with --summary  play a recording as if it happened now'
+complete -c gputop -n '__fish_seen_subcommand_from collect' -l lines -d 'with --summary  as lines of text, for srun and pdsh'
 complete -c gputop -n '__fish_seen_subcommand_from collect' -l frames -d 'stop after N frames'

@@ -43,7 +43,7 @@ _gputop() {
         import) compadd -- -h --help -o --output ;;
         doctor) compadd -- -h --help --json --bundle -o --output --with-names ;;
         completion) compadd -- -h --help bash zsh fish ;;
-        collect) compadd -- -h --help --interval --gpu --no-ebpf --sudo --summary --frames ;;
+        collect) compadd -- -h --help --interval --gpu --no-ebpf --sudo --summary --from --lines --frames ;;
     esac
     _files
 }
