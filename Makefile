@@ -62,9 +62,10 @@ screenshots: ## Write screenshots/ from the bundled recording
 	@scripts/setup test
 	$(PYTHON_BIN) scripts/screenshots.py
 
-manual: ## Write the man page and the shells' completions from the commands' parsers
+manual: ## Write the man page and the shells' completions from the commands' parsers, and Grafana's dashboard
 	@scripts/setup test
 	$(PYTHON_BIN) scripts/manual.py
+	$(PYTHON_BIN) scripts/dashboard.py
 
 kernels: ## Run the probes on the kernels and bccs of several distributions (QEMU; half an hour, 5 GB; ARGS="bookworm trixie-arm64")
 	@scripts/setup test

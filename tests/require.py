@@ -56,6 +56,10 @@ def _nvtop() -> str:
     return "" if shutil.which("nvtop") else "no nvtop: apt install nvtop (Debian keeps it in contrib)"
 
 
+def _prometheus() -> str:
+    return "" if shutil.which("prometheus") and shutil.which("promtool") else "no prometheus and promtool: scripts/setup test brings them"
+
+
 PYTHONS = ("3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t")
 """Versions of the interpreters whose stacks are read; a ``t`` is a build without GIL."""
 
@@ -84,6 +88,7 @@ def _python(version: str) -> str:
 
 
 _PARTS: dict[str, Callable[[], str]] = {"torch": _torch, "cc": _cc, "ebpf": _ebpf, "systemd": _systemd, "nvitop": _nvitop, "nvtop": _nvtop}
+_PARTS |= {"prometheus": _prometheus}
 _PARTS |= {"net": _net, "ssh": _ssh}
 _PARTS |= {f"python{version}": partial(_python, version) for version in PYTHONS}
 

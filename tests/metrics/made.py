@@ -66,3 +66,16 @@ def played(scene: Scene, metered: Metered, seconds: float, step_s: float = 0.5) 
         metered.take(frame)
     assert not metered.problem
     return metered
+
+
+def contended_server(gpus: int = 2) -> Scene:
+    """One on which a log shipper takes the CPUs from all loader workers; all that can be measured is."""
+    scene = server_of(gpus, gpus, workers=2)
+    scene.cpus, scene.cpu_busy, scene.probed = 4, [1.0] * 4, True
+    for pid, proc in scene.procs.items():
+        if proc.comm == "pt_data_worker":
+            proc.run, proc.wait = 0.3, 0.7
+        else:
+            proc.run, proc.looks = 0.05, [QUEUE]
+            scene.calls |= {(pid, "cuStreamSynchronize"): (8.0, 0.21, 0.0), (pid, "cuMemcpyHtoDAsync_v2"): (8.0, 0.002, 2e6)}
+    return scene.add(Proc(900, comm="fluent-bit", cmdline=["/bin/fluent-bit"], run=2.0, looks=[ON_CPU]))

@@ -1,0 +1,82 @@
+"""The real Prometheus and promtool, on free ports of this machine, ended by the end of a test."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.wait import until
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGING = ROOT / "packaging"
+RULES = PACKAGING / "prometheus/rules.yml"
+
+
+def promtool(*arguments: object, given: bytes = b"") -> str:
+    """What it prints; the test fails where it finds fault."""
+    done = subprocess.run(["promtool", *map(str, arguments)], input=given, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+    return (done.stdout + done.stderr).decode()
+
+
+class Prometheus:
+    """A running one."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+
+    @property
+    def is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def ask(self, expr: str, at_s: float | None = None) -> list[dict[str, Any]]:
+        """The samples of an expression, now or at a Unix time; fails where it is wrong."""
+        query = {"query": expr} | ({} if at_s is None else {"time": f"{at_s:.3f}"})
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?{urllib.parse.urlencode(query)}", timeout=20) as answer:
+            found = json.load(answer)
+        assert found["status"] == "success"
+        return list(found["data"]["result"])
+
+    def targets(self) -> list[dict[str, Any]]:
+        """What it scrapes, and how that went last."""
+        with urllib.request.urlopen(f"{self.url}/api/v1/targets", timeout=20) as answer:
+            return list(json.load(answer)["data"]["activeTargets"])
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+@contextmanager
+def prometheus(folder: Path, scrape: dict[str, Any] | None = None, rules: bool = False) -> Iterator[Prometheus]:
+    """One whose data are in ``folder/data``. ``scrape``: an entry of scrape_configs; JSON is YAML."""
+    config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}}
+    config |= {"scrape_configs": [scrape]} if scrape else {}
+    config |= {"rule_files": [str(RULES)]} if rules else {}
+    (folder / "prometheus.yml").write_text(json.dumps(config))
+    port = free_port()
+    command = [
+        "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
+        f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=100y", "--log.level=error",
+    ]  # fmt: skip
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        one = Prometheus(port)
+        until(lambda: one.is_ready, 30.0)
+        yield one
+    finally:
+        running.kill()
+        running.wait()
