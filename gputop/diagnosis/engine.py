@@ -172,6 +172,15 @@ class Engine:
         self._forget_ended(board, facts.jobs)
         self._worst, self._verdict = max(standing, key=_weight, default=None), None
 
+    def by_itself(self, pid: int) -> Standing | None:
+        """How the rank that others wait for would stand if nobody did: why it is late. None for any other trainer."""
+        standing, facts = self.standing.get(pid), self.facts
+        if standing is None or facts is None or standing.job.straggler is None or standing.job.straggler.pid != pid:
+            return None
+        walk = Walk(replace(standing.job, straggler=None, claims=[], pools={}), facts)
+        job = walk.run(states.with_states(walk), facts)
+        return judge_job(judge(walk, prices.put_down(walk, job, facts), facts), facts, standing.phase)
+
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         standing = judge_job(job, facts, self.phases.get(job.trainer.pid))
         self.phases[job.trainer.pid] = standing.phase

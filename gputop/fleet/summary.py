@@ -136,7 +136,7 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     pace: RankPace | None = None  # what tells the rank that the others wait for; None: it is not known whether its GPUs work
     steps_per_s: float | None = None
     symptom: str = ""
-    cause: str = "none"
+    cause: str = "none"  # of one that the others of its training wait for: why it is late, where that is known
     shares: _Shares = {}  # cause -> share of what is lost now
     lost: float | None = None  # share of its GPUs' time now
     why: str = ""  # what is wrong, in a line
@@ -243,6 +243,8 @@ def _said(verdict: Verdict) -> Said:
 def _rank(one: Standing, engine: Engine, host: str) -> Rank:
     job, trainer, pid = one.job, one.job.trainer, one.job.trainer.pid
     states = {word: round(share, 3) for word, share in trainer.state.fractions.items() if share >= LEAST_SHARE}
+    own = engine.by_itself(pid)
+    one = own if own is not None and own.cause not in ("none", "unexplained") else one
     worded = one.verdict if one.troubled else None
     key = job_key(trainer.info, host)
     step, pace, ledger = job.step, intensity.pace_of(job), engine.ledgers.get((pid, trainer.info.start_ticks), Ledger())

@@ -56,6 +56,7 @@ def test_a_summary_says_what_the_node_found() -> None:
     paces = [ranks[number].pace for number in range(3)]
     assert find_slowest([pace for pace in paces if pace is not None]) == 2
     assert all(sum(one.states.values()) == pytest.approx(1.0, abs=0.05) for one in last.ranks)
+    assert [ranks[number].cause for number in range(3)] == ["straggler-rank", "straggler-rank", "main-thread-preprocessing"]
     assert last.incidents[0].end_unix_s is None
     assert last.incidents[0].cause == "straggler-rank"
 
