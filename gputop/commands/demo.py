@@ -8,8 +8,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from gputop.commands.live import add_looks
 from gputop.commands.options import NO_EBPF, SUDO, ask_sudo, duration, sampling_argv
+from gputop.commands.screen import add_looks
 from gputop.demo.scenarios import SCENARIOS
 from gputop.model.frame import Frame
 from gputop.system.console import show
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sudo", action="store_true", help=SUDO)
     parser.add_argument("--readonly", action="store_true", help="no signals to processes, and no experiments")
     add_looks(parser)
-    parser.set_defaults(interval=0.1, gpu=None, host=None, pid=None, user=None, once=False, json=False, no_auto_stacks=False)
+    parser.set_defaults(interval=0.1, gpu=None, host=None, hosts=None, pid=None, user=None, once=False, json=False, no_auto_stacks=False)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,8 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from gputop.commands.live import Pacer, add_looks, use_terminal, watch
+from gputop.commands.live import Pacer
+from gputop.commands.screen import add_looks, use_terminal, watch
 from gputop.commands.span import MOMENT
 from gputop.system import config
 from gputop.system.console import draws_ascii, notify

@@ -42,8 +42,11 @@ class Sight(Struct, frozen=True):
     host: str  # by its link: what the node calls itself does not count
     summary: Summary | None = None  # its newest; None: none yet
     age_s: float = 0.0  # s since that came
-    skew_s: float = 0.0  # s that its wall clock is ahead of ours
-    problem: str = ""  # why nothing comes, ready to print; empty while it answers
+    skew_s: float = 0.0  # s between its wall clock and ours
+    problem: str = ""  # why nothing comes, in a line; empty while it answers
+    since_s: float = 0.0  # s for which it has been as it is
+    next_s: float | None = None  # s until the next try to reach it
+    notes: tuple[str, ...] = ()  # ``judged by 0.3.1``: what its numbers need to be understood
 
     @property
     def is_seen(self) -> bool:
@@ -383,10 +386,9 @@ def _gone(job: Job) -> str:
 
 
 def _because(member: Member) -> str:
-    """Why a rank is late, by its own node; empty where that does not say."""
+    """``; fluent-bit (903) took 1.4 of 8 CPUs; waits for its data``: why a rank is late, by its own node; empty where that does not say."""
     rank = member.rank
-    why = rank.why if rank.cause not in _NOT_ITS_OWN else ""
-    return f": {why}{_takers(member)}" if why else _takers(member)
+    return f"{_takers(member)}{f'; {rank.why}' if rank.why and rank.cause not in _NOT_ITS_OWN else ''}"
 
 
 def _takers(member: Member) -> str:

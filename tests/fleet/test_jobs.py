@@ -35,7 +35,7 @@ def test_the_late_rank_is_named_with_its_host_and_its_nodes_cause(others: RankPa
     assert (job.symptom, job.cause, job.severity) == ("straggler", "cpu-contention", "high")
     assert (late.number, late.host, late.does) == (11, "node02", LATE_WORD)
     assert job.detail == (
-        "rank 11 (node02 GPU 3) holds 15 others: waits for its data: 4 of 4 workers have no CPU; fluent-bit (903) took 1.4 of 8 CPUs"
+        "rank 11 (node02 GPU 3) holds 15 others; fluent-bit (903) took 1.4 of 8 CPUs; waits for its data: 4 of 4 workers have no CPU"
     )
     assert job.headline == "the job loses 60% of its GPUs"
     assert [member.number for member in job.members if member.does == WAITS] == [n for n in range(16) if n != 11]
@@ -144,7 +144,7 @@ def test_who_is_not_in_the_collective_hangs_the_job() -> None:
     job = only([sight("a", *ranks[:2]), sight("b", *ranks[2:])])
     assert (job.cause, job.severity, [late.number for late in job.late], job.lost) == ("hung-worker", "high", [3], 1.0)
     assert job.headline == "train.py hangs: none of its 4 ranks has moved for 12 s"
-    assert job.detail == "rank 3 (b GPU 3) is not in the collective: waits for worker 2, which is stopped"
+    assert job.detail == "rank 3 (b GPU 3) is not in the collective; waits for worker 2, which is stopped"
 
 
 def test_a_hang_waits_for_ranks_that_are_gone() -> None:

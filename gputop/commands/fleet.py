@@ -1,0 +1,151 @@
+"""Several hosts in one terminal: what `gputop --host node[01-16]` and `--hosts FILE` do. A node diagnoses itself; jobs are judged here."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from typing import TYPE_CHECKING
+
+from gputop.commands.options import RECORDER, SCREEN, leave_root, sampling_argv
+from gputop.system import config
+from gputop.system.console import draws_ascii, notify, show, write
+from gputop.system.errors import UserError
+from gputop.system.program import calm_garbage_collection, return_freed_memory
+
+if TYPE_CHECKING:
+    from gputop.fleet.jobs import Job, Sight
+    from gputop.fleet.links import Links
+    from gputop.fleet.overview import Overview, Row
+
+PATIENCE_S = 10.0  # s that `--once` waits for nodes that have not answered: ssh gives up after 5 s, a collector starts in 1 s
+SETTLES_S = 3.0  # s that it watches those that answer: a verdict needs a window
+
+
+def chosen_hosts(args: argparse.Namespace) -> list[str]:
+    """The hosts that --host and --hosts name, each once. UserError where that cannot be read."""
+    from gputop.fleet import hosts
+
+    named = hosts.expand(args.host) if args.host is not None else []
+    return list(dict.fromkeys([*named, *(hosts.read(args.hosts) if args.hosts else [])]))
+
+
+def run(args: argparse.Namespace, names: list[str]) -> int:
+    """Watch these hosts, or print once."""
+    if args.pid is not None:
+        raise UserError("--pid is a process of one machine: name one --host", code=2)
+    if args.once or args.json:
+        return _print(args, names)
+    from gputop.commands.screen import use_terminal, watch
+
+    use_terminal("gputop --host LIST --once, or --json")
+    leave_root(*SCREEN)  # ssh uses the user's keys and known hosts
+    links = _links(args, names)
+    try:
+        return_freed_memory()
+        from gputop.tui.draw.view import View
+        from gputop.tui.feed import Look
+        from gputop.tui.fleet import FleetApp
+
+        calm_garbage_collection()
+        look = Look("gputop-light" if args.light else "gputop-dark", remote=True)
+        app = FleetApp(links, View(ascii_only=draws_ascii(args.ascii), readonly=True, pattern=args.user or ""), look)
+        return watch(app, "" if args.light else config.load_screen().theme)
+    finally:
+        links.close()
+
+
+def _links(args: argparse.Namespace, names: list[str]) -> Links:
+    from gputop.fleet.overview import connect
+
+    return connect(names, [word for word in sampling_argv(args) if word != "--sudo"])
+
+
+def _print(args: argparse.Namespace, names: list[str]) -> int:
+    """One table or object once all have answered, or with --json alone an object a second."""
+    from gputop.fleet.overview import Overview, sight_of
+
+    leave_root(*RECORDER)
+    links, fleet = _links(args, names), Overview()
+    try:
+        if args.once and len(names) > 1:
+            notify(f"asking {len(names)} hosts …")
+        _await(links)
+        while True:
+            fleet.take([sight_of(state) for state in links.poll().values()])
+            if args.once and not args.json:
+                _print_table(args, fleet)
+            else:
+                import msgspec
+
+                write(msgspec.json.encode(as_object(fleet)) + b"\n")
+            if args.once:
+                return 0 if any(sight.is_seen for sight in fleet.sights) else 1
+            time.sleep(1.0)
+    finally:
+        links.close()
+
+
+def _await(links: Links) -> None:
+    """Until all nodes have answered, or said why not, and a window is there to be judged; `PATIENCE_S` at most."""
+    from gputop.fleet.links import CONNECTING
+
+    began_s, answered_s = time.monotonic(), math.inf
+    while time.monotonic() < min(began_s + PATIENCE_S, answered_s + SETTLES_S):
+        states = links.poll().values()
+        if answered_s == math.inf and all(state.state != CONNECTING for state in states):
+            answered_s = time.monotonic() if any(state.summary for state in states) else -math.inf
+        time.sleep(0.1)
+
+
+def _print_table(args: argparse.Namespace, fleet: Overview) -> None:
+    import shutil
+
+    from gputop.tui.draw import ascii_line, safe_line, time_of_day
+    from gputop.tui.draw.fleet import Choice, page
+
+    size = shutil.get_terminal_size((120, 40))
+    rows = 12 + len(fleet.rows) + len(fleet.jobs)
+    choice = Choice(width=max(80, size.columns), height=rows, pattern=args.user or "")
+    drawn = page(fleet, choice, clock=time_of_day(time.time()), own="", note=" ", lanes=False).lines
+    lines = [ascii_line(line) if draws_ascii(args.ascii) else safe_line(line) for line in drawn]
+    texts = ["".join(text for text, _ in line).rstrip() for line in lines]
+    show(text for text in texts if text)
+
+
+def as_object(fleet: Overview) -> dict[str, object]:
+    """All that is known, for scripts; what was not measured is null."""
+    return {
+        "schema": 1, "unix_s": round(time.time(), 3), "nodes": [_node(row) for row in fleet.rows],
+        "jobs": [_job(job, fleet) for job in fleet.jobs],
+    }  # fmt: skip
+
+
+def _node(row: Row) -> dict[str, object]:
+    sight: Sight = row.sight
+    return {
+        "host": row.host, "state": "up" if sight.is_seen else "silent", "reason": sight.problem or None, "since_s": round(sight.since_s, 1),
+        "age_s": round(sight.age_s, 2) if sight.summary else None, "skew_s": round(sight.skew_s, 3) if sight.summary else None,
+        "notes": sight.notes, "does": row.does, "says": row.says, "lost": row.lost, "summary": sight.summary,
+    }  # fmt: skip
+
+
+def _job(job: Job, fleet: Overview) -> dict[str, object]:
+    ledger = fleet.books.ledgers.get(job.key)
+    return {
+        "key": job.key, "name": job.name, "size": job.size, "hosts": job.hosts, "identity": job.identity,
+        "verdict": {
+            "symptom": job.symptom, "cause": job.cause, "severity": job.severity, "headline": job.headline, "detail": job.detail,
+            "skewed": job.skewed,
+        },
+        "late": [{"rank": one.number, "host": one.host, "pid": one.rank.pid, "gpus": one.rank.gpus} for one in job.late],
+        "culprits": [{"pid": one.pid, "name": one.name, "cpu_s": one.cpu_s} for one in job.culprits], "lost": job.lost,
+        "ranks": [
+            {"rank": one.number, "host": one.host, "pid": one.rank.pid, "does": one.does, "lost": one.lost,
+             "steps_per_s": one.rank.steps_per_s, "cause": one.rank.cause} for one in job.members
+        ],
+        "missing": job.missing, "silent": job.silent, "steps_per_s": job.steps_per_s, "apart": job.apart,
+        "ledger": None if ledger is None else {
+            "gpu_total_s": ledger.gpu_total_s, "gpu_lost_s": ledger.gpu_lost_s, "by_cause": ledger.by_cause,
+        },
+    }  # fmt: skip

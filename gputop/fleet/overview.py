@@ -1,0 +1,185 @@
+"""What the screen over many nodes shows of them, second by second: rows, the worst first, and nodes that are alike as one."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from gputop.diagnosis.model import LOOKING
+from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Member, Sight, find_jobs
+from gputop.fleet.links import CONNECTING, UP, Links, NodeState
+from gputop.fleet.reach import Target
+
+PAST_S = 600  # seconds that are remembered of each node
+ALIKE = 0.1  # share of the GPUs' time by which the losses of nodes may differ that are alike
+SILENT, IDLE = "silent", "idle"  # words of a row beside those of a `Member`: it does not answer; nobody trains there
+_WORST_FIRST = (LATE, TROUBLED, SILENT, WAITS, UNKNOWN, WORKS, IDLE)
+
+
+def connect(hosts: Sequence[str], flags: Sequence[str]) -> Links:
+    """Links over ssh to these hosts. ``flags`` are the collector's on each."""
+    return Links([Target(host) for host in hosts], flags)
+
+
+def sight_of(state: NodeState) -> Sight:
+    """A node as the jobs see it: its ranks count while it is up."""
+    up = state.state == UP
+    return Sight(
+        state.host, state.summary if up else None, state.age_s or 0.0, state.skew_s or 0.0,
+        "" if up or state.state == CONNECTING else state.reason or state.state, state.since_s, state.next_s, state.notes,
+    )  # fmt: skip
+
+
+class Second(NamedTuple):
+    """What is remembered of a node's second; None: not measured, or it was not seen."""
+
+    util: float | None  # mean utilization of its GPUs, 0..1
+    lost: float | None
+
+
+class Row(Struct, frozen=True):
+    """One node."""
+
+    sight: Sight
+    does: str  # a word of `_WORST_FIRST`
+    says: str  # what is wrong with it, or that nothing is
+    lost: float | None = None  # share of its trainers' GPU time, with what they spin for other ranks
+    worst: Member | None = None  # the rank that the row is about
+    job: Job | None = None  # of that rank
+
+    @property
+    def host(self) -> str:
+        return self.sight.host
+
+
+class Alike(Struct, frozen=True):
+    """Nodes that are left out, for rows like theirs are shown."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def hosts(self) -> list[str]:
+        return [row.host for row in self.rows]
+
+
+class Overview:
+    """All that is known of the nodes. `take` what the links know once a second; read by the same thread."""
+
+    def __init__(self) -> None:
+        self.sights: list[Sight] = []
+        self.jobs: list[Job] = []
+        self.rows: list[Row] = []  # in the order of the targets
+        self.books = Books()
+        self.past: dict[str, deque[Second]] = {}
+
+    def take(self, sights: Sequence[Sight]) -> None:
+        """Judge the jobs, and remember the second."""
+        before = self.jobs if self.sights else None
+        self.sights = list(sights)
+        self.jobs = find_jobs(sights, before)
+        self.books.note(self.jobs)
+        self.rows = node_rows(sights, self.jobs)
+        for row in self.rows:
+            self.past.setdefault(row.host, deque(maxlen=PAST_S)).append(Second(_mean_util(row.sight), row.lost))
+
+    @property
+    def silent(self) -> int:
+        """How many nodes do not answer."""
+        return sum(row.does == SILENT for row in self.rows)
+
+
+def _mean_util(sight: Sight) -> float | None:
+    utils = [gpu.util_pct for gpu in sight.summary.gpus if gpu.util_pct is not None] if sight.summary and sight.is_seen else []
+    return sum(utils) / len(utils) / 100.0 if utils else None
+
+
+def node_rows(sights: Sequence[Sight], jobs: Sequence[Job]) -> list[Row]:
+    """A row for each node, in their order."""
+    members: dict[str, list[tuple[Member, Job]]] = {}
+    for job in jobs:
+        for member in job.members:
+            members.setdefault(member.host, []).append((member, job))
+    return [_row(sight, members.get(sight.host, [])) for sight in sights]
+
+
+def _row(sight: Sight, members: list[tuple[Member, Job]]) -> Row:
+    if not sight.is_seen or sight.summary is None:
+        return Row(sight, SILENT, sight.problem or ("no answer" if sight.summary else "connecting …"))
+    if not members:
+        said = sight.summary.verdict
+        return Row(sight, IDLE, said.headline if said.symptom not in ("", LOOKING) else "nothing measured yet")
+    worst, job = min(members, key=lambda one: (_WORST_FIRST.index(one[0].does), -(one[0].lost or 0.0), one[0].number))
+    parts = [(member.lost, len(member.rank.gpus)) for member, _ in members if member.lost is not None and member.rank.gpus]
+    lost = sum(share * gpus for share, gpus in parts) / sum(gpus for _, gpus in parts) if parts else None
+    return Row(sight, worst.does, _says(worst, job), lost, worst, job)
+
+
+def _says(member: Member, job: Job) -> str:
+    if member.does == LATE:
+        return job.cause
+    if member.does == TROUBLED:
+        return member.rank.cause
+    if member.does == WAITS:
+        return f"waits for rank {job.late[0].number}" if job.late else "waits for ranks not seen" if job.missing else "waits"
+    if job.cause == "pause":
+        return "pause"
+    return LOOKING if member.does == UNKNOWN else member.rank.symptom or "healthy"
+
+
+def worst_first(rows: Sequence[Row]) -> list[Row]:
+    """The nodes that somebody should look at first."""
+    return sorted(rows, key=lambda row: (_WORST_FIRST.index(row.does), -round(row.lost or 0.0, 1)))
+
+
+def by_host(rows: Sequence[Row]) -> list[Row]:
+    """As they were named."""
+    return list(rows)
+
+
+def by_loss(rows: Sequence[Row]) -> list[Row]:
+    """Those that lose most first."""
+    return sorted(rows, key=lambda row: -(row.lost if row.lost is not None else -1.0))
+
+
+def by_cpu(rows: Sequence[Row]) -> list[Row]:
+    """Those whose CPUs are busiest first."""
+    return sorted(rows, key=lambda row: -((row.sight.summary.node.cpu if row.sight.summary else None) or -1.0))
+
+
+def by_pace(rows: Sequence[Row]) -> list[Row]:
+    """Those that make the fewest steps a second first; those that make none known last."""
+    return sorted(rows, key=lambda row: (row.worst.rank.steps_per_s if row.worst else None) or float("inf"))
+
+
+SORTS = {"worst": worst_first, "host": by_host, "lost": by_loss, "cpu": by_cpu, "steps": by_pace}
+
+
+def fold(rows: Sequence[Row], room: int) -> list[Row | Alike]:
+    """At most ``room`` entries, as long as there are not more kinds of nodes: of nodes that are alike the first ones, and one entry for the
+    others."""
+    if len(rows) <= room:
+        return list(rows)
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(_likeness(row), []).append(row)
+    each = max(map(len, groups.values()), default=1)
+    while each > 1 and sum(min(len(group), each) + (len(group) > each) for group in groups.values()) > room:
+        each -= 1
+    cut = [group[:each] if len(group) > each + 1 else group for group in groups.values()]
+    kept = {row.host for group in cut for row in group}
+    left_out = [Alike(tuple(group[each:])) for group in groups.values() if len(group) > each + 1]
+    return [*(row for row in rows if row.host in kept), *left_out]
+
+
+def _likeness(row: Row) -> tuple[object, ...]:
+    return row.does, row.says, row.job.key if row.job else "", None if row.lost is None else int(row.lost / ALIKE)
+
+
+def finds(row: Row, words: Sequence[str]) -> bool:
+    """Whether all these words are in what the row says."""
+    job = row.job
+    text = " ".join((row.host, row.does, row.says, *((job.name, *job.identity.values()) if job else ()))).lower()
+    return all(word in text for word in words)

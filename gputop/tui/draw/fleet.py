@@ -1,0 +1,416 @@
+"""The screen over many nodes as lines: header, the worst job and its late rank, jobs, nodes, a strip of all ranks, keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import ceil
+
+from msgspec import Struct
+
+from gputop.diagnosis.phases import LOST
+from gputop.diagnosis.symptoms import MEDIUM_SHARE as MUCH
+from gputop.fleet.hosts import fold as fold_hosts
+from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, Member, Sight
+from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, Overview, Row, Second, finds, fold
+from gputop.system.text import cell_width, clean, counted, cut, fit
+from gputop.tui.draw import Line, Span, duration
+from gputop.tui.draw.edges import VERDICT_COLOURS, Key, key_lines
+from gputop.tui.draw.lanes import merge
+from gputop.tui.draw.view import View
+
+NODES, JOBS, RANKS = VIEWS = ("nodes", "jobs", "ranks")
+WIDE = 130  # columns from which jobs and nodes stand below each other, and nodes have the host's columns
+TALL = 30  # rows, the same
+LEAST_RANKS = 6  # rows that are left below the nodes, from which the ranks of the job stand there: blank, heading, four ranks
+LANE_S, WIDE_LANE_S = 120, 60  # s that a node's lane shows
+_BARS = "▁▂▃▄▅▆▇█"
+_GLYPHS = {WORKS: ("·", "good"), WAITS: ("▒", "warn"), LATE: ("█", "crit"), TROUBLED: ("▲", "crit"), UNKNOWN: ("?", "dim")}
+_MARKS = {
+    LATE: ("●", "crit"), TROUBLED: ("▲", "crit"), WAITS: ("○", "warn"), WORKS: ("✓", "good"), UNKNOWN: ("?", "dim"), IDLE: ("–", "dim"),
+}  # fmt: skip
+KEYS: tuple[Key, ...] = (
+    ("q", "quit", "quit"), ("j", "jobs", "view('jobs')"), ("n", "nodes", "view('nodes')"), ("r", "ranks", "view('ranks')"),
+    ("/", "filter", "filter"), ("o", "sort", "sort"), ("Enter", "open", "open"), ("s", "stacks", "stacks"), ("?", "help", "help"),
+    ("R", "save", "save"),
+)  # fmt: skip
+VERDICT_KEYS: tuple[Key, ...] = (
+    ("[Enter]", "", "open"), ("[s]", "stacks of all ranks now", "stacks"), ("[R]", "save 10 min of all", "save"),
+)  # fmt: skip
+
+
+class Choice(Struct):
+    """What the user chose."""
+
+    view: str = NODES
+    sort: str = "worst"
+    pattern: str = ""
+    selected: str = ""  # host of the selected row
+    job: str = ""  # key of the chosen job; empty: the worst
+    width: int = 80
+    height: int = 24
+    ascii_only: bool = False
+    top: int = 0  # first row of the ranks that is shown
+
+
+class Page(Struct):
+    """The screen: its lines, and which node or job each row is about."""
+
+    lines: list[Line]
+    hosts: dict[int, str] = {}  # line -> host
+    jobs: dict[int, str] = {}  # line -> key of the job
+    lane_at: int = 0  # column where the lanes begin
+    lane_s: int = 0  # seconds in each of their cells
+
+
+def chosen_job(fleet: Overview, choice: Choice) -> Job | None:
+    """The job that the verdict and the ranks are about."""
+    return next((job for job in fleet.jobs if job.key == choice.job), fleet.jobs[0] if fleet.jobs else None)
+
+
+def shown_rows(fleet: Overview, choice: Choice) -> list[Row]:
+    """The nodes that the filter finds, in their order."""
+    words = choice.pattern.lower().split()
+    rows = SORTS[choice.sort](fleet.rows)
+    return [row for row in rows if finds(row, words)] if words else rows
+
+
+def page(fleet: Overview, choice: Choice, *, clock: str, own: str, note: str, lanes: bool = True) -> Page:
+    """Everything. ``clock``: the time of day; ``own``: what gputop costs here; ``note``: what stands in the last line in place of keys."""
+    job, width, height = chosen_job(fleet, choice), choice.width, choice.height
+    wide = width >= WIDE and height >= TALL
+    found = Page([_header(fleet, job, width, clock, own if width >= 110 else "")])
+    if height >= 8:
+        found.lines += _verdict(fleet, job, choice, keys=height >= 14)
+    foot = [
+        *(_strip(job, width, min(4, (height - 12) // 4)) if choice.view != RANKS else []),
+        *([_keys(width, note)] if height >= 5 else []),
+    ]
+    room = max(0, height - len(found.lines) - len(foot))
+    if choice.view == JOBS or (wide and choice.view == NODES and len(fleet.jobs) > 1):
+        jobs_room = room if choice.view == JOBS else min(len(fleet.jobs) + 1, max(2, room // 3))
+        _add_jobs(found, fleet, choice, jobs_room)
+        room -= jobs_room
+    if choice.view == RANKS:
+        _add_ranks(found, job, choice, room)
+    elif choice.view == NODES:
+        before = len(found.lines)
+        _add_nodes(found, fleet, choice, room, wide=wide, lanes=lanes)
+        left = room - (len(found.lines) - before)
+        if job is not None and job.size > 1 and left >= LEAST_RANKS and lanes:
+            found.lines.append([])
+            _add_ranks(found, job, choice, left - 1)
+    found.lines += [[] for _ in range(height - len(found.lines) - len(foot))]
+    found.lines = [*found.lines[: max(0, height - len(foot))], *foot][:height]
+    return found
+
+
+# header, verdict, keys
+
+
+def _header(fleet: Overview, job: Job | None, width: int, clock: str, own: str) -> Line:
+    seen, nodes = len(fleet.rows) - fleet.silent, len(fleet.rows)
+    if job is not None and job.size > 1 and len(fleet.jobs) == 1:
+        slurm = job.identity.get("slurm_job", "")
+        what = f"{f'job {slurm} ' if slurm else ''}{job.name}  {len(job.members)} of {job.size} ranks · {seen} of {nodes} nodes"
+    else:
+        down = f" · {counted(fleet.silent, 'node')} silent" if fleet.silent else ""
+        what = " · ".join((counted(nodes, "node"), *_gpu_names(fleet.sights), counted(len(fleet.jobs), "job"))) + down
+    skews = [abs(sight.skew_s) for sight in fleet.sights if sight.is_seen]
+    right: list[Span] = [("● LIVE 1 s", "good") if seen else ("no node answers", "crit")]
+    if skews and max(skews) >= 1.0:
+        right += [("  ", ""), (f"clocks {max(skews):.1f} s apart", "warn")]
+    if own:
+        right += [("  ", ""), (own, "dim")]
+    right += [("  ", ""), (clock, "title")]
+    room = width - sum(cell_width(text) for text, _ in right) - 9
+    return [("gputop", "title"), (f"  {fit(what, max(0, room))} ", "dim"), *right]
+
+
+def _gpu_names(sights: Sequence[Sight]) -> list[str]:
+    names = [gpu.name.removeprefix("NVIDIA ") or "GPU" for sight in sights if sight.summary for gpu in sight.summary.gpus]
+    return [f"{names.count(name)}× {name}" for name in dict.fromkeys(names)][:3]
+
+
+def _verdict(fleet: Overview, job: Job | None, choice: Choice, keys: bool) -> list[Line]:
+    """What is wrong with the chosen job, who does it, and what to press."""
+    if job is None:
+        silent = [row for row in fleet.rows if row.does == SILENT]
+        head = (
+            "nobody trains on these nodes" if len(silent) < len(fleet.rows) else f"no node answers yet: {silent[0].says}" if silent else ""
+        )
+        return [[(f" ● {head}", "dim")], [], *([[]] if keys else [])]
+    colour = VERDICT_COLOURS.get(job.severity, "title")
+    mark = "▲" if colour in ("crit", "warn") else "●"
+    cause = "" if job.cause == "none" else f" ← {job.cause}"
+    about = "~" if job.skewed else ""
+    which = f"{job.name}: " if len(fleet.jobs) > 1 else ""
+    head = f" {mark} {about}{job.symptom.upper()}{cause}"
+    lines: list[Line] = [[(head, colour), (f"   {cut(f'{which}{job.headline}', max(0, choice.width - cell_width(head) - 3))}", "title")]]
+    detail = job.detail or (f"its ranks do not step alike: {_numbers(job.apart)}" if job.apart else "")
+    lines.append([(f"   {cut(detail, max(0, choice.width - 3))}", "")])
+    if keys:
+        lines.append(_offers(job, fleet.books.ledgers.get(job.key)))
+    return lines
+
+
+def _offers(job: Job, ledger: object) -> Line:
+    late = job.late[0].host if job.late else job.members[0].host
+    lost = getattr(ledger, "gpu_lost_s", 0.0)
+    spans: list[Span] = []
+    for key, words, _ in VERDICT_KEYS:
+        spans += [("   " if not spans else "  ", ""), (key, "accent"), (f" {words or late}", "")]
+    return [*spans, (f"   lost since you look: {_gpu_time(lost)}", "dim")] if lost >= 1.0 else spans
+
+
+def _gpu_time(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} GPU·h" if seconds >= 3600 else f"{duration(seconds)} of a GPU"
+
+
+def _numbers(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + ("" if len(ranks) <= 8 else " …")
+
+
+def _keys(width: int, note: str) -> Line:
+    return key_lines(View(width=width), note, KEYS)[0]
+
+
+# the table of nodes
+
+Cell = Callable[[Row], Span]
+
+
+class Column(Struct, frozen=True):
+    """A column of the table of nodes."""
+
+    title: str
+    width: int
+    cell: Cell
+
+
+def _add_nodes(found: Page, fleet: Overview, choice: Choice, room: int, *, wide: bool, lanes: bool) -> None:
+    if room < 2:
+        return
+    rows = shown_rows(fleet, choice)
+    names = max([len("NODE"), *(cell_width(row.host) for row in fleet.rows)])
+    columns = _columns(min(names, 24 if wide else 12), max((len(_gpus(row)) for row in rows), default=0), wide)
+    at = sum(column.width + 1 for column in columns)
+    span_s = WIDE_LANE_S if wide else LANE_S
+    cells = choice.width - at if lanes else 0
+    heading = "".join(f"{fit(column.title, column.width)} " for column in columns)
+    last = f"LAST {span_s} s" if wide else f"LAST {span_s // 60} MIN"
+    found.lines.append([(fit(heading + (last if cells >= 4 else ""), choice.width), "head")])
+    found.lane_at, found.lane_s = (at, _cell_s(cells, span_s)) if cells >= 4 else (0, 0)
+    entries = fold(rows, room - 1)
+    for entry in entries[: room - 1]:
+        line = len(found.lines)
+        if isinstance(entry, Alike):
+            found.lines.append([(cut(f"… {len(entry.rows)} more alike: {fold_hosts(entry.hosts)}", choice.width), "dim")])
+            continue
+        found.hosts[line] = entry.host
+        found.lines.append(_node_line(entry, columns, fleet.past.get(entry.host, ()), cells, span_s, entry.host == choice.selected))
+    if not rows and fleet.rows:
+        found.lines.append([(f"no node has “{clean(choice.pattern)}”: Esc clears the filter", "dim")])
+
+
+def _node_line(row: Row, columns: Sequence[Column], past: Sequence[Second], cells: int, span_s: int, is_selected: bool) -> Line:
+    mark = "selected" if is_selected else ""
+    if row.does == SILENT:
+        name = columns[0]
+        room = sum(column.width + 1 for column in columns[1:]) + max(0, cells)
+        return [(f"{fit(row.host, name.width)} ", mark or "warn"), (fit(_silence(row.sight, row.says), room), "warn")]
+    spans: list[Span] = []
+    for column in columns:
+        text, colour = column.cell(row)
+        spans.append((f"{fit(text, column.width)} ", mark or colour if column is columns[0] else colour))
+    return [*spans, *_lane(list(past), cells, span_s)] if cells >= 4 else spans
+
+
+def _silence(sight: Sight, says: str) -> str:
+    since = f"no answer for {duration(sight.since_s)}: " if sight.since_s >= 1.0 and sight.problem else ""
+    again = f"; again in {ceil(sight.next_s)} s" if sight.next_s else ""
+    return f"{since}{says}{again}"
+
+
+def _columns(names: int, gpus: int, wide: bool) -> list[Column]:
+    near = [
+        Column("NODE", names, lambda row: (row.host, "title" if row.does in (LATE, TROUBLED) else "")),
+        Column("GPU util" if gpus > 4 or wide else "GPU", max(8 if wide else 4, min(gpus, 16)), lambda row: (_gpus(row), "lane")),
+        Column("LOST", 5, lambda row: (f"{_percent(row.lost):>4}", _loss_colour(row.lost))),
+        Column("CAUSE", 22 if not wide else 26, _cause),
+    ]
+    if not wide:
+        return [*near, Column("STEP/S", 6, lambda row: (f"{_pace(row.worst):>6}", "")), Column("WORST RANK", 15, _worst)]
+    return [
+        *near, Column("STEP/S", 6, lambda row: (f"{_pace(row.worst):>6}", "")), Column("WORST RANK", 18, _worst),
+        Column(" CPU", 4, _host("cpu")), Column("RUNQ", 4, _host("runnable")), Column("PSI io", 6, _host("psi_io")),
+        Column("NET", 6, _net), Column("THROTTLE", 8, _host("throttled")), Column("WORKERS", 8, _workers),
+    ]  # fmt: skip
+
+
+def _gpus(row: Row) -> str:
+    gpus = row.sight.summary.gpus if row.sight.summary else []
+    return "".join("x" if gpu.lost else "?" if gpu.util_pct is None else _bar(gpu.util_pct / 100.0) for gpu in gpus[:16])
+
+
+def _bar(share: float) -> str:
+    return _BARS[max(0, min(7, int(share * 8)))]
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f}%"
+
+
+def _loss_colour(share: float | None) -> str:
+    return "crit" if (share or 0.0) >= MUCH else "warn" if (share or 0.0) >= LOST else ""
+
+
+def _cause(row: Row) -> Span:
+    mark, colour = _MARKS.get(row.does, ("?", "dim"))
+    says = f"{row.says}{' ~' if row.sight.notes else ''}"
+    return f"{mark} {says}", colour
+
+
+def _pace(member: Member | None) -> str:
+    pace = member.rank.steps_per_s if member else None
+    return "–" if pace is None else f"{pace:.2f}" if pace < 1000 else f"{pace:.0f}"
+
+
+def _worst(row: Row) -> Span:
+    member = row.worst
+    if member is None:
+        return "", ""
+    states = member.rank.states
+    state = max(states, key=states.__getitem__, default="")
+    return f"{member.number} {state}", state
+
+
+def _host(name: str) -> Cell:
+    def cell(row: Row) -> Span:
+        value = getattr(row.sight.summary.node, name) if row.sight.summary else None
+        return f"{_percent(value):>4}", "warn" if (value or 0.0) >= 0.5 and name != "cpu" else ""
+
+    return cell
+
+
+def _net(row: Row) -> Span:
+    rate = row.sight.summary.node.net_rx_bytes_per_s if row.sight.summary else None
+    return ("–" if rate is None else f"{rate / 1e6:.0f} MB" if rate < 1e9 else f"{rate / 1e9:.1f} GB"), ""
+
+
+def _workers(row: Row) -> Span:
+    node = row.sight.summary.node if row.sight.summary else None
+    if node is None or not node.workers:
+        return "–", "dim"
+    return f"{node.starving}/{node.workers}", "starving" if node.starving else ""
+
+
+def _cell_s(cells: int, span_s: int) -> int:
+    return max(1, ceil(span_s / max(1, cells)))
+
+
+def _lane(past: Sequence[Second], cells: int, span_s: int) -> list[Span]:
+    """How much of their time its GPUs worked: what is lost, spinning for another rank too, is missing. A cell is some seconds."""
+    each = _cell_s(cells, span_s)
+    newest = len(past)
+    out: list[Span] = []
+    for at in range(newest - newest % each - (cells - 1) * each, newest, each):
+        seconds = past[max(0, at) : max(0, at + each)]
+        worked = [1.0 - one.lost if one.lost is not None else one.util for one in seconds]
+        known = [share for share in worked if share is not None]
+        share = sum(known) / len(known) if known else None
+        out.append((" ", "") if share is None else (_bar(share), "crit" if share <= 1.0 - MUCH else "lane"))
+    return merge(out[-cells:])
+
+
+# jobs, ranks
+
+
+def _add_jobs(found: Page, fleet: Overview, choice: Choice, room: int) -> None:
+    if room < 2:
+        return
+    width = choice.width
+    verdict = max(18, min(34, width - 66)) if width >= WIDE else max(10, width - 56)
+    heading = f"{'JOB':<22} {'USER':<8} {'RANKS':>7} {'STEP/S':>6} {'LOST':>5} {fit('VERDICT', verdict)}"
+    heading += " WHO" if width >= WIDE else ""
+    found.lines.append([(fit(heading, width), "head")])
+    for job in fleet.jobs[: room - 1]:
+        found.jobs[len(found.lines)] = job.key
+        colour = VERDICT_COLOURS.get(job.severity, "")
+        name = " ".join(filter(None, (job.identity.get("slurm_job", ""), job.name)))
+        ranks = f"{len(job.members)}/{job.size}" if job.is_partial else str(job.size)
+        pace = "–" if job.steps_per_s is None else f"{job.steps_per_s:.2f}"
+        mark = "▲" if colour in ("crit", "warn") else "✓" if job.symptom == "healthy" else "●"
+        says = f"{mark} {'~' if job.skewed else ''}{job.symptom}{'' if job.cause == 'none' else f' ← {job.cause}'}"
+        is_chosen = job.key == (choice.job or fleet.jobs[0].key)
+        line: list[Span] = [(f"{fit(name, 22)} ", "selected" if is_chosen and choice.view == JOBS else "title" if is_chosen else "")]
+        line += [
+            (f"{fit(job.identity.get('user', ''), 8)} {fit(ranks, 7):>7} {pace:>6} ", ""),
+            (f"{_percent(job.lost):>5} ", _loss_colour(job.lost)),
+        ]
+        line.append((fit(says, verdict), colour))
+        if width >= WIDE:
+            line.append((f" {cut(_who(job), width - 54 - verdict)}", ""))
+        found.lines.append(line)
+    left = len(fleet.jobs) - (room - 1)
+    if left > 0:
+        found.lines[-1] = [(f"… {left + 1} more jobs", "dim")]
+
+
+def _who(job: Job) -> str:
+    where = fold_hosts(job.hosts)
+    if not job.late:
+        return where
+    takers = ", ".join(f"{taker.name} {taker.pid}" for taker in job.culprits if taker.pid != job.late[0].rank.pid)
+    return f"rank {job.late[0].number} {job.late[0].host}{f' · {takers}' if takers else ''}  of {where}"
+
+
+def _strip(job: Job | None, width: int, most: int) -> list[Line]:
+    """``RANKS   0 ····▒▒▒▒ 8 ▒▒▒▒▒▒▒▒``: the ranks of the job, eight by eight, in at most ``most`` rows, with the late one among them."""
+    if job is None or job.size < 2 or most < 1:
+        return []
+    legend = "█ late ▒ waits · works"
+    doing = {member.number: member.does for member in job.members}
+    digits, room = len(str(job.size - 1)), width - len("RANKS  ") - len(legend) - 2
+    eights = max(1, (room - 2) // (digits + 10))
+    late = job.late[0].number // 8 if job.late else 0
+    first = max(0, late - eights * most + 2) if late >= eights * most else 0
+    lines: list[Line] = []
+    for row in range(most):
+        begin = 8 * (first + eights * row)
+        if begin >= job.size:
+            break
+        spans: list[Span] = [("RANKS  ", "head") if not row else ("       ", "")]
+        for number in range(begin, min(job.size, begin + 8 * eights), 8):
+            spans.append((f"{number:>{digits}} ", "dim"))
+            spans += [_GLYPHS[doing[at]] if at in doing else (" ", "") for at in range(number, min(number + 8, job.size))]
+            spans.append((" ", ""))
+        is_cut = row == most - 1 and begin + 8 * eights < job.size
+        spans += [("…", "dim")] if is_cut else []
+        used = sum(len(text) for text, _ in spans)
+        lines.append(merge([*spans, *([] if row else [(" " * max(1, width - used - len(legend) - 1), ""), (legend, "dim")])]))
+    return lines
+
+
+def _add_ranks(found: Page, job: Job | None, choice: Choice, room: int) -> None:
+    if job is None or room < 2:
+        return
+    width = choice.width
+    host = max([4, *(min(20, cell_width(member.host)) for member in job.members)])
+    why = max(0, width - host - 55)
+    heading = f"{'RANK':>5} {fit('NODE', host)} {'GPU':<4} {'DOES':<8} {'STATE':<14} {'IDLE':>5} {'LOST':>5} {'STEP/S':>6} WHY"
+    found.lines.append([(fit(heading, width), "head")])
+    order = sorted(job.members, key=lambda member: (-((LATE, TROUBLED, UNKNOWN, WAITS, WORKS)[::-1].index(member.does)), member.number))
+    top = min(choice.top, max(0, len(order) - (room - 1)))
+    for member in order[top : top + room - 1]:
+        found.hosts[len(found.lines)] = member.host
+        rank, (glyph, colour) = member.rank, _GLYPHS[member.does]
+        states = rank.states
+        state = max(states, key=states.__getitem__, default="")
+        idle = _percent(rank.pace.idle if rank.pace else None)
+        gpus = ",".join(map(str, rank.gpus[:2]))
+        found.lines.append([
+            (f"{member.number:>5} ", "title" if member.does == LATE else ""), (f"{fit(member.host, host)} {fit(gpus, 4)} ", ""),
+            (f"{glyph} {member.does:<6} "[:9], colour), (f"{fit(state, 14)} ", state), (f"{idle:>5} ", ""),
+            (f"{_percent(member.lost):>5} ", _loss_colour(member.lost)), (f"{_pace(member):>6} ", ""),
+            (cut(rank.why if member.does != WAITS else "", why), ""),
+        ])  # fmt: skip

@@ -1,0 +1,557 @@
+"""The screen over many nodes, and what its keys do: the nodes' links are polled once a second, a node is opened as its own dashboard."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
+from rich.console import COLOR_SYSTEMS
+from textual import events, on
+from textual.app import ComposeResult, SystemCommand
+from textual.binding import Binding
+from textual.screen import Screen
+from textual.widgets import Input
+
+from gputop.fleet.asking import Answer
+from gputop.fleet.hosts import fold as fold_hosts
+from gputop.fleet.jobs import Job, Member, Sight
+from gputop.fleet.links import UP, NodeState
+from gputop.fleet.overview import SORTS, Overview, sight_of
+from gputop.model.frame import Frame, Header, Stack
+from gputop.model.roles import Role
+from gputop.session.session import Session
+from gputop.stacks.group import group
+from gputop.stacks.lines import TextLine, text_lines
+from gputop.system.errors import UserError
+from gputop.system.output import create, unused
+from gputop.system.text import clean, counted, file_size, fit
+from gputop.tui import terminal
+from gputop.tui.app import GputopApp
+from gputop.tui.bindings import HelpScreen, key_name
+from gputop.tui.box import Box
+from gputop.tui.dashboard import Actions, DashboardScreen
+from gputop.tui.draw import TOO_SMALL, Line, ascii_line, is_too_small, time_of_day
+from gputop.tui.draw import fleet as draw
+from gputop.tui.draw.edges import action_at
+from gputop.tui.draw.view import View
+from gputop.tui.feed import Context, Look, live_context
+from gputop.tui.stacks import MEANINGS
+from gputop.tui.widgets import Drawn, Painter, palette
+
+EVERY_S = 1.0  # s between two looks at the nodes, which speak once a second
+ANSWERS_S = 0.25  # s between two looks for answers
+NOTE_S = 4.0  # s that a note stays
+STACKS_IN_S = 0.7  # s from the question until all nodes take the stacks: the question must have reached them
+STACKS_S = 15.0  # s after which nodes that have not answered are told
+BACK_S = 600.0  # s of a node's past that come when it is opened
+NODE_REST_S = 0.25  # s between two drawings of an opened node
+MOST_STACKS = 20_000  # of an answer
+
+_VIEW, _DO = Binding.Group("view"), Binding.Group("do")
+BINDINGS = [
+    Binding("n", "view('nodes')", "the nodes", id="nodes", group=_VIEW),
+    Binding("j", "view('jobs')", "the jobs", id="jobs", group=_VIEW),
+    Binding("r", "view('ranks')", "the ranks of the job", id="ranks", group=_VIEW),
+    Binding("down", "move(1)", "next node, or job", id="down", group=_VIEW),
+    Binding("up", "move(-1)", "node, or job, before", id="up", group=_VIEW),
+    Binding("pagedown", "move(10)", "ten down", id="page-down", group=_VIEW),
+    Binding("pageup", "move(-10)", "ten up", id="page-up", group=_VIEW),
+    Binding("o", "sort", "sort nodes: worst, as named, lost, CPU, steps", id="sort", group=_VIEW),
+    Binding("slash", "filter", "only nodes with these words", id="filter", group=_VIEW),
+    Binding("escape", "clear", "clear selection and filter", id="clear", group=_VIEW),
+    Binding("enter", "open", "open the node: its whole screen, live; Esc comes back", id="open", group=_DO),
+    Binding("s", "stacks", "stacks of all ranks of the job, of one moment", id="stacks", group=_DO),
+    Binding("R", "save", "save the last ten minutes of every node", id="save", group=_DO),
+    Binding("question_mark,f1", "help", "this help", id="help", group=_DO),
+]
+
+
+class Nodes(Protocol):
+    """What the screen asks of `gputop.fleet.links.Links`."""
+
+    def poll(self) -> dict[str, NodeState]: ...
+
+    def ask(self, host: str, what: str, *, pids: Iterable[int] = (), at_unix_s: float | None = None, back_s: float = 0.0) -> int: ...
+
+    def answers(self) -> list[tuple[str, Answer]]: ...
+
+    def tap(self, host: str, take: Callable[[Header | Frame], None] | None) -> None: ...
+
+    def close(self) -> None: ...
+
+
+# questions to nodes
+
+
+Handler = Callable[[str, Answer], None]
+
+
+class Questions:
+    """What was asked of nodes, and who takes the answers."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._handlers: dict[tuple[str, int], Handler] = {}
+
+    def ask(self, host: str, what: str, handler: Handler, *, pids: Iterable[int] = (), at_unix_s: float | None = None) -> None:
+        """``handler`` gets the host and each piece of the answer."""
+        self._handlers[host, self._nodes.ask(host, what, pids=pids, at_unix_s=at_unix_s)] = handler
+
+    def deliver(self) -> None:
+        """Hand out what came."""
+        for host, answer in self._nodes.answers():
+            handler = self._handlers.get((host, answer.id))
+            if handler is not None:
+                if not answer.more:
+                    del self._handlers[host, answer.id]
+                handler(host, answer)
+
+
+class Saving:
+    """`R`: a file for each node, in a new folder."""
+
+    def __init__(self, folder: str, hosts: Sequence[str], say: Callable[[str], None]) -> None:
+        self.folder = folder
+        self._left = set(hosts)
+        self._say = say
+        self._files: dict[str, int] = {}
+        self._bytes = 0
+        self._problems: dict[str, str] = {}
+        self._saved = 0
+
+    def take(self, host: str, answer: Answer) -> None:
+        """Write a piece of a node's recording."""
+        try:
+            if answer.error:
+                raise UserError(answer.error)
+            if host not in self._files:
+                self._files[host] = create(os.path.join(self.folder, f"{file_name(host)}.gputop"))
+            os.write(self._files[host], answer.data)
+            self._bytes += len(answer.data)
+            if answer.more:
+                return
+            self._saved += 1
+        except (OSError, UserError) as error:
+            self._problems[host] = getattr(error, "strerror", None) or str(error)
+        if (fd := self._files.pop(host, None)) is not None:
+            os.close(fd)
+        self._left.discard(host)
+        self._say(self.words)
+
+    @property
+    def words(self) -> str:
+        """What came of it so far."""
+        waits = f"; {len(self._left)} still write" if self._left else ""
+        failed = f"; {clean(next(iter(self._problems)), 40)}: {next(iter(self._problems.values()))}" if self._problems else ""
+        return f"saved {counted(self._saved, 'node')} ({file_size(self._bytes)}) in {self.folder}{waits}{failed}"
+
+
+def file_name(host: str) -> str:
+    """A host's name as one of a file: ``ana@node7`` and ``[fe80::1]:22`` may be one, ``../x`` may not."""
+    return "".join(char if char.isalnum() or char in "._-@" else "_" for char in host).lstrip(".") or "node"
+
+
+class FleetStacks(Box):
+    """`s`: the stacks of all ranks of a job, taken in the same second, equal ones together."""
+
+    TITLE = "stacks"
+    REFRESH_S = 0.5
+    TAKES_ALL = True
+    BINDINGS = [Binding("s", "dismiss", "close", show=False)]
+
+    def __init__(self, context: Context, job: Job, sights: Sequence[Sight], questions: Questions) -> None:
+        super().__init__(context)
+        self._job = job
+        self._skews = {sight.host: sight.skew_s for sight in sights}
+        self._questions = questions
+        self._members = {(member.host, member.rank.pid): number for number, member in enumerate(job.members, 1)}
+        self._stacks: list[Stack] = []
+        self._left = set(job.hosts)
+        self._problems: dict[str, str] = {}
+        self._asked_s = time.monotonic()
+        self._at = 0.0
+        self._shown: list[TextLine] = []
+
+    def on_mount(self) -> None:
+        """Ask all nodes for the same moment, each by its own clock."""
+        self._at = time.time() + STACKS_IN_S
+        for host in self._job.hosts:
+            pids = [member.rank.pid for member in self._job.members if member.host == host]
+            at_unix_s = self._at - self._skews.get(host, 0.0)
+            self._questions.ask(host, "stacks", self._take, pids=pids, at_unix_s=at_unix_s)
+
+    def _take(self, host: str, answer: Answer) -> None:
+        self._left.discard(host)
+        try:
+            if answer.error:
+                raise ValueError(answer.error)
+            self._stacks += [
+                _renamed(stack, number)
+                for stack in _decode_stacks(answer.data)[:MOST_STACKS]
+                if (number := self._members.get((host, stack.pid))) is not None
+            ]
+        except (ValueError, msgspec.MsgspecError) as error:
+            self._problems[host] = clean(str(error), 120)
+        self._shown = text_lines(group(self._stacks, roles_of(self._job.members)))
+
+    def lines(self) -> Sequence[Line]:
+        out: list[Line] = [[(f"{clean(host)}: {why}", "crit")] for host, why in self._problems.items()]
+        if self._left and time.monotonic() - self._asked_s > STACKS_S:
+            out.append([(f"no stacks from {fold_hosts(sorted(self._left))}", "crit")])
+        return [*out, *([(line.text, MEANINGS[line.kind])] for line in self._shown)]
+
+    @property
+    def first_line(self) -> str:
+        waits = f", {len(self._left)} nodes have still to answer" if self._left else ""
+        return f"stacks of {len(self._job.members)} ranks of {self._job.name} at {time_of_day(self._at)}{waits}   (↑↓ scroll, Esc closes)"
+
+
+_decode_stacks = msgspec.msgpack.Decoder(list[Stack]).decode
+
+
+def _renamed(stack: Stack, number: int) -> Stack:
+    """With a pid of its own: on two nodes two processes may have the same."""
+    return replace(stack, pid=number, tid=number if stack.tid == stack.pid else (number << 32) + stack.tid)
+
+
+def roles_of(members: Sequence[Member]) -> dict[int, Role]:
+    """Number from 1 on -> what a rank is called among those of all nodes."""
+    return {
+        number: Role("trainer", number, member.rank.rank, label=f"rank {member.number} ({member.host})")
+        for number, member in enumerate(members, 1)
+    }
+
+
+# a node that is opened
+
+
+class NodeStream:
+    """Everything of one node, from ten minutes ago on: what the feed of a dashboard reads."""
+
+    def __init__(self, nodes: Nodes, host: str, rest: Callable[[], None]) -> None:
+        self._nodes, self._host, self._rest = nodes, host, rest
+        self._items: SimpleQueue[Header | Frame] = SimpleQueue()
+        self._closed = False
+        self._asked_s = 0.0
+
+    def __iter__(self) -> Iterator[Header | Frame]:
+        self._nodes.tap(self._host, self._items.put)
+        self._ask(BACK_S)
+        while not self._closed:
+            try:
+                yield self._items.get(timeout=NODE_REST_S)
+            except Empty:
+                if time.monotonic() - self._asked_s > STACKS_S and self._nodes.poll()[self._host].state == UP:
+                    self._ask(0.0)  # its link was made anew
+                continue
+            self._asked_s = time.monotonic()
+            if self._items.empty():
+                self._rest()
+
+    def _ask(self, back_s: float) -> None:
+        self._asked_s = time.monotonic()
+        self._nodes.ask(self._host, "frames", back_s=back_s)
+
+    def ending(self) -> str:
+        return "closed"
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._nodes.tap(self._host, None)
+            self._nodes.ask(self._host, "frames", back_s=-1.0)
+
+
+class NodeActions(Actions):
+    """Those of a dashboard; Esc goes back to the fleet where there is nothing to clear."""
+
+    def action_clear(self) -> None:
+        view = self._view
+        if self._filter_line.has_class("-open") or view.selected is not None or view.pattern or view.end_ns is not None:
+            super().action_clear()
+        else:
+            self._screen.app.pop_screen()
+
+
+class NodeScreen(DashboardScreen):
+    """The dashboard of a node; what it reads ends with it."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, NodeActions)
+        self._feed = context.feed
+
+    def on_unmount(self) -> None:
+        super().on_unmount()
+        self._feed.close()
+
+
+# the fleet
+
+
+class FleetScreen(Screen[None]):
+    """All nodes. It holds what is known of them, what the user chose, and one widget that shows it."""
+
+    AUTO_FOCUS = ""
+    BINDINGS = [*BINDINGS]
+
+    def __init__(self, nodes: Nodes, context: Context, fleet: Overview) -> None:
+        super().__init__()
+        self.nodes, self.context, self.fleet = nodes, context, fleet
+        self.choice = draw.Choice(ascii_only=context.view.ascii_only, pattern=context.view.pattern)
+        self.questions = Questions(nodes)
+        self.page = draw.Page([])
+        self._drawn = Drawn(id="fleet")
+        self._filter_line = Input(placeholder="words; Enter keeps them, Esc clears", id="filter", compact=True, disabled=True)
+        self._painter = Painter(palette(""), None)
+        self._note, self._note_until_s = "", 0.0
+        self._began = time.monotonic(), time.process_time()
+        self._taken = 0  # seconds that were looked at
+
+    def compose(self) -> ComposeResult:
+        yield self._drawn
+        yield self._filter_line
+
+    def on_mount(self) -> None:
+        self.take_theme(self.app.theme)
+        self.app.theme_changed_signal.subscribe(self, lambda theme: self.take_theme(theme.name))
+        self.look()
+        self.set_interval(EVERY_S, self.look)
+        self.set_interval(ANSWERS_S, self.questions.deliver)
+
+    def take_theme(self, theme: str) -> None:
+        """Draw in the colours of a theme."""
+        colours = palette(theme, coloured=not self.app.no_color)
+        self._drawn.set_colours(colours)
+        self._painter = Painter(colours, COLOR_SYSTEMS.get(self.app.console.color_system or ""))
+
+    def look(self) -> None:
+        """What the nodes say now; jobs are judged even while a box or a node covers the screen."""
+        self.fleet.take([sight_of(state) for state in self.nodes.poll().values()])
+        self._taken += 1
+        self.draw(moved=1)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.choice.width, self.choice.height = event.size
+        self.context.view.width, self.context.view.height = event.size
+        self.draw()
+
+    def draw(self, moved: int = 0) -> None:
+        """Draw what changed; ``moved``: seconds by which the lanes moved on."""
+        choice = self.choice
+        if choice.width < 1 or not self.is_mounted or not self.is_current or terminal.is_behind(self.app):
+            return
+        note = self._note if time.monotonic() < self._note_until_s else ""
+        if is_too_small(choice.width, choice.height):
+            self.page = draw.Page([[(fit(TOO_SMALL, choice.width), "warn")]])
+        else:
+            self.page = draw.page(self.fleet, choice, clock=time_of_day(time.time()), own=self.own_cost(), note=note)
+        lines = [ascii_line(line) for line in self.page.lines] if choice.ascii_only else self.page.lines
+        can_paint = self._filter_line.disabled and terminal.can_paint(self) and not terminal.await_repaint([self._drawn])
+        shift = moved if self.page.lane_at and self.page.lane_s and self._taken % self.page.lane_s == 0 else 0
+        sent = self._drawn.show(lines, self._painter if can_paint else None, self.page.lane_at, shift)
+        if sent:
+            terminal.send(self.app, sent)
+
+    def own_cost(self) -> str:
+        """What this screen costs, without ssh."""
+        wall_s, cpu_s = time.monotonic() - self._began[0], time.process_time() - self._began[1]
+        with open("/proc/self/statm", encoding="ascii") as file:
+            rss_mb = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+        return f"self {100 * cpu_s / max(wall_s, 1.0):.1f}% CPU {rss_mb} MB"
+
+    def show_note(self, text: str) -> None:
+        """Show a note in the last line for a few seconds."""
+        self._note, self._note_until_s = text, time.monotonic() + NOTE_S
+        self.draw()
+
+    # keys
+
+    def on_key(self) -> None:
+        """A key ends the note of the one before it."""
+        self._note = ""
+
+    def action_view(self, name: str) -> None:
+        self.choice.view, self.choice.top = name, 0
+        self.draw()
+
+    def action_sort(self) -> None:
+        names = list(SORTS)
+        self.choice.sort = names[(names.index(self.choice.sort) + 1) % len(names)]
+        self.show_note(f"sorted by {self.choice.sort}: o takes the next of {', '.join(names)}")
+
+    def action_move(self, rows: int) -> None:
+        """Select the next row; in the list of jobs the next job, whose verdict and ranks are then shown."""
+        choice = self.choice
+        if choice.view == draw.JOBS:
+            keys = [job.key for job in self.fleet.jobs]
+            choice.job = _stepped(keys, choice.job or (keys[0] if keys else ""), rows)
+        else:
+            hosts = list(dict.fromkeys(self.page.hosts.values()))
+            if choice.view == draw.RANKS:
+                choice.top = max(0, choice.top + rows)
+            else:
+                choice.selected = _stepped(hosts, choice.selected, rows)
+        self.draw()
+
+    def action_clear(self) -> None:
+        if self._filter_line.has_class("-open"):
+            self._close_filter()
+        choice = self.choice
+        choice.selected, choice.pattern, choice.job = "", "", ""
+        self.draw()
+
+    def action_filter(self) -> None:
+        line = self._filter_line
+        line.disabled = False
+        line.add_class("-open")
+        line.value = self.choice.pattern
+        line.focus()
+
+    @on(Input.Changed, "#filter")
+    def filter_while_typing(self, event: Input.Changed) -> None:
+        self.choice.pattern = event.value
+        self.draw()
+
+    @on(Input.Submitted, "#filter")
+    def _close_filter(self) -> None:
+        self._filter_line.remove_class("-open")
+        self._filter_line.disabled = True
+        self.set_focus(None)
+        self.draw()
+
+    def action_help(self) -> None:
+        self.app.push_screen(HelpScreen(self.context, BINDINGS))
+
+    def action_stacks(self) -> None:
+        """Stacks of all ranks of the chosen job."""
+        job = draw.chosen_job(self.fleet, self.choice)
+        if job is None:
+            self.show_note("nobody trains on these nodes")
+        else:
+            self.app.push_screen(FleetStacks(self.context, job, self.fleet.sights, self.questions))
+
+    def action_save(self) -> None:
+        """Save the last ten minutes of every node that answers, a file each."""
+        hosts = [sight.host for sight in self.fleet.sights if sight.is_seen]
+        if not hosts:
+            self.show_note("no node answers")
+            return
+        folder = unused(f"gputop-fleet-{time.strftime('%Y%m%d-%H%M%S')}", "")
+        try:
+            os.mkdir(folder, 0o700)
+        except OSError as error:
+            self.show_note(f"cannot make {folder}: {error.strerror}")
+            return
+        saving = Saving(folder, hosts, self.show_note)
+        for host in hosts:
+            self.questions.ask(host, "save", saving.take)
+        self.show_note(f"asking {counted(len(hosts), 'node')} for their last ten minutes …")
+
+    def action_open(self) -> None:
+        """Open the selected node, or the one that the verdict is about."""
+        if self.choice.view == draw.JOBS and (job := draw.chosen_job(self.fleet, self.choice)) is not None:
+            self.choice.view = draw.RANKS if job.size > 1 else draw.NODES
+            self.draw()
+            return
+        host = self.choice.selected or self._worst_host()
+        if not host:
+            self.show_note("no node to open")
+            return
+        if self.nodes.poll()[host].state != UP:
+            self.show_note(f"{host} does not answer")
+            return
+        view = View(ascii_only=self.choice.ascii_only, readonly=True, width=self.choice.width, height=self.choice.height)
+        stream = NodeStream(self.nodes, host, self._rest)
+        context = live_context(Session(), view, None, stream, Look(self.app.theme, remote=True))
+        screen = NodeScreen(context)
+        self.app.push_screen(screen)
+        context.feed.start(lambda: self._draw_node(lambda: screen.drawing.draw_all()))
+
+    def _worst_host(self) -> str:
+        job = draw.chosen_job(self.fleet, self.choice)
+        if job is not None:
+            return job.late[0].host if job.late else job.members[0].host
+        return next((sight.host for sight in self.fleet.sights if sight.is_seen), "")
+
+    def _rest(self) -> None:
+        """Called in the thread of an opened node when all that came was taken in: draw it, and wait a little."""
+        screen = self.app.screen_stack[-1] if self.app.screen_stack else None
+        for screen in reversed(self.app.screen_stack):
+            if isinstance(screen, NodeScreen):
+                self._draw_node(screen.draw_news)
+                break
+        time.sleep(NODE_REST_S)
+
+    def _draw_node(self, draw_it: Callable[[], None]) -> None:
+        self.app.call_later(draw_it)
+
+    async def on_click(self, event: events.Click) -> None:
+        """Select the node or job under the mouse, twice opens it; press a key that is named."""
+        line = self._drawn.line_text(event.y)
+        if event.y in self.page.hosts:
+            self.choice.selected = self.page.hosts[event.y]
+            if event.chain == 2:
+                self.action_open()
+        elif event.y in self.page.jobs:
+            self.choice.job = self.page.jobs[event.y]
+        elif action := action_at(line, event.x, draw.KEYS) or action_at(line, event.x, draw.VERDICT_KEYS):
+            await self.run_action(action)
+        self.draw()
+
+    def on_mouse_scroll_down(self) -> None:
+        self.action_move(1)
+
+    def on_mouse_scroll_up(self) -> None:
+        self.action_move(-1)
+
+
+def _stepped(names: Sequence[str], chosen: str, by: int) -> str:
+    """The name ``by`` places after ``chosen``; the first one where nothing was chosen."""
+    if not names:
+        return ""
+    at = names.index(chosen) + by if chosen in names else 0
+    return names[min(len(names) - 1, max(0, at))]
+
+
+class _Nothing:
+    """No stream: the fleet has its links."""
+
+    def __iter__(self) -> Iterator[Header | Frame]:
+        return iter(())
+
+    def ending(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
+
+class FleetApp(GputopApp):
+    """Many nodes, and over them the dashboard of one."""
+
+    def __init__(self, nodes: Nodes, view: View, look: Look, fleet: Overview | None = None) -> None:
+        """``fleet``: what is known of the nodes already."""
+        super().__init__(live_context(Session(), view, None, _Nothing(), replace(look, remote=True)))
+        self.nodes = nodes
+        self._fleet = fleet or Overview()
+
+    def get_default_screen(self) -> Screen[Any]:  # type: ignore[override]
+        return FleetScreen(self.nodes, self.context, self._fleet)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """As of one stream; over all nodes their own."""
+        if isinstance(screen, FleetScreen):
+            for binding in BINDINGS:
+                title = binding.description[:1].upper() + binding.description[1:]
+                yield SystemCommand(title, f"key {key_name(binding.key)}", partial(screen.run_action, binding.action))
+        yield from super().get_system_commands(screen)
+
+    def on_unmount(self) -> None:
+        super().on_unmount()
+        self.nodes.close()

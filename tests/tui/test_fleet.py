@@ -1,0 +1,297 @@
+"""The screen over many nodes, over hand-made summaries: what it shows, and what its keys do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from textual.pilot import Pilot
+
+from gputop.fleet.asking import Answer
+from gputop.fleet.jobs import Sight
+from gputop.fleet.links import DOWN, UP, NodeState
+from gputop.fleet.overview import Alike, Overview, fold, worst_first
+from gputop.fleet.reach import Target
+from gputop.fleet.summary import Summary
+from gputop.model.frame import Frame, Header, Stack
+from gputop.tui import fleet as screens
+from gputop.tui.draw import fleet as draw
+from gputop.tui.draw import safe_line
+from gputop.tui.draw.view import View
+from gputop.tui.feed import Look
+from gputop.tui.fleet import FleetApp, FleetScreen, FleetStacks, NodeScreen, file_name
+from tests.fleet.nodes import fleet, late_rank, rank, sight
+from tests.tui import scene
+
+SIZES = [(80, 24), (160, 48), (110, 30), (40, 12), (20, 5), (300, 80)]
+TOLD_S = 1_795_000_000.0
+
+
+class FakeNodes:
+    """Links whose nodes say what a test wants."""
+
+    def __init__(self, sights: list[Sight]) -> None:
+        self.sights = sights
+        self.asked: list[tuple[str, str, list[int], float | None, float]] = []
+        self.replies: list[tuple[str, Answer]] = []
+        self.answer: Callable[[str, str, int], list[Answer]] = lambda _host, _what, _number: []
+        self.taps: dict[str, Callable[[Header | Frame], None]] = {}
+        self.closed = False
+
+    def poll(self) -> dict[str, NodeState]:
+        return {
+            one.host: NodeState(
+                Target(one.host),
+                DOWN if one.problem else UP,
+                one.problem,
+                one.since_s,
+                one.next_s,
+                one.summary,
+                one.age_s,
+                one.skew_s,
+                one.notes,
+            )
+            for one in self.sights
+        }
+
+    def ask(self, host: str, what: str, *, pids: Iterable[int] = (), at_unix_s: float | None = None, back_s: float = 0.0) -> int:
+        self.asked.append((host, what, list(pids), at_unix_s, back_s))
+        self.replies += [(host, one) for one in self.answer(host, what, len(self.asked))]
+        return len(self.asked)
+
+    def answers(self) -> list[tuple[str, Answer]]:
+        found, self.replies = self.replies, []
+        return found
+
+    def tap(self, host: str, take: Callable[[Header | Frame], None] | None) -> None:
+        self.taps.pop(host, None)
+        if take is not None:
+            self.taps[host] = take
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture(autouse=True)
+def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One moment, and nothing that the screen costs."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(screens, "time_of_day", lambda _unix_s: "14:03:07")
+    monkeypatch.setattr(FleetScreen, "own_cost", lambda _screen: "self 0.6% CPU 41 MB")
+    monkeypatch.setattr(screens, "EVERY_S", 3600.0)
+
+
+def straggling() -> list[Sight]:
+    sights = fleet(nodes=8, late=17)
+    sights[6] = Sight("node07", problem="Connection timed out", since_s=7.2, next_s=3.6)
+    return sights
+
+
+def made(sights: list[Sight], theme: str = "gputop-dark", ascii_only: bool = False) -> FleetApp:
+    """Over what a minute and a half have shown: half of it nobody was late."""
+    known = Overview()
+    for second in range(90):
+        known.take([replace(one, summary=None) if one.problem else one for one in (fleet(nodes=len(sights)) if second < 45 else sights)])
+    return FleetApp(FakeNodes(sights), View(ascii_only=ascii_only), Look(theme), known)
+
+
+def page_of(app: FleetApp) -> str:
+    screen = app.screen_stack[0]
+    assert isinstance(screen, FleetScreen)
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in screen.page.lines)
+
+
+Compare = Callable[..., bool]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_fleet(snap_compare: Compare, size: tuple[int, int]) -> None:
+    assert snap_compare(made(straggling()), terminal_size=size)
+
+
+@pytest.mark.parametrize("keys", ["j", "r", "down down", "question_mark", "o o"])
+def test_after_keys(snap_compare: Compare, keys: str) -> None:
+    assert snap_compare(made(straggling()), press=keys.split(), terminal_size=(80, 24))
+
+
+@pytest.mark.parametrize("theme", ["gputop-light", "gputop-colour-blind"])
+def test_themes(snap_compare: Compare, theme: str) -> None:
+    assert snap_compare(made(straggling(), theme), terminal_size=(80, 24))
+
+
+def test_ascii(snap_compare: Compare) -> None:
+    assert snap_compare(made(straggling(), ascii_only=True), terminal_size=(80, 24))
+
+
+def test_two_jobs(snap_compare: Compare) -> None:
+    sights = fleet(nodes=4, late=17)
+    sweep = rank(0, job="", rank=None, size=None, program="sweep.py", pid=77, identity={"user": "bo"}, steps_per_s=7.8)
+    assert snap_compare(made([*sights, sight("node05", sweep)]), terminal_size=(160, 48))
+
+
+# rows
+
+
+def overview(sights: list[Sight]) -> Overview:
+    found = Overview()
+    found.take(sights)
+    found.take(sights)
+    return found
+
+
+def test_the_late_node_comes_first_and_what_waits_is_overruled() -> None:
+    rows = worst_first(overview(straggling()).rows)
+    assert [(row.host, row.does, row.says) for row in rows[:3]] == [
+        ("node03", "late", "cpu-contention"), ("node07", "silent", "Connection timed out"), ("node01", "waits", "waits for rank 17"),
+    ]  # fmt: skip
+
+
+def test_nodes_alike_are_one_row_where_there_is_no_room() -> None:
+    rows = worst_first(overview(fleet(nodes=64, late=17)).rows)
+    shown = fold(rows, 10)
+    assert len(shown) == 10
+    assert isinstance(shown[-1], Alike)
+    assert len(shown[-1].rows) == 64 - 9
+    assert {row.host for row in rows} == {one.host for one in shown[:-1]} | set(shown[-1].hosts)
+    assert fold(rows, 64) == rows
+
+
+def test_a_row_that_is_alone_of_its_kind_is_never_left_out() -> None:
+    shown = fold(worst_first(overview(fleet(nodes=64, late=17)).rows), 3)
+    assert shown[0].host == "node03"
+
+
+# keys
+
+
+async def told(pilot: Pilot[int], holds: Callable[[], object], within_s: float = 5.0) -> None:
+    end = time.monotonic() + within_s
+    while not holds() and time.monotonic() < end:
+        await pilot.pause(0.05)
+    assert holds()
+
+
+async def test_a_straggler_is_told_with_its_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screens, "EVERY_S", 0.3)
+    app = FleetApp(FakeNodes(fleet(nodes=8)), View(), Look())
+    nodes = app.nodes
+    assert isinstance(nodes, FakeNodes)
+    async with app.run_test(size=(80, 24)) as pilot:
+        assert "HEALTHY" in page_of(app)
+        nodes.sights = straggling()
+        await told(pilot, lambda: "STRAGGLER ← cpu-contention   the job loses 60% of its GPUs (as far as seen)" in page_of(app))
+        assert "rank 17 (node03 GPU 1) holds 55 others; fluent-bit (903) took 1.4 of 8 CPUs" in page_of(app)
+        assert "node07 no answer for 0:07: Connection timed out; again in 4 s" in page_of(app)
+
+
+async def test_a_filter_finds_nodes_by_words() -> None:
+    app = made(straggling())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("slash", *"node04", "enter")
+        assert "node04" in page_of(app)
+        assert "node05" not in page_of(app)
+        await pilot.press("escape")
+        assert "node05" in page_of(app)
+
+
+async def test_stacks_of_all_ranks_are_taken_in_one_moment_by_each_nodes_clock() -> None:
+    sights = fleet(nodes=2, late=3)
+    sights[1] = replace(sights[1], skew_s=1.5)
+    app = made(sights)
+    nodes = app.nodes
+    assert isinstance(nodes, FakeNodes)
+
+    def answer(_host: str, what: str, number: int) -> list[Answer]:
+        pids = nodes.asked[-1][2]
+        stacks = [Stack(pid, pid, 1, [f"{'next loader.py:9' if pid == 1003 else 'all_reduce dist.py:88'}"]) for pid in pids]
+        return [Answer(number, what, data=msgspec.msgpack.encode(stacks))]
+
+    nodes.answer = answer
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("s")
+        screen = app.screen
+        assert isinstance(screen, FleetStacks)
+        await told(pilot, lambda: "15 of 16 trainers: all_reduce" in screen.page.text)
+        assert "rank 3 (node01)" in screen.page.text
+        times = {host: at for host, what, _, at, _ in nodes.asked if what == "stacks"}
+        assert times["node01"] is not None
+        assert times["node02"] == pytest.approx(times["node01"] - 1.5)
+        await pilot.press("escape")
+        assert isinstance(app.screen, FleetScreen)
+
+
+async def test_the_last_ten_minutes_of_every_node_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = made([*fleet(nodes=2), Sight("node03", problem="no route")])
+    nodes = app.nodes
+    assert isinstance(nodes, FakeNodes)
+    nodes.answer = lambda host, what, number: (
+        [Answer(number, what, data=b"one", more=True), Answer(number, what, data=host.encode())] if host == "node01"
+        else [Answer(number, what, "disk full")]
+    )  # fmt: skip
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("R")
+        await told(pilot, lambda: "saved 1 node" in page_of(app))
+        assert "node02: disk full" in page_of(app)
+    [saved] = tmp_path.glob("*/*")
+    assert (saved.name, saved.read_bytes(), saved.stat().st_mode & 0o777) == ("node01.gputop", b"onenode01", 0o600)
+    assert nodes.closed
+
+
+async def test_enter_opens_the_worst_node_and_escape_comes_back() -> None:
+    app = made(straggling())
+    nodes = app.nodes
+    assert isinstance(nodes, FakeNodes)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await told(pilot, lambda: "STRAGGLER" in page_of(app))
+        await pilot.press("enter")
+        screen = app.screen
+        assert isinstance(screen, NodeScreen)
+        await told(pilot, lambda: "node03" in nodes.taps)
+        for item in scene.frames(40):
+            nodes.taps["node03"](item)
+        await told(pilot, lambda: "INPUT-BOUND" in "".join(panel.widget.line_text(0) for panel in screen.drawing.panels))
+        assert ("node03", "frames", [], None, 600.0) in nodes.asked
+        await pilot.press("escape")
+        assert isinstance(app.screen, FleetScreen)
+        await told(pilot, lambda: "node03" not in nodes.taps)
+        assert nodes.asked[-1][4] == -1.0
+
+
+async def test_a_node_that_does_not_answer_cannot_be_opened() -> None:
+    app = made([Sight("node07", problem="Connection timed out", since_s=7.0)])
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("down", "enter")
+        assert "node07 does not answer" in page_of(app)
+        await pilot.press("s")
+        assert "nobody trains on these nodes" in page_of(app)
+
+
+# bad input
+
+
+@pytest.mark.parametrize("size", [(20, 3), (21, 4), (30, 7), (80, 8), (129, 30), (1000, 400)])
+def test_every_size_has_as_many_lines_as_rows_and_none_wider(size: tuple[int, int]) -> None:
+    for sights in (straggling(), [], [Sight("x")], [Sight("y", Summary())], fleet(nodes=64)):
+        for view in draw.VIEWS:
+            choice = draw.Choice(view=view, width=size[0], height=size[1], pattern="node")
+            lines = draw.page(overview(sights), choice, clock="14:03:07", own="self", note="").lines
+            assert len(lines) == size[1]
+
+
+def test_what_hostile_nodes_say_stays_in_its_row() -> None:
+    evil = late_rank(0, program="a\x1b[2Jb", why="x\ny\x1b]0;t\x07", size=1 << 60, rank=(1 << 60) - 1, identity={"user": "u\x9b31m"})
+    lines = draw.page(overview([sight("node01", evil)]), draw.Choice(width=80, height=24), clock="c", own="", note="").lines
+    drawn = ["".join(text for text, _ in safe_line(line)) for line in lines]
+    assert not any(char in line for line in drawn for char in "\x1b\n\x07\x9b")
+
+
+@pytest.mark.parametrize(("host", "name"), [("ana@node7", "ana@node7"), ("../../x", "_.._x"), ("[::1]:22", "___1__22"), ("..", "node")])
+def test_files_are_named_like_their_hosts_and_stay_in_their_folder(host: str, name: str) -> None:
+    assert file_name(host) == name
