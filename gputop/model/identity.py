@@ -12,11 +12,12 @@ from functools import lru_cache
 
 from msgspec import Struct, structs
 
-from gputop.model.frame import ProcInfo
+from gputop.model.frame import Names, ProcInfo
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name, rank_of
 from gputop.system.text import clean
 
 SHARED = 512  # paths whose parse is kept: hundreds of processes stand in one control group
+SHORT_ID = 12  # characters of a container's id on the screen, as docker ps shows it
 MOST_CHARS = 128  # characters of one name: Kubernetes allows 63 or 253, Docker any number; a choice
 
 _HEX = "[0-9a-f]"
@@ -36,7 +37,8 @@ _MACHINE = re.compile(r"(?:machine-(?!qemu|libvirt|lxc|libpod)|systemd-nspawn@)(
 _MOUNTS = (
     (re.compile(rf"/docker/containers/{_ID}/"), "Docker"),
     (re.compile(rf"/containers/storage/overlay-containers/{_ID}/"), "Podman"),
-    (re.compile(rf"/io\.containerd\.[\w.]+/(?:sandboxes|containers)/{_ID}/"), "containerd"),
+    (re.compile(rf"/io\.containerd\.[\w.]+/containers/{_ID}/"), "containerd"),
+    (re.compile(r"/io\.containerd\.[\w.]+/(sandboxes)/"), "containerd"),  # with the id of the pod's sandbox, not of this container
 )  # (part of a mount's root with the container's id, its runtime); inside a container's cgroup namespace the cgroup's path is ``/``
 _UID = rf"({_HEX}{{8}}(?:[-_]{_HEX}{{4}}){{3}}[-_]{_HEX}{{12}}|{_HEX}{{32}})"  # the second is a static pod's
 _POD = re.compile(rf"(?:^|[/-])pods?[/]?{_UID}(?=[./:]|$)")
@@ -45,6 +47,8 @@ _SLURM = re.compile(
     r"(?:^|/)(?:slurm[^/]*|[^/]*slurmstepd\.scope)(?:/uid_\d+)?/job_(?P<job>\d+)(?:/step_(?P<step>[^/]+))?(?:/(?:user/)?task_(?P<task>\d+))?"
 )  # cgroup v1: /slurm/uid_1000/job_4/step_0/task_1; with several slurmd on a host /slurm_NODE/…, NODE_slurmstepd.scope
 _STEPS = {"4294967290": "interactive", "4294967291": "batch", "4294967292": "extern"}  # slurm.h: SLURM_*_STEP, as some versions print them
+BY_HOSTNAME = "HOSTNAME"  # value of `Names.pod_by`
+_CLOSED = "cannot be read: it belongs to another user"
 _NO_RUN = ("", "none")  # values of TORCHELASTIC_RUN_ID that say nothing: torchrun without --rdzv-id
 _LOOPBACK = re.compile(r"localhost(\.localdomain)?|127(\.\d+){3}|0\.0\.0\.0|\[?::1?\]?", re.IGNORECASE)  # addresses of one host alone
 
@@ -59,6 +63,42 @@ class Told(Struct, frozen=True):
     slurm_job: str = ""
     slurm_step: str = ""  # a number, or ``batch``, ``extern``, ``interactive``
     slurm_task: str = ""
+
+
+class Identity(Struct, frozen=True):
+    """Whose a process is. What is None has its reason in ``missing``."""
+
+    user: str | None = None
+    container_runtime: str | None = None  # ``Docker``, ``containerd``, ``CRI-O``, ``Podman``, ``LXC``, ``Apptainer`` …
+    container_id: str | None = None
+    container: str | None = None  # its name
+    pod: str | None = None
+    pod_by: str | None = None  # where the pod's name stands: a variable, or a file of the machine
+    namespace: str | None = None  # the pod's
+    pod_uid: str | None = None
+    pod_qos: str | None = None  # ``guaranteed``, ``burstable`` or ``besteffort``
+    slurm_job_id: str | None = None
+    slurm_step: str | None = None  # a number, or ``batch``, ``extern``, ``interactive``
+    slurm_task: str | None = None  # the task's number on its node
+    slurm_array: str | None = None  # ``4700_12``: task 12 of array 4700
+    slurm_node: str | None = None  # the node as Slurm calls it
+    training: str | None = None  # the training that it is a rank of, see `JobKey`
+    missing: dict[str, str] = {}
+
+    def known(self) -> dict[str, str]:
+        """Field -> value, of those that are known."""
+        return {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
+
+    def brief(self) -> str:
+        """What names it best, in few characters: ``ml/bert-0``, ``slurm 4711.0``, the container; empty where there is none."""
+        if self.pod:
+            return f"{self.namespace}/{self.pod}" if self.namespace else self.pod
+        if self.slurm_job_id:
+            return f"slurm {self.slurm_array or self.slurm_job_id}{f'.{self.slurm_step}' if self.slurm_step else ''}"
+        return self.container or (self.container_id or "")[:SHORT_ID]
+
+
+FIELDS = tuple(name for name in Identity.__struct_fields__ if name != "missing")
 
 
 class JobKey(Struct, frozen=True, array_like=True, order=True):
@@ -116,10 +156,80 @@ def told_by_mounts(roots: Iterable[str]) -> Told:
         pod = _POD.search(root)
         if pod and not found.pod_uid:  # /var/lib/kubelet/pods/UID/etc-hosts
             found = structs.replace(found, pod_uid=pod[1])
-        container = next(((sign[1], runtime) for pattern, runtime in _MOUNTS if (sign := pattern.search(root))), None)
-        if container and not found.container_id:
-            found = structs.replace(found, container_id=container[0], runtime=container[1])
+        runtime, container_id = next(((runtime, sign[1]) for pattern, runtime in _MOUNTS if (sign := pattern.search(root))), ("", ""))
+        if runtime and not found.container_id:
+            found = structs.replace(found, runtime=runtime, container_id="" if container_id == "sandboxes" else container_id)
     return found
+
+
+def identity_of(info: ProcInfo, host: str = "") -> Identity:
+    """Whose it is, by its control groups, its environment and the names that were read; cleaned and bounded. ``host`` as in `job_key`."""
+    told, names = told_by(info.cgroup, *info.other_cgroups), info.names or Names()
+    pod, pod_by = _pod(info, names)
+    image = _env(info, "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
+    array, task = _env(info, "SLURM_ARRAY_JOB_ID"), _env(info, "SLURM_ARRAY_TASK_ID")
+    job = told.slurm_job or _env(info, "SLURM_JOB_ID")
+    found = {
+        "user": info.user,
+        "container_runtime": told.runtime or names.runtime or ("Apptainer" if image else _env(info, "container")),
+        "container_id": told.container_id or names.container_id,
+        "container": names.container or image,
+        "pod": pod, "pod_by": pod_by if pod else "",
+        "namespace": names.namespace or _env(info, "POD_NAMESPACE"),
+        "pod_uid": told.pod_uid or names.pod_uid,
+        "pod_qos": told.qos,
+        "slurm_job_id": job,
+        "slurm_step": (told.slurm_step or _step_in(info)) if job else "",
+        "slurm_task": told.slurm_task,
+        "slurm_array": f"{array}_{task}" if array and task else "",
+        "slurm_node": _env(info, "SLURMD_NODENAME"),
+        "training": str(key) if (key := job_key(info, host)) else "",
+    }  # fmt: skip
+    known = {name: clean(value, MOST_CHARS) for name, value in found.items() if value}
+    return Identity(**known, missing=_reasons(info, known))
+
+
+def _pod(info: ProcInfo, names: Names) -> tuple[str, str]:
+    """(the pod's name, where it stands): a file of the machine is surest, a host name may be another one."""
+    given = _env(info, "POD_NAME")
+    if names.pod and (names.pod_by != BY_HOSTNAME or not given):
+        return names.pod, names.pod_by
+    return given, "POD_NAME"
+
+
+def _reasons(info: ProcInfo, known: Mapping[str, str]) -> dict[str, str]:
+    """Field -> why it is not known."""
+    names = info.names
+    unread = "not read yet" if names is None else ""
+    closed = names.missing.get("environment", "") if names else _CLOSED if info.uses_cuda is None and not info.env else ""
+    mounts = unread or (names.missing.get("mounts", "") if names else "")
+    in_container = "container_id" in known or "container" in known or "container_runtime" in known
+    in_pod = "pod_uid" in known or "pod" in known or "KUBERNETES_SERVICE_HOST" in info.env
+    hidden = mounts if info.cgroup in ("", "/") else ""
+    outside = f"its control group tells of none, its mounts: {hidden}" if hidden else "neither control group nor mounts tell of one"
+    unset = f"its environment: {closed}" if closed else "its environment does not name one"
+    no_job = f"its control group tells of none, {unset}" if closed else "neither control group nor environment tell of one"
+    reasons = {
+        "user": "not read yet" if info.uid is None else f"uid {info.uid} has no name on this machine",
+        "container_runtime": "its control group's path does not say which" if in_container else outside,
+        "container_id": "only its environment tells of a container" if in_container else outside,
+        "container": (unread or _said(names, "container", "no file of its runtime names it")) if in_container else outside,
+        "pod": (unread or _said(names, "pod", unset)) if in_pod else outside,
+        "namespace": (unread or _said(names, "namespace", unset)) if in_pod else outside,
+        "pod_uid": "neither control group nor mounts tell it" if in_pod else outside,
+        "pod_qos": "its control group's path does not say" if in_pod else outside,
+        "slurm_job_id": no_job,
+        "slurm_step": (unset if closed else "neither control group nor environment tell it") if "slurm_job_id" in known else no_job,
+        "slurm_task": "its control group's path does not say" if "slurm_job_id" in known else no_job,
+        "slurm_array": unset, "slurm_node": unset,
+        "training": f"its environment: {closed}" if closed else "its environment names no rank of several",
+    }  # fmt: skip
+    reasons["pod_by"] = reasons["pod"]
+    return {name: reasons[name] for name in FIELDS if name not in known}
+
+
+def _said(names: Names | None, field: str, otherwise: str) -> str:
+    return (names.missing.get(field, "") if names else "") or otherwise
 
 
 def job_key(info: ProcInfo, host: str = "") -> JobKey | None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from gputop.model.identity import told_by, told_by_mounts
+
 HIDDEN = "(hidden)"
 VALUE_CHARS = 2000  # characters of one variable shown; a choice
 _SECRET_NAME = re.compile(
@@ -25,25 +27,6 @@ _TOKENS = re.compile(
     re.DOTALL,
 )  # tokens of GitHub, GitLab, Hugging Face, OpenAI, Slack, AWS, npm, PyPI and Google, a JWT, a PEM key
 
-_ID = r"([0-9a-f]{12,64})"
-_CGROUPS = (
-    (re.compile(rf"/cri-containerd-{_ID}\.scope"), "containerd"),
-    (re.compile(rf"cri-containerd:{_ID}"), "containerd"),
-    (re.compile(rf"/crio-{_ID}"), "CRI-O"),
-    (re.compile(rf"/libpod-(?:payload-)?{_ID}"), "Podman"),
-    (re.compile(rf"/docker-{_ID}\.scope"), "Docker"),
-    (re.compile(rf"/docker/{_ID}"), "Docker"),
-    (re.compile(rf"/kubepods[^:]*/{_ID}(?:/|$)"), "Kubernetes"),
-    (re.compile(r"/lxc(?:\.payload)?[./]([^/]+)"), "LXC"),
-    (re.compile(r"/machine\.slice/(?:machine-|systemd-nspawn@)([^/]+?)\.(?:scope|service)"), "systemd-nspawn"),
-)  # (part of a cgroup's path with the container's id, its runtime)
-_MOUNTS = (
-    (re.compile(rf"/docker/containers/{_ID}/"), "Docker"),
-    (re.compile(rf"/containers/storage/overlay-containers/{_ID}/"), "Podman"),
-    (re.compile(rf"/io\.containerd\.[\w.]+/(?:sandboxes|containers)/{_ID}/"), "containerd"),
-)  # (part of a mount's root with the container's id, its runtime); inside a container's cgroup namespace the cgroup's path is ``/``
-_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
-_SLURM_CGROUP = re.compile(r"/job_(?P<job>\d+)(?:/step_(?P<step>[^/]+))?(?:/(?:user/)?task_(?P<task>\d+))?")
 _SLURM = {
     "job": ("SLURM_JOB_ID", "SLURM_JOBID"), "array": ("SLURM_ARRAY_JOB_ID",), "array task": ("SLURM_ARRAY_TASK_ID",),
     "step": ("SLURM_STEP_ID", "SLURM_STEPID"), "rank": ("SLURM_PROCID",), "ranks": ("SLURM_NTASKS", "SLURM_NPROCS"),
@@ -65,13 +48,11 @@ class Container(Struct, frozen=True):
 def container_of(cgroups: Sequence[str], roots: Sequence[str], environment: Mapping[str, str]) -> Container | None:
     """The container of a process with these cgroup paths, roots of mounts (mountinfo field 4) and environment; None where nothing tells of
     one."""
-    everything = "\n".join((*cgroups, *roots))
-    pod = found[1].replace("_", "-") if (found := _POD.search(everything)) else ""
-    for texts, signs in ((cgroups, _CGROUPS), (roots, _MOUNTS)):
-        for text in texts:
-            for sign, runtime in signs:
-                if found := sign.search(text):
-                    return Container(runtime, found[1], pod)
+    told, mounted = told_by(*cgroups), told_by_mounts(roots)
+    pod = told.pod_uid or mounted.pod_uid
+    for one in (told, mounted):
+        if one.container_id:
+            return Container(one.runtime or ("Kubernetes" if pod else "unknown runtime"), one.container_id, pod)
     for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
         if name in environment:
             return Container("Apptainer", environment[name][:_SLURM_CHARS], pod)
@@ -81,13 +62,12 @@ def container_of(cgroups: Sequence[str], roots: Sequence[str], environment: Mapp
 
 
 def slurm_of(cgroups: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Facts of `_SLURM`, from the environment or, where that is closed or cleared, from the cgroup; empty outside Slurm."""
-    told: dict[str, str] = {}
-    for path in cgroups:
-        if "slurm" in path and (found := _SLURM_CGROUP.search(path)):
-            told.update({fact: value for fact, value in found.groupdict().items() if value})
+    """Facts of `_SLURM`, from the cgroup or, where that does not tell, from the environment; empty outside Slurm."""
+    path = told_by(*cgroups)
+    told = {"job": path.slurm_job, "step": path.slurm_step, "task": path.slurm_task} if path.slurm_job else {}
+    told = {fact: value for fact, value in told.items() if value}
     for fact, names in _SLURM.items():
-        if value := next((environment[name] for name in names if environment.get(name)), ""):
+        if fact not in told and (value := next((environment[name] for name in names if environment.get(name)), "")):
             told[fact] = value[:_SLURM_CHARS]
     return told if "job" in told else {}
 

@@ -6,10 +6,12 @@ import os
 import queue
 import threading
 from contextlib import suppress
+from functools import lru_cache
 
 import msgspec
 
 from gputop.model.frame import ProcInfo
+from gputop.model.identity import paths_that_tell
 from gputop.model.roles import ENV_OF_INTEREST
 from gputop.sources import parse
 from gputop.sources.files import read_once
@@ -49,13 +51,12 @@ class Identity:
         """The fields that change without an exec, but the command line."""
         uids = parse.status_line(status, b"Uid").split()
         uid = int(uids[1]) if len(uids) > 1 else None  # the effective one
-        paths = parse.cgroups(read_once(self._folder + "cgroup", 8192) or b"")
-        cgroup, cpu_cgroup = parse.main_cgroup(paths), paths.get("cpu", "")
+        cgroup, cpu_cgroup, others = _cgroups(read_once(self._folder + "cgroup", 8192) or b"")
         return {
             "ppid": stat.ppid, "session": stat.session, "policy": stat.policy,
             "uid": uid, "user": "" if uid is None else self._users.name(uid),
             "cpus_allowed": parse.text(parse.status_line(status, b"Cpus_allowed_list")), "cgroup": cgroup,
-            "cpu_cgroup": "" if cpu_cgroup == cgroup else cpu_cgroup,
+            "cpu_cgroup": cpu_cgroup, "other_cgroups": others,
         }  # fmt: skip
 
     def change(self, **found: object) -> bool:
@@ -79,6 +80,14 @@ class Identity:
 
     def _env(self) -> dict[str, str]:
         return parse.environ(read_once(self._folder + "environ", _ENVIRON_BYTES) or b"", _WANTED)
+
+
+@lru_cache(maxsize=parse.SHARED)
+def _cgroups(data: bytes) -> tuple[str, str, list[str]]:
+    """(``cgroup``, ``cpu_cgroup``, ``other_cgroups``) of a `ProcInfo`. Do not change the list: it is cached."""
+    paths = parse.cgroups(data)
+    cgroup, cpu_cgroup = parse.main_cgroup(paths), paths.get("cpu", "")
+    return cgroup, "" if cpu_cgroup == cgroup else cpu_cgroup, paths_that_tell(paths, cgroup)
 
 
 def _ns_pid(status: bytes, pid: int) -> int | None:
