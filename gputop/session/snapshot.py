@@ -1,7 +1,8 @@
 """One moment as a plain object, which `gputop --json` prints. Units are in the names.
 
 Values that were not measured are null, with the reason in ``missing`` beside them. Fields that do not apply to a process (a rank, the
-state of a bystander, a GPU instance outside MIG) are left out. ``oncpu_ns``, ``run_delay_ns``, ``runq_pct``, ``vol_switches`` and
+state of a bystander, a GPU instance outside MIG, ``identity`` of all but trainers) are left out. ``oncpu_ns``, ``run_delay_ns``,
+``runq_pct``, ``vol_switches`` and
 ``invol_switches`` are the main thread's; ``runq_pct`` is null if other threads were not read.
 """
 
@@ -9,10 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import structs
+
 from gputop.diagnosis import ProcState
 from gputop.model.board import Board, GpuBoard
 from gputop.model.fields import limits
 from gputop.model.frame import PART, Frame, Gpu, GpuProc, Hardware, MigInstance, ProcInfo, ProcSample
+from gputop.model.identity import identity_of
 from gputop.model.rates import ProbedSwitches, ProcRates, counter_per_s, gpu_bytes_per_s, proc_rates
 from gputop.model.roles import Role, is_foreign_list, program_name
 from gputop.system.text import clean
@@ -191,6 +195,8 @@ def _proc(
     rates = proc_rates(before, sample, switched) if before else None
     counters = {name: getattr(sample, field) for name, field in _COUNTERS}
     out = {"pid": pid} | _diagnosed(role, state, info) | _identity(info) | counters | _rates(before, sample, rates)
+    if role is not None and role.kind == "trainer" and info is not None:
+        out["identity"] = whose(info, newer.header.host)
     return out | {"gpus": on_gpu, "missing": _missing(out, _proc_reasons(pid, newer, rates))}
 
 
@@ -210,6 +216,11 @@ def _diagnosed(role: Role | None, state: ProcState | None, info: ProcInfo | None
 def _identity(info: ProcInfo | None) -> dict[str, object]:
     names = ("ppid", "name", "cmdline", "user", "cgroup", "cpus_allowed")
     return {name: None if info is None else program_name(info) if name == "name" else getattr(info, name) for name in names}
+
+
+def whose(info: ProcInfo, host: str) -> dict[str, object]:
+    """`gputop.model.identity.Identity` as an object: container, pod, Slurm job, training, and why what is null is not known."""
+    return dict(structs.asdict(identity_of(info, host)))
 
 
 def _rates(before: ProcSample | None, sample: ProcSample, rates: ProcRates | None) -> dict[str, object]:

@@ -8,7 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from gputop.model.frame import SECOND_NS, Frame, Mark
+from gputop.model.identity import FIELDS, identity_of
 from gputop.model.roles import program_name
 from gputop.recording.format import TICKS
 from gputop.recording.reader import Recording
@@ -92,7 +95,7 @@ class Loader:
         if self._pids or self._counts:
             parts |= COUNTED
         if self._names:
-            parts |= {"infos", "gpus.procs"}
+            parts |= {"infos", "infos.names", "gpus.procs"}
         if "gap" in self.wanted:
             parts.add("marks")
         return tuple(sorted(parts))
@@ -198,11 +201,15 @@ class Loader:
         return tuple(row[name] for name in self.wanted[table])
 
     def _processes(self) -> Iterator[tuple[Any, ...]]:
-        known = self._known
+        known, host = self._known, self._known.header.host
+        asked = any(name in (*FIELDS, "unidentified") and name != "user" for name in self.wanted["process"])
         for subject, (t_ns, info) in known.ever.items():
             role = known.roles_ever.get(subject)
+            whose = structs.asdict(identity_of(info, host)) if asked else {"missing": {}}
+            missing = whose.pop("missing")
             yield self._plain("process", t_ns, {
                 "pid": info.pid, "ppid": info.ppid, "start_ticks": info.start_ticks, "name": info.comm, "cmdline": " ".join(info.cmdline),
+                **whose, "unidentified": json.dumps(missing, ensure_ascii=False) if role and role.kind == "trainer" else None,
                 "user": info.user, "role": role.kind if role else "bystander", "trainer_pid": role.trainer_pid if role else None,
                 "rank": role.rank if role else None, "label": role.label if role else program_name(info), "cgroup": info.cgroup,
                 "cpus_allowed": info.cpus_allowed,

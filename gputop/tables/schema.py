@@ -319,6 +319,22 @@ PROCESS = TableSpec("process", "each process once; t_ns is when it was first see
     _made("label", "TEXT", "its name on the screen and in explain"),
     _made("cgroup", "TEXT", "its cgroup"),
     _made("cpus_allowed", "TEXT", "CPUs it may run on"),
+    _made("training", "TEXT", "the training that it is a rank of, or works for: where its ranks meet, and their number; ~ if that is not "
+          "known: program and number"),
+    _made("container_runtime", "TEXT", "runtime of its container: Docker, containerd, CRI-O, Podman, LXC, Apptainer …"),
+    _made("container_id", "TEXT", "id of its container"),
+    _made("container", "TEXT", "name of its container (trainers)"),
+    _made("pod", "TEXT", "its pod (trainers)"),
+    _made("pod_by", "TEXT", "where the pod's name stands; HOSTNAME may differ from it"),
+    _made("namespace", "TEXT", "the pod's namespace (trainers)"),
+    _made("pod_uid", "TEXT", "the pod's uid"),
+    _made("pod_qos", "TEXT", "the pod's class: guaranteed, burstable or besteffort"),
+    _made("slurm_job_id", "TEXT", "its Slurm job"),
+    _made("slurm_step", "TEXT", "its Slurm step: a number, batch, extern or interactive"),
+    _made("slurm_task", "TEXT", "its Slurm task on this node"),
+    _made("slurm_array", "TEXT", "array job and task: 4700_12"),
+    _made("slurm_node", "TEXT", "the node as Slurm calls it"),
+    _made("unidentified", "TEXT", "of a trainer: why columns from training on are NULL, JSON, name to reason"),
 ))  # fmt: skip
 
 INCIDENT = TableSpec("incident", "the incidents of the diagnosis, one row per episode; t_ns is its beginning", (), (

@@ -14,10 +14,11 @@ from textual.binding import Binding
 
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Hardware, ProcInfo, ProcSample
+from gputop.model.identity import BY_HOSTNAME, SHORT_ID, Identity, identity_of
 from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
 from gputop.model.roles import Role
 from gputop.model.syscalls import syscall_names
-from gputop.session.process import Connection, Descriptors, Limit, ProcessDetails, read
+from gputop.session.process import Connection, Descriptors, Limit, Place, ProcessDetails, read
 from gputop.session.session import Session, word_of
 from gputop.system.text import counted, cut, fit
 from gputop.tui.box import Box
@@ -34,8 +35,13 @@ TALL = 30  # rows
 HEAD_ROWS = 2  # rows of the box that do not scroll
 SLOW_S = 3.0  # s after which the box says that the kernel does not answer
 _INFERRED = ", inferred: what it waits for cannot be read"
+BY_GUESS = "(its host name, which may differ from the pod's)"
+_TITLES = {
+    "training": "training", "pod": "pod", "pod_uid": "pod uid", "container": "container name", "container_id": "container",
+    "slurm_job_id": "Slurm job",
+}  # fmt: skip
 _KEYS = "t f c v l opens or folds a section  a all  / find  r read again  Esc"
-_NOT_HERE = """not in the stream: open files, connections, environment, limits, priorities, container, Slurm job.
+_NOT_HERE = """not in the stream: open files, connections, environment, limits, priorities, namespaces.
 gputop reads these where the process runs, while it lives: run gputop there and press Enter."""
 
 
@@ -99,8 +105,10 @@ class DetailsScreen(Box):
             if info is None or sample is None:
                 return [[("it has ended; scrub back to see it", "dim")]]
             rates = proc_rates(before, sample, ProbedSwitches(older, newer)) if before else None
+            role, place = session.roles_at(newer).get(self.pid), self._details.place if self._details else None
             stream = [
-                *_identity(info, session.roles_at(newer).get(self.pid), min(self.text_width, 110)),
+                *_identity(info, role, min(self.text_width, 110)),
+                *_whose(identity_of(info, newer.header.host), role, place),
                 *([] if self._details and self._details.priority else [pair("allowed CPUs", info.cpus_allowed or "unknown")]),
                 *_state(session, self.pid, at),
                 *_numbers(sample, rates, newer),
@@ -213,6 +221,31 @@ def _identity(info: ProcInfo, role: Role | None, width: int) -> list[Line]:
     if info.libs:
         out.append(pair("libraries", ", ".join(info.libs)))
     out += [pair(name, value) for name, value in sorted(info.env.items())]
+    return out
+
+
+def _whose(found: Identity, role: Role | None, place: Place | None) -> list[Line]:
+    """Training, pod, container, Slurm job; of a trainer also why one is not known. What ``place`` tells stands there."""
+    step = f".{found.slurm_step}" if found.slurm_step else ""
+    words: dict[str, list[str | None]] = {
+        "training": [found.training],
+        "pod": [f"{found.namespace or '?'}/{found.pod}" if found.pod else None, BY_GUESS if found.pod_by == BY_HOSTNAME else None],
+        "pod_uid": [found.pod_uid, found.pod_qos],
+        "container": [found.container],
+        "container_id": [found.container_runtime, (found.container_id or "")[:SHORT_ID]],
+        "slurm_job_id": [
+            f"{found.slurm_array or found.slurm_job_id}{step}" if found.slurm_job_id else None,
+            f"task {found.slurm_task}" if found.slurm_task else None, found.slurm_node,
+        ],
+    }  # fmt: skip
+    if place is not None:
+        del words["container_id"], words["slurm_job_id"]
+    out = []
+    for field, told in words.items():
+        known = " ".join(filter(None, told))
+        reason = found.missing.get(field) if role is not None and role.kind == "trainer" else None
+        if known or reason:
+            out.append(pair(_TITLES[field], known or f"not known: {reason}"))
     return out
 
 

@@ -21,6 +21,7 @@ JUDGED = "only the diagnosis uses it; process.role and incident have what follow
 HISTOGRAM = "a distribution is no column; sync, copy and proc have count, sum and maximum"
 OWN = "about gputop itself: the screen's header and gputop doctor show it"
 PRIVATE = "it may name people or secrets; the screen shows it where it helps"
+WHOSE = "process has what follows from it: container, pod, Slurm job, training"
 UNUSED = "no source fills it; it keeps its place in the stream"
 _EXEMPT = {
     STRUCTURE: "Frame: seq t_ns late_ns missed key gone infos ticks Gpu: t_ns missing Host: t_ns Probes: t_ns gone forgotten Stack: t_ns "
@@ -35,12 +36,12 @@ _EXEMPT = {
     THREADS: "ThreadSample: tid oncpu_ns run_delay_ns timeslices state vol invol syscall syscall_arg wchan ThreadInfo: tid comm "
              "ProcInfo: threads ProcSample: threads timeslices unfollowed SchedThread: oncpu_ns preempted_ns comm",
     JUDGED: "ProcInfo: uid ns_pid uses_cuda libs wait_unreadable sockets session cpu_cgroup policy other_ends read_by "
-             "other_cgroups names Names: container pod namespace pod_by runtime container_id pod_uid net_ns missing "
             "ProcSample: syscall_arg children_ns locked_by exit_code CudaCall: inflight_ns",
     HISTOGRAM: "SchedThread: hist CudaCall: hist sums",
     OWN: "Frame: cost sources SourceState: name state reason remedy detail SelfCost: cpu_ns rss_bytes nvml_ns nvml_calls proc_ns dropped "
          "Gpu: nvml_calls Probes: map_used map_size lost drain_ns run_ns",
     PRIVATE: "ProcInfo: env exe Stack: source gil state thread missing",
+    WHOSE: "ProcInfo: other_cgroups names Names: container pod namespace pod_by runtime container_id pod_uid net_ns missing",
     UNUSED: "ProcSample: kernel_stack swapin_delay_ns",
 }  # fmt: skip
 """Reason -> fields by struct."""

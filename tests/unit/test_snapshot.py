@@ -6,7 +6,7 @@ import pytest
 
 from gputop.diagnosis import ProcState
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Gpu, GpuProc, MigInstance, ProcInfo, ProcSample, SourceState
+from gputop.model.frame import Frame, Gpu, GpuProc, MigInstance, Names, ProcInfo, ProcSample, SourceState
 from gputop.model.roles import Role
 from gputop.session import snapshot
 from gputop.tui.draw.table import gpus_by_pid
@@ -159,3 +159,19 @@ def test_what_has_a_value_is_not_missing() -> None:
 
 def test_a_kernel_that_measures_no_delays_says_so_of_each_process() -> None:
     assert taken(detail={"blkio_delay_ns": "switched off"})["procs"][0]["missing"]["disk_pct"] == "switched off"
+
+
+def test_a_trainer_has_its_identity_and_each_part_that_is_not_known_its_reason() -> None:
+    infos = [
+        ProcInfo(7, 1, uid=0, user="ana", cgroup=f"/docker/{'3f2a' * 16}", env={"RANK": "1", "WORLD_SIZE": "2", "SLURM_JOB_ID": "4711"},
+                 names=Names(container="train\x1b[2J", missing={"net_ns": "permission denied"})),
+        ProcInfo(8, 1),
+    ]  # fmt: skip
+    board = Board()
+    board.fold(Frame(0, 9, key=True, infos=infos, procs=[ProcSample(pid, 1, 5, "S", 0, 0, 0, 1) for pid in (7, 8)]))
+    trainer, bystander = snapshot.take(board, board, {7: Role("trainer", 7, 1)}, {}, frozenset((7, 8)))["procs"]
+    found = trainer["identity"]
+    assert (found["user"], found["container_runtime"], found["container"]) == ("ana", "Docker", "train·[2J")
+    assert (found["slurm_job_id"], found["training"], found["pod"]) == ("4711", "slurm 4711 × 2", None)
+    assert {name for name, value in found.items() if value is None} == set(found["missing"])
+    assert "identity" not in bystander
