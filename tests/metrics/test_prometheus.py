@@ -132,6 +132,17 @@ def test_no_panel_is_empty(scraped: Prometheus):
     assert [title for title, expr in EXPRS if not scraped.ask(filled(expr, "20s"))] == []
 
 
+ASKED = re.findall(r"^## \d+\. (.+?)$.*?^```promql\n(.*?)^```", (ROOT / "docs/fleet.md").read_text(), re.DOTALL | re.MULTILINE)
+MAY_BE_EMPTY = {"Which GPUs are held and not used?", "Which GPUs are held back by heat or power?", "What was not seen?",
+                "Which rank holds its job most often, and why there?"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "expr"), ASKED, ids=[question for question, _expr in ASKED])
+def test_a_question_to_a_fleet_has_an_answer(question: str, expr: str, scraped: Prometheus):
+    assert set(re.findall(r"gputop_\w+", expr)) <= NAMES
+    assert scraped.ask(expr) or question in MAY_BE_EMPTY
+
+
 def test_rules_record_on_it(scraped: Prometheus):
     lost = 'instance_trainer_cause:gputop_gpu_lost:ratio_rate5m{cause="cpu-contention"}'
     until(lambda: scraped.ask(lost))
