@@ -43,7 +43,7 @@ def launches(job: JobFacts) -> float:
     if beside is not None and beside < policy.HALF * (idle - policy.TENTH):
         return 0.0  # it rests at other times than those of the launches
     used = [part for gpu in job.gpus if (part := intensity(gpu)) is not None]
-    if used and min(used) <= policy.FEW and idle < policy.MOSTLY_IDLE:
+    if used and min(used) <= policy.LIGHT_SM and idle < policy.MOST:
         return min(own, rate * policy.LIGHT_COST_S) if rate else own if _overlap(job, own) else 0.0
     return min(own, outlasting(job))
 
@@ -84,7 +84,7 @@ def waits_per_s(job: JobFacts) -> float:
         return job.calls.waits_per_s
     if (spins := spins_per_s(job)) is not None:
         return spins
-    worked, sleeps = job.idle is not None and job.idle < policy.HARDLY_WORKS, job.trainer.sleeps_per_s or 0.0
+    worked, sleeps = job.idle is not None and job.idle < policy.NEARLY_ALL, job.trainer.sleeps_per_s or 0.0
     often = 2 * sleeps >= policy.SYNCS_PER_S  # a step with a single wait makes about six
     return sleeps if often and worked and not _sleeps_for_others(job) else 0.0
 
@@ -97,7 +97,7 @@ def wakes_per_s(job: JobFacts) -> float:
 
 def spins_per_s(job: JobFacts) -> float | None:
     """Waits of one that spins in them for a part of its time, where it was sampled."""
-    return job.sampled.waits_per_s if job.sampled is not None and job.sampled.sync >= policy.SPINS else None
+    return job.sampled.waits_per_s if job.sampled is not None and job.sampled.sync >= policy.TENTH else None
 
 
 def calls_per_s(calls: CallFacts) -> float:
@@ -112,8 +112,8 @@ def _sleeps_for_others(job: JobFacts) -> bool:
     sleeps_per_s, batches_per_s = trainer.sleeps_per_s or 0.0, sum(worker.sleeps_per_s or 0.0 for worker in job.workers)
     asleep = sum(share for kind, share in kinds.items() if kind not in _NO_GPU)
     return (
-        asleep < policy.SLEPT_BESIDE * (1.0 - (job.idle or 0.0))
-        or sleeps_per_s < policy.SLEEPS_PER_BATCH * batches_per_s
+        asleep < policy.HALF * (1.0 - (job.idle or 0.0))
+        or sleeps_per_s < policy.PER_STEP * batches_per_s
         or (trainer.write_bytes_per_s or 0.0) >= policy.WRITTEN_BYTES * sleeps_per_s > 0.0
         or (threads_at_work(job) and 2 * kinds.get(waits.LOCK, 0.0) >= sum(kinds.values()))
     )

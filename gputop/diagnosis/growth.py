@@ -81,7 +81,7 @@ class _Series(Struct):
 
     def may_begin(self, steady: Steady, t_ns: int) -> bool:
         """Whether it has grown enough while steps were made, and not while data or a model was loaded in a pause."""
-        waits_s = min(policy.LOADED_S, 3 * steady.seconds / (FLOORS - 1))
+        waits_s = min(policy.WARM_UP_NS / 1e9, 3 * steady.seconds / (FLOORS - 1))
         return self.incident is None and steady.grown >= policy.GROWN_BYTES and t_ns - self.rested_ns >= waits_s * 1e9
 
     def hold(self, procs: Iterable[ProcFacts], board: Board) -> None:
@@ -136,7 +136,7 @@ class Growths(Struct):
         for key in self.series.keys() - parts.keys():
             _end(self.series.pop(key), board.t_ns)
         cases = [case for key, job in parts.items() if (case := _case(job, key[1], self.series[key], board)) is not None]
-        swaps = _number(board.host.get("swap_free_bytes")) >= policy.SWAP_BYTES
+        swaps = _number(board.host.get("swap_free_bytes")) >= policy.GROWN_BYTES
         for case, left in zip(cases, _time_left(cases), strict=True):
             series = case.series
             if left.s <= policy.REACH * case.steady.seconds and series.may_begin(case.steady, board.t_ns):

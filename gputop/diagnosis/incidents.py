@@ -12,7 +12,7 @@ from gputop.diagnosis.measure.facts import Hang
 from gputop.diagnosis.measure.points import TICK_SLACK_NS, WINDOW_NS
 from gputop.diagnosis.measure.takers import born_ns, tree_ns
 from gputop.diagnosis.model import Incident, Verdict, of_gpus, speedup_max
-from gputop.diagnosis.symptoms import HIGH_SHARE, MEDIUM_SHARE, Standing
+from gputop.diagnosis.symptoms import Standing
 from gputop.model.board import Board
 from gputop.model.frame import ProcSample
 
@@ -178,9 +178,9 @@ def severity(lost_s: float, seconds: float, culpable: float) -> str:
     share = min(culpable, lost_s / seconds) if seconds > 0.0 else 0.0
     if culpable <= 0.0:
         return "info"
-    if lost_s >= policy.HIGH_S and share >= HIGH_SHARE:
+    if lost_s >= policy.HIGH_S and share >= policy.HALF:
         return "high"
-    return "medium" if lost_s >= policy.MEDIUM_S and share >= MEDIUM_SHARE else "low"
+    return "medium" if lost_s >= policy.MEDIUM_S and share >= policy.QUARTER else "low"
 
 
 def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:

@@ -20,15 +20,14 @@ def fights(proc: ProcFacts, spun: float = 0.0) -> bool:
         return False
     others = proc.others_run - proc.autograd_run  # these need the lock as little as the kernels that they launch
     run = max(0.0, proc.run - spun)  # a wait for the GPU that spins needs no lock
-    ready = run + proc.runnable + proc.others_run + proc.others_runnable
-    return others >= policy.AT_WORK and run + proc.others_run <= policy.GIL_CPUS and ready <= policy.GIL_READY
+    return others >= policy.AT_WORK and run + proc.others_run <= policy.GIL_CPUS
 
 
 def starves_others(proc: ProcFacts) -> bool:
     """Whether its main thread keeps Python's lock nearly all the time, and others, which load for it, mostly wait for their turn."""
     met = proc.threads_met
     least = max(policy.LEAST_MET, policy.HALF * sum(met.values()))
-    return proc.run >= policy.GIL_KEEPS and met[TURN] >= least and proc.others_run >= policy.HARDLY
+    return proc.run >= policy.HALF and met[TURN] >= least and proc.others_run >= policy.HARDLY
 
 
 def served_in_turns(job: JobFacts, facts: Facts, ahead: Mapping[int, float]) -> bool:
@@ -38,7 +37,7 @@ def served_in_turns(job: JobFacts, facts: Facts, ahead: Mapping[int, float]) -> 
     running = sum(worker.run for worker in job.workers)
     served = max((worker.clients[1] for worker in job.workers if worker.kinds.get(LOCK, 0.0) >= policy.NEARLY_ALL), default=0.0)
     idle = not programs_at_work(job, facts) and not programs_wait(job, facts)
-    all_ask = len(asking) >= 2 and len(asking) == len(job.workers) and policy.TURNS[0] <= running <= policy.TURNS[1] and idle
+    all_ask = len(asking) >= 2 and len(asking) == len(job.workers) and policy.MOST <= running <= policy.GIL_CPUS and idle
     return all_ask or (served >= 1.0 and len(asking) >= 2)
 
 
@@ -59,9 +58,9 @@ def throttled_part(periods: float) -> float:
 
 def strangers_share(cpus: Capacity) -> float:
     """The part of a wait for CPUs that processes outside the job cause."""
-    much = cpus.taken >= policy.TAKEN * len(cpus.allowed)
+    much = cpus.taken >= policy.WORTH * len(cpus.allowed)
     behind = cpus.preempted_by_others or 0.0
-    if behind >= policy.BEHIND and cpus.strangers_part >= policy.QUARTER:
+    if behind >= policy.SOME and cpus.strangers_part >= policy.QUARTER:
         return 1.0 if much else behind
     return 1.0 if much and cpus.strangers_part >= policy.HALF else 0.0
 
@@ -74,7 +73,7 @@ def watched_share(facts: Facts, cpus: Capacity) -> float:
 def reads_at_limit(job: JobFacts) -> bool:
     """Whether its workers read all that their cgroup may: who of them waits for a lock waits for the one who reads."""
     limit = job.read_limit.bytes_per_s if job.read_limit is not None else None
-    return limit is not None and sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) >= policy.AT_LIMIT * limit
+    return limit is not None and sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) >= policy.MOST * limit
 
 
 def left_out(job: JobFacts) -> frozenset[int]:
@@ -87,7 +86,7 @@ def left_out(job: JobFacts) -> frozenset[int]:
     asked = sum(worker.still_s < policy.STUCK_S and worker.kinds.get(PIPE, 0.0) >= policy.MOST for worker in job.workers)
     waited = sum(job.trainer.kinds.get(kind, 0.0) for kind in (POLL, PIPE, LOCK, QUEUE))
     others = len(job.workers) - len(asleep)
-    return asleep if flat_out + asked == others > (1 if asked else 0) and waited >= policy.DATA_WAIT else frozenset()
+    return asleep if flat_out + asked == others > (1 if asked else 0) and waited >= policy.WORTH else frozenset()
 
 
 def crowds(job: JobFacts, facts: Facts, cpus: Capacity) -> bool:
@@ -103,8 +102,7 @@ def crowds(job: JobFacts, facts: Facts, cpus: Capacity) -> bool:
 def thrashes(proc: ProcFacts, host: HostFacts) -> bool:
     """Whether its pages come back from swap, or are read again soon after they were dropped (major faults, workingset refaults)."""
     faults, read = proc.majflt_per_s, proc.read_bytes_per_s
-    unread = read is not None and read < 0.5 * 4096 * faults
-    if faults >= policy.SWAPPED_PER_S and (unread or (host.swap_in_per_s or 0.0) >= 0.5 * faults):
-        return True
-    refaults = max(policy.REFAULTS_PER_S, policy.HALF * faults)
-    return host.scanned_per_s != 0.0 and faults >= policy.THRASHED_PER_S and (host.refaults_per_s or 0.0) >= refaults
+    unread = read is not None and read < policy.HALF * 4096 * faults
+    swapped = unread or (host.swap_in_per_s or 0.0) >= policy.HALF * faults
+    dropped = host.scanned_per_s != 0.0 and (host.refaults_per_s or 0.0) >= max(policy.REFAULTS_PER_S, policy.HALF * faults)
+    return faults >= policy.FAULTS_PER_S and (swapped or dropped)

@@ -13,7 +13,7 @@ def paused(job: JobFacts, facts: Facts) -> float:
     """Share of the window, at most, that it turned from a GPU that it could give work to; 0 where it did not."""
     if waits_for_first(job, facts):
         return inf
-    most_s, ahead = policy.MOST_PAUSED * (job.idle or 0.0) * facts.seconds, is_ahead(job)
+    most_s, ahead = policy.HALF * (job.idle or 0.0) * facts.seconds, is_ahead(job)
     alone = not (job.workers or job.fed_by) and breaks_s(job) >= most_s > 0.0  # nobody tells whether it could go on
     if (ahead or alone) and _saves(job):
         return inf
@@ -44,7 +44,7 @@ def waits_for_first(job: JobFacts, facts: Facts) -> bool:
 
 def is_ahead(job: JobFacts) -> bool:
     """Whether it has workers, and these wait for it."""
-    return bool(job.workers) and sum(worker.ahead for worker in job.workers) >= policy.ALL_AHEAD * len(job.workers)
+    return bool(job.workers) and sum(worker.ahead for worker in job.workers) >= policy.MOST * len(job.workers)
 
 
 def waits_for_programs(job: JobFacts) -> bool:
@@ -59,7 +59,7 @@ def breaks_s(job: JobFacts) -> float:
 
 def _rests_long(job: JobFacts, facts: Facts) -> bool:
     """Whether one rest of its GPUs, after steady work, holds most of the loss."""
-    return _rest_s(job) >= max(policy.PAUSE_S, policy.MOST_PAUSED * (job.idle or 0.0) * facts.seconds)
+    return _rest_s(job) >= max(policy.PAUSE_S, policy.HALF * (job.idle or 0.0) * facts.seconds)
 
 
 def _rest_s(job: JobFacts) -> float:
@@ -68,8 +68,8 @@ def _rest_s(job: JobFacts) -> float:
 
 def _saves(job: JobFacts) -> bool:
     """Short pauses that readings of a second each do not show."""
-    waits = job.trainer.state.fractions.get("disk", 0.0) >= policy.SAVING
-    return _writes_weights(job) and (waits or _rest_s(job) >= policy.REST_S)
+    waits = job.trainer.state.fractions.get("disk", 0.0) >= policy.LITTLE
+    return _writes_weights(job) and (waits or _rest_s(job) * 1e9 >= policy.BREAK_NS)
 
 
 def _writes_weights(job: JobFacts) -> bool:

@@ -20,6 +20,7 @@ from gputop.diagnosis.causes import Judge
 from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
 from gputop.diagnosis.measure import feeders, waits
 from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.pausing import is_ahead
@@ -28,19 +29,6 @@ from gputop.diagnosis.stuck import all_are_dead, all_others_are_ahead, killed, r
 from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import counted
 
-LOST = 0.12  # share of the window lost, from which something is wrong (TraceML: input wait warns from 10 %, critical from 20 %)
-NAMED = 0.35  # share of the loss that a cause must hold to be named (guess)
-PROMPT_S = 4.5  # s without a sign of life and with all workers ahead, from which it is no start (guess, below `policy.HUNG_S`)
-BEGINS_S = 300.0  # s that a start may take: imports, weights, compiling (guess)
-LONG_S = 30.0  # s of a start, from which it is told how long it has lasted
-COUNTED_S = 2.5  # s of watching, after which calls, launches and waits are told, if ever (`points.WINDOW_NS`)
-LEAVES_NS = 2_000_000_000  # ns after its workers were gone, in which nothing is said of a GPU at rest (guess: an interpreter ends in less)
-RESTING_UTIL = 0.05  # utilization of a GPU that rests (guess: a display, a copy)
-RESTING = 0.5  # share of the window without work for the GPU, from which its trainer may wait to be asked (guess)
-ASLEEP = 0.9  # share of the window without work for the GPU, from which any sleep of its trainer is such a wait (guess)
-MOSTLY = 0.7  # share of the window that its main thread waits for anybody (guess)
-POLLED = 0.4  # share of the window that it polls, unless its GPU is `ASLEEP` (guess)
-ASLEEP_RUN = 0.02  # share of the window up to which a process that wakes up by a timer of its own hardly runs (guess)
 MOST_BESIDE = 3  # others on the same GPU that are told
 
 STARTING, TRAINING, PAUSING, ENDING, IDLE = "starting", "training", "pausing", "ending", "idle"
@@ -85,7 +73,7 @@ class Seen:
     @property
     def named(self) -> Judge | None:
         """The cause that holds enough of the loss to be named; None where none does."""
-        return self.strongest if any(claim.share >= NAMED for claim in self.job.claims) else None
+        return self.strongest if any(claim.share >= policy.NAMED for claim in self.job.claims) else None
 
     @property
     def cause(self) -> str:
@@ -94,7 +82,7 @@ class Seen:
     @cached_property
     def is_early(self) -> bool:
         """It does not train yet, or too much of the window is from before it did."""
-        return bool(self.job.gpus) and (self.job.before_s is None or self.job.before_s >= LOST * self.facts.seconds)
+        return bool(self.job.gpus) and (self.job.before_s is None or self.job.before_s >= policy.LOST * self.facts.seconds)
 
     @cached_property
     def is_held(self) -> bool:
@@ -112,7 +100,7 @@ class Seen:
         job = self.job
         by_threads = not feeders.serves(job) and bool(feeders.threads_wait(job, job.trainer) or feeders.threads_at_work(job))
         by_programs = bool(feeders.programs_wait(job, self.facts)) or feeders.programs_at_work(job, self.facts)
-        return (job.idle or 0.0) < policy.NOTHING and (by_threads or by_programs or feeders.asks_others(job))
+        return (job.idle or 0.0) < policy.AT_END and (by_threads or by_programs or feeders.asks_others(job))
 
     def has_lost_a_gpu(self) -> bool:
         return any(gpu.gone for gpu in self.job.gpus)
@@ -124,7 +112,7 @@ class Seen:
         return self.job.hang is not None
 
     def stands_at_a_prompt(self) -> bool:
-        return self.is_early and self.job.still_s >= PROMPT_S and is_ahead(self.job) and not killed(self.job)
+        return self.is_early and self.job.still_s >= policy.NAPPED_S and is_ahead(self.job) and not killed(self.job)
 
     def has_just_begun(self) -> bool:
         return self.is_starting() and self.job.before_s is not None and not self.job.unbegun_s
@@ -136,22 +124,22 @@ class Seen:
         return bool(self.job.gpus) and self.job.idle is None and not self.job.host_only
 
     def loses_little(self) -> bool:
-        return (self.job.lost if self.job.lost is not None else host_side_loss(self.job)) < LOST
+        return (self.job.lost if self.job.lost is not None else host_side_loss(self.job)) < policy.LOST
 
     def waits_to_be_asked(self) -> bool:
         """A server between requests, a notebook, a context kept open: nobody loads data for it, and its main thread waits for anybody."""
         job, idle = self.job, self.job.idle or 0.0
-        if job.births or job.stopped or job.mute or job.absent_ranks or job.host_only or idle < RESTING or self.is_fed:
+        if job.births or job.stopped or job.mute or job.absent_ranks or job.host_only or idle < policy.HALF or self.is_fed:
             return False
         if job.workers:
-            rests = job.trainer.kinds.get(waits.POLL, 0.0) >= MOSTLY and all(map(_is_idle_helper, job.workers))
+            rests = job.trainer.kinds.get(waits.POLL, 0.0) >= policy.MOST and all(map(_is_idle_helper, job.workers))
         else:
-            polls = job.pools.get("main.poll", 0.0) >= POLLED or idle >= ASLEEP
-            rests = polls and sum(job.pools.get(f"main.{kind}", 0.0) for kind in _RESTS) >= MOSTLY
+            polls = job.pools.get("main.poll", 0.0) >= policy.HALF or idle >= policy.NEARLY_ALL
+            rests = polls and sum(job.pools.get(f"main.{kind}", 0.0) for kind in _RESTS) >= policy.MOST
         return rests and (self.strongest is None or self.strongest.fault or feeders.serves(job))
 
     def has_not_worked_yet(self) -> bool:
-        return 0.0 < self.job.unbegun_s < BEGINS_S and self.job.idle is not None
+        return 0.0 < self.job.unbegun_s < policy.BEGINS_S and self.job.idle is not None
 
     def has_worked(self) -> bool:
         return not self.has_not_worked_yet()
@@ -166,16 +154,16 @@ class Seen:
         """No cause has shown. Or calls tell causes apart, and the probes find its libcuda only now, or samples have not met it spinning for
         long enough."""
         job, facts = self.job, self.facts
-        if facts.watched_s >= COUNTED_S or self.cause not in ("", *_TOLD_BY_CALLS):
+        if facts.watched_s * 1e9 >= WINDOW_NS or self.cause not in ("", *_TOLD_BY_CALLS):
             return False
         is_counted = job.calls is not None and job.launches_per_s is not None
-        spins = job.sampled is not None and job.sampled.sync >= policy.SPINS and self.cause != "sync-storm"
+        spins = job.sampled is not None and job.sampled.sync >= policy.TENTH and self.cause != "sync-storm"
         return not self.cause or (bool(job.gpus) and (spins or ((facts.probed or facts.probes_load) and not is_counted)))
 
     def has_let_its_workers_go(self) -> bool:
         """An end, the next epoch and an evaluation begin like that, and the window still tells of what was before."""
-        lately = self.facts.t_ns - self.staffed_ns < LEAVES_NS and not (self.job.workers or self.job.births)
-        return lately and all((gpu.util_now or 0.0) < RESTING_UTIL for gpu in self.job.gpus)
+        lately = self.facts.t_ns - self.staffed_ns < policy.YOUNG_NS and not (self.job.workers or self.job.births)
+        return lately and all((gpu.util_now or 0.0) < policy.LITTLE for gpu in self.job.gpus)
 
     def pauses(self) -> bool:
         return self.cause == "pause"
@@ -192,7 +180,7 @@ class Seen:
 
     def says_starting(self) -> str:
         """That it starts is a guess: its GPU may have worked before anybody watched. Who starves is seen."""
-        since = f" for {self.job.unbegun_s:.0f} s now" if self.job.unbegun_s >= LONG_S else ""
+        since = f" for {self.job.unbegun_s:.0f} s now" if self.job.unbegun_s >= policy.WARM_UP_NS / 1e9 else ""
         starving = sum(bool(worker.state.starving) for worker in self.job.workers)
         of_all = f"{starving} of {counted(len(self.job.workers), 'worker')} starve{'s' * (starving == 1)}"
         return f"{self.name} is starting{since}{f', or held up: {of_all}' if starving else ''}"
@@ -211,7 +199,7 @@ class Seen:
 
 def _is_idle_helper(worker: ProcFacts) -> bool:
     """A server's own child beside it, such as a tokenizer: no loader's, for these are named or wait on a queue, and nobody stopped it."""
-    asleep = worker.run + worker.runnable < ASLEEP_RUN and not {waits.QUEUE, waits.STOPPED, waits.DISK} & worker.kinds.keys()
+    asleep = worker.run + worker.runnable < policy.HARDLY and not {waits.QUEUE, waits.STOPPED, waits.DISK} & worker.kinds.keys()
     return asleep and worker.info.comm != TORCH_WORKER
 
 

@@ -70,7 +70,7 @@ def _born(walk: Walk) -> Iterator[Price]:
     births = walk.job.births
     if births and walk.job.respawned is None and 2 * len(births) >= len(walk.job.workers):
         since_ns = walk.facts.t_ns - births[-1]
-        made = {"data.running", *(f"main.{kind}" for kind in _MAKING)} if since_ns < policy.RECENT_NS else set[str]()
+        made = {"data.running", *(f"main.{kind}" for kind in _MAKING)} if since_ns < policy.FORMER_NS else set[str]()
         if since_ns < policy.FORMER_NS:
             yield Price(Leaf("birth", "worker"), inf, ({"data.ahead"} | made).__contains__)
 
@@ -79,7 +79,7 @@ def _paused(walk: Walk) -> Iterator[Price]:
     """Time in which the trainer does something else, unless a worker owes it a batch, or its own threads keep it from going on."""
     pools = walk.job.pools
     owed = sum(share for pool, share in pools.items() if pool.startswith("data.") and pool != "data.ahead")
-    if max(owed, pools.get("main.gil", 0.0)) < policy.DATA_WAIT:
+    if max(owed, pools.get("main.gil", 0.0)) < policy.WORTH:
         may_pause = {pool for pool in pools if pool in ("data.ahead", "gpu.peer") or (pool.startswith("main.") and pool != "main.runnable")}
         yield Price(Leaf("pause", "main"), pausing.paused(walk.job, walk.facts), may_pause.__contains__)
 

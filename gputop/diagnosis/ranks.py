@@ -39,23 +39,23 @@ def find_slowest(ranks: Sequence[RankPace]) -> int | None:
 def all_are_late(ranks: Sequence[RankPace]) -> bool:
     """What keeps the last one keeps the others nearly as long: they wait for it only because that hits now one, now another."""
     delays = sorted(map(_own_delay, ranks))
-    return delays[(len(delays) - 1) // 2] > policy.LIKE_OTHERS * delays[-1]
+    return delays[(len(delays) - 1) // 2] > policy.HALF * delays[-1]
 
 
 def waited_share(rank: RankPace, slowest: RankPace) -> float:
     """Share of the window in which the GPUs of ``rank`` spin until the slowest rank arrives; where all GPUs are busy, by how much less they
     work than the slowest one's, which never waits."""
     later = slowest.idle - rank.idle
-    if later < policy.PEER and rank.used is not None and slowest.used:
+    if later < policy.FIFTH and rank.used is not None and slowest.used:
         later = (1.0 - rank.idle) * (1.0 - rank.used / slowest.used)
     return max(0.0, min(1.0 - rank.idle, later))
 
 
 def _far_ahead(ranks: Sequence[RankPace], measure: Callable[[RankPace], float | None]) -> int | None:
-    """The one with by `policy.PEER` more of it than the median."""
+    """The one with by `policy.FIFTH` more of it than the median."""
     values = [measure(rank) for rank in ranks]
     known = sorted(value for value in values if value is not None)
-    if len(known) == len(ranks) and known[-1] - known[(len(known) - 1) // 2] >= policy.PEER:
+    if len(known) == len(ranks) and known[-1] - known[(len(known) - 1) // 2] >= policy.FIFTH:
         return values.index(known[-1])
     return None
 

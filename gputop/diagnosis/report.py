@@ -8,13 +8,12 @@ from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
+from gputop.diagnosis import policy
+from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.model import CAUSES, GROWTHS, LOOKING, SEVERITIES, Incident, Ledger, PathStep, Step, Verdict, WhatIf
-from gputop.diagnosis.phases import LOST
 from gputop.model.frame import Header
 
 SCHEMA = 1
-LEAST_S, PART = 2.5, 0.25
-"""An incident counts, however little the GPU lost before and after, if it stood for so long, and for this part of the GPU seconds."""
 
 Severity = Annotated[str, Meta(pattern=rf"\A({'|'.join(SEVERITIES)})\Z")]
 """One of `SEVERITIES`: whoever reads an explanation from a file may rely on it."""
@@ -197,17 +196,18 @@ def _dearest(incidents: list[Incident], ledger: Ledger, now_ns: int) -> Incident
 
 
 def _lasts(incidents: list[Incident], ledger: Ledger, now_ns: int) -> bool:
-    """Whether they were felt for a good part of the time, the quiet before not counted in: that is what a screen would have shown."""
+    """Whether they were felt for a window and a good part of the time, however little the GPU lost before and after: that is what a screen
+    would have shown."""
     span_s = sum(_span_s(incident, now_ns) for incident in incidents)
     cost_s = sum(incident.lost_s for incident in incidents)
-    return span_s >= max(LEAST_S, PART * ledger.gpu_total_s) and cost_s >= LOST / 2 * span_s
+    return span_s >= max(WINDOW_NS / 1e9, policy.QUARTER * ledger.gpu_total_s) and cost_s >= policy.LOST / 2 * span_s
 
 
 def _is_little(cost_s: float, ledger: Ledger) -> bool:
     """Whether a cause is not worth naming: neither it nor all losses are much, nor is it most of a loss that is felt."""
     total_s, lost_s = ledger.gpu_total_s, ledger.gpu_lost_s
-    most_of_it = lost_s >= LOST * total_s and cost_s >= 0.5 * lost_s
-    return cost_s < LOST * total_s and lost_s < 2 * LOST * total_s and not most_of_it
+    most_of_it = lost_s >= policy.LOST * total_s and cost_s >= policy.HALF * lost_s
+    return cost_s < policy.LOST * total_s and lost_s < 2 * policy.LOST * total_s and not most_of_it
 
 
 def _span_s(incident: Incident, now_ns: int) -> float:
@@ -216,10 +216,10 @@ def _span_s(incident: Incident, now_ns: int) -> float:
 
 def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
     total_s, lost_s = ledger.gpu_total_s, ledger.gpu_lost_s
-    of_the_end = verdict.cause != "none" or (total_s >= LEAST_S and (verdict.symptom == LOOKING or _has_ended(verdict)))
+    of_the_end = verdict.cause != "none" or (total_s >= WINDOW_NS / 1e9 and (verdict.symptom == LOOKING or _has_ended(verdict)))
     if worst is not None:
         words, path = (worst.symptom, worst.cause, worst.headline, worst.detail), worst.path
-    elif of_the_end and total_s > 0.0 and lost_s < 2 * LOST * total_s:
+    elif of_the_end and total_s > 0.0 and lost_s < 2 * policy.LOST * total_s:
         words, path = ("healthy", "none", f"The GPU worked {100 - 100 * lost_s / total_s:.0f}% of the time", "no trouble lasted"), ()
     else:
         words, path = (verdict.symptom, verdict.cause, verdict.headline, verdict.detail), verdict.path

@@ -11,8 +11,8 @@ from gputop.diagnosis.measure.proc import ProcFacts
 
 def is_unanswered(job: JobFacts, facts: Facts) -> bool:
     """Whether all that the job waits for is somebody who does not answer."""
-    rests = gpus_rest(job, policy.RESTS_S)
-    if bool(job.mute) or killed(job) or (bool(held(job)) and gpus_rest(job, policy.HELD_S)):
+    rests = gpus_rest(job, policy.STUCK_S)
+    if bool(job.mute) or killed(job) or (bool(held(job)) and gpus_rest(job, policy.BREAK_NS / 1e9)):
         return True
     if job.stopped and (rests or not (job.workers or programs_at_work(job, facts))):
         return True
@@ -62,7 +62,7 @@ def replacing(job: JobFacts) -> list[ProcFacts]:
         return []
     born = sorted(worker.info.start_ticks for worker in job.workers)
     last_elder = born[len(born) // 2]
-    late = last_elder + max(policy.LATER_TICKS, policy.APART * (last_elder - born[0]))
+    late = last_elder + max(policy.FRESH_NS // 10_000_000, policy.APART * (last_elder - born[0]))  # USER_HZ: 100 a second
     return [worker for worker in job.workers if worker.info.start_ticks >= late]
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from msgspec import Struct, field
 
-from gputop.diagnosis import hangs
+from gputop.diagnosis import hangs, policy
 from gputop.diagnosis.causes import Finding, Judge, unexplained
 from gputop.diagnosis.causes.h2d_transfer import copies_back
 from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs, is_held_up
@@ -160,8 +160,6 @@ def _confidence(one: Standing, path: tuple[PathStep, ...]) -> float:
     return round(confidence(path) * min(1.0, one.facts.seconds / FULL_S), 2)
 
 
-MEDIUM_SHARE, HIGH_SHARE = 0.25, 0.5  # share of its time that a GPU lost, from which that is of medium and high severity
-
 
 def _loudness(one: Standing) -> str:
     """Of the moment; an incident's own severity counts the seconds lost."""
@@ -170,11 +168,9 @@ def _loudness(one: Standing) -> str:
     if not one.fault:
         return "info"
     lost = min(one.job.lost or 0.0, one.culpable)
-    return "high" if lost >= HIGH_SHARE else "medium" if lost >= MEDIUM_SHARE else "low"
+    return "high" if lost >= policy.HALF else "medium" if lost >= policy.QUARTER else "low"
 
 
-UNEVEN = 0.1  # more of the window that the worst of several GPUs lost than all of them, from which it is named
-SLOW_LAUNCHES = 0.3  # share of the window without work for the GPU
 _WHY = {
     "input-bound": "waits for its data",
     "idle": "pauses",
@@ -195,7 +191,7 @@ def _headline(one: Standing, gpu: GpuFacts | None, why: str) -> str:
         loss = host_side_loss(job)
         share = job.data if job.data >= 0.5 * loss else loss
         return f"{why} {100 * share:.0f}% of the time (no GPU is measured: host side only)"
-    apart = gpu.lost is not None and gpu.lost - job.lost >= UNEVEN
+    apart = gpu.lost is not None and gpu.lost - job.lost >= policy.TENTH
     worst = f" (GPU {gpu.name}: {100 * (gpu.lost or 0.0):.0f}%)" if apart else ""
     return f"{of_gpus({one.name for one in job.gpus})} lost {100 * job.lost:.0f}%{worst} of the last {facts.seconds:.0f} s: {why}"
 
@@ -213,7 +209,7 @@ def _does(one: Standing) -> str:
         return "waits for a rank that is gone"
     if job.straggler is job.trainer and one.symptom == "straggler":
         return "is slower than the other ranks, which wait for it"
-    if one.cause == "small-kernels" and idle >= SLOW_LAUNCHES:
+    if one.cause == "small-kernels" and idle >= policy.SOME:
         return "launches its kernels too slowly to keep it busy"
     if one.cause == "main-thread-preprocessing" and is_held_up(job):
         return "waits until somebody reads what it writes"
@@ -256,13 +252,10 @@ def _worst(job: JobFacts) -> GpuFacts | None:
     return max(job.gpus, key=lambda gpu: -1.0 if gpu.lost is None else gpu.lost, default=None)
 
 
-WORKS = 0.1  # share of the window from which a GPU is said to work for somebody who is not seen
-
-
 def without_job(facts: Facts) -> Verdict:
     """Nobody trains here: say what can be said, of GPU and host."""
     busiest = max(facts.unseen, key=lambda gpu: gpu.util or 0.0, default=None)
-    if busiest is not None and (busiest.util or 0.0) >= WORKS:
+    if busiest is not None and (busiest.util or 0.0) >= policy.TENTH:
         return _for_unseen(busiest, facts)
     gone = next((gpu.index for gpu in facts.gpus if gpu.gone), None)
     if gone is not None:

@@ -5,9 +5,9 @@ it. Stretches of L = 3 s x 2^k, k = 0 … 11, are kept, at each length the last 
 A quantity grows steadily over 8 stretches if
 
 * each floor is above the one before;
-* no step is more than `JUMP` of f7 - f0: an allocator takes a piece now and then, a leak takes one again and again;
-* at least `NEW` of f7 - f0 lies above the highest floor before f0: what fills and empties in each epoch does not grow;
-* the last two stretches, by the floors of shorter ones, still grow at `STILL` of the rate.
+* no step is more than `policy.HALF` of f7 - f0: an allocator takes a piece now and then, a leak takes one again and again;
+* at least `policy.HALF` of f7 - f0 lies above the highest floor before f0: what fills and empties in each epoch does not grow;
+* the last two stretches, by the floors of shorter ones, still grow at `policy.QUARTER` of the rate.
 
 rate = median of the 28 slopes (fj - fi) / (j - i) L (Theil-Sen). Its band of 90 % are the 7th and the 22nd of the sorted slopes (Sen 1968,
 by Kendall's tau of 8 values). What slows down by a factor q from the first three steps (sum A) to the last three (sum C = q A, four steps
@@ -22,12 +22,11 @@ from math import inf, sqrt
 from statistics import median
 from typing import NamedTuple
 
+from gputop.diagnosis import policy
+
 STRETCH_NS = 3_000_000_000  # ns, the shortest stretch: memory is read every 1.5 s
 SCALES = 12  # lengths of stretches, each twice the one before; the longest is 1.7 h
 FLOORS = 8  # kept at each length: seven rises in a row are chance once in 40,000 times (8!)
-JUMP = 0.4  # of all growth, most in one step; an even one is 0.14 (guess)
-NEW = 0.5  # of all growth, least above what was held before (guess)
-STILL = 0.25  # of the rate, least in the last two stretches (guess)
 REMEMBERED = 64  # stretches for which the highest floor is known, at least: an epoch eight times as long as what is looked at
 MOST_MISSED = 64  # shortest stretches without a reading, after which a trend begins anew: three minutes (guess)
 _LOW, _HIGH = 6, 21  # of 28 sorted slopes, the ends of the band of 90 %: (28 -+ 1.645 sqrt(8 x 7 x 21 / 18)) / 2, outwards
@@ -92,12 +91,12 @@ class Trend:
         if len(floors) < FLOORS:
             return None
         steps, grown = [after - before for before, after in pairwise(floors)], floors[-1] - floors[0]
-        if min(steps) <= 0.0 or max(steps) > JUMP * grown or floors[-1] - max(self._tops[k]) < NEW * grown:
+        if min(steps) <= 0.0 or max(steps) > policy.HALF * grown or floors[-1] - max(self._tops[k]) < policy.HALF * grown:
             return None
         slopes = sorted((floors[j] - floors[i]) / (j - i) for j in range(FLOORS) for i in range(j))
         per_stretch, shorter = median(slopes), max(0, k - 2)
         late = self._floors[shorter]
-        if late[-1] - late[0] < STILL * per_stretch * (FLOORS - 1) / (1 << (k - shorter)):
+        if late[-1] - late[0] < policy.QUARTER * per_stretch * (FLOORS - 1) / (1 << (k - shorter)):
             return None
         low, per_s, high = (slope / length_s for slope in (slopes[_LOW], per_stretch, slopes[_HIGH]))
         return Steady(per_s, low, high, grown, length_s * (FLOORS - 1), _to_come(steps))

@@ -144,7 +144,7 @@ class Walk:
 
     def _called_back(self, edges: list[Edge], most: float) -> tuple[list[Edge], float]:
         """Beside a GPU that always works, sleeps until threads of its own woke it that slept as well: XLA's are called back by the GPU."""
-        if self.job.idle is None or self.job.idle >= policy.SATURATED or feeders.threads_at_work(self.job):
+        if self.job.idle is None or self.job.idle >= policy.WORTH or feeders.threads_at_work(self.job):
             return edges, 0.0
         slept = sum(edge.share for edge in edges if edge.kind in (waits.LOCK, waits.UNKNOWN) and edge.pid == self.trainer.pid)
         slept = max(0.0, min(slept - sum(self.trainer.others), most))
@@ -190,7 +190,7 @@ class Walk:
         if self.job.calls is not None or self.job.sampled is not None:
             return self.spun
         rest = sum(edge.share for edge in self.edges[trainer.pid] if self.may_be_gpu(edge))
-        return min(trainer.run, worked) if rest < policy.NEVER_SLEEPS else 0.0
+        return min(trainer.run, worked) if rest < policy.LITTLE else 0.0
 
     def relays(self, tid: int) -> bool:
         """Whether a thread of the trainer hands on what workers gave it: a pin thread, an executor's. Any of them where it is not told."""
@@ -327,7 +327,7 @@ class Walk:
         """Whether a worker's sleep has no end: it has not moved for long, and no GPU works."""
         if proc.pid in self.left_out:
             return True
-        rests = all(gpu.idle_s >= policy.RESTS_S for gpu in self.job.gpus)
+        rests = all(gpu.idle_s >= policy.STUCK_S for gpu in self.job.gpus)
         still = proc.still_s >= (policy.STUCK_S if rests else policy.LONG_STUCK_S)
         return proc is not self.trainer and still and not edge.ended
 
@@ -475,7 +475,7 @@ class Walk:
             share -= unread
         if kind in (waits.LOCK, waits.TIMER) and proc.locked_out[0]:
             kept, by_turns = proc.kept_out(kind), len(self.workers.keys() & job.holders.keys()) > 1
-            held = share if kept >= (policy.FIFTH if by_turns else policy.HELD) else share * kept
+            held = share if kept >= (policy.FIFTH if by_turns else policy.HALF) else share * kept
             self.book("lock", "process", held, (*trail, Hop(proc.locked_out[0], 0, "holds", held, False)))
             share -= held
         if kind in (waits.LOCK, waits.UNKNOWN, waits.TIMER):

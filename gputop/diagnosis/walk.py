@@ -80,7 +80,7 @@ def _to_slow_rank(job: JobFacts, facts: Facts, culprits: Sequence[Culprit]) -> t
     first = () if peer is None else (_step(peer.trainer, peer.lost or 0.0, "waits", _named(slow), measured=False),)
     if own is None:
         return first
-    if (own.idle or 0.0) < policy.PEER:  # its GPU works without a pause, and theirs are done before it
+    if (own.idle or 0.0) < policy.FIFTH:  # its GPU works without a pause, and theirs are done before it
         gpu = own.gpus[0]
         return (*first, PathStep(None, f"GPU {gpu.name}", round(gpu.util or 0.0, 4), "slowed" if slowed_by(gpu) else "runs", "", True))
     leaf, trail = own.way or Way()

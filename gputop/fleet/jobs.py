@@ -330,7 +330,7 @@ def _is_unknown(rank: Rank) -> bool:
 def _waits(rank: Rank) -> bool:
     """It seems to wait for other ranks: its GPU spins with little work, or it sleeps on a lock or a socket beside an idle GPU."""
     pace = rank.pace or RankPace(0.0, 0.0)
-    slept = pace.awaited is not None and 1.0 - pace.awaited >= policy.PEER
+    slept = pace.awaited is not None and 1.0 - pace.awaited >= policy.FIFTH
     return slept or (pace.used is not None and pace.used <= policy.LIGHT_SM) or rank.cause == "straggler-rank"
 
 

@@ -4,7 +4,7 @@ Why it costs: storage delivers bytes more slowly than the GPU uses them, or is k
 How it is seen: rows disk x worker, disk x main: uninterruptible sleep by the probe, else by samples of /proc; also that of threads and
 programs for which they wait, and that of the one worker whose lock the others wait for where they read all that their cgroup may.
 When it abstains: memory is short, so that the pages were taken from it (memory-pressure); or a trainer writes while its GPU has had nothing
-to do for `policy.STEPS_S`: it saves a checkpoint.
+to do for `policy.BREAK_NS`: it saves a checkpoint.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _part(walk: Walk, leaf: Leaf) -> float:
     if leaf.holder != "main":
         return 1.0
     reads = (trainer.read_bytes_per_s or 0.0) > (trainer.write_bytes_per_s or 0.0) or "disk" in programs_wait(job, walk.facts)
-    return float(reads or all(gpu.idle_s < policy.STEPS_S for gpu in job.gpus))
+    return float(reads or all(gpu.idle_s * 1e9 < policy.BREAK_NS for gpu in job.gpus))
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:

@@ -4,8 +4,8 @@ Why it costs: the batch that it was to deliver never comes, and a loader that ke
 How it is seen: row nobody x worker: stopped or zombie in /proc, or neither run nor switched for `policy.STUCK_S` beside a GPU that rests
 (`policy.LONG_STUCK_S` beside one that others still feed), or left out while others deliver (`owners.left_out`): a slow but living worker
 wakes up many times in that span. All that the trainer waits for is put down to it (`gputop.diagnosis.stuck`) where GPUs rest for
-`policy.HELD_S` and a worker is stopped or dead; or for longer, and one hangs, asks again and again for what does not come, was replaced, or
-nobody of the job moves; and where a program that feeds the trainer is stopped, or nobody reads what it or the trainer writes.
+`policy.BREAK_NS` and a worker is stopped or dead; or for longer, and one hangs, asks again and again for what does not come, was replaced,
+or nobody of the job moves; and where a program that feeds the trainer is stopped, or nobody reads what it or the trainer writes.
 When it abstains: somebody moves, or is asked at a queue. Where it is not known whose fault it is, `gputop.diagnosis.hangs` tells.
 """
 
@@ -26,7 +26,7 @@ _WAS_KILLED = "dmesg | grep -i 'killed process'"
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     pid, hung = job.trainer.pid, stuck.hung(job)
-    if job.unheard and stuck.gpus_rest(job, policy.RESTS_S):
+    if job.unheard and stuck.gpus_rest(job, policy.STUCK_S):
         return _tell_of_unheard(job)
     if job.stopped and not hung:
         named, one = _programs(job.stopped), len(job.stopped) == 1
@@ -37,7 +37,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         return _tell_of_mute(job.mute, pid)
     if stuck.nobody_moves(job) or stuck.replacing(job):
         return _tell_of_all(job)
-    others = "the others cannot deliver in its place" if stuck.gpus_rest(job, policy.RESTS_S) else "the others go on without it"
+    others = "the others cannot deliver in its place" if stuck.gpus_rest(job, policy.STUCK_S) else "the others go on without it"
     others = "nobody is left to deliver" if len(hung) == len(job.workers) else others
     victims = tuple(worker.pid for worker in hung)
     return Finding(f"{_who_is_how(hung)}; {others}", tuple(map(_evidence, hung)), tuple(_fixes(hung, job.is_torchs)), (), victims)

@@ -3,7 +3,7 @@
 Why it costs: work that could go on side by side goes on one after the other.
 How it is seen: rows lock x sibling: by the probe a worker's sleep at a futex ends when another worker wakes it, by samples it sleeps at a
 lock; lock x process: another training wakes it, a process holds the lock of a file for which it asks again and again (/proc/locks, in
-`policy.HELD` of the samples), or whoever gives out a lock answers at a pipe (`owners.served_in_turns`); lock x worker.
+`policy.HALF` of the samples), or whoever gives out a lock answers at a pipe (`owners.served_in_turns`); lock x worker.
 When it abstains: of workers that never move (hung-worker), and of a lock whose holder reads all that the cgroup may (disk-io).
 """
 
@@ -28,12 +28,12 @@ _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process tha
 
 def _between_trainers(job: JobFacts) -> bool:
     """Whether its main thread sleeps until other trainers let go of what they share, such as a table in shared memory."""
-    return sum(job.rivals.values()) >= policy.DATA_WAIT
+    return sum(job.rivals.values()) >= policy.WORTH
 
 
 def _is_kept_out(job: JobFacts) -> bool:
     """Whether its main thread itself sleeps in fcntl or flock, rather than its workers, while somebody holds the file."""
-    return job.trainer.kept_out(LOCK) >= policy.HELD and job.pools.get("main.lock", 0.0) >= job.pools.get("data.lock", 0.0)
+    return job.trainer.kept_out(LOCK) >= policy.HALF and job.pools.get("main.lock", 0.0) >= job.pools.get("data.lock", 0.0)
 
 
 def _felt(job: JobFacts) -> str:

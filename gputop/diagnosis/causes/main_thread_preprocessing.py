@@ -1,7 +1,7 @@
 """What it is (main-thread-preprocessing): the trainer itself loads, mixes, logs or measures between its steps.
 
 Why it costs: the thread that ought to launch the next kernels is busy, or sleeps, and the GPU has nothing to do meanwhile.
-How it is seen: rows work x main, and x its threads and the programs that it starts; timer x main, of which `policy.OWN_SLEEP` is its own (a
+How it is seen: rows work x main, and x its threads and the programs that it starts; timer x main, of which `policy.HALF` is its own (a
 blocking wait for the GPU may sleep by a timer, too); child and pipe x main; reader x main: it sleeps until somebody reads what it writes.
 When it abstains: threads take turns at one GIL (gil-contention); it launches many short kernels (small-kernels) or waits for the GPU again
 and again (sync-storm). Without probes a wait that spins looks like computing: then it says so (`facts.may_spin`).
@@ -43,7 +43,7 @@ class _Told(NamedTuple):
 
 
 def _part(_walk: Walk, leaf: Leaf) -> float:
-    return policy.OWN_SLEEP if leaf.resource == "timer" else 1.0
+    return policy.HALF if leaf.resource == "timer" else 1.0
 
 
 def _most(job: JobFacts) -> tuple[str, float]:

@@ -2,8 +2,8 @@
 
 Why it costs: the GPU has nothing to do meanwhile. It is no fault, but where it comes again and again and takes much it is told as one.
 How it is seen: rows nobody x main: somebody stopped it; pause x main, by its price (`gputop.diagnosis.pausing`), where that holds
-`policy.MOST_PAUSED` of the loss: one rest of the GPU of `policy.PAUSE_S` or more after steady work; or, while the workers are
-`policy.ALL_AHEAD` of a trainer that could go on, shorter ones together (`measure.pauses`): breaks, times with little work in which no
+`policy.HALF` of the loss: one rest of the GPU of `policy.PAUSE_S` or more after steady work; or, while the workers are
+`policy.MOST` of a trainer that could go on, shorter ones together (`measure.pauses`): breaks, times with little work in which no
 worker is asked for a batch, turns to other workers, and shorter rests in which it waits for programs of its own or writes its weights.
 When it abstains: a worker owes the trainer a batch, or its own threads keep it from going on.
 """

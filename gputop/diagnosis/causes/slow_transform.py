@@ -4,7 +4,7 @@ Why it costs: a batch needs more CPU time, or sleep, than the GPU needs for it.
 How it is seen: rows work x worker, its thread or a program that loads, where no CPUs idle that more workers could use (too-few-workers);
 timer, pipe and child x worker: it sleeps by its own will, or for a program that it started; work x feeder and pipe x process: somebody
 outside loads. Work x worker is also a main thread's wait for a CPU on which workers run that do not crowd one another. Of a worker's work
-it is the part (busiest - `policy.SOME`) / (`policy.BUSY` - `policy.SOME`). In a loader that keeps the order of its batches one that takes
+it is the part (busiest - `policy.SOME`) / (`policy.MOST` - `policy.SOME`). In a loader that keeps the order of its batches one that takes
 long keeps all (`loaders.one_is_late`).
 When it abstains: the workers idle between their batches, or wait for CPUs, a lock, a disk or the network.
 """

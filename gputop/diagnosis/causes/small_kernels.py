@@ -2,7 +2,7 @@
 
 Why it costs: PyTorch takes 5 to 20 us to launch a kernel, with Python's part; the GPU takes a fraction of that to run it.
 How it is seen: row launch x main, by its price (`gpuside.launches`): `policy.LAUNCH_COST_S` of the main thread's time, or of the backward
-thread's, for each launch, less what the GPU works meanwhile; where kernels use `policy.FEW` of the GPU at most, all of their time up
+thread's, for each launch, less what the GPU works meanwhile; where kernels use `policy.LIGHT_SM` of the GPU at most, all of their time up
 to `policy.LIGHT_COST_S` for each launch. That is taken from work x main and gpu x light.
 When it abstains: the trainer mostly waits for the GPU (undersized-work); or the GPU rests at other times than those of the launches.
 """
@@ -15,9 +15,6 @@ from gputop.diagnosis.gpuside import launching, outlasting
 from gputop.diagnosis.measure import intensity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
 from gputop.diagnosis.model import Evidence, Fix
-
-LOOKS_IDLE = 0.4  # of the window without a kernel, from which a GPU does not look busy
-
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
@@ -43,7 +40,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
 
 
 def _felt(job: JobFacts) -> str:
-    return "wait-heavy" if (job.idle or 0.0) > LOOKS_IDLE else "busy-not-working"
+    return "wait-heavy" if (job.idle or 0.0) > policy.HALF else "busy-not-working"
 
 
 JUDGE = Judge("small-kernels", "busy-not-working", _tell, rows=(("launch", "main"),), felt=_felt)

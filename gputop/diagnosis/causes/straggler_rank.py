@@ -2,10 +2,10 @@
 
 Why it costs: in each collective all others wait for it, with their GPUs idle or spinning.
 How it is seen: row rank x late: all of each rank's loss, where `measure.intensity` finds a straggler: its GPU idles for
-`policy.PEER` more of the time than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used
-`policy.PEER` more than theirs, which spin. Row rank x gone: a rank that its launcher told of has no process, and the others stand
+`policy.FIFTH` more of the time than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used
+`policy.FIFTH` more than theirs, which spin. Row rank x gone: a rank that its launcher told of has no process, and the others stand
 (`life.absent_ranks`).
-When it abstains: the others lose `policy.LIKE_OTHERS` of that by themselves; the first rank saves or evaluates for all (pause).
+When it abstains: the others lose `policy.HALF` of that by themselves; the first rank saves or evaluates for all (pause).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         return _tell_of_absent(job)
     own = late_job(job, facts)
     slow, waiting = own.trainer, [other for other in facts.jobs if other.straggler is own.trainer and other is not own]
-    detail, evidence, fixes = (_late_gpu if (own.idle or 0.0) < policy.PEER else _late_host)(own, waiting)
+    detail, evidence, fixes = (_late_gpu if (own.idle or 0.0) < policy.FIFTH else _late_host)(own, waiting)
     takers = _takers(own, facts)
     if takers:
         detail += f"; {', '.join(names_of(takers))} took {sum(taker.cores for taker in takers):.1f} CPUs meanwhile"
@@ -100,7 +100,7 @@ def _do(workers: list[ProcFacts]) -> str:
 
 def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:
     """Its GPU is busy all the time, and the others' are done before it."""
-    label, spin = own.trainer.role.label, all((other.idle or 0.0) < policy.PEER for other in waiting)
+    label, spin = own.trainer.role.label, all((other.idle or 0.0) < policy.FIFTH for other in waiting)
     detail = f"the GPU of {label} ({own.trainer.pid}) works without a pause, while those of {counted(len(waiting), 'other rank')} "
     detail += f"{'spin' if spin else 'idle'} until it is done"
     evidence = (

@@ -2,7 +2,7 @@
 
 Why it costs: the GPU waits until the new ones have imported, opened their files and loaded their first batches.
 How it is seen: row birth x worker: from the births of a set of workers until steps are made again, less what these take with warm workers
-(`measure.respawns`). Where no pace of warm workers is known, the loss in the workers' first `policy.YOUNG_NS`; for `policy.RECENT_NS`
+(`measure.respawns`). Where no pace of warm workers is known, the loss in the workers' first `policy.YOUNG_NS`; for `policy.FORMER_NS`
 after the last birth what the trainer does, for it makes them; and for `policy.FORMER_NS` what it waits for though they are ahead.
 When it abstains: fewer than half of the workers were born lately: one was replaced. All else that the trainer waits for has a lasting
 cause.

@@ -22,7 +22,7 @@ def capacity(job: JobFacts, facts: Facts) -> Capacity:
 
 def is_held(job: JobFacts, cpus: Capacity) -> bool:
     """Whether it is its mask that keeps it from CPUs, rather than strangers on those that it may use."""
-    return cpus.pinned and cpus.strangers_part < policy.THEIRS and (others_idle(cpus) or _by_hand(job, cpus))
+    return cpus.pinned and cpus.strangers_part < policy.HALF and (others_idle(cpus) or _by_hand(job, cpus))
 
 
 def others_idle(cpus: Capacity) -> bool:

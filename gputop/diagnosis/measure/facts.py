@@ -398,4 +398,4 @@ def may_spin(job: JobFacts) -> bool:
     far less time than the GPU works."""
     if job.calls is not None or job.sampled is not None or job.idle is None:
         return False
-    return job.trainer.asleep <= max(1.0 - policy.SPINNING, policy.SOME * (1.0 - job.idle))
+    return job.trainer.asleep <= max(policy.LITTLE, policy.SOME * (1.0 - job.idle))

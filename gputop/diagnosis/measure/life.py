@@ -95,11 +95,11 @@ class Pulse(Struct):
         before = self.last.get(job.trainer.pid)
         if before is None or job.calls is not None or job.sampled is not None or not in_kernel(job):
             return False
-        return mark.main_ns - before.main_ns >= policy.NEARLY_ALL * ns and mark.wakes - before.wakes <= policy.WAKES
+        return mark.main_ns - before.main_ns >= policy.NEARLY_ALL * ns and mark.wakes - before.wakes <= policy.ASKS_PER_S * policy.STUCK_S
 
     def _has_worked(self, proc: ProcFacts, mark: _Mark, for_gpu: bool) -> bool:
         """Since all stand still, or since the last look; a trainer's main thread has not while it waits ``for_gpu``."""
-        moved = mark.moved - self.first[proc.pid].moved >= policy.WAKES + policy.ASKS_PER_S * self._still_s
+        moved = mark.moved - self.first[proc.pid].moved >= policy.ASKS_PER_S * (policy.STUCK_S + self._still_s)
         if moved or self._ran(proc.pid, mark, others=True):
             return True
         if for_gpu and proc.role.kind == "trainer":
@@ -107,7 +107,7 @@ class Pulse(Struct):
         return self._ran(proc.pid, mark) or (not is_mostly(proc, *_BY_ITSELF) and self._woke(proc.pid, mark))
 
     def _woke(self, pid: int, mark: _Mark) -> bool:
-        return mark.wakes - self.first.get(pid, mark).wakes >= policy.WAKES + policy.ASKS_PER_S * self._still_s
+        return mark.wakes - self.first.get(pid, mark).wakes >= policy.ASKS_PER_S * (policy.STUCK_S + self._still_s)
 
     def _ran(self, pid: int, mark: _Mark, others: bool = False) -> bool:
         """Whether a process ran, read or wrote more than a heartbeat does; ``others``: leave out its main thread."""
@@ -115,7 +115,7 @@ class Pulse(Struct):
         ns = mark.others_ns - first.others_ns + (0 if others else mark.main_ns - first.main_ns)
         burst = mark.others_ns - last.others_ns >= policy.OTHERS_BURST_NS or (not others and mark.main_ns - last.main_ns >= policy.BURST_NS)
         moved = mark.bytes - first.bytes >= policy.IO_BYTES + policy.IO_BYTES_PER_S * self._still_s
-        return burst or moved or ns >= policy.BURST_NS + policy.SUSTAINED * self._still_s * 1e9
+        return burst or moved or ns >= policy.BURST_NS + policy.LITTLE * self._still_s * 1e9
 
     @property
     def _still_s(self) -> float:
@@ -187,7 +187,7 @@ _MOST_RANKS = 4096  # ranks on a host: more was never meant
 
 def absent_ranks(jobs: list[JobFacts], board: Board, gpus: int) -> dict[int, tuple[int, ...]]:
     """Trainer of each rank that stands -> the ranks of its training that should be on this host, with so many ``gpus``, and are not."""
-    standing = [job for job in jobs if job.trainer.role.rank is not None and job.still_s >= policy.ABSENT_S]
+    standing = [job for job in jobs if job.trainer.role.rank is not None and job.still_s >= policy.NAPPED_S]
     there = _there(board) if standing else {}
     found = {}
     for job in standing:

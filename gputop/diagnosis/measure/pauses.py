@@ -45,7 +45,7 @@ class _Break(Struct):
 
     @property
     def has_sunk(self) -> bool:
-        return self.sunk_ns >= policy.SUNK_NS
+        return self.sunk_ns >= policy.PAUSE_S * 1e9
 
 
 class Breaks:
@@ -59,13 +59,13 @@ class Breaks:
     def note(self, util: float, t_ns: int) -> None:
         """A reading, 0..1, of the time since the one before."""
         ns, self._last_ns = t_ns - (self._last_ns or t_ns), t_ns
-        if not 0 <= ns <= policy.UNREAD_NS:
+        if not 0 <= ns <= policy.READING_NS:
             self._breaks = [one for one in self._breaks if one is not self._open]
             self._full_ns, self._open = 0, None
-        elif util >= policy.FULL:
+        elif util >= 1.0 - policy.WORTH:
             self._full_ns, self._open = self._full_ns + ns, None
         else:
-            if self._open is None and self._full_ns >= policy.STEADY_BEFORE_NS:
+            if self._open is None and self._full_ns >= policy.BREAK_NS:
                 self._open = _Break(t_ns - ns, t_ns - ns)
                 self._breaks.append(self._open)
             self._full_ns = 0
@@ -150,10 +150,10 @@ class Turns:
 
     def note(self, workers: Sequence[ProcFacts], idle: float, t_ns: int) -> None:
         """What its workers do, and which share of the window its GPUs idle."""
-        at_work = frozenset(worker.pid for worker in workers if worker.run >= policy.WORKS and worker.still_s < policy.PAUSE_S)
+        at_work = frozenset(worker.pid for worker in workers if worker.run >= policy.HARDLY and worker.still_s < policy.PAUSE_S)
         if at_work != self._at_work:
             self._at_work, self._since_ns = at_work, t_ns
-        if idle <= policy.TENTH and at_work and t_ns - self._since_ns >= policy.TURN_NS:
+        if idle <= policy.TENTH and at_work and t_ns - self._since_ns >= policy.STEADY_NS:
             self._feeders = at_work
         elif idle >= policy.FIFTH and at_work and self._feeders and not at_work & self._feeders:
             rests_s = [worker.still_s for worker in workers if worker.pid in self._feeders]  # with none left nobody knows since when
@@ -165,7 +165,7 @@ class Turns:
     def spans(self, oldest_ns: int, now_ns: int) -> list[Span]:
         """Turns to other workers that reach into the window."""
         self._turns = [turn for turn in self._turns if turn[1] > oldest_ns]
-        return [turn for turn in self._turns if now_ns - turn[0] <= policy.LONGEST_TURN_NS]
+        return [turn for turn in self._turns if now_ns - turn[0] <= policy.WARM_UP_NS]
 
 
 class Repeated(Struct, frozen=True):
@@ -185,7 +185,7 @@ def merged(spans: Iterable[Span], now_ns: int) -> list[Span]:
     """In order, and without those that began too long ago. What several clocks show of the same pause is one."""
     found: list[Span] = []
     for since, until in sorted(span for span in spans if span[0] > now_ns - policy.REMEMBERED_NS):
-        if found and since <= found[-1][1] + policy.SAME_PAUSE_NS:
+        if found and since <= found[-1][1] + policy.BREAK_NS:
             found[-1] = found[-1][0], max(found[-1][1], until)
         else:
             found.append((since, until))

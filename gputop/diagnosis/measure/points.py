@@ -24,6 +24,7 @@ TICK_SLACK_NS = 50_000_000
 MIN_FEEDS, MIN_LOOKED = 6, 3
 """A recording fed once a second keeps more time in the window instead of fewer samples; less where frames between are looked at."""
 
+PERIOD_NS = 100_000_000  # ns, of cpu.max, unless somebody chose another
 _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
 
 Calls = Mapping[str, CudaCall]  # of one process, by name
@@ -140,7 +141,7 @@ def _met(older: MainSamples, newer: MainSamples) -> SampledFacts | None:
     if ns <= 0 or (unknown_ns > policy.TENTH * ns and unknown_ns > newer.sync_ns - older.sync_ns):
         return None
     waits, met, waiting = newer.waits - older.waits, newer.met - older.met, newer.met_waiting - older.met_waiting
-    unlike = min(policy.MOST_UNLIKE, waits / by_chance) if (by_chance := waiting * (1.0 - waiting / max(1, met))) > 0.0 else 0.0
+    unlike = min(policy.NEARLY_ALL, waits / by_chance) if (by_chance := waiting * (1.0 - waiting / max(1, met))) > 0.0 else 0.0
     missed = -log(1.0 - unlike) / unlike if unlike > 0.0 else 1.0
     spent = ((newer.sync_ns - older.sync_ns), (newer.copy_ns - older.copy_ns), (newer.launch_ns - older.launch_ns))
     sync, copy, launch = (min(1.0, part / ns) for part in spent)
@@ -265,7 +266,7 @@ class Points:
                 found["read_limit"] = newer.read_limit or found.get("read_limit")
             if path == job.trainer.info.cgroup:
                 found["cpuset"] = newer.cpuset or ""
-            if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= policy.CGROUP_REFAULTS_PER_S:
+            if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= policy.REFAULTS_PER_S:
                 limit, pages = newer.mem_limit_bytes, newer.mem_file_bytes
                 found |= {"memory_path": newer.mem_limit_path or newer.path, "memory_limit_bytes": limit, "memory_file_bytes": pages}
         return found
@@ -276,8 +277,8 @@ class Points:
             older = point.cgroups.get(newer.path)
             if older is not None and older is not newer and older != newer:
                 return self._points[-1].t_ns - point.t_ns, older
-        if (newer.nr_periods or 0) <= policy.YOUNG_PERIODS:
-            return policy.YOUNG_PERIODS * 100_000_000, _newborn(newer)
+        if (newer.nr_periods or 0) * PERIOD_NS <= policy.SHORT_LIVED_NS:
+            return policy.SHORT_LIVED_NS, _newborn(newer)
         return 0, newer
 
 
@@ -288,4 +289,5 @@ def _newborn(cgroup: CgroupSample) -> CgroupSample:
 
 def _is_full(cgroup: CgroupSample) -> bool:
     """At its memory limit, but for what one reclaim frees."""
-    return cgroup.mem_bytes is not None and bool(cgroup.mem_limit_bytes) and cgroup.mem_bytes >= 0.9 * (cgroup.mem_limit_bytes or 0)
+    used, limit = cgroup.mem_bytes, cgroup.mem_limit_bytes
+    return used is not None and bool(limit) and used >= policy.NEARLY_ALL * (limit or 0)

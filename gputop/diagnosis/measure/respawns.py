@@ -129,7 +129,7 @@ def _warm(runs: Iterable[_Run]) -> list[float]:
     told = list(runs)
     warm = [one for starts, run in told if not starts for one in run]
     seconds = sum(one.seconds for one in warm)
-    if seconds < max(policy.LEAST_WARM_S, policy.TENTH * sum(one.seconds for _, run in told for one in run)):
+    if seconds < max(policy.WATCHED_S, policy.TENTH * sum(one.seconds for _, run in told for one in run)):
         return []
     paces = [sum(steps) / seconds for steps in zip(*(one.steps for one in warm), strict=True)]
     return paces if min(paces) > 0.0 else []

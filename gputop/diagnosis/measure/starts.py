@@ -37,10 +37,10 @@ class Start(Struct):
     def is_by_itself(self, worked_ns: int, births: list[int], now_ns: int) -> bool:
         """Whether the workers born then have given it no batch yet, after steps without any: a pool that evaluates or scores."""
         if births:
-            self.fed = self.fed or worked_ns > min(births) + policy.UTIL_NS
-        elif now_ns - worked_ns < policy.UTIL_NS:
+            self.fed = self.fed or worked_ns > min(births) + policy.READING_NS
+        elif now_ns - worked_ns < policy.READING_NS:
             self.alone += 1
-        return bool(births) and not self.fed and self.alone >= policy.LONE_LOOKS
+        return bool(births) and not self.fed and self.alone >= policy.LOOKS
 
     def note_batches(self, trainer: ProcFacts, workers: list[ProcFacts], now_ns: int) -> None:
         """Batches that are taken one after the other are steps, whatever its GPU does meanwhile: the model may be on the CPUs.
@@ -51,7 +51,7 @@ class Start(Struct):
         if self.first_ns:
             return
         before, self.made = self.made, {worker.pid: worker.newer for worker in workers}
-        waited, least = trainer.kinds.get(waits.QUEUE, 0.0), policy.DATA_WAIT
+        waited, least = trainer.kinds.get(waits.QUEUE, 0.0), policy.WORTH
         waits_for_each = least <= waited <= 1.0 - least and trainer.run >= least
         made = (worker for worker in workers if worker.pid in before and _has_made(before[worker.pid], worker.newer))
         self.taken += any(waits_for_each or worker.kinds.get(waits.QUEUE, 0.0) >= policy.SOME for worker in made)
@@ -63,10 +63,10 @@ class Start(Struct):
         had the workers that it waits for, 0 where it waits for something else."""
         if not self.first_ns and worked_ns > self.after_ns:
             self.first_ns = now_ns
-            self.began_ns = now_ns if now_ns - since_ns >= policy.SEEN_NS else 0
+            self.began_ns = now_ns if now_ns - since_ns >= policy.STALE_NS else 0
         elif self._has_blinked(worked_ns, now_ns) and not 0 < loading_ns < self.first_ns - policy.STEADY_NS:  # else that was a batch
             self.blinked, self.after_ns, self.first_ns, self.began_ns = True, worked_ns, 0, 0
-        grew = held_bytes > policy.GREW * self.held_bytes > 0
+        grew = held_bytes > (1.0 + policy.LITTLE) * self.held_bytes > 0
         if self.first_ns and (grew or still) and now_ns - max(self.born_ns, self.first_ns) < policy.WARM_UP_NS:
             self.began_ns = now_ns
         self.held_bytes = held_bytes if grew or not self.held_bytes else self.held_bytes

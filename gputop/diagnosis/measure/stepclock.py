@@ -74,7 +74,7 @@ class Clock:
     def per_s(self, calls: CallFacts | None) -> float | None:
         """Steps per second by the counts of a window or of a longer time; None where they are no clock, or no steady one."""
         pace = from_calls(calls)
-        return pace if calls is None or self._fit[_copies(calls)] >= policy.STEADY * self._windows else None
+        return pace if calls is None or self._fit[_copies(calls)] >= policy.MOST * self._windows else None
 
 
 def from_calls(calls: CallFacts | None) -> float | None:

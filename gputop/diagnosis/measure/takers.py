@@ -237,7 +237,7 @@ def _wanted(old: ProcSample, new: ProcSample) -> tuple[float, float]:
 
 def _is_mute(stranger: Stranger, board: Board) -> bool:
     last, first = stranger.latest, stranger.used[0]
-    stands = board.t_ns - first.t_ns >= policy.MUTE_NS and first.own_ns == stranger.used[-1].own_ns
+    stands = board.t_ns - first.t_ns >= policy.STUCK_S * 1e9 and first.own_ns == stranger.used[-1].own_ns
     return stands and waits.is_mute(board.header.machine, last.syscall, last.syscall_arg, last.wchan)
 
 

@@ -183,7 +183,7 @@ class GpuTrack:
         long kernels ran: NVML's own counts copies, too."""
         if gpu.gr_active_pct is not None:
             self.exact_ns = gpu.t_ns
-        busy_pct = gpu.gr_active_pct if gpu.t_ns - self.exact_ns < policy.UNREAD_NS else gpu.util_pct
+        busy_pct = gpu.gr_active_pct if gpu.t_ns - self.exact_ns < policy.READING_NS else gpu.util_pct
         if busy_pct is not None:
             self.between.append(busy_pct)
             self.busy.append((gpu.t_ns, busy_pct))

@@ -26,7 +26,7 @@ from gputop.diagnosis.measure.wakes import Wake, WakeTrack
 from gputop.diagnosis.model import Step
 from gputop.model import roles as who
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Gpu, GpuReading, Met, ProcInfo, ProcSample
+from gputop.model.frame import SECOND_NS, Frame, Gpu, GpuReading, Met, ProcInfo, ProcSample
 from gputop.model.roles import Role
 
 RHYTHM_NS = 4_500_000_000
@@ -170,7 +170,7 @@ class Window:
         seen_ns, last_ticks = self._first_sets.get(role.trainer_pid, (self.t_ns, 0))
         if seen_ns == self.t_ns:
             self._first_sets[role.trainer_pid] = seen_ns, max(last_ticks, sample.start_ticks)
-        elif max((self.t_ns - seen_ns) / 1e9, (sample.start_ticks - last_ticks) / board.header.clock_tick_hz) > policy.FIRST_SET_S:
+        elif max(self.t_ns - seen_ns, (sample.start_ticks - last_ticks) * SECOND_NS // board.header.clock_tick_hz) > policy.FRESH_NS:
             self._births.setdefault(role.trainer_pid, {})[sample.pid] = self.t_ns
 
     def _note_starting(self, board: Board) -> None:
@@ -355,10 +355,10 @@ class Window:
         """Shortly after it was born its GPU's utilization still tells of who was there before."""
         trainer = job.trainer
         born = born_ns(trainer.newer, board)
-        start = self._starts.setdefault(trainer.pid, Start(born, min(born, trainer.began_ns) + policy.UTIL_NS))
+        start = self._starts.setdefault(trainer.pid, Start(born, min(born, trainer.began_ns) + policy.READING_NS))
         worked_ns = max((gpu.worked_ns for gpu in job.gpus), default=0)
         still = trainer.still_s >= policy.STUCK_S and feeders.threads_at_work(job)
-        queued = trainer.kinds.get(waits.QUEUE, 0.0) >= policy.QUEUED
+        queued = trainer.kinds.get(waits.QUEUE, 0.0) >= policy.MOST
         loading_ns = max((born_ns(worker.newer, board) for worker in job.workers), default=0) if queued else 0
         start.note_batches(trainer, job.workers, self.t_ns)
         start.note(worked_ns, self._held_bytes.get(trainer.pid, 0.0), still, self._since_ns, self.t_ns, loading_ns)
@@ -440,7 +440,7 @@ class Window:
     def _rhythm(self, job: JobFacts) -> float | None:
         """The clearest of its GPUs; worked out anew now and then, for it looks at many seconds. Where workers are born again and again it
         is the epochs', and without work the noise of its power."""
-        if job.births or (job.idle or 0.0) >= policy.NOTHING:
+        if job.births or (job.idle or 0.0) >= policy.AT_END:
             return None
         if self.t_ns - self._rhythm_ns.get(job.trainer.pid, 0) >= RHYTHM_NS and job.calls is None:
             self._rhythm_ns[job.trainer.pid] = self.t_ns

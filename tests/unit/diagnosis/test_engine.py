@@ -9,8 +9,8 @@ import pytest
 
 from gputop.diagnosis import Engine
 from gputop.diagnosis.engine import EARLIER
+from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.model import LOOKING, total
-from gputop.diagnosis.phases import COUNTED_S
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, SourceState
 from gputop.session.report import explain_lines
@@ -111,7 +111,7 @@ def test_who_has_been_watched_for_long_is_judged_however_short_the_window():
     """What nothing explains is said to be so; only in the beginning it may show yet."""
     scene = training(util=5.0, workers=2).play(8, step_s=0.49)
     assert scene.engine.facts is not None
-    assert scene.engine.facts.seconds < COUNTED_S
+    assert scene.engine.facts.seconds * 1e9 < WINDOW_NS
     assert scene.engine.verdict.cause == "unexplained"
 
 

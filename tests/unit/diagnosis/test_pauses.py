@@ -310,7 +310,7 @@ def test_an_evaluation_with_workers_of_its_own_is_a_pause():
 
 
 def test_not_so_one_that_lasts():
-    assert evaluating(6, 25).engine.verdict.cause == "main-thread-preprocessing"
+    assert evaluating(6, 35).engine.verdict.cause == "main-thread-preprocessing"
 
 
 def test_nor_one_that_nobody_saw_begin():
