@@ -19,7 +19,6 @@ from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.phases import ENDING, IDLE, PAUSING, STARTING
 from gputop.diagnosis.ranks import RankPace, find_slowest, waited_share
-from gputop.diagnosis.symptoms import HIGH_SHARE, MEDIUM_SHARE
 from gputop.fleet.summary import Rank, Summary, Taker
 from gputop.system.text import counted
 
@@ -341,7 +340,7 @@ def _merged(job: Job, changed: Iterable[Member]) -> tuple[Member, ...]:
 
 
 def _severity(lost: float | None) -> str:
-    return "low" if lost is None or lost < MEDIUM_SHARE else "high" if lost >= HIGH_SHARE else "medium"
+    return "low" if lost is None or lost < policy.QUARTER else "high" if lost >= policy.HALF else "medium"
 
 
 def _weight(job: Job) -> tuple[bool, float, int]:
