@@ -26,7 +26,7 @@ def fights(proc: ProcFacts, spun: float = 0.0) -> bool:
 def starves_others(proc: ProcFacts) -> bool:
     """Whether its main thread keeps Python's lock nearly all the time, and others, which load for it, mostly wait for their turn."""
     met = proc.threads_met
-    least = max(policy.LEAST_MET, policy.HALF * sum(met.values()))
+    least = max(policy.OFTEN, policy.HALF * sum(met.values()))
     return proc.run >= policy.HALF and met[TURN] >= least and proc.others_run >= policy.HARDLY
 
 
@@ -58,7 +58,7 @@ def throttled_part(periods: float) -> float:
 
 def strangers_share(cpus: Capacity) -> float:
     """The part of a wait for CPUs that processes outside the job cause."""
-    much = cpus.taken >= policy.WORTH * len(cpus.allowed)
+    much = cpus.taken >= policy.LOST * len(cpus.allowed)
     behind = cpus.preempted_by_others or 0.0
     if behind >= policy.SOME and cpus.strangers_part >= policy.QUARTER:
         return 1.0 if much else behind
@@ -86,14 +86,14 @@ def left_out(job: JobFacts) -> frozenset[int]:
     asked = sum(worker.still_s < policy.STUCK_S and worker.kinds.get(PIPE, 0.0) >= policy.MOST for worker in job.workers)
     waited = sum(job.trainer.kinds.get(kind, 0.0) for kind in (POLL, PIPE, LOCK, QUEUE))
     others = len(job.workers) - len(asleep)
-    return asleep if flat_out + asked == others > (1 if asked else 0) and waited >= policy.WORTH else frozenset()
+    return asleep if flat_out + asked == others > (1 if asked else 0) and waited >= policy.LOST else frozenset()
 
 
 def crowds(job: JobFacts, facts: Facts, cpus: Capacity) -> bool:
     """Whether the job's own threads fill the CPUs that it may use."""
     if not job.kin and wanted(job) < len(cpus.allowed) and cpus.stolen >= policy.TENTH * len(cpus.allowed):
         return False  # it does not fill them, the hypervisor does
-    if not facts.host.busy or cpus.idle_inside <= policy.IDLE_CPU * len(cpus.allowed):
+    if not facts.host.busy or cpus.idle_inside <= policy.SOME * len(cpus.allowed):
         return True
     late = sum(worker.runnable for worker in job.workers) > sum(worker.run for worker in job.workers)
     return late and len(job.workers) >= policy.CROWD * len(cpus.allowed) and wanted(job) >= len(cpus.allowed)

@@ -5,10 +5,11 @@ from __future__ import annotations
 TRIFLE = 0.005  # of the window: less is no edge (samples of 100 ms over 2.5 s tell 4 %, counters much less)
 HALF = 0.5  # of a whole: most of it
 HARDLY, LITTLE, TENTH, FIFTH, QUARTER, SOME, MOST = 0.02, 0.05, 0.1, 0.2, 0.25, 0.3, 0.7  # of a whole or of a CPU: words for shares
+NEARLY_ALL = 0.9  # of a whole: somebody who waits, is ahead, polls or spins for so much does nothing else
+OFTEN = 4  # looks, samples, steps or pauses in a row that are no chance (guess)
 FAULTS_PER_S = 100  # major faults a second from which pages come back from swap, or are read again (guess)
 REFAULTS_PER_S = 500.0  # pages a second of the host's workingset, or a full cgroup's, read again soon after they were dropped (guess)
-WORTH = 0.15  # of the window, or of the job's CPUs: less is no wait, no rest, no loss (TraceML warns from 10 %, critical from 20 %)
-LOST = 0.12  # of the window lost, from which something is wrong (the same)
+LOST = 0.12  # of the window, or of the job's CPUs: less is no loss, no wait, no rest (TraceML: input wait warns at 10 %, critical at 20 %)
 NAMED = 0.35  # of the loss that a cause must hold to be named (guess)
 YOUNG_NS = 2_000_000_000  # ns that a worker or program starts for (interpreter, imports: torch takes 1 to 2 s, measured), or ends
 DEEP = 4  # threads of one process that a walk follows one after the other
@@ -16,10 +17,7 @@ STUCK_S, LONG_STUCK_S = 2.0, 3.0  # s without a move of somebody beside GPUs tha
 CROWD = 2  # runnable workers for each CPU
 GIL_CPUS = 1.15  # CPUs of those together that take turns: all threads of one GIL, or workers that one process serves
 
-# Work of loaders
-
 # Workers that hang, or are made anew
-NEARLY_ALL = 0.9  # of the window that somebody waits, is ahead, polls or spins: it does nothing else
 NAPPED_S = 4.0  # s without a move of a pool that naps, of ranks in a collective, or at a prompt: no transform sleeps so long (guess)
 FORMER_NS = 5_000_000_000  # ns since the last birth, a window (2.5 s) longer: until then what is lost is that of the start
 APART = 5  # times as long after the elders as these took to be born, at least: forking many processes takes a while
@@ -47,8 +45,6 @@ WRITTEN_BYTES = 1024.0  # bytes to storage for each sleep: it syncs a file
 ASKS_PER_S = 3.0  # wakes a second that no heartbeat makes, also of threads that poll for what the main thread asked (guess)
 GIL_HELD_S = 0.002  # s, the shortest mean sleep until the GIL is handed on: who waits for something else itself does so sooner (guess)
 GIL_S = 0.007  # s, the longest mean sleep of who waits for Python's GIL: its 5 ms (`sys.getswitchinterval`), and the time to wake up
-LEAST_MET = 3  # samples in which threads are met waiting for one GIL, at least
-IDLE_CPU = 0.35  # of the window that a CPU idles, from which it could have taken more work
 AT_WORK = 0.25  # CPUs from which threads or programs beside the main thread are at work
 GROWN_BYTES, MOVED_BYTES_PER_S = 64 << 20, 2e6  # bytes of memory, grown or free to swap, and B/s of storage, that are worth naming
 LEAD_NS = 5_000_000_000  # ns for which prefetched batches and idle CPUs hide who has run since
@@ -82,16 +78,12 @@ ALONE_PER_S = 5.0, 150.0  # synchronizes a second without copies: fewer are log 
 # Starts, pauses and signs of life
 WARM_UP_NS = 30_000_000_000  # ns that a start, or loading after a rest, takes at most: until its GPU works, and from then on
 BEGINS_S = 300.0  # s that the longest start may take: imports, weights, compiling (guess)
-LOOKS = 6  # looks, of half a second or a second, with a batch taken, or with work and no worker, from which it trains so
 BATCH_NS = 500_000  # ns of CPU that a worker takes for a batch, at least; a look at its queue takes a tenth of that
-LOST_NS, STILL_NS = 300_000_000, 150_000_000  # ns lost in a break at least, edges included; and of these at one go without any work
-QUIET_NS = 350_000_000  # ns without a call; less is the host's part of a step
-STEPS_BEFORE = 4  # steps before that; fewer belong to it
-AGAIN = 4  # pauses in a row from which they are told: a checkpoint with its evaluation is fewer
+LOST_NS, STILL_NS = 300_000_000, 150_000_000  # ns lost, or without a CUDA call, in a break at least; and of these at one go without work
 REMEMBERED_NS = 600_000_000_000  # ns since the first of them at most
 BURST_NS = 10_000_000  # ns of CPU of a main thread from one look to the next that no heartbeat takes (torch's takes 0.2 ms)
 OTHERS_BURST_NS = 100_000_000  # ns of CPU of other threads and of programs, told in ticks of 10 ms, that no heartbeat takes
-IO_BYTES, IO_BYTES_PER_S = 4_096, 1_000.0  # B, B/s: reads and writes beyond that are work; watchdogs move a few bytes
+IO_BYTES_PER_S = 1_000.0  # B/s: reads and writes beyond that are work; watchdogs move a few bytes
 
 # Incidents
 HUNG_S = 5.0  # s without a sign of life of a job, or of a pool of which some were born late: torch's queues look every 5 s for their loader

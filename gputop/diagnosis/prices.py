@@ -79,7 +79,7 @@ def _paused(walk: Walk) -> Iterator[Price]:
     """Time in which the trainer does something else, unless a worker owes it a batch, or its own threads keep it from going on."""
     pools = walk.job.pools
     owed = sum(share for pool, share in pools.items() if pool.startswith("data.") and pool != "data.ahead")
-    if max(owed, pools.get("main.gil", 0.0)) < policy.WORTH:
+    if max(owed, pools.get("main.gil", 0.0)) < policy.LOST:
         may_pause = {pool for pool in pools if pool in ("data.ahead", "gpu.peer") or (pool.startswith("main.") and pool != "main.runnable")}
         yield Price(Leaf("pause", "main"), pausing.paused(walk.job, walk.facts), may_pause.__contains__)
 

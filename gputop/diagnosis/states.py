@@ -47,7 +47,7 @@ def _of_worker(walk: Walk, job: JobFacts, worker: ProcFacts) -> ProcState:
     parts, slept = _parts(walk, worker, walk.at_work(worker))
     kept = 1.0 - parts["running"] - ahead
     parts["ahead"] = ahead
-    held = job.data >= policy.WORTH and kept >= policy.QUARTER and ahead < policy.HALF
+    held = job.data >= policy.LOST and kept >= policy.QUARTER and ahead < policy.HALF
     starving = held if worker.seconds >= policy.WATCHED_S else None
     state = _state(worker, parts, slept, 1.0 if walk.facts.wakes or job.is_torchs else 0.6, _unread(walk, worker))
     guessed = 0.0 if worker.unsampled else worker.kinds.get(waits.UNKNOWN, 0.0)

@@ -144,7 +144,7 @@ class Walk:
 
     def _called_back(self, edges: list[Edge], most: float) -> tuple[list[Edge], float]:
         """Beside a GPU that always works, sleeps until threads of its own woke it that slept as well: XLA's are called back by the GPU."""
-        if self.job.idle is None or self.job.idle >= policy.WORTH or feeders.threads_at_work(self.job):
+        if self.job.idle is None or self.job.idle >= policy.LOST or feeders.threads_at_work(self.job):
             return edges, 0.0
         slept = sum(edge.share for edge in edges if edge.kind in (waits.LOCK, waits.UNKNOWN) and edge.pid == self.trainer.pid)
         slept = max(0.0, min(slept - sum(self.trainer.others), most))

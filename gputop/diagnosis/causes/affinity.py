@@ -2,7 +2,7 @@
 
 Why it costs: its workers stand in the run queue beside CPUs that could run them.
 How it is seen: rows mask x worker, mask x main: a wait for a CPU, where the job may use fewer than the host has, and outside them
-`policy.IDLE_CPU` of a CPU or more idles. They need not idle where it was pinned by hand, to fewer than its cgroup gives it, and lacks
+`policy.SOME` of a CPU or more idles. They need not idle where it was pinned by hand, to fewer than its cgroup gives it, and lacks
 `policy.SOME` of one.
 When it abstains: its CPUs would do if strangers left them (cpu-contention), or as many idle inside.
 """

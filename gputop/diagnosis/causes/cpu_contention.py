@@ -2,7 +2,7 @@
 
 Why it costs: a batch that needs 10 ms of a CPU is done when the CPU is free again, and the GPU waits for it.
 How it is seen: row cpu x stranger: of a wait for a CPU the share that strangers cause (`owners.strangers_share`): all of it, where they
-hold `policy.WORTH` of the job's CPUs and `policy.HALF` of what it lacks; where by the sched probe they stood for `policy.SOME`
+hold `policy.LOST` of the job's CPUs and `policy.HALF` of what it lacks; where by the sched probe they stood for `policy.SOME`
 of its waits, less will do. A hog may stand on one CPU only, so that on the other the job's threads wait behind one another: its doing, too.
 When it abstains: the job wants more CPUs than there are anyway (worker-oversubscription), or is held to some (affinity) or by a quota.
 """
@@ -101,7 +101,7 @@ def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
 
 def _moving(late: list[ProcFacts], cpus: Capacity, facts: Facts) -> list[Fix]:
     """Those held to the strangers' CPUs while others of the job's own idle."""
-    pids, given = [worker.pid for worker in late if _idle_elsewhere(worker, cpus, facts) >= policy.IDLE_CPU], shell.spell_cpus(cpus.given)
+    pids, given = [worker.pid for worker in late if _idle_elsewhere(worker, cpus, facts) >= policy.SOME], shell.spell_cpus(cpus.given)
     if len(pids) == 1:
         return [Fix("Or let it run on the CPUs that idle, too", f"taskset -apc {given} {pids[0]}")]
     return [Fix("Or let them run on the CPUs that idle, too", shell.widening(given, pids))] if pids else []

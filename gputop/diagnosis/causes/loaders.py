@@ -25,7 +25,7 @@ def more_would_help(walk: Walk) -> bool:
     workers = len(busy) or len(feeders.loading_programs(job, walk.facts) or feeders.elsewhere(job, walk.facts))
     idle = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - policy.FIFTH) + walk.spun_cpus
     idlers = job.finished + len(job.workers) - len(busy)
-    return 0 < workers < len(cpus.allowed) and idle >= (policy.TENTH if idlers else policy.IDLE_CPU)
+    return 0 < workers < len(cpus.allowed) and idle >= (policy.TENTH if idlers else policy.SOME)
 
 
 def explained(walk: Walk, leaf: Leaf) -> float:
@@ -40,7 +40,7 @@ def explained(walk: Walk, leaf: Leaf) -> float:
 def one_is_late(job: JobFacts) -> bool:
     """Whether a torch loader, which keeps the order of its batches, waits for one that takes long, while most workers are ahead."""
     ahead, runs = sum(worker.ahead for worker in job.workers), [worker.run for worker in job.workers]
-    late = job.is_torchs and job.data >= policy.WORTH and ahead >= policy.HALF * len(runs)
+    late = job.is_torchs and job.data >= policy.LOST and ahead >= policy.HALF * len(runs)
     return late and sum(runs) - min(runs) * len(runs) >= policy.MOST * job.data
 
 

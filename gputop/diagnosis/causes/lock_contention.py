@@ -28,7 +28,7 @@ _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process tha
 
 def _between_trainers(job: JobFacts) -> bool:
     """Whether its main thread sleeps until other trainers let go of what they share, such as a table in shared memory."""
-    return sum(job.rivals.values()) >= policy.WORTH
+    return sum(job.rivals.values()) >= policy.LOST
 
 
 def _is_kept_out(job: JobFacts) -> bool:

@@ -1,7 +1,7 @@
 """What it is (too-few-workers): the workers work all the time, and CPUs that more of them could use idle.
 
 Why it costs: each batch takes a worker so long that so few deliver fewer than the GPU could compute.
-How it is seen: rows work x worker, its thread, or a program or feeder outside that loads, where `policy.IDLE_CPU` of a CPU idles among
+How it is seen: rows work x worker, its thread, or a program or feeder outside that loads, where `policy.SOME` of a CPU idles among
 those that the job may use (those on which its trainer only spins idle, too), and it has fewer workers than CPUs. A worker that gets no
 work, since its part of the data is at its end, is none: then `policy.TENTH` of a CPU will do.
 When it abstains: CPUs are full (slow-transform), or even the busiest worker idles (`policy.SOME`).
@@ -51,7 +51,7 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
         runs = "runs" if workers == 1 else "run"
         who = f"only {workers} of its {workers + unused} workers got work in the last {policy.STUCK_S:.0f} s, and {runs}"
     used = f"the job uses {cpus.used - job.spun:.1f} of the {len(cpus.allowed)} CPUs it may use"
-    spins = f", and its trainer spins on {job.spun:.1f} in waits for the GPU" if job.spun >= policy.IDLE_CPU else ""
+    spins = f", and its trainer spins on {job.spun:.1f} in waits for the GPU" if job.spun >= policy.SOME else ""
     evidence = (
         percent("worker_cpu_pct", share, "on-CPU share of the workers' loading threads"),
         Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),

@@ -27,7 +27,7 @@ def is_held(job: JobFacts, cpus: Capacity) -> bool:
 
 def others_idle(cpus: Capacity) -> bool:
     """Whether CPUs idle that the job may not use, more than those that it may."""
-    return cpus.idle_outside >= policy.IDLE_CPU and cpus.idle_outside > cpus.idle_inside
+    return cpus.idle_outside >= policy.SOME and cpus.idle_outside > cpus.idle_inside
 
 
 def _by_hand(job: JobFacts, cpus: Capacity) -> bool:

@@ -99,7 +99,7 @@ def feeding(woken_by: Mapping[int, float], infos: Mapping[int, ProcInfo], hot: C
     """Who, being none of the trainers and workers (``hot``), wakes a trainer with what it waits for, such as actors; their like,
     for who is never waited for was ahead; and their children. None where the trainer hardly waits for them."""
     found = {pid: share for pid, share in woken_by.items() if share > 0.01 and pid in infos and pid not in hot and infos[pid].cmdline}
-    if sum(found.values()) < policy.WORTH:
+    if sum(found.values()) < policy.LOST:
         return frozenset()
     kinds = {_kind(infos[pid]) for pid in found}
     alike = {pid for pid, info in infos.items() if _kind(info) in kinds}
@@ -133,7 +133,7 @@ def read_by_threads(trainer: ProcFacts, infos: Mapping[int, ProcInfo], woken_by_
     slept = max(woken_by_own or 0.0, trainer.kinds.get(waits.LOCK, 0.0))
     if woken_by_own is None:
         slept = max(slept, min(idle, sum(trainer.kinds.get(kind, 0.0) for kind in UNSURE)))
-    if slept < policy.WORTH:
+    if slept < policy.LOST:
         return {}
     pids = [info.pid for info in infos.values() if info.ppid == trainer.pid and info.cgroup and info.cgroup != trainer.info.cgroup]
     met = trainer.threads_met if pids else Counter()
@@ -153,7 +153,7 @@ def with_lent(jobs: list[JobFacts], woken_by: Callable[[JobFacts], Mapping[int, 
 def _with_lent(job: JobFacts, services: list[JobFacts], woken: Mapping[int, float]) -> JobFacts:
     for service in services:
         pids = {proc.pid for proc in (service.trainer, *service.workers)}
-        if sum(share for pid, share in woken.items() if pid in pids) >= policy.WORTH:
+        if sum(share for pid, share in woken.items() if pid in pids) >= policy.LOST:
             job = replace(job, workers=[*job.workers, *_loaders_of(service)], services=job.services | {service.trainer.pid})
     return job
 

@@ -114,7 +114,7 @@ class Pulse(Struct):
         first, last = self.first.get(pid, mark), self.last.get(pid, mark)
         ns = mark.others_ns - first.others_ns + (0 if others else mark.main_ns - first.main_ns)
         burst = mark.others_ns - last.others_ns >= policy.OTHERS_BURST_NS or (not others and mark.main_ns - last.main_ns >= policy.BURST_NS)
-        moved = mark.bytes - first.bytes >= policy.IO_BYTES + policy.IO_BYTES_PER_S * self._still_s
+        moved = mark.bytes - first.bytes >= policy.IO_BYTES_PER_S * (policy.STUCK_S + self._still_s)
         return burst or moved or ns >= policy.BURST_NS + policy.LITTLE * self._still_s * 1e9
 
     @property

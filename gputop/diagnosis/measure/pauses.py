@@ -62,7 +62,7 @@ class Breaks:
         if not 0 <= ns <= policy.READING_NS:
             self._breaks = [one for one in self._breaks if one is not self._open]
             self._full_ns, self._open = 0, None
-        elif util >= 1.0 - policy.WORTH:
+        elif util >= 1.0 - policy.LOST:
             self._full_ns, self._open = self._full_ns + ns, None
         else:
             if self._open is None and self._full_ns >= policy.BREAK_NS:
@@ -131,13 +131,13 @@ class Quiet:
         return [*self._spans, *(span for span in self._open(now_ns) if now_ns > oldest_ns)]
 
     def _is_long(self, t_ns: int) -> bool:
-        return t_ns - self._last_ns >= policy.QUIET_NS and self._still_ns > self._last_ns > 0
+        return t_ns - self._last_ns >= policy.LOST_NS and self._still_ns > self._last_ns > 0
 
     def _open(self, t_ns: int) -> list[Span]:
         """The stretch that lasts until ``t_ns``. Steps are counted by copies to the GPU, which each step makes, else by the rarest call."""
         copies = [made for call, made in self._made.items() if "HtoD" in call and made]
         steps = max(copies, default=min((made for made in self._made.values() if made), default=0))
-        return [(self._last_ns, t_ns)] if steps >= policy.STEPS_BEFORE and self._is_long(t_ns) else []
+        return [(self._last_ns, t_ns)] if steps >= policy.OFTEN and self._is_long(t_ns) else []
 
 
 class Turns:
@@ -194,7 +194,7 @@ def merged(spans: Iterable[Span], now_ns: int) -> list[Span]:
 
 def repeated(pauses: list[Span], now_ns: int) -> Repeated | None:
     """What these have taken, in order and apart; None where they are few, or take little."""
-    if len(pauses) < policy.AGAIN:
+    if len(pauses) < policy.OFTEN:
         return None
     taken_s, first_ns, last_ns = length_s(pauses), pauses[0][0], pauses[-1][0]
     # From the beginning of one to that of another; and less by and by where no other begins.

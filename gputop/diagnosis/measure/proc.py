@@ -155,7 +155,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
     def takes_turns(self) -> bool:
         """Its other threads wait for one GIL: they can use no more than one CPU."""
         met = self.threads_met
-        return met[TURN] >= max(policy.LEAST_MET, policy.HALF * met[ONCPU])
+        return met[TURN] >= max(policy.OFTEN, policy.HALF * met[ONCPU])
 
     @property
     def clients(self) -> tuple[float, float]:

@@ -40,7 +40,7 @@ class Start(Struct):
             self.fed = self.fed or worked_ns > min(births) + policy.READING_NS
         elif now_ns - worked_ns < policy.READING_NS:
             self.alone += 1
-        return bool(births) and not self.fed and self.alone >= policy.LOOKS
+        return bool(births) and not self.fed and self.alone >= policy.OFTEN
 
     def note_batches(self, trainer: ProcFacts, workers: list[ProcFacts], now_ns: int) -> None:
         """Batches that are taken one after the other are steps, whatever its GPU does meanwhile: the model may be on the CPUs.
@@ -51,11 +51,11 @@ class Start(Struct):
         if self.first_ns:
             return
         before, self.made = self.made, {worker.pid: worker.newer for worker in workers}
-        waited, least = trainer.kinds.get(waits.QUEUE, 0.0), policy.WORTH
+        waited, least = trainer.kinds.get(waits.QUEUE, 0.0), policy.LOST
         waits_for_each = least <= waited <= 1.0 - least and trainer.run >= least
         made = (worker for worker in workers if worker.pid in before and _has_made(before[worker.pid], worker.newer))
         self.taken += any(waits_for_each or worker.kinds.get(waits.QUEUE, 0.0) >= policy.SOME for worker in made)
-        if self.taken >= policy.LOOKS:
+        if self.taken >= policy.OFTEN:
             self.first_ns, self.began_ns = now_ns, 0
 
     def note(self, worked_ns: int, held_bytes: float, still: bool, since_ns: int, now_ns: int, loading_ns: int = 0) -> None:

@@ -21,24 +21,24 @@ def noted(count: int, every_s: float, each_s: float, spans: tuple[Span, ...] = (
 
 
 def test_what_they_take_is_told_from_the_beginning_of_one_to_that_of_another():
-    told = repeated(noted(policy.AGAIN, 6.0, 2.0), round((100 + 6.0 * (policy.AGAIN - 1) + 2.0) * S))
+    told = repeated(noted(policy.OFTEN, 6.0, 2.0), round((100 + 6.0 * (policy.OFTEN - 1) + 2.0) * S))
     assert told is not None
-    assert (told.count, told.each_s, told.share) == (policy.AGAIN, 2.0, pytest.approx(1 / 3))
+    assert (told.count, told.each_s, told.share) == (policy.OFTEN, 2.0, pytest.approx(1 / 3))
     assert told.told() == "4 pauses of 2.0 s each took 33% of the last 20 s"
 
 
 def test_a_few_or_short_ones_are_not():
-    assert repeated(noted(policy.AGAIN - 1, 6.0, 2.0), 200 * S) is None
-    assert repeated(noted(policy.AGAIN, 10.0, 2.0), 132 * S) is None
+    assert repeated(noted(policy.OFTEN - 1, 6.0, 2.0), 200 * S) is None
+    assert repeated(noted(policy.OFTEN, 10.0, 2.0), 132 * S) is None
 
 
 def test_nor_those_after_which_no_other_came():
-    assert repeated(noted(policy.AGAIN, 6.0, 2.0), 125 * S) is not None
-    assert repeated(noted(policy.AGAIN, 6.0, 2.0), 150 * S) is None
+    assert repeated(noted(policy.OFTEN, 6.0, 2.0), 125 * S) is not None
+    assert repeated(noted(policy.OFTEN, 6.0, 2.0), 150 * S) is None
 
 
 def test_they_are_forgotten_in_the_end():
-    assert merged(noted(policy.AGAIN, 6.0, 2.0), 1000 * S) == []
+    assert merged(noted(policy.OFTEN, 6.0, 2.0), 1000 * S) == []
 
 
 def severities(scene: Scene) -> list[tuple[str, str]]:
