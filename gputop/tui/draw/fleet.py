@@ -7,8 +7,7 @@ from math import ceil
 
 from msgspec import Struct
 
-from gputop.diagnosis.phases import LOST
-from gputop.diagnosis.symptoms import MEDIUM_SHARE as MUCH
+from gputop.diagnosis.policy import LOST, QUARTER
 from gputop.fleet.hosts import fold as fold_hosts
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, Member, Sight
 from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, Overview, Row, Second, finds, fold
@@ -261,7 +260,7 @@ def _percent(share: float | None) -> str:
 
 
 def _loss_colour(share: float | None) -> str:
-    return "crit" if (share or 0.0) >= MUCH else "warn" if (share or 0.0) >= LOST else ""
+    return "crit" if (share or 0.0) >= QUARTER else "warn" if (share or 0.0) >= LOST else ""
 
 
 def _cause(row: Row) -> Span:
@@ -318,7 +317,7 @@ def _lane(past: Sequence[Second], cells: int, span_s: int) -> list[Span]:
         worked = [1.0 - one.lost if one.lost is not None else one.util for one in seconds]
         known = [share for share in worked if share is not None]
         share = sum(known) / len(known) if known else None
-        out.append((" ", "") if share is None else (_bar(share), "crit" if share <= 1.0 - MUCH else "lane"))
+        out.append((" ", "") if share is None else (_bar(share), "crit" if share <= 1.0 - QUARTER else "lane"))
     return merge(out[-cells:])
 
 
