@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SILENT_S = 60.0  # s without a word of gputop while a change is on, after which the guardian undoes it: gputop was stopped (a choice)
 SPEAK_S = 15.0  # s between two words of gputop, as long as its experiment goes on (a choice)
 UNDO_S = 60.0  # s that the guardian tries to undo what the kernel refuses at first (a choice)
-END_S = 2.0  # s that is waited for the guardian's end, for it holds the lock, too (guess)
+END_S, ASK_S = 2.0, 0.05  # s that is waited for a guardian's end, for it holds the lock, too; and between two tries (guess)
 READY_S = 20.0  # s that the guardian may take to start: a loaded machine (guess)
 PASSES = 5  # rounds in which threads and children are looked for that began meanwhile (guess)
 ON, OFF, OVER = b"1", b"0", b"2"  # what gputop tells the guardian
@@ -277,15 +277,24 @@ def _take_lock() -> int:
             lock = os.open(path, flags)
     except OSError as error:
         raise OSError(f"no experiment: {path} cannot be opened: {error.strerror}; set TMPDIR to another place") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise OSError(f"no experiment: another one is under way on this machine (it holds {path}); try again when it is over") from None
+    until = time.monotonic() + END_S
+    while not _is_locked(lock):
+        if time.monotonic() > until:
+            os.close(lock)
+            raise OSError(f"no experiment: another one is under way on this machine (it holds {path}); try again when it is over")
+        time.sleep(ASK_S)
     if journals.in_use():
         os.close(lock)
         raise OSError("no experiment: you have another one under way on this machine; try again when it is over")
     return lock
+
+
+def _is_locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _refuse_leftovers() -> None:
