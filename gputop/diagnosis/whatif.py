@@ -37,6 +37,7 @@ MOVED = (1.0, 0.9, 0.6)  # of the main thread's work that is no launch: at most,
 LINK_SHARE = 0.8  # of what the link carries, that copies from pinned memory reach (bandwidthTest on PCIe 4 and 5: 0.8 to 0.9)
 ONE_WINDOW = 0.1  # how far, in logarithms, the mean may lie from a single window
 SIGMAS = 2.0  # standard errors on each side of a band
+NUMBERS, MAIN_WORK, FASTER_GPU = "other numbers of workers", "the main thread's work in the workers", "a faster GPU"
 SAME = {
     "workers": ("too-few-workers", "slow-transform", "worker-oversubscription", "main-thread-preprocessing"),
     "strangers": ("cpu-contention", "disk-io", "memory-pressure"),
@@ -58,6 +59,7 @@ class Around(Struct, frozen=True):
     main_apart: float  # the main thread, asleep for the network, a timer or a program: where it loads itself, for its data
     pinned: float | None  # what its copies would take from pinned memory; None: not known
     unknown: str  # why nothing is known of other numbers of workers; empty where it is
+    counts_launches: bool = True  # else ``moves`` has most launches, too: samples say only about how many there are
 
 
 class Reading(Struct, frozen=True):
@@ -118,7 +120,7 @@ def reading_of(job: JobFacts, facts: Facts) -> Reading:
         host_cpus=max(1, len(cpus.host)), others_outside=max(0.0, len(cpus.host - cpus.allowed) - cpus.idle_outside),
         takers=_takers(job, facts, cpus), memory=memory, moves=max(0.0, own - (job.launches_per_s or 0.0) * LAUNCH_COST_S),
         main_disk=main.get("disk", 0.0), main_apart=_blocked(trainer, waits.NETWORK, waits.TIMER, waits.PIPE, waits.CHILD),
-        pinned=_pinned(job), unknown=_unknown(job),
+        pinned=_pinned(job), unknown=_unknown(job), counts_launches=job.calls is not None and job.launches_per_s is not None,
     )  # fmt: skip
     return Reading(one, around)
 
@@ -199,6 +201,7 @@ class _Change(Struct, frozen=True):
     apply: _Apply
     least: _Apply | None = None  # what it brings at least, and at most, where that is not the same
     most: _Apply | None = None
+    gives_work: bool = False  # to workers: only that may make a step longer
 
 
 def options(readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit], bound: float | None) -> list[WhatIf]:
@@ -206,14 +209,35 @@ def options(readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit]
     if not readings or cause == "hung-worker":
         return []
     mean, around, alike = _mean(readings)
-    found = [WhatIf("other numbers of workers", None, None, None, f"not known: {around.unknown}")] if around.unknown else []
+    found = [_not_known(NUMBERS, around.unknown)] if around.unknown else []
+    if not around.counts_launches and cause not in SAME["main"]:
+        found += _without_launches(mean, around)
+        around = replace(around, moves=0.0)
     numbers: list[WhatIf] = []
     for one in _changes(mean, around, cause, culprits):
         most = bound if bound is not None and cause in SAME[one.kind] else inf
         (numbers if one.kind == "workers" else found).append(_told_of(mean, around, alike, one, most))
     helpful = [one for one in numbers if (one.factor or 0.0) > 1.0 + NOTHING]
-    found += helpful or [replace(one, change="other numbers of workers") for one in numbers[-1:]]
+    found += helpful or [replace(one, change=NUMBERS) for one in numbers[-1:]]
+    if cause == "small-kernels":  # a GPU counts as busy while the smallest of kernels runs on it
+        found = [_not_known(one.change, "kernels this short do not fill it") if _is_faster_gpu(one) else one for one in found]
     return sorted(found, key=lambda one: -(one.factor or 0.0))
+
+
+def _is_faster_gpu(one: WhatIf) -> bool:
+    """Whether it says that a faster GPU would bring something."""
+    return one.change == FASTER_GPU and (one.high or 0.0) > 1.0 + NOTHING
+
+
+def _without_launches(mean: Pipeline, around: Around) -> list[WhatIf]:
+    """What is not known where nobody counts launches, which stay with the main thread."""
+    if around.unknown or around.moves < 2 * WORTH:
+        return []
+    return [_not_known(MAIN_WORK if mean.workers else NUMBERS, "the main thread's launches of kernels are not counted (eBPF probes)")]
+
+
+def _not_known(change: str, why: str) -> WhatIf:
+    return WhatIf(change, None, None, None, f"not known: {why}")
 
 
 def predict(readings: Sequence[Reading], workers: int) -> WhatIf:
@@ -236,14 +260,23 @@ def _mean(readings: Sequence[Reading]) -> tuple[Pipeline, Around, list[Reading]]
     for one in alike:
         takers.update(one.around.takers)
     parts = {name: fmean(getattr(one.around, name) for one in alike) for name in ("memory", "moves", "main_disk", "main_apart")}
-    around = replace(around, takers={pid: cores / len(alike) for pid, cores in takers.items()}, **parts)
+    counted = any(one.around.counts_launches for one in alike)
+    around = replace(around, takers={pid: cores / len(alike) for pid, cores in takers.items()}, counts_launches=counted, **parts)
     return replace(last, **means), around, alike
 
 
 def _told_of(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Change, bound: float = inf) -> WhatIf:
-    most = min(bound, 1.0 / mean.gpu if mean.gpu and one.kind != "gpu" else inf)
-    factor, low, high = (round(min(value, most), 2) for value in _band(mean, around, alike, one))
+    most, least = min(bound, _most(mean, one.kind)), 0.0 if one.gives_work else 1.0
+    factor, low, high = (round(max(least, min(value, most)), 2) for value in _band(mean, around, alike, one))
     return WhatIf(one.words, factor, low, high, one.assumes)
+
+
+def _most(mean: Pipeline, kind: str) -> float:
+    """How many times as fast a step can be, for the GPU's work stays; of a faster GPU and of copies, for all else stays (Amdahl)."""
+    if kind == "gpu":
+        return 1.0 / (1.0 - min(1.0, mean.gpu or 0.0) * (1.0 - 1.0 / FASTER))
+    stays = max(mean.gpu or 0.0, 1.0 - mean.copy if kind == "copy" else 0.0)
+    return 1.0 / stays if stays > 0.0 else inf
 
 
 def _band(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Change) -> Band:
@@ -267,19 +300,18 @@ def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culp
     elif mean.ready + mean.own_ready >= WORTH:
         cpus, workers = 2.0 * mean.cpus, max(mean.workers, min(2 * mean.workers, int(2 * mean.cpus)))
         words = f"{cpus:g} CPUs{f' with {workers} workers' if workers > mean.workers else ''}"
-        yield _Change("cpus", words, "others take no more of them than now", partial(_resized, cpus, workers))
+        more, assumes = workers > mean.workers, "others take no more of them than now"
+        yield _Change("cpus", words, assumes, partial(_resized, cpus, workers), gives_work=more)
     if mean.quota and mean.throttled >= WORTH:
         yield _Change("quota", "without the CPU quota", "the CPUs themselves are shared as now", _unlimited)
     if mean.copy >= WORTH:
         yield _copying(around)
     if mean.workers and around.moves >= 2 * WORTH:
         moved = [partial(_move, part) for part in MOVED]
-        yield _Change(
-            "main", "the main thread's work in the workers", f"{100 * MOVED[1]:.0f} % of it is no launch of kernels", moved[1], moved[2],
-            moved[0],
-        )  # fmt: skip
+        assumes = f"{100 * MOVED[1]:.0f} % of it is no launch of kernels"
+        yield _Change("main", MAIN_WORK, assumes, moved[1], moved[2], moved[0], gives_work=True)
     if mean.gpu is not None:
-        yield _Change("gpu", "a faster GPU", f"{FASTER:g} times as fast; the host's work stays as it is", _faster)
+        yield _Change("gpu", FASTER_GPU, f"{FASTER:g} times as fast; the host's work stays as it is", _faster)
 
 
 def _numbers(mean: Pipeline, around: Around) -> Iterator[_Change]:
@@ -296,7 +328,8 @@ def _numbers(mean: Pipeline, around: Around) -> Iterator[_Change]:
 def _of_workers(mean: Pipeline, count: int) -> _Change:
     most, likely, least = (partial(_staffed, count, part) for part in MOVED)
     words, assumes = counted(count, "worker"), f"a batch costs as much; {counted(int(mean.cpus), 'CPU')}, SMT left out"
-    return _Change("workers", words, assumes, likely) if mean.workers else _Change("workers", words, assumes, likely, least, most)
+    unlike = not mean.workers  # how much of the main thread's work moves is a guess
+    return _Change("workers", words, assumes, likely, least if unlike else None, most if unlike else None, gives_work=True)
 
 
 def _staffed(count: int, part: float, around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import pytest
+from msgspec.structs import replace
 
 from gputop.diagnosis.model import Culprit, WhatIf
 from gputop.diagnosis.pipeline import Pipeline
@@ -75,6 +78,54 @@ def test_explain_says_it_in_json_and_in_a_line():
     text = " ".join(" ".join(explain_lines(found)).split())
     assert "What if: " in text
     assert "a faster GPU: nothing" in text
+
+
+EASING = Pipeline(
+    workers=2, run=0.3, ready=0.3, disk=0.2, throttled=0.2, own=0.1, own_ready=0.1, copy=0.1, gpu=0.4, gpu_wait=0.3, cpus=2, others=1.0,
+    quota=1.5,
+)  # fmt: skip
+
+
+def without_one(cause: str, pipeline: Pipeline = EASING, **around: object) -> dict[str, WhatIf]:
+    about = replace(Around(4, 0.5, {900: 1.0}, 0.1, 0.08, 0.0, 0.0, None, ""), **around)
+    spread = [replace(pipeline, gpu=pipeline.gpu * part) for part in (0.4, 1.0, 1.6, 0.7)]  # windows that differ
+    found = options([Reading(one, about) for one in spread], cause, [Culprit(900, "hog", 1.0)], None)
+    return {one.change: one for one in found}
+
+
+@pytest.mark.parametrize("cause", ["cpu-contention", "disk-io", "memory-pressure", "cgroup-throttle", "h2d-transfer"])
+def test_what_only_takes_something_away_makes_no_step_longer(cause: str) -> None:
+    found = [one for change, one in without_one(cause).items() if "worker" not in change]
+    assert {"a faster GPU", "all 4 CPUs of the host", "without the CPU quota", "without its copies"} <= {one.change for one in found}
+    for one in found:
+        assert one.low is not None
+        assert one.factor is not None
+        assert one.high is not None
+        assert 1.0 <= one.low <= one.factor <= one.high, one
+
+
+def test_a_faster_gpu_and_no_copies_save_no_more_than_their_time() -> None:
+    copies = without_one("h2d-transfer", Pipeline(own=0.6, copy=0.3, gpu=0.1, gpu_wait=0.1, cpus=2))["without its copies"]
+    assert copies.high == pytest.approx(1 / 0.7, abs=0.01)
+    found = without_one("none", Pipeline(own=0.32, gpu=0.68, gpu_wait=0.68, cpus=2))
+    gpu = fmean(0.68 * part for part in (1.0, 1.6, 0.7))  # the first window of a cause is left out
+    assert found["a faster GPU"].high == pytest.approx(1 / (1 - gpu / 2), abs=0.01)
+
+
+def test_work_of_the_main_thread_is_not_moved_where_nobody_counts_its_launches() -> None:
+    main, numbers = "the main thread's work in the workers", "other numbers of workers"
+    assert without_one("sync-storm")[main].factor is not None
+    unknown = without_one("sync-storm", counts_launches=False)[main]
+    assert (unknown.factor, unknown.assumes) == (None, "not known: the main thread's launches of kernels are not counted (eBPF probes)")
+    alone = without_one("sync-storm", replace(EASING, workers=0, run=0.0), counts_launches=False)
+    assert alone[numbers].factor is None
+    assert without_one("main-thread-preprocessing", counts_launches=False)[main].factor is not None  # the judge knows by other means
+
+
+def test_small_kernels_do_not_fill_a_gpu() -> None:
+    busy = Pipeline(own=0.7, gpu_wait=0.3, gpu=0.6, cpus=2)
+    assert without_one("small-kernels", busy)["a faster GPU"].factor is None
+    assert without_one("none", busy)["a faster GPU"].factor is not None
 
 
 def test_words():
