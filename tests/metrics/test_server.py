@@ -28,7 +28,7 @@ from tests.require import require
 from tests.wait import until
 
 TEXT = b"# HELP gputop_x X.\n# TYPE gputop_x gauge\ngputop_x 1.0\n" + b"# " + b"x" * (1 << 20) + b"\n"
-HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+HASH = "$2b$04$AjyhiEdyMuAPxyLky5kQkOjI2QCJPL9OZZOv74kFjqYFUv6mI19z6"  # of ``secret``
 
 
 @contextmanager
@@ -75,9 +75,13 @@ def test_it_listens_on_this_machine_alone():
         assert server._socket.getsockname()[0] == "127.0.0.1"
 
 
-@pytest.mark.parametrize(
-    "said", [b"\0\xff" * 50, b"GET\r\n\r\n", b"POST /metrics HTTP/1.1\r\n\r\n", b"GET /" + b"a" * 70_000, b"GET /metrics HTTP/9.9\r\n\r\n"]
-)
+NONSENSE = {
+    "bytes": b"\0\xff" * 50, "cut": b"GET\r\n\r\n", "a post": b"POST /metrics HTTP/1.1\r\n\r\n", "long": b"GET /" + b"a" * 70_000,
+    "a version": b"GET /metrics HTTP/9.9\r\n\r\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", NONSENSE.values(), ids=NONSENSE)
 def test_nonsense_is_refused(said: bytes, capfd: pytest.CaptureFixture[str]):
     with served() as (server, _):
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as one:
@@ -134,6 +138,7 @@ def configured(folder: Path, text: str, mode: int = 0o600) -> Path:
         ("&a [*a, *a]", 0o600, "the file must be a table"),
         ("x: '" + "y" * (1 << 17) + "'", 0o600, "the file must be a table"),
     ],
+    ids=map(str, range(14)),
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_is_told_in_a_line(text: str, mode: int, why: str, tmp_path: Path):
     with pytest.raises(UserError) as refused:
