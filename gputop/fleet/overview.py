@@ -74,6 +74,7 @@ class Overview:
         self.rows: list[Row] = []  # in the order of the targets
         self.books = Books()
         self.past: dict[str, deque[Second]] = {}
+        self.seconds = 0  # that were taken
 
     def take(self, sights: Sequence[Sight]) -> None:
         """Judge the jobs, and remember the second."""
@@ -82,6 +83,7 @@ class Overview:
         self.jobs = find_jobs(sights, before)
         self.books.note(self.jobs)
         self.rows = node_rows(sights, self.jobs)
+        self.seconds += 1
         for row in self.rows:
             self.past.setdefault(row.host, deque(maxlen=PAST_S)).append(Second(_mean_util(row.sight), row.lost))
 

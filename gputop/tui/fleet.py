@@ -311,7 +311,6 @@ class FleetScreen(Screen[None]):
         self._painter = Painter(palette(""), None)
         self._note, self._note_until_s = "", 0.0
         self._began = time.monotonic(), time.process_time()
-        self._taken = 0  # seconds that were looked at
 
     def compose(self) -> ComposeResult:
         yield self._drawn
@@ -333,7 +332,6 @@ class FleetScreen(Screen[None]):
     def look(self) -> None:
         """What the nodes say now; jobs are judged even while a box or a node covers the screen."""
         self.fleet.take([sight_of(state) for state in self.nodes.poll().values()])
-        self._taken += 1
         self.draw(moved=1)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -353,7 +351,8 @@ class FleetScreen(Screen[None]):
             self.page = draw.page(self.fleet, choice, clock=time_of_day(time.time()), own=self.own_cost(), note=note)
         lines = [ascii_line(line) for line in self.page.lines] if choice.ascii_only else self.page.lines
         can_paint = self._filter_line.disabled and terminal.can_paint(self) and not terminal.await_repaint([self._drawn])
-        shift = moved if self.page.lane_at and self.page.lane_s and self._taken % self.page.lane_s == 0 else 0
+        begins = bool(self.page.lane_s) and (self.fleet.seconds - 1) % self.page.lane_s == 0  # a cell of the lanes
+        shift = moved if begins else 0
         sent = self._drawn.show(lines, self._painter if can_paint else None, self.page.lane_at, shift)
         if sent:
             terminal.send(self.app, sent)

@@ -167,6 +167,19 @@ def test_a_row_that_is_alone_of_its_kind_is_never_left_out() -> None:
     assert shown[0].host == "node03"
 
 
+def test_a_cell_of_a_lane_keeps_its_content_while_it_moves_also_after_what_is_forgotten() -> None:
+    known, before = Overview(), ""
+    for second in range(1400):
+        known.take(fleet(nodes=1, late=3 if second // 90 % 2 else None))
+        page = draw.page(known, draw.Choice(width=100, height=24), clock="c", own="", note="")
+        lane = "".join(text for text, _ in page.lines[5])[page.lane_at :]
+        assert len(lane) == 100 - page.lane_at
+        if second > 700:
+            moved = 1 if second % page.lane_s == 0 else 0
+            assert lane[: -1 - moved] == before[moved:-1]
+        before = lane
+
+
 # keys
 
 

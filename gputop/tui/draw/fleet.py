@@ -7,6 +7,7 @@ from math import ceil
 
 from msgspec import Struct
 
+from gputop.diagnosis import Ledger
 from gputop.diagnosis.policy import LOST, QUARTER
 from gputop.fleet.hosts import fold as fold_hosts
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, Member, Sight
@@ -79,7 +80,7 @@ def page(fleet: Overview, choice: Choice, *, clock: str, own: str, note: str, la
     wide = width >= WIDE and height >= TALL
     found = Page([_header(fleet, job, width, clock, own if width >= 110 else "")])
     if height >= 8:
-        found.lines += _verdict(fleet, job, choice, keys=height >= 14)
+        found.lines += _verdict(fleet, job, choice, keys=height >= 14 and lanes)
     foot = [
         *(_strip(job, width, min(4, (height - 12) // 4)) if choice.view != RANKS else []),
         *([_keys(width, note)] if height >= 5 else []),
@@ -145,20 +146,21 @@ def _verdict(fleet: Overview, job: Job | None, choice: Choice, keys: bool) -> li
     which = f"{job.name}: " if len(fleet.jobs) > 1 else ""
     head = f" {mark} {about}{job.symptom.upper()}{cause}"
     lines: list[Line] = [[(head, colour), (f"   {cut(f'{which}{job.headline}', max(0, choice.width - cell_width(head) - 3))}", "title")]]
-    detail = job.detail or (f"its ranks do not step alike: {_numbers(job.apart)}" if job.apart else "")
+    detail = job.detail if job.detail != job.headline else ""
+    detail = detail or (f"its ranks do not step alike: {_numbers(job.apart)}" if job.apart else "")
     lines.append([(f"   {cut(detail, max(0, choice.width - 3))}", "")])
     if keys:
-        lines.append(_offers(job, fleet.books.ledgers.get(job.key)))
+        lines.append(_offers(job, fleet.books.ledgers.get(job.key), choice.width))
     return lines
 
 
-def _offers(job: Job, ledger: object) -> Line:
+def _offers(job: Job, ledger: Ledger | None, width: int) -> Line:
     late = job.late[0].host if job.late else job.members[0].host
-    lost = getattr(ledger, "gpu_lost_s", 0.0)
     spans: list[Span] = []
     for key, words, _ in VERDICT_KEYS:
         spans += [("   " if not spans else "  ", ""), (key, "accent"), (f" {words or late}", "")]
-    return [*spans, (f"   lost since you look: {_gpu_time(lost)}", "dim")] if lost >= 1.0 else spans
+    told = f"   lost since you look: {_gpu_time(ledger.gpu_lost_s)}" if ledger is not None and ledger.gpu_lost_s >= 1.0 else ""
+    return [*spans, (told, "dim")] if sum(cell_width(text) for text, _ in spans) + cell_width(told) <= width else spans
 
 
 def _gpu_time(seconds: float) -> str:
@@ -206,22 +208,25 @@ def _add_nodes(found: Page, fleet: Overview, choice: Choice, room: int, *, wide:
             found.lines.append([(cut(f"… {len(entry.rows)} more alike: {fold_hosts(entry.hosts)}", choice.width), "dim")])
             continue
         found.hosts[line] = entry.host
-        found.lines.append(_node_line(entry, columns, fleet.past.get(entry.host, ()), cells, span_s, entry.host == choice.selected))
+        line_of_node = _node_line(entry, columns, max(0, cells), is_selected=entry.host == choice.selected)
+        lane = _lane(list(fleet.past.get(entry.host, ())), fleet.seconds, cells, span_s) if found.lane_at and entry.does != SILENT else []
+        found.lines.append([*line_of_node, *lane])
     if not rows and fleet.rows:
         found.lines.append([(f"no node has “{clean(choice.pattern)}”: Esc clears the filter", "dim")])
 
 
-def _node_line(row: Row, columns: Sequence[Column], past: Sequence[Second], cells: int, span_s: int, is_selected: bool) -> Line:
+def _node_line(row: Row, columns: Sequence[Column], more: int, is_selected: bool) -> Line:
+    """The row without its lane; of a node that does not answer why, in ``more`` columns besides."""
     mark = "selected" if is_selected else ""
     if row.does == SILENT:
         name = columns[0]
-        room = sum(column.width + 1 for column in columns[1:]) + max(0, cells)
+        room = sum(column.width + 1 for column in columns[1:]) + more
         return [(f"{fit(row.host, name.width)} ", mark or "warn"), (fit(_silence(row.sight, row.says), room), "warn")]
     spans: list[Span] = []
     for column in columns:
         text, colour = column.cell(row)
         spans.append((f"{fit(text, column.width)} ", mark or colour if column is columns[0] else colour))
-    return [*spans, *_lane(list(past), cells, span_s)] if cells >= 4 else spans
+    return spans
 
 
 def _silence(sight: Sight, says: str) -> str:
@@ -307,18 +312,19 @@ def _cell_s(cells: int, span_s: int) -> int:
     return max(1, ceil(span_s / max(1, cells)))
 
 
-def _lane(past: Sequence[Second], cells: int, span_s: int) -> list[Span]:
+def _lane(past: Sequence[Second], seconds: int, cells: int, span_s: int) -> list[Span]:
     """How much of their time its GPUs worked: what is lost, spinning for another rank too, is missing. A cell is some seconds."""
     each = _cell_s(cells, span_s)
-    newest = len(past)
+    forgotten = seconds - len(past)
+    begun = (seconds - 1) // each  # number of the newest cell: cells are absolute slices of time, so they keep their content as they move
     out: list[Span] = []
-    for at in range(newest - newest % each - (cells - 1) * each, newest, each):
-        seconds = past[max(0, at) : max(0, at + each)]
-        worked = [1.0 - one.lost if one.lost is not None else one.util for one in seconds]
+    for cell in range(begun - cells + 1, begun + 1):
+        within = past[max(0, cell * each - forgotten) : max(0, (cell + 1) * each - forgotten)]
+        worked = [1.0 - one.lost if one.lost is not None else one.util for one in within]
         known = [share for share in worked if share is not None]
         share = sum(known) / len(known) if known else None
         out.append((" ", "") if share is None else (_bar(share), "crit" if share <= 1.0 - QUARTER else "lane"))
-    return merge(out[-cells:])
+    return merge(out)
 
 
 # jobs, ranks
@@ -395,8 +401,8 @@ def _add_ranks(found: Page, job: Job | None, choice: Choice, room: int) -> None:
         return
     width = choice.width
     host = max([4, *(min(20, cell_width(member.host)) for member in job.members)])
-    why = max(0, width - host - 55)
-    heading = f"{'RANK':>5} {fit('NODE', host)} {'GPU':<4} {'DOES':<8} {'STATE':<14} {'IDLE':>5} {'LOST':>5} {'STEP/S':>6} WHY"
+    why = max(0, width - host - 57)
+    heading = f"{'RANK':>5} {fit('NODE', host)} {'GPU':<4} {'DOES':<9} {'STATE':<14} {'IDLE':>5} {'LOST':>5} {'STEP/S':>6} WHY"
     found.lines.append([(fit(heading, width), "head")])
     order = sorted(job.members, key=lambda member: (-((LATE, TROUBLED, UNKNOWN, WAITS, WORKS)[::-1].index(member.does)), member.number))
     top = min(choice.top, max(0, len(order) - (room - 1)))
@@ -409,7 +415,7 @@ def _add_ranks(found: Page, job: Job | None, choice: Choice, room: int) -> None:
         gpus = ",".join(map(str, rank.gpus[:2]))
         found.lines.append([
             (f"{member.number:>5} ", "title" if member.does == LATE else ""), (f"{fit(member.host, host)} {fit(gpus, 4)} ", ""),
-            (f"{glyph} {member.does:<6} "[:9], colour), (f"{fit(state, 14)} ", state), (f"{idle:>5} ", ""),
+            (f"{fit(f'{glyph} {member.does}', 9)} ", colour), (f"{fit(state, 14)} ", state), (f"{idle:>5} ", ""),
             (f"{_percent(member.lost):>5} ", _loss_colour(member.lost)), (f"{_pace(member):>6} ", ""),
             (cut(rank.why if member.does != WAITS else "", why), ""),
         ])  # fmt: skip
