@@ -44,6 +44,11 @@ def _ssh() -> str:
     return "" if os.path.exists("/usr/sbin/sshd") and shutil.which("ssh") else "no sshd or no ssh: apt install openssh-server"
 
 
+def _slurm() -> str:
+    missing = [tool for tool in ("slurmctld", "slurmd", "munged") if not shutil.which(tool, path=f"{os.environ['PATH']}:/usr/sbin")]
+    return f"no {', '.join(missing)}: apt install slurm-wlm" if missing else ""
+
+
 def _systemd() -> str:
     return "" if shutil.which("systemd-analyze") else "no systemd-analyze: apt install systemd"
 
@@ -89,7 +94,7 @@ def _python(version: str) -> str:
 
 _PARTS: dict[str, Callable[[], str]] = {"torch": _torch, "cc": _cc, "ebpf": _ebpf, "systemd": _systemd, "nvitop": _nvitop, "nvtop": _nvtop}
 _PARTS |= {"prometheus": _prometheus}
-_PARTS |= {"net": _net, "ssh": _ssh}
+_PARTS |= {"net": _net, "ssh": _ssh, "slurm": _slurm}
 _PARTS |= {f"python{version}": partial(_python, version) for version in PYTHONS}
 
 

@@ -1,4 +1,7 @@
-"""Several hosts in one terminal: what `gputop --host node[01-16]` and `--hosts FILE` do. A node diagnoses itself; jobs are judged here."""
+"""Several hosts in one terminal: what `gputop --host node[01-16]`, `--hosts`, `--job` and `--pods` do.
+
+A node diagnoses itself; jobs are judged here.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,38 @@ if TYPE_CHECKING:
     from gputop.fleet.jobs import Job, Sight
     from gputop.fleet.links import Links
     from gputop.fleet.overview import Overview, Row
+    from gputop.fleet.reach import Target
 
 PATIENCE_S = 10.0  # s that `--once` waits for nodes that have not answered: ssh gives up after 5 s, a collector starts in 1 s
 SETTLES_S = 3.0  # s that it watches those that answer: a verdict needs a window
 
 
-def chosen_hosts(args: argparse.Namespace) -> list[str]:
-    """The hosts that --host and --hosts name, each once. UserError where that cannot be read."""
+def chosen_targets(args: argparse.Namespace) -> list[Target]:
+    """The machines that --host, --hosts, --job and --pods name, each once. UserError where that cannot be read."""
     from gputop.fleet import hosts
+    from gputop.fleet.targets import targets
 
     named = hosts.expand(args.host) if args.host is not None else []
-    return list(dict.fromkeys([*named, *(hosts.read(args.hosts) if args.hosts else [])]))
+    named += hosts.read(args.hosts) if args.hosts else []
+    if args.job is None and args.pods is None:
+        return targets(hosts=list(dict.fromkeys(named)))
+    if named or (args.job is not None and args.pods is not None):
+        raise UserError("--host and --hosts, --job, --pods: one of them at a time", code=2)
+    leave_root(*SCREEN)  # squeue and kubectl, too, are the user's
+    return targets(job=args.job, pods=args.pods, namespace=args.namespace, way=args.reach)
 
 
-def run(args: argparse.Namespace, names: list[str]) -> int:
+def run(args: argparse.Namespace, chosen: list[Target]) -> int:
     """Watch these hosts, or print once."""
     if args.pid is not None:
         raise UserError("--pid is a process of one machine: name one --host", code=2)
     if args.once or args.json:
-        return _print(args, names)
+        return _print(args, chosen)
     from gputop.commands.screen import use_terminal, watch
 
     use_terminal("gputop --host LIST --once, or --json")
     leave_root(*SCREEN)  # ssh uses the user's keys and known hosts
-    links = _links(args, names)
+    links = _links(args, chosen)
     try:
         return_freed_memory()
         from gputop.tui.draw.view import View
@@ -55,21 +66,21 @@ def run(args: argparse.Namespace, names: list[str]) -> int:
         links.close()
 
 
-def _links(args: argparse.Namespace, names: list[str]) -> Links:
-    from gputop.fleet.overview import connect
+def _links(args: argparse.Namespace, chosen: list[Target]) -> Links:
+    from gputop.fleet.links import Links
 
-    return connect(names, [word for word in sampling_argv(args) if word != "--sudo"])
+    return Links(chosen, [word for word in sampling_argv(args) if word != "--sudo"])
 
 
-def _print(args: argparse.Namespace, names: list[str]) -> int:
+def _print(args: argparse.Namespace, chosen: list[Target]) -> int:
     """One table or object once all have answered, or with --json alone an object a second."""
     from gputop.fleet.overview import Overview, sight_of
 
     leave_root(*RECORDER)
-    links, fleet = _links(args, names), Overview()
+    links, fleet = _links(args, chosen), Overview()
     try:
-        if args.once and len(names) > 1:
-            notify(f"asking {len(names)} hosts …")
+        if args.once and len(chosen) > 1:
+            notify(f"asking {len(chosen)} hosts …")
         _await(links)
         while True:
             fleet.take([sight_of(state) for state in links.poll().values()])

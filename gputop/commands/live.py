@@ -31,6 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", metavar="NAME", help="list only processes of this user")
     parser.add_argument("--host", metavar="[USER@]NODE", help="watch another machine over ssh, or several: node[01-16],gpu7")
     parser.add_argument("--hosts", metavar="FILE", help="watch the machines that a file lists, one a line")
+    parser.add_argument("--job", nargs="?", const="", metavar="ID", help="watch the nodes of a Slurm job; inside one without its number")
+    parser.add_argument("--reach", choices=("srun", "ssh"), default="srun", help="with --job: how its nodes are reached (srun)")
+    parser.add_argument("--pods", metavar="SELECTOR", help="watch the pods with these labels, by kubectl exec: app=train")
+    parser.add_argument("-n", "--namespace", default="", metavar="NAME", help="with --pods: their namespace (of kubectl's context)")
     parser.add_argument("-1", "--once", action="store_true", help="print one screen, or with --json one object, and leave")
     parser.add_argument("--json", action="store_true", help="print an object a line; with --once just one")
     parser.add_argument("--readonly", action="store_true", help="no signals to processes, and no experiments")
@@ -40,13 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     """Watch, or print once. ``guide`` drives the screen (`gputop demo tour`)."""
-    if args.host is not None or args.hosts is not None:
+    if any(option is not None for option in (args.host, args.hosts, args.job, args.pods)):
         from gputop.commands import fleet
 
-        names = fleet.chosen_hosts(args)
-        if len(names) > 1 or args.hosts is not None:
-            return fleet.run(args, names)
-        args.host = names[0]
+        chosen = fleet.chosen_targets(args)
+        if len(chosen) > 1 or args.host is None:
+            return fleet.run(args, chosen)
+        args.host = chosen[0].host
     if args.host is None:
         check_pid(args.pid)
         check_user(args.user)

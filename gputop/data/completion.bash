@@ -3,7 +3,7 @@ _gputop() {
     local word=${COMP_WORDS[COMP_CWORD]} command=live words
     [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} != -* ]] && command=${COMP_WORDS[1]}
     case $command in
-        live) words="-h --help -V --version --interval --gpu --no-ebpf --sudo --pid --user --host --hosts -1 --once --json --readonly --no-auto-stacks --ascii --no-ascii --light" ;;
+        live) words="-h --help -V --version --interval --gpu --no-ebpf --sudo --pid --user --host --hosts --job --reach --pods -n --namespace -1 --once --json --readonly --no-auto-stacks --ascii --no-ascii --light" ;;
         demo) words="-h --help --duration --plain --no-ebpf --sudo --readonly --ascii --no-ascii --light cpu-contention slow-disk too-few-workers throttled memcpy-bottleneck tiny-kernels sync-storm straggler queue-full-healthy tour" ;;
         explain) words="-h --help --json --plot --fail-on --last --since --from --until --fine --interval --gpu --no-ebpf --sudo" ;;
         diff) words="-h --help --json --last --since --from --until --fine" ;;

@@ -27,7 +27,7 @@ _gputop() {
     local command=live
     [[ $words[2] != -* ]] && command=$words[2]
     case $command in
-        live) compadd -- -h --help -V --version --interval --gpu --no-ebpf --sudo --pid --user --host --hosts -1 --once --json --readonly --no-auto-stacks --ascii --no-ascii --light ;;
+        live) compadd -- -h --help -V --version --interval --gpu --no-ebpf --sudo --pid --user --host --hosts --job --reach --pods -n --namespace -1 --once --json --readonly --no-auto-stacks --ascii --no-ascii --light ;;
         demo) compadd -- -h --help --duration --plain --no-ebpf --sudo --readonly --ascii --no-ascii --light cpu-contention slow-disk too-few-workers throttled memcpy-bottleneck tiny-kernels sync-storm straggler queue-full-healthy tour ;;
         explain) compadd -- -h --help --json --plot --fail-on --last --since --from --until --fine --interval --gpu --no-ebpf --sudo ;;
         diff) compadd -- -h --help --json --last --since --from --until --fine ;;

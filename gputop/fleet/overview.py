@@ -10,18 +10,12 @@ from msgspec import Struct
 
 from gputop.diagnosis.model import LOOKING
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Member, Sight, find_jobs
-from gputop.fleet.links import CONNECTING, UP, Links, NodeState
-from gputop.fleet.reach import Target
+from gputop.fleet.links import CONNECTING, UP, NodeState
 
 PAST_S = 600  # seconds that are remembered of each node
 ALIKE = 0.1  # share of the GPUs' time by which the losses of nodes may differ that are alike
 SILENT, IDLE = "silent", "idle"  # words of a row beside those of a `Member`: it does not answer; nobody trains there
 _WORST_FIRST = (LATE, TROUBLED, SILENT, WAITS, UNKNOWN, WORKS, IDLE)
-
-
-def connect(hosts: Sequence[str], flags: Sequence[str]) -> Links:
-    """Links over ssh to these hosts. ``flags`` are the collector's on each."""
-    return Links([Target(host) for host in hosts], flags)
 
 
 def sight_of(state: NodeState) -> Sight:
