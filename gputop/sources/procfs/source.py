@@ -20,6 +20,7 @@ from gputop.sources.procfs.ends import LISTENING, Ends, use_of_sockets
 from gputop.sources.procfs.identity import Users
 from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.locks import Locks
+from gputop.sources.procfs.names import NameReader
 from gputop.sources.procfs.process import LOOKS_PER_S, Process
 from gputop.sources.procfs.shared import SharedMemory
 from gputop.sources.procfs.threads import Tick
@@ -61,6 +62,7 @@ class ProcfsSource:
         self._users_seen = 0
         self._pool = Descriptors()
         self._libraries = Libraries()
+        self._names_of = NameReader(root)
         self._shared = SharedMemory()
         self._processes: dict[int, Process] = {}
         self._slots: list[dict[int, Process]] = [{} for _ in range(self._per_second)]
@@ -128,7 +130,7 @@ class ProcfsSource:
         self._follow(beat, tick)
         read = self._read_due(born, tick, frame)
         read += self._revive(tick, frame)
-        self._update_late(tick)
+        self._update_late(beat, tick)
         self._find_writers(beat)
         self._find_readers(beat)
         if not self._everyone:
@@ -245,6 +247,7 @@ class ProcfsSource:
         process.close()
         self._libraries.forget(process)
         pid = process.pid
+        self._names_of.forget(pid)
         for table in (self._processes, self._slots[process.slot], self._hot, self._changed, self._late, *self._shifts):
             table.pop(pid, None)
         self._names.discard(str(pid))
@@ -382,8 +385,17 @@ class ProcfsSource:
                 self._hot[pid].identity.change(read_by=sorted(ends.holders))
                 self._changed[pid] = self._hot[pid]
 
-    def _update_late(self, tick: Tick) -> None:
-        """Read libraries that are due, and names of users that came late."""
+    def _update_late(self, beat: Beat, tick: Tick) -> None:
+        """Read libraries that are due, and names of trainers and users that came late."""
+        for pid in beat.trainers:
+            if (trainer := self._processes.get(pid)) is not None:
+                self._names_of.ask(trainer.info, tick.t_ns)
+        if self._everyone:
+            self._names_of.wait()
+        for pid, start_ticks, names in self._names_of.answers():
+            named = self._processes.get(pid)
+            if named is not None and named.info.start_ticks == start_ticks and named.identity.change(names=names):
+                self._changed[pid] = named
         for process in self._libraries.look_at_due(tick.t_ns, self._processes):
             self._changed[process.pid] = process
         if self._users.resolved != self._users_seen:
