@@ -8,7 +8,7 @@ from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import CallFacts, JobFacts
 from gputop.diagnosis.measure.feeders import threads_at_work
-from gputop.diagnosis.measure.intensity import intensity
+from gputop.diagnosis.measure.intensity import is_light
 
 _NO_GPU = (waits.QUEUE, waits.PIPE, waits.NETWORK, waits.CHILD, waits.DISK, waits.STOPPED)
 
@@ -42,8 +42,7 @@ def launches(job: JobFacts) -> float:
     beside = job.sampled.idle_beside_launches if job.sampled is not None else None
     if beside is not None and beside < policy.HALF * (idle - policy.TENTH):
         return 0.0  # it rests at other times than those of the launches
-    used = [part for gpu in job.gpus if (part := intensity(gpu)) is not None]
-    if used and min(used) <= policy.LIGHT_SM and idle < policy.MOST:
+    if any(map(is_light, job.gpus)):
         return min(own, rate * policy.LIGHT_COST_S) if rate else own if _overlap(job, own) else 0.0
     return min(own, outlasting(job))
 
@@ -69,11 +68,10 @@ def _overlap(job: JobFacts, own: float) -> bool:
 def turns(job: JobFacts) -> float:
     """Share of the window, at most, that it lost because its GPU and it took turns: each wait leaves the GPU without work until the main
     thread has launched something again. Launches between two waits are a cost of their own."""
-    calls, rate = job.calls, waits_per_s(job)
-    if calls is None:
-        return rate * (policy.TURN_S if spins_per_s(job) is None else policy.LONG_TURN_S)
-    within_steps = rate >= policy.PER_STEP * calls.to_gpu_per_s > 0.0
-    found = max(calls_per_s(calls) * policy.SHORT_TURN_S, rate * (policy.LONG_TURN_S if within_steps else policy.TURN_S))
+    found = waits_per_s(job) * policy.TURN_S
+    if job.calls is None:
+        return found if spins_per_s(job) is not None else found / 2  # of sleeps some are for others
+    found = max(found, calls_per_s(job.calls) * policy.SHORT_TURN_S)
     return max(0.0, found - policy.LAUNCH_COST_S * (job.launches_per_s or 0.0))
 
 

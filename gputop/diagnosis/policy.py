@@ -34,11 +34,10 @@ LAUNCH_COST_S, LIGHT_COST_S = 25e-6, 200e-6  # s that a launch takes (H200, with
 PAGEABLE_BYTES_PER_S = 6e9  # B/s of copies from memory that is not pinned, which a CPU copies first (guess: a thread's memcpy)
 
 # sync-storm
-TURN_S = 5e-4  # s of the main thread's own time for each wait, that it costs at most (measured: storms have 0.02 to 0.3 ms; steps 1 ms up)
-LONG_TURN_S = 1e-3  # the same for each that samples met, who miss the shortest, and of a step with `PER_STEP`
-PER_STEP = 12.0  # waits, or sleeps, in one step or for one batch that are many: some come with any step
+TURN_S = 1e-3  # s of the main thread's own time for each wait, that it costs at most (measured: storms have 0.02 to 0.3 ms; steps 1 ms up)
 SHORT_TURN_S = 2e-4  # the same for each call that waits, however shortly (guess)
 SYNCS_PER_S = 400.0  # waits a second that are many: from these on the wake-up after each costs as well, where CPUs are busy
+PER_STEP = 12.0  # sleeps for one batch that are many: some come with any step
 WRITTEN_BYTES = 1024.0  # bytes to storage for each sleep: it syncs a file
 
 # Facts of the window: processes and CPUs

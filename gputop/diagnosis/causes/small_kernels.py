@@ -2,7 +2,7 @@
 
 Why it costs: PyTorch takes 5 to 20 us to launch a kernel, with Python's part; the GPU takes a fraction of that to run it.
 How it is seen: row launch x main, by its price (`gpuside.launches`): `policy.LAUNCH_COST_S` of the main thread's time, or of the backward
-thread's, for each launch, less what the GPU works meanwhile; where kernels use `policy.LIGHT_SM` of the GPU at most, all of their time up
+thread's, for each launch, less what the GPU works meanwhile; where kernels are light (`intensity.is_light`), all of that thread's time up
 to `policy.LIGHT_COST_S` for each launch. That is taken from work x main and gpu x light.
 When it abstains: the trainer mostly waits for the GPU (undersized-work); or the GPU rests at other times than those of the launches.
 """

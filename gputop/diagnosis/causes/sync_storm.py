@@ -2,9 +2,8 @@
 
 Why it costs: the two take turns. While the host waits it launches nothing, and once it goes on the GPU has run dry.
 How it is seen: row turn x main, by its price (`gpuside.turns`): what each wait costs of the main thread's own time, at most, less
-`policy.LAUNCH_COST_S` for each launch. That is `policy.TURN_S`, and `policy.LONG_TURN_S` where a step has `policy.PER_STEP` waits or
-more; for each call that waits, however shortly, `policy.SHORT_TURN_S`. Where calls are not probed it is met spinning in them for
-`policy.TENTH` of the window; or they are its sleeps while the GPU works.
+`policy.LAUNCH_COST_S` for each launch. That is `policy.TURN_S`; for each call that waits, however shortly, `policy.SHORT_TURN_S`. Where
+calls are not probed it is met spinning in them for `policy.TENTH` of the window; or they are its sleeps while the GPU works, at half of it.
 When it abstains: many kernels run between two waits, for then the host is late by what it launches; links are busy (h2d-transfer);
 batches, its own threads or writes are why it sleeps so often.
 """
