@@ -62,7 +62,7 @@ screenshots: ## Write screenshots/ from the bundled recording
 	@scripts/setup test
 	$(PYTHON_BIN) scripts/screenshots.py
 
-manual: ## Write the man page and the shells' completions from the commands' parsers, and Grafana's dashboard
+manual: ## Write the man page and the shells' completions from the commands' parsers, the dashboard, and its docs
 	@scripts/setup test
 	$(PYTHON_BIN) scripts/manual.py
 	$(PYTHON_BIN) scripts/dashboard.py

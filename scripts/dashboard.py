@@ -1,7 +1,7 @@
-"""Write packaging/grafana/gputop.json, the dashboard for Grafana, from the panels below.
+"""Write what users of the metrics read: Grafana's dashboard, packaging/grafana/gputop.json, and the table in docs/exporter.md.
 
-    scripts/dashboard.py          write it
-    scripts/dashboard.py --check  exit 1 if it is not what would be written
+    scripts/dashboard.py          write them
+    scripts/dashboard.py --check  exit 1 if one is out of date
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-TARGET = Path(__file__).resolve().parent.parent / "packaging/grafana/gputop.json"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from gputop.metrics.registry import METRICS  # noqa: E402 - of this tree
+
+DASHBOARD, DOCS = ROOT / "packaging/grafana/gputop.json", ROOT / "docs/exporter.md"
+BEGIN, END = "<!-- metrics: `make manual` writes this table -->\n", "<!-- /metrics -->"
 COLUMNS = 24  # of a dashboard's grid
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 NODE, TRAINER = '{instance=~"$instance"}', '{instance=~"$instance",trainer=~"$trainer"}'
@@ -105,13 +111,24 @@ ROWS: dict[str, list[Panel]] = {
 
 
 def main() -> int:
-    """Write it, or check."""
-    text = json.dumps(dashboard(), indent=1) + "\n"
+    """Write them, or check."""
+    before, _, rest = DOCS.read_text().partition(BEGIN)
+    texts = {DASHBOARD: json.dumps(dashboard(), indent=1) + "\n", DOCS: before + BEGIN + table() + END + rest.partition(END)[2]}
     if "--check" in sys.argv[1:]:
-        return int(not TARGET.exists() or TARGET.read_text() != text)
-    TARGET.parent.mkdir(parents=True, exist_ok=True)
-    TARGET.write_text(text)
+        return int(any(not path.exists() or path.read_text() != text for path, text in texts.items()))
+    for path, text in texts.items():
+        path.write_text(text)
     return 0
+
+
+def table() -> str:
+    """All metrics, in Markdown."""
+    rows = ["| metric | type | labels | what it is |", "|---|---|---|---|"]
+    for metric in METRICS:
+        labels = ", ".join(metric.labels) or "–"
+        otel = f" OpenTelemetry: `{metric.otel}`." if metric.otel else ""
+        rows.append(f"| `{metric.full_name}` | {metric.kind} | {labels} | {metric.help}{otel} |")
+    return "\n".join([*rows, ""])
 
 
 def dashboard() -> dict[str, Any]:

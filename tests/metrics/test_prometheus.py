@@ -65,7 +65,7 @@ def test_rules_and_panels_ask_for_metrics_that_there_are():
     assert alerts == {"TrainingStarves", "Straggler", "HungCollective", "GpuLost", "Throttled", "ExporterBlind", "NodeSilent"}
 
 
-def test_the_dashboard_is_fresh():
+def test_dashboard_and_table_are_fresh():
     done = subprocess.run([sys.executable, ROOT / "scripts/dashboard.py", "--check"], timeout=60, check=False)
     assert done.returncode == 0, "make manual writes it anew"
 

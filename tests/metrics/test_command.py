@@ -1,0 +1,120 @@
+"""`gputop exporter` as a program, before a simulated GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gputop.commands.exporter import address
+from gputop.metrics.prometheus import TextFile
+from gputop.sources import simulated
+from gputop.system.errors import UserError
+from tests.metrics.prom import free_port
+from tests.wait import until
+
+EXPORTER = [sys.executable, "-m", "gputop", "exporter", "--no-ebpf"]
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[dict[str, str]]:
+    """In which a collector sees two simulated GPUs."""
+    fd = simulated.create(2)
+    yield {**os.environ, simulated.VARIABLE: f"/proc/{os.getpid()}/fd/{fd}"}
+    os.close(fd)
+
+
+@contextmanager
+def running(environment: dict[str, str], *flags: str) -> Iterator[subprocess.Popen[str]]:
+    one = subprocess.Popen([*EXPORTER, *flags], env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        yield one
+    finally:
+        one.kill()
+        one.wait()
+
+
+def scrape(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_it_serves_and_ends_at_once(environment: dict[str, str]):
+    with running(environment, "--listen", "127.0.0.1:0", "--node", "n1", "--level", "gpu") as one:
+        assert one.stderr is not None
+        url = one.stderr.readline().split()[-1]
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", url)
+        until(lambda: 'gputop_gpu_utilization_ratio{gpu="1",node="n1"' in scrape(url))
+        assert "gputop_trainer" not in scrape(url)
+        assert scrape(url.replace("/metrics", "/-/healthy")) == "ok\n"
+        one.send_signal(signal.SIGTERM)
+        assert one.wait(10) == 0
+        assert one.stderr.read() == ""
+
+
+def test_a_file_for_node_exporter(environment: dict[str, str], tmp_path: Path):
+    path = tmp_path / "gputop.prom"
+    with running(environment, "--textfile", str(path)) as one:
+        until(lambda: path.exists() and path.read_text().endswith("gputop_self_series_dropped 0.0\n"))
+        assert "_created" not in path.read_text()
+        assert os.listdir(tmp_path) == ["gputop.prom"]
+        assert path.stat().st_mode & 0o777 == 0o644
+        one.send_signal(signal.SIGINT)
+        assert one.wait(10) == 0
+    assert os.listdir(tmp_path) == [], "what nobody writes any more must not be told as now"
+
+
+def test_a_file_is_never_half_there(tmp_path: Path):
+    path = tmp_path / "a.prom"
+    file = TextFile(str(path))
+    with path.open() as reader:
+        file.write(b"new")
+        assert reader.read() == ""
+    path.unlink()
+    (tmp_path / "elsewhere").write_text("kept")
+    path.symlink_to(tmp_path / "elsewhere")
+    file.write(b"newer")
+    assert (path.read_text(), (tmp_path / "elsewhere").read_text()) == ("newer", "kept")
+    with pytest.raises(UserError, match="No such file"):
+        TextFile(str(tmp_path / "none" / "a.prom"))
+    with pytest.raises(UserError, match=r"only files that end in \.prom"):
+        TextFile(str(tmp_path / "a.txt"))
+
+
+def test_beyond_this_machine_it_warns_in_a_line(environment: dict[str, str]):
+    with running(environment, "--listen", f":{free_port()}") as one:
+        assert one.stderr is not None
+        assert "can read the metrics: --web-config gives it TLS and passwords" in one.stderr.readline()
+
+
+def refused(environment: dict[str, str], *flags: str) -> tuple[int, str]:
+    done = subprocess.run([*EXPORTER, *flags], env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    return done.returncode, done.stderr
+
+
+def test_what_cannot_be_is_told_in_a_line(environment: dict[str, str], tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, why = refused(environment, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert (code, "Address already in use" in why) == (1, True)
+    assert refused(environment, "--listen", "nonsense")[0] == 2
+    assert refused(environment, "--otlp", "nonsense")[0] == 2
+    assert "--web-config is for --listen" in refused(environment, "--textfile", str(tmp_path / "a.prom"), "--web-config", "x")[1]
+    assert "No such file" in refused(environment, "--web-config", str(tmp_path / "none.yml"))[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "where"), [("127.0.0.1:9838", ("127.0.0.1", 9838)), (":80", ("", 80)), ("[::1]:0", ("::1", 0)), ("host:1", ("host", 1))]
+)
+def test_addresses(text: str, where: tuple[str, int]):
+    assert address(text) == where
