@@ -67,6 +67,7 @@ BINDINGS = [
     Binding("escape", "clear", "clear selection and filter", id="clear", group=_VIEW),
     Binding("enter", "open", "open the node: its whole screen, live; Esc comes back", id="open", group=_DO),
     Binding("s", "stacks", "stacks of all ranks of the job, of one moment", id="stacks", group=_DO),
+    Binding("e", "explain", "why: the job's losses, its late rank, and notes on its nodes", id="explain", group=_DO),
     Binding("R", "save", "save the last ten minutes of every node", id="save", group=_DO),
     Binding("question_mark,f1", "help", "this help", id="help", group=_DO),
 ]
@@ -226,6 +227,21 @@ def roles_of(members: Sequence[Member]) -> dict[int, Role]:
         number: Role("trainer", number, member.rank.rank, label=f"rank {member.number} ({member.host})")
         for number, member in enumerate(members, 1)
     }
+
+
+class FleetWhy(Box):
+    """`e`: all that is known of the chosen job."""
+
+    TITLE = "why   (↑↓ scroll, Esc closes)"
+    BINDINGS = [Binding("e", "dismiss", "close", show=False)]
+
+    def __init__(self, context: Context, screen: FleetScreen) -> None:
+        super().__init__(context)
+        self._fleet = screen
+
+    def lines(self) -> Sequence[Line]:
+        fleet = self._fleet.fleet
+        return draw.why_lines(fleet, draw.chosen_job(fleet, self._fleet.choice)) or [[("nobody trains on these nodes", "")]]
 
 
 # a node that is opened
@@ -426,6 +442,9 @@ class FleetScreen(Screen[None]):
 
     def action_help(self) -> None:
         self.app.push_screen(HelpScreen(self.context, BINDINGS))
+
+    def action_explain(self) -> None:
+        self.app.push_screen(FleetWhy(self.context, self))
 
     def action_stacks(self) -> None:
         """Stacks of all ranks of the chosen job."""

@@ -85,6 +85,7 @@ def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screens, "time_of_day", lambda _unix_s: "14:03:07")
     monkeypatch.setattr(FleetScreen, "own_cost", lambda _screen: "self 0.6% CPU 41 MB")
     monkeypatch.setattr(screens, "EVERY_S", 3600.0)
+    monkeypatch.setattr(draw, "time_of_day", lambda _unix_s: "14:03:00")
 
 
 def straggling() -> list[Sight]:
@@ -115,7 +116,7 @@ def test_fleet(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert snap_compare(made(straggling()), terminal_size=size)
 
 
-@pytest.mark.parametrize("keys", ["j", "r", "down down", "question_mark", "o o"])
+@pytest.mark.parametrize("keys", ["j", "r", "e", "down down", "question_mark", "o o"])
 def test_after_keys(snap_compare: Compare, keys: str) -> None:
     assert snap_compare(made(straggling()), press=keys.split(), terminal_size=(80, 24))
 

@@ -13,7 +13,7 @@ from gputop.fleet.hosts import fold as fold_hosts
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, Member, Sight
 from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, Overview, Row, Second, finds, fold
 from gputop.system.text import cell_width, clean, counted, cut, fit
-from gputop.tui.draw import Line, Span, duration
+from gputop.tui.draw import Line, Span, duration, time_of_day
 from gputop.tui.draw.edges import VERDICT_COLOURS, Key, key_lines
 from gputop.tui.draw.lanes import merge
 from gputop.tui.draw.view import View
@@ -31,10 +31,10 @@ _MARKS = {
 KEYS: tuple[Key, ...] = (
     ("q", "quit", "quit"), ("j", "jobs", "view('jobs')"), ("n", "nodes", "view('nodes')"), ("r", "ranks", "view('ranks')"),
     ("/", "filter", "filter"), ("o", "sort", "sort"), ("Enter", "open", "open"), ("s", "stacks", "stacks"), ("?", "help", "help"),
-    ("R", "save", "save"),
+    ("e", "why", "explain"), ("R", "save", "save"),
 )  # fmt: skip
 VERDICT_KEYS: tuple[Key, ...] = (
-    ("[Enter]", "", "open"), ("[s]", "stacks of all ranks now", "stacks"), ("[R]", "save 10 min of all", "save"),
+    ("[Enter]", "", "open"), ("[s]", "stacks of all ranks now", "stacks"), ("[e]", "why", "explain"), ("[R]", "save 10 min of all", "save"),
 )  # fmt: skip
 
 
@@ -208,7 +208,7 @@ def _add_nodes(found: Page, fleet: Overview, choice: Choice, room: int, *, wide:
             found.lines.append([(cut(f"… {len(entry.rows)} more alike: {fold_hosts(entry.hosts)}", choice.width), "dim")])
             continue
         found.hosts[line] = entry.host
-        line_of_node = _node_line(entry, columns, max(0, cells), is_selected=entry.host == choice.selected)
+        line_of_node = _node_line(entry, columns, max(0, choice.width - at), is_selected=entry.host == choice.selected)
         lane = _lane(list(fleet.past.get(entry.host, ())), fleet.seconds, cells, span_s) if found.lane_at and entry.does != SILENT else []
         found.lines.append([*line_of_node, *lane])
     if not rows and fleet.rows:
@@ -419,3 +419,59 @@ def _add_ranks(found: Page, job: Job | None, choice: Choice, room: int) -> None:
             (f"{_percent(member.lost):>5} ", _loss_colour(member.lost)), (f"{_pace(member):>6} ", ""),
             (cut(rank.why if member.does != WAITS else "", why), ""),
         ])  # fmt: skip
+
+
+# why
+
+
+def why_lines(fleet: Overview, job: Job | None) -> list[Line]:
+    """All that is known of the chosen job, and what the numbers of its nodes need to be understood."""
+    out: list[Line] = []
+    if job is not None:
+        cause = "" if job.cause == "none" else f" ← {job.cause}"
+        out.append([(f"{job.name}: {job.symptom}{cause}", VERDICT_COLOURS.get(job.severity, "title"))])
+        out += [[(words, "")] for words in dict.fromkeys((job.headline, job.detail)) if words]
+        out.append([(f"{len(job.members)} of {job.size} ranks on {fold_hosts(job.hosts)}", "dim")])
+        out += [[(f"no answer from {fold_hosts(job.silent)}: the missing ranks may be there", "warn")]] if job.silent else []
+        out += [[("clocks of its nodes are more than 2 s apart (~): who was late when is uncertain", "warn")]] if job.skewed else []
+        out += [[(f"these ranks step at another pace than the others: {_numbers(job.apart)}", "warn")]] if job.apart else []
+        out += [[(f"{name}: {value}", "dim")] for name, value in job.identity.items()]
+        out += _ledger_lines(fleet.books.ledgers.get(job.key))
+        for member in job.late[:8]:
+            out += _rank_lines(member)
+    for words, hosts in _notes(fleet.sights).items():
+        out += [[], [(f"{words}: ", "warn"), (fold_hosts(hosts), "")]]
+    incidents = [(one, sight.host) for sight in fleet.sights if sight.summary and sight.is_seen for one in sight.summary.incidents[:3]]
+    if incidents:
+        out += [[], [("what the nodes said of themselves last", "head")]]
+    for one, host in sorted(incidents, key=lambda pair: -pair[0].start_unix_s)[:16]:
+        lasts = "since" if one.end_unix_s is None else "at"
+        out.append([(f"  {fit(host, 12)} {lasts:>5} {time_of_day(one.start_unix_s)}  ", "dim"), (one.headline, "")])
+    return out if out and out[0] else out[1:]
+
+
+def _ledger_lines(ledger: Ledger | None) -> list[Line]:
+    if ledger is None or ledger.gpu_total_s < 1.0:
+        return []
+    share = 100 * ledger.gpu_lost_s / ledger.gpu_total_s
+    out: list[Line] = [[], [(f"since you look {_gpu_time(ledger.gpu_lost_s)} lost, {share:.0f}% of its GPUs' time", "head")]]
+    parts = sorted(ledger.by_cause.items(), key=lambda part: -part[1])
+    return [*out, *([(f"  {fit(cause, 26)} {_gpu_time(lost_s)}", "")] for cause, lost_s in parts if lost_s >= 0.5)]
+
+
+def _rank_lines(member: Member) -> list[Line]:
+    rank = member.rank
+    states = ", ".join(f"{word} {100 * share:.0f}%" for word, share in sorted(rank.states.items(), key=lambda one: -one[1]))
+    out: list[Line] = [[], [(f"rank {member.number}, process {rank.pid} on {member.place}", "head")]]
+    out += [[(f"  its main thread: {states}", "")]] if states else []
+    out += [[(f"  {rank.starving} of its {counted(rank.workers, 'worker')} starving", "")]] if rank.workers else []
+    out += [[(f"  {taker.name} ({taker.pid}) took {taker.cpu_s or 0.0:.1f} s of CPU of the last 2.5 s", "")] for taker in rank.culprits]
+    return out
+
+
+def _notes(sights: Sequence[Sight]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for sight in sights:
+        for note in sight.notes:
+            found.setdefault(note, []).append(sight.host)
+    return found
