@@ -16,11 +16,9 @@ from gputop.diagnosis.symptoms import Standing
 from gputop.model.board import Board
 from gputop.model.frame import ProcSample
 
-BEGIN_NS = 1_000_000_000 - TICK_SLACK_NS  # a cause must stand this long before it is an incident; it is then dated back to when it began
+BEGIN_NS = policy.STEADY_NS - TICK_SLACK_NS  # a cause must stand this long before it is an incident; it is then dated back to when it began
 TELL_NS = 2_000_000_000 - TICK_SLACK_NS  # victims and culprits are gathered this often, and whenever it gets worse
-UNEXPLAINED_NS = 4_000_000_000 - TICK_SLACK_NS
-"""What cannot be explained must stand longer: while one window turns into the next, nothing fits for a moment."""
-END_NS = 4_000_000_000 - TICK_SLACK_NS  # it may be away this long (a checkpoint, an epoch's end) and is still the same episode
+END_NS = policy.AWAY_NS - TICK_SLACK_NS
 
 
 class _Account(Struct):
@@ -133,7 +131,7 @@ class Incidents:
             self._take_over(episode, one.job.hang)
         episode.last_ns = board.t_ns
         episode.gpus.update(gpu.name for gpu in one.job.gpus)
-        needed_ns = UNEXPLAINED_NS if one.cause == "unexplained" else BEGIN_NS
+        needed_ns = END_NS if one.cause == "unexplained" else BEGIN_NS
         if episode.incident is None and board.t_ns - episode.first_ns >= needed_ns and _hurts(episode, one):
             episode.incident = self._begin(episode, one.verdict)
         if episode.incident is not None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from msgspec import Struct, field
 
+from gputop.diagnosis import policy
 from gputop.system.text import figure
 
 SEVERITIES = ("info", "low", "medium", "high")
@@ -92,7 +93,6 @@ class PathStep(Struct, frozen=True):
     measured: bool  # False: inferred from the GPU and from who else was at work
 
 
-LEAST_PART = 0.005  # of a step, to be told
 
 
 class Step(Struct, frozen=True):
@@ -113,11 +113,10 @@ class Step(Struct, frozen=True):
             (self.gpu_wait_ms, "wait for the GPU"), (self.other_ms, "other"),
         )  # fmt: skip
         ms = 1000.0 / self.per_s
-        split = ", ".join(f"{figure(part, 3)} {word}" for part, word in parts if part >= LEAST_PART * ms)
+        split = ", ".join(f"{figure(part, 3)} {word}" for part, word in parts if part >= policy.TRIFLE * ms)
         return f"{self.per_s:.2f} steps a second; {figure(ms, 3)} ms each: {split}"
 
 
-LEAST_WORKED = 0.02  # share of a time that must be left without the loss: a greater factor than 50 would be noise (guess)
 
 
 def speedup_max(lost_s: float, total_s: float) -> float | None:
@@ -127,7 +126,7 @@ def speedup_max(lost_s: float, total_s: float) -> float | None:
     known, or next to nothing would be left to compare with.
     """
     left = 1.0 - lost_s / total_s if total_s > 0.0 else 0.0
-    return round(1.0 / left, 2) if left >= LEAST_WORKED else None
+    return round(1.0 / left, 2) if left >= policy.HARDLY else None
 
 
 class Verdict(Struct, frozen=True):

@@ -6,8 +6,10 @@ TRIFLE = 0.005  # of the window: less is no edge (samples of 100 ms over 2.5 s t
 HALF = 0.5  # of a whole: most of it
 HARDLY, LITTLE, TENTH, FIFTH, QUARTER, SOME, MOST = 0.02, 0.05, 0.1, 0.2, 0.25, 0.3, 0.7  # of a whole or of a CPU: words for shares
 NEARLY_ALL = 0.9  # of a whole: somebody who waits, is ahead, polls or spins for so much does nothing else
+SEVERAL = 2  # who do the same, from which it is no whim of one of them
 OFTEN = 4  # looks, samples, steps or pauses in a row that are no chance (guess)
 FAULTS_PER_S = 100  # major faults a second from which pages come back from swap, or are read again (guess)
+TOLD_FAULTS_PER_S = 10  # major faults a second that are worth telling
 REFAULTS_PER_S = 500.0  # pages a second of the host's workingset, or a full cgroup's, read again soon after they were dropped (guess)
 LOST = 0.12  # of the window, or of the job's CPUs: less is no loss, no wait, no rest (TraceML: input wait warns at 10 %, critical at 20 %)
 NAMED = 0.35  # of the loss that a cause must hold to be named (guess)
@@ -31,12 +33,13 @@ SAVED_BYTES_PER_S = 50e6  # B/s that a trainer writes which saves its weights no
 LAUNCH_COST_S, LIGHT_COST_S = 25e-6, 200e-6  # s that a launch takes (H200, with PyTorch's part), and with what is done for light kernels
 
 # h2d-transfer
+SMALL_BYTES = 256 << 10  # bytes of a copy, up to which it is the number of copies that costs (guess)
 PAGEABLE_BYTES_PER_S = 6e9  # B/s of copies from memory that is not pinned, which a CPU copies first (guess: a thread's memcpy)
 
 # sync-storm
 TURN_S = 1e-3  # s of the main thread's own time for each wait, that it costs at most (measured: storms have 0.02 to 0.3 ms; steps 1 ms up)
 SHORT_TURN_S = 2e-4  # the same for each call that waits, however shortly (guess)
-SYNCS_PER_S = 400.0  # waits a second that are many: from these on the wake-up after each costs as well, where CPUs are busy
+SYNCS_PER_S = 400.0  # waits, or copies, a second that are many: from these on the wake-up after each costs as well, where CPUs are busy
 PER_STEP = 12.0  # sleeps for one batch that are many: some come with any step
 WRITTEN_BYTES = 1024.0  # bytes to storage for each sleep: it syncs a file
 
@@ -45,7 +48,7 @@ ASKS_PER_S = 3.0  # wakes a second that no heartbeat makes, also of threads that
 GIL_HELD_S = 0.002  # s, the shortest mean sleep until the GIL is handed on: who waits for something else itself does so sooner (guess)
 GIL_S = 0.007  # s, the longest mean sleep of who waits for Python's GIL: its 5 ms (`sys.getswitchinterval`), and the time to wake up
 AT_WORK = 0.25  # CPUs from which threads or programs beside the main thread are at work
-GROWN_BYTES, MOVED_BYTES_PER_S = 64 << 20, 2e6  # bytes of memory, grown or free to swap, and B/s of storage, that are worth naming
+GROWN_BYTES, MOVED_BYTES_PER_S = 64 << 20, 2e6  # bytes of memory, grown or free to swap, and B/s of a disk or network, worth naming
 LEAD_NS = 5_000_000_000  # ns for which prefetched batches and idle CPUs hide who has run since
 SHORT_LIVED_NS = 5_000_000_000  # ns of life, up to which all that a program or cgroup did is of now
 WATCHED_S = 1.0  # s: who was seen for less is not judged
@@ -88,6 +91,8 @@ IO_BYTES_PER_S = 1_000.0  # B/s: reads and writes beyond that are work; watchdog
 HUNG_S = 5.0  # s without a sign of life of a job, or of a pool of which some were born late: torch's queues look every 5 s for their loader
 FAR_S = 30.0  # s of that, where somebody who is not seen may be at work: ranks on other hosts, a GPU that tells nothing (guess)
 AT_END = 0.98  # of its GPU seconds, lost from which on nothing ran: it ends, or makes no steps yet
+AWAY_NS = 4_000_000_000  # ns that a cause may be away (a checkpoint, an epoch's end), and what nobody explains must stand: windows overlap
+FULL_S = 2.0  # s of a window; a shorter one makes a verdict less sure (guess)
 BEGIN_LOST_S = 0.6  # GPU seconds that a cause must have cost, and a tenth of its time, to begin an incident
 MEDIUM_S, HIGH_S = 2.0, 10.0  # GPU seconds lost from which an incident is of medium and high severity, if a share of its time is, too
 PATIENCE_NS = 8_000_000_000  # ns after its trainer that a worker still ends by itself in

@@ -18,8 +18,6 @@ from gputop.diagnosis.phases import BOOKED, HELD, MOST_BESIDE, Phase, Seen, phas
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.walk import of_hang, walk
 
-FULL_S = 2.0  # s; a shorter window makes a verdict less sure (guess)
-
 
 class Standing(Struct, dict=True):
     """Where a job stands in this window: what the ledger and the incidents need, and the verdict in words for who asks."""
@@ -95,7 +93,7 @@ class Standing(Struct, dict=True):
         if self.hangs and self.job.hang is not None:
             return 0.9  # that nothing moves is measured; whom it waits for is read from system calls
         held = self.job.trainer.state.confidence * min(1.0, 0.4 + self.shares.get(self.cause, 0.0)) if self.troubled else 1.0
-        return round(held * min(1.0, self.facts.seconds / FULL_S), 2)
+        return round(held * min(1.0, self.facts.seconds / policy.FULL_S), 2)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -157,7 +155,7 @@ def _confidence(one: Standing, path: tuple[PathStep, ...]) -> float:
     """See `Verdict.confidence`."""
     if not path or one.cause == "unexplained":
         return one.clearness
-    return round(confidence(path) * min(1.0, one.facts.seconds / FULL_S), 2)
+    return round(confidence(path) * min(1.0, one.facts.seconds / policy.FULL_S), 2)
 
 
 

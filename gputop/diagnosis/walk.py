@@ -20,7 +20,6 @@ from gputop.diagnosis.policy import STUCK_S
 from gputop.diagnosis.stuck import held, is_stopped
 from gputop.system.text import clean
 
-SURE = 0.9  # confidence of a trainer's state, from which what it spent on a CPU is its own work and no wait that spins (guess)
 _STATES = {
     RUN: "runs", READY: "runnable", waits.DISK: "disk", waits.NETWORK: "network", waits.TIMER: "sleeps", waits.STOPPED: "stopped",
     "start": "starts", "copy": "copies", "holds": "holds",
@@ -146,7 +145,7 @@ class _Steps(Struct):
         if hop.kind == WORKERS:
             sure |= 2 * trainer.kinds.get(waits.QUEUE, 0.0) >= hop.share
         elif hop.kind == RUN and hop.pid == trainer.pid:
-            sure &= trainer.state.confidence >= SURE
+            sure &= trainer.state.confidence >= policy.NEARLY_ALL
         return PathStep(hop.pid, name, round(min(1.0, max(0.0, share)), 4), state, on, sure)
 
     def owed(self, hop: Hop, rest: Trail) -> float:

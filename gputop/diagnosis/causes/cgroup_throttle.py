@@ -3,7 +3,7 @@
 Why it costs: once the quota of a period (100 ms) is used up nothing of the job runs until the next, though CPUs may be free.
 How it is seen: rows quota x worker, quota x main: of a wait for a CPU twice the share of the quota's periods with throttling (cpu.stat),
 where that is `policy.TENTH` or more; also of the group of who feeds the trainer. Processes of the same group that are none of
-the job's are blamed where they use `OF_QUOTA` of it: a sidecar, somebody's `kubectl exec`.
+the job's are blamed where they use `policy.TENTH` of it: a sidecar, somebody's `kubectl exec`.
 When it abstains: no quota, or cpu.stat cannot be read; throttling in fewer periods.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-from gputop.diagnosis import shell
+from gputop.diagnosis import policy, shell
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.capacity import capacity, needed, strangers
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
@@ -20,7 +20,6 @@ from gputop.diagnosis.measure.takers import blame, names_of
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.system.text import counted
 
-OF_QUOTA = 0.1  # of the quota that somebody in the group takes who is to blame
 PERIOD_US = 100_000  # us, of cpu.max, unless somebody chose another
 
 
@@ -50,7 +49,7 @@ def _guests(job: JobFacts, facts: Facts) -> list[Taker]:
     if not job.quota_path.strip("/"):
         return []
     inside = [taker for taker in strangers(job, facts) if taker.info is not None and shell.holds_group(job.quota_path, taker.info.cgroup)]
-    return [taker for taker in inside if taker.cores >= OF_QUOTA * (job.quota_cpus or 0.0)]
+    return [taker for taker in inside if taker.cores >= policy.TENTH * (job.quota_cpus or 0.0)]
 
 
 def _fixes(job: JobFacts, facts: Facts, guests: list[Taker]) -> list[Fix]:

@@ -21,9 +21,6 @@ from gputop.model.roles import TORCH_WORKER, program_name
 from gputop.system.text import counted
 
 INIT, KTHREADD = 1, 2  # pids: nobody is to put aside the first process of a machine or container, nor the kernel's threads
-WORTH = 0.1  # of what the greediest takes, from which somebody is worth a command
-NAMED = 0.2  # of what the greediest takes, from which somebody is named
-LATE = 0.2  # of the window that a worker is runnable and does not run, from which it is told as a victim
 
 
 def keeps_from_starting(job: JobFacts, facts: Facts) -> bool:
@@ -36,7 +33,7 @@ def culprits(job: JobFacts, facts: Facts) -> list[Taker]:
     """Those who matter among the takers: by whom they kept waiting where the probe saw it, else by CPU time."""
     others = [*beside(job, facts, capacity(job, facts).allowed), *_rivals(job, facts)]
     ranked = sorted(others, key=lambda taker: (-taker.preempted_s, -taker.cores))
-    return [taker for taker in ranked if taker.cores >= NAMED * ranked[0].cores][:MOST]
+    return [taker for taker in ranked if taker.cores >= policy.FIFTH * ranked[0].cores][:MOST]
 
 
 def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
@@ -56,7 +53,7 @@ def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     cpus, takers = capacity(job, facts), culprits(job, facts)
-    late = [worker for worker in job.workers if worker.state.fractions.get("runnable", 0.0) >= LATE]
+    late = [worker for worker in job.workers if worker.state.fractions.get("runnable", 0.0) >= policy.FIFTH]
     subject, share = _who_is_late(job, late)
     taken = min(float(len(cpus.allowed)), max(cpus.taken, sum(taker.cores for taker in takers)))
     if cpus.pinned:
@@ -93,7 +90,7 @@ def _names(takers: list[Taker], cpus: Capacity) -> str:
 def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
     free = [taker for taker in takers if taker.pid != INIT and (taker.info is None or KTHREADD not in (taker.pid, taker.info.ppid))]
     most = max((taker.cores for taker in free), default=0.0)
-    worth = [taker for taker in free if taker.cores >= WORTH * most]
+    worth = [taker for taker in free if taker.cores >= policy.TENTH * most]
     if not worth:
         return [Fix("See what is started again and again: a build, cron, a health check", "ps -eo etimes,ppid,args --sort=etimes | head")]
     return shell.fixes(worth, job.trainer.info, job.cgroup_version, facts.host.autogroup)

@@ -21,8 +21,6 @@ from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.diagnosis.waitgraph import Walk
 from gputop.model.frame import ReadLimit
 
-BUSY = 0.5  # share of the window in which the busiest disk works, from which others are in the way there
-SHARED = 0.6  # of its cgroup's limit that the job reads, up to which others use the rest
 NAMED = 3  # of those
 _DEVICE = re.compile(r"\d+:\d+", re.ASCII)  # as the kernel names a block device: MAJOR:MINOR
 
@@ -73,9 +71,9 @@ def _locked(job: JobFacts) -> float | None:
 def _movers(job: JobFacts, facts: Facts, rate: float) -> list[Mover]:
     """Who else keeps the disk busy, or uses up the limit of the job's cgroup: whoever moves half as much as the job reads."""
     busiest, limit = facts.host.disk_busy, job.read_limit
-    if limit is not None and (limit.bytes_per_s is None or rate >= SHARED * limit.bytes_per_s):
+    if limit is not None and (limit.bytes_per_s is None or rate >= policy.HALF * limit.bytes_per_s):
         return []
-    if limit is None and busiest is not None and busiest[1] < BUSY:
+    if limit is None and busiest is not None and busiest[1] < policy.HALF:
         return []
     return [one for one in facts.movers if one.bytes_per_s >= 0.5 * rate][:NAMED]
 

@@ -21,13 +21,9 @@ from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.pausing import is_ahead
 from gputop.model.rates import counter_per_s
 
-LEAST = 0.05  # share of the window in copying calls that is worth telling
 _ASK = "nvidia-smi -i {} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
 _SIDE_STREAM = "with torch.cuda.stream(side): batch = batch.to(device, non_blocking=True)"
-PINNED_OF_LINK = 0.5  # of what the link carries, while no kernel runs: pageable memory is copied at a tenth to a third of that
-MANY_PER_S, SMALL_BYTES = 400.0, 256 << 10  # copies a second, and what each carries, from which and up to which their number is what costs
 PAGE_BYTES = 4096  # bytes that a page fault brings in, at least
-FAULTED = 0.5  # part of what is copied that page faults bring in, from which these keep the copy (guess)
 _LESS = Fix("Send less: uint8 images instead of float32, normalize on the GPU")
 _RETURNING = (
     Fix("Reduce it on the GPU, and copy only what is used here", "preds = logits.argmax(-1).cpu(); total += loss.detach()"),
@@ -67,8 +63,8 @@ def _moving_less(job: JobFacts) -> tuple[Fix, ...]:
 
 def _overlapping(job: JobFacts) -> list[Fix]:
     """Copies that go as fast as the link are from pinned memory already."""
-    pinned = traffic(job) >= PINNED_OF_LINK * (job.idle or 1.0) * link_of(job)
-    if pinned and (job.calls is None or job.calls.copy < LEAST):
+    pinned = traffic(job) >= policy.HALF * (job.idle or 1.0) * link_of(job)
+    if pinned and (job.calls is None or job.calls.copy < policy.LITTLE):
         return [Fix("Copy the next batch on a stream of its own while this one is computed", _SIDE_STREAM)]
     return [
         Fix("Copy from pinned memory, beside the computing", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)"),
@@ -81,7 +77,7 @@ def _spent(job: JobFacts, moved: float) -> str:
     were asked to copy, for a counter's samples of 20 ms may miss them."""
     calls, pace, asked = job.calls, _pace(job), copied(job)
     beside = f"{_gb_per_s(max(moved, asked))} {'over PCIe' if moved >= asked else 'copied'}" if moved or asked else ""
-    if calls is not None and calls.copy >= LEAST:
+    if calls is not None and calls.copy >= policy.LITTLE:
         of_link = f" of the {_gb_per_s(link_of(job))} that its link carries" if _crawls(job) else ""
         beside = f"at {_gb_per_s(pace)}{of_link}" if pace else beside
         beyond = calls.sync > calls.copy and copying(job, pinned=True) > calls.copy
@@ -95,7 +91,7 @@ def _spent(job: JobFacts, moved: float) -> str:
 def _pace(job: JobFacts) -> float | None:
     """Bytes per second of a copy while it is under way; None where these are not counted."""
     calls = job.calls
-    return calls.copy_bytes_per_s / calls.copy if calls is not None and calls.copy >= LEAST and calls.copy_bytes_per_s else None
+    return calls.copy_bytes_per_s / calls.copy if calls is not None and calls.copy >= policy.LITTLE and calls.copy_bytes_per_s else None
 
 
 def _crawls(job: JobFacts) -> bool:
@@ -107,7 +103,7 @@ def _faults_per_s(job: JobFacts) -> float | None:
     """Page faults of the trainer, where these bring in what it copies while it does; None where they do not."""
     older, newer = job.trainer.older, job.trainer.newer
     faults = counter_per_s(older.minflt, newer.minflt, newer.t_ns - older.t_ns) or 0.0
-    return faults if _crawls(job) and PAGE_BYTES * faults >= FAULTED * copied(job) else None
+    return faults if _crawls(job) and PAGE_BYTES * faults >= policy.HALF * copied(job) else None
 
 
 def _gb_per_s(rate: float) -> str:
@@ -117,7 +113,7 @@ def _gb_per_s(rate: float) -> str:
 def _counted(calls: CallFacts | None) -> tuple[Evidence, ...]:
     if calls is None:
         return ()
-    copy, sync = (round(100 * share, 1) if share >= LEAST else None for share in (calls.copy, calls.sync))
+    copy, sync = (round(100 * share, 1) if share >= policy.LITTLE else None for share in (calls.copy, calls.sync))
     asked = None if calls.copy_bytes_per_s is None else round(calls.copy_bytes_per_s)
     return (
         Evidence("copy_pct", copy, "%", "of the trainer's time inside memcpy calls"),
@@ -140,7 +136,7 @@ def _paces(job: JobFacts) -> tuple[Evidence, ...]:
 
 def _gathering(calls: CallFacts | None) -> list[Fix]:
     """Each copy costs its call, however little it carries."""
-    if calls is None or calls.to_gpu_per_s < MANY_PER_S or (calls.copy_bytes_per_s or 0.0) > SMALL_BYTES * calls.to_gpu_per_s:
+    if calls is None or calls.to_gpu_per_s < max(policy.SYNCS_PER_S, (calls.copy_bytes_per_s or 0.0) / policy.SMALL_BYTES):
         return []
     return [Fix("Put the small pieces together first, and copy once a step", 'torch.cat(pieces).to("cuda", non_blocking=True)')]
 

@@ -19,9 +19,6 @@ from gputop.diagnosis.measure.waits import LOCK
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.system.text import counted
 
-READS = 0.5  # of the time, in which one of the workers waits for a disk
-ASKS, LEAST = 0.25, 2  # of the window at a pipe of one that asks a server, and how many such there are: torch's workers serve, too
-OF_CLIENTS = 0.5  # of those who may wait for a lock, all but its holder
 _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process that gives out the lock answers",
           "timer": "between one try for the lock of a file and the next"}  # fmt: skip
 
@@ -43,11 +40,11 @@ def _felt(job: JobFacts) -> str:
 
 def _server(job: JobFacts) -> ProcFacts | None:
     """Who gives out a lock for which most of those wait whom it serves, at pipes. Of an empty queue, or a full one, only one side waits."""
-    if sum(proc.kinds.get("pipe", 0.0) >= ASKS for proc in (job.trainer, *job.workers)) < LEAST:
+    if sum(proc.kinds.get("pipe", 0.0) >= policy.QUARTER for proc in (job.trainer, *job.workers)) < policy.SEVERAL:
         return None
     for worker in job.workers:
         clients, locked = worker.clients if worker.kinds.get(LOCK, 0.0) >= policy.NEARLY_ALL else (0.0, 0.0)
-        if locked >= max(1.0, OF_CLIENTS * (clients - 1.0)):
+        if locked >= max(1.0, policy.HALF * (clients - 1.0)):
             return worker
     return None
 
@@ -107,7 +104,7 @@ def _tell_of_waiting(job: JobFacts) -> Finding:
     share, running = waited[kind] / max(1, len(job.workers)), sum(worker.run for worker in job.workers)
     detail = f"{counted(len(job.workers), 'worker')} waited for a lock {100 * share:.0f}% of the time; "
     detail += f"together they run on {running:.1f} CPUs{_held(job, job.workers)}"
-    if sum(worker.state.fractions.get("disk", 0.0) for worker in job.workers) >= READS:
+    if sum(worker.state.fractions.get("disk", 0.0) for worker in job.workers) >= policy.HALF:
         detail += "; who holds it waits for the disk"
     evidence = (
         percent("lock_pct", share, f"of the workers' time asleep {_WHERE[kind]}"),

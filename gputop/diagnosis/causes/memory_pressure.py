@@ -16,8 +16,7 @@ from gputop.diagnosis.measure.feeders import MEMORY, programs_wait, threads_wait
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 
-MANY = 10.0  # major faults a second that are worth telling
-OF_MOST, NAMED = 0.3, 3  # of what the first has grown, and how many are blamed at most
+NAMED = 3  # who are blamed at most
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -29,12 +28,12 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     evidence = (
         percent("memory_stall_pct", share, "of the loaders' time went to reclaim, swap or pages read again"),
         percent("psi_memory_pct", facts.host.psi_memory or None, "PSI memory some"),
-        Evidence("majflt_per_s", round(faults, 1) if faults >= MANY else None, "/s", "major faults of the loaders"),
+        Evidence("majflt_per_s", round(faults, 1) if faults >= policy.TOLD_FAULTS_PER_S else None, "/s", "major faults of the loaders"),
         Evidence("refaults_per_s", round(facts.host.refaults_per_s or 0.0) or None, "/s", "pages dropped and read again, host-wide"),
         Evidence("grown_bytes", own if own >= policy.GROWN_BYTES else None, "B", "that the job holds more than when it was first seen"),
     )
     detail = f"{where}: loaders stalled on memory {100 * share:.0f}% of the time"
-    detail += f", {faults:.0f} major faults/s" if faults >= MANY else ""
+    detail += f", {faults:.0f} major faults/s" if faults >= policy.TOLD_FAULTS_PER_S else ""
     if growers:
         detail += f"; outside of the job grew {', '.join(f'{_named(one)} by {one.grown_bytes / 1e6:.0f} MB' for one in growers)}"
     culprits = tuple(Culprit(one.pid, one.name, None) for one in growers)
@@ -55,7 +54,7 @@ def _growers(job: JobFacts, facts: Facts) -> list[Grower]:
     only those inside it."""
     found = [one for one in facts.growers if not job.memory_path or shell.holds_group(job.memory_path, one.cgroup)]
     most = found[0].grown_bytes if found else 0
-    return [one for one in found if one.grown_bytes >= max(_own_growth(job), OF_MOST * most)][:NAMED]
+    return [one for one in found if one.grown_bytes >= max(_own_growth(job), policy.SOME * most)][:NAMED]
 
 
 def _named(one: Grower) -> str:

@@ -8,13 +8,12 @@ When it abstains: of one of several ranks whose workers are ahead, or whose thre
 
 from __future__ import annotations
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import more_in_flight, who_waits
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Evidence, Fix
-
-LITTLE_BYTES_PER_S = 0.5e6  # B/s that the host receives, under which what is waited for does not come from other hosts
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -26,7 +25,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Evidence("tcp_retrans_per_s", None if lost is None else round(lost, 1), "/s", "TCP segments sent again"),
     )
     received = "" if rate is None else f"; the host receives {rate / 1e6:.0f} MB/s"
-    if rate is not None and rate < LITTLE_BYTES_PER_S:
+    if rate is not None and rate < policy.MOVED_BYTES_PER_S:
         received = "; next to nothing comes from other hosts: who serves it may be on this one"
     loads = job.trainer not in procs or not job.workers
     fixes = (

@@ -24,8 +24,6 @@ from gputop.diagnosis.measure.takers import blame, names_of
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.system.text import counted
 
-FLAT_OUT = 0.7  # share of the window that workers run which cannot keep up
-KEPT = 0.3  # share of the window that one of the straggler's processes is runnable and does not run, from which it is told who does
 NAMED, PEERS = 8, 4  # ranks, and peers, that are told one by one
 
 _Late = tuple[str, tuple[Evidence, ...], tuple[Fix, ...]]
@@ -62,7 +60,7 @@ def _tell_of_absent(job: JobFacts) -> Finding:
 def _takers(own: JobFacts, facts: Facts) -> list[Taker]:
     """Who runs while it, or one of its workers, is runnable; nobody where it is late by itself."""
     kept = max(proc.runnable for proc in (*own.workers, own.trainer))
-    return culprits(own, facts) if kept >= KEPT and owners.strangers_share(capacity(own, facts)) > 0.0 else []
+    return culprits(own, facts) if kept >= policy.SOME and owners.strangers_share(capacity(own, facts)) > 0.0 else []
 
 
 def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
@@ -79,7 +77,7 @@ def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
     )
     pids = " ".join(str(proc.pid) for proc in (slow, *loaders))
     fixes: tuple[Fix, ...] = (Fix(f"See what {label} does that the others do not", f"gputop stacks {pids}"),)
-    if loaders and all(worker.state.fractions.get("running", 0.0) >= FLAT_OUT for worker in loaders):
+    if loaders and all(worker.state.fractions.get("running", 0.0) >= policy.MOST for worker in loaders):
         text = f"Give {label} more workers (where CPUs are left), or even out what its samples cost"
         fixes = Fix(text, with_workers(own, len(loaders) + 1)), *fixes
     detail = f"{label} ({slow.pid}) {seems} {word} {100 * share:.0f}% of the time{_do(loaders)}"

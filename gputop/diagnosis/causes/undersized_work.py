@@ -8,12 +8,11 @@ When it abstains: the host is busy launching those kernels (small-kernels).
 
 from __future__ import annotations
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure import intensity
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix, of_gpus
-
-UNUSED = 0.02  # share of the time under which a GPU got no work at all
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
@@ -34,7 +33,7 @@ def _take_turns(job: JobFacts) -> bool:
 
 
 def _tell_of_turns(job: JobFacts) -> Finding:
-    worked, idle = 1.0 - (job.idle or 0.0), [gpu for gpu in job.gpus if gpu.util is not None and gpu.util < UNUSED]
+    worked, idle = 1.0 - (job.idle or 0.0), [gpu for gpu in job.gpus if gpu.util is not None and gpu.util < policy.HARDLY]
     names = ", ".join(f"GPU {gpu.name} {100 * (gpu.util or 0.0):.0f}%" for gpu in job.gpus)
     detail = f"its {len(job.gpus)} GPUs hardly ever work at once: {names} of the time, some of them {100 * worked:.0f}%. The host is not "
     detail += f"late: {'each waits for what another computes' if not idle else f'{of_gpus([gpu.name for gpu in idle])} got no work'}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, percent
 from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts, blocked_on
 from gputop.diagnosis.model import Fix
 from gputop.system.text import counted
 
-LEAST, MOST = 0.1, 3  # share of the time that is worth telling, and how many of these
+MOST = 3  # shares of the time that are told
 SHOWN = 4  # workers whose stacks are asked for
 
 
@@ -39,4 +40,4 @@ def _split(procs: list[ProcFacts]) -> list[tuple[str, float]]:
             shares[word] = shares.get(word, 0.0) + share / len(procs)
     shares.pop("blocked", None)
     told = sorted(shares.items(), key=lambda part: -part[1])[:MOST]
-    return [part for part in told if part[1] >= LEAST]
+    return [part for part in told if part[1] >= policy.TENTH]

@@ -9,14 +9,13 @@ or gputop itself does, as while it loads its probes (`policy.QUARTER`).
 
 from __future__ import annotations
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.capacity import capacity, wanted
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import with_workers
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.system.text import counted
-
-THREADS = 0.5  # CPUs that the other threads of a worker use or wait for, from which there are too many of them
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -28,7 +27,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Evidence("wanted_cpus", round(wanted(job), 1), "CPUs", f"wanted by the job, of {cpus} it may use"),
     )
     fixes = []
-    if any(worker.others_run + worker.others_runnable > THREADS for worker in job.workers):
+    if any(worker.others_run + worker.others_runnable > policy.HALF for worker in job.workers):
         text = "Each worker runs several compute threads: give each one, also where it sets them itself (torch.set_num_threads, cv2)"
         fixes.append(Fix(text, "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"))
     if len(job.workers) > cpus:
