@@ -25,7 +25,7 @@ from gputop.diagnosis.symptoms import Standing, judge_job, without_job
 from gputop.diagnosis.waitgraph import Walk
 from gputop.diagnosis.whatif import Readings
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Header
+from gputop.model.frame import Frame, Header, ProcInfo
 from gputop.model.roles import Role
 
 MIDDLE_NS = WINDOW_NS // 2
@@ -77,6 +77,7 @@ class Engine:
         self._keys: dict[int, TrainerKey] = {}  # by pid of the trainers that live
         self._spent: dict[int, dict[str, float]] = {}  # per trainer the seconds in each state, while its calls were probed
         self._unmoved: dict[int, dict[str, float]] = {}  # per trainer the seconds booked by cause since nothing of it has moved
+        self._trained: dict[TrainerKey, tuple[Role, ProcInfo, int]] = {}  # the last trainers, with the moment they were seen last
         self._ended: Step | None = None  # of the last trainer that is gone
         self._workers_spent: dict[str, float] = {}  # seconds in each state of all workers together
         self._header = Header()
@@ -128,7 +129,7 @@ class Engine:
     def begin(self) -> None:
         """Keep what is known of everybody, and forget what was found: that is of what is fed from now on."""
         self.ledgers, self._incidents, self._orphans, self._ended = {}, Incidents(), Orphans(), None
-        for told in (self._pending, self._spent, self._workers_spent, self._unmoved):
+        for told in (self._pending, self._spent, self._workers_spent, self._unmoved, self._trained):
             told.clear()
         self.readings = Readings()
         self._growths.begin()
@@ -184,7 +185,8 @@ class Engine:
     def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
         standing = judge_job(job, facts, self.phases.get(job.trainer.pid))
         self.phases[job.trainer.pid] = standing.phase
-        self._keys[job.trainer.pid] = job.trainer.pid, job.trainer.info.start_ticks
+        key = self._keys[job.trainer.pid] = job.trainer.pid, job.trainer.info.start_ticks
+        self._trained[key] = job.trainer.role, job.trainer.info, facts.t_ns
         if standing.cause == "pause":
             self._window.note_pauses(job)
         if standing.phase.word not in (STARTING, ENDING):
@@ -275,6 +277,8 @@ class Engine:
             for known in kept:
                 known.pop(pid, None)
         self._sum_earlier()
+        while len(self._trained) > report.MOST_TRAINED:
+            del self._trained[next((key for key in self._trained if key[0] not in self._keys), next(iter(self._trained)))]
 
     def _sum_earlier(self) -> None:
         """Of more than `MOST_LEDGERS` trainers, those that ended first have one ledger."""
@@ -312,7 +316,10 @@ class Engine:
         settled, ledgers = self.settled()
         incidents = [incident for incident in settled if incident.end_ns is None or incident.end_ns > start_ns]
         verdict, ledger = replace(self.verdict, step=self._step()), total(ledgers.values()).since(before or Ledger())
-        return report.explanation(verdict, ledger, incidents, self._workers_spent, self._header, self._window.t_ns, self.what_if)
+        trainers = [(role, info) for role, info, seen_ns in self._trained.values() if seen_ns > start_ns][-report.MOST_TRAINED :]
+        return report.explanation(
+            verdict, ledger, incidents, self._workers_spent, self._header, self._window.t_ns, self.what_if, trainers=trainers
+        )
 
 
 def _book(ledger: Ledger, times: Iterable[_GpuTime], shares: dict[str, float]) -> None:

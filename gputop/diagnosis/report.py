@@ -7,13 +7,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, TypedDict
 
 from msgspec import Meta
+from msgspec.structs import asdict
 
 from gputop.diagnosis import policy
 from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.model import CAUSES, GROWTHS, LOOKING, SEVERITIES, Incident, Ledger, PathStep, Step, Verdict, WhatIf
-from gputop.model.frame import Header
+from gputop.model.frame import Header, ProcInfo
+from gputop.model.identity import identity_of
+from gputop.model.roles import Role
 
 SCHEMA = 1
+MOST_TRAINED = 64  # trainers that an explanation names, 1 KB each; a choice
 
 Severity = Annotated[str, Meta(pattern=rf"\A({'|'.join(SEVERITIES)})\Z")]
 """One of `SEVERITIES`: whoever reads an explanation from a file may rely on it."""
@@ -138,6 +142,15 @@ class Prediction(TypedDict):
     assumes: str
 
 
+class Trained(TypedDict):
+    """A trainer, those that have ended too."""
+
+    pid: int
+    name: str  # as on the screen: ``train.py rank 3``
+    rank: int | None
+    identity: dict[str, str | dict[str, str] | None]  # as `gputop.model.identity.Identity`: container, pod, Slurm job, training …
+
+
 class Explanation(TypedDict):
     """What `gputop explain --json` prints."""
 
@@ -147,6 +160,7 @@ class Explanation(TypedDict):
     workers: dict[str, float]  # share of all workers' time in each of `WORKER_STATES`, most first; empty where there were none
     incidents: list[Episode]
     what_if: list[Prediction]  # of the verdict's trainer, those that bring most first; empty where it was not seen to train
+    trainers: list[Trained]  # the last `MOST_TRAINED` that were seen, in their order
 
 
 def explanation(
@@ -157,6 +171,7 @@ def explanation(
     header: Header,
     now_ns: int,
     what_if: Callable[[Verdict | Incident], Sequence[WhatIf]],
+    trainers: Iterable[tuple[Role, ProcInfo]] = (),
 ) -> Explanation:
     """The whole of it. The verdict is the cause that cost most over the stream, or lasted longest where no GPU is measured; where none
     cost enough, that nothing did."""
@@ -168,7 +183,12 @@ def explanation(
         "workers": {word: round(share, 4) for word, share in shares(workers).items()},
         "incidents": [_incident(incident, header) for incident in incidents],
         "what_if": [_prediction(one) for one in what_if(verdict if worst is None else worst)],
+        "trainers": [_trained(role, info, header.host) for role, info in trainers],
     }
+
+
+def _trained(role: Role, info: ProcInfo, host: str) -> Trained:
+    return {"pid": info.pid, "name": role.label, "rank": role.rank, "identity": asdict(identity_of(info, host))}
 
 
 def shares(seconds: Mapping[str, float]) -> dict[str, float]:

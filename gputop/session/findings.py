@@ -15,7 +15,7 @@ import msgspec
 from gputop import diagnosis
 from gputop.diagnosis import Engine
 from gputop.diagnosis.model import Ledger
-from gputop.diagnosis.report import Episode, Explanation, booked
+from gputop.diagnosis.report import MOST_TRAINED, Episode, Explanation, booked
 from gputop.model import roles
 from gputop.recording.format import BROKEN
 from gputop.recording.reader import Recording
@@ -127,6 +127,7 @@ def _with_rest(found: Findings, recording: Recording) -> Explanation:
         },
         "incidents": incidents,
         "what_if": more["what_if"],
+        "trainers": [*{(one["pid"], one["name"]): one for one in (*before["trainers"], *after["trainers"])}.values()][-MOST_TRAINED:],
     }  # fmt: skip
 
 

@@ -6,17 +6,19 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from time import localtime, strftime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gputop.diagnosis.model import GROWTHS, LOOKING, PathStep, Step, WhatIf
 from gputop.diagnosis.path import factor, sentence, tree, who, without
-from gputop.diagnosis.report import Booked, Culprit, Episode, Explanation, Parts, Said, StepOfPath
+from gputop.diagnosis.report import Booked, Culprit, Episode, Explanation, Parts, Said, StepOfPath, Trained
 from gputop.diagnosis.whatif import sentence as what_if_sentence
+from gputop.model.identity import FIELDS, Identity
 from gputop.system.text import clean, figure
 
 WIDTH = 100
 LEAST_SHARE = 0.005  # of the workers' time that is printed
 _NAMED = 8  # culprits of an incident that are named; on a large host dozens share the blame
+NAMED = 8  # trainers whose container, pod or job is printed; a choice
 LEAST_BOOKED_S = 0.05  # GPU seconds of a cause that are printed: less is 0.0 s
 LEAST_LOST = 0.0005  # of the GPUs' time that is printed: less is 0.0 %
 
@@ -36,9 +38,27 @@ def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
     yield from _wrapped(what_if_sentence([WhatIf(**one) for one in found["what_if"]]), "  ")
     yield ""
     yield from ledger_lines(found["ledger"])
+    yield from _trained(found["trainers"])
     for incident in found["incidents"]:
         yield ""
         yield from _incident(incident, "still going on" if ongoing else "to the end")
+
+
+def _trained(trainers: list[Trained]) -> Iterator[str]:
+    """Whose the trainers are, where a container, a pod, a Slurm job or a place where ranks meet tells it."""
+    told = [(one, _identity(one)) for one in trainers]
+    named = [(one, whose) for one, whose in told if whose.brief() or (whose.training or "~")[0] != "~"]
+    for one, whose in named[:NAMED]:
+        parts = (whose.brief(), whose.training and f"training {whose.training}", whose.user and f"user {whose.user}")
+        yield from _wrapped(f"{one['name']} ({one['pid']}): {', '.join(filter(None, parts))}", "")
+    if len(named) > NAMED:
+        yield f"… {len(named) - NAMED} more trainers (--json)"
+
+
+def _identity(one: Trained) -> Identity:
+    """Of a file that anybody may have written: what is no text is left out."""
+    found: dict[str, Any] = {name: text for name in FIELDS if isinstance(text := one["identity"].get(name), str)}
+    return Identity(**found)
 
 
 def _steps(path: list[StepOfPath]) -> list[PathStep]:

@@ -80,7 +80,7 @@ def record(path: Path, days: int, times: list[float], fine_days: float, fine_hou
         said |= {"path": [], "regain_gpu_s": None, "speedup_max": None}
         ledger = {"gpu_total_s": now_s * 8, "gpu_lost_s": 20.0 * len(episodes), "by_cause": {"slow-disk": 20.0 * len(episodes)}}
         ledger |= {"regain": [], "speedup_max": None}
-        explanation = {"schema": 1, "verdict": said, "ledger": ledger, "workers": {}, "incidents": episodes, "what_if": []}
+        explanation = {"schema": 1, "verdict": said, "ledger": ledger, "workers": {}, "incidents": episodes, "what_if": [], "trainers": []}
         return msgspec.msgpack.encode(Findings(rules(), START_NS, START_NS + int(now_s * SECOND_NS), explanation))  # type: ignore[arg-type]
 
     files = Keeping(str(path), HEADER, max_bytes=bound, keep_ns=30 * DAY_S * SECOND_NS, begin=lambda: told)

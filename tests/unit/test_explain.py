@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gputop.cli import main
+from gputop.model.frame import Names
 from gputop.recording.format import pack_end, pack_frames, pack_header
 from gputop.session.report import cause_shares, diff_lines, lost_share
 from tests.tui import scene
@@ -55,6 +56,22 @@ def test_json_keeps_the_contract(starving: str, capsys: pytest.CaptureFixture[st
     keys |= {"culprits", "evidence", "fixes"}
     assert incidents
     assert all(keys <= incident.keys() for incident in incidents)
+
+
+def test_trainers_are_told_with_whose_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scene = starved(run=0.3, wait=0.7, looks=[ON_CPU])
+    env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "bert-0", "MASTER_PORT": "29500", "SLURM_JOB_ID": "4711"}
+    scene.procs[100].info |= {"user": "ana", "cgroup": f"/docker/{'3f2a' * 16}", "env": env, "names": Names(pod="b\x1b[2J", namespace="ml")}
+    frames = [scene.next_frame(0.2) for _ in range(60)]
+    path = tmp_path / "job.gputop"
+    path.write_bytes(pack_header(scene.board.header) + b"".join(pack_frames([frame]) for frame in frames))
+    [trainer] = explain(capsys, str(path))["trainers"]  # type: ignore[misc]
+    assert (trainer["pid"], trainer["rank"], trainer["name"]) == (100, 0, "train.py rank 0")
+    whose = trainer["identity"]
+    assert (whose["container_runtime"], whose["slurm_job_id"], whose["training"]) == ("Docker", "4711", "bert-0:29500 × 2")
+    assert whose["missing"]["slurm_step"]
+    assert main(["explain", str(path)]) == 0
+    assert "train.py rank 0 (100): ml/b·[2J, training bert-0:29500 × 2, user ana" in capsys.readouterr().out
 
 
 def probed(path: Path, made: Scene, steps_per_s: float, gpu_wait: float) -> str:
