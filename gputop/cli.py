@@ -27,6 +27,7 @@ COMMANDS = {
     "prove": "try a cause: switch it off and on, compare the pace",
     "stacks": "the stacks of stalled processes",
     "record": "record to a file, for a time or around a command",
+    "watch": "tell of incidents without a screen; exit 3 for CI",
     "replay": "replay a recording, or a stream from standard input",
     "query": "ask a recording in SQL",
     "export": "a recording as CSV, SQLite, Parquet or a Perfetto trace",
@@ -38,9 +39,9 @@ COMMANDS = {
     "completion": "complete commands and flags in bash, zsh or fish",
     "collect": "write the stream of frames to standard output",
 }
-SELDOM = ("stacks", "loader", "exporter", "mark", "import", "completion", "collect")  # commands that the overview only names
-WATCHING = ("live", "record", "collect", "prove")  # commands that watch this machine; they raise their priority before they import anything
-CONFIGURED = ("live", "demo", "replay", "record")  # commands that take defaults from the user's configuration; scripts use the others
+SELDOM = ("stacks", "loader", "watch", "exporter", "mark", "import", "completion", "collect")  # commands that the overview only names
+WATCHING = ("live", "record", "watch", "collect", "prove")  # these watch this machine; they raise their priority before any import
+CONFIGURED = ("live", "demo", "replay", "record", "watch")  # these take defaults from the user's configuration; scripts use the others
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,1 +1,1 @@
-"""Incidents told to somebody who does not look at the screen: a bell, the desktop, a webhook, a command."""
+"""Alerts: incidents told to somebody who does not look at the screen, once when one begins and once when it ends."""

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import deque
 from typing import TYPE_CHECKING
 
-from gputop.commands.options import SCREEN, add_sampling, ask_sudo, check_pid, check_user, leave_root, process_id, stream_argv
+from gputop.commands.options import (
+    SCREEN,
+    add_alerts,
+    add_sampling,
+    alerts_of,
+    ask_sudo,
+    check_pid,
+    check_user,
+    leave_root,
+    process_id,
+    stream_argv,
+)  # fmt: skip
 from gputop.commands.screen import add_looks, use_terminal, watch
 from gputop.system import config
 from gputop.system.console import draws_ascii, notify
+from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
@@ -22,6 +35,7 @@ EXAMPLES = """examples:
   gputop --host node[01-16]    other machines, over ssh, and their jobs
   gputop --once --json         one object for a script
 """
+MOST_NOTES = 4  # lines about alerts that wait to be shown
 LEAST_S, MOST_S = 0.25, 0.5  # s between two readings of the stream: about a column of the lanes, within these bounds
 
 
@@ -39,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print an object a line; with --once just one")
     parser.add_argument("--readonly", action="store_true", help="no signals to processes, and no experiments")
     parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")
+    add_alerts(parser)
     add_looks(parser)
 
 
@@ -49,6 +64,8 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
 
         chosen = fleet.chosen_targets(args)
         if len(chosen) > 1 or args.host is None:
+            if args.alert:
+                raise UserError("--alert tells of one machine: start gputop watch --host NODE --alert SINK for each", code=2)
             return fleet.run(args, chosen)
         args.host = chosen[0].host
     if args.host is None:
@@ -65,6 +82,8 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     from gputop.session.child import ChildStream
 
     argv = stream_argv(args)
+    notes: deque[str] = deque(maxlen=MOST_NOTES)
+    alerts = alerts_of(args, notes.append)
     pacer = Pacer()
     if args.host is not None:
         leave_root(*SCREEN)  # ssh uses the user's keys and known hosts
@@ -88,8 +107,18 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
     look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
     app = GputopApp(live_context(Session(), view, lambda: ChildStream(argv, pacer), first, look))
     pacer.app = app
+    app.context.feed.notes = notes
+    if alerts is not None:
+        from gputop.alerts import terminal
+
+        app.tell_alerts, terminal.draw = alerts.look, app.send_sequence
     look.note = left_behind()
     code = watch(app, "" if args.light else left.theme, guide)
+    if alerts is not None:
+        terminal.draw = None
+        alerts.close()
+    for line in notes:
+        notify(line)
     if look.note:
         notify(look.note)  # the note on the screen ends with the first key
     config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, app.theme))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
+    from gputop.alerts.sender import Alerts
     from gputop.sources import Settings
 
 STANDARD = ("ctypes", "glob", "heapq", "json", "queue", "shutil", "socket", "subprocess", "tempfile", "threading", "traceback")
@@ -27,6 +28,8 @@ _PART = rf"({_NUMBER}) ?(ms|[smhd]) ?"
 _SECONDS_OF = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 MOST_GPUS = 4096
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 60.0
+ALERT_SEVERITIES = ("low", "medium", "high")
+ALERT_EVERY_S = 0.5  # s between looks for what to tell: an alert is told within 3 s of its incident
 
 
 def interval(text: str) -> float:
@@ -101,6 +104,31 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", type=indices, metavar="LIST", help="only these GPUs: 0 or 0,2 or 0-3")
     parser.add_argument("--no-ebpf", action="store_true", help=NO_EBPF)
     parser.add_argument("--sudo", action="store_true", help=SUDO)
+
+
+def add_alerts(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of alerts."""
+    parser.add_argument("--alert", action="append", metavar="SINK", help="tell of trouble: bell, desktop, https://…, exec:COMMAND")
+    parser.add_argument("--alert-on", choices=ALERT_SEVERITIES, metavar="LEVEL", help="from low, medium or high severity on (medium)")
+
+
+def alerts_of(
+    args: argparse.Namespace, notify: Callable[[str], None], said: Callable[[str], None] | None = None
+) -> Alerts | None:
+    """The alerts that the flags, or else [alerts] of config.toml, ask for; None for none. ``notify`` gets lines about failures, ``said``
+    the line of each alert, and is reason enough. UserError for a sink that cannot be.
+    """
+    from gputop.system import config
+
+    kept = config.alerts()
+    texts, severity = (kept.sinks if args.alert is None else args.alert), args.alert_on or kept.severity
+    if not texts and said is None:
+        return None  # without the imports
+    from gputop.alerts.sender import Alerts
+    from gputop.alerts.sinks import sinks_of
+
+    sinks = sinks_of(texts)
+    return Alerts(sinks, severity, notify, said) if sinks or said is not None else None
 
 
 def sampling_settings(args: argparse.Namespace) -> Settings:

@@ -9,6 +9,7 @@ _gputop() {
         'prove:try a cause  switch it off and on, compare the pace'
         'stacks:the stacks of stalled processes'
         'record:record to a file, for a time or around a command'
+        'watch:tell of incidents without a screen; exit 3 for CI'
         'replay:replay a recording, or a stream from standard input'
         'query:ask a recording in SQL'
         'export:a recording as CSV, SQLite, Parquet or a Perfetto trace'
@@ -27,13 +28,14 @@ _gputop() {
     local command=live
     [[ $words[2] != -* ]] && command=$words[2]
     case $command in
-        live) compadd -- -h --help -V --version --interval --gpu --no-ebpf --sudo --pid --user --host --hosts --job --reach --pods -n --namespace -1 --once --json --readonly --no-auto-stacks --ascii --no-ascii --light ;;
+        live) compadd -- -h --help -V --version --interval --gpu --no-ebpf --sudo --pid --user --host --hosts --job --reach --pods -n --namespace -1 --once --json --readonly --no-auto-stacks --alert --alert-on --ascii --no-ascii --light ;;
         demo) compadd -- -h --help --duration --plain --no-ebpf --sudo --readonly --ascii --no-ascii --light cpu-contention slow-disk too-few-workers throttled memcpy-bottleneck tiny-kernels sync-storm straggler queue-full-healthy tour ;;
         explain) compadd -- -h --help --json --plot --fail-on --last --since --from --until --fine --interval --gpu --no-ebpf --sudo ;;
         diff) compadd -- -h --help --json --last --since --from --until --fine ;;
         prove) compadd -- -h --help --cause --pairs --seconds --keep --stop --yes --others --json --undo --readonly --no-ebpf --sudo ;;
         stacks) compadd -- -h --help --native --duration --off-cpu --json --folded --speedscope -o --output ;;
-        record) compadd -- -h --help -o --output --duration --max-size --max-files --keep --host --no-auto-stacks --interval --gpu --no-ebpf --sudo ;;
+        record) compadd -- -h --help -o --output --duration --max-size --max-files --keep --host --no-auto-stacks --alert --alert-on --interval --gpu --no-ebpf --sudo ;;
+        watch) compadd -- -h --help --fail-on --for --stop --duration --host --alert --alert-on --interval --gpu --no-ebpf --sudo ;;
         replay) compadd -- -h --help --sample --speed --at --loop --ascii --no-ascii --light ;;
         query) compadd -- -h --help --last --since --from --until --fine --timeout --json --csv ;;
         export) compadd -- -h --help --to -o --output --beside --last --since --from --until --fine ;;

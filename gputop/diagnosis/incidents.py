@@ -135,6 +135,7 @@ class Incidents:
         if episode.incident is None and board.t_ns - episode.first_ns >= needed_ns and _hurts(episode, one):
             episode.incident = self._begin(episode, one.verdict)
         if episode.incident is not None:
+            episode.incident.last_ns = board.t_ns
             _update(episode, episode.incident, one, board)
 
     def append(self, incident: Incident) -> None:

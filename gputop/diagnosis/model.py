@@ -159,7 +159,7 @@ class Incident(Struct):
 
     id: int
     start_ns: int
-    end_ns: int | None  # CLOCK_MONOTONIC; None while it lasts
+    end_ns: int | None  # CLOCK_MONOTONIC; None while it lasts, and for some seconds after, for it may come back
     symptom: str
     cause: str
     severity: str
@@ -178,6 +178,7 @@ class Incident(Struct):
     """GPU seconds that would come back without it; those of a GPU on which several train are divided among them, so these add up. None:
     no GPU is measured, or the cause is ``unexplained``."""
     speedup_max: float | None = None  # see `speedup_max`, of the episode; what nobody explains meanwhile may be its doing, too
+    last_ns: int = 0  # when its cause last stood; 0 of one that loses no GPU time
 
 
 class Regain(Struct, frozen=True):

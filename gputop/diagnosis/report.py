@@ -181,7 +181,7 @@ def explanation(
         "verdict": _verdict(verdict, ledger, worst),
         "ledger": booked(ledger),
         "workers": {word: round(share, 4) for word, share in shares(workers).items()},
-        "incidents": [_incident(incident, header) for incident in incidents],
+        "incidents": [episode(incident, header) for incident in incidents],
         "what_if": [_prediction(one) for one in what_if(verdict if worst is None else worst)],
         "trainers": [_trained(role, info, header.host) for role, info in trainers],
     }
@@ -293,7 +293,8 @@ def booked(ledger: Ledger) -> Booked:
     }  # fmt: skip
 
 
-def _incident(incident: Incident, header: Header) -> Episode:
+def episode(incident: Incident, header: Header) -> Episode:
+    """An incident, rounded to ms."""
     end_ns = incident.end_ns
     return {
         "id": incident.id,

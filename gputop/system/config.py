@@ -1,8 +1,8 @@
 """The user's settings, and the state in which the last screen was left.
 
 The user writes ``$XDG_CONFIG_HOME/gputop/config.toml``: its keys are the long flags of the live view (``interval = 0.2``,
-``no-ebpf = true``), and ``[keys]`` maps actions to keys. A flag on the command line overrides the file. gputop writes
-``$XDG_STATE_HOME/gputop/screen.json``: time base, sort order and theme.
+``no-ebpf = true``), ``[keys]`` maps actions to keys, and ``[alerts]`` says where incidents are told. A flag on the command line overrides
+the file. gputop writes ``$XDG_STATE_HOME/gputop/screen.json``: time base, sort order and theme.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import os
 import stat
 import sys
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from gputop.system.errors import UserError
 
 KEYS = "keys"  # the table of config.toml that maps actions to keys
+ALERTS = "alerts"  # the table that says where incidents are told
 _MOST_BYTES = 1 << 16  # of either file: the rest is ignored
 
 
@@ -32,6 +33,13 @@ class Saved(msgspec.Struct):
     reverse: bool = False
     tree: bool = True
     theme: str = ""
+
+
+class Alerting(msgspec.Struct, forbid_unknown_fields=True):
+    """[alerts]: what ``--alert`` and ``--alert-on`` are without these flags."""
+
+    sinks: list[str] = []
+    severity: Literal["low", "medium", "high"] = "medium"
 
 
 def config_path() -> str:
@@ -63,7 +71,7 @@ def apply(parser: argparse.ArgumentParser, strict: bool) -> None:
     values = load()
     known = {flag.lstrip("-"): action for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
     for name, value in values.items():
-        if strict and name != KEYS and name not in known:
+        if strict and name not in (KEYS, ALERTS, *known):
             raise UserError(f"{config_path()}: {name} is no flag of gputop (see gputop --help)", code=2)
         if name in known:
             parser.set_defaults(**{known[name].dest: _checked(parser, name, value, known[name])})
@@ -75,6 +83,14 @@ def key_map() -> dict[str, str]:
     if not isinstance(mapped, dict) or not all(isinstance(keys, str) for keys in mapped.values()):
         raise UserError(f'{config_path()}: [keys] maps actions to keys, as in: pause = "space,p"')
     return mapped
+
+
+def alerts() -> Alerting:
+    """[alerts] of config.toml. Raises UserError."""
+    try:
+        return msgspec.convert(load().get(ALERTS, {}), Alerting)
+    except msgspec.ValidationError as error:
+        raise UserError(f'{config_path()}: [alerts] {error}; write sinks = ["bell"], severity = "medium"', code=2) from None
 
 
 def load() -> dict[str, Any]:
@@ -139,6 +155,8 @@ def _home(variable: str, fallback: str) -> str:
 
 def _checked(parser: argparse.ArgumentParser, name: str, value: object, action: argparse.Action) -> object:
     """The value that the flag would have set. Raises UserError if the flag does not accept it."""
+    if isinstance(action, argparse._AppendAction):
+        raise UserError(f"{config_path()}: {name}: write it as sinks = [{str(value)!r}] under [alerts]", code=2)
     try:
         if isinstance(value, bool) == (action.nargs == 0):
             return value == action.const if isinstance(value, bool) else _as_typed(parser, str(value), action)

@@ -15,11 +15,12 @@ from textual.dom import DOMNode
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
 
+from gputop.session.following import Following
 from gputop.session.stalled import AutoCapture, AutoStacks
 from gputop.tui import bindings
 from gputop.tui.dashboard import DashboardScreen
 from gputop.tui.feed import Context
-from gputop.tui.terminal import TerminalApp
+from gputop.tui.terminal import TerminalApp, send
 from gputop.tui.widgets import Ascii, themes
 
 _LEFT_OUT = ("Keys", "Maximize", "Minimize")  # Textual's commands that are not offered: the dashboard has help and `z` of its own
@@ -37,6 +38,7 @@ class GputopApp(TerminalApp):
         super().__init__()
         self.context = context
         self._auto_stacks = AutoCapture(AutoStacks(), context.session.add_stacks)
+        self.tell_alerts: Callable[[Following], None] | None = None  # called in the feed's thread, under the session's lock
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._unfinished = ExitStack()
         """Holds drawing back while the first screen is laid out, in several rounds: only the last one is worth sending."""
@@ -93,10 +95,17 @@ class GputopApp(TerminalApp):
     def on_news(self) -> None:
         """Called in the feed's thread when all that came was taken in: take the stacks that are due, and draw."""
         context = self.context
+        if self.tell_alerts is not None:
+            with context.session.lock:
+                self.tell_alerts(context.session.following)
         if context.look.auto_stacks and not context.look.remote:
             with context.session.lock:
                 self._auto_stacks.step(context.session.board, context.session.engine)
         self._draw_soon(lambda screen: screen.draw_news())
+
+    def send_sequence(self, text: str) -> None:
+        """Write a sequence that draws nothing, between two drawings; from any thread."""
+        send(self, text)
 
     def _on_first_frame(self) -> None:
         """Called in the feed's thread: draw as soon as there is something to draw."""

@@ -63,6 +63,8 @@ class Actions:
         if recorder.problem:
             self._drawing.show_note(recorder.problem)
             recorder.problem = ""
+        elif self._context.feed.notes and not self._drawing.keys.has_note:
+            self._drawing.show_note(self._context.feed.notes.popleft())
 
     def end_waiting(self) -> None:
         """Called for each key: it means something else than to wait for an earlier one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,6 +45,7 @@ class Feed:
         self.trouble = ""  # what is wrong with the stream, or was a moment ago; otherwise empty
         self.ended = False  # true once no more will come
         self.recorder = Recorder()
+        self.notes: deque[str] = deque()  # lines for the screen to show, such as that an alert could not be sent
         self.closing = threading.Event()  # set when the screen ends
         self._stopped_s = 0.0
         self._heard_s = time.monotonic()

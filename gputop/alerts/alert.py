@@ -1,0 +1,93 @@
+"""What is told of an incident, the same by every sink. Names are cleaned; command lines and environments are never in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from gputop.diagnosis import Incident
+from gputop.diagnosis.model import GROWTHS, SEVERITIES
+from gputop.diagnosis.report import episode
+from gputop.model.frame import Header
+from gputop.model.roles import program_name
+from gputop.session.following import Following
+from gputop.system.text import clean
+
+SCHEMA = 1
+MOST_TEXT = 500  # characters of any text of others; a headline has about 200 (a choice)
+MOST_LISTED = 16  # entries of any list: victims, culprits, evidence (a choice)
+BEGIN, END = "begin", "end"
+
+
+class Alert(Struct, frozen=True):
+    """One message, ready to be sent."""
+
+    event: str  # `BEGIN` or `END`
+    text: str  # one line for people
+    document: dict[str, Any]  # ready for JSON; ``incident`` in the shape of `gputop explain --json`
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Name -> value, of what short forms show: a chat's fields, the variables of a command. What is not known is left out."""
+        found, incident = self.document, self.document["incident"]
+        facts = {
+            "host": found["host"], "severity": incident["severity"], "symptom": incident["symptom"], "cause": incident["cause"],
+            "trainer": found["trainer"], "trainer_pid": incident["trainer_pid"], "gpu": incident["gpu"],
+            "gpu_lost_s": incident["gpu_lost_s"], "culprits": ", ".join(f"{one['name']} ({one['pid']})" for one in incident["culprits"]),
+        }  # fmt: skip
+        return {name: str(value) for name, value in facts.items() if value not in (None, "")}
+
+
+class Teller:
+    """Decides what is told: each incident of at least a severity when it has come to that, and again when it is over; never a pause."""
+
+    def __init__(self, severity: str) -> None:
+        self._least = SEVERITIES.index(severity)
+        self._told: dict[tuple[int, int], Incident] = {}  # (id, start_ns) -> told and not over: ids begin anew with another boot
+
+    def news(self, incidents: list[Incident]) -> list[tuple[str, Incident]]:
+        """(`BEGIN` or `END`, incident) since the last call."""
+        lasting = {(one.id, one.start_ns): one for one in incidents if one.end_ns is None}
+        over = [self._told.pop(key) for key in list(self._told) if key not in lasting]
+        begun = {key: one for key, one in lasting.items() if key not in self._told and self._counts(one)}
+        self._told |= begun
+        return [*((END, one) for one in over), *((BEGIN, one) for one in begun.values())]
+
+    def _counts(self, one: Incident) -> bool:
+        return one.cause != "pause" and SEVERITIES.index(one.severity) >= self._least
+
+
+def made(event: str, incident: Incident, following: Following) -> Alert:
+    """The alert about an incident of a stream, as it stands now."""
+    header, trainer = following.board.header, _trainer(incident, following)
+    document: dict[str, Any] = _cleaned({
+        "schema": SCHEMA, "event": event, "text": "", "host": header.host, "trainer": trainer, "incident": episode(incident, header),
+    })  # fmt: skip
+    document["text"] = _text(event, incident, header, following.board.t_ns)
+    return Alert(event, document["text"], document)
+
+
+def _trainer(incident: Incident, following: Following) -> str:
+    info, role = following.board.infos.get(incident.trainer_pid or 0), following.engine.roles.get(incident.trainer_pid or 0)
+    if info is None:
+        return next((one.name for one in incident.victims if one.pid == incident.trainer_pid), "")
+    return program_name(info) + (f" rank {role.rank}" if role is not None and role.rank is not None else "")
+
+
+def _text(event: str, incident: Incident, header: Header, now_ns: int) -> str:
+    what = incident.cause if incident.cause in GROWTHS else f"{incident.symptom} ← {incident.cause}"
+    if event == BEGIN:
+        told = f"{incident.headline}. {incident.detail}" if incident.detail else incident.headline
+        return clean(f"▲ {header.host}: {what} ({incident.severity}): {told}", MOST_TEXT)
+    seconds = ((incident.end_ns or now_ns) - incident.start_ns) / 1e9
+    return clean(f"✓ {header.host}: {what} is over after {seconds:.0f} s: {incident.headline}", MOST_TEXT)
+
+
+def _cleaned(value: Any) -> Any:
+    """Texts without what a terminal or a reader could take for more than text; long lists cut."""
+    if isinstance(value, str):
+        return clean(value, MOST_TEXT)
+    if isinstance(value, dict):
+        return {key: _cleaned(item) for key, item in value.items()}
+    return [_cleaned(item) for item in value[:MOST_LISTED]] if isinstance(value, list) else value

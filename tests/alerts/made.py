@@ -1,0 +1,35 @@
+"""Incidents and alerts made by hand."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from gputop.alerts.alert import BEGIN, Alert, made
+from gputop.diagnosis import Incident
+from gputop.diagnosis.model import Culprit, Victim
+from gputop.model.frame import SECOND_NS, Header, ProcInfo
+from gputop.session.following import Following
+
+INCIDENT = Incident(
+    id=1, start_ns=10 * SECOND_NS, end_ns=None, symptom="input-bound", cause="cpu-contention", severity="medium", confidence=0.9,
+    trainer_pid=3821, gpu=0, lost_s=3.4567, headline="GPU 0 lost 3.5 of 5.0 s: train.py (3821) waits for its data",
+    detail="hog (903) took 1.4 of 4 CPUs", victims=[Victim(3840, "worker", "worker 0")], culprits=[Culprit(903, "hog", 1.4)], evidence=[],
+    fixes=[],
+)  # fmt: skip
+
+
+def incident(number: int = 1, **changed: object) -> Incident:
+    return replace(INCIDENT, id=number, **changed)
+
+
+def following() -> Following:
+    """A stream with a trainer."""
+    one = Following()
+    one.restate(Header(host="node7", t_ns=0, unix_ns=1_000 * SECOND_NS))
+    one.board.t_ns = 20 * SECOND_NS
+    one.board.infos[3821] = ProcInfo(3821, 7, 1, comm="python", cmdline=["python", "train.py", "--api-key=hunter2"])
+    return one
+
+
+def alert(event: str = BEGIN, **changed: object) -> Alert:
+    return made(event, incident(**changed), following())  # type: ignore[arg-type]

@@ -1,0 +1,241 @@
+"""gputop watch: exit codes, whose incidents count, a command's life beside it, and a whole run on a demo."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputop import cli
+from gputop.commands import watch
+from gputop.commands.watch import Family, Starving
+from gputop.demo.stage import staged
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS, Frame, Header, ProcInfo
+from gputop.system.errors import UserError
+from tests.alerts.made import incident
+from tests.unit.diagnosis.scene import Scene, training
+from tests.unit.diagnosis.test_engine import contended
+from tests.wait import until
+
+GPUTOP = [sys.executable, "-m", "gputop", "watch", "--no-ebpf"]
+
+
+def lasting(number: int, start_s: float, last_s: float, **changed: object):  # type: ignore[no-untyped-def]
+    return incident(number, start_ns=round(start_s * SECOND_NS), last_ns=round(last_s * SECOND_NS), **changed)
+
+
+# for how long
+
+
+def test_a_job_has_starved_once_it_did_for_the_time() -> None:
+    starving = Starving("medium", 30 * SECOND_NS)
+    assert starving.look([lasting(1, 10, 39)]) is None
+    assert starving.look([one := lasting(1, 10, 40)]) is one
+
+
+def test_an_incident_that_lasts_because_it_may_come_back_adds_nothing() -> None:
+    starving = Starving("medium", 30 * SECOND_NS)
+    for _now_s in range(38, 44):
+        assert starving.look([lasting(1, 10, 38)]) is None
+
+
+@pytest.mark.parametrize("changed", [{"severity": "low"}, {"cause": "pause", "severity": "high"}, {"trainer_pid": None}, {"last_ns": 0}])
+def test_what_is_below_the_severity_or_no_jobs_starving_does_not_count(changed: dict[str, object]) -> None:
+    starving = Starving("medium", 30 * SECOND_NS)
+    one = lasting(1, 10, 99)
+    for name, value in changed.items():
+        setattr(one, name, value)
+    assert starving.look([one]) is None
+
+
+def test_a_job_whose_cause_changes_starves_on_and_another_job_has_a_time_of_its_own() -> None:
+    starving = Starving("medium", 30 * SECOND_NS)
+    assert starving.look([lasting(1, 10, 25)]) is None
+    assert starving.look([lasting(1, 10, 25, end_ns=25 * SECOND_NS), lasting(2, 24, 39, cause="disk-io")]) is None
+    assert starving.look([lasting(3, 20, 45, trainer_pid=7), lasting(2, 24, 39, cause="disk-io")]) is None
+    found = starving.look([lasting(2, 24, 41, cause="disk-io"), lasting(3, 20, 41, trainer_pid=7)])
+    assert found is not None
+    assert found.id == 2
+
+
+def test_after_a_break_the_time_begins_anew() -> None:
+    starving = Starving("medium", 30 * SECOND_NS)
+    starving.look([lasting(1, 10, 35)])
+    starving.look([lasting(1, 10, 35, end_ns=35 * SECOND_NS)])
+    assert starving.look([lasting(2, 60, 85)]) is None
+
+
+# whose
+
+
+def test_the_family_is_the_command_and_what_it_started_also_once_parents_are_gone() -> None:
+    board, family = Board(), Family()
+    for pid, ppid in ((50, 1), (51, 50), (52, 51), (60, 1)):
+        board.infos[pid] = ProcInfo(pid, ppid=ppid, start_ticks=pid)
+    assert [family.has(board, pid, 50) for pid in (50, 51, 52, 60, None)] == [True, True, True, False, False]
+    del board.infos[51]
+    board.infos[52] = ProcInfo(52, ppid=1, start_ticks=52)
+    assert family.has(board, 52, 50)
+    del board.infos[52]
+    assert family.has(board, 52, 50)
+    board.infos[52] = ProcInfo(52, ppid=1, start_ticks=9999)
+    assert not family.has(board, 52, 50), "another has its pid"
+
+
+# runs on frames made by hand
+
+
+class Made:
+    """A stream of a scene's frames, as fast as they are read; after them the time stands still."""
+
+    why = trouble = ""
+    silent_s, due_s = 0.0, float("inf")
+
+    def __init__(self, scene: Scene, seconds: float, begin: Callable[[], None] = lambda: None) -> None:
+        self._scene, self._left, self._begin = scene, round(10 * seconds), begin
+        self._told = False
+
+    @property
+    def waits(self) -> bool:
+        return self._left > 0
+
+    def read(self, wait_s: float) -> list[Header | Frame]:
+        if not self._told:
+            self._told = True
+            frame = self._scene.next_frame(0.1)
+            frame.key = True
+            return [self._scene.board.header, frame]
+        if not self._left:
+            time.sleep(wait_s)
+            return []
+        self._begin()
+        self._left -= 1
+        frame = self._scene.next_frame(0.1)
+        frame.key = True
+        return [frame]
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """`gputop watch` on a scene."""
+
+    def start(stream: Made, *arguments: str) -> int:
+        monkeypatch.setattr("gputop.session.child.ChildStream", lambda *_: None)
+        monkeypatch.setattr("gputop.session.restarts.LastingStream", lambda *_: stream)
+        monkeypatch.setattr("gputop.commands.attending.signal.signal", lambda *_: None)
+        parser, _ = cli.make_parser("watch")
+        try:
+            return watch.run(parser.parse_args(arguments))
+        finally:
+            signal.set_wakeup_fd(-1)
+
+    return start
+
+
+def test_it_ends_with_3_at_once_when_a_job_has_starved(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(Made(contended(), 20), "--fail-on", "medium", "--for", "5s") == 3
+    begun, starved = capsys.readouterr().out.splitlines()
+    assert "▲ : input-bound ← cpu-contention (medium): GPU 0 lost" in begun
+    assert "starved for 5 s at medium severity: GPU 0 lost" in starved
+
+
+def test_a_healthy_job_ends_with_0_after_the_time(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(Made(training(run=0.2), 30), "--fail-on", "low", "--for", "2s", "--duration", "1s") == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_command_runs_to_its_end_and_then_it_is_3(run: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    scene = contended()
+
+    def adopt() -> None:
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        scene.procs[100].ppid = int(children[-1])
+
+    code = run(Made(scene, 20, adopt), "--fail-on", "medium", "--for", "5s", "--", "sh", "-c", f"sleep 2; echo done; touch {tmp_path}/done")
+    told = capfd.readouterr()
+    assert code == 3
+    assert told.out == "done\n"
+    assert "▲" in told.err
+    assert "starved for 5 s" in told.err
+    assert "is over after" in told.err, "the job is over, and so is its incident"
+    assert (tmp_path / "done").exists()
+
+
+def test_with_stop_the_command_is_ended(run: Callable[..., int], capfd: pytest.CaptureFixture[str]) -> None:
+    scene = contended()
+
+    def adopt() -> None:
+        scene.procs[100].ppid = int(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()[-1])
+
+    began = time.monotonic()
+    assert run(Made(scene, 60, adopt), "--fail-on", "medium", "--for", "5s", "--stop", "--", "sleep", "60") == 3
+    assert time.monotonic() - began < 30
+    assert "starved" in capfd.readouterr().err
+
+
+def test_others_are_no_concern_of_a_command(run: Callable[..., int], capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(Made(contended(), 20), "--fail-on", "low", "--for", "2s", "--", "sh", "-c", "sleep 2; exit 7") == 7
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_commands_own_failure_comes_before_3(run: Callable[..., int]) -> None:
+    scene = contended()
+
+    def adopt() -> None:
+        scene.procs[100].ppid = int(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()[-1])
+
+    assert run(Made(scene, 20, adopt), "--fail-on", "medium", "--for", "5s", "--", "sh", "-c", "sleep 2; exit 7") == 7
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--stop"], ["--stop", "--fail-on", "low"], ["--host", "a", "--", "true"], ["--"], ["--alert", "pager"]],
+)
+def test_wrong_usage_is_2(arguments: list[str]) -> None:
+    parsed = cli.make_parser("watch")[0].parse_args
+    with pytest.raises(UserError) as told:
+        watch.run(parsed(arguments))
+    assert told.value.code == 2
+
+
+# whole runs
+
+
+def test_on_a_demo_it_tells_alerts_and_ends_with_3(tmp_path: Path) -> None:
+    with staged("cpu-contention", 60) as environ:
+        flags = ["--fail-on", "low", "--for", "4s", "--alert", f"exec:sh -c 'cat >> {tmp_path}/told'", "--duration", "50s"]
+        ended = subprocess.run([*GPUTOP, *flags], env=environ, capture_output=True, text=True, timeout=80, check=False)
+    assert ended.returncode == 3, ended.stderr
+    assert "starved for 4 s" in ended.stdout
+    first = json.loads((tmp_path / "told").read_text().splitlines()[0])
+    assert first["event"] == "begin"
+    assert first["trainer"] == "train.py"
+
+
+def test_a_signal_reaches_the_command_whose_code_is_passed_on() -> None:
+    script = "trap 'exit 9' USR1; echo ready; while :; do sleep 0.1; done"
+    child = subprocess.Popen([*GPUTOP, "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGUSR1)
+    assert child.wait(20) == 9
+
+
+def test_a_signal_ends_it_without_a_command(tmp_path: Path) -> None:
+    with (tmp_path / "err").open("w") as errors:
+        child = subprocess.Popen([*GPUTOP], stdout=subprocess.DEVNULL, stderr=errors)
+    until(lambda: len(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()) == 1)
+    time.sleep(1.5)
+    child.terminate()
+    assert child.wait(20) in (0, 128 + signal.SIGTERM)
