@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sampling(parser)
     parser.add_argument("--summary", action="store_true", help="a diagnosis a second in place of frames, and answers to standard input")
     parser.add_argument("--from", dest="source", metavar="FILE", help="with --summary: play a recording as if it happened now")
+    parser.add_argument("--shift", type=float, metavar="S", help="with --from: move its clock by so many seconds (to begin now)")
     parser.add_argument("--lines", action="store_true", help="with --summary: as lines of text, for srun and pdsh")
     parser.add_argument("--frames", type=number(), metavar="N", help="stop after N frames")
 
@@ -63,7 +64,7 @@ def _summarize(args: argparse.Namespace) -> int:
     from gputop.session.played import PlayedStream
 
     calm_garbage_collection()
-    stream = PlayedStream(args.source) if args.source else ChildStream(collector_argv(sampling_argv(args)))
+    stream = PlayedStream(args.source, args.shift) if args.source else ChildStream(collector_argv(sampling_argv(args)))
     node = Node(stream, sys.stdin.fileno(), Out(sys.stdout.fileno(), args.lines))
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda _number, _frame: node.stop())

@@ -1,4 +1,5 @@
-"""Several hosts in one terminal: what `gputop --host node[01-16]`, `--hosts`, `--job` and `--pods` do.
+"""Several hosts in one terminal: what `gputop --host node[01-16]`, `--hosts`, `--job`, `--pods` and
+`gputop replay FOLDER` do.
 
 A node diagnoses itself; jobs are judged here.
 """
@@ -28,13 +29,11 @@ SETTLES_S = 3.0  # s that it watches those that answer: a verdict needs a window
 
 def chosen_targets(args: argparse.Namespace) -> list[Target]:
     """The machines that --host, --hosts, --job and --pods name, each once. UserError where that cannot be read."""
-    from gputop.fleet import hosts
-    from gputop.fleet.targets import targets
+    from gputop.fleet.targets import by_names, targets
 
-    named = hosts.expand(args.host) if args.host is not None else []
-    named += hosts.read(args.hosts) if args.hosts else []
+    named = by_names(args.host, args.hosts)
     if args.job is None and args.pods is None:
-        return targets(hosts=list(dict.fromkeys(named)))
+        return named
     if named or (args.job is not None and args.pods is not None):
         raise UserError("--host and --hosts, --job, --pods: one of them at a time", code=2)
     leave_root(*SCREEN)  # squeue and kubectl, too, are the user's
@@ -47,11 +46,29 @@ def run(args: argparse.Namespace, chosen: list[Target]) -> int:
         raise UserError("--pid is a process of one machine: name one --host", code=2)
     if args.once or args.json:
         return _print(args, chosen)
-    from gputop.commands.screen import use_terminal, watch
+    from gputop.commands.screen import use_terminal
 
     use_terminal("gputop --host LIST --once, or --json")
     leave_root(*SCREEN)  # ssh uses the user's keys and known hosts
-    links = _links(args, chosen)
+    return _show(args, _links(args, chosen), args.user or "")
+
+
+def replay(args: argparse.Namespace, folder: str) -> int:
+    """Show the recordings of a folder together, as if what they tell of happened now. UserError where there are none."""
+    from gputop.commands.screen import use_terminal
+    from gputop.fleet.links import Links
+    from gputop.fleet.targets import recorded
+
+    if args.loop or args.speed != 1.0:
+        raise UserError("--speed and --loop are for one recording: hosts are played together as it was", code=2)
+    chosen = recorded(folder, args.at)
+    use_terminal("gputop query or gputop export, for each file")
+    return _show(args, Links(chosen), "")
+
+
+def _show(args: argparse.Namespace, links: Links, pattern: str) -> int:
+    from gputop.commands.screen import watch
+
     try:
         return_freed_memory()
         from gputop.tui.draw.view import View
@@ -60,7 +77,7 @@ def run(args: argparse.Namespace, chosen: list[Target]) -> int:
 
         calm_garbage_collection()
         look = Look("gputop-light" if args.light else "gputop-dark", remote=True)
-        app = FleetApp(links, View(ascii_only=draws_ascii(args.ascii), readonly=True, pattern=args.user or ""), look)
+        app = FleetApp(links, View(ascii_only=draws_ascii(args.ascii), readonly=True, pattern=pattern), look)
         return watch(app, "" if args.light else config.load_screen().theme)
     finally:
         links.close()

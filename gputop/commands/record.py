@@ -41,6 +41,7 @@ EXAMPLES = """examples:
   gputop record                                  until Ctrl-C, to gputop-HOST-DATE-TIME.gputop
   gputop record -o run.gputop -- python train.py
   gputop record --max-size 100M --max-files 3    the last 200 MB or more, in files of 100 MB
+  gputop record --host node[01-16] -o run        a file a host; gputop replay run shows them together
   gputop record --keep 30d --max-size 1G         a month: ticks around incidents and markers, seconds of days, minutes of all
 with --keep and -o node.gputop each start makes a file (node.gputop, node.2.gputop …); older ones are thinned with it, and go when too old
 a growing recording can be opened: gputop replay run.gputop
@@ -66,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-size", type=size, metavar="SIZE", help="begin the next file, .2, .3 …, before this one is larger")
     parser.add_argument("--max-files", type=number(), default=0, metavar="N", help="with --max-size: keep only the newest N files (all)")
     parser.add_argument("--keep", type=duration("10m"), metavar="TIME", help="with --max-size: hold 30d, 12h in all, older is coarser")
-    parser.add_argument("--host", metavar="[USER@]NODE", help="record another machine, over ssh")
+    parser.add_argument("--host", metavar="[USER@]NODE", help="record another machine over ssh, or several: node[01-16] -o FOLDER")
+    parser.add_argument("--hosts", metavar="FILE", help="record the machines that a file lists, one a line")
     parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")
     add_alerts(parser)
     add_sampling(parser)
@@ -82,6 +84,13 @@ def run(args: argparse.Namespace) -> int:
     argv = command_of(args)
     if args.output == "-":
         raise UserError("a recording is a file: for standard output there is gputop collect", code=2)
+    if args.host is not None or args.hosts is not None:
+        from gputop.commands import record_fleet
+        from gputop.fleet.targets import by_names
+
+        chosen = by_names(args.host, args.hosts)
+        if len(chosen) > 1 or args.hosts is not None:
+            return record_fleet.run(args, chosen)
     from gputop.session.child import ChildStream
     from gputop.session.restarts import LastingStream
 

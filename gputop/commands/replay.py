@@ -26,6 +26,7 @@ EXAMPLES = """examples:
   gputop replay run.gputop
   gputop replay run.gputop --at 03:12 --speed 4
   gputop replay run*.gputop --at 03:12            the files of a rotation as one
+  gputop replay run/ --at 03:12                   the hosts of gputop record --host LIST -o run, together
   gputop replay --sample                          the recording that comes with gputop
   ssh node7 gputop collect | gputop replay -      another machine, live
 keys: space play  < > speed  f F step  ( ) 10 s  { } 1 min  n N incidents  @ go to a time  a loop  ? all
@@ -46,7 +47,7 @@ def speed(text: str) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="*", metavar="FILE", help="a recording, or files of a rotation; - is a stream from standard input")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="a recording, files of a rotation, a folder of hosts; - is standard input")
     parser.add_argument("--sample", action="store_true", help="the recording that comes with gputop")
     parser.add_argument("--speed", type=speed, default=1.0, metavar="X", help="0.25 to 64 times as fast (1)")
     parser.add_argument("--at", type=from_shell, metavar="T", help=f"begin here: {MOMENT}")
@@ -60,6 +61,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("name one recording, or --sample (see gputop replay --help)", code=2)
     if "-" in args.files[1:] or args.files[:1] == ["-"] != args.files:
         raise UserError("standard input is replayed alone: gputop replay -", code=2)
+    if len(args.files) == 1 and os.path.isdir(args.files[0]):
+        from gputop.commands import fleet
+
+        return fleet.replay(args, args.files[0])
     if args.files == ["-"] and not stat.S_ISREG(os.fstat(0).st_mode):
         return _watch_pipe(args)
     return _replay_files(args, [sample()] if args.sample else args.files)

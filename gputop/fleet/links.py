@@ -127,11 +127,14 @@ class Links:
         return found
 
     def tap(self, host: str, take: Callable[[Header | Frame], None] | None) -> None:
-        """Call ``take`` for each header and frame that this node sends after ``ask(host, "frames")``, in the thread of the links."""
+        """Call ``take`` with the node's header, now, and in the thread of the links for each frame that it sends after
+        ``ask(host, "frames")``; a link that is made anew asks that again by itself. None: no more."""
         with self._lock:
             self._frames.pop(host, None)
             if take is not None:
                 self._frames[host] = take
+                if (header := self._links[host].header) is not None:
+                    take(header)
 
     def close(self) -> None:
         """End all links and their processes."""
@@ -217,6 +220,10 @@ class Links:
                 return
         for answer in answers:
             self._answers.put((link.target.host, answer))
+        if link.is_fresh:
+            link.is_fresh = False
+            if take is not None:
+                link.send(Ask(0, "frames"))
         if take is not None:
             for item in items:
                 take(item)
@@ -263,6 +270,7 @@ class _Link:
         self.due_s = time.monotonic()
         self.last_words = b""
         self.is_old = False  # its gputop has no summaries
+        self.is_fresh = False  # its first summary has just come
         self._state, self._reason = CONNECTING, ""
         self._since_s = self._began_s = time.monotonic()
         self._failures = 0
@@ -279,6 +287,11 @@ class _Link:
     @property
     def is_connecting(self) -> bool:
         return self.child is not None and self._decoder.header is None
+
+    @property
+    def header(self) -> Header | None:
+        """Of its stream; None until it comes."""
+        return self._decoder.header
 
     @property
     def pipes(self) -> list[IO[bytes]]:
@@ -342,7 +355,7 @@ class _Link:
     def _take_summary(self, summary: Summary) -> None:
         now = time.monotonic()
         if self._state != UP:
-            self._state, self._reason, self._since_s = UP, "", now
+            self._state, self._reason, self._since_s, self.is_fresh = UP, "", now, True
         self._summary, self._came_s, self._refusals = summary, now, 0
         self._lags.append((int(now * 1e9), time.time() - summary.unix_ns / 1e9))
         while self._lags[0][0] < self._lags[-1][0] - SKEW_NS:

@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import time
+from glob import escape, glob
 
+from gputop.fleet import hosts
 from gputop.fleet.reach import Target, kubectl, srun
+from gputop.system.errors import UserError
+from gputop.system.text import clean
+
+STARTS_S = 1.0  # s until the players run: nothing of the beginning is played in haste
+
+
+def by_names(text: str | None, path: str | None) -> list[Target]:
+    """The machines of a list of hosts, and of a file of hosts, each once, over ssh. UserError where one cannot be read."""
+    named = (hosts.expand(text) if text is not None else []) + (hosts.read(path) if path is not None else [])
+    return [Target(name) for name in dict.fromkeys(named)]
+
+
+def recorded(folder: str, at: str | None = None) -> list[Target]:
+    """The recordings of a folder as machines, all with one shift of their clocks: ``at``, or the earliest beginning, is now. UserError
+    where there are none, or one cannot be read."""
+    from gputop.recording.parts import open_recording
+    from gputop.session.moment import moment_within
+    from gputop.session.played import parts_of
+
+    firsts = sorted(path for path in glob(os.path.join(escape(folder), "*.gputop")) if parts_of(path)[0] == path)
+    if not firsts:
+        raise UserError(f"{clean(folder)} holds no recordings: gputop record --host LIST -o {clean(folder)} makes them")
+    if len(firsts) > hosts.MOST_HOSTS:
+        raise UserError(f"{clean(folder)} holds more than {hosts.MOST_HOSTS} recordings")
+    begins: list[float] = []
+    for path in firsts:
+        with open_recording(parts_of(path)) as recording:
+            begins.append(recording.unix_ns_of(recording.start_ns if at is None else moment_within(at, recording)) / 1e9)
+    shift_s = time.time() + STARTS_S - min(begins)
+    return [Target(os.path.basename(path).removesuffix(".gputop"), "file", f"{shift_s:.3f}:{path}") for path in firsts]
 
 
 def targets(
-    *, hosts: Sequence[str] = (), job: str | None = None, pods: str | None = None, namespace: str = "", way: str = ""
+    *, job: str | None = None, pods: str | None = None, namespace: str = "", way: str = "srun"
 ) -> list[Target]:
-    """``job``: its number, empty for the one that this runs in. ``way``: ``ssh`` or ``srun``, for a job. UserError where there are none."""
+    """The nodes of a Slurm job, or the pods with these labels. UserError where there are none.
+
+    ``job``: its number, empty for the one that this runs in. ``way``: ``srun`` or ``ssh`` to its nodes.
+    """
     if pods is not None:
         return [Target(pod, "kubectl", namespace) for pod in kubectl.pods(pods, namespace)]
-    if job is not None:
-        number = srun.number_of(job)
-        return [Target(node, way or "srun", number if way != "ssh" else "") for node in srun.nodes(number)]
-    return [Target(host, way or "ssh") for host in hosts]
+    number = srun.number_of(job or "")
+    return [Target(node, way, number if way == "srun" else "") for node in srun.nodes(number)]

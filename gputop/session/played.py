@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections import deque
+from glob import escape, glob
 
 from msgspec.structs import replace
 
 from gputop.model.frame import Frame, Header
-from gputop.recording.reader import Recording
+from gputop.recording.parts import open_recording
 from gputop.system.errors import starting
+
+BEFORE_NS = 10_000_000_000  # ns before the moment of now, so that the diagnosis knows where it is: a few of its windows
+
+
+def parts_of(path: str) -> list[str]:
+    """The files of the rotation that a file belongs to, in order: ``a.gputop``, ``a.2.gputop`` …"""
+    stem = re.sub(r"(?:\.\d+)?\.gputop$", "", path)
+    others = ((re.fullmatch(r"\.(\d+)\.gputop", other[len(stem) :]), other) for other in glob(f"{escape(stem)}.*.gputop"))
+    numbered = {int(found[1]): other for found, other in others if found}
+    first = f"{stem}.gputop"
+    known = [first] if os.path.exists(first) or not numbered else []
+    return [*known, *(numbered[number] for number in sorted(numbered))] if path.endswith(".gputop") else [path]
 
 
 class PlayedStream:
-    """Reads like `gputop.session.child.ChildStream`. Raises UserError where the file cannot be opened, or no thread is to be had."""
+    """Reads like `gputop.session.child.ChildStream`. Raises UserError where the file cannot be opened, or no thread is to be had.
 
-    def __init__(self, path: str) -> None:
-        self._recording = Recording(path)
-        shift_ns = time.time_ns() - self._recording.unix_ns_of(self._recording.start_ns)
-        header = self._recording.header
+    ``shift_s``: what is added to its wall clock, so that several are played together; None: its beginning is now. What is past then is
+    left out but for `BEFORE_NS`, which is played at once.
+    """
+
+    def __init__(self, path: str, shift_s: float | None = None) -> None:
+        recording = self._recording = open_recording(parts_of(path))
+        now_ns, start_ns = time.time_ns(), recording.start_ns
+        shift_ns = now_ns - recording.unix_ns_of(start_ns) if shift_s is None else int(shift_s * 1e9)
+        self._now_ns = recording.t_ns_of(now_ns - shift_ns)  # of its clock, as this begins
+        self._begin_ns = recording.key_before(max(start_ns, min(self._now_ns, recording.end_ns) - BEFORE_NS))
+        header = recording.header
         self._ready: deque[Header | Frame] = deque([replace(header, unix_ns=header.unix_ns + shift_ns)])
         self._reads, self._writes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._closing = threading.Event()
@@ -56,10 +77,10 @@ class PlayedStream:
         os.close(self._reads)
 
     def _play(self) -> None:
-        begin_ns, start_ns = time.monotonic_ns(), self._recording.start_ns
+        ahead_ns = self._now_ns - time.monotonic_ns()
         try:
-            for frame in self._recording.frames():
-                if self._closing.wait(max(0.0, (frame.t_ns - start_ns - (time.monotonic_ns() - begin_ns)) / 1e9)):
+            for frame in self._recording.frames(self._begin_ns):
+                if self._closing.wait(max(0.0, (frame.t_ns - ahead_ns - time.monotonic_ns()) / 1e9)):
                     return
                 self._ready.append(frame)
                 self._rouse()

@@ -188,8 +188,9 @@ def test_a_node_answers() -> None:
         links.tap("here", taps.append)
         links.ask("here", "frames")
         until(lambda: len(taps) > 5)
-        assert isinstance(taps[0], Frame)
-        assert taps[0].key, "who begins to read needs all"
+        assert isinstance(taps[0], Header)
+        assert isinstance(taps[1], Frame)
+        assert taps[1].key, "who begins to read needs all"
         links.ask("here", "frames", back_s=-1)
         at_unix_s = time.time() + 0.5
         asked = links.ask("here", "stacks", pids=[os.getpid()], at_unix_s=at_unix_s)
@@ -218,3 +219,17 @@ def test_a_node_saves_its_last_minutes(tmp_path: Path) -> None:
         links.close()
 
 
+
+
+def test_who_takes_frames_gets_them_from_a_link_that_is_made_anew(ssh: FakeSsh, link: Open) -> None:
+    """The first ends at once; the second is asked without anybody's doing."""
+    ssh.says("node1", 'cat "$D/header" "$D/summary"; read line; exit 3')
+    links = link("node1")
+    wait_for(links, "node1", lambda node: node.state == UP)
+    taken: list[Header | Frame] = []
+    links.tap("node1", taken.append)
+    assert [type(item) for item in taken] == [Header]
+    ssh.says("node1", 'cat "$D/header" "$D/summary"; read line; echo "$line" > "$D/asked"; sleep 60')
+    links.ask("node1", "summary")
+    until(lambda: (ssh.folder / "asked").exists() and '"frames"' in (ssh.folder / "asked").read_text())
+    assert [type(item) for item in taken] == [Header, Header]
