@@ -72,10 +72,9 @@ class HostFile:
         if frame.t_ns <= self._last_ns:
             return
         if self._is_anew:
-            interval_ns = self._board.header.interval_ns
-            gap = [Mark.of_gap(self._last_ns, frame.t_ns, "the link to it was lost")] if frame.t_ns - self._last_ns > GAP_TICKS * interval_ns else []
-            frame = key_frame(self._board, frame)
-            frame.marks = [*gap, *frame.marks]
+            missing_ns, frame = frame.t_ns - self._last_ns, key_frame(self._board, frame)
+            if missing_ns > GAP_TICKS * self._board.header.interval_ns:
+                frame.marks = [Mark.of_gap(self._last_ns, frame.t_ns, "the link to it was lost"), *frame.marks]
             self._is_anew = False
         self._last_ns = frame.t_ns
         file.add(frame, self._board)
@@ -87,6 +86,8 @@ def run(args: argparse.Namespace, chosen: list[Target]) -> int:
         raise UserError("a command is run beside one --host, or none: start it by itself", code=2)
     if args.keep:
         raise UserError("--keep is for one host: record each by its own gputop record --keep", code=2)
+    if args.alert or args.alert_on:
+        raise UserError("--alert is for one host: run gputop watch --alert on each", code=2)
     if args.output is None:
         raise UserError("name the folder: -o run, for a file a host", code=2)
     leave_root(*RECORDER)  # ssh uses the user's keys and known hosts; the files are the user's

@@ -9,7 +9,7 @@ _gputop() {
         diff) words="-h --help --json --last --since --from --until --fine" ;;
         prove) words="-h --help --cause --pairs --seconds --keep --stop --yes --others --json --undo --readonly --no-ebpf --sudo" ;;
         stacks) words="-h --help --native --duration --off-cpu --json --folded --speedscope -o --output" ;;
-        record) words="-h --help -o --output --duration --max-size --max-files --keep --host --no-auto-stacks --alert --alert-on --interval --gpu --no-ebpf --sudo" ;;
+        record) words="-h --help -o --output --duration --max-size --max-files --keep --host --hosts --no-auto-stacks --alert --alert-on --interval --gpu --no-ebpf --sudo" ;;
         watch) words="-h --help --fail-on --for --stop --duration --host --alert --alert-on --interval --gpu --no-ebpf --sudo" ;;
         replay) words="-h --help --sample --speed --at --loop --ascii --no-ascii --light" ;;
         query) words="-h --help --last --since --from --until --fine --timeout --json --csv" ;;
@@ -20,7 +20,7 @@ _gputop() {
         import) words="-h --help -o --output" ;;
         doctor) words="-h --help --json --bundle -o --output --with-names" ;;
         completion) words="-h --help bash zsh fish" ;;
-        collect) words="-h --help --interval --gpu --no-ebpf --sudo --summary --from --lines --frames" ;;
+        collect) words="-h --help --interval --gpu --no-ebpf --sudo --summary --from --shift --lines --frames" ;;
     esac
     [[ $COMP_CWORD -eq 1 ]] && words+=" live demo explain diff prove stacks record watch replay query export loader exporter mark import doctor completion collect"
     COMPREPLY=($(compgen -W "$words" -- "$word"))

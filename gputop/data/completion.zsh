@@ -34,7 +34,7 @@ _gputop() {
         diff) compadd -- -h --help --json --last --since --from --until --fine ;;
         prove) compadd -- -h --help --cause --pairs --seconds --keep --stop --yes --others --json --undo --readonly --no-ebpf --sudo ;;
         stacks) compadd -- -h --help --native --duration --off-cpu --json --folded --speedscope -o --output ;;
-        record) compadd -- -h --help -o --output --duration --max-size --max-files --keep --host --no-auto-stacks --alert --alert-on --interval --gpu --no-ebpf --sudo ;;
+        record) compadd -- -h --help -o --output --duration --max-size --max-files --keep --host --hosts --no-auto-stacks --alert --alert-on --interval --gpu --no-ebpf --sudo ;;
         watch) compadd -- -h --help --fail-on --for --stop --duration --host --alert --alert-on --interval --gpu --no-ebpf --sudo ;;
         replay) compadd -- -h --help --sample --speed --at --loop --ascii --no-ascii --light ;;
         query) compadd -- -h --help --last --since --from --until --fine --timeout --json --csv ;;
@@ -45,7 +45,7 @@ _gputop() {
         import) compadd -- -h --help -o --output ;;
         doctor) compadd -- -h --help --json --bundle -o --output --with-names ;;
         completion) compadd -- -h --help bash zsh fish ;;
-        collect) compadd -- -h --help --interval --gpu --no-ebpf --sudo --summary --from --lines --frames ;;
+        collect) compadd -- -h --help --interval --gpu --no-ebpf --sudo --summary --from --shift --lines --frames ;;
     esac
     _files
 }
