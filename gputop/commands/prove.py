@@ -6,7 +6,9 @@ It changes the priority, CPU mask or limits of the processes that it names first
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -16,6 +18,7 @@ from gputop.commands.options import ask_sudo, duration, number, process_id, samp
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
 from gputop.system.priority import SCREEN_PRIORITY
+from gputop.system.text import clean
 
 if TYPE_CHECKING:
     from gputop.diagnosis.model import WhatIf
@@ -77,6 +80,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--cause {args.cause!r}: no cause; there are {', '.join(known)}", code=2)
     if args.readonly and (args.keep or args.undo):
         raise UserError("--readonly changes nothing: leave out --keep and --undo", code=2)
+    if args.undo and any((args.pid, args.cause, args.pairs, args.seconds, args.keep, args.stop, args.yes, args.json)):
+        raise UserError("--undo goes alone", code=2)
     if args.others and not args.yes:
         raise UserError("--others goes with --yes: without that you are asked", code=2)
 
@@ -117,9 +122,9 @@ def _prove(args: argparse.Namespace, stream: ChildStream) -> int:
     if not found.named and found.case.culprits:
         notify(f"the diagnosis does not name {found.case.cause}: these are the busiest processes")
     if args.readonly:
-        return _untried(args, f"would try: {planned.says}", found, code=0)
+        return _untried(args, f"would try: {planned.says}", found, code=0, planned=planned)
     if not _agreed(args, planned):
-        return _untried(args, "not tried: the answer was no", found, code=1)
+        return _untried(args, "not tried: the answer was no", found, code=1, planned=planned)
     return _try(args, items, watch, found, planned)
 
 
@@ -145,20 +150,34 @@ def _suspicion(items: Iterator[Header | Frame], watch: Watch) -> Suspicion | str
     raise AssertionError("the stream of a collector has no end")
 
 
-def _untried(args: argparse.Namespace, reason: str, found: Suspicion | None, code: int, what_if: Sequence[WhatIf] = ()) -> int:
-    """Say why nothing was tried, and what changes would bring."""
+def _untried(
+    args: argparse.Namespace, reason: str, found: Suspicion | None, code: int, what_if: Sequence[WhatIf] = (), planned: Plan | None = None
+) -> int:
+    """Say why nothing was tried, what could be, and what changes would bring."""
     if args.json:
         from gputop.experiments.prove import none_document
 
         cause, trainer = (found.case.cause, found.case.trainer.pid) if found is not None else (args.cause, args.pid)
-        _write_json(none_document(reason, cause, trainer, what_if))
+        _write_json(none_document(reason, cause, trainer, what_if, planned))
     elif found is None:
-        show([reason])
+        _show(reason)
     else:
         from gputop.diagnosis.whatif import sentence
 
-        show(filter(None, [f"{found.case.trainer}: {reason}", sentence(what_if)]))
+        _show(f"{found.case.trainer}: {reason}", sentence(what_if))
     return code
+
+
+def _show(*lines: str) -> None:
+    """Print what is not empty of it; in a terminal its words stay whole."""
+    show(part for line in lines if line for part in (_whole_words(line, "") if sys.stdout.isatty() else [line]))
+
+
+def _whole_words(text: str, indent: str) -> list[str]:
+    """The text in lines of the terminal's width."""
+    return textwrap.wrap(
+        clean(text), max(20, shutil.get_terminal_size().columns), initial_indent=indent, subsequent_indent="  ", break_on_hyphens=False
+    )  # fmt: skip
 
 
 def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
@@ -171,10 +190,15 @@ def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
     if not sys.stdin.isatty():
         remedy = f"say --yes{' --others' if names else ''} to try it without a question"
         raise UserError(f"it would change {planned.says}{whose}: {remedy}")
-    notify(f"to try, on and off in turn, all is put back: {planned.says}{whose}")
-    sys.stderr.write("try it? [y/N] ")
+    notify("to try, on and off in turn; all is put back:")
+    said = [*_whole_words(planned.says, "  "), *_whole_words(whose, " ")]
+    sys.stderr.write("\n".join([*said, "try it? [y/N] "]))
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    try:
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        raise
 
 
 def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch, found: Suspicion, planned: Plan) -> int:
@@ -205,8 +229,12 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch
                 else:
                     kept, line = event, prove.told_followed(event)
                 if not args.json:
-                    show([line])
+                    _show(line)
     except BrokenPipeError:
+        raise
+    except KeyboardInterrupt:
+        stays = args.keep and planned.may_keep and trial.outcome is not None and trial.outcome.result == "proved"
+        notify("broken off: the fix stays" if stays else "broken off: all is put back")
         raise
     except OSError as error:
         raise UserError(error.strerror or str(error)) from None

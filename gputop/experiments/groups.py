@@ -48,7 +48,12 @@ class Groups:
         place = self.place(pid, "cpuset")
         folder = place.folders[0] if place is not None else ""
         found = next((text for name in CPUSETS if folder and (text := content(folder, name))), "")
-        return parse_cpus(found or read_text(self._root, "sys/devices/system/cpu/online").strip())
+        return parse_cpus(found) if found else self.online
+
+    @cached_property
+    def online(self) -> frozenset[int]:
+        """The CPUs of this machine."""
+        return parse_cpus(read_text(self._root, "sys/devices/system/cpu/online").strip())
 
     def between(self, pids: Collection[int], one: Place, job: Place) -> Between | None:
         """The group of ``one`` that no others than ``pids`` are in; None if others are, or it is above the job's own."""

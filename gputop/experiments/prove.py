@@ -14,7 +14,7 @@ from gputop.experiments.change import Case, Plan, Told
 from gputop.experiments.guardian import Guard
 from gputop.experiments.interventions import plan
 from gputop.experiments.statistics import gain_pct
-from gputop.experiments.trial import Outcome, Pair, Sample, Trial, arm_of
+from gputop.experiments.trial import HALF_PCT, Outcome, Pair, Sample, Trial, arm_of
 from gputop.model.frame import SECOND_NS
 from gputop.model.stream import EXPERIMENT_BEGINS, EXPERIMENT_ENDED
 from gputop.system.text import figure
@@ -167,7 +167,7 @@ def told_followed(found: Followed) -> str:
 def document(case: Case, planned: Plan, outcome: Outcome, kept: Followed | None, no_clock: str) -> dict[str, Any]:
     """The object of ``--json``. ``no_clock``: why no steps are counted."""
     found, is_known = outcome.estimate, outcome.estimate is not None
-    stands = outcome.metric == "steps" and not outcome.mean(on=False, steps=True)  # no finite gain over nothing
+    stands = _stood(outcome)
     pairs = [
         {"order": pair.order, "off": _arm(pair.off.per_min(outcome.clock), pair.off.work_pct),
          "on": _arm(pair.on.per_min(outcome.clock), pair.on.work_pct), "gain_pct": _rounded(_pair_gain(pair, outcome.clock))}
@@ -179,7 +179,7 @@ def document(case: Case, planned: Plan, outcome: Outcome, kept: Followed | None,
     if outcome.mean(on=False, steps=False) is None:
         missing["gpu_work"] = "no utilization of the trainer's GPUs was read"
     if stands:
-        missing["gain_pct"] = "the job made no step without the change"
+        missing["gain_pct"] = f"the job {'made no step' if outcome.metric == 'steps' else 'gave its GPUs no work'} without the change"
     return {
         "schema": 1, "result": outcome.result, "reason": outcome.reason or None, "cause": case.cause,
         "trainer_pid": case.trainer.pid, "intervention": planned.intervention, "says": planned.says, "pairs": pairs,
@@ -195,13 +195,16 @@ def document(case: Case, planned: Plan, outcome: Outcome, kept: Followed | None,
     }  # fmt: skip
 
 
-def none_document(reason: str, cause: str | None, trainer_pid: int | None, what_if: Sequence[WhatIf] = ()) -> dict[str, Any]:
-    """The object of ``--json`` where nothing was tried."""
-    names = ("intervention", "says", "gain_pct", "gain_low_pct", "gain_high_pct", "steps_per_min_off", "steps_per_min_on",
+def none_document(
+    reason: str, cause: str | None, trainer_pid: int | None, what_if: Sequence[WhatIf] = (), planned: Plan | None = None
+) -> dict[str, Any]:
+    """The object of ``--json`` where nothing was tried. ``planned``: what would have been."""
+    names = ("gain_pct", "gain_low_pct", "gain_high_pct", "steps_per_min_off", "steps_per_min_on",
              "gpu_work_off", "gpu_work_on", "metric")  # fmt: skip
     return {
-        "schema": 1, "result": None, "reason": reason, "cause": cause, "trainer_pid": trainer_pid, **dict.fromkeys(names),
-        "pairs": [], "seconds": 0.0, "missing": {}, "kept": False, "kept_s": None, "kept_gain_pct": None,
+        "schema": 1, "result": None, "reason": reason, "cause": cause, "trainer_pid": trainer_pid,
+        "intervention": planned.intervention if planned is not None else None, "says": planned.says if planned is not None else None,
+        **dict.fromkeys(names), "pairs": [], "seconds": 0.0, "missing": {}, "kept": False, "kept_s": None, "kept_gain_pct": None,
         "what_if": [asdict(one) for one in what_if],
     }  # fmt: skip
 
@@ -216,8 +219,14 @@ def _pair_gain(pair: Pair, clock: str) -> float | None:
 
 
 def _stands(pair: Pair, clock: str) -> bool:
-    """Whether no step was made without the change: there is no finite gain over nothing."""
-    return bool(clock) and not pair.off.counts.get(clock)
+    """Whether no step was made without the change, or no GPU worked: there is no finite gain over nothing."""
+    return not pair.off.counts.get(clock) if clock else pair.off.work_pct is not None and pair.off.work_pct < HALF_PCT
+
+
+def _stood(outcome: Outcome) -> bool:
+    """Whether it stands in the mean of all pairs without the change."""
+    before = outcome.mean(on=False, steps=outcome.metric == "steps")
+    return not before if outcome.metric == "steps" else before is not None and before < HALF_PCT
 
 
 def _from_to(steps_off: float | None, steps_on: float | None, work_off: float | None, work_on: float | None) -> str:
@@ -233,7 +242,7 @@ def _gain(outcome: Outcome) -> str:
     """``+71 % ± 6``."""
     found = outcome.estimate
     assert found is not None
-    if outcome.metric == "steps" and not outcome.mean(on=False, steps=True):
+    if _stood(outcome):
         return STANDSTILL
     low, mean, high = (gain_pct(value) for value in (found.low, found.mean, found.high))
     return f"{_signed(mean)} ± {(high - low) / 2:.0f}"

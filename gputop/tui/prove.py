@@ -98,7 +98,7 @@ class ProveScreen(Box):
             return
         watch, suspicion, planned = found
         names = [planned.says, f"for {suspicion.case.cause} at {suspicion.case.trainer}", ABOUT]
-        names += [f"of another user: {one}" for one in planned.others]
+        names += [f"of other users: {', '.join(map(str, planned.others))}"] if planned.others else []
         question = ConfirmScreen("Switch this on and off in turn?", names)
         self.app.push_screen(question, lambda yes: self._begin(watch, suspicion, planned, yes))
 

@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.model import CAUSES
 from gputop.experiments.change import DEVICE, FILE, Change, Plan, Record, Told, autogroup_of, restore, write_value
+from gputop.experiments.groups import Groups
 from gputop.experiments.guardian import Guard
 from gputop.experiments.interventions import INTERVENTIONS, NONE, idle_priority, interventions, io_priority, memory_limit, plan, stop
 from gputop.experiments.processes import read_process
 from gputop.experiments.scene import Scene
+from gputop.system.text import counted
 from tests.experiments.processes import STARTS_A_THREAD, THREADS, case, running, settings, started, target, threads
 from tests.wait import until
 from tests.workloads import cgroup
@@ -84,6 +86,14 @@ def test_all_that_shares_a_session_is_named_and_the_jobs_own_are_not_slowed() ->
         finally:
             for one in (hog, other):
                 os.kill(one.pid, signal.SIGKILL)
+
+
+def test_no_mask_is_told_where_there_is_none() -> None:
+    with running() as trainer:
+        made = plan(case(trainer, cause="affinity"))
+        if set(CPUS) < Groups().online:
+            pytest.skip("the tests themselves have a mask")
+        assert made == Told(f"no mask holds the job: it may use all {counted(len(CPUS), 'CPU')} of this machine")
 
 
 def test_a_session_of_its_own_gets_the_least_weight() -> None:
@@ -199,7 +209,8 @@ def test_a_wider_mask_for_the_job_and_who_begins_meanwhile() -> None:
         assert [os.sched_getaffinity(tid) for tid in threads(trainer.pid)] == [set(CPUS[:1])] * 2
 
 
-def test_a_mask_that_is_wide_already_is_the_cpusets() -> None:
+def test_a_mask_that_is_wide_already_is_the_cpusets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Groups, "online", frozenset(range(1024)))
     with running() as trainer:
         made = plan(case(trainer, cause="affinity"))
         assert isinstance(made, Told)

@@ -39,6 +39,8 @@ def marks(path: str) -> list[Mark]:
         (["--cause", "bad-luck"], 2, "there are cpu-contention, "),
         (["--cause", "none"], 2, "no cause"),
         (["--readonly", "--keep"], 2, "--readonly changes nothing"),
+        (["--undo", "--json"], 2, "--undo goes alone"),
+        (["--others"], 2, "--others goes with --yes"),
         (["--seconds", "0.1"], 2, "is no time from"),
         (["--pairs", "0"], 2, "is no number from 1 on"),
     ],
@@ -81,6 +83,8 @@ def test_a_stopped_worker_goes_on_is_proved_and_is_stopped_again_afterwards(tmp_
     assert (done.returncode, found["result"], found["cause"], found["trainer_pid"]) == (0, "proved", "hung-worker", pid), done.stderr
     assert (found["intervention"], found["metric"], found["kept"]) == ("continue", "gpu_work", False)
     assert found["gpu_work_on"] > 10 * found["gpu_work_off"]
+    assert (found["gain_pct"], found["missing"]["gain_pct"]) == (None, "the job gave its GPUs no work without the change")
+    assert found["gain_low_pct"] > 5.0
     assert found["missing"]["steps_per_min"].startswith("needs the eBPF probes")
     assert [pair["order"] for pair in found["pairs"]][:2] in (["off-on", "on-off"], ["on-off", "off-on"])
     assert [stat.rpartition(")")[2].split()[0] for stat in stats].count("T") == 1

@@ -46,6 +46,22 @@ def test_yes_skips_the_question_for_own_processes_alone(monkeypatch: pytest.Monk
     assert "of other users: hog (8)" in capsys.readouterr().err
 
 
+def test_a_script_says_that_processes_of_others_may_be_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(monkeypatch, OTHERS, yes=True, typed=None, others=True)
+    assert asked(monkeypatch, OWN, yes=True, typed=None, others=True)
+
+
+def test_a_question_names_all_in_whole_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    others = tuple(Target(pid, 1, "\x1b[2Jhog") for pid in range(1000, 1020))
+    plan = Plan("nice", "a-name-with-hyphens (8) to niceness 19", (), may_keep=True, others=others)
+    assert asked(monkeypatch, plan, yes=False, typed="y\n")
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert all(f"({one.pid})" in said for one in others)
+    assert "  a-name-with-hyphens (8) to\n" in said
+
+
 @pytest.mark.parametrize(("plan", "yes", "remedy"), [(OWN, False, "--yes"), (OTHERS, True, "--yes --others")])
 def test_without_a_terminal_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch, plan: Plan, yes: bool, remedy: str) -> None:
     with pytest.raises(UserError, match=remedy):

@@ -14,6 +14,7 @@ from gputop.experiments.groups import path_of
 from gputop.experiments.interventions import Intervention
 from gputop.experiments.processes import read_threads
 from gputop.experiments.scene import Scene
+from gputop.system.text import counted
 
 NAME = "cpu-mask"
 
@@ -28,6 +29,8 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
         pids = scene.pids_of([target])
         if any(allowed - _mask(thread.pid) for pid in pids for thread in read_threads(pid)):
             changes.append(Change("cpu-mask", ",".join(map(str, sorted(allowed))), target))
+    if not changes and scene.groups.cpus(case.trainer.pid) >= scene.groups.online:
+        return Told(f"no mask holds the job: it may use all {counted(len(scene.groups.online), 'CPU')} of this machine")
     if not changes:
         place = scene.groups.place(case.trainer.pid, "cpuset")
         where = path_of(place, place.folders[0]) if place is not None else "that it runs in"

@@ -54,7 +54,8 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
             changes.append(narrow)
             says.append(f"{target} to CPU {narrow.new} alone")
     if idle:
-        beside = f", with the rest of its session: {named(tuple(dict.fromkeys(session)))}" if session else ""
+        whose = "its session" if len(idle) == 1 else "their sessions"
+        beside = f", with the rest of {whose}: {named(tuple(dict.fromkeys(session)))}" if session else ""
         says.insert(0, f"{named(idle)} to idle priority{beside}")
     keeps = not any(change.path.endswith(("cpu.max", "cpu.cfs_quota_us")) for change in changes)
     return scene.planned(Plan(NAME, ", ".join(says), tuple(dict.fromkeys(changes)), keeps))
