@@ -52,8 +52,8 @@ def walk(job: JobFacts, facts: Facts, cause: str, culprits: Sequence[Culprit]) -
         return one.of_who_hangs()
     if leaf.resource == "gpu" or (leaf.resource == "launch" and not trail):
         return _of_gpu(job, leaf.holder if leaf.resource == "gpu" else "light")
-    if cause in ("sync-storm", "h2d-transfer") and leaf.resource:
-        return (_in_calls(job, cause, trail),)
+    if leaf.resource in ("turn", "copy"):
+        return (_in_calls(job, leaf.resource, trail),)
     return one.along(trail)
 
 
@@ -101,17 +101,14 @@ def _of_gpu(job: JobFacts, kind: str) -> tuple[PathStep, ...]:
     return (PathStep(None, f"GPU {gpu.name}", round(share, 4), state, on, measured),)
 
 
-def _in_calls(job: JobFacts, cause: str, trail: Trail) -> PathStep:
+def _in_calls(job: JobFacts, resource: str, trail: Trail) -> PathStep:
     """What the main thread spends in copies, or in waits for its GPU."""
-    calls, sampled, share = job.calls, job.sampled, trail[-1].share if trail else 0.0
-    measured = calls is not None or sampled is not None
-    if cause == "h2d-transfer":
-        share = max(share, calls.copy if calls is not None else sampled.copy if sampled is not None else 0.0)
-        return _step(job.trainer, share, "copies", f"the link of GPU {job.gpus[0].name}" if job.gpus else "", measured)
-    share = max(share, calls.sync if calls is not None else sampled.sync if sampled is not None else 0.0)
-    waits_per_s = calls.waits_per_s if calls is not None else sampled.waits_per_s if sampled is not None else 0.0
-    often = f", {waits_per_s:,.0f} times a second" if waits_per_s >= 1.0 else ""
-    return _step(job.trainer, share, "waits", f"its GPU{often}", measured)
+    inside, share = job.calls or job.sampled, trail[-1].share if trail else 0.0
+    if resource == "copy":
+        on = f"the link of GPU {job.gpus[0].name}" if job.gpus else ""
+        return _step(job.trainer, max(share, inside.copy if inside else 0.0), "copies", on, inside is not None)
+    often = f", {inside.waits_per_s:,.0f} times a second" if inside and inside.waits_per_s >= 1.0 else ""
+    return _step(job.trainer, max(share, inside.sync if inside else 0.0), "waits", f"its GPU{often}", inside is not None)
 
 
 class _Steps(Struct):

@@ -73,6 +73,4 @@ def _raising(job: JobFacts, cpus: int) -> str:
     return f"echo '{cpus * PERIOD_US} {PERIOD_US}' > {shell.cgroup_file(2, 'cpu', job.quota_path, 'cpu.max')}"
 
 
-JUDGE = Judge(
-    "cgroup-throttle", "input-bound", _tell, rows=(("quota", "main"), ("quota", "worker")),
-)  # fmt: skip
+JUDGE = Judge("cgroup-throttle", "input-bound", _tell, rows=(("quota", "main"), ("quota", "worker")))

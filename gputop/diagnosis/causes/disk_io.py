@@ -124,6 +124,4 @@ def _per_s(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e6:.1f} MB/s"
 
 
-JUDGE = Judge(
-    "disk-io", "input-bound", _tell, rows=(("disk", "main"), ("disk", "worker")), part=_part,
-)  # fmt: skip
+JUDGE = Judge("disk-io", "input-bound", _tell, rows=(("disk", "main"), ("disk", "worker")), part=_part)

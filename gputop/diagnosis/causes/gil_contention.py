@@ -59,6 +59,4 @@ def _felt(job: JobFacts) -> str:
     return "wait-heavy" if bool(job.workers) and job.is_supplied and _is_trainers(job) else "input-bound"
 
 
-JUDGE = Judge(
-    "gil-contention", "input-bound", _tell, rows=(("gil", "main"), ("gil", "worker")), felt=_felt,
-)  # fmt: skip
+JUDGE = Judge("gil-contention", "input-bound", _tell, rows=(("gil", "main"), ("gil", "worker")), felt=_felt)

@@ -11,19 +11,24 @@ When it abstains: a trainer has not moved for `policy.STUCK_S`; or nothing says 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from gputop.diagnosis import policy
-from gputop.diagnosis.causes import Finding, Judge
+from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.gpuside import copied, copying, link_of, traffic
-from gputop.diagnosis.measure.facts import CallFacts, Facts, JobFacts
+from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.stepclock import moves_weights
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.pausing import is_ahead
 from gputop.model.rates import counter_per_s
 
-_ASK = "nvidia-smi -i {} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
-_SIDE_STREAM = "with torch.cuda.stream(side): batch = batch.to(device, non_blocking=True)"
 PAGE_BYTES = 4096  # bytes that a page fault brings in, at least
+_ASK = "nvidia-smi -i {} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
+_PIN = Fix("Copy from pinned memory, beside the computing", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)")
+_BESIDE = Fix(
+    "Copy the next batch on a stream of its own while this one is computed",
+    "with torch.cuda.stream(side): batch = batch.to(device, non_blocking=True)",
+)
 _LESS = Fix("Send less: uint8 images instead of float32, normalize on the GPU")
 _RETURNING = (
     Fix("Reduce it on the GPU, and copy only what is used here", "preds = logits.argmax(-1).cpu(); total += loss.detach()"),
@@ -43,39 +48,41 @@ def copies_back(job: JobFacts) -> bool:
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
-    moved = traffic(job)
     evidence = (
-        *_counted(job.calls),
-        *_paces(job),
-        Evidence("gpu_idle_pct", None if job.idle is None else round(100 * job.idle, 1), "%", "of the time no kernel ran"),
-        Evidence("pcie_bytes_per_s", round(moved) if moved else None, "B/s", "over PCIe, both ways"),
+        *_counted(job),
+        percent("gpu_idle_pct", job.idle, "of the time no kernel ran"),
+        Evidence("pcie_bytes_per_s", round(traffic(job)) or None, "B/s", "over PCIe, both ways"),
     )
-    fixes = (*(_gathering(job.calls) or _hurrying(job)), *_widening(job), *_moving_less(job))
     ready = "; workers have batches ready" if is_ahead(job) else ""
-    return Finding(f"{_spent(job, moved)}{ready}", evidence, fixes, (), (job.trainer.pid,))
+    return Finding(f"{_spent(job)}{ready}", evidence, tuple(_fixes(job)), (), (job.trainer.pid,))
 
 
-def _moving_less(job: JobFacts) -> tuple[Fix, ...]:
-    if job.calls is not None and moves_weights(job.calls):
-        return _OFFLOADING
-    return _RETURNING if copies_back(job) else (*_overlapping(job), _LESS)
+def _fixes(job: JobFacts) -> Iterator[Fix]:
+    calls = job.calls
+    if calls is not None and calls.to_gpu_per_s >= max(policy.SYNCS_PER_S, copied(job) / policy.SMALL_BYTES):
+        yield Fix("Put the small pieces together first, and copy once a step", 'torch.cat(pieces).to("cuda", non_blocking=True)')
+    elif _faults_per_s(job) is not None:
+        yield Fix("Fill one buffer again and again: the pages of a new one are made while it is copied")
+    elif _crawls(job):
+        yield Fix("See whether others copy over its link, or its clocks are low", "nvidia-smi dmon -s ct")
+    for gpu in job.gpus:
+        has, most = int(gpu.pcie_width or 0), int(gpu.pcie_width_max or 0)
+        if 0 < has < most:
+            yield Fix(f"GPU {gpu.index} has {has} of its {most} PCIe lanes: another slot, or no riser", _ASK.format(gpu.index))
+    if calls is not None and moves_weights(calls):
+        yield from _OFFLOADING
+    elif copies_back(job):
+        yield from _RETURNING
+    else:
+        as_fast_as_link = traffic(job) >= policy.HALF * (job.idle or 1.0) * link_of(job)
+        yield from () if as_fast_as_link and (calls is None or calls.copy < policy.LITTLE) else (_PIN,)  # else it is pinned already
+        yield from (_BESIDE, _LESS)
 
 
-def _overlapping(job: JobFacts) -> list[Fix]:
-    """Copies that go as fast as the link are from pinned memory already."""
-    pinned = traffic(job) >= policy.HALF * (job.idle or 1.0) * link_of(job)
-    if pinned and (job.calls is None or job.calls.copy < policy.LITTLE):
-        return [Fix("Copy the next batch on a stream of its own while this one is computed", _SIDE_STREAM)]
-    return [
-        Fix("Copy from pinned memory, beside the computing", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)"),
-        Fix("Copy the next batch on a stream of its own while this one is computed", _SIDE_STREAM),
-    ]
-
-
-def _spent(job: JobFacts, moved: float) -> str:
+def _spent(job: JobFacts) -> str:
     """Copies that do not keep the trainer are told by what goes over PCIe while its GPU computes nothing; others by what they
     were asked to copy, for a counter's samples of 20 ms may miss them."""
-    calls, pace, asked = job.calls, _pace(job), copied(job)
+    calls, pace, asked, moved = job.calls, _pace(job), copied(job), traffic(job)
     beside = f"{_gb_per_s(max(moved, asked))} {'over PCIe' if moved >= asked else 'copied'}" if moved or asked else ""
     if calls is not None and calls.copy >= policy.LITTLE:
         of_link = f" of the {_gb_per_s(link_of(job))} that its link carries" if _crawls(job) else ""
@@ -90,8 +97,7 @@ def _spent(job: JobFacts, moved: float) -> str:
 
 def _pace(job: JobFacts) -> float | None:
     """Bytes per second of a copy while it is under way; None where these are not counted."""
-    calls = job.calls
-    return calls.copy_bytes_per_s / calls.copy if calls is not None and calls.copy >= policy.LITTLE and calls.copy_bytes_per_s else None
+    return copied(job) / job.calls.copy if job.calls is not None and job.calls.copy >= policy.LITTLE and copied(job) else None
 
 
 def _crawls(job: JobFacts) -> bool:
@@ -110,52 +116,19 @@ def _gb_per_s(rate: float) -> str:
     return f"{rate / 1e9:.1f} GB/s" if rate >= 1e8 else f"{rate / 1e6:.1f} MB/s"
 
 
-def _counted(calls: CallFacts | None) -> tuple[Evidence, ...]:
-    if calls is None:
-        return ()
-    copy, sync = (round(100 * share, 1) if share >= policy.LITTLE else None for share in (calls.copy, calls.sync))
-    asked = None if calls.copy_bytes_per_s is None else round(calls.copy_bytes_per_s)
-    return (
-        Evidence("copy_pct", copy, "%", "of the trainer's time inside memcpy calls"),
-        Evidence("sync_pct", sync, "%", "of the trainer's time in waits for its GPU"),
-        Evidence("copies_per_s", round(calls.copy_per_s, 1), "/s", f"memcpy calls{calls.counted_in}"),
-        Evidence("copied_bytes_per_s", asked, "B/s", "asked for by these"),
-    )
-
-
-def _paces(job: JobFacts) -> tuple[Evidence, ...]:
-    if (pace := _pace(job)) is None:
-        return ()
-    link, faults = link_of(job), _faults_per_s(job)
-    return (
-        Evidence("copy_pace_bytes_per_s", round(pace), "B/s", "while a copy is under way"),
-        Evidence("link_bytes_per_s", round(link) if link < math.inf else None, "B/s", "that its link carries one way"),
-        Evidence("page_faults_per_s", faults and round(faults), "/s", "of the trainer"),
-    )
-
-
-def _gathering(calls: CallFacts | None) -> list[Fix]:
-    """Each copy costs its call, however little it carries."""
-    if calls is None or calls.to_gpu_per_s < max(policy.SYNCS_PER_S, (calls.copy_bytes_per_s or 0.0) / policy.SMALL_BYTES):
-        return []
-    return [Fix("Put the small pieces together first, and copy once a step", 'torch.cat(pieces).to("cuda", non_blocking=True)')]
-
-
-def _widening(job: JobFacts) -> list[Fix]:
-    """A card in a narrow slot, on a riser, or badly seated."""
-    lanes = [(gpu.index, int(gpu.pcie_width or 0), int(gpu.pcie_width_max or 0)) for gpu in job.gpus]
-    return [
-        Fix(f"GPU {index} has {has} of its {most} PCIe lanes: another slot, or no riser", _ASK.format(index))
-        for index, has, most in lanes
-        if 0 < has < most
-    ]
-
-
-def _hurrying(job: JobFacts) -> list[Fix]:
-    """Copies that crawl."""
-    if _faults_per_s(job) is not None:
-        return [Fix("Fill one buffer again and again: the pages of a new one are made while it is copied")]
-    return [Fix("See whether others copy over its link, or its clocks are low", "nvidia-smi dmon -s ct")] if _crawls(job) else []
+def _counted(job: JobFacts) -> Iterator[Evidence]:
+    """What its calls tell."""
+    if (calls := job.calls) is None:
+        return
+    yield percent("copy_pct", calls.copy if calls.copy >= policy.LITTLE else None, "of the trainer's time inside memcpy calls")
+    yield percent("sync_pct", calls.sync if calls.sync >= policy.LITTLE else None, "of the trainer's time in waits for its GPU")
+    yield Evidence("copies_per_s", round(calls.copy_per_s, 1), "/s", f"memcpy calls{calls.counted_in}")
+    yield Evidence("copied_bytes_per_s", None if calls.copy_bytes_per_s is None else round(copied(job)), "B/s", "asked for by these")
+    if pace := _pace(job):
+        link, faults = link_of(job), _faults_per_s(job)
+        yield Evidence("copy_pace_bytes_per_s", round(pace), "B/s", "while a copy is under way")
+        yield Evidence("link_bytes_per_s", round(link) if link < math.inf else None, "B/s", "that its link carries one way")
+        yield Evidence("page_faults_per_s", faults and round(faults), "/s", "of the trainer")
 
 
 JUDGE = Judge("h2d-transfer", "transfer-bound", _tell, rows=(("copy", "link"),))

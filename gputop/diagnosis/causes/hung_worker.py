@@ -11,6 +11,8 @@ When it abstains: somebody moves, or is asked at a queue. Where it is not known 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from gputop.diagnosis import policy, stuck
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure import waits
@@ -22,38 +24,43 @@ from gputop.diagnosis.shell import kill, word
 NAMED = 4  # workers that stand alike; of more it is said how many
 TRACED = "t"  # state in /proc/PID/stat of who is stopped by a debugger: SIGCONT does not wake it
 _WAS_KILLED = "dmesg | grep -i 'killed process'"
+_STANDS = {
+    waits.LOCK: "waiting for a lock", waits.NETWORK: "waiting for the network", waits.UNKNOWN: "asleep",
+    waits.TIMER: "asking again and again for something that does not come",
+}  # fmt: skip
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
-    pid, hung = job.trainer.pid, stuck.hung(job)
-    if job.unheard and stuck.gpus_rest(job, policy.STUCK_S):
+    hung, rests = stuck.hung(job), stuck.gpus_rest(job, policy.STUCK_S)
+    if job.unheard and rests:
         return _tell_of_unheard(job)
-    if job.stopped and not hung:
-        named, one = _programs(job.stopped), len(job.stopped) == 1
-        evidence = Evidence("stopped", len(job.stopped), "programs", "that it started have been stopped by a signal")
-        fix = Fix("Let it go on" if one else "Let them go on", kill(job.stopped, "CONT"))
-        return Finding(f"{named}, which it started and waits for, {'is' if one else 'are'} stopped", (evidence,), (fix,), (), (pid,))
-    if job.mute and not hung:
-        return _tell_of_mute(job.mute, pid)
+    if (job.stopped or job.mute) and not hung:
+        return _tell_of_programs(job)
     if stuck.nobody_moves(job) or stuck.replacing(job):
         return _tell_of_all(job)
-    others = "the others cannot deliver in its place" if stuck.gpus_rest(job, policy.STUCK_S) else "the others go on without it"
+    others = "the others cannot deliver in its place" if rests else "the others go on without it"
     others = "nobody is left to deliver" if len(hung) == len(job.workers) else others
     victims = tuple(worker.pid for worker in hung)
     return Finding(f"{_who_is_how(hung)}; {others}", tuple(map(_evidence, hung)), tuple(_fixes(hung, job.is_torchs)), (), victims)
 
 
-def _programs(programs: dict[int, str]) -> str:
-    return ", ".join(f"{name} ({pid})" for pid, name in programs.items())
-
-
-def _tell_of_mute(mute: dict[int, str], pid: int) -> Finding:
-    has, its, stands = ("has", "its", "stands") if len(mute) == 1 else ("have", "their", "stand")
-    detail = f"{_programs(mute)}, which it started, {has} filled the pipe to which {its} errors go, and {stands}: nobody reads it"
-    evidence = Evidence("mute", len(mute), "programs", "that it started wait until somebody reads their errors")
-    read = Fix("Read it, and let it go on", f"cat /proc/{min(mute)}/fd/2")
-    redirect = Fix("Read the errors of what it starts, or send them to a file", "subprocess.Popen(..., stderr=open('errors.log', 'ab'))")
-    return Finding(detail, (evidence,), (read, redirect), (), (pid,))
+def _tell_of_programs(job: JobFacts) -> Finding:
+    """Those that it started are stopped, or wait until somebody reads their errors."""
+    named, one = ", ".join(f"{name} ({pid})" for pid, name in (job.stopped or job.mute).items()), len(job.stopped or job.mute) == 1
+    if job.stopped:
+        detail = f"{named}, which it started and waits for, {'is' if one else 'are'} stopped"
+        evidence = Evidence("stopped", len(job.stopped), "programs", "that it started have been stopped by a signal")
+        fixes: tuple[Fix, ...] = (Fix("Let it go on" if one else "Let them go on", kill(job.stopped, "CONT")),)
+    else:
+        has, its, stands = ("has", "its", "stands") if one else ("have", "their", "stand")
+        detail = f"{named}, which it started, {has} filled the pipe to which {its} errors go, and {stands}: nobody reads it"
+        evidence = Evidence("mute", len(job.mute), "programs", "that it started wait until somebody reads their errors")
+        redirect = "Read the errors of what it starts, or send them to a file"
+        fixes = (
+            Fix("Read it, and let it go on", f"cat /proc/{min(job.mute)}/fd/2"),
+            Fix(redirect, "subprocess.Popen(..., stderr=open('errors.log', 'ab'))"),
+        )
+    return Finding(detail, (evidence,), fixes, (), (job.trainer.pid,))
 
 
 def _tell_of_unheard(job: JobFacts) -> Finding:
@@ -70,46 +77,41 @@ def _tell_of_unheard(job: JobFacts) -> Finding:
 
 def _tell_of_all(job: JobFacts) -> Finding:
     still_s, younger = job.trainer.still_s, stuck.replacing(job)
-    lost, unlike = " a worker has died lately, and" if job.births else "", _unlike(job)
+    odd = min(_alike(job.workers, _kind).values(), key=len)
+    unlike = f"; {_who_is_how(odd)}, unlike the others" if 2 * len(odd) < len(job.workers) else ""
+    lost = " a worker has died lately, and" if job.births else ""
     if younger and not job.births:
-        one = len(younger) == 1
-        lost = f" {_listed(younger)} {'is' if one else 'are'} there for {'one' if one else 'others'} that died, and"
-        unlike = ""
+        are, they = ("is", "one") if len(younger) == 1 else ("are", "others")
+        lost, unlike = f" {_listed(younger)} {are} there for {they} that died, and", ""
     evidence = Evidence("still_s", round(still_s, 1), "s", "the trainer and all of its workers have neither run nor switched")
     dead = [worker for worker in job.workers if _how(worker) == "dead"]
     look = Fix("See where they stand", f"gputop stacks {' '.join(str(proc.pid) for proc in (job.trainer, *job.workers))}")
-    fixes = (look, *(_fixes(dead, job.is_torchs) or [Fix("Was a worker killed?", _WAS_KILLED)]))
+    fixes = (look, *(_fixes(dead, job.is_torchs) if dead else (Fix("Was a worker killed?", _WAS_KILLED),)))
     detail = f"trainer and workers have not moved for {still_s:.1f} s:{lost} the batch that it waits for will not come{unlike}"
     return Finding(detail, (evidence,), fixes, (), tuple(worker.pid for worker in job.workers))
 
 
+def _kind(worker: ProcFacts) -> str:
+    return max(worker.kinds, key=worker.kinds.__getitem__, default=waits.UNKNOWN)
+
+
 def _how(worker: ProcFacts) -> str:
-    if stuck.is_stopped(worker):
-        if worker.newer.state in waits.ENDED_STATES or not worker.info.cmdline:
-            return "dead"
-        return "held by a debugger" if worker.newer.state == TRACED else "stopped"
-    kind = max(worker.kinds, key=worker.kinds.__getitem__, default=waits.UNKNOWN)
-    words = {
-        "lock": "waiting for a lock", "network": "waiting for the network", "unknown": "asleep",
-        "timer": "asking again and again for something that does not come",
-    }  # fmt: skip
-    return words.get(kind, f"waiting ({kind})")
+    if not stuck.is_stopped(worker):
+        return _STANDS.get(_kind(worker), f"waiting ({_kind(worker)})")
+    if worker.newer.state in waits.ENDED_STATES or not worker.info.cmdline:
+        return "dead"
+    return "held by a debugger" if worker.newer.state == TRACED else "stopped"
 
 
-def _unlike(job: JobFacts) -> str:
-    """Who waits for something else than most of the workers do."""
-    by_kind: dict[str, list[ProcFacts]] = {}
-    for worker in job.workers:
-        by_kind.setdefault(max(worker.kinds, key=worker.kinds.__getitem__, default=waits.UNKNOWN), []).append(worker)
-    odd = min(by_kind.values(), key=len)
-    return f"; {_who_is_how(odd)}, unlike the others" if 2 * len(odd) < len(job.workers) else ""
+def _alike(workers: list[ProcFacts], key: Callable[[ProcFacts], str]) -> dict[str, list[ProcFacts]]:
+    alike: dict[str, list[ProcFacts]] = {}
+    for worker in workers:
+        alike.setdefault(key(worker), []).append(worker)
+    return alike
 
 
 def _who_is_how(workers: list[ProcFacts]) -> str:
-    alike: dict[str, list[ProcFacts]] = {}
-    for worker in workers:
-        alike.setdefault(_how(worker), []).append(worker)
-    return ", ".join(f"{_listed(some)} {'is' if len(some) == 1 else 'are'} {how}" for how, some in alike.items())
+    return ", ".join(f"{_listed(some)} {'is' if len(some) == 1 else 'are'} {how}" for how, some in _alike(workers, _how).items())
 
 
 def _listed(workers: list[ProcFacts]) -> str:
@@ -124,31 +126,26 @@ def _evidence(worker: ProcFacts) -> Evidence:
     return Evidence("still_s", round(worker.still_s, 1), "s", f"{label} has neither run nor switched")
 
 
-def _fixes(hung: list[ProcFacts], torchs: bool) -> list[Fix]:
-    fixes, waiting = [], []
+def _fixes(hung: list[ProcFacts], torchs: bool) -> Iterator[Fix]:
+    waiting = []
     for worker in hung:
         how, label = _how(worker), worker.role.label
         if how == "stopped":
-            fixes.append(Fix(f"Let {label} go on", kill([worker.pid], "CONT")))
+            yield Fix(f"Let {label} go on", kill([worker.pid], "CONT"))
         elif how == "held by a debugger":
-            fixes.append(Fix("Find the debugger, and have it go on or detach", f"grep TracerPid /proc/{worker.pid}/status"))
+            yield Fix("Find the debugger, and have it go on or detach", f"grep TracerPid /proc/{worker.pid}/status")
         elif how == "dead":
-            fixes.append(Fix(f"{label} has died (killed, or out of memory?): the training must be restarted", _WAS_KILLED))
+            yield Fix(f"{label} has died (killed, or out of memory?): the training must be restarted", _WAS_KILLED)
         else:
             waiting.append(worker)
     if waiting:
         names, pids = ", ".join(worker.role.label for worker in waiting), " ".join(str(worker.pid) for worker in waiting)
-        fixes.append(Fix(f"See where {names} {'stands' if len(waiting) == 1 else 'stand'}", f"gputop stacks {pids}"))
+        yield Fix(f"See where {names} {'stands' if len(waiting) == 1 else 'stand'}", f"gputop stacks {pids}")
         ends = "DataLoader(..., timeout=60)" if torchs else ""
-        fixes.append(Fix("Have the next one end the training with an error, rather than wait for ever", ends))
-    return fixes
-
-
-def _felt(job: JobFacts) -> str:
-    return "wait-heavy" if job.unheard else "input-bound"
+        yield Fix("Have the next one end the training with an error, rather than wait for ever", ends)
 
 
 JUDGE = Judge(
-    "hung-worker", "input-bound", _tell, rows=(("nobody", "worker"),),
-    explains_hangs=True, felt=_felt,
+    "hung-worker", "input-bound", _tell, rows=(("nobody", "worker"),), explains_hangs=True,
+    felt=lambda job: "wait-heavy" if job.unheard else "input-bound",
 )  # fmt: skip

@@ -131,7 +131,4 @@ def _held(job: JobFacts, waiting: list[ProcFacts]) -> str:
     return f"; {label} ({pid}) held it in {100 * share:.0f}% of the samples" if pid else ""
 
 
-JUDGE = Judge(
-    "lock-contention", "input-bound", _tell, rows=(("lock", "sibling"), ("lock", "process"), ("lock", "worker")),
-    felt=_felt,
-)  # fmt: skip
+JUDGE = Judge("lock-contention", "input-bound", _tell, rows=(("lock", "sibling"), ("lock", "process"), ("lock", "worker")), felt=_felt)

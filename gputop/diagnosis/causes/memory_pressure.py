@@ -78,6 +78,4 @@ def _fixes(job: JobFacts) -> list[Fix]:
     return [Fix(f"Raise the memory limit of {job.memory_path}", f"echo {2 * limit} > {file}"), less]
 
 
-JUDGE = Judge(
-    "memory-pressure", "input-bound", _tell, rows=(("memory", "main"), ("memory", "worker")),
-)  # fmt: skip
+JUDGE = Judge("memory-pressure", "input-bound", _tell, rows=(("memory", "main"), ("memory", "worker")))

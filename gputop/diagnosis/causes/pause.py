@@ -86,6 +86,4 @@ def _does(job: JobFacts) -> str:
     return f"{does}{', its workers have batches ready' if is_ahead(job) else ''}"
 
 
-JUDGE = Judge(
-    "pause", "idle", _tell, rows=(("nobody", "main"), ("pause", "main")), fault=False,
-)  # fmt: skip
+JUDGE = Judge("pause", "idle", _tell, rows=(("nobody", "main"), ("pause", "main")), fault=False)

@@ -115,6 +115,4 @@ def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:
     return detail, evidence, fixes
 
 
-JUDGE = Judge(
-    "straggler-rank", "straggler", _tell, rows=(("rank", "late"), ("rank", "gone")),
-)  # fmt: skip
+JUDGE = Judge("straggler-rank", "straggler", _tell, rows=(("rank", "late"), ("rank", "gone")))

@@ -40,6 +40,4 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     return Finding(f"{often}: GPU and host take turns instead of overlapping", evidence, fixes, (), (job.trainer.pid,))
 
 
-JUDGE = Judge(
-    "sync-storm", "wait-heavy", _tell, rows=(("turn", "main"),),
-)  # fmt: skip
+JUDGE = Judge("sync-storm", "wait-heavy", _tell, rows=(("turn", "main"),))

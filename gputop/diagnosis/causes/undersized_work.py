@@ -70,6 +70,4 @@ def how_used(gpu: GpuFacts) -> tuple[Evidence, ...]:
     )
 
 
-JUDGE = Judge(
-    "undersized-work", "busy-not-working", _tell, rows=(("gpu", "light"), ("gpu", "turns")), fault=False, felt=_felt,
-)  # fmt: skip
+JUDGE = Judge("undersized-work", "busy-not-working", _tell, rows=(("gpu", "light"), ("gpu", "turns")), fault=False, felt=_felt)

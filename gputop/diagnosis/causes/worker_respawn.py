@@ -36,6 +36,4 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(f"{detail}first batches{longer}", evidence, tuple(fixes), (), tuple(worker.pid for worker in job.workers))
 
 
-JUDGE = Judge(
-    "worker-respawn", "input-bound", _tell, rows=(("birth", "worker"),),
-)  # fmt: skip
+JUDGE = Judge("worker-respawn", "input-bound", _tell, rows=(("birth", "worker"),))
