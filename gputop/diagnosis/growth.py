@@ -275,7 +275,7 @@ def _tell(incident: Incident, case: _Case, left: _Left, swaps: bool) -> None:
     end = "swapping begins" if swaps and left.room.key == "host" else f"out of {memory}"
     incident.headline = f"{_who(case)} by {_rate(steady.per_s)}: {end} in {_span(left.s)}{_band(left)}"
     incident.detail = f"{_size(steady.grown)} in the last {_span(steady.seconds)}; {left.room.text}"
-    sharp = steady.high_per_s - steady.low_per_s <= 0.5 * steady.per_s
+    sharp = steady.high_per_s - steady.low_per_s <= policy.HALF * steady.per_s
     incident.confidence = 0.9 if sharp else 0.6
     if left.s < policy.HIGH_LEFT_S:
         incident.severity = "high"

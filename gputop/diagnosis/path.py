@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.model import PathStep
 
 INFERRED = 0.5  # weight of an inferred step in `confidence`, where a measured one has 1 (guess)
@@ -64,7 +65,7 @@ def tree(path: Sequence[PathStep]) -> list[tuple[str, str]]:
 
 def factor(speedup_max: float | None) -> str:
     """``up to 1.74×``; empty where there is none, or none that two digits show."""
-    if speedup_max is None or speedup_max < 1.005:
+    if speedup_max is None or speedup_max < 1.0 + policy.TRIFLE:
         return ""
     return f"up to {speedup_max:.{2 if speedup_max < 2 else 1 if speedup_max < 10 else 0}f}×"
 

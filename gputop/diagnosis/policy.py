@@ -48,6 +48,7 @@ ASKS_PER_S = 3.0  # wakes a second that no heartbeat makes, also of threads that
 GIL_HELD_S = 0.002  # s, the shortest mean sleep until the GIL is handed on: who waits for something else itself does so sooner (guess)
 GIL_S = 0.007  # s, the longest mean sleep of who waits for Python's GIL: its 5 ms (`sys.getswitchinterval`), and the time to wake up
 AT_WORK = 0.25  # CPUs from which threads or programs beside the main thread are at work
+READ_BYTES = 1 << 20  # bytes from storage in a window, from which sleeps too short to be met were at the disk (guess)
 GROWN_BYTES, MOVED_BYTES_PER_S = 64 << 20, 2e6  # bytes of memory, grown or free to swap, and B/s of a disk or network, worth naming
 LEAD_NS = 5_000_000_000  # ns for which prefetched batches and idle CPUs hide who has run since
 SHORT_LIVED_NS = 5_000_000_000  # ns of life, up to which all that a program or cgroup did is of now

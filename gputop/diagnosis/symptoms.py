@@ -108,7 +108,7 @@ def judge_job(job: JobFacts, facts: Facts, before: Phase | None) -> Standing:
     shares = {claim.judge.cause: claim.share for claim in job.claims} if phase.books == BOOKED else {}
     if phase.headline:
         return Standing(job, facts, phase, phase.symptom, shares=shares)
-    cause, symptom = "unexplained", "input-bound" if job.data >= 0.5 * (job.idle or 1.0) else "wait-heavy"
+    cause, symptom = "unexplained", "input-bound" if job.data >= policy.HALF * (job.idle or 1.0) else "wait-heavy"
     if (hang := job.hang) is not None:
         if named is None or not (named.explains_hangs and hang.cause == "hung-worker" and len(hang.family) == 1):
             named = seen.strongest if job.absent_ranks else None  # else a judge has something more precise to say
@@ -187,7 +187,7 @@ def _headline(one: Standing, gpu: GpuFacts | None, why: str) -> str:
     job, facts = one.job, one.facts
     if gpu is None or job.lost is None:
         loss = host_side_loss(job)
-        share = job.data if job.data >= 0.5 * loss else loss
+        share = job.data if job.data >= policy.HALF * loss else loss
         return f"{why} {100 * share:.0f}% of the time (no GPU is measured: host side only)"
     apart = gpu.lost is not None and gpu.lost - job.lost >= policy.TENTH
     worst = f" (GPU {gpu.name}: {100 * (gpu.lost or 0.0):.0f}%)" if apart else ""

@@ -84,7 +84,7 @@ def _names(takers: list[Taker], cpus: Capacity) -> str:
     names = names_of(takers)
     unseen = cpus.taken - sum(taker.cores for taker in takers)
     rest = "others" if len(takers) == MOST else "short-lived processes"
-    return ", ".join([*names, rest] if unseen > max(0.2, 0.5 * cpus.taken) or not names else names)
+    return ", ".join([*names, rest] if unseen > max(policy.FIFTH, policy.HALF * cpus.taken) or not names else names)
 
 
 def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:

@@ -43,7 +43,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     moving = ", ".join(f"{one.name} ({one.pid}) moves {_per_s(one.bytes_per_s)}" for one in movers)
     told = [f"{who} waited for the disk {100 * share:.0f}% of the time"]
     if rate is not None:
-        told[0] += f", reading {_per_s(rate)}{f' from {device} ({100 * busy:.0f}% busy)' if busy > 0.1 else ''}"
+        told[0] += f", reading {_per_s(rate)}{f' from {device} ({100 * busy:.0f}% busy)' if busy > policy.TENTH else ''}"
     if limit is not None:
         told.append(f"cgroup {limit.path} may read {_allowed(limit)} from device {limit.device}")
     evidence = (
@@ -75,7 +75,7 @@ def _movers(job: JobFacts, facts: Facts, rate: float) -> list[Mover]:
         return []
     if limit is None and busiest is not None and busiest[1] < policy.HALF:
         return []
-    return [one for one in facts.movers if one.bytes_per_s >= 0.5 * rate][:NAMED]
+    return [one for one in facts.movers if one.bytes_per_s >= policy.HALF * rate][:NAMED]
 
 
 def _writes(job: JobFacts, facts: Facts) -> bool:

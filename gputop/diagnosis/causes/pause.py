@@ -24,7 +24,7 @@ from gputop.diagnosis.shell import kill
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     writer = late_job(job, facts) if waits_for_first(job, facts) else job
     written, who = writer.trainer.write_bytes_per_s, "it" if writer is job else f"{writer.trainer.role.label} ({writer.trainer.pid})"
-    saves = written is not None and written >= 1e6
+    saves = written is not None and written >= policy.MOVED_BYTES_PER_S
     what = f"{who} writes {(written or 0.0) / 1e6:.0f} MB/s: a checkpoint" if saves else _does(job)
     if writer is not job and not saves:
         what = f"it waits for {who}, whose main thread is {_busiest(writer)[0]}"

@@ -11,6 +11,7 @@ When it abstains: the workers idle between their batches, or wait for CPUs, a lo
 
 from __future__ import annotations
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help, one_is_late, unasked
 from gputop.diagnosis.edges import Leaf
@@ -78,7 +79,7 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     elif slept == most > 0.0:
         how = f"asleep by their own will {100 * slept:.0f}% of the time"
         takes = "a timer (time.sleep, a rate limit, a retry) takes the time"
-    elif threads > 0.2 * ran:
+    elif threads > policy.FIFTH * ran:
         how = f"with threads of their own on {workers * (threads + ran):.1f} CPUs"
     who = "its only worker" if workers == 1 else f"its {counted(workers, 'worker')}"
     evidence = (

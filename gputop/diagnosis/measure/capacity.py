@@ -153,4 +153,4 @@ def _preempted_by_others(job: JobFacts, facts: Facts) -> float | None:
     own = _own(job)
     behind, others = sum(waits.values()), sum(seconds for pid, seconds in waits.items() if facts.family.get(pid) not in own)
     waited_s = sum(proc.runnable * proc.seconds for proc in (job.trainer, *job.workers))
-    return others / behind if behind > 0.1 * waited_s else None
+    return others / behind if behind > policy.TENTH * waited_s else None

@@ -298,7 +298,7 @@ class JobFacts(Struct, frozen=True, dict=True):
     @property
     def is_supplied(self) -> bool:
         """Waits for data are less than half of what its GPUs idle."""
-        return self.data < 0.5 * (self.idle or 0.0)
+        return self.data < policy.HALF * (self.idle or 0.0)
 
     @property
     def host_only(self) -> bool:

@@ -98,7 +98,8 @@ def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts
 def feeding(woken_by: Mapping[int, float], infos: Mapping[int, ProcInfo], hot: Container[int]) -> frozenset[int]:
     """Who, being none of the trainers and workers (``hot``), wakes a trainer with what it waits for, such as actors; their like,
     for who is never waited for was ahead; and their children. None where the trainer hardly waits for them."""
-    found = {pid: share for pid, share in woken_by.items() if share > 0.01 and pid in infos and pid not in hot and infos[pid].cmdline}
+    known = {pid: share for pid, share in woken_by.items() if pid in infos and pid not in hot and infos[pid].cmdline}
+    found = {pid: share for pid, share in known.items() if share > policy.HARDLY}
     if sum(found.values()) < policy.LOST:
         return frozenset()
     kinds = {_kind(infos[pid]) for pid in found}

@@ -69,7 +69,7 @@ def slowed_by(gpu: GpuFacts) -> int:
     someone lowered the limit."""
     if not gpu.sm_clock_mhz or not gpu.sm_clock_max_mhz or gpu.sm_clock_mhz > policy.SLOW_CLOCK * gpu.sm_clock_max_mhz:
         return 0
-    lowered = (gpu.power_limit_w or 0.0) < 0.95 * (gpu.power_limit_default_w or 0.0)
+    lowered = (gpu.power_limit_w or 0.0) < (1.0 - policy.LITTLE) * (gpu.power_limit_default_w or 0.0)
     return gpu.throttle_mask & (_BRAKES | SET_CLOCKS | (POWER_CAP if lowered else 0))
 
 

@@ -166,7 +166,7 @@ def _autocorrelation(values: Sequence[float]) -> list[float]:
     mean = sum(values) / len(values)
     centred = [value - mean for value in values]
     power = sum(value * value for value in centred) / len(centred)
-    if power <= (0.02 * mean) ** 2 or power <= 0.0:
+    if power <= (policy.HARDLY * mean) ** 2 or power <= 0.0:
         return []
     return [sum(map(mul, centred, centred[lag:])) / ((len(centred) - lag) * power) for lag in range(len(values) // 2)]
 

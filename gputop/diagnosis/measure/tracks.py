@@ -109,7 +109,7 @@ class ProcTrack:
             return min(1.0, cores), 0.0
         run = min(1.0, max(0, newer.oncpu_ns - older.oncpu_ns) / ns)
         wait = max(0, newer.run_delay_ns - older.run_delay_ns) / ns
-        if run + wait < 0.01 and len(self.kinds) > 2 and always_on_cpu:
+        if run + wait < policy.HARDLY and len(self.kinds) > 2 and always_on_cpu:
             wait = 1.0  # never off the run queue and never on a CPU: the delay is booked only when it gets one
         return run, min(1.0 - run, wait)
 
@@ -133,7 +133,7 @@ class ProcTrack:
     def _unsampled(self) -> dict[str, int]:
         """Every sample met it running, so its sleeps were short: on the disk if it read from one."""
         older, newer = self.samples[0], self.samples[-1]
-        reads = newer.read_bytes is not None and older.read_bytes is not None and newer.read_bytes - older.read_bytes >= 1 << 20
+        reads = newer.read_bytes is not None and older.read_bytes is not None and newer.read_bytes - older.read_bytes >= policy.READ_BYTES
         return {waits.DISK if reads else waits.UNKNOWN: 1}
 
 

@@ -268,7 +268,7 @@ class Window:
         jobs = []
         for trainer in trainers:
             own = sorted(workers.get(trainer.pid, []), key=lambda worker: worker.role.index or 0)
-            working = _with_lent_kinds(_without_finished(own))
+            working = _without_finished(own)
             used = self._gpus_of(trainer, trainers, gpus)
             calls = self._points.calls(trainer.pid, used)
             jobs.append(JobFacts(trainer, working, used, calls, finished=len(own) - len(working)))
@@ -484,23 +484,6 @@ def _without_finished(workers: list[ProcFacts]) -> list[ProcFacts]:
     """Those who load; of another loader than torch's, one that ended may be missed."""
     torchs = any(worker.info.comm == who.TORCH_WORKER for worker in workers)
     return [worker for worker in workers if not (torchs and worker.has_finished)] or workers
-
-
-def _with_lent_kinds(workers: list[ProcFacts]) -> list[ProcFacts]:
-    """A worker whose short sleeps no sample met sleeps on what its siblings do: they run the same code."""
-    known = Counter[str]()
-    for worker in workers:
-        known.update({kind: share for kind, share in worker.kinds.items() if kind not in (waits.UNKNOWN, waits.QUEUE, waits.STOPPED)})
-    total = sum(known.values())
-    return [_with_kinds(worker, known, total) if worker.unsampled and total > 0.0 else worker for worker in workers]
-
-
-def _with_kinds(worker: ProcFacts, known: Mapping[str, float], total: float) -> ProcFacts:
-    kinds = dict(worker.kinds)
-    unknown = kinds.pop(waits.UNKNOWN, 0.0)
-    for kind, share in known.items():
-        kinds[kind] = kinds.get(kind, 0.0) + unknown * share / total
-    return replace(worker, kinds=kinds)
 
 
 def _with_cpus(job: JobFacts, by_label: Mapping[str, float], takers: list[Taker], family: Mapping[int, int]) -> JobFacts:
