@@ -26,8 +26,8 @@ from gputop.diagnosis.model import Culprit, Ledger, Verdict
 from gputop.diagnosis.ranks import RankPace
 from gputop.diagnosis.symptoms import Standing
 from gputop.model.board import Board, GpuBoard
-from gputop.model.frame import Names, ProcInfo
-from gputop.model.identity import job_key, told_by
+from gputop.model.frame import ProcInfo
+from gputop.model.identity import SHORT_ID, job_key, known_of
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
 from gputop.recording.format import BROKEN, KIND_SUMMARY, pack
 from gputop.system.program import __version__
@@ -40,7 +40,6 @@ MOST_RANKS, MOST_GPUS, MOST_CAUSES, MOST_NAMES = 256, 1024, 64, 64  # in a summa
 NEWEST = 8  # incidents that are told
 NAMED = 3  # culprits of a rank, and of an incident
 TEXT, NAME = 300, 80  # characters of a headline, and of a name
-SHORT_ID = 12  # characters of a container's id, as `docker ps` prints it
 LEAST_SHARE = 0.005  # of the window, to be told
 
 _Shares = Annotated[dict[str, float], Meta(max_length=MOST_CAUSES)]
@@ -264,11 +263,11 @@ def _rank(one: Standing, engine: Engine, host: str) -> Rank:
 
 def _identity(info: ProcInfo) -> dict[str, str]:
     """Whose it is, as far as that is known."""
-    told, names = told_by(info.cgroup, *info.other_cgroups), info.names or Names()
+    known = known_of(info)
     found = {
-        "user": info.user, "slurm_job": told.slurm_job or info.env.get("SLURM_JOB_ID", ""), "namespace": names.namespace,
-        "pod": names.pod or names.pod_uid or told.pod_uid,
-        "container": names.container or (names.container_id or told.container_id)[:SHORT_ID],
+        "user": info.user, "slurm_job": known.get("slurm_job_id", ""), "namespace": known.get("namespace", ""),
+        "pod": known.get("pod") or known.get("pod_uid", ""),
+        "container": known.get("container") or known.get("container_id", "")[:SHORT_ID],
     }  # fmt: skip
     return {name: text[:NAME] for name, text in found.items() if text}
 

@@ -15,8 +15,7 @@ from gputop.diagnosis import Engine
 from gputop.diagnosis.symptoms import Standing
 from gputop.metrics.totals import OTHER, Totals, Trainer, label, most_first
 from gputop.model.board import Board, GpuBoard
-from gputop.model.frame import Names
-from gputop.model.identity import told_by
+from gputop.model.identity import SHORT_ID, known_of
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
 
 PREFIX = "gputop_"
@@ -25,7 +24,6 @@ GAUGE, COUNTER = "gauge", "counter"
 MOST_SERIES = 2500  # of a node, whatever happens on it
 THROTTLES = (("thermal", 0x60), ("power_brake", 0x80), ("hw_slowdown", 0x8), ("power_cap", 0x4), ("other", 0x712))
 """(reason, bits of nvmlClocksEventReasons)"""
-SHORT_ID = 12  # characters of a container's id, as `docker ps` and `crictl ps` print it
 
 
 class Sample(NamedTuple):
@@ -158,12 +156,11 @@ def _trainer_info(at: Moment) -> Iterator[Sample]:
             continue
         trainer = one.standing.job.trainer
         info, rank = trainer.info, trainer.role.rank
-        size, told, names = number_in(info.env, SIZE_VARIABLES), told_by(info.cgroup, *info.other_cgroups), info.names or Names()
+        size, known = number_in(info.env, SIZE_VARIABLES), known_of(info)
         texts = (
             one.name, program_name(info), "" if rank is None else str(rank), "" if size is None else str(size), ",".join(sorted(one.gpus)),
-            info.user if at.with_users else "", told.slurm_job or info.env.get("SLURM_JOB_ID", ""),
-            names.namespace, names.pod or names.pod_uid or told.pod_uid,
-            names.container or (names.container_id or told.container_id)[:SHORT_ID],
+            info.user if at.with_users else "", known.get("slurm_job_id", ""), known.get("namespace", ""),
+            known.get("pod") or known.get("pod_uid", ""), known.get("container") or known.get("container_id", "")[:SHORT_ID],
         )  # fmt: skip
         yield Sample(tuple(map(label, texts)), 1.0)
 

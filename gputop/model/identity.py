@@ -164,6 +164,17 @@ def told_by_mounts(roots: Iterable[str]) -> Told:
 
 def identity_of(info: ProcInfo, host: str = "") -> Identity:
     """Whose it is, by its control groups, its environment and the names that were read; cleaned and bounded. ``host`` as in `job_key`."""
+    known = known_of(info, host)
+    return Identity(**known, missing=_reasons(info, known))
+
+
+def brief_of(info: ProcInfo) -> str:
+    """`Identity.brief`, without the reasons: it is asked for each row of a table."""
+    return Identity(**known_of(info), missing={}).brief()
+
+
+def known_of(info: ProcInfo, host: str = "") -> dict[str, str]:
+    """As `identity_of`, the fields that are known alone."""
     told, names = told_by(info.cgroup, *info.other_cgroups), info.names or Names()
     pod, pod_by = _pod(info, names)
     image = _env(info, "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
@@ -185,8 +196,7 @@ def identity_of(info: ProcInfo, host: str = "") -> Identity:
         "slurm_node": _env(info, "SLURMD_NODENAME"),
         "training": str(key) if (key := job_key(info, host)) else "",
     }  # fmt: skip
-    known = {name: clean(value, MOST_CHARS) for name, value in found.items() if value}
-    return Identity(**known, missing=_reasons(info, known))
+    return {name: clean(value, MOST_CHARS) for name, value in found.items() if value}
 
 
 def _pod(info: ProcInfo, names: Names) -> tuple[str, str]:

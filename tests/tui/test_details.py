@@ -12,17 +12,20 @@ import pytest
 from msgspec import structs
 from textual.pilot import Pilot
 
-from gputop.model.frame import FileSystem, Frame, Hardware, Nic
+from gputop.model.frame import FileSystem, Frame, Hardware, Names, Nic
 from gputop.session import process
 from gputop.session.session import Session
 from gputop.sources import parse
 from gputop.system.text import cell_width
 from gputop.tui.app import GputopApp
 from gputop.tui.details import DetailsScreen
+from gputop.tui.draw.table import rows
+from gputop.tui.draw.view import View
 from gputop.tui.widgets import Scrolled
 from tests.stranger import nobodys_process
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
+from tests.tui.test_dashboard import part
 from tests.tui.test_replay import until
 
 NAME = "na\x1b[2Jme\n[bold]x"
@@ -275,3 +278,48 @@ async def test_the_hosts_facts_stand_beside_its_lanes_and_the_affinity(make_app:
             await pilot.press("right")
             await pilot.pause()
     assert told == {"2 cores, 4 threads, 2.4 GHz", "ib0 400 Gbit/s", "/data nfs4 on filer:/export"}
+
+
+NAMED = {
+    "cgroup": f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{'1' * 32}.slice/cri-containerd-{'3f2a' * 16}.scope",
+    "env": {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "bert-0", "MASTER_PORT": "29500", "SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0"},
+    "names": Names(pod="bert-1", namespace="m\x1b[2Jl", pod_by="HOSTNAME", missing={"container": "needs root: /run/x: permission denied"}),
+}
+
+
+def named_session() -> Session:
+    """The scene's, whose trainer stands in a pod of a Slurm job."""
+    session = scene.session()
+    info, sample = session.board.infos[scene.TRAINER], session.board.procs[scene.TRAINER]
+    session.ingest(Frame(1000, session.now_ns + scene.TICK_NS, infos=[structs.replace(info, **NAMED)], procs=[sample]))
+    return session
+
+
+@pytest.mark.parametrize("size", [(160, 48), (80, 24)])
+async def test_whose_a_trainer_is_stands_in_the_stream(make_app: MakeApp, size: tuple[int, int]) -> None:
+    """Of a recording and a remote host too, and why a part is not known."""
+    app = make_app(named_session())
+    app.context.look.remote = True
+    async with app.run_test(size=size) as pilot:
+        app.push_screen(DetailsScreen(app.context, scene.TRAINER))
+        await pilot.pause()
+        facts = {line.strip()[:18].strip(): line.strip()[18:].strip() for line in text(app).split("\n")}
+        assert facts["training"] == "bert-0:29500 × 2"
+        assert facts["pod"].startswith("m·[2Jl/bert-1 (its host name")
+        assert facts["pod uid"] == f"{'1' * 32} burstable"
+        assert facts["container"] == "containerd 3f2a3f2a3f2a"
+        assert facts["container name"].startswith("not known: needs root: /run/x")
+        assert facts["Slurm job"] == "4711.0"
+
+
+async def test_a_wide_table_has_the_job(make_app: MakeApp) -> None:
+    app = make_app(named_session())
+    async with app.run_test(size=(220, 50)) as pilot:
+        await pilot.pause()
+        heading, *table = part(app, "procs")
+        assert "JOB" in heading
+        assert any("m·[2Jl/bert-1" in line for line in table)
+
+
+def test_a_search_finds_the_job() -> None:
+    assert {row.pid for row in rows(named_session(), View(pattern="bert-1"))} == {scene.TRAINER}

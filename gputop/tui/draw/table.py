@@ -18,6 +18,7 @@ from gputop.history.columns import History
 from gputop.model.board import Board
 from gputop.model.fields import FIELDS
 from gputop.model.frame import SECOND_NS, GpuProc, ProcInfo, ProcSample
+from gputop.model.identity import brief_of
 from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
 from gputop.model.roles import COMPILES, Role, is_foreign_list, is_whole_machine, program_name
 from gputop.session.session import Session, word_of
@@ -31,6 +32,7 @@ SPAN_NS = SECOND_NS  # rates in the table are over the last second: shorter ones
 LEAST_BYSTANDER_PCT = 1.0  # % of a CPU from which a process outside the training has a row
 PATIENCE_S = 0.05  # s for one search in one text: `(a+)+b` takes twice as long with each letter
 _KERNEL_STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "traced", "Z": "zombie", "I": "idle"}
+JOB_FROM = 200  # columns from which the table has one for pod, Slurm job or container
 _NO_GPU = (99,)  # sorts families without a GPU behind the others
 GLYPHS = {
     "": " ", "running": "▄", "computing": "▄", "runnable": "▒", "disk": "▪", "memory": "◆", "throttled": "▼", "blocked": "–",
@@ -65,6 +67,7 @@ class Row(Struct):
     gpu: str = ""  # on which GPUs, see `place_of`
     start_ticks: int = 0
     command: str = ""
+    job: str = ""  # its pod, Slurm job or container; only where there is room for it, or a search
 
 
 Key = Callable[[Row], float]
@@ -154,6 +157,8 @@ class _RowBuilder:
         )  # fmt: skip
         if info is not None:
             row.start_ticks, row.command = info.start_ticks, clean(" ".join(info.cmdline) or info.comm)
+            if role is not None and (self.view.width >= JOB_FROM or self.view.pattern):
+                row.job = brief_of(info)
         if sample is not None:
             row.rss_bytes = sample.rss_bytes
             before = self.older.procs.get(pid)
@@ -278,11 +283,11 @@ def _is_wanted(row: Row, info: ProcInfo | None, view: View) -> bool:
 
 
 def matches(pattern: str, row: Row) -> bool:
-    """Whether a filter finds the row: all its words, or ``!regex``, in pid, name, user, state or command line.
+    """Whether a filter finds the row: all its words, or ``!regex``, in pid, name, user, state, job or command line.
 
     ``^`` and ``$`` are the ends of each of these. What is no expression (yet) hides nothing, see `why_no_search`.
     """
-    fields = (str(row.pid), row.who.strip(), row.user, row.state, "starving" if row.starving else "", row.command)
+    fields = (str(row.pid), row.who.strip(), row.user, row.state, "starving" if row.starving else "", row.job, row.command)
     text = "\n".join(map(clean, fields))
     if pattern.startswith("!"):
         return finds(pattern[1:], text)
@@ -470,6 +475,7 @@ def size(value: float) -> str:
 _COLUMNS = (
     Column("PID", 8, _pid, order="pid"),
     Column("USER", 9, lambda row, _: (row.user, "dim"), 170, left=True, order="user"),
+    Column("JOB", 20, lambda row, _: (row.job, "dim"), JOB_FROM, left=True),
     Column("GPU", 4, lambda row, _: (row.gpu, ""), 130, order="natural"),
     Column("WHO", 20, _who, left=True, order="natural"),
     Column("STATE", 13, _state_cell, left=True),
