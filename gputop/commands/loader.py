@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ EXAMPLES = """examples:
 """
 
 
+LEAST_WIDTH = 40  # columns that texts get at least, however narrow the terminal is
 _NOT_THERE = "what a function or `if __name__ == '__main__'` makes is not there: write a function that returns the loader"
 
 
@@ -59,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write(sweep.json() + b"\n")
         return 0
-    show(sweep.lines())
+    show(sweep.lines(max(LEAST_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None))
     if args.plot:
         from gputop.session.report import without_colour
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from gputop.experiments import journal as journals
 from gputop.experiments.change import STOPPED, Plan, Record, is_new, send_signal_to, write_value
 from gputop.experiments.fuse import Fuse
-from gputop.experiments.processes import cmdline_of, read_processes
+from gputop.experiments.processes import cmdline_of, read_processes, why_no_pids
 from gputop.experiments.subjects import find
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class Guard:
         """Prepare: nothing is changed yet."""
         if self.plan.others and not self._agreed:
             raise OSError(f"no experiment: {', '.join(map(str, self.plan.others))} of another user: agree to that first")
+        if problem := why_no_pids():
+            raise OSError(f"no experiment: {problem}")
         try:
             self._only = _take_lock()
             _refuse_leftovers()

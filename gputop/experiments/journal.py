@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from gputop.experiments.change import DEVICE, FILE, SETTINGS, Record, restore
+from gputop.experiments.processes import why_no_pids
 from gputop.experiments.subjects import inherited
 
 SUFFIX = ".journal"
@@ -184,8 +185,8 @@ def undo_leftovers() -> list[str]:
     """Undo all leftovers; what came of each, in a line."""
     told = []
     for left in leftovers():
-        if left.problem:
-            told.append(left.problem)
+        if problem := left.problem or why_no_pids():
+            told.append(problem)
             continue
         try:
             journal = _open(left.path)

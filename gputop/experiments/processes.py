@@ -51,6 +51,15 @@ def parse(pid: int, data: bytes) -> Proc:
     )  # fmt: skip
 
 
+def why_no_pids() -> str:
+    """Why the pids of /proc are not those of system calls; empty if they are. With another pid namespace's /proc they are others' pids."""
+    try:
+        is_own = os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        is_own = False
+    return "" if is_own else "/proc is not that of gputop's pid namespace: its pids are other processes here (mount -t proc proc /proc)"
+
+
 def read_process(pid: int) -> Proc:
     """One process. Raises ProcessLookupError if there is none, OSError where no more files can be opened."""
     return _read(pid, f"/proc/{pid}/stat")

@@ -7,6 +7,7 @@ that none finds in the page cache what another has read. Points that read from s
 from __future__ import annotations
 
 import multiprocessing
+import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -96,23 +97,29 @@ class Sweep(Struct, frozen=True):
         axis = Times(min(ends), max(ends), {number: str(number) for number in sorted(ends)})
         return chart(title, lines, 0.0, 1.1 * max(y for line in lines for _, y in line), width, height, axis)
 
-    def lines(self) -> Iterator[str]:
-        """The table, the recommendation, the notes."""
+    def lines(self, width: int | None = None) -> Iterator[str]:
+        """The table, the recommendation, the notes; in ``width`` columns where that is given.
+
+        What holds a number of workers back stands beside its figures, or below them if there is no room.
+        """
         size = f", batch size {self.batch_size}" if self.batch_size else ""
-        yield clean(f"{self.loader} of {self.data_set}{size}, on {counted_cpus(self.cpus)}")
+        yield from _within(f"{self.loader} of {self.data_set}{size}, on {counted_cpus(self.cpus)}", width)
         foretold = any(point.predicted_per_s is not None for point in self.points)
         names = ["workers", "batches/s", *(["predicted"] if foretold else []), "ms/batch", "p99 ms", "max ms", "start s", "CPU ms"]
         widths = [max(8, len(name) + 1) for name in names]
-        yield "".join(f"{name:>{width}}" for name, width in zip(names, widths, strict=True)) + "  what holds it back"
+        head, last, rows = "".join(map(str.rjust, names, widths)), "  what holds it back", list[tuple[str, str]]()
         for point in self.points:
             numbers = (point.batch_ms, point.p99_ms, point.slowest_ms, point.startup_s, point.cpu_ms)
             values = [point.batches_per_s, *([point.predicted_per_s] if foretold else []), *numbers]
             mark = "→ " if point.workers == self.recommended_workers else ""
             cells = [f"{mark}{point.workers}", *("–" if value is None else figure(value, 3) for value in values)]
-            row = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-            yield clean(f"{row}  {point.error or point.why}{' (cold)' if point.is_cold else ''}")
-        yield self.advice()
-        yield from map(clean, self.notes)
+            rows.append(("".join(map(str.rjust, cells, widths)), f"{point.error or point.why}{' (cold)' if point.is_cold else ''}"))
+        is_beside = width is None or max(len(row) + 2 + len(why) for row, why in rows) <= width
+        yield head + last if is_beside else head
+        for row, why in rows:
+            yield from [clean(f"{row}  {why}")] if is_beside else [row, *_within(why, width, " " * (widths[0] + 1))]
+        for text in (self.advice(), *self.notes):
+            yield from _within(text, width)
 
     def advice(self) -> str:
         """The recommendation in a sentence."""
@@ -125,6 +132,11 @@ class Sweep(Struct, frozen=True):
         if now is not None and now is not chosen and now.batches_per_s:
             told += f"; the {self.num_workers} of today: {figure(now.batches_per_s, 3)}"
         return told
+
+
+def _within(text: str, width: int | None, indent: str = "") -> list[str]:
+    """The text, cleaned, in lines of at most ``width`` columns."""
+    return [clean(text)] if width is None else textwrap.wrap(clean(text), width, initial_indent=indent, subsequent_indent=indent or "  ")
 
 
 def counted_cpus(cpus: float) -> str:

@@ -437,6 +437,23 @@ time.sleep(600)
             outer.kill()
 
 
+@root
+def test_pids_of_another_namespaces_proc_are_refused(state: Path) -> None:
+    """A container with the host's /proc: the pids there are other processes to its system calls."""
+    code = (
+        "from gputop.experiments.change import Case, Plan, Target\nfrom gputop.experiments.guardian import Guard\n"
+        "from gputop.experiments.interventions import plan\none = Target(1, 1, 'it')\n"
+        "print(plan(Case('cpu-contention', one, (one,), (), (one,))).reason)\nGuard(Plan('nice', 'it', (), True)).__enter__()"
+    )
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
+    if "unshare failed" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.stdout.startswith("/proc is not that of gputop's pid namespace")
+    assert "OSError: no experiment: /proc is not that of gputop's pid namespace" in done.stderr
+    assert not state.exists()
+
+
 def test_a_journal_without_a_change_is_none() -> None:
     """gputop was killed before its guardian had started."""
     os.close(create("it").fd)

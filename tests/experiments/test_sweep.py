@@ -410,6 +410,17 @@ def loader_command(*arguments: str, cwd: Path = HERE) -> subprocess.CompletedPro
     return subprocess.run([*GPUTOP, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
 
 
+def test_a_table_that_is_too_wide_has_the_reasons_below_the_figures() -> None:
+    points = tuple(Point(number, 10.0 * number, 1.0, 2.0, 3.0, 0.1, why="workers 51 % runnable; all CPUs busy") for number in (1, 12))
+    table = Sweep("DataLoader", "ImageFolder", 64, 2, 4.0, points, 12, 12, ("other processes took up to 98 % of the CPUs, and more words",))
+    wide, narrow = list(table.lines()), list(table.lines(80))
+    assert wide[1].endswith("what holds it back")
+    assert all(len(line) <= 80 for line in narrow)
+    assert [line.strip() for line in narrow].count("workers 51 % runnable; all CPUs busy") == 2
+    assert list(table.lines(len(max(wide, key=len)))) == wide
+    assert all(len(line) <= 40 for line in list(table.lines(40)) if "%" in line)
+
+
 @pytest.mark.usefixtures("made")
 def test_the_command_prints_the_table() -> None:
     done = loader_command("loading.py:slow", "--workers", "0,2", "--seconds", "0.2", "--plot")

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from gputop.experiments.change import Case, Plan, Told
 from gputop.experiments.permission import READONLY
+from gputop.experiments.processes import why_no_pids
 from gputop.experiments.scene import Scene
 
 INTERVENTIONS = (
@@ -66,6 +67,8 @@ def plan(case: Case, *, allow_stop: bool = False, allow_others: bool = True, rea
     """
     if readonly:
         return Told(READONLY)
+    if problem := why_no_pids():
+        return Told(problem)
     try:
         scene = Scene(case, allow_stop, allow_others)
     except OSError as error:
