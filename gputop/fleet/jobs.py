@@ -18,7 +18,7 @@ from gputop.diagnosis import Ledger, policy
 from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.phases import ENDING, IDLE, PAUSING, STARTING
-from gputop.diagnosis.ranks import RankPace, find_slowest, waited_share
+from gputop.diagnosis.ranks import find_slowest, waited_share
 from gputop.fleet.summary import Rank, Summary, Taker
 from gputop.system.text import counted
 
@@ -263,23 +263,25 @@ def _straggler(job: Job) -> Job | None:
 
 
 def _looking(job: Job) -> Job | None:
-    """Its ranks wait, and the one that they wait for may be among those that are not seen."""
-    waiting = [member for member in job.members if _waits(member.rank)]
+    """Its ranks wait, and the one that they wait for may be among those that are not seen.
+
+    Where all nodes answer, the others may be on hosts that nobody named: then only ranks that sleep in a collective count, for a GPU that
+    works lightly may do so by itself. That a rank is gone is known where its own node misses it.
+    """
     absent = sorted({number for member in job.members for number in member.rank.absent})
-    missing = job.missing or tuple(_spans(absent))
-    if not missing or 2 * len(waiting) < len(job.members):
+    waiting = [member for member in job.members if (_waits if job.silent or absent else _sleeps)(member.rank)]
+    if not (job.missing or absent) or 2 * len(waiting) < len(job.members):
         return None
     job = _with_loss(replace(job, members=_merged(job, [replace(member, does=WAITS) for member in waiting])))
-    if job.silent and not absent:
-        where = ", ".join(job.silent[:NAMED])
-        detail = f"its ranks wait, perhaps for {_ranks(job.missing)}; no answer from {where}"
-        return replace(job, symptom=LOOKING, headline=_seen(job), detail=detail)
-    job = replace(job, missing=missing)
-    detail = f"{_gone(job)}, and {counted(len(waiting), 'other')} wait{_s(len(waiting))}"
-    return replace(
-        job, symptom="straggler", cause="straggler-rank", severity=_severity(job.lost),
-        headline=_seen(job), detail=detail,
-    )  # fmt: skip
+    if absent:
+        gone = _spans(absent)
+        detail = f"{_ranks(gone)} {'has' if len(absent) == 1 else 'have'} no process any more, and {counted(len(waiting), 'other')} wait"
+        return replace(
+            job, missing=job.missing or tuple(gone), symptom="straggler", cause="straggler-rank", severity=_severity(job.lost),
+            headline=_seen(job), detail=f"{detail}{_s(len(waiting))}",
+        )  # fmt: skip
+    where = f"no answer from {', '.join(job.silent[:NAMED])}" if job.silent else "on none of these hosts"
+    return replace(job, symptom=LOOKING, headline=_seen(job), detail=f"its ranks wait, perhaps for {_ranks(job.missing)}; {where}")
 
 
 def _own(job: Job) -> Job | None:
@@ -327,10 +329,15 @@ def _is_unknown(rank: Rank) -> bool:
 
 
 def _waits(rank: Rank) -> bool:
-    """It seems to wait for other ranks: its GPU spins with little work, or it sleeps on a lock or a socket beside an idle GPU."""
-    pace = rank.pace or RankPace(0.0, 0.0)
-    slept = pace.awaited is not None and 1.0 - pace.awaited >= policy.FIFTH
-    return slept or (pace.used is not None and pace.used <= policy.LIGHT_SM) or rank.cause == "straggler-rank"
+    """It seems to wait for other ranks: it sleeps in a collective, or its GPU spins with little work."""
+    used = rank.pace.used if rank.pace is not None else None
+    return _sleeps(rank) or (used is not None and used <= policy.LIGHT_SM) or rank.cause == "straggler-rank"
+
+
+def _sleeps(rank: Rank) -> bool:
+    """It sleeps on a lock or a socket beside an idle GPU, as in a collective of the host."""
+    awaited = rank.pace.awaited if rank.pace is not None else None
+    return awaited is not None and 1.0 - awaited >= policy.FIFTH
 
 
 def _merged(job: Job, changed: Iterable[Member]) -> tuple[Member, ...]:

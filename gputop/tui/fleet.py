@@ -49,7 +49,7 @@ ANSWERS_S = 0.25  # s between two looks for answers
 NOTE_S = 4.0  # s that a note stays
 STACKS_IN_S = 0.7  # s from the question until all nodes take the stacks: the question must have reached them
 STACKS_S = 15.0  # s after which nodes that have not answered are told
-BACK_S = 600.0  # s of a node's past that come when it is opened
+BACK_S = 120.0  # s of a node's past that come when it is opened: twice the usual time base, read in about a second
 NODE_REST_S = 0.25  # s between two drawings of an opened node
 MOST_STACKS = 20_000  # of an answer
 

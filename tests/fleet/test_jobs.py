@@ -108,11 +108,24 @@ def test_a_healthy_job_stays_so_though_a_node_does_not_answer() -> None:
     assert (job.symptom, job.headline) == ("healthy", "24 of 32 ranks seen")
 
 
-def test_a_rank_that_lives_nowhere_is_told() -> None:
+def test_ranks_of_hosts_that_nobody_named_may_be_late() -> None:
     ranks = [rank(number, SLEEPS, size=4) for number in (0, 1, 3)]
     job = only([sight("a", *ranks[:2]), sight("b", ranks[2])])
+    assert (job.symptom, job.severity, job.missing) == ("looking", "info", ((2, 2),))
+    assert job.detail == "its ranks wait, perhaps for rank 2; on none of these hosts"
+
+
+def test_a_gpu_that_works_lightly_waits_for_nobody_while_all_hosts_answer() -> None:
+    ranks = [rank(number, SPINS, size=4, symptom="busy-not-working", cause="undersized-work", why="is too small") for number in (0, 1, 3)]
+    job = only([sight("a", *ranks[:2]), sight("b", ranks[2])])
+    assert (job.symptom, job.cause) == ("busy-not-working", "undersized-work")
+
+
+def test_a_rank_that_its_own_node_misses_is_gone() -> None:
+    ranks = [rank(number, SLEEPS, size=4, absent=[2] if number == 3 else []) for number in (0, 1, 3)]
+    job = only([sight("a", *ranks[:2]), sight("b", ranks[2])])
     assert (job.symptom, job.cause, job.missing) == ("straggler", "straggler-rank", ((2, 2),))
-    assert job.detail == "rank 2 has no process on any host seen, and 3 others wait"
+    assert job.detail == "rank 2 has no process any more, and 3 others wait"
 
 
 def test_an_old_summary_says_nothing_of_now() -> None:

@@ -271,7 +271,7 @@ async def test_enter_opens_the_worst_node_and_escape_comes_back() -> None:
         for item in scene.frames(40):
             nodes.taps["node03"](item)
         await told(pilot, lambda: "INPUT-BOUND" in "".join(panel.widget.line_text(0) for panel in screen.drawing.panels))
-        assert ("node03", "frames", [], None, 600.0) in nodes.asked
+        assert ("node03", "frames", [], None, 120.0) in nodes.asked
         await pilot.press("escape")
         assert isinstance(app.screen, FleetScreen)
         await told(pilot, lambda: "node03" not in nodes.taps)
