@@ -59,9 +59,7 @@ def read_ask(line: bytes) -> Ask:
         ask = _ask_decoder.decode(line)
     except BROKEN as error:
         raise ValueError(f"no question: {clean(str(error), 80)}") from None
-    if ask.ask not in ASKS:
-        raise ValueError(f"no question: {clean(ask.ask, 40)!r}; there are {', '.join(ASKS)}")
-    return ask
+    return msgspec.structs.replace(ask, ask=clean(ask.ask, 40))
 
 
 def pack_answer(answer: Answer, t_ns: int = 0) -> bytes:

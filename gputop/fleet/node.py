@@ -14,7 +14,7 @@ from itertools import dropwhile
 
 import msgspec
 
-from gputop.fleet.asking import MOST_LINE_BYTES, PIECE_BYTES, Answer, Ask, pack_answer, read_ask
+from gputop.fleet.asking import ASKS, MOST_LINE_BYTES, PIECE_BYTES, Answer, Ask, pack_answer, read_ask
 from gputop.fleet.lines import to_lines
 from gputop.fleet.summary import pack_summary, summarize
 from gputop.model.frame import SECOND_NS, Frame, Header
@@ -198,7 +198,9 @@ class Node:
         except ValueError as error:
             self._reply(Answer(0, error=str(error)))
             return
-        if not self._said_ns:
+        if ask.ask not in ASKS:
+            self._reply(Answer(ask.id, ask.ask, f"no question: {ask.ask!r}; there are {', '.join(ASKS)}"))
+        elif not self._said_ns:
             self._reply(Answer(ask.id, ask.ask, "nothing was read yet"))
         elif ask.ask == "summary":
             self._say()

@@ -65,6 +65,11 @@ class Machines:
         """Pull a machine's cable (``down``), or put it back (``up``)."""
         ip("-n", self._hub, "link", "set", f"v{self.names.index(name) + 1}", state)
 
+    def slow_down(self, name: str, rate: str) -> None:
+        """Let a machine send so much a second."""
+        shape = ["tbf", "rate", rate, "burst", "4kb", "latency", "400ms"]
+        subprocess.run(["tc", "-n", self._space(name), "qdisc", "add", "dev", "eth0", "root", *shape], check=True, capture_output=True)
+
     def stop(self) -> None:
         """End the servers with all that runs on them, and remove what `start` made."""
         for space in (*map(self._space, self.names), self._hub):

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gputop.fleet import links as links_module
-from gputop.fleet.asking import Answer
+from gputop.fleet.asking import Answer, pack_answer
 from gputop.fleet.links import CONNECTING, DOWN, MISSING, NEWER, REFUSED, SILENT, UP, Links
 from gputop.fleet.reach import Target
 from gputop.fleet.summary import MOST_BYTES, Node, Summary
@@ -233,3 +233,20 @@ def test_who_takes_frames_gets_them_from_a_link_that_is_made_anew(ssh: FakeSsh, 
     links.ask("node1", "summary")
     until(lambda: (ssh.folder / "asked").exists() and '"frames"' in (ssh.folder / "asked").read_text())
     assert [type(item) for item in taken] == [Header, Header]
+
+
+def test_a_node_that_sends_thousands_of_summaries_and_answers_keeps_nobody_busy(ssh: FakeSsh, link: Open) -> None:
+    (ssh.folder / "answer").write_bytes(pack_answer(Answer(7, "save", data=bytes(1 << 20), more=True)))
+    ssh.says("floods", 'cat "$D/header"; while :; do for i in 1 2 3 4 5 6 7 8; do cat "$D/summary" "$D/answer"; done; done')
+    ssh.says("good")
+    links = link("floods", "good")
+    wait_for(links, "good", lambda node: node.state == UP)
+    wait_for(links, "floods", lambda node: node.state == UP)
+    assert links.answers() == [], "nobody has asked"
+    answer = pack_answer(Answer(1, "save", data=bytes(1 << 20), more=True))
+    (ssh.folder / "answer").write_bytes(answer)
+    assert links.ask("floods", "save") == 1
+    node = wait_for(links, "floods", lambda node: node.state == DOWN)
+    assert node.reason == "it answers with more than 64 MiB"
+    assert links.poll()["good"].state == UP
+    assert links.poll()["good"].age_s <= 1.5

@@ -17,7 +17,7 @@ from tests.require import require
 from tests.wait import until
 
 
-def test_a_node_vanishes_and_returns_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_node_vanishes_and_returns_and_one_on_a_slow_link_goes_on(tmp_path: Path) -> None:
     require("net", "ssh")
     with machines(tmp_path, ["node1", "node2"]) as lab:
         (tmp_path / "client").write_text(f"Host dead\n  HostName 10.213.7.99\n{(tmp_path / 'client').read_text()}")
@@ -33,6 +33,7 @@ def test_a_node_vanishes_and_returns_and_the_others_go_on(tmp_path: Path) -> Non
             until(lambda: (states := look())["node1"] == states["node2"] == UP)
             until(lambda: links.poll()["node1"].summary.node.cpu is not None)
             assert [links.poll()[host].summary.host for host in ("node1", "node2")] == ["node1", "node2"]
+            lab.slow_down("node2", "64kbit")
             gaps.clear()
             lab.link("node1", "down")
             told_s = took(lambda: look()["node1"] in (SILENT, DOWN), 12.0)

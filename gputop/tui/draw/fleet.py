@@ -11,6 +11,7 @@ from gputop.diagnosis import Ledger
 from gputop.diagnosis.policy import LOST, QUARTER
 from gputop.fleet.hosts import fold as fold_hosts
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, Member, Sight
+from gputop.fleet.links import RECORDED
 from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, Overview, Row, Second, finds, fold
 from gputop.system.text import cell_width, clean, counted, cut, fit
 from gputop.tui.draw import Line, Span, duration, time_of_day
@@ -116,7 +117,8 @@ def _header(fleet: Overview, job: Job | None, width: int, clock: str, own: str) 
         down = f" · {counted(fleet.silent, 'node')} silent" if fleet.silent else ""
         what = " · ".join((counted(nodes, "node"), *_gpu_names(fleet.sights), counted(len(fleet.jobs), "job"))) + down
     skews = [abs(sight.skew_s) for sight in fleet.sights if sight.is_seen]
-    right: list[Span] = [("● LIVE 1 s", "good") if seen else ("no node answers", "crit")]
+    is_past = all(RECORDED in sight.notes for sight in fleet.sights if sight.is_seen)
+    right: list[Span] = [("▶ REPLAY" if is_past else "● LIVE 1 s", "good") if seen else ("no node answers", "crit")]
     if skews and max(skews) >= 1.0:
         right += [("  ", ""), (f"clocks {max(skews):.1f} s apart", "warn")]
     if own:
