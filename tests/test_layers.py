@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_ROOMS = 28
-MOST_ARROWS = 121
+MOST_ARROWS = 122
 
 
 def _module_files(root: Path) -> dict[str, Path]:
