@@ -38,12 +38,13 @@ FOREIGN = {
     "sudo": "changes the machine",
     "docker": "needs a container engine",
     "kubectl": "needs a cluster",
-    "srun": "needs Slurm",
     "sbatch": "needs Slurm",
     "eval": "a shell's start-up file; tests of the packaging complete by it",
 }
-ELSEWHERE = ("--host", "--sudo")
+ELSEWHERE = ("--host", "--job", "--sudo")
 """Flags that need another machine or may ask for a password."""
+SERVES = ("exporter", "watch")
+"""Commands that go on until they are told to end."""
 _PATIENCE_S = 60.0
 
 
@@ -92,7 +93,22 @@ else:
 TRIED = [command for command in OURS if not any(flag in command.split() for flag in ELSEWHERE)]
 
 
-@pytest.mark.parametrize("command", [command for command in TRIED if not _is_screen(command)])
+@pytest.mark.parametrize("command", [command for command in TRIED if command.split()[1:2] and command.split()[1] in SERVES])
+def test_a_command_that_goes_on_ends_when_it_is_told(command: str, folder: Path) -> None:
+    words, output = shlex.split(command), {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    started = subprocess.Popen(words, cwd=folder, env=_environment(), **output)
+    try:
+        assert started.stdout is not None
+        assert "gputop" in started.stdout.readline()
+        started.terminate()
+        rest, _ = started.communicate(timeout=_PATIENCE_S)
+        assert "Traceback" not in rest
+        assert started.returncode in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
+    finally:
+        started.kill()
+
+
+@pytest.mark.parametrize("command", [command for command in TRIED if not _is_screen(command) and command.split()[1] not in SERVES])
 def test_command_runs_as_printed(command: str, folder: Path) -> None:
     words = shlex.split(command)
     if words[1] == "loader":

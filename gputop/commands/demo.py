@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--readonly", action="store_true", help="no signals to processes, and no experiments")
     add_looks(parser)
     parser.set_defaults(interval=0.1, gpu=None, host=None, hosts=None, pid=None, user=None, once=False, json=False, no_auto_stacks=False)
-    parser.set_defaults(alert=[], alert_on=None)  # what is staged is told to nobody
+    parser.set_defaults(job=None, pods=None, alert=[], alert_on=None)  # one machine; what is staged is told to nobody
 
 
 def run(args: argparse.Namespace) -> int:

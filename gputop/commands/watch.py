@@ -46,9 +46,7 @@ STOP_S = 10.0  # s that --stop gives the command to end after SIGTERM, before SI
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--fail-on", choices=ALERT_SEVERITIES, metavar="SEVERITY", help="exit 3 once a job starved at low, medium or high"
-    )
+    parser.add_argument("--fail-on", choices=ALERT_SEVERITIES, metavar="SEVERITY", help="exit 3 once a job starved at low, medium or high")
     parser.add_argument("--for", dest="for_", type=duration(), default=FOR_S, metavar="TIME", help="how long, without a break (30s)")
     parser.add_argument("--stop", action="store_true", help="with --fail-on: end the command then (SIGTERM, SIGKILL 10 s later)")
     parser.add_argument("--duration", type=duration(), metavar="TIME", help="stop after 90s, 10m, 2h")
@@ -83,6 +81,8 @@ def run(args: argparse.Namespace) -> int:
         watching.begin()
         if argv:
             watching.start(argv)
+        else:
+            notify(f"watching {args.host or 'this machine'}{'' if args.duration else ', until Ctrl-C'}")
         watching.run()
     finally:
         stream.close()
