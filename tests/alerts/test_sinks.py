@@ -143,7 +143,7 @@ def test_a_failure_is_told_once() -> None:
 
 def test_a_command_gets_the_document_and_the_variables(tmp_path: Path) -> None:
     script = tmp_path / "told"
-    script.write_text(f"#!/bin/sh\ncat > {tmp_path}/document\nenv > {tmp_path}/variables\necho \"$1\" > {tmp_path}/argument\n")
+    script.write_text(f'#!/bin/sh\ncat > {tmp_path}/document\nenv > {tmp_path}/variables\necho "$1" > {tmp_path}/argument\n')
     script.chmod(0o755)
     sink_of(f"exec:{script} '$HOME; touch {tmp_path}/shell'").send(alert())
     assert json.loads((tmp_path / "document").read_text()) == alert().document

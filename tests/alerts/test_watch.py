@@ -214,7 +214,18 @@ def test_wrong_usage_is_2(arguments: list[str]) -> None:
 
 def test_on_a_demo_it_tells_alerts_and_ends_with_3(tmp_path: Path) -> None:
     with staged("cpu-contention", 60) as environ:
-        flags = ["--fail-on", "low", "--for", "4s", "--alert", f"exec:sh -c 'cat >> {tmp_path}/told'", "--duration", "50s"]
+        flags = [
+            "--fail-on",
+            "low",
+            "--for",
+            "4s",
+            "--alert-on",
+            "low",
+            "--alert",
+            f"exec:sh -c 'cat >> {tmp_path}/told'",
+            "--duration",
+            "50s",
+        ]
         ended = subprocess.run([*GPUTOP, *flags], env=environ, capture_output=True, text=True, timeout=80, check=False)
     assert ended.returncode == 3, ended.stderr
     assert "starved for 4 s" in ended.stdout
