@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gputop.commands.options import RECORDER, add_sampling, ask_sudo, leave_root, sampling_argv
+from gputop.commands.options import RECORDER, add_alerts, add_sampling, alerts_of, ask_sudo, leave_root, sampling_argv
 from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.program import return_freed_memory, return_pages
 from gputop.system.text import clean
 
 if TYPE_CHECKING:
+    from gputop.alerts.sender import Alerts
     from gputop.metrics.metered import Metered
     from gputop.session.restarts import LastingStream
 
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", default="", metavar="NAME", help="a label `node` on every series")
     parser.add_argument("--no-users", action="store_true", help="leave out whose trainers they are")
     parser.add_argument("--compat", choices=("dcgm",), metavar="dcgm", help="the GPUs under the names of dcgm-exporter, too")
+    add_alerts(parser)
     add_sampling(parser)
 
 
@@ -67,21 +69,24 @@ def run(args: argparse.Namespace) -> int:
     from gputop.session.child import ChildStream, collector_argv
     from gputop.session.restarts import LastingStream
 
+    alerts = alerts_of(args, notify)
     return_freed_memory()
     ask_sudo(args)
     argv = collector_argv(sampling_argv(args))
     stream = LastingStream(ChildStream(argv), lambda: ChildStream(argv), notify)
     closes: list[Callable[[], None]] = []
     try:
-        leave_root("gputop.metrics", "prometheus_client", "opentelemetry", *RECORDER)
+        leave_root("gputop.metrics", "gputop.alerts", "prometheus_client", "opentelemetry", *RECORDER)
         from gputop.metrics.metered import Metered
 
         metered = Metered(args.level, with_users=not args.no_users, with_dcgm=args.compat == "dcgm")
         _open(args, metered, closes)
-        _follow(stream, metered)
+        _follow(stream, metered, alerts)
         metered.end()
     finally:
         stream.close()
+        if alerts is not None:
+            alerts.close()
         for close in closes:
             close()
     return 0
@@ -142,7 +147,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _follow(stream: LastingStream, metered: Metered) -> None:
+def _follow(stream: LastingStream, metered: Metered, alerts: Alerts | None) -> None:
     """Take the stream in until a signal."""
     from gputop.model.frame import Frame
 
@@ -153,6 +158,8 @@ def _follow(stream: LastingStream, metered: Metered) -> None:
     while not ends:
         for item in stream.read(_WAIT_S):
             metered.take(item)
+            if alerts is not None and not metered.problem:
+                alerts.look(metered.following)
             if isinstance(item, Frame) and item.key:
                 return_pages()
         if metered.problem and not told:

@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     stream = LastingStream(ChildStream(collector), lambda: ChildStream(collector), notify)
     run = _Run(args, stream, alerts)
     try:
-        leave_root(*RECORDER)  # the file and the command belong to the user
+        leave_root(*RECORDER, "gputop.alerts")  # the file and the command belong to the user
         run.begin()
         if argv:
             run.start(argv)

@@ -15,7 +15,7 @@ _gputop() {
         query) words="-h --help --last --since --from --until --fine --timeout --json --csv" ;;
         export) words="-h --help --to -o --output --beside --last --since --from --until --fine" ;;
         loader) words="-h --help --workers --seconds --batches --json --plot" ;;
-        exporter) words="-h --help --listen --web-config --textfile --otlp --level --node --no-users --compat --interval --gpu --no-ebpf --sudo" ;;
+        exporter) words="-h --help --listen --web-config --textfile --otlp --level --node --no-users --compat --alert --alert-on --interval --gpu --no-ebpf --sudo" ;;
         mark) words="-h --help" ;;
         import) words="-h --help -o --output" ;;
         doctor) words="-h --help --json --bundle -o --output --with-names" ;;

@@ -178,6 +178,8 @@ complete -c gputop -n '__fish_seen_subcommand_from exporter' -l level -d 'node, 
 complete -c gputop -n '__fish_seen_subcommand_from exporter' -l node -d 'a label `node` on every series'
 complete -c gputop -n '__fish_seen_subcommand_from exporter' -l no-users -d 'leave out whose trainers they are'
 complete -c gputop -n '__fish_seen_subcommand_from exporter' -l compat -d 'the GPUs under the names of dcgm-exporter, too'
+complete -c gputop -n '__fish_seen_subcommand_from exporter' -l alert -d 'tell of trouble  bell, desktop, https //…, exec COMMAND'
+complete -c gputop -n '__fish_seen_subcommand_from exporter' -l alert-on -d 'from low, medium or high severity on (medium)'
 complete -c gputop -n '__fish_seen_subcommand_from exporter' -l interval -d 'seconds between samples, 0.02 to 60 (0.1)'
 complete -c gputop -n '__fish_seen_subcommand_from exporter' -l gpu -d 'only these GPUs  0 or 0,2 or 0-3'
 complete -c gputop -n '__fish_seen_subcommand_from exporter' -l no-ebpf -d 'no eBPF probes, even where they could run'

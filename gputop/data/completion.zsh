@@ -40,7 +40,7 @@ _gputop() {
         query) compadd -- -h --help --last --since --from --until --fine --timeout --json --csv ;;
         export) compadd -- -h --help --to -o --output --beside --last --since --from --until --fine ;;
         loader) compadd -- -h --help --workers --seconds --batches --json --plot ;;
-        exporter) compadd -- -h --help --listen --web-config --textfile --otlp --level --node --no-users --compat --interval --gpu --no-ebpf --sudo ;;
+        exporter) compadd -- -h --help --listen --web-config --textfile --otlp --level --node --no-users --compat --alert --alert-on --interval --gpu --no-ebpf --sudo ;;
         mark) compadd -- -h --help ;;
         import) compadd -- -h --help -o --output ;;
         doctor) compadd -- -h --help --json --bundle -o --output --with-names ;;

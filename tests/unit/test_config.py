@@ -73,6 +73,33 @@ def test_values_are_checked_as_on_the_command_line(text: str, part: str) -> None
         config.apply(parser, strict=True)
 
 
+def test_alerts_are_a_table_of_their_own() -> None:
+    assert config.alerts() == config.Alerting([], "medium")
+    _write('interval = 0.5\n[alerts]\nsinks = ["bell", "exec:logger"]\nseverity = "high"\n')
+    assert config.alerts() == config.Alerting(["bell", "exec:logger"], "high")
+    assert _parsed().alert is None
+    assert _parsed("--alert", "desktop").alert == ["desktop"]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("[alerts]\nsinks = 'bell'", r"\[alerts\] Expected `array`"), ("[alerts]\nseverity = 'info'", "Invalid enum value"),
+        ("[alerts]\nsound = 1", "unknown field"), ("alerts = 3", "Expected `object`"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_alerts_are_told(text: str, part: str) -> None:
+    _write(text)
+    with pytest.raises(UserError, match=part):
+        config.alerts()
+
+
+def test_an_alert_among_the_flags_is_told_its_place() -> None:
+    _write("alert = 'bell'")
+    with pytest.raises(UserError, match=r"sinks = \['bell'\] under \[alerts\]"):
+        _parsed()
+
+
 def test_what_is_no_file_is_not_waited_for() -> None:
     for path in (config.config_path(), config.state_path()):
         Path(path).parent.mkdir(parents=True)
