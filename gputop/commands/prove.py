@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="leave the fix in place if it is proved, and follow the job for a minute")
     parser.add_argument("--stop", action="store_true", help="culprits may be stopped, for a second at a time, where nothing gentler works")
     parser.add_argument("--yes", action="store_true", help="do not ask; processes of other users need --others, too")
-    parser.add_argument("--others", action="store_true", help="with --yes, as root: do not ask for processes of other users either")
+    parser.add_argument("--others", action="store_true", help="with --yes, as root: nor for processes of other users")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--undo", action="store_true", help="put back what an experiment has left behind, and leave")
     parser.add_argument("--readonly", action="store_true", help="change nothing: say what would be tried")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def add_looks(parser: argparse.ArgumentParser) -> None:
     """Add the flags that every screen has."""
-    parser.add_argument("--ascii", action="store_const", const=True, help="no character beyond ASCII, as where the locale is no UTF-8")
+    parser.add_argument("--ascii", action="store_const", const=True, help="no character beyond ASCII (as in a C locale)")
     parser.add_argument("--no-ascii", dest="ascii", action="store_const", const=False, help="every character, whatever the locale is")
     parser.add_argument("--light", action="store_true", help="colours for a light terminal")
 
