@@ -17,12 +17,12 @@ from gputop.commands.options import (
     check_user,
     leave_root,
     process_id,
+    refuse_alerts,
     stream_argv,
-)  # fmt: skip
+)
 from gputop.commands.screen import add_looks, use_terminal, watch
 from gputop.system import config
 from gputop.system.console import draws_ascii, notify
-from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
 
         chosen = fleet.chosen_targets(args)
         if len(chosen) > 1 or args.host is None:
-            if args.alert:
-                raise UserError("--alert tells of one machine: start gputop watch --host NODE --alert SINK for each", code=2)
+            refuse_alerts(args)
             return fleet.run(args, chosen)
         args.host = chosen[0].host
     if args.host is None:

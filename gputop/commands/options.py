@@ -131,6 +131,12 @@ def alerts_of(
     return Alerts(sinks, severity, notify, said) if sinks or said is not None else None
 
 
+def refuse_alerts(args: argparse.Namespace) -> None:
+    """UserError for --alert with several machines."""
+    if args.alert:
+        raise UserError("--alert tells of one machine: start gputop watch --host NODE --alert SINK for each", code=2)
+
+
 def sampling_settings(args: argparse.Namespace) -> Settings:
     """The collector's settings by the flags of `add_sampling`."""
     from gputop.sources import Settings

@@ -1,6 +1,6 @@
 """Record until Ctrl-C, for a time, or while a command runs; the command's exit code is passed on.
 
-With sudo the probes are loaded as root; the file and the command belong to the user who typed it.
+With sudo only the probes are root's; file and command are the user's.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from gputop.commands.options import (
     duration,
     leave_root,
     number,
+    refuse_alerts,
     stream_argv,
-)  # fmt: skip
+)
 from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.program import return_freed_memory
@@ -44,8 +45,7 @@ EXAMPLES = """examples:
   gputop record --host node[01-16] -o run        a file a host; gputop replay run shows them together
   gputop record --keep 30d --max-size 1G         a month: ticks around incidents and markers, seconds of days, minutes of all
 with --keep and -o node.gputop each start makes a file (node.gputop, node.2.gputop …); older ones are thinned with it, and go when too old
-a growing recording can be opened: gputop replay run.gputop
-recording pauses while less than 15% of the disk (4 GB at most) is free
+a growing recording can be opened; recording pauses while less than 15% of the disk (4 GB at most) is free
 """
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LEAST_BYTES, LEAST_KEPT_BYTES = 1 << 20, 32 << 20  # of --max-size; with --keep
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-size", type=size, metavar="SIZE", help="begin the next file, .2, .3 …, before this one is larger")
     parser.add_argument("--max-files", type=number(), default=0, metavar="N", help="with --max-size: keep only the newest N files (all)")
     parser.add_argument("--keep", type=duration("10m"), metavar="TIME", help="with --max-size: hold 30d, 12h in all, older is coarser")
-    parser.add_argument("--host", metavar="[USER@]NODE", help="record another machine over ssh, or several: node[01-16] -o FOLDER")
+    parser.add_argument("--host", metavar="[USER@]NODE", help="another machine over ssh, or several: node[01-16]")
     parser.add_argument("--hosts", metavar="FILE", help="record the machines that a file lists, one a line")
     parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")
     add_alerts(parser)
@@ -90,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
         chosen = by_names(args.host, args.hosts)
         if len(chosen) > 1 or args.hosts is not None:
+            refuse_alerts(args)
             return record_fleet.run(args, chosen)
     from gputop.session.child import ChildStream
     from gputop.session.restarts import LastingStream

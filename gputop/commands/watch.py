@@ -21,7 +21,7 @@ from gputop.commands.options import (
     duration,
     leave_root,
     stream_argv,
-)  # fmt: skip
+)
 from gputop.system.console import notify, show
 from gputop.system.errors import UserError
 from gputop.system.program import return_freed_memory

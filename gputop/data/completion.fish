@@ -109,7 +109,7 @@ complete -c gputop -n '__fish_seen_subcommand_from record' -l duration -d 'stop 
 complete -c gputop -n '__fish_seen_subcommand_from record' -l max-size -d 'begin the next file, .2, .3 …, before this one is larger'
 complete -c gputop -n '__fish_seen_subcommand_from record' -l max-files -d 'with --max-size  keep only the newest N files (all)'
 complete -c gputop -n '__fish_seen_subcommand_from record' -l keep -d 'with --max-size  hold 30d, 12h in all, older is coarser'
-complete -c gputop -n '__fish_seen_subcommand_from record' -l host -d 'record another machine over ssh, or several  node[01-16] -o FOLDER'
+complete -c gputop -n '__fish_seen_subcommand_from record' -l host -d 'another machine over ssh, or several  node[01-16]'
 complete -c gputop -n '__fish_seen_subcommand_from record' -l hosts -d 'record the machines that a file lists, one a line'
 complete -c gputop -n '__fish_seen_subcommand_from record' -l no-auto-stacks -d 'do not take stacks when an incident begins'
 complete -c gputop -n '__fish_seen_subcommand_from record' -l alert -d 'tell of trouble  bell, desktop, https //…, exec COMMAND'

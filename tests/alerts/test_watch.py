@@ -209,6 +209,12 @@ def test_wrong_usage_is_2(arguments: list[str]) -> None:
     assert told.value.code == 2
 
 
+@pytest.mark.parametrize("command", ["live", "record"])
+def test_several_machines_have_no_alerts_of_their_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, "--host", "a,b", "--alert", "bell"]) == 2
+    assert "--alert tells of one machine" in capsys.readouterr().err
+
+
 # whole runs
 
 
