@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gputop.diagnosis.model import WhatIf
     from gputop.experiments.change import Plan
     from gputop.experiments.suspect import Suspicion, Watch
+    from gputop.experiments.trial import Outcome
     from gputop.model.frame import Frame, Header
     from gputop.session.child import ChildStream
 
@@ -230,11 +231,12 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch
                     kept, line = event, prove.told_followed(event)
                 if not args.json:
                     _show(line)
+                if isinstance(event, Outcome) and _stays(args, planned, event) and sys.stderr.isatty():
+                    notify("the fix stays; the job is followed for a minute …")
     except BrokenPipeError:
         raise
     except KeyboardInterrupt:
-        stays = args.keep and planned.may_keep and trial.outcome is not None and trial.outcome.result == "proved"
-        notify("broken off: the fix stays" if stays else "broken off: all is put back")
+        notify("broken off: the fix stays" if _stays(args, planned, trial.outcome) else "broken off: all is put back")
         raise
     except OSError as error:
         raise UserError(error.strerror or str(error)) from None
@@ -245,6 +247,10 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch
     if args.json:
         _write_json(prove.document(found.case, planned, outcome, kept, watch.missing_clock()))
     return 1 if outcome.result == "undecided" else 0
+
+
+def _stays(args: argparse.Namespace, planned: Plan, outcome: Outcome | None) -> bool:
+    return bool(args.keep) and planned.may_keep and outcome is not None and outcome.result == "proved"
 
 
 def _write_json(document: dict[str, Any]) -> None:
