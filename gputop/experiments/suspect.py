@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from gputop.diagnosis import Engine, Incident, Verdict
+from gputop.diagnosis import Incident, Verdict
 from gputop.diagnosis.model import GROWTHS, LOOKING, WhatIf
 from gputop.diagnosis.phases import PAUSING
 from gputop.experiments.change import Case, Target
 from gputop.experiments.trial import DRAIN, LEAST_SETTLE_S, LEAST_STEPS, MOST_SETTLE_S, Sample, Settings
-from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.roles import program_name
-from gputop.session.following import Following
+from gputop.session.following import Followed, Following
 from gputop.system.text import clean
 
 STANDS_NS = 2 * SECOND_NS  # ns that a cause must stand before it is tried: twice an incident's (`gputop.diagnosis.incidents.BEGIN_NS`)
@@ -38,7 +37,7 @@ class Suspicion(Struct, frozen=True):
     named: bool  # whether the diagnosis named the culprits; False: they are the busiest processes
 
 
-class Watch:
+class Watch(Followed):
     """A stream, and the job that is asked about. `following` may be somebody else's: then `take` is not called."""
 
     def __init__(self, pid: int | None = None, cause: str | None = None) -> None:
@@ -56,16 +55,6 @@ class Watch:
             for proc in item.procs:
                 self._first.setdefault(proc.pid, _used(proc.utime_ns + proc.stime_ns, proc.read_bytes, proc.write_bytes))
         return self._decide() if self.following.take(item) else None
-
-    @property
-    def board(self) -> Board:
-        """The newest readings."""
-        return self.following.board
-
-    @property
-    def engine(self) -> Engine:
-        """The diagnosis."""
-        return self.following.engine
 
     def suspicion_now(self) -> Suspicion | str:
         """What the diagnosis says at this moment, without waiting for more."""

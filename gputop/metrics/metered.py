@@ -5,13 +5,11 @@ from __future__ import annotations
 import threading
 import time
 
-from gputop.diagnosis import Engine
 from gputop.metrics.dcgm import dcgm
 from gputop.metrics.registry import MOST_SERIES, TRAINER, Metric, Moment, Sample, collect
 from gputop.metrics.totals import Totals
-from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
-from gputop.session.following import Following
+from gputop.session.following import Followed, Following
 from gputop.system import crash
 
 SILENT_S = 15.0  # s (and two intervals) without a frame, after which only the node's own metrics are told (guess)
@@ -19,7 +17,7 @@ SILENT_S = 15.0  # s (and two intervals) without a frame, after which only the n
 Family = tuple[Metric, list[Sample]]
 
 
-class Metered:
+class Metered(Followed):
     """Board, diagnosis and counters of one stream."""
 
     def __init__(self, level: str = TRAINER, *, with_users: bool = True, with_dcgm: bool = False) -> None:
@@ -52,16 +50,6 @@ class Metered:
         """The stream has ended: count what is not booked yet, by how each job stood last."""
         with self.lock:
             self.totals.settle(self.engine)
-
-    @property
-    def board(self) -> Board:
-        """The newest readings."""
-        return self.following.board
-
-    @property
-    def engine(self) -> Engine:
-        """The diagnosis."""
-        return self.following.engine
 
     @property
     def silent_s(self) -> float:

@@ -63,3 +63,19 @@ class Following:
     def judge(self, frame: Frame) -> bool:
         """The other half of `take`."""
         return self.engine.follow(self.board, frame, self.every_ns)
+
+
+class Followed:
+    """What follows a stream by its attribute ``following``."""
+
+    following: Following
+
+    @property
+    def board(self) -> Board:
+        """The newest readings."""
+        return self.following.board
+
+    @property
+    def engine(self) -> Engine:
+        """The diagnosis."""
+        return self.following.engine

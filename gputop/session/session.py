@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gputop.diagnosis import Engine, Ledger, ProcState, Verdict
+from gputop.diagnosis import Ledger, ProcState, Verdict
 from gputop.history.columns import WINDOW_NS, History
 from gputop.history.observers import OBSERVERS, histogram
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header, Mark, Stack
 from gputop.model.roles import Role, assign, children_of, program_name
 from gputop.recording.ring import Ring
-from gputop.session.following import Following
+from gputop.session.following import Followed, Following
 
 if TYPE_CHECKING:
     from gputop.diagnosis import Incident
@@ -35,7 +35,7 @@ _CODES = {word: code for code, word in enumerate(STATE_WORDS)}
 OneIncident = TypeVar("OneIncident", "Incident", "Episode")
 
 
-class Session:
+class Session(Followed):
     """The state of one stream."""
 
     def __init__(self) -> None:
@@ -54,16 +54,6 @@ class Session:
     def header(self) -> Header | None:
         """The newest header, with all that is known of its machine's clocks; None before the first."""
         return self.following.header
-
-    @property
-    def board(self) -> Board:
-        """The newest readings."""
-        return self.following.board
-
-    @property
-    def engine(self) -> Engine:
-        """The diagnosis."""
-        return self.following.engine
 
     def ingest(self, item: Header | Frame) -> None:
         """Take the next item of the stream."""
