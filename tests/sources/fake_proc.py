@@ -103,13 +103,13 @@ class Reader:
 
     def beat(
         self, hot: set[int] | None = None, key: bool | None = None, gpu_pids: set[int] | None = None, wakers: set[int] | None = None,
-        programs: set[int] | None = None,
+        programs: set[int] | None = None, trainers: set[int] | None = None,
     ) -> Frame:
         self.seq += 1
         self.t_ns += TICK_NS
         key = self.seq == 0 if key is None else key
         frame = Frame(self.seq, self.t_ns, key=key)
-        told = {"wakers": frozenset(wakers or ()), "programs": frozenset(programs or ())}
+        told = {"wakers": frozenset(wakers or ()), "programs": frozenset(programs or ()), "trainers": frozenset(trainers or ())}
         self.last = Beat(self.t_ns, self.seq, key, frozenset(gpu_pids or ()), frozenset(hot or ()), **told)
         self.source.read(self.last, frame)
         return frame

@@ -15,6 +15,7 @@ from gputop.sources.procfs.process import RESTS_AFTER, RESTS_BELOW_NS, RESTS_S
 from gputop.sources.procfs.source import TITLE_REFRESH_S, TOGETHER
 from gputop.sources.procfs.threads import FOLLOWED, RESTING_READ
 from tests.sources.fake_proc import FakeProc, Reader, info, sample
+from tests.wait import until
 
 
 @pytest.fixture
@@ -474,3 +475,23 @@ def test_threads_are_not_listed_anew_as_long_as_their_number_stays(
     for _ in range(20):
         reader.beat({100}, key=False)
     assert len(listed) == 2
+
+
+def test_a_trainers_names_come_in_a_later_frame_and_paths_that_tell_more_at_once(proc: FakeProc, reader: Reader) -> None:
+    container, step = f"/docker/{'3f2a' * 16}", "/slurm/uid_0/job_4/step_1/task_0"
+    proc.process(7, cgroup=f"6:freezer:{step}\n2:cpu,cpuacct:{container}\n0::/\n")
+    proc.write(f"var/lib/docker/containers/{'3f2a' * 16}/config.v2.json", '{"Name": "/trainer"}')
+    first = reader.beat()
+    assert (info(first, 7).cgroup, info(first, 7).other_cgroups, info(first, 7).names) == (container, [step], None)
+    frames = [reader.beat({7}, trainers={7})]
+
+    def is_named() -> bool:
+        frames.append(reader.beat({7}, trainers={7}))
+        return any(one.pid == 7 and one.names for frame in frames for one in frame.infos)
+
+    until(is_named)
+    names = info(frames, 7).names
+    assert names is not None
+    assert names.container == "trainer"
+    assert info(reader.beat(key=True), 7).names == names
+    assert info(reader.beat(key=True), 100).names is None, "nobody asks for those of others"

@@ -106,12 +106,18 @@ def _in_step(family: list[JobFacts]) -> bool:
 def _families(jobs: list[JobFacts]) -> list[list[JobFacts]]:
     """Jobs that belong together: ranks of one training, or, where their environment tells of none, started by one process, and alike."""
     found: list[list[JobFacts]] = []
-    for family in _by(lambda job: job_key(job.trainer.info) or _started(job), jobs if len(jobs) > 1 else []):
+    for family in _by(lambda job: _training(job) or _started(job), jobs if len(jobs) > 1 else []):
         # A launcher may give each rank arguments of its own (--local_rank); two trainings that look alike differ in theirs.
         alike = not job_key(family[0].trainer.info) or _ranks_differ(family)
         split = [family] if alike else _by(lambda job: tuple(job.trainer.info.cmdline), family)
         found += [part for part in split if len(part) > 1]
     return found
+
+
+def _training(job: JobFacts) -> Hashable:
+    """The training that it is a rank of; ranks of two users are of two."""
+    key = job_key(job.trainer.info)
+    return (key, job.trainer.info.uid) if key else None
 
 
 def _started(job: JobFacts) -> Hashable:

@@ -46,13 +46,14 @@ def test_two_trainings_of_one_script_are_two():
     assert {job.trainer.pid for job in facts.jobs if job.straggler is not None} == {100, 200}
 
 
-def test_two_trainings_that_differ_only_in_where_they_meet_are_two():
+@pytest.mark.parametrize(("port", "uid"), [("29501", 1000), ("29500", 1001)])
+def test_two_trainings_that_differ_only_in_where_they_meet_or_in_their_user_are_two(port: str, uid: int):
     """One script, one size, one command line, as two containers with the same image have them."""
     scene = straggling()
     for number, pid in enumerate((100, 200)):
         env = scene.procs[pid].info["env"] | {"MASTER_ADDR": "127.0.0.1"}
-        scene.procs[pid].info["env"] = env | {"MASTER_PORT": "29500"}
-        scene.add(Proc(pid + 1000, run=0.05, looks=[SLEEP], info={"uses_cuda": True, "env": env | {"MASTER_PORT": "29501"}}))
+        scene.procs[pid].info |= {"env": env | {"MASTER_PORT": "29500"}, "uid": 1000}
+        scene.add(Proc(pid + 1000, run=0.05, looks=[SLEEP], info={"uses_cuda": True, "uid": uid, "env": env | {"MASTER_PORT": port}}))
         scene.procs[pid + 1000].cmdline = scene.procs[pid].cmdline
         scene.gpus[2 + number] = {"util_pct": 99.0, "sm_active_pct": 95.0, "pids": [pid + 1000]}
     facts = scene.play(6).engine.facts
