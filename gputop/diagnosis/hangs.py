@@ -21,7 +21,6 @@ from gputop.diagnosis.measure.facts import Facts, Hang, JobFacts
 from gputop.diagnosis.measure.feeders import LISTENING
 from gputop.diagnosis.measure.life import WATCHERS, has_peers, in_kernel, ranks, sees_gpus
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.measure.waits import is_accepting
 from gputop.diagnosis.model import Culprit, Evidence, Fix
 from gputop.system.text import counted
 
@@ -93,7 +92,7 @@ def _may_be_asked(trainer: ProcFacts) -> bool:
     """Whether a thread of it waits for the world outside, as a server's does whose main thread waits for its end."""
     watchers = {thread.tid for thread in trainer.info.threads if thread.comm.startswith(WATCHERS)} | {trainer.pid}
     others = (thread for thread in trainer.newer.threads if thread.tid not in watchers)
-    return any(is_accepting(one.wchan) or trainer.kind_of("S", one.syscall, one.syscall_arg, one.wchan) in _OUTSIDE for one in others)
+    return any(trainer.kind_of("S", one.syscall, one.syscall_arg, one.wchan) in _OUTSIDE for one in others)
 
 
 def _serves(job: JobFacts) -> bool:

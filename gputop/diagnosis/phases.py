@@ -25,7 +25,7 @@ from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.pausing import is_ahead
 from gputop.diagnosis.states import host_side_loss
-from gputop.diagnosis.stuck import all_are_dead, all_others_are_ahead, killed, replacing
+from gputop.diagnosis.stuck import all_are_dead, all_others_are_ahead, killed
 from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import counted
 
@@ -90,7 +90,7 @@ class Seen:
         job = self.job
         return (
             all_others_are_ahead(job) or all_are_dead(job) or keeps_from_starting(job, self.facts)
-            or killed(job) or bool(job.stopped or job.mute or job.unheard or replacing(job))
+            or killed(job) or bool(job.stopped or job.mute or job.unheard)
             or any(proc.newer.state in waits.STOPPED_STATES for proc in (job.trainer, *job.workers))
         )  # fmt: skip
 

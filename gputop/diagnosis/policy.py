@@ -22,7 +22,6 @@ GIL_CPUS = 1.15  # CPUs of those together that take turns: all threads of one GI
 # Workers that hang, or are made anew
 NAPPED_S = 4.0  # s without a move of a pool that naps, of ranks in a collective, or at a prompt: no transform sleeps so long (guess)
 FORMER_NS = 5_000_000_000  # ns since the last birth, a window (2.5 s) longer: until then what is lost is that of the start
-APART = 5  # times as long after the elders as these took to be born, at least: forking many processes takes a while
 
 # pause
 PAUSE_S = 0.7  # s that GPUs rest, or have little work, at one go after steady work (guess: longer than a step that waits)

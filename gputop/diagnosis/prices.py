@@ -50,7 +50,7 @@ _AWAITED = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown
 
 def _unanswered(walk: Walk) -> Iterator[Price]:
     """A wait for somebody who does not answer has no end: whatever the others do meanwhile does not make it shorter."""
-    if stuck.is_unanswered(walk.job, walk.facts):
+    if stuck.is_unanswered(walk.job):
         yield Price(Leaf("nobody", "worker"), inf, lambda pool: pool.startswith("data.") or pool in _AWAITED)
 
 

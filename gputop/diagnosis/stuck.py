@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from gputop.diagnosis import owners, policy
+from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
-from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.feeders import programs_at_work
+from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
 
 
-def is_unanswered(job: JobFacts, facts: Facts) -> bool:
+def is_unanswered(job: JobFacts) -> bool:
     """Whether all that the job waits for is somebody who does not answer."""
-    rests = gpus_rest(job, policy.STUCK_S)
-    if bool(job.mute) or killed(job) or (bool(held(job)) and gpus_rest(job, policy.BREAK_NS / 1e9)):
+    if job.mute or (job.stopped and not job.workers) or (held(job) and gpus_rest(job, policy.BREAK_NS / 1e9)):
         return True
-    if job.stopped and (rests or not (job.workers or programs_at_work(job, facts))):
-        return True
-    return rests and (job.unheard or nobody_moves(job) or bool(replacing(job) or hung(job)))
+    return gpus_rest(job, policy.STUCK_S) and (bool(job.stopped) or job.unheard or nobody_moves(job) or bool(hung(job)))
 
 
 def gpus_rest(job: JobFacts, seconds: float) -> bool:
@@ -41,7 +37,7 @@ def killed(job: JobFacts) -> bool:
 
 def all_others_are_ahead(job: JobFacts) -> bool:
     """Whether the trainer mostly waits for data though who is not stuck has nothing to do: of any loader it waits for who is."""
-    others = [worker for worker in job.workers if not (_is_stuck(worker, policy.LONG_STUCK_S) or _asks_for_ever(worker, job))]
+    others = [worker for worker in job.workers if not _is_stuck(worker, policy.LONG_STUCK_S)]
     ahead = all(worker.ahead >= policy.NEARLY_ALL for worker in others)
     return bool(others) and len(others) < len(job.workers) and ahead and job.data >= policy.HALF
 
@@ -52,20 +48,6 @@ def all_are_dead(job: JobFacts) -> bool:
     return bool(job.workers) and dead and job.trainer.still_s >= policy.STUCK_S
 
 
-def replacing(job: JobFacts) -> list[ProcFacts]:
-    """Of a pool that does not stir, nor who waits for it at a lock, those that are younger than the others: what those took along whom they
-    replace never comes."""
-    trainer = job.trainer
-    if job.is_torchs or not job.workers or trainer.kinds.get(waits.LOCK, 0.0) < policy.NEARLY_ALL or trainer.others_run >= policy.HARDLY:
-        return []
-    if any(proc.still_s < policy.HUNG_S or proc.cores >= policy.HARDLY for proc in (trainer, *job.workers)):
-        return []
-    born = sorted(worker.info.start_ticks for worker in job.workers)
-    last_elder = born[len(born) // 2]
-    late = last_elder + max(policy.FRESH_NS // 10_000_000, policy.APART * (last_elder - born[0]))  # USER_HZ: 100 a second
-    return [worker for worker in job.workers if worker.info.start_ticks >= late]
-
-
 def nobody_moves(job: JobFacts) -> bool:
     """After steady work, and nobody of it waits on a queue where it would be asked again."""
     asked = any(waits.QUEUE in proc.kinds for proc in (job.trainer, *job.workers))
@@ -73,9 +55,8 @@ def nobody_moves(job: JobFacts) -> bool:
 
 
 def hung(job: JobFacts) -> list[ProcFacts]:
-    """Workers that are stopped, dead, stuck, or ask for ever; else those that are left out while others deliver."""
-    found = [one for one in job.workers if is_stopped(one) or _is_stuck(one) or _asks_for_ever(one, job)]
-    return found or held(job) or [worker for worker in job.workers if worker.pid in owners.left_out(job)]
+    """Workers that are stopped, dead, stuck, or ask for ever."""
+    return [one for one in job.workers if is_stopped(one) or _is_stuck(one) or _asks_for_ever(one, job)] or held(job)
 
 
 def is_stopped(worker: ProcFacts) -> bool:

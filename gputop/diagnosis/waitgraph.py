@@ -266,7 +266,7 @@ class Walk:
             return self._is_relayed_rest(edge.tid)
         if self.job.is_torchs or edge.kind not in (waits.PIPE, waits.LOCK, waits.UNKNOWN, waits.POLL):
             return False
-        if edge.kind == waits.LOCK and edge.pid in self.workers:  # a queue's lock: the sibling that holds it waits for work itself
+        if edge.pid in self.workers:  # a queue's lock: the sibling that holds it waits for work itself
             return self._siblings_rest >= policy.HALF
         if edge.pid or edge.measured or worker.run + worker.runnable >= policy.TENTH or worker.locked_out[0]:
             return False
@@ -434,7 +434,7 @@ class Walk:
             holder = "feeder" if edge.pid in job.fed_by and edge.pid not in self.children else "program"
             self.to_program(proc, share, who, holder, (*trail, Hop(edge.pid, edge.pid, RUN, share, True)))
         else:
-            asks = who == "worker" and edge.kind in (waits.PIPE, waits.UNKNOWN) and self.turns  # for a lock, of a process that gives it out
+            asks = who == "worker" and self.turns  # for a lock, of a process that gives it out
             self.book(waits.LOCK if asks else edge.kind, "process", share, trail)
 
     def is_program(self, edge: Edge) -> bool:
@@ -459,7 +459,7 @@ class Walk:
             keep = owners.own_part(ran, waited)
             self.book(*work, share * keep, trail)
             self.ready(share * (1.0 - keep), who, trail, crowd=work if who == "main" else ("cpu", "own"))
-        elif who == "worker" and kind == waits.PIPE and self.turns:
+        elif who == "worker" and self.turns:
             self.book("lock", "process", share, trail)
         elif who == "worker":
             self.book(waits.CHILD if kind == waits.POLL else kind, who, share, trail)

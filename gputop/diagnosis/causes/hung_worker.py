@@ -4,7 +4,7 @@ Why it costs: the batch that it was to deliver never comes, and a loader that ke
 How it is seen: row nobody x worker: stopped or zombie in /proc, or neither run nor switched for `policy.STUCK_S` beside a GPU that rests
 (`policy.LONG_STUCK_S` beside one that others still feed), or left out while others deliver (`owners.left_out`): a slow but living worker
 wakes up many times in that span. All that the trainer waits for is put down to it (`gputop.diagnosis.stuck`) where GPUs rest for
-`policy.BREAK_NS` and a worker is stopped or dead; or for longer, and one hangs, asks again and again for what does not come, was replaced,
+`policy.BREAK_NS` and a worker is stopped or dead; or for longer, and one hangs, asks again and again for what does not come,
 or nobody of the job moves; and where a program that feeds the trainer is stopped, or nobody reads what it or the trainer writes.
 When it abstains: somebody moves, or is asked at a queue. Where it is not known whose fault it is, `gputop.diagnosis.hangs` tells.
 """
@@ -36,7 +36,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         return _tell_of_unheard(job)
     if (job.stopped or job.mute) and not hung:
         return _tell_of_programs(job)
-    if stuck.nobody_moves(job) or stuck.replacing(job):
+    if stuck.nobody_moves(job):
         return _tell_of_all(job)
     others = "the others cannot deliver in its place" if rests else "the others go on without it"
     others = "nobody is left to deliver" if len(hung) == len(job.workers) else others
@@ -76,13 +76,10 @@ def _tell_of_unheard(job: JobFacts) -> Finding:
 
 
 def _tell_of_all(job: JobFacts) -> Finding:
-    still_s, younger = job.trainer.still_s, stuck.replacing(job)
+    still_s = job.trainer.still_s
     odd = min(_alike(job.workers, _kind).values(), key=len)
     unlike = f"; {_who_is_how(odd)}, unlike the others" if 2 * len(odd) < len(job.workers) else ""
     lost = " a worker has died lately, and" if job.births else ""
-    if younger and not job.births:
-        are, they = ("is", "one") if len(younger) == 1 else ("are", "others")
-        lost, unlike = f" {_listed(younger)} {are} there for {they} that died, and", ""
     evidence = Evidence("still_s", round(still_s, 1), "s", "the trainer and all of its workers have neither run nor switched")
     dead = [worker for worker in job.workers if _how(worker) == "dead"]
     look = Fix("See where they stand", f"gputop stacks {' '.join(str(proc.pid) for proc in (job.trainer, *job.workers))}")
