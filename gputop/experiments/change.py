@@ -97,8 +97,9 @@ class Record(Struct, frozen=True):
 
     @property
     def subject(self) -> tuple[str, int, int, str]:
-        """What it is the value of."""
-        return self.setting, self.tid, self.tid_ticks, f"{self.path} {_device(self)}" if self.setting == DEVICE else self.path
+        """What it is the value of; a control group made anew under the same name is another one."""
+        where = f"{self.path} {self.inode}" if self.setting in (FILE, DEVICE) else self.path
+        return self.setting, self.tid, self.tid_ticks, f"{where} {_device(self)}" if self.setting == DEVICE else where
 
 
 class Setting(Struct, frozen=True):

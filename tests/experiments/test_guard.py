@@ -14,7 +14,7 @@ import pytest
 
 from gputop.commands.prove import _undo
 from gputop.experiments import guardian
-from gputop.experiments.change import IDLE, STOPPED, Change, Plan, Target
+from gputop.experiments.change import FILE, IDLE, STOPPED, Change, Plan, Target
 from gputop.experiments.fuse import Fuse
 from gputop.experiments.guardian import Guard
 from gputop.experiments.interventions import plan
@@ -98,6 +98,23 @@ def test_threads_and_children_that_begin_meanwhile_are_put_back() -> None:
             for group in (child.pid, build.pid, orphans.pid):
                 policies = {values[0] for pid in group_members(group) for values in settings(pid).values()}
                 assert policies == {os.SCHED_OTHER}, group
+
+
+def test_a_group_made_anew_between_two_arms_is_put_back_too(tmp_path: Path) -> None:
+    file = tmp_path / "group" / "cpu.weight"
+    file.parent.mkdir()
+    file.write_text("50")
+    with Guard(Plan("cpu-weight", "it", (Change(FILE, "10", path=str(file)),), True)) as guard:
+        guard.on()
+        assert file.read_text() == "10"
+        guard.off()
+        file.parent.rename(tmp_path / "gone")
+        file.parent.mkdir()
+        file.write_text("50")
+        guard.on()
+        assert file.read_text() == "10"
+        guard.off()
+        assert file.read_text() == "50"
 
 
 def test_keep_leaves_it_and_ends_the_guardian() -> None:
