@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gputop.commands.exporter import address
+from gputop.demo.stage import staged
 from gputop.metrics.prometheus import TextFile
 from gputop.sources import simulated
 from gputop.system.errors import UserError
@@ -71,6 +72,16 @@ def test_a_file_for_node_exporter(environment: dict[str, str], tmp_path: Path):
         one.send_signal(signal.SIGINT)
         assert one.wait(10) == 0
     assert os.listdir(tmp_path) == [], "what nobody writes any more must not be told as now"
+
+
+def test_it_tells_incidents_to_who_asks(tmp_path: Path):
+    told = tmp_path / "told"
+    with staged("too-few-workers", 60.0) as staging:
+        flags = ["--textfile", str(tmp_path / "a.prom"), "--alert", f"exec:sh -c 'cat >> {told}'", "--alert-on", "low"]
+        with running(staging, *flags) as one:
+            until(lambda: told.exists() and '"event":"begin"' in told.read_text(), 40.0)
+            one.send_signal(signal.SIGTERM)
+            assert one.wait(10) == 0
 
 
 def test_a_file_is_never_half_there(tmp_path: Path):
