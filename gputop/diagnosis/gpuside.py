@@ -43,7 +43,7 @@ def launches(job: JobFacts) -> float:
     if beside is not None and beside < policy.HALF * (idle - policy.TENTH):
         return 0.0  # it rests at other times than those of the launches
     if any(map(is_light, job.gpus)):
-        return min(own, rate * policy.LIGHT_COST_S) if rate else own if _overlap(job, own) else 0.0
+        return min(own, rate * policy.LIGHT_COST_S) if rate else own if own - idle >= policy.TENTH else 0.0
     return min(own, outlasting(job))
 
 
@@ -57,12 +57,6 @@ def launching(job: JobFacts) -> float:
     state = job.trainer.state
     awaited = state.waits.get(waits.LOCK, 0.0) if threads_at_work(job) else 0.0
     return state.fractions.get("computing", 0.0) + max(awaited, job.trainer.autograd_run)  # without probes both look like waits for the GPU
-
-
-def _overlap(job: JobFacts, own: float) -> bool:
-    """Whether GPU and who may launch were busy at once."""
-    threads = job.trainer.others_run if threads_at_work(job) else 0.0
-    return max(own, job.trainer.state.fractions.get("computing", 0.0) + threads) - (job.idle or 0.0) >= policy.TENTH
 
 
 def turns(job: JobFacts) -> float:

@@ -28,7 +28,7 @@ def away_s(job: JobFacts) -> float:
     """Seconds in which it gave its GPU some work, but not with the batches that its workers have ready."""
     asks_nobody = is_ahead(job) and min(worker.rest_s for worker in job.workers) >= policy.PAUSE_S
     sunk_s = min((gpu.sunk_s for gpu in job.gpus), default=0.0) if asks_nobody else 0.0
-    return max(sunk_s, job.away_s if job.away_s >= policy.PAUSE_S and is_ahead(job) else 0.0)
+    return max(sunk_s, job.away_s if job.away_s >= policy.PAUSE_S else 0.0)
 
 
 def waits_for_first(job: JobFacts, facts: Facts) -> bool:

@@ -62,17 +62,15 @@ def _other_rank(walk: Walk) -> Iterator[Price]:
         yield Price(Leaf("rank", "late"), inf, lambda _: True)
 
 
-_MAKING = ("computing", "child", "sync", "lock", "pipe", "poll", "unknown", "timer", "network")
+_MADE = ("computing", "child", "sync", "lock", "pipe", "poll", "unknown", "timer", "network")
+_MAKING = frozenset({"data.ahead", "data.running", *(f"main.{kind}" for kind in _MADE)})  # what a trainer does that makes workers
 
 
 def _born(walk: Walk) -> Iterator[Price]:
     """Workers that were made anew, where no pace of warm ones tells what that takes: all that their trainer does is that for a while."""
-    births = walk.job.births
-    if births and walk.job.respawned is None and 2 * len(births) >= len(walk.job.workers):
-        since_ns = walk.facts.t_ns - births[-1]
-        made = {"data.running", *(f"main.{kind}" for kind in _MAKING)} if since_ns < policy.FORMER_NS else set[str]()
-        if since_ns < policy.FORMER_NS:
-            yield Price(Leaf("birth", "worker"), inf, ({"data.ahead"} | made).__contains__)
+    births, least_ns = walk.job.births, walk.facts.t_ns - policy.FORMER_NS
+    if births and births[-1] > least_ns and walk.job.respawned is None and 2 * len(births) >= len(walk.job.workers):
+        yield Price(Leaf("birth", "worker"), inf, _MAKING.__contains__)
 
 
 def _paused(walk: Walk) -> Iterator[Price]:

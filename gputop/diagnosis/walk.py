@@ -12,11 +12,10 @@ from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, Hang, JobFacts
 from gputop.diagnosis.measure.feeders import started
-from gputop.diagnosis.measure.intensity import slowed_by
+from gputop.diagnosis.measure.intensity import late_job, slowed_by
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Culprit, PathStep
 from gputop.diagnosis.path import who
-from gputop.diagnosis.policy import STUCK_S
 from gputop.diagnosis.stuck import held, is_stopped
 from gputop.system.text import clean
 
@@ -70,15 +69,10 @@ def _to_slow_rank(job: JobFacts, facts: Facts, culprits: Sequence[Culprit]) -> t
     if job.absent_ranks:
         ranks = ", ".join(map(str, job.absent_ranks))
         return (_step(job.trainer, 1.0, "waits", f"rank {ranks} of its training, gone from this host", measured=False),)
-    slow = job.straggler
-    if slow is None:
-        return ()
-    family = [other for other in facts.jobs if other.straggler is slow]
-    peer = max((other for other in family if other.trainer is not slow), key=lambda other: other.lost or 0.0, default=None)
-    own = next((other for other in family if other.trainer is slow), None)
+    own = late_job(job, facts)
+    slow, peers = own.trainer, [other for other in facts.jobs if other.straggler is own.trainer and other is not own]
+    peer = max(peers, key=lambda other: other.lost or 0.0, default=None)
     first = () if peer is None else (_step(peer.trainer, peer.lost or 0.0, "waits", _named(slow), measured=False),)
-    if own is None:
-        return first
     if (own.idle or 0.0) < policy.FIFTH:  # its GPU works without a pause, and theirs are done before it
         gpu = own.gpus[0]
         return (*first, PathStep(None, f"GPU {gpu.name}", round(gpu.util or 0.0, 4), "slowed" if slowed_by(gpu) else "runs", "", True))
@@ -89,9 +83,7 @@ def _to_slow_rank(job: JobFacts, facts: Facts, culprits: Sequence[Culprit]) -> t
 
 def _of_gpu(job: JobFacts, kind: str) -> tuple[PathStep, ...]:
     """What a GPU wastes."""
-    gpu = max(job.gpus, key=lambda one: one.lost or 0.0, default=None)
-    if gpu is None:
-        return ()
+    gpu = max(job.gpus, key=lambda one: one.lost or 0.0)
     share = job.turns if kind == "turns" else job.waste.get(kind, 0.0)
     state, on, measured = {
         "light": ("light", "", gpu.sm_active is not None),
@@ -223,11 +215,9 @@ class _Steps(Struct):
         pid, name = next(iter((job.stopped or job.mute).items()), (0, ""))
         worker = max(job.workers, key=lambda one: (one.kinds.get(waits.STOPPED, 0.0), one.still_s), default=None)
         stopped = worker is not None and (is_stopped(worker) or worker in held(job))
-        stands = worker is not None and (worker.still_s >= STUCK_S or stopped)
-        if name and not stands:
+        stands = worker is not None and (worker.still_s >= policy.STUCK_S or stopped)
+        if worker is None or (name and not stands):
             last = PathStep(pid, clean(name), 1.0, "stopped" if job.stopped else "still", "", measured=True)
-        elif worker is None:
-            return (_step(trainer, share, "waits", _UNKNOWN, measured=False),)
         else:
             last = _step(worker, 1.0, "stopped" if stopped else "still", "", measured=stands)
         return _step(trainer, share, "waits", who(last.pid, last.name), measured), last

@@ -90,9 +90,8 @@ def _spent(job: JobFacts) -> str:
         beyond = calls.sync > calls.copy and copying(job, pinned=True) > calls.copy
         waits = f"; waits for the GPU meanwhile {100 * calls.sync:.0f}%" if beyond else ""
         return f"copies take {100 * calls.copy:.0f}% of the time{', ' if beside else ''}{beside}{waits}"
-    if job.idle is None:
-        return beside or "nothing says what it copies"
-    return f"no kernel runs {100 * job.idle:.0f}% of the time{', with ' if beside else ''}{beside}"
+    rests = "" if job.idle is None else f"no kernel runs {100 * job.idle:.0f}% of the time"
+    return ", with ".join(filter(None, (rests, beside))) or "nothing says what it copies"
 
 
 def _pace(job: JobFacts) -> float | None:
