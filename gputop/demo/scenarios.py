@@ -75,9 +75,12 @@ def _memcpy_bottleneck(rank: Rank) -> None:
 
 
 def _tiny_kernels(rank: Rank) -> None:
+    """The main thread prepares each launch, as PyTorch does, and takes most of the time that the kernels run."""
     for _batch in Loader(partial(_decode, 1.0), 2):
-        for _kernel in range(20_000):
-            rank.gpu.launch(0.0015, FULL // 22)
+        for _operation in range(20):
+            decode_image(0.5)
+            for _kernel in range(1000):
+                rank.gpu.launch(0.0015, FULL // 22)
         rank.gpu.synchronize()
 
 
