@@ -10,7 +10,7 @@ from gputop.diagnosis import Incident, Verdict
 from gputop.diagnosis.model import GROWTHS, LOOKING, WhatIf
 from gputop.diagnosis.phases import PAUSING
 from gputop.experiments.change import Case, Target
-from gputop.experiments.trial import DRAIN, LEAST_SETTLE_S, LEAST_STEPS, MOST_SETTLE_S, Sample, Settings
+from gputop.experiments.trial import LEAST_STEPS, Sample, Settings
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.roles import program_name
 from gputop.session.following import Followed, Following
@@ -24,6 +24,8 @@ BUSY_SHARE = 0.1  # of one CPU, from which a process may be a culprit that only 
 BUSY_BYTES_PER_S = 1 << 20  # bytes a second to and from disks, likewise (guess)
 MOST_CULPRITS = 4  # of those
 PREFETCH = 2  # batches that each worker prepares ahead (PyTorch's default prefetch_factor; it cannot be seen from outside)
+DRAIN = 2.0  # times as long as a queue of batches lasts, until it is empty: it is filled meanwhile, and may be longer (guess)
+LEAST_SETTLE_S, MOST_SETTLE_S = 0.5, 2.0  # s; bounds for the time after a switch: two readings of NVML's utilization, half an arm
 MOST_ARM_S = 8.0  # s of an arm at most: three pairs in a minute
 WORK = ("sm_active_pct", "gr_active_pct", "util_pct")  # readings of a GPU's work, the best first
 _BUSY_CAUSES = {"cpu-contention": "cpu", "worker-oversubscription": "", "disk-io": "disk"}
@@ -185,7 +187,7 @@ def settings_of(workers: int, per_s: float | None) -> Settings:
     """
     queue = PREFETCH * workers + 1
     settle = min(max(LEAST_SETTLE_S, DRAIN * queue / per_s), MOST_SETTLE_S) if per_s else LEAST_SETTLE_S
-    return Settings(settle_s=settle, most_s=min(LEAST_STEPS / per_s, MOST_ARM_S - settle) if per_s else 0.0, queue=queue)
+    return Settings(settle_s=settle, most_s=min(LEAST_STEPS / per_s, MOST_ARM_S - settle) if per_s else 0.0)
 
 
 def _verdict_of(one: Incident) -> Verdict:

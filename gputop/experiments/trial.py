@@ -21,8 +21,6 @@ from gputop.experiments.statistics import LEAST_PAIRS, Estimate, estimate
 from gputop.model.frame import SECOND_NS, CudaCall
 
 LEAST_STEPS = 4  # steps for which an arm is made longer; with fewer on the faster side the GPU's work is compared instead (guess)
-DRAIN = 2.0  # times as long as a queue of batches lasts, until it is empty: it is filled meanwhile, and may be longer (guess)
-LEAST_SETTLE_S, MOST_SETTLE_S = 0.5, 2.0  # s; bounds for the time after a switch: two readings of NVML's utilization, half an arm
 SAME_RATE = 0.05  # relative distance within which a call sets the pace that the step clock found (`stepclock.WHOLE`)
 HALF_STEP, HALF_PCT = 0.5, 0.5  # steps and % of GPU work that a side of a ratio has at least: a job that stands still has one, too
 PAUSED_SHARE = 0.25  # of an arm's samples in which the job paused, from which the pause is told (guess)
@@ -41,7 +39,6 @@ class Settings(Struct, frozen=True):
     limit_s: float = 60.0
     pulse_s: float | None = None  # longest time that the intervention may be on at a stretch
     most_s: float = 0.0  # of an arm in which there were fewer than `LEAST_STEPS` before
-    queue: int = 0  # batches that a loader may have prepared when all is put back as it was
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -50,19 +47,17 @@ class Settings(Struct, frozen=True):
         chosen = {LEAST_PAIRS, pairs, pairs + (pairs + 1) // 2, LONGER * pairs}
         return tuple(sorted(look for look in chosen if LEAST_PAIRS <= look <= LONGER * pairs)) or (pairs,)
 
-    def settled_s(self, slow: float = 0.0, fast: float = 0.0) -> float:
-        """Seconds after a switch that do not count: until the queue is empty, where steps a second of both sides are known by now."""
-        if self.pulse_s is not None:
-            return PULSE_SETTLE_S
-        if fast <= slow or not self.queue:
-            return self.settle_s
-        return min(self.settle_s, max(LEAST_SETTLE_S, DRAIN * self.queue / (fast - slow)))
-
-    def measured_s(self, settled_s: float) -> float:
+    @property
+    def measured_s(self) -> float:
         """Seconds of an arm that count, at least half of it."""
         if self.pulse_s is not None:
             return self.pulse_s - PULSE_SETTLE_S - PULSE_END_S
-        return max(self.seconds - settled_s, self.seconds / 2)
+        return max(self.seconds - self.settle_s, self.seconds / 2)
+
+    @property
+    def settled_s(self) -> float:
+        """Seconds after a switch that do not count."""
+        return PULSE_SETTLE_S if self.pulse_s is not None else self.settle_s
 
 
 class Sample(Struct):
@@ -160,7 +155,7 @@ class Trial:
     def switched(self, t_ns: int) -> None:
         """What `on` asks for is in force since ``t_ns`` (CLOCK_MONOTONIC)."""
         self._in_force = self.on
-        self._ready_ns = t_ns + round(self._settled_s() * SECOND_NS)
+        self._ready_ns = t_ns + round(self.settings.settled_s * SECOND_NS)
 
     def feed(self, sample: Sample) -> None:
         """Take the next sample."""
@@ -189,7 +184,7 @@ class Trial:
     def _measure(self, sample: Sample) -> None:
         self._samples.append(sample)
         seconds = (sample.t_ns - self._samples[0].t_ns) / SECOND_NS
-        if seconds < self.settings.measured_s(self._settled_s()) or (seconds < self.settings.most_s and self._has_few_steps()):
+        if seconds < self.settings.measured_s or (seconds < self.settings.most_s and self._has_few_steps()):
             return
         if self._measures:
             self._arms.append(arm_of(self.on, self._samples))
@@ -207,11 +202,6 @@ class Trial:
     def _has_few_steps(self) -> bool:
         arm = arm_of(self.on, self._samples)
         return (arm.pace or 0.0) * arm.counted_s < LEAST_STEPS
-
-    def _settled_s(self) -> float:
-        rates = [[pair.off.per_min(self.clock), pair.on.per_min(self.clock)] for pair in self.pairs]
-        slow, fast = (sum(side[i] or 0.0 for side in rates) / max(1, len(rates)) / 60.0 for i in (0, 1))
-        return self.settings.settled_s(slow, fast)
 
     def _look(self, t_ns: int) -> None:
         """Decide, if it is time to look, and clear by now."""

@@ -227,13 +227,6 @@ def test_settling_follows_the_queue_and_an_arm_the_steps(workers: int, per_s: fl
     assert (made.settle_s, made.most_s) == (pytest.approx(settle_s), pytest.approx(most_s))
 
 
-def test_settling_is_shorter_once_both_paces_are_known() -> None:
-    settings = settings_of(4, 1.0)  # nine batches
-    assert (settings.settled_s(), settings.settled_s(1.0, 19.0), settings.settled_s(1.0, 90.0)) == (2.0, 1.0, 0.5)
-    assert (settings.settled_s(1.0, 1.1), settings.settled_s(1.0, 0.9)) == (2.0, 2.0)
-    assert (settings.measured_s(2.0), settings.measured_s(1.0)) == (1.5, 2.0)
-
-
 @pytest.mark.parametrize("gain", [2.0, 8.0])
 def test_only_the_slow_arms_of_a_slow_job_are_longer(gain: float) -> None:
     outcome = tried(Job(Random(3), gain, per_s=1.0, noise=autocorrelated(0.02, 0.3)), Random(3), settings_of(0, 1.0))
