@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-LIVE = ("bench", "demo", "experiments", "fleet", "probes", "pty", "recording", "sources", "stacks", "tui", "workloads")
+LIVE = ("alerts", "bench", "demo", "experiments", "fleet", "metrics", "probes", "pty", "recording", "sources", "stacks", "tui", "workloads")
 """Folders whose tests start processes, open terminals or load probes: not `unit`."""
+FIRST = ("workloads", "demo", "test_readme.py", "test_packaging.py", "pty", "fleet", "experiments", "probes")
+"""Their files take longest. They come first, so that none is left for one worker at the end."""
+
 
 def pytest_configure() -> None:
     """A background job of a shell, or one under nohup, is deaf to these signals, and so would be all that the tests start. And a
@@ -27,6 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Pure functions on hand-made frames have no such excuse.
     """
+    items.sort(key=lambda item: item.path.relative_to(HERE).parts[0] not in FIRST)
     for item in items:
         if item.path.relative_to(HERE).parts[0] in LIVE:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))

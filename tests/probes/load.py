@@ -210,6 +210,8 @@ def pingpong(seconds: str, cpu: str) -> None:
     os.nice(-15)  # on a busy machine it would run by fits and starts
     there, here = os.pipe(), os.pipe()
     pid = os.fork()
+    os.close(there[1 if pid == 0 else 0])  # the child ends when its parent does
+    os.close(here[0 if pid == 0 else 1])
     if pid == 0:
         while os.read(there[0], 1) == b"x":
             os.write(here[1], b"x")
