@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(HERE).parts[0] in LIVE:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
+
+
+@pytest.fixture(autouse=True)
+def _no_handlers() -> Iterator[None]:
+    """A command that runs in the tests' own process leaves no handlers of signals to the next test."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
+    before = [(number, handler) for number in numbers if (handler := signal.getsignal(number)) is not None]
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

@@ -233,7 +233,7 @@ def test_only_the_slow_arms_of_a_slow_job_are_longer(gain: float) -> None:
     assert (outcome.result, outcome.metric) == ("proved", "steps")
     assert outcome.estimate is not None
     assert exp(outcome.estimate.mean) == pytest.approx(gain, rel=0.1)
-    assert all(pair.off.seconds > 3.1 > 2.6 > pair.on.seconds for pair in outcome.pairs)
+    assert all(pair.off.seconds > 2.6 > pair.on.seconds for pair in outcome.pairs)
 
 
 @pytest.mark.parametrize(
