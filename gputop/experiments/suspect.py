@@ -10,7 +10,7 @@ from gputop.diagnosis import Incident, Verdict
 from gputop.diagnosis.model import GROWTHS, LOOKING, WhatIf
 from gputop.diagnosis.phases import PAUSING
 from gputop.experiments.change import Case, Target
-from gputop.experiments.trial import LEAST_STEPS, Sample, Settings
+from gputop.experiments.trial import Sample, Settings
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.roles import program_name
 from gputop.session.following import Followed, Following
@@ -186,8 +186,9 @@ def settings_of(workers: int, per_s: float | None) -> Settings:
     smaller, never greater. Arms of a slow job are longer, so that the number of its steps says something.
     """
     queue = PREFETCH * workers + 1
-    settle = min(max(LEAST_SETTLE_S, DRAIN * queue / per_s), MOST_SETTLE_S) if per_s else LEAST_SETTLE_S
-    return Settings(settle_s=settle, most_s=min(LEAST_STEPS / per_s, MOST_ARM_S - settle) if per_s else 0.0)
+    drained = DRAIN * queue / per_s if per_s else MOST_SETTLE_S if workers else LEAST_SETTLE_S
+    settle = min(max(LEAST_SETTLE_S, drained), MOST_SETTLE_S)
+    return Settings(settle_s=settle, most_s=MOST_ARM_S - settle)
 
 
 def _verdict_of(one: Incident) -> Verdict:

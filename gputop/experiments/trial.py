@@ -200,8 +200,9 @@ class Trial:
             self._next_segment(sample.t_ns)
 
     def _has_few_steps(self) -> bool:
-        arm = arm_of(self.on, self._samples)
-        return (arm.pace or 0.0) * arm.counted_s < LEAST_STEPS
+        """By the clock, or by the most frequent call while none is known; a job that stands still is not waited for."""
+        counts = arm_of(self.on, self._samples).counts
+        return 0 < counts.get(self.clock, max(counts.values(), default=0)) < LEAST_STEPS
 
     def _look(self, t_ns: int) -> None:
         """Decide, if it is time to look, and clear by now."""

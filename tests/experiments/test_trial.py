@@ -220,7 +220,7 @@ def test_looks_share_the_chance_of_a_false_proof(looks: tuple[int, ...]) -> None
 
 @pytest.mark.parametrize(
     ("workers", "per_s", "settle_s", "most_s"),
-    [(0, None, 0.5, 0.0), (2, 10.0, 1.0, 0.4), (16, 10.0, 2.0, 0.4), (0, 1.0, 2.0, 4.0), (8, 0.1, 2.0, 6.0)],
+    [(0, None, 0.5, 7.5), (2, None, 2.0, 6.0), (2, 10.0, 1.0, 7.0), (16, 10.0, 2.0, 6.0), (0, 1.0, 2.0, 6.0)],
 )
 def test_settling_follows_the_queue_and_an_arm_the_steps(workers: int, per_s: float | None, settle_s: float, most_s: float) -> None:
     made = settings_of(workers, per_s)
