@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from gputop.commands.options import RECORDER, ask_sudo, leave_root, stream_argv
 from gputop.system import crash
 from gputop.system.console import notify
 from gputop.system.errors import UserError, not_run
@@ -38,6 +39,18 @@ def command_of(args: argparse.Namespace) -> list[str]:
     if args.command and not any(argv[:1]):
         raise UserError("there is no command behind --", code=2)
     return argv
+
+
+def lasting_stream(args: argparse.Namespace) -> LastingStream:
+    """What a collector says, here or on --host; another one is started where it ends."""
+    from gputop.session.child import ChildStream
+    from gputop.session.restarts import LastingStream
+
+    ask_sudo(args)
+    if args.host is not None:
+        leave_root(*RECORDER)  # ssh uses the user's keys and known hosts
+    collector = stream_argv(args)
+    return LastingStream(ChildStream(collector), lambda: ChildStream(collector), notify)
 
 
 class Attending(ABC):

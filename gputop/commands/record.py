@@ -11,19 +11,17 @@ import resource
 import time
 from typing import TYPE_CHECKING
 
-from gputop.commands.attending import Attending, command_of
+from gputop.commands.attending import Attending, command_of, lasting_stream
 from gputop.commands.options import (
     ALERT_EVERY_S,
     RECORDER,
     add_alerts,
     add_sampling,
     alerts_of,
-    ask_sudo,
     duration,
     leave_root,
     number,
     refuse_alerts,
-    stream_argv,
 )
 from gputop.system.console import notify
 from gputop.system.errors import UserError
@@ -92,16 +90,9 @@ def run(args: argparse.Namespace) -> int:
         if len(chosen) > 1 or args.hosts is not None:
             refuse_alerts(args)
             return record_fleet.run(args, chosen)
-    from gputop.session.child import ChildStream
-    from gputop.session.restarts import LastingStream
-
     alerts = alerts_of(args, notify)
     return_freed_memory()
-    ask_sudo(args)
-    if args.host is not None:
-        leave_root(*RECORDER)  # ssh uses the user's keys and known hosts
-    collector = stream_argv(args)
-    stream = LastingStream(ChildStream(collector), lambda: ChildStream(collector), notify)
+    stream = lasting_stream(args)
     run = _Run(args, stream, alerts)
     try:
         leave_root(*RECORDER, "gputop.alerts")  # the file and the command belong to the user

@@ -9,7 +9,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from gputop.commands.attending import Attending, command_of
+from gputop.commands.attending import Attending, command_of, lasting_stream
 from gputop.commands.options import (
     ALERT_EVERY_S,
     ALERT_SEVERITIES,
@@ -17,10 +17,8 @@ from gputop.commands.options import (
     add_alerts,
     add_sampling,
     alerts_of,
-    ask_sudo,
     duration,
     leave_root,
-    stream_argv,
 )
 from gputop.system.console import notify, show
 from gputop.system.errors import UserError
@@ -63,18 +61,11 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("a command runs on this machine: --host cannot watch it", code=2)
     if args.stop and not (argv and args.fail_on):
         raise UserError("--stop needs --fail-on and a command", code=2)
-    from gputop.session.child import ChildStream
-    from gputop.session.restarts import LastingStream
-
     say = _say_beside if argv else _say
     alerts = alerts_of(args, notify, say)
     assert alerts is not None
     return_freed_memory()
-    ask_sudo(args)
-    if args.host is not None:
-        leave_root(*RECORDER)  # ssh uses the user's keys and known hosts
-    collector = stream_argv(args)
-    stream = LastingStream(ChildStream(collector), lambda: ChildStream(collector), notify)
+    stream = lasting_stream(args)
     try:
         leave_root(*RECORDER, "gputop.alerts")  # the command, and those of alerts, belong to the user
         watching = _Watching(args, stream, alerts)

@@ -19,7 +19,7 @@ from gputop.fleet.lines import to_lines
 from gputop.fleet.summary import pack_summary, summarize
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording.format import pack_end, pack_frames, pack_header, restated
-from gputop.recording.pipe import ReaderGone
+from gputop.recording.pipe import to_a_reader
 from gputop.recording.ring import Ring, write_blocks
 from gputop.session.child import ChildStream
 from gputop.session.findings import rules
@@ -76,15 +76,9 @@ class Out:
 
     def flush(self) -> None:
         """Write what the reader takes. Raises `ReaderGone`, or UserError where there is nowhere to write to."""
-        try:
+        with to_a_reader():
             while self._writing or self._next():
                 self._writing = self._writing[os.write(self.fd, self._writing) :]
-        except BlockingIOError:
-            return
-        except ConnectionError as error:
-            raise ReaderGone(str(error)) from None
-        except OSError as error:
-            raise UserError(f"cannot write the stream ({error.strerror}): send it to a pipe or a file with room") from None
 
     def _next(self) -> bool:
         block = b""

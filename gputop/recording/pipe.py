@@ -7,7 +7,8 @@ import os
 import select
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from gputop.model import clocks
 from gputop.model.frame import Frame, Header
@@ -20,6 +21,19 @@ _SELECTABLE = 1024  # FD_SETSIZE
 
 class ReaderGone(Exception):
     """Nobody reads the stream any more."""
+
+
+@contextmanager
+def to_a_reader() -> Iterator[None]:
+    """Write without waiting in here: what a reader does not take yet ends it. Raises `ReaderGone`, or UserError, as on a full disk."""
+    try:
+        yield
+    except BlockingIOError:
+        return
+    except ConnectionError as error:
+        raise ReaderGone(str(error)) from None
+    except OSError as error:
+        raise UserError(f"cannot write the stream ({error.strerror}): send it to a pipe or a file with room") from None
 
 
 class PipeSink:
@@ -61,15 +75,9 @@ class PipeSink:
 
     def flush(self) -> None:
         """Write without waiting. Raises `ReaderGone`, or UserError where there is nowhere to write to, as on a full disk."""
-        try:
+        with to_a_reader():
             while self._pending:
                 del self._pending[: os.write(self._fd, self._pending)]
-        except BlockingIOError:
-            return
-        except ConnectionError as error:
-            raise ReaderGone(str(error)) from None
-        except OSError as error:
-            raise UserError(f"cannot write the stream ({error.strerror}): send it to a pipe or a file with room") from None
 
     def wait(self, seconds: float) -> None:
         """Sleep to the deadline, leaving at once when the reader does. Not where a frame is soon to tell of that: with cold caches looking
