@@ -201,7 +201,7 @@ class Trial:
 
     def _has_few_steps(self) -> bool:
         """By the clock, or by the most frequent call while none is known; a job that stands still is not waited for."""
-        counts = arm_of(self.on, self._samples).counts
+        counts = _counts(self._samples)
         return 0 < counts.get(self.clock, max(counts.values(), default=0)) < LEAST_STEPS
 
     def _look(self, t_ns: int) -> None:
@@ -259,9 +259,7 @@ def _segments(lot: Random, settings: Settings) -> Iterator[tuple[bool, bool]]:
 def arm_of(on: bool, samples: Sequence[Sample]) -> Arm:
     """What these samples, at least two, say together."""
     first, last = samples[0], samples[-1]
-    none = CudaCall(0, "", 0, 0, 0)
-    known = {name: call for name, call in last.calls.items() if call.share == 1.0}  # a call that is counted now and then is an estimate
-    counts = {name: call.count - first.calls.get(name, none).count for name, call in known.items()}
+    counts = _counts(samples)
     made = facts_of(dict(first.calls), dict(last.calls), last.calls_ns - first.calls_ns)
     works = [sample.work_pct for sample in samples[1:] if sample.work_pct is not None]
     return Arm(
@@ -269,6 +267,13 @@ def arm_of(on: bool, samples: Sequence[Sample]) -> Arm:
         sum(works) / len(works) if works else None, sum(one.paused for one in samples) > PAUSED_SHARE * len(samples),
         {name: _steps([(one.calls_ns, one.calls[name].count) for one in samples if name in one.calls]) for name in counts},
     )  # fmt: skip
+
+
+def _counts(samples: Sequence[Sample]) -> dict[str, int]:
+    """CUDA call -> how many were made; without those that are counted now and then, which are estimates."""
+    before = samples[0].calls
+    known = {name: call.count for name, call in samples[-1].calls.items() if call.share == 1.0}
+    return {name: count - (before[name].count if name in before else 0) for name, count in known.items()}
 
 
 def _steps(counted: Sequence[tuple[int, int]]) -> float:
