@@ -36,10 +36,11 @@ COMMANDS = {
     "mark": "set a marker in the live view and in recordings",
     "import": "turn an Ingero trace into a recording",
     "doctor": "what works here, what is missing, and the command that fixes it",
+    "config": "the settings: where they stand, what holds, what is wrong",
     "completion": "complete commands and flags in bash, zsh or fish",
     "collect": "write the stream of frames to standard output",
 }
-SELDOM = ("stacks", "loader", "watch", "exporter", "mark", "import", "completion", "collect")  # commands that the overview only names
+SELDOM = ("stacks", "loader", "watch", "exporter", "mark", "import", "config", "completion", "collect")  # the overview only names them
 WATCHING = ("live", "record", "watch", "collect", "prove")  # these watch this machine; they raise their priority before any import
 CONFIGURED = ("live", "demo", "replay", "record", "watch")  # these take defaults from the user's configuration; scripts use the others
 

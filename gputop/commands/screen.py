@@ -58,4 +58,4 @@ def _apply_config(app: GputopApp, theme: str) -> None:
     if theme in app.available_themes:
         app.theme = theme
     if wrong := app.use_keys(config.key_map()):
-        raise UserError(f"{config.config_path()}: [keys] {wrong}", code=2)
+        raise UserError(f"{config.paths()[-1]}: [keys] {wrong}", code=2)

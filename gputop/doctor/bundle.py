@@ -22,6 +22,7 @@ from gputop.doctor.mask import Mask
 from gputop.model.board import Board
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
+from gputop.sources import simulated
 from gputop.sources.ebpf import helper
 from gputop.sources.files import read_text
 from gputop.system import config, crash
@@ -78,7 +79,7 @@ def _parts(findings: dict[str, str], with_names: bool) -> Iterator[Part]:
             ("version.txt", "gputop --version", report()),
             *((name, f"gputop doctor, as {'JSON' if name.endswith('json') else 'text'}", text) for name, text in findings.items()),
             ("machine.txt", "kernel, BTF, limits, hardware, terminal", facts()),
-            ("config.json", "config.toml, and the screen's last settings", _configuration(with_names)),
+            ("config.json", "settings, and how the screen was left", _configuration(with_names)),
             ("sources.json", "each source with its reason, and gputop's own cost", recorded.summary()),
             ("errors.txt", "gputop's last own errors; they may quote its input", errors or "none"),
         ]
@@ -93,7 +94,7 @@ class _Recorded:
 
     def __init__(self, folder: str, mask: Mask | None) -> None:
         raw, masked = os.path.join(folder, "raw"), os.path.join(folder, "masked")
-        self.words = _record(raw, folder)
+        self.words = _record(raw)
         self._path = raw
         self._board = Board()
         self._lateness_ns: list[int] = []
@@ -134,11 +135,12 @@ class _Recorded:
         self._path = raw if mask is None else masked
 
 
-def _record(path: str, folder: str) -> str:
-    """Record with the default configuration, for the user's config.toml may be faulty; gives the error, empty where it worked."""
+def _record(path: str) -> str:
+    """Record with the default settings, for the user's may be faulty; gives the error, empty where it worked."""
     command = argv_of("gputop", "record", "-o", path, "--duration", str(SECONDS), "--no-auto-stacks")
     # The folder belongs to root: without SUDO_UID the recorder stays root.
-    environment = {name: value for name, value in os.environ.items() if name != "SUDO_UID"} | {"XDG_CONFIG_HOME": folder}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(config.PREFIX) or name == simulated.VARIABLE}
+    environment = {name: value for name, value in kept.items() if name != "SUDO_UID"} | {"GPUTOP_CONFIG": os.devnull}
     try:
         done = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
@@ -151,12 +153,17 @@ def _record(path: str, folder: str) -> str:
 def _configuration(with_names: bool) -> str:
     """Numbers, switches and the key map; other texts are left out unless ``with_names``."""
     try:
-        values = config.load()
+        values = config.settings()
     except UserError as error:
         said: dict[str, object] = {"cannot be read": str(error)}
     else:
-        said = {name: value if with_names or not isinstance(value, str) else "(a text, left out)" for name, value in values.items()}
+        said = {name: one.value if with_names or _is_harmless(name, one.value) else "(a text, left out)" for name, one in values.items()}
     return json.dumps({"config": said, "screen": structs.asdict(config.load_screen())}, indent=2)
+
+
+def _is_harmless(name: str, value: object) -> bool:
+    """Whether a setting names nobody and nothing: a number, a switch or a key."""
+    return isinstance(value, (bool, int, float)) or name.startswith(f"{config.KEYS}.")
 
 
 def _contents(parts: list[Part], with_names: bool) -> str:

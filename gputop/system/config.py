@@ -1,8 +1,9 @@
-"""The user's settings, and the state in which the last screen was left.
+"""The settings, and the state in which the last screen was left.
 
-The user writes ``$XDG_CONFIG_HOME/gputop/config.toml``: its keys are the long flags of the live view (``interval = 0.2``,
-``no-ebpf = true``), ``[keys]`` maps actions to keys, and ``[alerts]`` says where incidents are told. A flag on the command line overrides
-the file. gputop writes ``$XDG_STATE_HOME/gputop/screen.json``: time base, sort order and theme.
+Settings stand in ``/etc/gputop/config.toml``, over it ``$XDG_CONFIG_HOME/gputop/config.toml`` of the user, over both variables such as
+``GPUTOP_INTERVAL=0.2``; a flag on the command line overrides all. The keys of the files are the long flags of the live view
+(``interval = 0.2``, ``no-ebpf = true``), ``[keys]`` maps actions to keys, and ``[alerts]`` says where incidents are told. ``GPUTOP_CONFIG``
+names a file that is read in place of both. gputop writes ``$XDG_STATE_HOME/gputop/screen.json``: time base, sort order and theme.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import stat
 import sys
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -22,7 +23,13 @@ from gputop.system.errors import UserError
 
 KEYS = "keys"  # the table of config.toml that maps actions to keys
 ALERTS = "alerts"  # the table that says where incidents are told
-_MOST_BYTES = 1 << 16  # of either file: the rest is ignored
+SYSTEM_PATH = "/etc/gputop/config.toml"  # the administrator's settings, under the user's
+PREFIX = "GPUTOP_"  # of variables: GPUTOP_NO_EBPF=1 is no-ebpf = true
+_CHOSEN = "GPUTOP_CONFIG"  # variable: a file in place of both
+_SINK = "GPUTOP_ALERT"  # variable: one sink of alerts
+_IN_ALERT = "GPUTOP_EVENT"  # variable: set in an alert's command, whose GPUTOP_HOST and others are facts of the alert
+_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}  # of a switch's variable
+_MOST_BYTES = 1 << 16  # of each file: the rest is ignored
 
 
 class Saved(msgspec.Struct):
@@ -33,6 +40,13 @@ class Saved(msgspec.Struct):
     reverse: bool = False
     tree: bool = True
     theme: str = ""
+
+
+class Setting(NamedTuple):
+    """A value, and the file or variable that it comes from."""
+
+    value: Any
+    origin: str
 
 
 class Alerting(msgspec.Struct, forbid_unknown_fields=True):
@@ -63,42 +77,107 @@ def state_folder() -> str:
     return os.path.join(_home("XDG_STATE_HOME", ".local/state"), "gputop")
 
 
-def apply(parser: argparse.ArgumentParser, strict: bool) -> None:
-    """Make the values of config.toml the defaults of the parser's flags.
+def paths() -> list[str]:
+    """The files that are read, the weakest first."""
+    return [chosen] if (chosen := os.environ.get(_CHOSEN)) else [SYSTEM_PATH, config_path()]
 
-    With ``strict``, a key that is no flag of the parser raises UserError, as does a wrong value.
+
+def apply(parser: argparse.ArgumentParser, strict: bool, mistakes: list[str] | None = None) -> None:
+    """Make the settings the defaults of the parser's flags.
+
+    With ``strict``, a key of a file that is no flag of the parser raises UserError, as does a wrong value; ``mistakes`` collects the texts
+    of these errors instead.
     """
-    values = load()
-    known = {flag.lstrip("-"): action for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
-    for name, value in values.items():
-        if strict and name not in (KEYS, ALERTS, *known):
-            raise UserError(f"{config_path()}: {name} is no flag of gputop (see gputop --help)", code=2)
-        if name in known:
-            parser.set_defaults(**{known[name].dest: _checked(parser, name, value, known[name])})
+    known = flags(parser)
+    for name, setting in in_force(parser).items():
+        if name.partition(".")[0] in (KEYS, ALERTS) or not (strict or name in known):
+            continue
+        try:
+            if name not in known:
+                raise UserError(f"{setting.origin}: {name} is no flag of gputop (see gputop --help)", code=2)
+            parser.set_defaults(**{known[name].dest: _checked(parser, name, setting, known[name])})
+        except UserError as error:
+            if mistakes is None:
+                raise
+            mistakes.append(str(error))
+
+
+def flags(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """The long flags of a parser, without their dashes."""
+    return {flag[2:]: action for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
+
+
+def in_force(parser: argparse.ArgumentParser) -> dict[str, Setting]:
+    """The settings of the files, and over them the variables of the parser's flags, the strongest last. Raises UserError."""
+    found = settings()
+    for name, setting in _variables(flags(parser)).items():
+        found.pop(name, None)
+        found[name] = setting
+    return found
 
 
 def key_map() -> dict[str, str]:
     """Action -> keys, for Textual's ``set_keymap``: ``{"quit": "q,ctrl+q"}``. Raises UserError."""
-    mapped = load().get(KEYS, {})
-    if not isinstance(mapped, dict) or not all(isinstance(keys, str) for keys in mapped.values()):
-        raise UserError(f'{config_path()}: [keys] maps actions to keys, as in: pause = "space,p"')
-    return mapped
+    mapped = _table(KEYS)
+    for setting in mapped.values():
+        if not isinstance(setting.value, str):
+            raise UserError(f'{setting.origin}: [keys] maps actions to keys, as in: pause = "space,p"')
+    return {action: setting.value for action, setting in mapped.items()}
 
 
 def alerts() -> Alerting:
-    """[alerts] of config.toml. Raises UserError."""
+    """[alerts]. Raises UserError."""
+    kept = _table(ALERTS)
+    told: Any = {name: setting.value for name, setting in kept.items()}
     try:
-        return msgspec.convert(load().get(ALERTS, {}), Alerting)
+        return msgspec.convert(told.get("", told), Alerting)
     except msgspec.ValidationError as error:
-        raise UserError(f'{config_path()}: [alerts] {error}; write sinks = ["bell"], severity = "medium"', code=2) from None
+        places = " and ".join(dict.fromkeys(setting.origin for setting in kept.values()))
+        raise UserError(f'{places}: [alerts] {error}; write sinks = ["bell"], severity = "medium"', code=2) from None
 
 
-def load() -> dict[str, Any]:
-    """The content of config.toml, empty if there is no file. Raises UserError if it cannot be read or parsed."""
-    path = config_path()
+def settings() -> dict[str, Setting]:
+    """Key -> value of the files, the user's last and in place of the system's; a key of a table has its name before it (``keys.quit``).
+
+    GPUTOP_ALERT names one sink in place of the files'. Raises UserError if a file cannot be read or parsed.
+    An absent file is an empty one, unless GPUTOP_CONFIG names it.
+    """
+    found: dict[str, Setting] = {}
+    for path in paths():
+        for name, value in _read(path).items():
+            for key, one in ({f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}).items():
+                found.pop(key, None)
+                found[key] = Setting(one, path)
+    if (sink := os.environ.get(_SINK)) and _IN_ALERT not in os.environ:
+        found[f"{ALERTS}.sinks"] = Setting([sink], _SINK)
+    return found
+
+
+def _table(name: str) -> dict[str, Setting]:
+    """The settings of a table by their names in it; by no name what is no table."""
+    return {key.partition(".")[2]: setting for key, setting in settings().items() if key.partition(".")[0] == name}
+
+
+def _variables(known: dict[str, argparse.Action]) -> dict[str, Setting]:
+    """The flags that variables set. Others may be Kubernetes', for a service named gputop; --alert is a table's (see `alerts`)."""
+    if _IN_ALERT in os.environ:
+        return {}
+    named = {name: f"{PREFIX}{name.upper().replace('-', '_')}" for name, action in known.items() if not _is_list(action)}
+    texts = {name: (os.environ.get(variable, ""), variable) for name, variable in named.items()}
+    return {
+        name: Setting(_WORDS.get(text.lower(), text) if known[name].nargs == 0 else text, variable)
+        for name, (text, variable) in texts.items()
+        if text
+    }
+
+
+def _read(path: str) -> dict[str, Any]:
+    """The content of a file. Raises UserError."""
     try:
         data = _content(path)
     except FileNotFoundError:
+        if path == os.environ.get(_CHOSEN):
+            raise UserError(f"{_CHOSEN} names {path}, which does not exist") from None
         return {}
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
@@ -153,17 +232,23 @@ def _home(variable: str, fallback: str) -> str:
     return os.environ.get(variable) or os.path.join(os.path.expanduser("~"), fallback)
 
 
-def _checked(parser: argparse.ArgumentParser, name: str, value: object, action: argparse.Action) -> object:
+def _is_list(action: argparse.Action) -> bool:
+    return isinstance(action, argparse._AppendAction)
+
+
+def _checked(parser: argparse.ArgumentParser, name: str, setting: Setting, action: argparse.Action) -> object:
     """The value that the flag would have set. Raises UserError if the flag does not accept it."""
-    if isinstance(action, argparse._AppendAction):
-        raise UserError(f"{config_path()}: {name}: write it as sinks = [{str(value)!r}] under [alerts]", code=2)
+    value, origin = setting
+    if _is_list(action):
+        raise UserError(f"{origin}: {name}: write it as sinks = [{str(value)!r}] under [alerts]", code=2)
     try:
         if isinstance(value, bool) == (action.nargs == 0):
             return value == action.const if isinstance(value, bool) else _as_typed(parser, str(value), action)
         reason = "must be true or false" if action.nargs == 0 else "wants a value"
     except argparse.ArgumentError as error:
         reason = error.message
-    raise UserError(f"{config_path()}: {name} = {value!r}: {reason}", code=2)
+    told = f"{origin}={value}" if origin.startswith(PREFIX) else f"{origin}: {name} = {value!r}"
+    raise UserError(f"{told}: {reason}", code=2)
 
 
 def _as_typed(parser: argparse.ArgumentParser, text: str, action: argparse.Action) -> object:

@@ -126,9 +126,7 @@ class GputopApp(TerminalApp):
         """
         if not mapped:
             return ""
-        ours = bindings.LIVE if self.context.replay is None else bindings.REPLAY
-        wrong = bindings.unknown_action([*bindings.EVERYWHERE, *bindings.LIVE, *bindings.REPLAY], mapped)
-        wrong = wrong or bindings.key_taken_twice([*bindings.EVERYWHERE, *ours], mapped)
+        wrong = bindings.wrong_keys(mapped, bindings.LIVE if self.context.replay is None else bindings.REPLAY)
         if not wrong:
             self.context.look.keys = mapped
             self.set_keymap(mapped)

@@ -124,6 +124,11 @@ def textual_key(character: str) -> str:
     return KEY_NAME_REPLACEMENTS.get(name, name)
 
 
+def wrong_keys(mapped: Mapping[str, str], ours: Sequence[Binding]) -> str:
+    """What is wrong with a user's keys (action -> keys) on a screen with these bindings, in a sentence; empty where nothing is."""
+    return unknown_action([*EVERYWHERE, *LIVE, *REPLAY], mapped) or key_taken_twice([*EVERYWHERE, *ours], mapped)
+
+
 def unknown_action(bindings: Sequence[Binding], mapped: Mapping[str, str]) -> str:
     """Which action of ``mapped`` (action -> keys) does not exist, in a sentence; empty where all do."""
     actions = list(dict.fromkeys(one.id for one in bindings if one.id))

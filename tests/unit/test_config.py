@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +16,21 @@ from gputop.commands import live
 from gputop.system import config
 from gputop.system.errors import UserError
 
+tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
 
 def _write(text: str) -> None:
     path = Path(config.config_path())
     path.parent.mkdir(parents=True)
     path.write_text(text)
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The administrator's file."""
+    path = tmp_path / "etc.toml"
+    monkeypatch.setattr(config, "SYSTEM_PATH", str(path))
+    return path
 
 
 def _parsed(*arguments: str, strict: bool = True) -> argparse.Namespace:
@@ -73,6 +86,79 @@ def test_values_are_checked_as_on_the_command_line(text: str, part: str) -> None
         config.apply(parser, strict=True)
 
 
+def test_flag_before_variable_before_the_users_file_before_the_systems(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = 'interval = 0.3\nuser = "root"\nlight = true\nascii = true\n'
+    tables = '[keys]\nquit = "x"\npause = "p"\n[alerts]\nsinks = ["bell"]\n'
+    system.write_text(flags + tables)
+    assert (_parsed().interval, _parsed().user, _parsed().light) == (0.3, "root", True)
+    _write('interval = 0.5\nlight = false\nno-ascii = true\n[keys]\nquit = "y"\n[alerts]\nseverity = "high"\n')
+    assert (_parsed().interval, _parsed().user, _parsed().light, _parsed().ascii) == (0.5, "root", False, False)
+    assert config.key_map() == {"pause": "p", "quit": "y"}
+    assert config.alerts() == config.Alerting(["bell"], "high")
+    for name, text in {"INTERVAL": "1", "NO_EBPF": "on", "ASCII": "1", "USER": "", "ALERT": "exec:logger", "PORT": "tcp://10.0.0.1:80"}.items():
+        monkeypatch.setenv(f"GPUTOP_{name}", text)
+    told = _parsed()
+    assert (told.interval, told.no_ebpf, told.ascii, told.user, told.alert) == (1.0, True, True, "root", None)
+    assert config.alerts().sinks == ["exec:logger"]
+    assert _parsed("--interval", "2", "--alert", "bell").interval == 2.0
+
+
+@pytest.mark.parametrize(("name", "told"), [("INTERVAL=9h", "'9h' is no number"), ("LIGHT=3", "must be true or false")])
+def test_a_variable_is_checked_like_its_flag(name: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(*f"GPUTOP_{name}".split("="))
+    with pytest.raises(UserError, match=f"GPUTOP_{name}: {told}"):
+        _parsed()
+
+
+def test_variables_of_an_alert_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that `exec:` runs is told the incident's host in GPUTOP_HOST, and may call gputop."""
+    monkeypatch.setenv("GPUTOP_EVENT", "begin")
+    monkeypatch.setenv("GPUTOP_HOST", "node7")
+    assert _parsed().host is None
+
+
+def test_another_file_in_place_of_both(system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system.write_text("light = true\n")
+    _write("readonly = true\n")
+    (tmp_path / "mine.toml").write_text("interval = 2\n")
+    monkeypatch.setenv("GPUTOP_CONFIG", str(tmp_path / "mine.toml"))
+    assert {name: one.value for name, one in config.settings().items()} == {"interval": 2}
+    monkeypatch.setenv("GPUTOP_CONFIG", str(tmp_path / "absent.toml"))
+    with pytest.raises(UserError, match="does not exist"):
+        config.settings()
+
+
+def test_the_command_prints_what_holds_and_where_it_comes_from(
+    system: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system.write_text('user = "root"\n[keys]\nquit = "x"\n')
+    _write('interval = 0.5\n[alerts]\nsinks = ["bell"]\n')
+    monkeypatch.setenv("GPUTOP_LIGHT", "1")
+    assert cli.main(["config", "path"]) == cli.main(["config", "validate"]) == cli.main(["config", "print"]) == 0
+    path, system_is_fine, user_is_fine, *printed = capsys.readouterr().out.splitlines()
+    assert (path, system_is_fine, user_is_fine) == (config.config_path(), f"{system}: fine", f"{path}: fine")
+    text = "\n".join(printed)
+    assert tomllib.loads(text) == {
+        "interval": 0.5, "user": "root", "light": True, "keys": {"quit": "x"}, "alerts": {"sinks": ["bell"]},
+    }  # fmt: skip
+    assert f"interval = 0.5 # {path}" in " ".join(text.split())
+    assert "light = true # GPUTOP_LIGHT" in " ".join(text.split())
+    assert "# no-ebpf = false # no eBPF probes" in " ".join(text.split())
+
+
+def test_the_command_tells_every_mistake(system: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    system.write_text("colour = 1\n")
+    _write('interval = 0.001\n[keys]\nquit = "space"\n[alerts]\nsinks = ["drum"]\n')
+    monkeypatch.setenv("GPUTOP_ASCII", "perhaps")
+    for what in ("validate", "print"):
+        assert cli.main(["config", what]) == 1
+        said = capsys.readouterr()
+        assert said.out == ""
+        for part in ("colour is no flag", "interval = 0.001", "GPUTOP_ASCII=perhaps", "--alert 'drum'", "[keys]"):
+            assert part in said.err
+        assert len(said.err.splitlines()) == 5
+
+
 def test_alerts_are_a_table_of_their_own() -> None:
     assert config.alerts() == config.Alerting([], "medium")
     _write('interval = 0.5\n[alerts]\nsinks = ["bell", "exec:logger"]\nseverity = "high"\n')
@@ -105,7 +191,7 @@ def test_what_is_no_file_is_not_waited_for() -> None:
         Path(path).parent.mkdir(parents=True)
         os.mkfifo(path)
     with pytest.raises(UserError, match="no regular file"):
-        config.load()
+        config.settings()
     assert config.load_screen() == config.Saved()
 
 
@@ -113,7 +199,7 @@ def test_dev_null_is_an_empty_file() -> None:
     for path in (config.config_path(), config.state_path()):
         Path(path).parent.mkdir(parents=True)
         Path(path).symlink_to(os.devnull)
-    assert config.load() == {}
+    assert config.settings() == {}
     assert config.load_screen() == config.Saved()
 
 
