@@ -201,5 +201,5 @@ def overview() -> str:
     listed = "\n".join(f"  {command:<10}{text}" for command, text in COMMANDS.items() if command not in SELDOM)
     flags = [action.option_strings[-1] for action in parser._actions[1:] if action.option_strings]
     more = textwrap.fill(f"live's flags (gputop live --help): {' '.join(flags)}", 79, subsequent_indent="  ", break_on_hyphens=False)
-    seldom = f"  also {', '.join(SELDOM)}"
-    return f"usage: gputop [COMMAND] [OPTIONS]\n\n{module.__doc__}\n\n{listed}\n{seldom}\n{more}\n\n{module.EXAMPLES.rstrip()}"
+    seldom = textwrap.fill(f"  also {', '.join(SELDOM)}", 79, subsequent_indent="  ")
+    return f"usage: gputop [COMMAND] [OPTIONS]\n{module.__doc__}\n\n{listed}\n{seldom}\n{more}\n\n{module.EXAMPLES.rstrip()}"
