@@ -1,6 +1,6 @@
 # Each target sets up what it needs (scripts/setup). Install only Python, git and make beforehand.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-newest check bench accuracy what-if trials wheel wheel-check kernels screenshots manual kills
+.PHONY: help run test test-newest check bench accuracy what-if trials stragglers wheel wheel-check kernels screenshots manual kills
 
 VENV ?= .venv
 export VENV
@@ -50,6 +50,10 @@ trials: ## Prove the causes of real jobs, and decoys that must not be proved; an
 kills: ## Kill gputop and its guardian at random moments of experiments: is all put back? (ARGS="60 SEED"; two minutes)
 	@scripts/setup test
 	$(PYTHON_BIN) -m tests.experiments.kills $(ARGS)
+
+stragglers: ## Over sixteen nodes behind real sshds: is the late rank told, its node and its cause? (ARGS="--only hog": one kind; a quarter of an hour)
+	@scripts/setup test
+	$(PYTHON_BIN) -m tests.fleet.stragglers $(ARGS)
 
 wheel: ## Build wheel and sdist into dist/
 	@scripts/setup test

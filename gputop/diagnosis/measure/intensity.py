@@ -148,7 +148,8 @@ def pace_of(job: JobFacts) -> RankPace | None:
     """What is asked of a rank to tell which one the others wait for; None where it is not known whether its GPUs work."""
     if job.idle is None:
         return None
-    own_delay = max(0.0, job.idle - job.trainer.state.fractions.get("blocked", 0.0))
+    blocked = max(0.0, job.trainer.state.fractions.get("blocked", 0.0) - job.fed)  # who loads for it is no rank
+    own_delay = max(0.0, job.idle - blocked)
     return RankPace(job.idle, own_delay, _worked(job), _awaited(job))
 
 
@@ -174,4 +175,4 @@ def _awaited(job: JobFacts) -> float | None:
     if threads_at_work(job) or job.idle is None or any(_waste(gpu)[0] == "light" for gpu in job.gpus):
         return None
     blocked = blocked_on(job.trainer)
-    return 1.0 - min(sum(blocked.get(kind, 0.0) for kind in _AT_PEERS), job.idle)
+    return 1.0 - min(max(0.0, sum(blocked.get(kind, 0.0) for kind in _AT_PEERS) - job.fed), job.idle)
