@@ -78,18 +78,19 @@ def _take(args: argparse.Namespace, pids: list[int], roles: dict[int, Role], wai
 
     import msgspec
 
+    from gputop.stacks import nccl
     from gputop.stacks.capture import capture
     from gputop.stacks.group import group
     from gputop.stacks.lines import plain, summary, text_lines, weigh_stacks
 
     taken = capture(pids, waits=waits, native=args.native)
-    groups = group(taken.stacks, roles)
+    groups, said = group(taken.stacks, roles), nccl.ask(pids)
     answer = {
         "schema": 1, "unix_s": time.time() - (time.monotonic_ns() - taken.t_ns) / 1e9, "t_ns": taken.t_ns, "took_ns": taken.took_ns,
         "native": taken.native, "paused": sorted(taken.paused), "stacks": msgspec.to_builtins(taken.stacks),
-        "groups": msgspec.to_builtins(groups),
+        "groups": msgspec.to_builtins(groups), "nccl": msgspec.to_builtins(said),
     }  # fmt: skip
-    _write(args, f"{summary(taken)}\n\n{plain(text_lines(groups))}", answer, weigh_stacks(taken.stacks))
+    _write(args, f"{summary(taken)}\n\n{plain([*nccl.told(said), *text_lines(groups)])}", answer, weigh_stacks(taken.stacks))
     unread = [stack for stack in taken.stacks if not (stack.python or stack.kernel)]
     if len(unread) == len(taken.stacks) and not args.json:
         notify(f"no stack could be read: {unread[0].error}")

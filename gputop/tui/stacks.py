@@ -135,12 +135,13 @@ class StacksScreen(Box):
         self._start(f"sampling {len(pids)} main thread{'s' if len(pids) != 1 else ''} for {SAMPLE_S:.0f} s …", lambda: self._sampled(pids))
 
     def _taken(self, pids: list[int], native: bool) -> Taken:
+        from gputop.stacks import nccl
         from gputop.stacks.capture import capture
         from gputop.stacks.lines import summary
 
         taken = capture(pids, waits=self._waits, native=native)
         self.session.add_stacks(list(taken.stacks))
-        return Taken(summary(taken), _drawn(taken.stacks, self._roles), weigh_stacks(taken.stacks))
+        return Taken(summary(taken), [*nccl.told(nccl.ask(pids)), *_drawn(taken.stacks, self._roles)], weigh_stacks(taken.stacks))
 
     def _sampled(self, pids: list[int]) -> Taken:
         from gputop.stacks.lines import main_thread_lines
