@@ -66,9 +66,8 @@ screenshots: ## Write screenshots/ from the bundled recording
 	@scripts/setup test
 	$(PYTHON_BIN) scripts/screenshots.py
 
-manual: ## Write the man page and the shells' completions from the commands' parsers, the dashboard, and its docs
+manual: ## Write the dashboard, and its docs
 	@scripts/setup test
-	$(PYTHON_BIN) scripts/manual.py
 	$(PYTHON_BIN) scripts/dashboard.py
 
 kernels: ## Run the probes on the kernels and bccs of several distributions (QEMU; half an hour, 5 GB; ARGS="bookworm trixie-arm64")

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
-
-from gputop.system.program import __version__
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "gputop").rglob("*.py"))
@@ -66,19 +62,3 @@ def test_set_up_says_nothing_twice() -> None:
         pytest.skip("this environment was not made by scripts/setup")
     done = subprocess.run([ROOT / "scripts/setup", "test"], env=env, capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout + done.stderr == ""
-
-
-def test_the_wheel_carries_everything(tmp_path: Path) -> None:
-    for name in ("gputop", "probes"):
-        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tmp_path)
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, tmp_path]
-    subprocess.run(build, check=True, timeout=120, capture_output=True)
-    (wheel,) = tmp_path.glob("gputop_ebpf-*.whl")
-    carried = set(zipfile.ZipFile(wheel).namelist())
-    wanted = {str(path.relative_to(ROOT)) for path in SOURCES}
-    wanted |= {f"gputop/{path.relative_to(ROOT)}" for path in (ROOT / "probes").rglob("*") if path.is_file()}
-    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "gputop").rglob("*.tcss")}
-    assert wanted - carried == set()
-    assert {name for name in carried if name.split("/")[0] not in ("gputop", "gputop_ebpf-" + __version__ + ".dist-info")} == set()

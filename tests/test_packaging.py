@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from gputop.cli import make_parser
+from gputop.cli import COMMANDS, make_parser
 from gputop.commands.replay import sample
 from gputop.recording.reader import Recording
+from gputop.system.program import __version__
 from tests.require import require
 from tests.stranger import nobodys_process
 
@@ -22,21 +25,74 @@ ROOT = Path(__file__).resolve().parent.parent
 UNIT = ROOT / "packaging/gputop-record.service"
 
 
-def test_the_source_distribution_can_be_built_from(tmp_path: Path) -> None:
-    """From what the container's recipe is given, too."""
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an sdist, and of the wheel that was built from it; made from what the container's recipe is given, without network."""
+    folder = tmp_path_factory.mktemp("built")
     for line in (ROOT / ".dockerignore").read_text().splitlines()[1:]:
         path = ROOT / line.removeprefix("!")
         if path.is_dir():
-            shutil.copytree(path, tmp_path / path.name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(path, folder / path.name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "completion.*sh"))
         else:
-            shutil.copy(path, tmp_path)
-    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", tmp_path / "dist", tmp_path]
+            shutil.copy(path, folder)
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", folder]
     subprocess.run(build, check=True, timeout=120, capture_output=True)
-    (archive,) = (tmp_path / "dist").glob("*.tar.gz")
+    return folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    """The wheel's content."""
+    (path,) = built.glob("*.whl")
+    with zipfile.ZipFile(path) as packed:
+        packed.extractall(built / "wheel")
+    return built / "wheel"
+
+
+def test_the_source_distribution_has_what_is_built(built: Path) -> None:
+    (archive,) = built.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         carried = {name.partition("/")[2] for name in tar.getnames()}
-    assert {"pyproject.toml", "gputop/cli.py", "gputop/data/sample.gputop", "gputop/data/completion.bash"} <= carried
+    assert {"pyproject.toml", "setup.py", "gputop/cli.py", "gputop/data/sample.gputop"} <= carried
     assert any(name.endswith("probes/sched.c") for name in carried)
+
+
+def test_the_wheel_carries_everything(wheel: Path) -> None:
+    sources = [*(ROOT / "gputop").rglob("*.py"), *(ROOT / "gputop").rglob("*.tcss")]
+    wanted = {str(path.relative_to(ROOT)) for path in sources}
+    wanted |= {f"gputop/{path.relative_to(ROOT)}" for path in (ROOT / "probes").rglob("*") if path.is_file()}
+    carried = {str(path.relative_to(wheel)) for path in wheel.rglob("*") if path.is_file()}
+    assert wanted - carried == set()
+    versioned = f"gputop_ebpf-{__version__}"
+    assert {name.split("/")[0] for name in carried} == {"gputop", f"{versioned}.dist-info", f"{versioned}.data"}
+
+
+def test_the_wheel_has_the_manual_completions_and_both_scripts(wheel: Path) -> None:
+    (share,), (info,) = wheel.glob("*.data/data/share"), wheel.glob("*.dist-info")
+    page = (share / "man/man1/gputop.1").read_text(encoding="utf-8")
+    assert [name for name in COMMANDS if f"gputop {name}" not in page] == []
+    assert "fail\\-on" in page
+    completions, vendor = "bash-completion/completions/gputop", "fish/vendor_completions.d/gputop.fish"
+    for shell, name in {"bash": completions, "zsh": "zsh/site-functions/_gputop", "fish": vendor}.items():
+        assert (share / name).read_bytes() == (wheel / f"gputop/data/completion.{shell}").read_bytes()
+    scripts = configparser.ConfigParser()
+    scripts.read(info / "entry_points.txt")
+    assert dict(scripts["console_scripts"]) == dict.fromkeys(("gputop", "gputop-ebpf"), "gputop.__main__:main")
+    environ = {**os.environ, "PYTHONPATH": str(wheel), "PYTHONDONTWRITEBYTECODE": "1"}
+    prints = [sys.executable, "-m", "gputop", "completion", "fish"]
+    done = subprocess.run(prints, env=environ, cwd=wheel, capture_output=True, timeout=20, check=True)
+    assert done.stdout == (wheel / "gputop/data/completion.fish").read_bytes()
+
+
+def test_pypi_shows_the_readme_with_absolute_links(wheel: Path) -> None:
+    (info,) = wheel.glob("*.dist-info")
+    head, _, text = (info / "METADATA").read_text(encoding="utf-8").partition("\n\n")
+    (home,) = re.findall(r"^Project-URL: Source, (https://\S+)$", head, re.MULTILINE)
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
+    assert pictures
+    assert [link for link in pictures if not (ROOT / link.removeprefix(f"{home}/raw/main/")).is_file()] == []
 
 
 def test_the_sample_is_small_simulated_and_private() -> None:
@@ -49,28 +105,29 @@ def test_the_sample_is_small_simulated_and_private() -> None:
     assert users == {"ada"}
 
 
-def test_manual_and_completions_are_fresh() -> None:
-    done = subprocess.run([sys.executable, ROOT / "scripts/manual.py", "--check"], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}: make manual writes them anew"
-
-
-def test_bash_completes_commands_and_flags() -> None:
-    script = 'eval "$(cat "$1")"; COMP_WORDS=(gputop "${@:2}"); COMP_CWORD=$#; let COMP_CWORD-=1; _gputop; printf "%s\\n" "${COMPREPLY[@]}"'
+def test_bash_completes_commands_flags_and_files(wheel: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.gputop").touch()
+    script = """
+source "$1"; cd "$2"; COMP_WORDS=(gputop "${@:3}"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_shtab_gputop gputop "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"; printf "%s\\n" "${COMPREPLY[@]}"
+"""
 
     def completed(*words: str) -> set[str]:
-        command = ["bash", "-c", script, "bash", str(ROOT / "gputop/data/completion.bash"), *words]
+        command = ["bash", "-c", script, "bash", str(wheel / "gputop/data/completion.bash"), str(tmp_path), *words]
         return set(subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split())
 
-    assert completed("rep") == {"replay"}
-    assert {"--duration", "straggler"} <= completed("demo", "")
-    assert "--once" in completed("--on")
+    assert completed("rep") >= {"replay"}
+    assert {"slow-disk", "straggler"} <= completed("demo", "")
+    assert completed("--on") == {"--once"}
+    assert completed("record", "--du") == {"--duration"}
+    assert completed("replay", "ru") == {"run.gputop"}
 
 
 @pytest.mark.parametrize(("shell", "check"), [("zsh", ["-n"]), ("fish", ["--no-execute"])])
-def test_other_shells_can_read_theirs(shell: str, check: list[str]) -> None:
+def test_other_shells_can_read_theirs(shell: str, check: list[str], wheel: Path) -> None:
     if not shutil.which(shell):
         pytest.skip(f"no {shell}")
-    subprocess.run([shell, *check, ROOT / f"gputop/data/completion.{shell}"], check=True, timeout=20)
+    subprocess.run([shell, *check, wheel / f"gputop/data/completion.{shell}"], check=True, timeout=20)
 
 
 def service() -> configparser.SectionProxy:

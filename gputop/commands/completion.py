@@ -6,6 +6,7 @@ import argparse
 import os
 
 from gputop.system.console import write
+from gputop.system.errors import UserError
 from gputop.system.program import FOLDER
 
 EXAMPLES = """examples:
@@ -20,8 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the file that scripts/manual.py wrote."""
+    """Print the file that setup.py made."""
     path = os.path.join(FOLDER, "data", f"completion.{args.shell}")
-    with open(path, encoding="utf-8") as file:
-        write(file.read())
+    try:
+        with open(path, encoding="utf-8") as file:
+            write(file.read())
+    except FileNotFoundError:
+        raise UserError("completions are made when gputop is installed: pip install -e . makes them in this tree") from None
     return 0

@@ -79,7 +79,7 @@ def test_help_of_a_command_is_short_and_has_its_flags(command: str, monkeypatch:
 @pytest.mark.parametrize("end", [">/dev/full", ">&-"])
 @pytest.mark.parametrize("arguments", [
     "--help", "record --help", "-V", "--once", "--json", "--once --json", "doctor", "explain --since 1ms", "stacks 1 --json",
-    "completion bash", "collect --frames 1",
+    "config print", "collect --frames 1",
 ])  # fmt: skip
 def test_output_that_is_full_or_closed_is_said(env: dict[str, str], arguments: str, end: str) -> None:
     done = subprocess.run(f"{GPUTOP} {arguments} {end}", shell=True, env=env, capture_output=True, text=True, timeout=30, check=False)
