@@ -62,7 +62,8 @@ def _nvtop() -> str:
 
 
 def _prometheus() -> str:
-    return "" if shutil.which("prometheus") and shutil.which("promtool") else "no prometheus and promtool: scripts/setup test brings them"
+    missing = [tool for tool in ("prometheus", "promtool", "prometheus-alertmanager") if not shutil.which(tool)]
+    return f"no {', '.join(missing)}: scripts/setup test brings them" if missing else ""
 
 
 PYTHONS = ("3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t")

@@ -61,11 +61,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def prometheus(folder: Path, scrape: dict[str, Any] | None = None, rules: bool = False) -> Iterator[Prometheus]:
-    """One whose data are in ``folder/data``. ``scrape``: an entry of scrape_configs; JSON is YAML."""
-    config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}}
+def prometheus(
+    folder: Path, scrape: dict[str, Any] | None = None, rules: Path | None = None, alertmanager: str = "", every: str = "1s"
+) -> Iterator[Prometheus]:
+    """One whose data are in ``folder/data``. ``scrape``: an entry of scrape_configs; JSON is YAML. ``alertmanager``: its host and port."""
+    config: dict[str, Any] = {"global": {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every}}
     config |= {"scrape_configs": [scrape]} if scrape else {}
-    config |= {"rule_files": [str(RULES)]} if rules else {}
+    config |= {"rule_files": [str(rules)]} if rules else {}
+    config |= {"alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]}} if alertmanager else {}
     (folder / "prometheus.yml").write_text(json.dumps(config))
     port = free_port()
     command = [
@@ -77,6 +80,26 @@ def prometheus(folder: Path, scrape: dict[str, Any] | None = None, rules: bool =
         one = Prometheus(port)
         until(lambda: one.is_ready, 30.0)
         yield one
+    finally:
+        running.kill()
+        running.wait()
+
+
+@contextmanager
+def alertmanager(folder: Path, webhook: str) -> Iterator[str]:
+    """The host and port of one that posts each alert by itself to ``webhook``, when it fires and when it is over."""
+    route = {"receiver": "hook", "group_by": ["..."], "group_wait": "0s", "group_interval": "1s", "repeat_interval": "1h"}
+    config = {"route": route, "receivers": [{"name": "hook", "webhook_configs": [{"url": webhook}]}]}
+    (folder / "alertmanager.yml").write_text(json.dumps(config))
+    at = f"127.0.0.1:{free_port()}"
+    command = [
+        "prometheus-alertmanager", f"--config.file={folder}/alertmanager.yml", f"--storage.path={folder}/alertmanager",
+        f"--web.listen-address={at}", "--cluster.listen-address=", "--log.level=error",
+    ]  # fmt: skip
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: Prometheus(int(at.rpartition(":")[2])).is_ready, 30.0)
+        yield at
     finally:
         running.kill()
         running.wait()

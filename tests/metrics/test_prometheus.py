@@ -112,7 +112,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     going.start()
     try:
         scrape = {"job_name": "gputop", "static_configs": [{"targets": [f"127.0.0.1:{server.port}"]}]}
-        with prometheus(tmp_path_factory.mktemp("prometheus"), scrape, rules=True) as one:
+        with prometheus(tmp_path_factory.mktemp("prometheus"), scrape, RULES) as one:
             until(lambda: one.ask("count_over_time(gputop_node_info[1m]) >= 6"), 30.0)
             yield one
     finally:
