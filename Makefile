@@ -1,6 +1,6 @@
 # Each target sets up what it needs (scripts/setup). Install only Python, git and make beforehand.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-newest check bench accuracy what-if trials stragglers wheel wheel-check kernels screenshots manual kills
+.PHONY: help run test test-newest check bench accuracy what-if trials stragglers wheel wheel-check kernels screenshots manual docs kills
 
 VENV ?= .venv
 export VENV
@@ -69,6 +69,10 @@ screenshots: ## Write screenshots/ from the bundled recording
 manual: ## Write the dashboard, and its docs
 	@scripts/setup test
 	$(PYTHON_BIN) scripts/dashboard.py
+
+docs: ## Build docs/ as a site into site/, without a warning
+	@scripts/setup test
+	NO_MKDOCS_2_WARNING=1 $(PYTHON_BIN) -m mkdocs build --strict
 
 kernels: ## Run the probes on the kernels and bccs of several distributions (QEMU; half an hour, 5 GB; ARGS="bookworm trixie-arm64")
 	@scripts/setup test

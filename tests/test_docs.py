@@ -1,0 +1,236 @@
+"""Each block of code in README and docs/ is run, or read by the program that it is meant for; docs/ is a site without a broken link.
+
+A fenced block names its language, and `LANGUAGES` says what is done with each. In a block of shell commands those of gputop run in this
+process where they only read a recording (`READS`); the others are parsed by the real parser (tests/test_readme.py runs those of the README
+for real). A program of somebody else's is named in `FOREIGN`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import promql_parser
+import pytest
+import yaml
+
+from gputop import cli
+from gputop.commands import config as config_command
+from gputop.commands.replay import sample
+from gputop.model.frame import Mark
+from gputop.recording.reader import Recording
+from gputop.recording.writer import Writer
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ROOT_PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
+FOREIGN = {
+    "apt", "conda", "docker", "eval", "kubectl", "make", "pip", "pipx", "sbatch", "sudo", "uv", "uvx",  # they install, or need a cluster
+    "jq", "ssh",  # beside gputop in a pipe
+}  # fmt: skip
+"""Programs that are not gputop's. What they are given of gputop's is parsed."""
+READS = ("config", "diff", "explain", "export", "query")
+"""Commands that read a recording and end: they run here."""
+FILES = ("run.gputop", "before.gputop", "after.gputop")
+"""The recordings that are there. A command that names another file is parsed."""
+_BREAKS = re.compile(r"^[;|&()<>]+$")  # words between commands
+_SHELL = ("for", "in", "do", "done", "if", "then", "fi", "while")  # words before a command
+
+
+class Block(NamedTuple):
+    page: str
+    language: str
+    text: str
+
+
+def blocks() -> Iterator[Block]:
+    """Every fenced block."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for indent, language, code in re.findall(r"^( *)```(\w*)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL):
+            yield Block(page.name, language, re.sub(f"^{indent}", "", code, flags=re.MULTILINE))
+
+
+def simple_commands(text: str) -> Iterator[list[str]]:
+    """The commands of a shell block as words, whatever stands between them."""
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        words = shlex.shlex(re.sub(r"(^|\s+)# .*$", "", line), posix=True, punctuation_chars=True)
+        words.commenters, words.whitespace_split = "", True
+        command: list[str] = []
+        for word in [*words, ";"]:
+            if not _BREAKS.match(word):
+                command.append(word)
+                continue
+            while command and (command[0] in _SHELL[2:] or re.match(r"\w+=", command[0])):
+                command = command[1:]
+            if command and command[0] not in _SHELL:
+                yield command
+            command = []
+
+
+def ours(command: list[str]) -> list[str]:
+    """What gputop is given: by this command, or by the foreign one that starts it. Empty where it starts another program."""
+    if command[0] in ("gputop", "gputop-ebpf"):
+        return command
+    assert command[0] in FOREIGN, f"{command[0]}: a program that FOREIGN does not name"
+    words = [inner for word in command[1:] for inner in (word.split() if " gputop " in f" {word} " else [word])]
+    starts = [i for i in range(len(words) - 1) if words[i] in ("gputop", "gputop-ebpf") and words[i + 1] in cli.COMMANDS]
+    return words[starts[0] :] if starts else []
+
+
+def parse(command: list[str]) -> None:
+    """As `gputop.cli` does it. UserError for what it would refuse."""
+    words = command[1:]
+    name = cli._name(words)
+    assert name in cli.COMMANDS, f"gputop has no command {name}"
+    if "--help" not in words and "--version" not in words:
+        cli._parsed(cli.make_parser(name)[0], words[1:] if words[:1] == [name] else words)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a reader might stand: recordings with the markers ``epoch 3`` and ``epoch 4``."""
+    path = tmp_path_factory.mktemp("docs")
+    with Recording(sample()) as recording:
+        frames = list(recording.frames())
+        for part, text in ((3, "epoch 3"), (2, "epoch 4")):
+            frames[len(frames) // part].marks.append(Mark(frames[len(frames) // part].t_ns, text))
+        for name in FILES:
+            writer = Writer(str(path / name), recording.header)
+            for frame in frames:
+                writer.add(frame)
+            writer.close()
+    return path
+
+
+def check_shell(block: Block) -> list[str]:
+    """Parse each command, and run it here where it only reads; returns those that ran."""
+    ran = []
+    for command in simple_commands(block.text):
+        words = ours(command)
+        if not words:
+            continue
+        parse(words)
+        output = words[words.index("-o") + 1] if "-o" in words else ""
+        files = [word for word in words[2:] if re.search(r"\.(gputop|json|db)$", word) and word != output]
+        if block.page != "README.md" and words is command and words[1] in READS and files and set(files) <= set(FILES):
+            assert cli.main(words[1:]) in (0, 3), words
+            ran.append(" ".join(words))
+            if output:
+                shutil.rmtree(output) if Path(output).is_dir() else Path(output).unlink()
+    return ran
+
+
+def check_sql(block: Block) -> None:
+    """Asked of a recording; the questions to a fleet are asked by tests/recording/test_lake.py."""
+    if block.page != "fleet.md":
+        assert cli.main(["query", "run.gputop", block.text]) == 0, block.text
+
+
+def check_toml(block: Block, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A config.toml without a mistake."""
+    (folder / "shown.toml").write_text(block.text)
+    monkeypatch.setenv("GPUTOP_CONFIG", str(folder / "shown.toml"))
+    assert config_command.mistakes() == []
+
+
+LANGUAGES: dict[str, Callable[[str], Any]] = {
+    "sh": str, "sql": str, "toml": str,  # see the checks above
+    "promql": promql_parser.parse, "python": ast.parse, "yaml": lambda text: list(yaml.safe_load_all(text)), "json": json.loads,
+    "text": str,  # what a program printed, or words
+}  # fmt: skip
+"""Language of a block -> what it is read by."""
+
+
+def test_every_block_is_run_or_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    ran: list[str] = []
+    for block in blocks():
+        assert block.language in LANGUAGES, f"{block.page}: a block whose language {block.language!r} nobody reads: {block.text[:80]}"
+        LANGUAGES[block.language](block.text)
+        if block.language == "sh":
+            ran += check_shell(block)
+        elif block.language == "sql":
+            check_sql(block)
+        elif block.language == "toml":
+            check_toml(block, folder, monkeypatch)
+            monkeypatch.delenv("GPUTOP_CONFIG")
+    assert len(ran) >= 10, ran
+
+
+def test_code_stands_in_fences_and_words_of_the_shell_are_understood() -> None:
+    for page in PAGES:
+        text = re.sub(r"^( *)```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        assert re.findall(r"(?:\A|\n\n|^#.*\n)( {4}(?![-*\d] ?).*)", text, re.MULTILINE) == [], page.name
+    text = """for one in *.gputop; do gputop export "$one" --to csv; done | jq .   # words\nX=1 gputop -1 && ssh a "b c" \\\n d\n"""
+    assert list(simple_commands(text)) == [
+        ["gputop", "export", "$one", "--to", "csv"], ["jq", "."], ["gputop", "-1"], ["ssh", "a", "b c", "d"],
+    ]  # fmt: skip
+
+
+def test_commands_within_a_sentence_exist() -> None:
+    """`gputop record --keep`: the command and its flags; upper-case words stand for anything."""
+    wrong = []
+    for page in [*PAGES, *(ROOT / name for name in ROOT_PAGES)]:
+        for text in re.findall(r"`gputop((?: [^`]*)?)`", page.read_text(encoding="utf-8")):
+            words = text.partition(" -- ")[0].split()
+            name = cli._name(words)
+            flags = [word for word in words if word.startswith("--")]
+            if name.isupper():
+                continue
+            known = [flag for action in cli.make_parser(name)[0]._actions for flag in action.option_strings] if name in cli.COMMANDS else []
+            if not known or not set(flags) <= {*known, "--help"}:
+                wrong.append(f"{page.name}: gputop{text}")
+    assert wrong == []
+
+
+def _anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_links_of_the_pages_beside_docs_lead_somewhere() -> None:
+    """Those of docs/ are checked by the site."""
+    broken = []
+    for name in ROOT_PAGES:
+        for path, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", (ROOT / name).read_text(encoding="utf-8")):
+            target = ROOT / (path or name)
+            if not target.exists() or (anchor and anchor not in _anchors(target)):
+                broken.append(f"{name}: {path}#{anchor}")
+    assert broken == []
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """Pages, links and anchors; without network. A page that the menu does not name has its place in it."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environ = {"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    front = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert [page.stem for page in PAGES[1:] if page.stem != "index" and f'href="{page.stem}/"' not in front] == []
+    assert re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://(?!gputop-ebpf\.github\.io)[^"]+)"', front) == []
+    assert (tmp_path / "screenshots/h200.svg").exists()
+
+
+def test_a_link_to_nowhere_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        hook = importlib.import_module("site_hook")
+    finally:
+        sys.path.pop(0)
+    page = type("Page", (), {"file": type("File", (), {"src_path": "a.md"})})
+    text = hook.on_page_markdown("[a](../SECURITY.md#x), ![b](../screenshots/h200.svg), [c](b.md)", page)
+    assert text == f"[a]({hook.addresses()['Source']}/blob/main/SECURITY.md#x), ![b](screenshots/h200.svg), [c](b.md)"
+    assert not caplog.records
+    hook.on_page_markdown("[a](../NOTHING.md)", page)
+    assert "NOTHING.md, which does not exist" in caplog.text
