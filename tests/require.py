@@ -66,6 +66,10 @@ def _prometheus() -> str:
     return f"no {', '.join(missing)}: scripts/setup test brings them" if missing else ""
 
 
+def _victoria() -> str:
+    return "" if shutil.which("victoria-metrics") else "no victoria-metrics: scripts/setup test brings that of Debian 13"
+
+
 PYTHONS = ("3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t")
 """Versions of the interpreters whose stacks are read; a ``t`` is a build without GIL."""
 
@@ -94,7 +98,7 @@ def _python(version: str) -> str:
 
 
 _PARTS: dict[str, Callable[[], str]] = {"torch": _torch, "cc": _cc, "ebpf": _ebpf, "systemd": _systemd, "nvitop": _nvitop, "nvtop": _nvtop}
-_PARTS |= {"prometheus": _prometheus}
+_PARTS |= {"prometheus": _prometheus, "victoria": _victoria}
 _PARTS |= {"net": _net, "ssh": _ssh, "slurm": _slurm}
 _PARTS |= {f"python{version}": partial(_python, version) for version in PYTHONS}
 

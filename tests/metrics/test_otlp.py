@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
+import subprocess
 import threading
 import time
+import urllib.error
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
@@ -15,10 +21,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from gputop.metrics.metered import Metered
 from gputop.metrics.otlp import Otlp
-from gputop.metrics.registry import SUFFIXES
+from gputop.metrics.registry import COUNTER, METRICS, SUFFIXES, Metric
 from gputop.system.errors import UserError
 from tests.metrics.made import contended_server, played, series
 from tests.metrics.prom import free_port
+from tests.require import require
+from tests.wait import until
 
 
 class Receiver(HTTPServer):
@@ -92,6 +100,67 @@ def test_it_gets_what_a_scrape_gets(receiver: Receiver):
     [resource] = receiver.metrics[0].resource_metrics
     about = {one.key: one.value.string_value for one in resource.resource.attributes}
     assert (about["service.name"], about["service.instance.id"]) == ("gputop", "n1")
+
+
+@pytest.fixture
+def victoria(tmp_path: Path) -> Iterator[str]:
+    """The address of a real VictoriaMetrics."""
+    require("victoria")
+    at = f"127.0.0.1:{free_port()}"
+    flags = [f"-storageDataPath={tmp_path}", f"-httpListenAddr={at}", "-retentionPeriod=100y", "-opentelemetry.usePrometheusNaming"]
+    running = subprocess.Popen(["victoria-metrics", *flags, "-loggerLevel=PANIC"])
+    try:
+        until(lambda: asked(f"http://{at}/health"), 30.0)
+        yield f"http://{at}"
+    finally:
+        running.kill()
+        running.wait()
+
+
+def asked(url: str) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return str(answer.read().decode())
+    except urllib.error.URLError:
+        return ""
+
+
+def stored(victoria: str) -> dict[str, float]:
+    """All series that it holds, without what OpenTelemetry's resource adds; their last values."""
+    asked(f"{victoria}/internal/force_flush")
+    found = {}
+    for line in asked(f"{victoria}/api/v1/export?start=0&match[]=%7B__name__!=%22%22%7D").splitlines():
+        one = json.loads(line)
+        name = one["metric"].pop("__name__")
+        labels = ",".join(f'{key}="{value}"' for key, value in sorted(one["metric"].items()) if not key.startswith(("service_", "host_")))
+        found[f"{name}{{{labels}}}" if labels else name] = one["values"][-1]
+    return found
+
+
+def test_victoria_metrics_holds_what_a_scrape_gets(victoria: str):
+    """Under the same names; what is the hardware's conventions' under theirs, with the same values."""
+    metered = played(contended_server(), Metered(), 8)
+    Otlp(f"{victoria}/opentelemetry", metered, "n1").push()
+    held = stored(victoria)
+    scraped = {re.sub(r'(?<=[{,])\w+="",?', "", name).replace(",}", "}"): value for name, value in series(metered).items()}
+    renamed = {one.full_name: one for one in METRICS if one.otel}
+    own = {name: value for name, value in scraped.items() if name.partition("{")[0] not in renamed and "self_cpu" not in name}
+    assert len(own) > 100
+    assert {name: held[name] for name in own} == pytest.approx(own, rel=0.01)
+    assert {name for name in held if name.startswith("gputop_") and "self_cpu" not in name} == set(own)
+    of_hardware = {name.partition("{")[0] for name in scraped} & set(renamed)
+    assert len(of_hardware) > 5
+    values = Counter((_name_in_prometheus(renamed[name]), value) for name in of_hardware for value in _values(scraped, name))
+    assert values == Counter((name.partition("{")[0], value) for name, value in held.items() if name.startswith("hw_"))
+
+
+def _values(found: dict[str, float], name: str) -> list[float]:
+    return [value for known, value in found.items() if known.partition("{")[0] == name]
+
+
+def _name_in_prometheus(metric: Metric) -> str:
+    suffix = SUFFIXES.get(metric.unit, "")
+    return metric.otel_name.replace(".", "_") + f"_{suffix}" * bool(suffix) + "_total" * (metric.kind == COUNTER)
 
 
 def test_incidents_are_told_when_they_begin_and_end(receiver: Receiver):
