@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from gputop.diagnosis import Incident, Verdict
+from gputop.diagnosis.measure.takers import MOST
 from gputop.diagnosis.model import GROWTHS, LOOKING, WhatIf
 from gputop.diagnosis.phases import PAUSING
 from gputop.experiments.change import Case, Target
@@ -138,7 +139,7 @@ class Watch(Followed):
         workers = [pid for pid in family if pid != trainer]
         case = Case(
             cause, self._target(trainer), self._targets([trainer, *workers]), self._targets([one.pid for one in verdict.victims]),
-            self._targets([pid for pid in culprits if pid not in family]),
+            self._targets([pid for pid in [*culprits, *self._their_like(culprits)] if pid not in family]),
         )  # fmt: skip
         pace = verdict.step.per_s if verdict.step is not None else None
         return Suspicion(case, settings_of(len(workers), pace), named)
@@ -155,6 +156,17 @@ class Watch(Followed):
             grown[pid] = now - self._first.get(pid, (0, 0))[kind == "disk"]
         busy = [pid for pid, used in grown.items() if used >= least and pid not in self.engine.roles and self._has_program(pid)]
         return sorted(busy, key=lambda pid: -grown[pid])[:MOST_CULPRITS]
+
+    def _their_like(self, culprits: list[int]) -> list[int]:
+        """The rest of the same programs in the same sessions, if there are more than a window of the diagnosis names: to put only some of
+        64 compilers aside frees no CPU."""
+        infos = self.board.infos
+        named = {(info.uid, info.session, program_name(info)) for pid in culprits if (info := infos.get(pid)) and info.session}
+        return [
+            pid for pid, info in infos.items()
+            if len(culprits) >= MOST and (info.uid, info.session, program_name(info)) in named
+            and pid not in culprits and pid not in self.engine.roles and self._has_program(pid)
+        ]  # fmt: skip
 
     def _has_program(self, pid: int) -> bool:
         """No kernel thread, and not gputop's own."""

@@ -14,7 +14,7 @@ from gputop.experiments.suspect import Suspicion, Watch
 from gputop.model.board import Board
 from gputop.system.errors import UserError
 from tests.unit.diagnosis.causes import cpu_contention
-from tests.unit.diagnosis.scene import Proc, Scene, training
+from tests.unit.diagnosis.scene import ON_CPU, Proc, Scene, training
 
 OWN = Plan("nice", "hog (8) to niceness 19", (), may_keep=True)
 OTHERS = Plan("nice", "hog (8) to niceness 19", (), may_keep=True, others=(Target(8, 1, "hog"),))
@@ -85,6 +85,19 @@ def test_the_suspicion_is_the_verdicts_with_trainer_workers_and_culprits() -> No
     assert [str(one) for one in found.case.culprits] == ["fluent-bit (900)"]
     assert {one.pid for one in found.case.victims} < {one.pid for one in found.case.family} == {100, 101, 102}
     assert seconds < 6.0
+
+
+@pytest.mark.parametrize(("count", "culprits"), [(5, 5), (40, 40)])
+def test_more_of_a_program_than_the_diagnosis_names_are_tried_together(count: int, culprits: int) -> None:
+    scene = cpu_contention()
+    scene.procs[900].run = 0.0
+    for pid in range(1000, 1000 + count):
+        scene.add(Proc(pid, comm="cc1", cmdline=["/usr/lib/cc1"], run=2.0 / count, looks=[ON_CPU], info={"session": 77}))
+    scene.add(Proc(1999, comm="cc1", cmdline=["/usr/lib/cc1"], run=0.0, info={"session": 78}))
+    found, _seconds = watched(scene)
+    assert isinstance(found, Suspicion)
+    assert sum(one.name == "cc1" for one in found.case.culprits) == culprits
+    assert 1999 not in {one.pid for one in found.case.culprits}
 
 
 def test_of_a_healthy_job_there_is_nothing_to_prove() -> None:
