@@ -53,7 +53,8 @@ def test_the_source_distribution_has_what_is_built(built: Path) -> None:
     (archive,) = built.glob("*.tar.gz")
     with tarfile.open(archive) as tar:
         carried = {name.partition("/")[2] for name in tar.getnames()}
-    assert {"pyproject.toml", "setup.py", "gputop/cli.py", "gputop/data/sample.gputop"} <= carried
+    data = {"sample.gputop", "cuda/aarch64.s", "cuda/aarch64/libcuda.so.1"}
+    assert {"pyproject.toml", "setup.py", "gputop/cli.py", *(f"gputop/data/{name}" for name in data)} <= carried
     assert any(name.endswith("probes/sched.c") for name in carried)
 
 

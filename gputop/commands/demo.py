@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from gputop.commands.options import NO_EBPF, SUDO, ask_sudo, duration, sampling_argv
 from gputop.commands.screen import add_looks
-from gputop.demo.scenarios import SCENARIOS
+from gputop.demo.scenarios import SCENARIOS, Scenario
 from gputop.model.frame import Frame
+from gputop.model.stream import EXPERIMENT_BEGINS
+from gputop.sources import simulated
 from gputop.system.console import show
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
+
+    from gputop.session.session import Session
 
 TOUR = "tour"
 EXAMPLES = (
@@ -40,6 +44,21 @@ STEPS: tuple[tuple[str, tuple[str, ...], float], ...] = (  # (caption, keys, sec
     ("space pauses, ← goes back in time: the whole screen shows the moment under the cursor.", ("space", *["left"] * 12), 8.0),
     ("space follows again. R saves the last ten minutes to a file, after the fact; r records from now on.", ("space",), 8.0),
     ("? lists every key; q quits. On a GPU server just type: gputop", (), 12.0),
+)
+
+
+NEWS_NS = 3_000_000_000  # ns that something new is told before what to press
+HINT_NS = 7_000_000_000  # ns that a hint stays: time to read it and press
+HOLD_NS = 3_000_000_000  # ns that the trouble goes on after the last sign of an experiment
+HINTS = (
+    "e shows why: the path to the cause, and the commands that fix it",
+    "s shows the stacks, taken by themselves when it began, to the line",
+    "e, then p proves it: gputop holds the cause back in turns and measures",
+)
+AFTERWARDS = (
+    "← goes back to the dip: the whole screen shows it then",
+    "R saves the last 10 minutes: gputop replay, explain",
+    "q quits. On a GPU server just type: gputop",
 )
 
 
@@ -69,7 +88,9 @@ def run(args: argparse.Namespace) -> int:
             return _print_verdicts(sampling_argv(args), seconds)
         from gputop.commands import live
 
-        return live.run(args, guide if args.scenario == TOUR else None)
+        if args.scenario == TOUR:
+            return live.run(args, guide)
+        return live.run(args, caption=Story(SCENARIOS[args.scenario], environment[simulated.VARIABLE]).caption)
 
 
 async def guide(pilot: Pilot[Any]) -> None:
@@ -86,6 +107,64 @@ async def guide(pilot: Pilot[Any]) -> None:
             if not pilot.app.is_running:
                 return
             await asyncio.sleep(0.1)
+
+
+class Story:
+    """The caption of one scenario on one screen: at most 78 columns."""
+
+    def __init__(self, scenario: Scenario, path: str) -> None:
+        """``path``: the simulated GPU's memory."""
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._scenario, self._words = scenario, simulated.attach(fd)
+        os.close(fd)
+        self._began = time.monotonic_ns()
+        self._found: dict[int, int] = {}  # when an act began -> when its cause was found in it
+
+    def caption(self, session: Session) -> str:
+        """The line for this moment; the session is locked."""
+        words, now = self._words, time.monotonic_ns()
+        act, since, until = words[simulated.ACT], words[simulated.ACT_SINCE], words[simulated.ACT_UNTIL]
+        is_healthy = session.engine.verdict.symptom == "healthy"
+        if act == simulated.STEADY:
+            return self._trouble(session, self._began, now)
+        if act == simulated.CALM:
+            state = "healthy: the workers keep the GPU fed" if is_healthy else "a training job, and gputop gets to know it"
+            return f"1/4 {state}. Trouble begins in {_seconds(until - now)}"
+        if act == simulated.TROUBLE:
+            return self._trouble(session, since, now, "2/4 ", "3/4 ")
+        if act == simulated.END:
+            return "the demo has ended: q quits. On a GPU server just type: gputop"
+        if now - since < NEWS_NS or not is_healthy:
+            return "4/4 the trouble is over: the GPU comes back"
+        return f"4/4 {_turn(AFTERWARDS, now - since - NEWS_NS)} (again in {_seconds(until - now)})"
+
+    def _trouble(self, session: Session, since: int, now: int, before: str = "", after: str = "") -> str:
+        """What to see and press while something is wrong since a moment, or is to be found out."""
+        about = [mark for mark in session.marks if mark.experiment or mark.text.startswith(EXPERIMENT_BEGINS)]
+        if about and not about[-1].experiment:
+            self._words[simulated.ACT_HOLD] = now + HOLD_NS
+            return f"{after}an experiment: the cause is switched off and on, its effect measured"
+        if about and now - about[-1].t_ns < HINT_NS:
+            return f"{after}{about[-1].experiment}"
+        verdict, scenario = session.engine.verdict, self._scenario
+        if (verdict.symptom, verdict.cause) == (scenario.symptom, scenario.cause):
+            self._found.setdefault(since, now)
+        if (found := self._found.get(since)) is None:
+            return f"{before}{scenario.summary}: gputop looks for it"
+        if now - found < NEWS_NS:
+            told = f"{scenario.cause} found" if scenario.cause != "none" else "found healthy"
+            return f"{after}{told} after {_seconds(found - since)}: the top lines name it"
+        hints = HINTS if scenario.turns else HINTS[:-1]  # a cause in the program itself is not switched off
+        return f"{after}{_turn(hints if scenario.cause != 'none' else AFTERWARDS[1:], now - found - NEWS_NS)}"
+
+
+def _turn(texts: tuple[str, ...], ns: int) -> str:
+    """One text after the other, `HINT_NS` each."""
+    return texts[max(0, ns // HINT_NS) % len(texts)]
+
+
+def _seconds(ns: int) -> str:
+    return f"{max(1, round(ns / 1e9))} s"
 
 
 def _print_verdicts(flags: list[str], seconds: float) -> int:

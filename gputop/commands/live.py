@@ -26,7 +26,10 @@ from gputop.system.console import draws_ascii, notify
 from gputop.system.program import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gputop.commands.screen import Guide
+    from gputop.session.session import Session
     from gputop.tui.app import GputopApp
 
 EXAMPLES = """examples:
@@ -57,8 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_looks(parser)
 
 
-def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
-    """Watch, or print once. ``guide`` drives the screen (`gputop demo tour`)."""
+def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[[Session], str] | None = None) -> int:
+    """Watch, or print once. ``guide`` drives the screen (`gputop demo tour`), ``caption`` says what happens on it (`gputop demo`)."""
     if any(option is not None for option in (args.host, args.hosts, args.job, args.pods)):
         from gputop.commands import fleet
 
@@ -103,7 +106,8 @@ def run(args: argparse.Namespace, guide: Guide | None = None) -> int:
         window_s=left.window_s, sort=left.sort if left.sort in SORTS else "natural",
         reverse=left.reverse, tree=left.tree,
     )  # fmt: skip
-    look = Look("gputop-light" if args.light else "gputop-dark", remote=args.host is not None, auto_stacks=not args.no_auto_stacks)
+    theme = "gputop-light" if args.light else "gputop-dark"
+    look = Look(theme, remote=args.host is not None, auto_stacks=not args.no_auto_stacks, caption=caption)
     app = GputopApp(live_context(Session(), view, lambda: ChildStream(argv, pacer), first, look))
     pacer.app = app
     app.context.feed.notes = notes

@@ -24,8 +24,8 @@ from gputop.sources import simulated
 from gputop.system.errors import starting
 from gputop.system.program import argv_of
 
-CALM_S, TROUBLE_S = 8.0, 25.0  # s of each in turns: dip and cause stand side by side on a time axis of 60 s
-FIRST_CALM_S = 4.0  # s until the first trouble: a user who has just started the demo should not wait long
+FIRST_CALM_S, TROUBLE_S, CALM_S = 8.0, 34.0, 18.0  # s of the acts: the first three are a minute, as long as the time axis
+MOST_TROUBLE_S = 120.0  # s: an experiment (a minute at most) makes the trouble last
 _QUOTA_CPUS = 0.4  # CPUs that the quota of `throttled` leaves
 _TRAIN = Path(__file__).with_name("train.py")
 
@@ -33,7 +33,7 @@ _TRAIN = Path(__file__).with_name("train.py")
 @contextmanager
 def staged(name: str, seconds: float) -> Iterator[dict[str, str]]:
     """Run scenario ``name`` for ``seconds``, at most while the ``with`` block lasts; gives the environment in which a collector sees its
-    GPU. Raises UserError."""
+    GPU (`simulated.VARIABLE` names its memory). Raises UserError."""
     scenario = SCENARIOS[name]
     if scenario.quota:
         quota_parent()
@@ -78,26 +78,39 @@ class Stage:
         self._stack = ExitStack()
         self._signals_fd = create_signals()
         self._signals = map_signals(self._signals_fd)
+        self._words = simulated.attach(gpu_fd)
         self._group: Path | None = None
         self._trainers: list[subprocess.Popen[bytes]] = []
 
     def play(self, seconds: float) -> None:
         """Train with calm and trouble in turns, for ``seconds``. Raises _Over where a trainer ends or the stage is told to."""
         with self._stack:
+            self._stack.callback(self._words.__setitem__, simulated.ACT, simulated.END)
             if self._scenario.quota:
                 self._group = self._stack.enter_context(quota_group())
             for rank in range(self._scenario.ranks):
                 self._train(rank)
-            end, calm_s = time.monotonic() + seconds, FIRST_CALM_S
+            end, calm, calm_s = time.monotonic() + seconds, simulated.CALM, FIRST_CALM_S
             while time.monotonic() < end:
-                self._wait(min(end, time.monotonic() + calm_s))
-                calm_s = CALM_S
+                self._play_act(calm, calm_s, end)
+                calm, calm_s = simulated.OVER, CALM_S
                 with ExitStack() as trouble:
                     trouble.callback(self._set_trouble, False)
                     self._set_trouble(True)
                     for name, threads in HOGS.items() if self._scenario.hogs else ():
                         self._hog(name, threads * cpus(), trouble)
-                    self._wait(min(end, time.monotonic() + TROUBLE_S))
+                    self._play_act(simulated.TROUBLE, TROUBLE_S, end)
+
+    def _play_act(self, act: int, seconds: float, end: float) -> None:
+        """Wait until the act is over, and say in the GPU's memory which it is; trouble lasts longer where the screen asks for it."""
+        began = time.monotonic()
+        until = min(end, began + seconds)
+        words = self._words
+        words[simulated.ACT_SINCE], words[simulated.ACT_UNTIL] = int(1e9 * began), int(1e9 * until)
+        words[simulated.ACT] = act if self._scenario.turns else simulated.STEADY
+        self._wait(until)
+        while act == simulated.TROUBLE and (now := time.monotonic()) < min(end, began + MOST_TROUBLE_S, words[simulated.ACT_HOLD] / 1e9):
+            self._wait(now + 0.1)
 
     def _set_trouble(self, on: bool) -> None:
         self._signals[0] = on
@@ -124,7 +137,8 @@ class Stage:
 
     def _hog(self, name: str, threads: int, trouble: ExitStack) -> None:
         """Start a process with ``threads`` runnable threads; by ``-c``, so that it is listed by its name and not as a script."""
-        code = f"import sys; del sys.path[0]; from gputop.demo.work import hog; hog({name!r}, {os.getpid()}, {threads}, {TROUBLE_S + 5})"
+        work = f"hog({name!r}, {os.getpid()}, {threads}, {MOST_TROUBLE_S + 5})"
+        code = f"import sys; del sys.path[0]; from gputop.demo.work import hog; {work}"
         process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)
         trouble.callback(end, process)
 

@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import multiprocessing
 import os
+import platform
 import queue
 import signal
 import time
@@ -19,6 +20,7 @@ from threading import Thread
 from typing import Any
 
 from gputop.sources import simulated
+from gputop.system.program import FOLDER
 
 WORKER_NAME = "pt_data_worker"  # as torch names its workers
 STATUS_CHECK_S = 5.0  # s that both sides wait for a queue (torch: MP_STATUS_CHECK_INTERVAL)
@@ -26,7 +28,8 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # prctl(2)
 _PACKED = zlib.compress(bytes(range(256)) * 64, 1)
 FULL = 1_000_000  # all SMs, in parts per million
 _SIGNALS_BYTES = 4096  # one page: a word for the stage, one a rank
-_STAGING_BYTES = 4 << 20  # a copy goes through a buffer of this size
+_STAGING_BYTES = 4 << 20  # a copy goes through a buffer of this size, as gputop/data/cuda expects
+_SYNCHRONIZE, _COPY = (simulated.FIRST_CALL + i * simulated.CALL_WORDS for i in range(len(simulated.CALLS)))  # first words, in a device
 _BUS_BYTES_PER_S = 6e9  # PCIe 3 x8, about
 _SPIN_S = 0.005  # s that a collective's kernel spins before it looks for its peers again
 
@@ -125,8 +128,35 @@ def map_signals(fd: int) -> memoryview[int]:
     return memoryview(mmap.mmap(fd, _SIGNALS_BYTES)).cast("Q")
 
 
+class _Moment(ctypes.Structure):
+    """struct timespec."""
+
+    _fields_ = [("seconds", ctypes.c_int64), ("ns", ctypes.c_int64)]
+
+    def set(self, t_ns: int) -> None:
+        self.seconds, self.ns = divmod(t_ns, 10**9)
+
+
+class _Copy(ctypes.Structure):
+    """What the simulated driver takes for a device's address (gputop/data/cuda/x86_64.s)."""
+
+    _fields_ = [("moved", ctypes.c_void_p), ("staging", ctypes.c_void_p), ("until", _Moment)]
+
+
+def _driver(way: type[ctypes.CDLL]) -> ctypes.CDLL | None:
+    """The simulated CUDA driver; None where there is none for this machine, or where nothing on that disk may be executed."""
+    try:
+        return way(os.path.join(FOLDER, "data", "cuda", platform.machine(), "libcuda.so.1"))
+    except OSError:
+        return None
+
+
 class Gpu:
-    """One device with this process as its only user: launches are booked, waits slept, copies copied."""
+    """One device with this process as its only user: launches are booked, waits slept, copies copied.
+
+    It calls the simulated CUDA driver (gputop/data/cuda), so that gputop's uprobes see what they would see of libcuda, and counts the calls
+    itself, for gputop without probes. On another machine than x86-64 and aarch64 there is no such driver, and Python waits and copies.
+    """
 
     def __init__(self, fd: int, device: int, memory_bytes: int = 11 << 30) -> None:
         self._words = simulated.attach(fd)
@@ -134,8 +164,13 @@ class Gpu:
         slot = self._at + simulated.FIRST_PROC
         self._words[slot + 1] = memory_bytes
         self._words[slot] = os.getpid()
-        self._pageable = memoryview(bytearray(_STAGING_BYTES))
-        self._staging = memoryview(bytearray(_STAGING_BYTES))
+        self._source, self._staging = bytearray(_STAGING_BYTES), bytearray(_STAGING_BYTES)
+        self._cuda = _driver(ctypes.CDLL)
+        launcher = _driver(ctypes.PyDLL)  # keeps the GIL: a launch is short
+        self._launch = launcher.cuLaunchKernel if launcher else None
+        self._moment = _Moment()
+        memory = ctypes.addressof(ctypes.c_char.from_buffer(self._words))
+        self._copy = _Copy(memory + 8 * (self._at + simulated.RX), ctypes.addressof(ctypes.c_char.from_buffer(self._staging)))
 
     def launch(self, length_ms: float, sms_ppm: int = FULL) -> None:
         """Book a kernel of ``length_ms`` on ``sms_ppm`` of the SMs; returns at once."""
@@ -146,21 +181,40 @@ class Gpu:
         words[at + simulated.SM_BUSY] += length * sms_ppm // FULL
         words[at + simulated.LAUNCHES] += 1
         words[at + simulated.FIRST_PROC + 2] += length
+        if self._launch is not None:
+            self._launch()
 
     def synchronize(self) -> None:
         """Sleep until all that was launched is done."""
-        while (left_ns := self._words[self._at + simulated.UNTIL] - time.monotonic_ns()) > 0:
-            time.sleep(left_ns / 1e9)
+        began, until = self._begin(_SYNCHRONIZE), self._words[self._at + simulated.UNTIL]
+        if self._cuda is not None:
+            self._moment.set(until)
+            self._cuda.cuStreamSynchronize(ctypes.byref(self._moment))
+        else:
+            while (left_ns := until - time.monotonic_ns()) > 0:
+                time.sleep(left_ns / 1e9)
+        simulated.count_call(self._words, self._at + _SYNCHRONIZE, began)
 
     def copy_in(self, count: int) -> None:
         """``tensor.to(device)`` of ``count`` pageable bytes: copy them into a staging buffer, and spin until the bus has taken them."""
-        end = time.monotonic() + count / _BUS_BYTES_PER_S
-        for _ in range(count // _STAGING_BYTES):
-            self._staging[:] = self._pageable
-            self._words[self._at + simulated.RX] += _STAGING_BYTES
-        self._words[self._at + simulated.RX] += count % _STAGING_BYTES
-        while time.monotonic() < end:
-            pass
+        began = self._begin(_COPY)
+        until = began + int(1e9 * count / _BUS_BYTES_PER_S)
+        if self._cuda is not None:
+            self._copy.until.set(until)
+            source = ctypes.c_char.from_buffer(self._source)
+            self._cuda.cuMemcpyHtoD_v2(ctypes.byref(self._copy), ctypes.byref(source), ctypes.c_size_t(count))
+        else:
+            for at in range(0, count, _STAGING_BYTES):
+                self._staging[:] = self._source
+                self._words[self._at + simulated.RX] += min(_STAGING_BYTES, count - at)
+            while time.monotonic_ns() < until:
+                pass
+        simulated.count_call(self._words, self._at + _COPY, began, count)
+
+    def _begin(self, call: int) -> int:
+        """Begin a call; returns when."""
+        began = self._words[self._at + call + simulated.BEGAN] = time.monotonic_ns()
+        return began
 
     def all_reduce(self, has_arrived: Callable[[], bool]) -> None:
         """Run a collective: its kernel spins on a sixteenth of the SMs until the peers are there."""

@@ -5,10 +5,14 @@ mapped shared. The stream's header then says ``simulated``, and the screen says 
 simulate are missing, with that reason.
 
     word 0..2    MAGIC, VERSION, number of devices
-    per device   DEVICE_WORDS words from HEAD on: those named below, then PROCS slots of pid, bytes, busy ns
+    word 3..6    the act of the demo: see `ACT`
+    per device   DEVICE_WORDS words from HEAD on: those named below, then PROCS slots of pid, bytes, busy ns, then each of CALLS
 
 Booked work is contiguous up to ``UNTIL``: by ``now`` the device has been busy for ``BUSY - max(0, UNTIL - now)``. Times are CLOCK_MONOTONIC
 in ns. Only its trainer writes to a device.
+
+The trainer calls a simulated CUDA driver, a real library with libcuda's names (gputop/data/cuda), so that gputop's uprobes measure its
+calls like any other's. Where no probes run, the trainer's own counts of them are told in their place.
 """
 
 from __future__ import annotations
@@ -21,13 +25,23 @@ from time import monotonic_ns
 
 from msgspec import Struct
 
-from gputop.model.frame import SECOND_NS, Frame, Gpu, GpuProc, SourceState
+from gputop.model import histogram
+from gputop.model.frame import SECOND_NS, CudaCall, Frame, Gpu, GpuProc, LaunchRate, Probes, SourceState
 from gputop.sources import Beat, Settings, Unavailable
 
-MAGIC, VERSION = 0x67_70_75_74_6F_70_44_31, 1
-HEAD, DEVICE_WORDS, PROCS = 4, 32, 8  # words before the first device, words per device, slots for processes
+MAGIC, VERSION = 0x67_70_75_74_6F_70_44_31, 2
+HEAD, PROCS = 8, 8  # words before the first device, slots for processes
 BUSY, UNTIL, SM_BUSY, SM_PPM, RX, TX, LAUNCHES, FIRST_PROC = range(8)
 """Words of a device: booked busy ns; end of the booked work; busy ns times share of SMs; that share now (ppm); bytes in, out; kernels."""
+CALLS = ("cuStreamSynchronize", "cuMemcpyHtoD")  # as the probes name them, without version suffix
+FIRST_CALL = FIRST_PROC + 3 * PROCS
+BEGAN, COUNT, TOTAL, BYTES, HIST = range(5)
+"""Words of a call: when the one under way began, or 0; calls; their ns; bytes; then for each bucket the calls, and for each their ns."""
+CALL_WORDS = HIST + 2 * histogram.COUNT
+DEVICE_WORDS = FIRST_CALL + len(CALLS) * CALL_WORDS
+ACT, ACT_SINCE, ACT_UNTIL, ACT_HOLD = range(3, HEAD - 1)
+"""Words: the act; when it began and will end; until when the screen wants it to last."""
+STEADY, CALM, TROUBLE, OVER, END = range(5)  # acts: nothing changes; the first calm, the trouble, calm again; the demo has ended
 MOST_DEVICES = 8
 SIZE = 8 * (HEAD + MOST_DEVICES * DEVICE_WORDS)
 VARIABLE = "GPUTOP_SIMULATED"  # environment variable: path of the memory
@@ -106,6 +120,18 @@ def totals(words: memoryview, device: int, now_ns: int) -> Totals:
     return Totals(now_ns, max(0, busy - ahead), max(0, weighted - ahead * ppm // 1_000_000), words[at + RX], words[at + TX])
 
 
+def count_call(words: memoryview, first: int, began_ns: int, count: int = 0) -> None:
+    """Count a call, whose words begin at ``first``, that began at ``began_ns`` and has just returned; ``count``: bytes."""
+    length = monotonic_ns() - began_ns
+    bucket = first + HIST + histogram.bucket_of(length) - histogram.FIRST
+    words[first + BEGAN] = 0
+    words[bucket + histogram.COUNT] += length
+    words[bucket] += 1
+    words[first + BYTES] += count
+    words[first + TOTAL] += length
+    words[first + COUNT] += 1
+
+
 def procs(words: memoryview, device: int) -> list[tuple[int, int, int]]:
     """(pid, memory bytes, busy ns) of each process on the device."""
     first = base(device) + FIRST_PROC
@@ -122,6 +148,7 @@ class SimulatedSource:
         self._wanted = settings.gpus
         self._devices: list[_Device] = []
         self._over = Event()
+        self._is_probed = False  # whether the probes count the calls
 
     @property
     def pids(self) -> frozenset[int]:
@@ -141,11 +168,18 @@ class SimulatedSource:
 
     def read(self, beat: Beat, frame: Frame) -> None:
         """Add a sample of each GPU; once a second, and in key frames, also its slow readings."""
+        launches: list[LaunchRate] = []
         for device in self._devices:
             frame.gpus.append(device.often(beat.t_ns))
             if beat.key or device.slow_due_ns <= beat.t_ns:
                 device.slow_due_ns = beat.t_ns + SECOND_NS
                 frame.gpus.append(device.seldom(beat.t_ns))
+                launches += device.launches(beat.t_ns)
+        self._is_probed |= frame.probes is not None
+        if not self._is_probed and not beat.loading:
+            calls = [call for device in self._devices for call in device.calls(beat.key)]
+            if calls or launches:
+                frame.probes = Probes(monotonic_ns(), calls=calls, launches=launches)
 
     def close(self) -> None:
         """Stop measuring utilization."""
@@ -172,6 +206,8 @@ class _Device:
         self._recent = deque([now], maxlen=int(SECOND_NS / WINDOW_NS))
         self._utilization = (0.0, now.t_ns)
         self._proc_busy: dict[int, tuple[int, int]] = {}
+        self._called: dict[int, list[int]] = {}  # first word of a call -> its words when they were last told
+        self._launched = (0, 0)
 
     def close_window(self) -> None:
         """Compute the utilization since the last window."""
@@ -207,6 +243,24 @@ class _Device:
             mig_mode=False, procs=self._used_by(t_ns), missing=dict.fromkeys(_NOT_SIMULATED, "not simulated"),
         )  # fmt: skip
 
+    def calls(self, everything: bool) -> list[CudaCall]:
+        """The calls that changed since the last time, or all, as the trainer counts them."""
+        at, told = base(self.index), list[CudaCall]()
+        pid = self._words[at + FIRST_PROC]
+        for first, name in zip(range(at + FIRST_CALL, at + DEVICE_WORDS, CALL_WORDS), CALLS, strict=True) if pid else ():
+            words = self._words[first : first + CALL_WORDS].tolist()
+            before = self._called.get(first, [0] * CALL_WORDS)
+            if everything or words[BEGAN] or words[COUNT] != before[COUNT]:
+                self._called[first] = words
+                told.append(_call(pid, name, words, before))
+        return told
+
+    def launches(self, t_ns: int) -> list[LaunchRate]:
+        """Launches per second since the last time."""
+        count, pid = self._words[base(self.index) + LAUNCHES], self._words[base(self.index) + FIRST_PROC]
+        (before, since_ns), self._launched = self._launched, (count, t_ns)
+        return [LaunchRate(pid, round((count - before) * SECOND_NS / (t_ns - since_ns), 1))] if pid and 0 < since_ns < t_ns else []
+
     def procs(self) -> list[GpuProc]:
         """The processes with a context, and their memory."""
         return [GpuProc(pid, mem_bytes=held) for pid, held, _ in procs(self._words, self.index)]
@@ -217,6 +271,21 @@ class _Device:
         known, self._proc_busy = self._proc_busy, now
         used = {pid: _share(busy - known[pid][1], t_ns - known[pid][0]) for pid, (_, busy) in now.items() if pid in known}
         return [GpuProc(proc.pid, proc.kind, proc.mem_bytes, _percent(used.get(proc.pid))) for proc in self.procs()]
+
+
+def _call(pid: int, name: str, words: list[int], before: list[int]) -> CudaCall:
+    """A call's sample. The longest one since ``before`` is known to a fifth: as the mean of its bucket."""
+    counts, sums = words[HIST : HIST + histogram.COUNT], words[HIST + histogram.COUNT :]
+    hist = {histogram.FIRST + i: count for i, count in enumerate(counts) if count}
+    grown = max((i for i, count in enumerate(counts) if count > before[HIST + i]), default=None)
+    longest = 0
+    if grown is not None:
+        longest = (sums[grown] - before[HIST + histogram.COUNT + grown]) // (counts[grown] - before[HIST + grown])
+    return CudaCall(
+        pid=pid, call=name, count=words[COUNT], total_ns=words[TOTAL], max_ns=longest, hist=hist,
+        bytes=words[BYTES] if "Memcpy" in name else None, sums={histogram.FIRST + i: ns for i, ns in enumerate(sums) if ns},
+        inflight_ns=max(0, monotonic_ns() - words[BEGAN]) if words[BEGAN] else 0,
+    )  # fmt: skip
 
 
 def _share(part_ns: int, whole_ns: int) -> float:

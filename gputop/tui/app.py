@@ -98,6 +98,9 @@ class GputopApp(TerminalApp):
         if self.tell_alerts is not None:
             with context.session.lock:
                 self.tell_alerts(context.session.following)
+        if context.look.caption is not None:
+            with context.session.lock:
+                context.look.caption_text = context.look.caption(context.session)
         if context.look.auto_stacks and not context.look.remote:
             with context.session.lock:
                 self._auto_stacks.step(context.session.board, context.session.engine)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
 from rich.console import COLOR_SYSTEMS
 from textual.screen import Screen
 from textual.widgets import Input
@@ -16,6 +17,7 @@ from gputop.tui.draw import TOO_SMALL, Line, ascii_line, gpus, is_too_small
 from gputop.tui.draw.view import Axis
 from gputop.tui.feed import Context
 from gputop.tui.panels import (
+    CaptionPanel,
     GpusPanel,
     HeaderPanel,
     Heights,
@@ -48,9 +50,10 @@ class Drawing:
         self.table = TablePanel(context, self.time)
         self.scrub = None if replay is None else ScrubPanel(context, self.time, replay)
         self.keys = KeysPanel(context, self.time)
+        self.caption = [CaptionPanel(context, self.time)] if context.look.caption is not None else []
         self.panels: list[Panel] = [
             HeaderPanel(context, self.time), VerdictPanel(context, self.time), GpusPanel(context, self.time), self.lanes, self.table,
-            *([] if self.scrub is None else [self.scrub]), self.keys,
+            *([] if self.scrub is None else [self.scrub]), *self.caption, self.keys,
         ]  # fmt: skip
         self._screen = screen
         self._context = context
@@ -198,6 +201,8 @@ class Drawing:
         heights = arrange(view.height, gpus.count(self._context.session.board), len(self.lanes.found), scrub=int(self.scrub is not None))
         if is_too_small(view.width, view.height):
             heights = Heights(header=1)
+        elif self.caption:
+            heights = replace(heights, caption=1, procs=heights.procs - 1)
         if heights == self._heights:
             return False
         self._heights = heights

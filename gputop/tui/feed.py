@@ -207,6 +207,8 @@ class Look(Struct):
     auto_stacks: bool = True  # whether stacks are taken once when an incident begins
     keys: dict[str, str] = field(default_factory=dict)  # action -> the user's own keys, as Textual's ``set_keymap`` takes them
     note: str = ""  # what is said first
+    caption: Callable[[Session], str] | None = None  # `gputop demo`: what happens now, for the line above the keys; the session is locked
+    caption_text: str = ""  # what it said last
 
 
 class Replay(Struct, frozen=True):

@@ -41,6 +41,7 @@ class Heights(Struct, frozen=True):
     procs: int = 0
     keys: int = 0
     scrub: int = 0
+    caption: int = 0
 
 
 def arrange(height: int, gpus: int, lanes: int, scrub: int = 0) -> Heights:
@@ -358,6 +359,16 @@ class ScrubPanel(Panel):
             at_ns=view.at_ns or now_ns, position_ns=now_ns, until_ns=survey.until_ns,
             episodes=tuple(survey.episodes.values()), marks_ns=tuple(mark.t_ns for mark in player.marks),
         )  # fmt: skip
+
+
+class CaptionPanel(Panel):
+    """What `gputop demo` shows at this moment, and what to press."""
+
+    name = "caption"
+
+    def lines(self) -> Sequence[Line]:
+        view, text = self.context.view, self.context.look.caption_text
+        return [[(fit(f" ▶ {text}", view.width), "title")]] if self.rows else []
 
 
 class KeysPanel(Panel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gputop.tui.draw.view import View
 from gputop.tui.feed import Look, live_context
 from tests.pty.conftest import GPUTOP, clean
 from tests.pty.terminal import Terminal
+from tests.require import require
 from tests.tui import scene
 from tests.tui.conftest import Silence
 
@@ -56,12 +58,11 @@ async def test_quitting_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (160, 48)])
-def test_nothing_is_drawn_over_a_caption(columns: int, lines: int, tmp_path: Path) -> None:
+def test_nothing_is_drawn_over_a_caption(tmp_path: Path) -> None:
     """The dashboard paints past the compositor, which must not know of it where a caption lies over the screen."""
     words = demo.STEPS[0][0].split()[:4]
     env = clean(dict(os.environ), tmp_path)
-    with Terminal([GPUTOP, "demo", "tour", "--no-ebpf"], columns=columns, lines=lines, env=env, cwd=tmp_path) as terminal:
+    with Terminal([GPUTOP, "demo", "tour", "--no-ebpf"], columns=80, lines=24, env=env, cwd=tmp_path) as terminal:
         terminal.wait_for(lambda: " ".join(words) in terminal.text(), "the first caption", 30.0)
         drawn, until = set(), time.monotonic() + 2.5
         while time.monotonic() < until:
@@ -70,3 +71,18 @@ def test_nothing_is_drawn_over_a_caption(columns: int, lines: int, tmp_path: Pat
         terminal.send("q")
         assert terminal.exit_code() == 0
     assert drawn == {True}
+
+
+@pytest.mark.parametrize(("columns", "lines", "flags"), [(80, 24, ["--no-ebpf"]), (160, 48, [])])
+def test_the_first_seconds_fill_every_lane_and_say_what_happens(columns: int, lines: int, flags: list[str], tmp_path: Path) -> None:
+    """The simulated CUDA's synchronize calls are known by the probes, and without them too."""
+    if not flags:
+        require("ebpf")
+    env = clean(dict(os.environ), tmp_path)
+    with Terminal([GPUTOP, "demo", *flags], columns=columns, lines=lines, env=env, cwd=tmp_path) as terminal:
+        seen = r"SIM 0 util +\d+ .*SIM 0 power +\d+ .*SIM sync p99 +[\d.]+ .*run-queue( p99)? +[\d.]+ .* ▶ 1/4 "
+        terminal.wait_for(lambda: re.search(seen, terminal.text(), re.DOTALL), "four lanes and the caption", 30.0)
+        if not flags:
+            terminal.wait_for(lambda: "eBPF ✓" in terminal.text(), "the probes")
+        terminal.send("q")
+        assert terminal.exit_code() == 0

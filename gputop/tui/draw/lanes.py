@@ -54,7 +54,8 @@ def all_lanes(session: Session, view: View) -> list[Lane]:
     found = [lane for index in sorted(board.gpus) for lane in _lanes_of_gpu(session, view, index)]
     imported = board.sources.get("import")
     no_trainer = "no trainer found yet" if imported is None else imported.reason
-    found.append(Lane(("sync.p99_ms", 0), "sync p99", absent=_why_no_sync(board), priority=4))
+    simulated = "SIM " if board.header.simulated else ""
+    found.append(Lane(("sync.p99_ms", 0), f"{simulated}sync p99", absent=_why_no_sync(board), priority=4))
     if ("runq.p99_ms", 0) in session.history.series:
         found.append(Lane(("runq.p99_ms", 0), "run-queue p99", priority=2))
     else:
