@@ -33,6 +33,7 @@ COMMANDS = {
     "export": "a recording as CSV, SQLite, Parquet or a Perfetto trace",
     "loader": "how many workers a DataLoader needs, measured",
     "exporter": "metrics for Prometheus, node_exporter, OpenTelemetry",
+    "mcp": "agents ask why training is slow (MCP server)",
     "mark": "set a marker in the live view and in recordings",
     "import": "turn an Ingero trace into a recording",
     "doctor": "what works here, what is missing, and the command that fixes it",
@@ -40,7 +41,7 @@ COMMANDS = {
     "completion": "complete commands and flags in bash, zsh or fish",
     "collect": "write the stream of frames to standard output",
 }
-SELDOM = ("stacks", "loader", "watch", "exporter", "mark", "import", "config", "completion", "collect")  # the overview only names them
+SELDOM = ("stacks", "loader", "watch", "exporter", "mcp", "mark", "import", "config", "completion", "collect")  # only named there
 WATCHING = ("live", "record", "watch", "collect", "prove")  # these watch this machine; they raise their priority before any import
 CONFIGURED = ("live", "demo", "replay", "record", "watch")  # these take defaults from the user's configuration; scripts use the others
 

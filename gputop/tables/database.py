@@ -65,9 +65,13 @@ class Database:
         # Python hears Ctrl-C between two steps of a statement that would never end.
         self._sqlite.set_progress_handler(lambda: 0, 100_000)
 
+    def close(self) -> None:
+        """Free what it holds."""
+        self._sqlite.close()
+
     def ask(self, sql: str) -> tuple[list[str], Iterator[tuple[object, ...]]]:
         """The names of the columns of the answer, and its rows."""
-        self._load(self._reads(sql))
+        self._load(self.reads(sql))
         self._sqlite.set_authorizer(lambda *asked: _permit(asked, {}))
         watch = _Watch(self._sqlite, self._timeout_s)
         watch.resume()
@@ -82,7 +86,7 @@ class Database:
             raise UserError(ONLY_SELECT, code=2)
         return [column[0] for column in cursor.description], _rows(cursor, watch)
 
-    def _reads(self, sql: str) -> Wanted:
+    def reads(self, sql: str) -> Wanted:
         """The tables and columns that the statement reads; UserError where it would do anything else, or is none."""
         read: dict[str, dict[str, None]] = {}
         refused: list[bool] = []

@@ -1,0 +1,68 @@
+"""Tool `compare`: before and after a fix, as `gputop diff` does."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from gputop.agents.answer import Answer, Asked, Row, untrusted
+from gputop.agents.look import ALL, Look, cause_of, look, symptom_of
+from gputop.agents.places import Places
+from gputop.session.report import LEAST_LOST, cause_shares, lost_share
+
+SAYS = (
+    "Before and after a fix: share of GPU time lost, by cause, pace, verdicts. before and after are targets, or two windows of one target "
+    "(before_window, after_window, as in diagnose). Changes are after minus before."
+)
+
+
+class Question(Asked):
+    before: str = ""
+    after: str = ""
+    before_window: str = ALL
+    after_window: str = ALL
+
+
+class Found(Answer):
+    before: Row = field(default_factory=dict)
+    after: Row = field(default_factory=dict)
+    lost_share_change: float | None = None
+    steps_per_s_change: float | None = None
+    by_cause: dict[str, list[float]] = {}
+    improved: bool | None = None
+
+
+def run(places: Places, asked: Question) -> Found:
+    sides: list[Look] = []
+    for target, window in ((asked.before or asked.target, asked.before_window), (asked.after or asked.target, asked.after_window)):
+        with places.recording(target) as recording:
+            sides.append(look(recording, window))
+    before, after = sides
+    lost, paces = [lost_share(one.explanation["ledger"]) for one in sides], [one.explanation["verdict"]["steps_per_s"] for one in sides]
+    shares = [cause_shares(one.explanation["ledger"]) for one in sides]
+    causes = {cause: max(part.get(cause, 0.0) for part in shares) for part in shares for cause in part if cause_of(cause)}
+    change = _change(lost)
+    return Found(
+        target=asked.target or places.default, before=_side(before), after=_side(after), lost_share_change=change,
+        steps_per_s_change=_change(paces), improved=None if change is None else change < -LEAST_LOST,
+        by_cause={
+            cause: [round(part.get(cause, 0.0), 4) for part in shares]
+            for cause in sorted(causes, key=lambda cause: -causes[cause]) if causes[cause] >= LEAST_LOST
+        },
+        not_measured_untrusted=[
+            untrusted(f"{side}: {line}") for side, one in zip(("before", "after"), sides, strict=True) for line in one.missing
+        ],
+    )  # fmt: skip
+
+
+def _change(values: list[float | None]) -> float | None:
+    old, new = values
+    return None if old is None or new is None else round(new - old, 4)
+
+
+def _side(one: Look) -> Row:
+    said, share = one.explanation["verdict"], lost_share(one.explanation["ledger"])
+    return {
+        "seconds": one.seconds, "symptom": symptom_of(said["symptom"]), "cause": cause_of(said["cause"]),
+        "headline_untrusted": untrusted(said["headline"]), "lost_share": None if share is None else round(share, 4),
+        "steps_per_s": said["steps_per_s"], "incidents": len(one.explanation["incidents"]),
+    }  # fmt: skip

@@ -1,0 +1,134 @@
+"""Tool `diagnose`: why training is slow: cause, culprits, evidence and fixes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputop.agents.answer import SHORT, Answer, Asked, Next, Row, untrusted
+from gputop.agents.look import ALL, NOW, Look, cause_of, look, symptom_of
+from gputop.agents.places import Places
+from gputop.diagnosis.report import Episode
+from gputop.fleet.jobs import LATE, WAITS, Job
+from gputop.session.report import cause_shares, lost_share
+
+SAYS = (
+    "Why training is slow: symptom, cause, share of GPU time lost, culprits, evidence, fixes. symptom null: not enough was seen, ask "
+    "again with more time. window: all, 60s or 5m (the last), or FROM..UNTIL as in 14:03..14:05; '' is all of a file, 60s of a machine."
+)
+MOST_NAMED, MOST_FIXES, MOST_CAUSES = 5, 4, 6  # of an answer
+LOOKED_INTO = (
+    "hung-worker", "lock-contention", "gil-contention", "main-thread-preprocessing", "slow-transform", "unexplained", "pause", "network-io",
+)  # fmt: skip
+"""Causes inside a process: its stacks say where."""
+
+
+class Question(Asked):
+    window: str = ""
+
+
+class Found(Answer):
+    """The verdict over the window, with the numbers of the cause's worst incident."""
+
+    seconds: float | None = None
+    symptom: str | None = None
+    cause: str | None = None
+    severity: str | None = None
+    confidence: float | None = None
+    headline_untrusted: str = ""
+    detail_untrusted: str = ""
+    lost_share: float | None = None
+    lost_by_cause: dict[str, float] = {}
+    speedup_max: float | None = None
+    steps_per_s: float | None = None
+    trainer_pid: int | None = None
+    culprits: list[Row] = []
+    victims: list[int] = []
+    evidence_untrusted: list[str] = []
+    fixes: list[Row] = []
+    what_if_untrusted: list[str] = []
+    late_ranks: list[Row] = []
+    incidents: int = 0
+
+
+def run(places: Places, asked: Question) -> Found:
+    target = asked.target or places.default
+    if places.has_many(asked.target):
+        return _of_job(places, target)
+    with places.recording(asked.target) as recording:
+        return found_in(target, look(recording, asked.window or (NOW if places.is_now(asked.target) else ALL)))
+
+
+def found_in(target: str, seen: Look) -> Found:
+    """The answer for a stretch that was looked at."""
+    said, ledger, incidents = seen.explanation["verdict"], seen.explanation["ledger"], seen.explanation["incidents"]
+    cause, share = cause_of(said["cause"]), lost_share(ledger)
+    worst = max((one for one in incidents if one["cause"] == cause), key=lambda one: one["gpu_lost_s"], default=None)
+    by_cause = sorted(((one, part) for one, part in cause_shares(ledger).items() if cause_of(one)), key=lambda item: -item[1])
+    return Found(
+        target=target, seconds=seen.seconds, symptom=symptom_of(said["symptom"]), cause=cause,
+        headline_untrusted=untrusted(said["headline"]), detail_untrusted=untrusted(said["detail"]),
+        lost_share=None if share is None else round(share, 3), speedup_max=said["speedup_max"], steps_per_s=said["steps_per_s"],
+        lost_by_cause={one: round(part, 3) for one, part in by_cause[:MOST_CAUSES] if part >= 0.001},
+        what_if_untrusted=[untrusted(f"{one['change']}: {one['factor']} times as fast") for one in seen.explanation["what_if"][:3]],
+        incidents=len(incidents), not_measured_untrusted=[untrusted(line) for line in seen.missing],
+        next=_next(target, said["symptom"], cause),
+        **({} if worst is None else details(worst)),
+    )  # fmt: skip
+
+
+def details(one: Episode) -> dict[str, Any]:
+    """Who and what of an incident, and what to do."""
+    return {
+        "severity": one["severity"], "confidence": one["confidence"], "trainer_pid": one["trainer_pid"],
+        "culprits": [
+            {"pid": who["pid"], "name_untrusted": untrusted(who["name"], SHORT), "cpu_s": who["cpu_s"]}
+            for who in sorted(one["culprits"], key=lambda who: -(who["cpu_s"] or 0.0))[:MOST_NAMED]
+        ],
+        "victims": [who["pid"] for who in one["victims"]][: 2 * MOST_NAMED],
+        "evidence_untrusted": [
+            untrusted(f"{item['metric']} = {'not measured' if item['value'] is None else item['value']} {item['unit']}: {item['text']}")
+            for item in one["evidence"][:MOST_NAMED]
+        ],
+        "fixes": [
+            {"text_untrusted": untrusted(fix["text"]), "command_untrusted": untrusted(fix["command"])} for fix in one["fixes"][:MOST_FIXES]
+        ],
+    }  # fmt: skip
+
+
+def _next(target: str, symptom: str | None, cause: str | None) -> Next | None:
+    if symptom is None:
+        return Next("diagnose", {"target": target, "window": ALL})
+    if cause in LOOKED_INTO:
+        return Next("stacks", {"target": target})
+    return Next("ranks", {"target": target}) if cause == "straggler-rank" else None
+
+
+def _of_job(places: Places, target: str) -> Found:
+    """Of the job that loses most over all hosts."""
+    fleet = places.hosts.fleet()
+    silent = [untrusted(f"{row.host}: {row.sight.problem or row.says}") for row in fleet.rows if not row.sight.is_seen]
+    if not fleet.jobs:
+        return Found(target=target, not_measured_untrusted=silent, headline_untrusted="nobody trains on these hosts")
+    job = fleet.jobs[0]
+    ledger = fleet.books.ledgers.get(job.key)
+    return Found(
+        target=target, symptom=symptom_of(job.symptom), cause=cause_of(job.cause), severity=job.severity,
+        headline_untrusted=untrusted(job.headline), detail_untrusted=untrusted(job.detail),
+        lost_share=None if job.lost is None else round(job.lost, 3), steps_per_s=job.steps_per_s,
+        lost_by_cause={} if ledger is None or not ledger.gpu_total_s else {
+            cause: round(lost_s / ledger.gpu_total_s, 3) for cause, lost_s in ledger.by_cause.items() if cause_of(cause)
+        },
+        culprits=[{"pid": one.pid, "name_untrusted": untrusted(one.name, SHORT), "cpu_s": one.cpu_s} for one in job.culprits[:MOST_NAMED]],
+        late_ranks=late_rows(job), not_measured_untrusted=silent, next=_where(job),
+    )  # fmt: skip
+
+
+def late_rows(job: Job) -> list[Row]:
+    """The ranks that the others wait for."""
+    return [{"rank": one.number, "target": f"host:{one.host}", "pid": one.rank.pid, "gpus": one.rank.gpus} for one in job.late[:MOST_NAMED]]
+
+
+def _where(job: Job) -> Next | None:
+    """The host to look at: of the late rank, or of the one that loses most."""
+    members = [*job.late, *(one for one in job.members if one.does not in (LATE, WAITS) and one.rank.cause != "none")]
+    return Next("diagnose", {"target": f"host:{members[0].host}"}) if members else None

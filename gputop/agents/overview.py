@@ -1,0 +1,81 @@
+"""Tool `overview`: what is there, and what cannot be seen."""
+
+from __future__ import annotations
+
+from gputop.agents.answer import SHORT, Answer, Asked, Next, Row, untrusted
+from gputop.agents.look import SHORT as BRIEFLY
+from gputop.agents.look import follow, missing_of, summary_of
+from gputop.agents.places import Places
+from gputop.fleet.overview import SILENT, worst_first
+from gputop.fleet.summary import Rank
+
+SAYS = (
+    "What is there: machine, GPUs, trainers, what cannot be measured and why. target, here and in all tools: 'live' (this machine), a "
+    "recording's path, 'host:NAME', or 'hosts' (all together); '' is the server's default."
+)
+MOST_GPUS = MOST_TRAINERS = MOST_NODES = 16  # of an answer
+
+
+class Question(Asked):
+    """Nothing else."""
+
+
+class Found(Answer):
+    """Of one machine, or of hosts."""
+
+    machine_untrusted: str | None = None
+    simulated_gpu: bool = False
+    from_unix_s: float | None = None
+    seconds: float | None = None
+    cpus: int | None = None
+    gpus: list[Row] = []
+    trainers: list[Row] = []
+    nodes: list[Row] = []
+    targets_untrusted: list[str] = []
+
+
+def run(places: Places, asked: Question) -> Found:
+    target = asked.target or places.default
+    if places.has_many(asked.target):
+        return _hosts(places, target)
+    with places.recording(asked.target, seen_s=1.0) as recording:
+        following = follow(recording, BRIEFLY)
+        summary, header = summary_of(following), recording.header
+        return Found(
+            target=target, machine_untrusted=untrusted(header.host), simulated_gpu=header.simulated,
+            from_unix_s=round(recording.unix_ns_of(recording.start_ns) / 1e9, 1),
+            seconds=round((recording.end_ns - recording.start_ns) / 1e9, 1), cpus=header.cpus,
+            gpus=[
+                {"index": one.index, "name_untrusted": untrusted(one.name, SHORT), "util_pct": one.util_pct,
+                 "memory_used_bytes": one.mem_used_bytes, "memory_total_bytes": one.mem_total_bytes, "power_w": one.power_w}
+                for one in summary.gpus[:MOST_GPUS]
+            ],
+            trainers=[trainer_row(one) for one in summary.ranks[:MOST_TRAINERS]],
+            truncated=max(len(summary.gpus) - MOST_GPUS, len(summary.ranks) - MOST_TRAINERS) > 0,
+            not_measured_untrusted=[untrusted(line) for line in missing_of(recording, following.board)],
+            targets_untrusted=[untrusted(one) for one in places.known()], next=Next("diagnose", {"target": target}),
+        )  # fmt: skip
+
+
+def trainer_row(rank: Rank) -> Row:
+    """One trainer."""
+    return {
+        "pid": rank.pid, "name_untrusted": untrusted(rank.program, SHORT), "rank": rank.rank, "gpus": rank.gpus, "workers": rank.workers,
+        "phase": rank.phase, "steps_per_s": rank.steps_per_s, "lost_share_now": rank.lost,
+    }  # fmt: skip
+
+
+def _hosts(places: Places, target: str) -> Found:
+    fleet = places.hosts.fleet()
+    rows = worst_first(fleet.rows)
+    return Found(
+        target=target, truncated=len(rows) > MOST_NODES,
+        nodes=[
+            {"target": f"host:{row.host}", "does": row.does, "says_untrusted": untrusted(row.says), "lost_share_now": row.lost,
+             "gpus": len(row.sight.summary.gpus) if row.sight.summary else None}
+            for row in rows[:MOST_NODES]
+        ],
+        trainers=[trainer_row(one.rank) for job in fleet.jobs for one in job.members][:MOST_TRAINERS],
+        not_measured_untrusted=[untrusted(f"{row.host}: {row.sight.problem or row.says}") for row in rows if row.does == SILENT],
+        targets_untrusted=[untrusted(one) for one in places.known()], next=Next("diagnose", {"target": target}),
+    )  # fmt: skip

@@ -1,0 +1,45 @@
+"""Tool `prove`: an experiment, by a `gputop prove` of its own, which puts everything back. Only where the server allows experiments."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from gputop.agents.answer import Answer, Asked, all_untrusted
+from gputop.agents.places import LIVE, Places
+from gputop.system.errors import UserError, starting
+from gputop.system.program import argv_of
+from gputop.system.text import clean, one_line
+
+SAYS = (
+    "Prove a suspected cause on this machine: it is switched off and on in turn, the job's pace compared, and all put back. Takes about a "
+    "minute, and changes priorities, CPU masks or limits of your processes meanwhile. keep: leave a proved fix in place."
+)
+WHOLE_S = 180.0  # s; 8 pairs of arms of 8 s take 130
+
+
+class Question(Asked):
+    trainer_pid: int | None = None
+    cause: str = ""
+    keep: bool = False
+
+
+class Found(Answer):
+    result_untrusted: dict[str, Any] = {}
+
+
+def run(places: Places, asked: Question) -> Found:  # noqa: ARG001 - as every tool
+    if (asked.target or LIVE) != LIVE:
+        raise UserError("experiments are for 'live', this machine")
+    words = [*([str(asked.trainer_pid)] if asked.trainer_pid else []), *(["--cause", asked.cause] if asked.cause else [])]
+    argv = argv_of("gputop", "prove", *words, "--yes", "--json", *(["--keep"] if asked.keep else []))
+    try:
+        with starting():
+            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=WHOLE_S)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"the experiment took more than {WHOLE_S:g} s and was ended; its guardian puts everything back") from None
+    lines = done.stdout.strip().splitlines()
+    if not lines:
+        raise UserError(clean(one_line(done.stderr), 500).removeprefix("gputop: ") or f"it ended with exit code {done.returncode}")
+    return Found(target=LIVE, result_untrusted=all_untrusted(json.loads(lines[-1])))

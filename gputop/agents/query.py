@@ -1,0 +1,128 @@
+"""Tool `query`: SQL over a recording, by a `gputop query` of its own, which can do nothing but read and is ended in time.
+
+A statement in a process of its own costs the server no memory, and one that hangs in a single call of SQLite takes nobody with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from contextlib import suppress
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from gputop.agents.answer import MOST_BYTES, Answer, Asked, Row, all_untrusted
+from gputop.agents.look import ALL, missing_of, stretch
+from gputop.agents.places import Places
+from gputop.recording.reader import Recording
+from gputop.session.moment import moment
+from gputop.system.errors import UserError, starting
+from gputop.system.program import argv_of
+from gputop.system.text import clean, one_line
+from gputop.tables.database import Database
+
+SAYS = (
+    "SQL SELECT over a recording, or a machine's last ten minutes; ended after 5 s. sql '.tables' lists the tables, '.schema TABLE' the "
+    "columns of one with their units. window as in diagnose ('': all)."
+)
+STATEMENT_S = 3.5  # s of a statement
+WHOLE_S = 4.5  # s of all: start, reading, statement
+MOST_READ = 40 * MOST_BYTES  # bytes of an answer that are read, those before the cursor included
+
+
+class Question(Asked):
+    PAGED: ClassVar[str] = "rows_untrusted"
+
+    sql: Annotated[str, Meta(min_length=1, max_length=8000)]
+    window: str = ALL
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+    cursor: Annotated[int, Meta(ge=0, le=100_000)] = 0
+
+
+class Found(Answer):
+    columns_untrusted: list[str] = []
+    rows_untrusted: list[list[Any]] = []
+    schema: str | None = None
+
+
+def run(places: Places, asked: Question) -> Found:
+    target = asked.target or places.default
+    with places.recording(asked.target) as recording:
+        if not asked.sql.lstrip().startswith("."):
+            _check(recording, asked.sql)
+        missing = all_untrusted(missing_of(recording, recording.board_at(recording.end_ns)))
+        lines, is_more = _answer(recording, asked)
+    if asked.sql.lstrip().startswith("."):
+        text = "\n".join(lines)
+        return Found(target=target, schema=text[:MOST_BYTES], truncated=is_more, not_measured_untrusted=missing)
+    rows: list[Row] = [json.loads(line) for line in lines]
+    return Found(
+        target=target, columns_untrusted=all_untrusted(list(rows[0]) if rows else []), not_measured_untrusted=missing, truncated=is_more,
+        rows_untrusted=[all_untrusted(list(row.values())) for row in rows],
+    )  # fmt: skip
+
+
+def _check(recording: Recording, sql: str) -> None:
+    """UserError, at once, for what would do anything but read, or is no SQL."""
+    database = Database(recording)
+    try:
+        database.reads(sql)
+    finally:
+        database.close()
+
+
+def _answer(recording: Recording, asked: Question) -> tuple[list[str], bool]:
+    """The lines of the answer from the cursor on, and whether there are more. UserError with what the query says where it fails."""
+    argv = argv_of("gputop", "query", recording.path, f" {asked.sql}", "--json", "--timeout", str(STATEMENT_S), *_span(recording, asked))
+    with starting():
+        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        child.kill()
+
+    clock = threading.Timer(WHOLE_S, end)
+    clock.daemon = True
+    clock.start()
+    lines: list[str] = []
+    last = asked.cursor + (asked.limit if not asked.sql.lstrip().startswith(".") else MOST_BYTES)
+    try:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        read = number = 0
+        for raw in child.stdout:
+            read += len(raw)
+            if number >= last or read > MOST_READ:
+                return lines, True
+            line = raw.decode(errors="replace").strip().removeprefix("[").removesuffix("]").removesuffix(",")
+            if line and number >= asked.cursor:
+                lines.append(line)
+            number += bool(line)
+        child.wait()
+        if is_late.is_set():
+            raise UserError(f"the question took more than {WHOLE_S:g} s and was ended: take a shorter window, or sum up in SQL")
+        if child.returncode:
+            said = one_line(child.stderr.read(4096).decode(errors="replace")).removeprefix("gputop: ")
+            raise UserError(clean(said, 500) or f"the query ended with exit code {child.returncode}", code=2)
+        return lines, False
+    finally:
+        clock.cancel()
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, 9)
+        child.wait()
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def _span(recording: Recording, asked: Question) -> list[str]:
+    """The stretch as flags: seconds from the beginning."""
+    if asked.window in ("", ALL):
+        return []
+    start_ns, end_ns = stretch(recording, asked.window)
+    begin_ns = moment("0", recording)
+    return ["--from", f"{(start_ns - begin_ns) / 1e9:.3f}", "--until", f"{(end_ns - begin_ns) / 1e9:.3f}"]

@@ -1,0 +1,52 @@
+"""The registry of tools, one file each. A tool is a module with `SAYS`, its arguments `Question`, its answer `Found`, and `run`.
+
+To add one: write the file, and add its name to `TOOLS`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from gputop.agents.answer import Answer, Asked, Row, bounded, schema_of
+from gputop.agents.places import Places
+from gputop.system.errors import UserError
+from gputop.system.text import clean
+
+TOOLS = ("overview", "diagnose", "incidents", "ranks", "stacks", "series", "query", "compare")
+EXPERIMENTS = ("prove",)  # these change something, and are there only where that is allowed
+
+
+class Tool(Protocol):
+    """What a module of a tool has."""
+
+    SAYS: str
+    Question: type[Asked]
+    Found: type[Answer]
+
+    def run(self, places: Places, asked: Any) -> Answer:
+        """Answer. Raises UserError."""
+
+
+def tool(name: str) -> Tool:
+    """The module."""
+    return cast(Tool, import_module(f"gputop.agents.{name}"))
+
+
+def definition(name: str) -> Row:
+    """Name, description and schemas."""
+    found = tool(name)
+    return {"name": name, "description": found.SAYS, "input": schema_of(found.Question), "output": schema_of(found.Found)}
+
+
+def call(places: Places, name: str, arguments: Row) -> Row:
+    """Answer a question, within its bounds. Raises UserError for what cannot be asked or answered."""
+    found = tool(name)
+    try:
+        asked = msgspec.convert(arguments, found.Question)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{name}: {clean(str(error), 300)}", code=2) from None
+    with places.lock:
+        return bounded(name, asked, found.run(places, asked))
