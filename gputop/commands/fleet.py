@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from gputop.fleet.jobs import Job, Sight
     from gputop.fleet.links import Links
     from gputop.fleet.overview import Overview, Row
+    from gputop.fleet.questions import Questions
     from gputop.fleet.reach import Target
 
 PATIENCE_S = 10.0  # s that `--once` waits for nodes that have not answered: ssh gives up after 5 s, a collector starts in 1 s
+REPORTS_S = 8.0  # s that `--once` waits for NCCL's report of a job that hangs: a node gives it 6 s
 SETTLES_S = 3.0  # s that it watches those that answer: a verdict needs a window
 
 
@@ -92,15 +94,22 @@ def _links(args: argparse.Namespace, chosen: list[Target]) -> Links:
 def _print(args: argparse.Namespace, chosen: list[Target]) -> int:
     """One table or object once all have answered, or with --json alone an object a second."""
     from gputop.fleet.overview import Overview, sight_of
+    from gputop.fleet.questions import Hangs, Questions
 
     leave_root(*RECORDER)
     links, fleet = _links(args, chosen), Overview()
+    hangs = Hangs(questions := Questions(links))
     try:
         if args.once and len(chosen) > 1:
             notify(f"asking {len(chosen)} hosts …")
         _await(links)
         while True:
             fleet.take([sight_of(state) for state in links.poll().values()])
+            hangs.look(fleet)
+            if args.once and any(job.hangs for job in fleet.jobs):
+                _await_report(fleet, questions)
+                fleet.take([sight_of(state) for state in links.poll().values()])
+            questions.deliver()
             if args.once and not args.json:
                 _print_table(args, fleet)
             else:
@@ -112,6 +121,14 @@ def _print(args: argparse.Namespace, chosen: list[Target]) -> int:
             time.sleep(1.0)
     finally:
         links.close()
+
+
+def _await_report(fleet: Overview, questions: Questions) -> None:
+    """Until NCCL has said something of all jobs that hang, or `REPORTS_S` are over."""
+    end_s = time.monotonic() + REPORTS_S
+    while time.monotonic() < end_s and any(job.hangs and job.key not in fleet.reports for job in fleet.jobs):
+        questions.deliver()
+        time.sleep(0.1)
 
 
 def _await(links: Links) -> None:
@@ -172,6 +189,7 @@ def _job(job: Job, fleet: Overview) -> dict[str, object]:
             {"rank": one.number, "host": one.host, "pid": one.rank.pid, "does": one.does, "lost": one.lost,
              "steps_per_s": one.rank.steps_per_s, "cause": one.rank.cause} for one in job.members
         ],
+        "hangs": job.hangs, "nccl": job.report,
         "missing": job.missing, "silent": job.silent, "steps_per_s": job.steps_per_s, "apart": job.apart,
         "ledger": None if ledger is None else {
             "gpu_total_s": ledger.gpu_total_s, "gpu_lost_s": ledger.gpu_lost_s, "by_cause": ledger.by_cause,

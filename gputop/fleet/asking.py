@@ -3,6 +3,7 @@
     summary   one at once
     frames    every frame from now on; with ``back_s`` those of so many seconds before, too. ``back_s`` below 0: no more
     stacks    of ``pids``, at the moment ``at_unix_s`` of its clock: the answer's data is msgpack, a list of `gputop.model.frame.Stack`
+    nccl      of ``pids``: what NCCL says of their job, as `gputop.stacks.nccl.pack_report`
     save      the last ten minutes: the answers' data joined are a recording
 """
 
@@ -16,7 +17,7 @@ from msgspec import Meta, Struct
 from gputop.recording.format import BROKEN, KIND_ANSWER, pack
 from gputop.system.text import clean
 
-ASKS = ("summary", "frames", "stacks", "save")
+ASKS = ("summary", "frames", "stacks", "nccl", "save")
 MOST_PIDS = 1024  # in a question
 MOST_LINE_BYTES = 64 << 10  # of a question
 PIECE_BYTES = 1 << 20  # of an answer; a longer one comes in pieces, with summaries between them

@@ -20,6 +20,7 @@ from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.phases import ENDING, IDLE, PAUSING, STARTING
 from gputop.diagnosis.ranks import find_slowest, waited_share
 from gputop.fleet.summary import Rank, Summary, Taker
+from gputop.stacks.nccl import NcclReport
 from gputop.system.text import counted
 
 STALE_S = 3.0  # s without a summary, from which a node's last one says nothing of now: three were missed
@@ -94,6 +95,8 @@ class Job(Struct, frozen=True):
     steps_per_s: float | None = None  # the median of its ranks
     apart: tuple[int, ...] = ()  # numbers of ranks that make more or fewer steps than that
     skewed: bool = False  # its nodes' clocks are more than `MOST_SKEW_S` apart
+    hangs: bool = False  # none of its ranks moves
+    report: NcclReport | None = None  # of one that hangs: what NCCL says of it
     suspect: tuple[str, int] | None = None  # host and pid of the rank that the rule names, whether that is told yet or not
 
     @property
@@ -218,10 +221,39 @@ def _hang(job: Job) -> Job | None:
     else:
         detail = "all ranks stand in a collective: they wait for each other, in different calls"
     return _with_loss(replace(
-        job, members=_merged(job, [*others, *stuck]), symptom="straggler", cause=cause, severity="high",
+        job, members=_merged(job, [*others, *stuck]), symptom="straggler", cause=cause, severity="high", hangs=True,
         late=tuple(stuck), culprits=tuple(stuck[0].rank.culprits) if stuck else (), detail=detail,
         headline=f"{job.name} hangs: none of its {len(job.members)} ranks has moved for {seconds:.0f} s",
     ))  # fmt: skip
+
+
+def with_report(job: Job, report: NcclReport | None) -> Job:
+    """A job that hangs, with what NCCL says of it. Where all ranks stand in a collective, NCCL knows which of them are not in the same."""
+    if not job.hangs or report is None:
+        return job
+    apart = {member.number: why for member, why in _apart(job, report) if member is not None}
+    if job.late or not apart:
+        absent = next((why for member, why in _apart(job, report) if member is None and not job.late), "")
+        return replace(job, report=report, detail=f"{job.detail}; NCCL: {absent}" if absent else job.detail)
+    late = tuple(replace(member, does=LATE) for member in job.members if member.number in apart)
+    first = late[0]
+    others = f", and {counted(len(late) - 1, 'rank')} more" if len(late) > 1 else ""
+    return replace(
+        job, report=report, members=_merged(job, late), late=late,
+        detail=f"NCCL: rank {first.number} ({first.place}) {apart[first.number]}{others}",
+    )  # fmt: skip
+
+
+def _apart(job: Job, report: NcclReport) -> Iterator[tuple[Member | None, str]]:
+    """The job's ranks that NCCL finds apart, and why; None for one that is not seen. Ranks of a part of the job are known by their pid,
+    where no two of its ranks have the same."""
+    by_number = {member.number: member for member in job.members}
+    pids = Counter(member.rank.pid for member in job.members)
+    by_pid = {member.rank.pid: member for member in job.members if pids[member.rank.pid] == 1}
+    for one in report.ranks:
+        whole = one.size == job.size
+        member = by_number.get(one.rank) if whole else by_pid.get(one.pid)
+        yield member, one.why if member else f"rank {one.rank}{'' if whole else f' of {one.size}'} {one.why}"
 
 
 def _all_of(member: Member) -> float | None:

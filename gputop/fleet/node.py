@@ -203,6 +203,8 @@ class Node:
             self._answer_frames(ask)
         elif ask.ask == "save":
             self._in_thread(ask, self._save())
+        elif ask.ask == "nccl":
+            self._in_thread(ask, self._ask_nccl(ask))
         else:
             self._in_thread(ask, self._take_stacks(ask))
 
@@ -254,6 +256,16 @@ class Node:
             return msgspec.msgpack.encode(capture(pids, waits=words).stacks)
 
         return take
+
+    def _ask_nccl(self, ask: Ask) -> Callable[[], bytes]:
+        pids = ask.pids or sorted(self._following.engine.standing)
+
+        def read() -> bytes:
+            from gputop.stacks import nccl
+
+            return nccl.pack_report(nccl.ask(pids))
+
+        return read
 
     def _save(self) -> Callable[[], bytes]:
         assert self._ring is not None

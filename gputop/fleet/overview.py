@@ -9,8 +9,9 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from gputop.diagnosis.model import LOOKING
-from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Member, Sight, find_jobs
+from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Member, Sight, find_jobs, with_report
 from gputop.fleet.links import CONNECTING, UP, NodeState
+from gputop.stacks.nccl import NcclReport
 
 PAST_S = 600  # seconds that are remembered of each node
 ALIKE = 0.1  # share of the GPUs' time by which the losses of nodes may differ that are alike
@@ -66,6 +67,7 @@ class Overview:
         self.sights: list[Sight] = []
         self.jobs: list[Job] = []
         self.rows: list[Row] = []  # in the order of the targets
+        self.reports: dict[str, NcclReport] = {}  # key of a job that hangs -> what NCCL says of it
         self.books = Books()
         self.past: dict[str, deque[Second]] = {}
         self.seconds = 0  # that were taken
@@ -74,12 +76,16 @@ class Overview:
         """Judge the jobs, and remember the second."""
         before = self.jobs if self.sights else None
         self.sights = list(sights)
-        self.jobs = find_jobs(sights, before)
+        self.jobs = [with_report(job, self.reports.get(job.key)) for job in find_jobs(sights, before)]
         self.books.note(self.jobs)
         self.rows = node_rows(sights, self.jobs)
         self.seconds += 1
         for row in self.rows:
             self.past.setdefault(row.host, deque(maxlen=PAST_S)).append(Second(_mean_util(row.sight), row.lost))
+
+    def take_report(self, key: str, report: NcclReport) -> None:
+        """What NCCL says of a job; its verdict knows it from the next second on."""
+        self.reports[key] = report
 
     @property
     def silent(self) -> int:

@@ -21,15 +21,20 @@ from collections.abc import Iterable
 from contextlib import suppress
 from ipaddress import ip_address
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gputop.model.roles import SIZE_VARIABLES, number_in
 from gputop.sources import parse
 from gputop.sources.files import read_once
-from gputop.stacks.lines import TextLine
 from gputop.system.errors import Unavailable, start_thread
 from gputop.system.text import clean, counted
+
+if TYPE_CHECKING:
+    from gputop.stacks.lines import TextLine
 
 PORT = 28028  # NCCL_RAS_CLIENT_PORT
 LEAST_PORT = 1024  # below it system services listen, and NCCL_RAS_ADDR is anybody's text
@@ -89,8 +94,33 @@ class NcclReport(Struct, frozen=True, omit_defaults=True):
         return "some ranks are apart" if self.lines else "all ranks answer, and have launched the same collectives"
 
 
+def pack_report(found: NcclReport | None) -> bytes:
+    """For who asked from another machine."""
+    return msgspec.msgpack.encode(found)
+
+
+def unpack_report(data: bytes) -> NcclReport | None:
+    """What `pack_report` made, by anybody: bounded, its texts clean. ValueError where it is none."""
+    try:
+        found: NcclReport | None = _decode(data)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"no report of NCCL: {clean(str(error), 80)}") from None
+    if found is None:
+        return None
+    ranks = [replace(one, why=clean(one.why, LINE_CHARS), node=clean(one.node, LINE_CHARS)) for one in found.ranks[:MOST_RANKS]]
+    return replace(
+        found, version=clean(found.version, 40), ranks=ranks, lines=[clean(line, LINE_CHARS) for line in found.lines[:MOST_LINES]],
+        problem=clean(found.problem, LINE_CHARS),
+    )  # fmt: skip
+
+
+_decode = msgspec.msgpack.Decoder(NcclReport | None).decode
+
+
 def told(found: NcclReport | None) -> list[TextLine]:
     """The report as lines before stacks."""
+    from gputop.stacks.lines import TextLine
+
     if found is None:
         return []
     heading = TextLine("own" if found.lines else "note", f"NCCL {found.version}: {found.words}".replace("NCCL :", "NCCL:"))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -21,13 +21,16 @@ from textual.widgets import Input
 from gputop.fleet.asking import Answer
 from gputop.fleet.hosts import fold as fold_hosts
 from gputop.fleet.jobs import Job, Member, Sight
-from gputop.fleet.links import UP, NodeState
+from gputop.fleet.links import UP
 from gputop.fleet.overview import SORTS, Overview, sight_of
+from gputop.fleet.questions import Hangs, Nodes, Questions, ask_nccl
 from gputop.model.frame import Frame, Header, Stack
 from gputop.model.roles import Role
 from gputop.session.session import Session
+from gputop.stacks import nccl
 from gputop.stacks.group import group
 from gputop.stacks.lines import TextLine, text_lines
+from gputop.stacks.nccl import NcclReport
 from gputop.system.errors import UserError
 from gputop.system.output import create, unused
 from gputop.system.text import clean, counted, file_size, fit
@@ -71,47 +74,6 @@ BINDINGS = [
     Binding("R", "save", "save the last ten minutes of every node", id="save", group=_DO),
     Binding("question_mark,f1", "help", "this help", id="help", group=_DO),
 ]
-
-
-class Nodes(Protocol):
-    """What the screen asks of `gputop.fleet.links.Links`."""
-
-    def poll(self) -> dict[str, NodeState]: ...
-
-    def ask(self, host: str, what: str, *, pids: Iterable[int] = (), at_unix_s: float | None = None, back_s: float = 0.0) -> int: ...
-
-    def answers(self) -> list[tuple[str, Answer]]: ...
-
-    def tap(self, host: str, take: Callable[[Header | Frame], None] | None) -> None: ...
-
-    def close(self) -> None: ...
-
-
-# questions to nodes
-
-
-Handler = Callable[[str, Answer], None]
-
-
-class Questions:
-    """What was asked of nodes, and who takes the answers."""
-
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-        self._handlers: dict[tuple[str, int], Handler] = {}
-
-    def ask(self, host: str, what: str, handler: Handler, *, pids: Iterable[int] = (), at_unix_s: float | None = None) -> None:
-        """``handler`` gets the host and each piece of the answer."""
-        self._handlers[host, self._nodes.ask(host, what, pids=pids, at_unix_s=at_unix_s)] = handler
-
-    def deliver(self) -> None:
-        """Hand out what came."""
-        for host, answer in self._nodes.answers():
-            handler = self._handlers.get((host, answer.id))
-            if handler is not None:
-                if not answer.more:
-                    del self._handlers[host, answer.id]
-                handler(host, answer)
 
 
 class Saving:
@@ -178,9 +140,12 @@ class FleetStacks(Box):
         self._asked_s = time.monotonic()
         self._at = 0.0
         self._shown: list[TextLine] = []
+        self._said: list[TextLine] = []  # by NCCL
 
     def on_mount(self) -> None:
-        """Ask all nodes for the same moment, each by its own clock."""
+        """Ask all nodes for the same moment, each by its own clock; and one for what NCCL knows of all ranks."""
+        if self._job.size > 1:
+            ask_nccl(self._questions, self._job, self._take_report)
         self._at = time.time() + STACKS_IN_S
         for host in self._job.hosts:
             pids = [member.rank.pid for member in self._job.members if member.host == host]
@@ -201,11 +166,14 @@ class FleetStacks(Box):
             self._problems[host] = clean(str(error), 120)
         self._shown = text_lines(group(self._stacks, roles_of(self._job.members)))
 
+    def _take_report(self, report: NcclReport) -> None:
+        self._said = nccl.told(report)
+
     def lines(self) -> Sequence[Line]:
         out: list[Line] = [[(f"{clean(host)}: {why}", "crit")] for host, why in self._problems.items()]
         if self._left and time.monotonic() - self._asked_s > STACKS_S:
             out.append([(f"no stacks from {fold_hosts(sorted(self._left))}", "crit")])
-        return [*out, *([(line.text, MEANINGS[line.kind])] for line in self._shown)]
+        return [*out, *([(line.text, MEANINGS[line.kind])] for line in [*self._said, *self._shown])]
 
     @property
     def first_line(self) -> str:
@@ -321,6 +289,7 @@ class FleetScreen(Screen[None]):
         self.nodes, self.context, self.fleet = nodes, context, fleet
         self.choice = draw.Choice(ascii_only=context.view.ascii_only, pattern=context.view.pattern)
         self.questions = Questions(nodes)
+        self._hangs = Hangs(self.questions)
         self.page = draw.Page([])
         self._drawn = Drawn(id="fleet")
         self._filter_line = Input(placeholder="words; Enter keeps them, Esc clears", id="filter", compact=True, disabled=True)
@@ -348,6 +317,7 @@ class FleetScreen(Screen[None]):
     def look(self) -> None:
         """What the nodes say now; jobs are judged even while a box or a node covers the screen."""
         self.fleet.take([sight_of(state) for state in self.nodes.poll().values()])
+        self._hangs.look(self.fleet)
         self.draw(moved=1)
 
     def on_resize(self, event: events.Resize) -> None:

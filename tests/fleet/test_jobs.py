@@ -8,9 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.diagnosis.ranks import RankPace
+from gputop.fleet.asking import Answer
 from gputop.fleet.jobs import LATE as LATE_WORD
-from gputop.fleet.jobs import TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Sight, find_jobs
+from gputop.fleet.jobs import TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Sight, find_jobs, with_report
+from gputop.fleet.overview import Overview
+from gputop.fleet.questions import Hangs, Questions
 from gputop.fleet.summary import LedgerRow, Rank, Summary
+from gputop.stacks.nccl import NcclRank, NcclReport, pack_report
 from tests.fleet.nodes import LATE, SLEEPS, SPINS, fleet, late_rank, rank, sight
 from tests.fleet.nodes import WORKS as WORKING
 
@@ -167,6 +171,66 @@ def test_a_hang_waits_for_ranks_that_are_gone() -> None:
         "straggler-rank",
         "rank 3 has no process on any host seen, and the others stand in a collective that needs all",
     )
+
+
+def in_collective() -> list[Sight]:
+    return [sight("a", *(hung(n, waiting_gpu=1.0) for n in range(2))), sight("b", *(hung(n, waiting_gpu=1.0) for n in (2, 3)))]
+
+
+def test_nccl_knows_who_is_not_in_the_collective_in_which_all_seem_to_stand() -> None:
+    job = only(in_collective())
+    assert (job.hangs, job.late) == (True, ())
+    report = NcclReport("2.27.3", 4, 4, [NcclRank(3, 4, "launched 12 of 13 AllReduce", 77, "10.0.0.2")], ["#0-0 (1) MISMATCH"])
+    told = with_report(job, report)
+    assert ([late.number for late in told.late], told.report) == ([3], report)
+    assert told.detail == "NCCL: rank 3 (b GPU 3) launched 12 of 13 AllReduce"
+    assert [member.does for member in told.members] == ["waits", "waits", "waits", "late"]
+    of_a_part = replace(report, ranks=[NcclRank(1, 2, "launched 12 of 13 AllReduce", 1002, "10.0.0.2")])
+    assert [late.number for late in with_report(job, of_a_part).late] == [2]
+
+
+def test_what_nccl_says_of_others_changes_no_verdict() -> None:
+    job = only(in_collective())
+    elsewhere = NcclReport("2.27.3", 8, 8, [NcclRank(5, 8, "does not answer NCCL", 4242, "10.0.0.9")], ["#0-0 (1) INCOMPLETE"])
+    told = with_report(job, elsewhere)
+    assert (told.late, told.detail.partition("; NCCL: ")[2]) == ((), "rank 5 of 8 does not answer NCCL")
+    for one in (None, NcclReport(problem="nothing listens"), NcclReport("2.27.3", 4, 4)):
+        assert replace(with_report(job, one), report=None) == job
+    late = only([sight("a", hung(0, waiting_gpu=1.0), hung(1, waiting_data=1.0), hung(2, waiting_gpu=1.0), hung(3, waiting_gpu=1.0))])
+    report = NcclReport("2.27.3", 4, 4, [NcclRank(0, 4, "is apart")])
+    assert [one.number for one in with_report(late, report).late] == [1], "what the threads do is measured"
+    works = only([sight("a", *(rank(n, size=2) for n in range(2)))])
+    assert with_report(works, report) == works
+
+
+def test_each_rank_of_a_job_that_hangs_is_asked_in_turn_and_not_again_at_once() -> None:
+    asked: list[tuple[str, str, list[int]]] = []
+    replies: list[tuple[str, Answer]] = []
+
+    class Nodes:
+        def ask(self, host: str, what: str, *, pids: list[int], **_: object) -> int:
+            asked.append((host, what, pids))
+            apart = NcclReport("2.27.3", 4, 4, [NcclRank(3, 4, "is apart\x1b[2J")])
+            found = apart if host == "b" else NcclReport(problem="nothing listens")
+            replies.append((host, Answer(len(asked), what, data=pack_report(found))))
+            return len(asked)
+
+        def answers(self) -> list[tuple[str, Answer]]:
+            found = list(replies)
+            replies.clear()
+            return found
+
+    overview, questions = Overview(), Questions(Nodes())  # type: ignore[arg-type]
+    hangs = Hangs(questions)
+    for _ in range(4):
+        overview.take(in_collective())
+        hangs.look(overview)
+        questions.deliver()
+    assert asked == [("a", "nccl", [1000, 1001]), ("b", "nccl", [1002, 1003])]
+    assert overview.jobs[0].detail == "NCCL: rank 3 (b GPU 3) is apart·[2J"
+    overview.take(fleet())
+    hangs.look(overview)
+    assert overview.reports == {}
 
 
 def test_a_rank_that_is_not_seen_may_be_at_work_for_half_a_minute() -> None:

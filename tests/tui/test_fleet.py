@@ -18,6 +18,7 @@ from gputop.fleet.overview import Alike, Overview, fold, worst_first
 from gputop.fleet.reach import Target
 from gputop.fleet.summary import Summary
 from gputop.model.frame import Frame, Header, Stack
+from gputop.stacks.nccl import NcclRank, NcclReport, pack_report
 from gputop.tui import fleet as screens
 from gputop.tui.draw import fleet as draw
 from gputop.tui.draw import safe_line
@@ -223,6 +224,9 @@ async def test_stacks_of_all_ranks_are_taken_in_one_moment_by_each_nodes_clock()
 
     def answer(_host: str, what: str, number: int) -> list[Answer]:
         pids = nodes.asked[-1][2]
+        if what == "nccl":
+            said = NcclReport("2.27.3", 16, 16, [NcclRank(3, 16, "launched 1 of 2 AllReduce")], ["#0-0 (1) MISMATCH"])
+            return [Answer(number, what, data=pack_report(said))]
         stacks = [Stack(pid, pid, 1, [f"{'next loader.py:9' if pid == 1003 else 'all_reduce dist.py:88'}"]) for pid in pids]
         return [Answer(number, what, data=msgspec.msgpack.encode(stacks))]
 
@@ -233,6 +237,7 @@ async def test_stacks_of_all_ranks_are_taken_in_one_moment_by_each_nodes_clock()
         assert isinstance(screen, FleetStacks)
         await told(pilot, lambda: "15 of 16 trainers: all_reduce" in screen.page.text)
         assert "rank 3 (node01)" in screen.page.text
+        assert "NCCL 2.27.3: rank 3 of 16: launched 1 of 2 AllReduce" in screen.page.text
         times = {host: at for host, what, _, at, _ in nodes.asked if what == "stacks"}
         assert times["node01"] is not None
         assert times["node02"] == pytest.approx(times["node01"] - 1.5)

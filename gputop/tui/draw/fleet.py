@@ -434,6 +434,7 @@ def why_lines(fleet: Overview, job: Job | None) -> list[Line]:
         out.append([(f"{job.name}: {job.symptom}{cause}", VERDICT_COLOURS.get(job.severity, "title"))])
         out += [[(words, "")] for words in dict.fromkeys((job.headline, job.detail)) if words]
         out.append([(f"{len(job.members)} of {job.size} ranks on {fold_hosts(job.hosts)}", "dim")])
+        out += _report_lines(job)
         out += [[(f"no answer from {fold_hosts(job.silent)}: the missing ranks may be there", "warn")]] if job.silent else []
         out += [[("clocks of its nodes are more than 2 s apart (~): who was late when is uncertain", "warn")]] if job.skewed else []
         out += [[(f"these ranks step at another pace than the others: {_numbers(job.apart)}", "warn")]] if job.apart else []
@@ -450,6 +451,13 @@ def why_lines(fleet: Overview, job: Job | None) -> list[Line]:
         lasts = "since" if one.end_unix_s is None else "at"
         out.append([(f"  {fit(host, 12)} {lasts:>5} {time_of_day(one.start_unix_s)}  ", "dim"), (one.headline, "")])
     return out if out and out[0] else out[1:]
+
+
+def _report_lines(job: Job) -> list[Line]:
+    if job.report is None:
+        return []
+    heading, lines = f"NCCL {job.report.version}".strip(), [[(f"  {line}", "dim")] for line in job.report.lines]
+    return [[(f"{heading}: {job.report.words}", "warn" if lines else "dim")], *lines]
 
 
 def _ledger_lines(ledger: Ledger | None) -> list[Line]:

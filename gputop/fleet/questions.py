@@ -1,0 +1,98 @@
+"""Questions to nodes, and who takes the answers; and the one that is asked by itself, of NCCL, once a job hangs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol
+
+from gputop.fleet.asking import Answer
+from gputop.fleet.jobs import Job
+from gputop.fleet.links import NodeState
+from gputop.fleet.overview import Overview
+from gputop.model.frame import Frame, Header
+from gputop.stacks.nccl import NcclReport, unpack_report
+
+NCCL_HOSTS = 3  # of a job that are asked in turn: each rank's NCCL knows all of them
+NCCL_EVERY_S = 30.0  # s until a job that still hangs is asked about again
+
+
+class Nodes(Protocol):
+    """What is asked of `gputop.fleet.links.Links`."""
+
+    def poll(self) -> dict[str, NodeState]: ...
+
+    def ask(self, host: str, what: str, *, pids: Iterable[int] = (), at_unix_s: float | None = None, back_s: float = 0.0) -> int: ...
+
+    def answers(self) -> list[tuple[str, Answer]]: ...
+
+    def tap(self, host: str, take: Callable[[Header | Frame], None] | None) -> None: ...
+
+    def close(self) -> None: ...
+
+
+Handler = Callable[[str, Answer], None]
+
+
+class Questions:
+    """What was asked of nodes, and who takes the answers."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._handlers: dict[tuple[str, int], Handler] = {}
+
+    def ask(self, host: str, what: str, handler: Handler, *, pids: Iterable[int] = (), at_unix_s: float | None = None) -> None:
+        """``handler`` gets the host and each piece of the answer."""
+        self._handlers[host, self._nodes.ask(host, what, pids=pids, at_unix_s=at_unix_s)] = handler
+
+    def deliver(self) -> None:
+        """Hand out what came."""
+        for host, answer in self._nodes.answers():
+            handler = self._handlers.get((host, answer.id))
+            if handler is not None:
+                if not answer.more:
+                    del self._handlers[host, answer.id]
+                handler(host, answer)
+
+
+def ask_nccl(questions: Questions, job: Job, take: Callable[[NcclReport], None]) -> None:
+    """Hand ``take`` what NCCL says of a job: a report of the first of its hosts where it says something, else why there is none."""
+    left = job.hosts[:NCCL_HOSTS]
+
+    def ask_next() -> None:
+        host = left.pop(0)
+        questions.ask(host, "nccl", answered, pids=[member.rank.pid for member in job.members if member.host == host])
+
+    def answered(host: str, answer: Answer) -> None:
+        try:
+            if answer.error:
+                raise ValueError(answer.error)
+            found = unpack_report(answer.data)
+        except ValueError as error:
+            found = NcclReport(problem=f"{host}: {error}")
+        if left and (found is None or found.problem):
+            ask_next()
+        elif found is not None:
+            take(found)
+
+    ask_next()
+
+
+class Hangs:
+    """Asks about each job that hangs. Call `look` once a second."""
+
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
+        self._asked_s: dict[str, float] = {}  # key of a job -> when
+
+    def look(self, fleet: Overview) -> None:
+        """Ask where it is time; what is known is in ``fleet.reports``."""
+        now = time.monotonic()
+        hanging = {job.key: job for job in fleet.jobs if job.hangs}
+        self._asked_s = {key: asked_s for key, asked_s in self._asked_s.items() if key in hanging}
+        fleet.reports = {key: report for key, report in fleet.reports.items() if key in hanging}
+        for key, job in hanging.items():
+            if now - self._asked_s.get(key, -NCCL_EVERY_S) >= NCCL_EVERY_S:
+                self._asked_s[key] = now
+                ask_nccl(self._questions, job, partial(fleet.take_report, key))
