@@ -1,6 +1,6 @@
 # Each target sets up what it needs (scripts/setup). Install only Python, git and make beforehand.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-newest check bench accuracy what-if trials stragglers wheel wheel-check kernels screenshots manual docs kills
+.PHONY: help run test test-newest check bench accuracy what-if trials stragglers wheel wheel-check deb kernels screenshots manual docs kills
 
 VENV ?= .venv
 export VENV
@@ -61,6 +61,9 @@ wheel: ## Build wheel and sdist into dist/
 
 wheel-check: wheel ## Try the wheel in a clean environment of each Python 3.10 to 3.14 here
 	scripts/wheel-check dist
+
+deb: wheel ## Make a Debian package of the wheel, for this Python and architecture, in dist/
+	$(PYTHON_BIN) scripts/deb.py "$$(ls -t dist/*.whl | head -1)" -o dist
 
 screenshots: ## Write screenshots/ from the bundled recording
 	@scripts/setup test

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import configparser
+import gzip
+import importlib
 import os
 import re
 import shutil
@@ -11,6 +13,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +25,7 @@ from tests.require import require
 from tests.stranger import nobodys_process
 
 ROOT = Path(__file__).resolve().parent.parent
+tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 UNIT = ROOT / "packaging/gputop-record.service"
 
 
@@ -129,6 +133,37 @@ def test_other_shells_can_read_theirs(shell: str, check: list[str], wheel: Path)
     if not shutil.which(shell):
         pytest.skip(f"no {shell}")
     subprocess.run([shell, *check, wheel / f"gputop/data/completion.{shell}"], check=True, timeout=20)
+
+
+def test_the_debian_package_is_installed_and_runs(built: Path, tmp_path: Path) -> None:
+    """Into an empty system below a folder, where nothing of this environment is seen; the real dpkg says whether it could be here."""
+    python = f"/usr/bin/python3.{sys.version_info.minor}"
+    if not shutil.which("dpkg-deb") or not Path(python).exists():
+        pytest.skip(f"no dpkg, or no {python}")
+    (path,) = built.glob("*.whl")
+    make = [sys.executable, ROOT / "scripts/deb.py", path, "-o", tmp_path]
+    subprocess.run(make, check=True, timeout=120, capture_output=True)
+    (package,), root = tmp_path.glob("*.deb"), tmp_path / "root"
+    for name in ("info", "updates", "status"):
+        place = root / "var/lib/dpkg" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch() if name == "status" else place.mkdir()
+    environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "HOME": str(tmp_path)}
+    subprocess.run(["dpkg", "--dry-run", "--install", package], env=environ, check=True, timeout=60, capture_output=True)
+    force = ["--force-not-root", "--force-depends", f"--root={root}"]
+    subprocess.run(["dpkg", *force, "--install", package], env=environ, check=True, timeout=60, capture_output=True)
+    home = root / "usr/lib/gputop"
+    assert (root / "usr/bin/gputop").resolve() == home / "bin/gputop"
+    assert (home / "bin/gputop").read_text().startswith("#!/usr/lib/gputop/bin/python\n")
+    asked = ["-I", home / "bin/gputop", "query", sample(), "SELECT count(*) > 0 AS some FROM gpu", "--csv"]
+    done = subprocess.run([home / "bin/python", *asked], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["some", "1"], done.stderr
+    said = subprocess.run([home / "bin/python", "-I", "-c", "import gputop, textual; print(gputop.__file__, textual.__file__)"],
+                          env=environ, capture_output=True, text=True, timeout=60, check=True).stdout  # fmt: skip
+    assert said.count(str(home / "lib")) == 2
+    assert not tomllib.loads((root / "etc/gputop/config.toml").read_text())
+    assert "ExecStart=/usr/bin/gputop record" in (root / "usr/lib/systemd/system/gputop-record.service").read_text()
+    assert b"gputop record" in gzip.decompress((root / "usr/share/man/man1/gputop.1.gz").read_bytes())
 
 
 def service() -> configparser.SectionProxy:
