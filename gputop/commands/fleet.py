@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 10.0  # s that `--once` waits for nodes that have not answered: ssh gives up after 5 s, a collector starts in 1 s
 REPORTS_S = 8.0  # s that `--once` waits for NCCL's report of a job that hangs: a node gives it 6 s
+LOOK_S = 0.5  # s between two looks: jobs are judged at each, and all is written at every other one
 SETTLES_S = 3.0  # s that it watches those that answer: a verdict needs a window
 
 
@@ -92,8 +93,8 @@ def _links(args: argparse.Namespace, chosen: list[Target]) -> Links:
 
 
 def _print(args: argparse.Namespace, chosen: list[Target]) -> int:
-    """One table or object once all have answered, or with --json alone an object a second."""
-    from gputop.fleet.overview import Overview, sight_of
+    """One table or object once all have answered, or with --json alone an object a second, and one at once where a verdict changes."""
+    from gputop.fleet.overview import Overview
     from gputop.fleet.questions import Hangs, Questions
 
     leave_root(*RECORDER)
@@ -103,24 +104,39 @@ def _print(args: argparse.Namespace, chosen: list[Target]) -> int:
         if args.once and len(chosen) > 1:
             notify(f"asking {len(chosen)} hosts …")
         _await(links)
-        while True:
-            fleet.take([sight_of(state) for state in links.poll().values()])
+        fleet.take(_sights(links))
+        hangs.look(fleet)
+        if args.once and any(job.hangs for job in fleet.jobs):
+            _await_report(fleet, questions)
+            fleet.take(_sights(links))
+        if args.once and not args.json:
+            _print_table(args, fleet)
+        else:
+            _write(fleet)
+        while not args.once:
+            time.sleep(LOOK_S)
+            if fleet.look_again(_sights(links)):
+                _write(fleet)
+            time.sleep(LOOK_S)
+            fleet.take(_sights(links))
             hangs.look(fleet)
-            if args.once and any(job.hangs for job in fleet.jobs):
-                _await_report(fleet, questions)
-                fleet.take([sight_of(state) for state in links.poll().values()])
             questions.deliver()
-            if args.once and not args.json:
-                _print_table(args, fleet)
-            else:
-                import msgspec
-
-                write(msgspec.json.encode(as_object(fleet)) + b"\n")
-            if args.once:
-                return 0 if any(sight.is_seen for sight in fleet.sights) else 1
-            time.sleep(1.0)
+            _write(fleet)
+        return 0 if any(sight.is_seen for sight in fleet.sights) else 1
     finally:
         links.close()
+
+
+def _sights(links: Links) -> list[Sight]:
+    from gputop.fleet.overview import sight_of
+
+    return [sight_of(state) for state in links.poll().values()]
+
+
+def _write(fleet: Overview) -> None:
+    import msgspec
+
+    write(msgspec.json.encode(as_object(fleet)) + b"\n")
 
 
 def _await_report(fleet: Overview, questions: Questions) -> None:

@@ -9,11 +9,14 @@ import os
 import select
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import dropwhile
 
 import msgspec
 
+from gputop.diagnosis import policy
+from gputop.diagnosis.engine import FEED_EVERY_NS
+from gputop.diagnosis.ranks import RankPace
 from gputop.fleet.asking import ASKS, MOST_LINE_BYTES, PIECE_BYTES, Answer, Ask, pack_answer, read_ask
 from gputop.fleet.lines import to_lines
 from gputop.fleet.summary import pack_summary, summarize
@@ -93,6 +96,12 @@ class Out:
         return bool(block)
 
 
+def moves(before: Mapping[int, RankPace], now: Mapping[int, RankPace]) -> bool:
+    """Whether some rank does other than it did: what holds a training is sought twice a second then. Costs nothing while all is steady."""
+    pairs = ((before.get(pid), pace) for pid, pace in now.items())
+    return any(was is None or max(abs(is_.idle - was.idle), abs(is_.own_delay - was.own_delay)) >= policy.LITTLE for was, is_ in pairs)
+
+
 class Node:
     """One node. `run` goes on until the reader leaves, a signal comes (`stop`), or the collector ends."""
 
@@ -104,6 +113,7 @@ class Node:
         self._line = bytearray()
         self._is_asked = True  # until the end of the questions
         self._following = Following(every_ns=SECOND_NS)
+        self._paces: dict[int, RankPace] = {}  # pid of a rank -> what the last summary said of it
         self._ring: Ring | None = None
         self._rules = rules()
         self._said_ns = 0
@@ -165,6 +175,9 @@ class Node:
         spent_s = time.process_time()
         summary = summarize(self._following.board, self._following.engine, self._rules)
         took_s, self._spent_s = spent_s - self._spent_s, spent_s
+        paces = {rank.pid: rank.pace for rank in summary.ranks if rank.pace is not None}
+        self._following.every_ns = FEED_EVERY_NS if moves(self._paces, paces) else SECOND_NS
+        self._paces = paces
         own = int(spent_s * 1e9)
         self._out.put_summary(pack_summary(msgspec.structs.replace(
             summary, cpu_ns=summary.cpu_ns + own, took_s=round(took_s, 4), dropped=summary.dropped + self._out.dropped

@@ -61,7 +61,7 @@ class Alike(Struct, frozen=True):
 
 
 class Overview:
-    """All that is known of the nodes. `take` what the links know once a second; read by the same thread."""
+    """All that is known of the nodes. `take` what the links know once a second, and in the middle `look_again`; read by the same thread."""
 
     def __init__(self) -> None:
         self.sights: list[Sight] = []
@@ -71,14 +71,13 @@ class Overview:
         self.books = Books()
         self.past: dict[str, deque[Second]] = {}
         self.seconds = 0  # that were taken
+        self._whole: list[Job] | None = None  # as judged at the last second
+        self._half: list[Job] | None = None  # as judged in the middle of it
 
     def take(self, sights: Sequence[Sight]) -> None:
         """Judge the jobs, and remember the second."""
-        before = self.jobs if self.sights else None
-        self.sights = list(sights)
-        self.jobs = [with_report(job, self.reports.get(job.key)) for job in find_jobs(sights, before)]
+        self._whole = self._judge(sights, self._whole)
         self.books.note(self.jobs)
-        self.rows = node_rows(sights, self.jobs)
         self.seconds += 1
         for row in self.rows:
             self.past.setdefault(row.host, deque(maxlen=PAST_S)).append(Second(_mean_util(row.sight), row.lost))
@@ -87,10 +86,26 @@ class Overview:
         """What NCCL says of a job; its verdict knows it from the next second on."""
         self.reports[key] = report
 
+    def look_again(self, sights: Sequence[Sight]) -> bool:
+        """Judge the jobs between two seconds: a straggler is told half a second earlier. Whether a verdict is another now."""
+        told = _verdicts(self.jobs)
+        self._half = self._judge(sights, self._half if self._half is not None else self._whole)
+        return _verdicts(self.jobs) != told
+
+    def _judge(self, sights: Sequence[Sight], a_second_ago: list[Job] | None) -> list[Job]:
+        self.sights = list(sights)
+        self.jobs = [with_report(job, self.reports.get(job.key)) for job in find_jobs(sights, a_second_ago)]
+        self.rows = node_rows(sights, self.jobs)
+        return self.jobs
+
     @property
     def silent(self) -> int:
         """How many nodes do not answer."""
         return sum(row.does == SILENT for row in self.rows)
+
+
+def _verdicts(jobs: Sequence[Job]) -> set[tuple[object, ...]]:
+    return {(job.key, job.symptom, job.cause, *((one.host, one.rank.pid) for one in job.late)) for job in jobs}
 
 
 def _mean_util(sight: Sight) -> float | None:

@@ -47,7 +47,7 @@ from gputop.tui.feed import Context, Look, live_context
 from gputop.tui.stacks import MEANINGS
 from gputop.tui.widgets import Drawn, Painter, palette
 
-EVERY_S = 1.0  # s between two looks at the nodes, which speak once a second
+EVERY_S = 0.5  # s between two looks at the nodes, which speak once a second; each second one is drawn whatever it brings
 ANSWERS_S = 0.25  # s between two looks for answers
 NOTE_S = 4.0  # s that a note stays
 STACKS_IN_S = 0.7  # s from the question until all nodes take the stacks: the question must have reached them
@@ -296,6 +296,7 @@ class FleetScreen(Screen[None]):
         self._painter = Painter(palette(""), None)
         self._note, self._note_until_s = "", 0.0
         self._began = time.monotonic(), time.process_time()
+        self._is_between = False
 
     def compose(self) -> ComposeResult:
         yield self._drawn
@@ -316,9 +317,14 @@ class FleetScreen(Screen[None]):
 
     def look(self) -> None:
         """What the nodes say now; jobs are judged even while a box or a node covers the screen."""
-        self.fleet.take([sight_of(state) for state in self.nodes.poll().values()])
-        self._hangs.look(self.fleet)
-        self.draw(moved=1)
+        sights = [sight_of(state) for state in self.nodes.poll().values()]
+        if not self._is_between:
+            self.fleet.take(sights)
+            self._hangs.look(self.fleet)
+            self.draw(moved=1)
+        elif self.fleet.look_again(sights):
+            self.draw()
+        self._is_between = not self._is_between
 
     def on_resize(self, event: events.Resize) -> None:
         self.choice.width, self.choice.height = event.size

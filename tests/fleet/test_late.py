@@ -7,11 +7,15 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
-from gputop.fleet.jobs import Job, Sight, find_jobs
+from gputop.diagnosis.ranks import RankPace
+from gputop.fleet.jobs import Job, Sight
+from gputop.fleet.node import moves
+from gputop.fleet.overview import Overview
 from gputop.fleet.summary import Summary, summarize
 from gputop.model.frame import SECOND_NS, Frame
 from gputop.session.following import Following
 from tests.fleet.late import SIZE, VICTIMS, Part, cases, host_of, part_of
+from tests.fleet.nodes import fleet as made
 from tests.fleet.splitting import Item
 
 WITHIN_S = 5.0
@@ -42,15 +46,18 @@ def test_the_late_rank_is_told_with_its_cause(workload: str) -> None:
     case = CASES[workload]
     assert case.late is not None
     part = part_of(workload, case.mode)
-    own, told, before, second = said(part.as_rank(case.late).items, part), list[tuple[float, Job]](), list[Job](), -2.7
+    own, told, fleet, second = said(part.as_rank(case.late).items, part), list[tuple[float, Job]](), Overview(), -2.7
     while second < WITHIN_S:
         newest = {
             number: [one for at_s, one in (own if number == case.late else waiting()) if at_s <= second][-1:] for number in range(SIZE)
         }
         sights = [Sight(host_of(number), _numbered(one, number)) for number, found in newest.items() for one in found]
-        before = find_jobs(sights, before)
-        told += [(second, job) for job in before if job.symptom == "straggler"]
-        second += 1.0
+        if round(2 * (second + 2.7)) % 2:
+            fleet.look_again(sights)
+        else:
+            fleet.take(sights)
+        told += [(second, job) for job in fleet.jobs if job.symptom == "straggler"]
+        second += 0.5
     assert {(member.number, member.host) for _, job in told for member in job.late} == {(case.late, host_of(case.late))}
     assert told[-1][1].cause == case.cause
     assert (len(told[-1][1].members), told[-1][1].missing) == (SIZE, ())
@@ -58,3 +65,24 @@ def test_the_late_rank_is_told_with_its_cause(workload: str) -> None:
 
 def _numbered(summary: Summary, number: int) -> Summary:
     return replace(summary, ranks=[replace(rank, rank=number) for rank in summary.ranks])
+
+
+def test_a_late_rank_is_told_in_the_middle_of_a_second_once_it_was_named_a_second_ago() -> None:
+    fleet, well, late = Overview(), made(), made(late=11)
+    fleet.take(well)
+    assert not fleet.look_again(well)
+    fleet.take(well)
+    for look in (fleet.look_again, fleet.take):
+        look(late)
+        assert [job.late for job in fleet.jobs] == [()], "half a second ago is too near: other nodes may not have spoken since"
+    assert fleet.look_again(late)
+    assert [member.number for member in fleet.jobs[0].late] == [11]
+    assert fleet.seconds == 3
+
+
+def test_a_node_speaks_twice_a_second_while_a_rank_changes() -> None:
+    steady, delayed = RankPace(0.05, 0.02), RankPace(0.1, 0.08)
+    assert moves({}, {7: steady})
+    assert moves({7: steady}, {7: delayed})
+    assert not moves({7: steady}, {7: RankPace(0.07, 0.05)})
+    assert not moves({7: steady, 8: steady}, {7: steady})
