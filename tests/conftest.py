@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-LIVE = ("alerts", "bench", "demo", "experiments", "fleet", "metrics", "probes", "pty", "recording", "sources", "stacks", "tui", "workloads")
+LIVE = (
+    "alerts", "api", "bench", "demo", "experiments", "fleet", "metrics", "probes", "pty", "recording", "sources", "stacks", "tui",
+    "workloads",
+)  # fmt: skip
 """Folders whose tests start processes, open terminals or load probes: not `unit`."""
 FIRST = ("workloads", "demo", "test_readme.py", "test_packaging.py", "pty", "fleet", "experiments", "probes")
 """Their files take longest. They come first, so that none is left for one worker at the end."""

@@ -18,6 +18,11 @@ def _torch() -> str:
     return "" if importlib.util.find_spec("torch") else "torch is not installed: pip install torch==2.13.0"
 
 
+def _trainers() -> str:
+    missing = [name for name in ("pytorch_lightning", "transformers", "accelerate") if not importlib.util.find_spec(name)]
+    return f"{', '.join(missing)} not installed: scripts/setup test brings them" if missing else ""
+
+
 def _cc() -> str:
     return "" if shutil.which("cc") else "no C compiler: apt install gcc"
 
@@ -98,7 +103,7 @@ def _python(version: str) -> str:
 
 
 _PARTS: dict[str, Callable[[], str]] = {"torch": _torch, "cc": _cc, "ebpf": _ebpf, "systemd": _systemd, "nvitop": _nvitop, "nvtop": _nvtop}
-_PARTS |= {"prometheus": _prometheus, "victoria": _victoria}
+_PARTS |= {"prometheus": _prometheus, "victoria": _victoria, "trainers": _trainers}
 _PARTS |= {"net": _net, "ssh": _ssh, "slurm": _slurm}
 _PARTS |= {f"python{version}": partial(_python, version) for version in PYTHONS}
 

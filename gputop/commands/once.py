@@ -7,6 +7,7 @@ import importlib
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,6 @@ from gputop.system.console import draws_ascii, notify, show, write
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
-    from gputop.diagnosis import Engine
     from gputop.model.roles import Role
     from gputop.session.child import ChildStream
     from gputop.session.session import Session
@@ -35,9 +35,9 @@ def run_once(args: argparse.Namespace) -> int:
     if args.once and args.interval > LONG_S and sys.stderr.isatty():
         notify(f"looking for about {args.interval:g} s …")
     if args.once and args.json:
-        return _print_json(_look(args), args, every=False)
+        return _print_look(_look(args), args)
     if args.json:
-        return _print_json(_stream(args), args, every=True)
+        return _print_stream(_stream(args), args)
     return _print_screen(_look(args), args)
 
 
@@ -100,39 +100,40 @@ def _child_frames(stream: ChildStream) -> Iterator[Header | Frame]:
         stream.close()
 
 
-def _print_json(items: Iterator[Header | Frame], args: argparse.Namespace, every: bool) -> int:
-    from gputop.session import snapshot
-    from gputop.session.following import Following
+def _print_stream(items: Iterator[Header | Frame], args: argparse.Namespace) -> int:
+    from gputop.session.snapshot import Snapshots
 
-    older, following = Board(), Following(keeps_past=every)
+    snapshots = Snapshots()
     for item in items:
-        if every and isinstance(item, Frame):
-            snapshot.keep(older, following.board, item)
-        following.take(item)
-        if isinstance(item, Header):
-            continue
-        if every:
-            before = following.past.before(following.board, SECOND_NS)
-            older.threads, older.probed_ns = before.threads, before.probed_ns
-            _print_object(older, following.board, following.engine, args)
-        elif older.seq < 0:
-            older = following.board.counters()
-    if not every:
-        following.engine.feed(following.board)
-        _print_object(older, following.board, following.engine, args)
+        snapshots.take(item)
+        if isinstance(item, Frame):
+            _print_object(snapshots.now(partial(_only, args)))
     return 0
 
 
-def _print_object(older: Board, newer: Board, engine: Engine, args: argparse.Namespace) -> None:
+def _print_look(items: Iterator[Header | Frame], args: argparse.Namespace) -> int:
+    """One object, whose rates are over all of the look."""
+    from gputop.session import snapshot
+    from gputop.session.following import Following
+
+    older, following = Board(), Following()
+    for item in items:
+        following.take(item)
+        if isinstance(item, Frame) and older.seq < 0:
+            older = following.board.counters()
+    engine = following.engine
+    engine.feed(following.board)
+    _print_object(snapshot.take(older, following.board, engine.roles, engine.states, _only(args, following.board, engine.roles)))
+    return 0
+
+
+def _print_object(taken: dict[str, object]) -> None:
     import msgspec
 
-    from gputop.session import snapshot
-
-    taken = snapshot.take(older, newer, engine.roles, engine.states, _only(newer, args, engine.roles))
     write(msgspec.json.encode(taken, enc_hook=str) + b"\n")
 
 
-def _only(board: Board, args: argparse.Namespace, roles: dict[int, Role]) -> frozenset[int] | None:
+def _only(args: argparse.Namespace, board: Board, roles: dict[int, Role]) -> frozenset[int] | None:
     """The processes that --pid and --user ask for; None for all that a snapshot lists by itself."""
     if args.pid is None and args.user is None:
         return None

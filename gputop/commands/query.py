@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, count, islice
+from itertools import chain, islice
 
 from gputop.commands.options import duration
 from gputop.commands.span import add_span, read_by, span
@@ -87,19 +87,13 @@ def _together(parts: Iterable[str]) -> Iterator[str]:
 def _json(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
     import json
 
-    opening, keys = "[", _distinct(names)
+    from gputop.tables.database import distinct
+
+    opening, keys = "[", distinct(names)
     for row in rows:
         yield f"{opening}{json.dumps(dict(zip(keys, map(_plain, row), strict=True)))}"
         opening = ",\n"
     yield "[]\n" if opening == "[" else "]\n"
-
-
-def _distinct(names: list[str]) -> list[str]:
-    """Number columns of the same name: a, a_2."""
-    keys: list[str] = []
-    for name in names:
-        keys.append(next(key for key in chain([name], (f"{name}_{i}" for i in count(2))) if key not in keys))
-    return keys
 
 
 def _plain(value: object) -> object:

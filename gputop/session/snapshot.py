@@ -8,6 +8,7 @@ state of a bystander, a GPU instance outside MIG, ``identity`` of all but traine
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import structs
@@ -15,10 +16,11 @@ from msgspec import structs
 from gputop.diagnosis import ProcState
 from gputop.model.board import Board, GpuBoard
 from gputop.model.fields import limits
-from gputop.model.frame import PART, Frame, Gpu, GpuProc, Hardware, MigInstance, ProcInfo, ProcSample
+from gputop.model.frame import PART, SECOND_NS, Frame, Gpu, GpuProc, Hardware, Header, MigInstance, ProcInfo, ProcSample
 from gputop.model.identity import identity_of
 from gputop.model.rates import ProbedSwitches, ProcRates, counter_per_s, gpu_bytes_per_s, proc_rates
 from gputop.model.roles import Role, is_foreign_list, program_name
+from gputop.session.following import Following
 from gputop.system.text import clean
 
 SCHEMA = 1
@@ -106,6 +108,27 @@ def take(
         "procs": [_proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched) for pid in sorted(pids)],
     })  # fmt: skip
     return taken
+
+
+class Snapshots:
+    """Follows a stream for snapshots of it at any moment, see `keep`."""
+
+    def __init__(self) -> None:
+        self.following = Following(keeps_past=True)
+        self._older = Board()
+
+    def take(self, item: Header | Frame) -> bool:
+        """Take the next item of the stream; whether the engine was fed with it."""
+        if isinstance(item, Frame):
+            keep(self._older, self.following.board, item)
+        return self.following.take(item)
+
+    def now(self, only: Callable[[Board, dict[int, Role]], frozenset[int] | None] = lambda *_: None) -> dict[str, object]:
+        """See `take` of this module; ``only`` chooses the processes."""
+        board, engine = self.following.board, self.following.engine
+        before = self.following.past.before(board, SECOND_NS)
+        self._older.threads, self._older.probed_ns = before.threads, before.probed_ns
+        return take(self._older, board, engine.roles, engine.states, only(board, engine.roles))
 
 
 def _cleaned(value: Any) -> Any:

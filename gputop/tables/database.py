@@ -10,7 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Any
 
 from gputop.recording.reader import Recording
@@ -45,14 +45,18 @@ _FORBIDDEN_FUNCTIONS = {"load_extension"}
 class Database:
     """A recording, or the part of it from ``start_ns`` up to ``end_ns``, to be asked in SQL. Everything raises UserError."""
 
-    def __init__(self, recording: Recording, start_ns: int = 0, end_ns: int = 1 << 62, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, recording: Recording, start_ns: int = 0, end_ns: int = 1 << 62, timeout_s: float = TIMEOUT_S, *, is_alone: bool = True
+    ) -> None:
+        """``is_alone``: this process does nothing else. All its SQLite is bounded in memory, and a statement that nothing stops ends it."""
         self._recording = recording
         self._range = start_ns, end_ns
         self._timeout_s = timeout_s
+        self._is_alone = is_alone
         # A private file that SQLite keeps in memory as far as its cache goes, and that is gone when we are.
         self._sqlite = sqlite3.connect("", isolation_level=None)
         for pragma in ("journal_mode=OFF", "synchronous=OFF", "locking_mode=EXCLUSIVE", f"cache_size=-{CACHE_KIB}",
-                       f"hard_heap_limit={MAX_HEAP_BYTES}"):  # fmt: skip
+                       *[f"hard_heap_limit={MAX_HEAP_BYTES}"] * is_alone):  # fmt: skip
             self._sqlite.execute(f"PRAGMA {pragma}")
         for spec in TABLES.values():
             self._sqlite.execute(create_statement(spec))
@@ -73,7 +77,7 @@ class Database:
         """The names of the columns of the answer, and its rows."""
         self._load(self.reads(sql))
         self._sqlite.set_authorizer(lambda *asked: _permit(asked, {}))
-        watch = _Watch(self._sqlite, self._timeout_s)
+        watch = _Watch(self._sqlite, self._timeout_s, self._is_alone)
         watch.resume()
         try:
             cursor = self._sqlite.execute(sql)
@@ -129,7 +133,8 @@ class _Watch:
 
     A thread looks every `LOOK_S`, and counts the time in which the statement runs."""
 
-    def __init__(self, sqlite: sqlite3.Connection, timeout_s: float) -> None:
+    def __init__(self, sqlite: sqlite3.Connection, timeout_s: float, is_alone: bool) -> None:
+        self._is_alone = is_alone
         self.problem = ""  # why the statement was stopped
         self._sqlite, self._timeout_s, self._used_s = sqlite, timeout_s, 0.0
         self._files_before = _temporary_bytes()
@@ -159,7 +164,7 @@ class _Watch:
     def _give_up(self, problem: str) -> None:
         self.problem = problem
         self._sqlite.interrupt()
-        if not self._ended.wait(GRACE_S) and self._running:
+        if self._is_alone and not self._ended.wait(GRACE_S) and self._running:
             notify(problem)
             os._exit(1)
 
@@ -196,6 +201,14 @@ def insert(sqlite: sqlite3.Connection, table: str, width: int, values: Sequence[
 def within_64_bits(values: Iterable[Any]) -> tuple[Any, ...]:
     """None in place of integers that no INTEGER holds: nobody measured those, they come from recordings that were made up."""
     return tuple(None if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 else value for value in values)
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names of columns, with numbers at those that occur twice: a, a_2."""
+    keys: list[str] = []
+    for name in names:
+        keys.append(next(key for key in chain([name], (f"{name}_{i}" for i in count(2))) if key not in keys))
+    return keys
 
 
 def describe(names: Sequence[str] = ()) -> str:

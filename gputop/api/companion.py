@@ -1,0 +1,110 @@
+"""The process beside a program that calls `gputop.watch`: it follows a collector, so that the program itself judges nothing.
+
+Its arguments are the collector's command. Each second it writes a line of JSON (`gputop.api.objects.Told`). It answers the lines
+``snapshot``, ``explain`` and ``end`` on standard input, and ends with its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from typing import Any
+
+import msgspec
+
+from gputop.diagnosis.report import booked, episode
+from gputop.model.frame import SECOND_NS
+from gputop.session.child import ChildStream
+from gputop.session.restarts import LastingStream
+from gputop.session.snapshot import Snapshots
+from gputop.system import crash
+from gputop.system.errors import UserError
+from gputop.system.program import calm_garbage_collection
+
+LOOK_S = 0.2  # s between looks for a question, and for the parent
+END = b"end"
+
+
+class Companion:
+    """Follows ``stream`` for the process ``parent``, writes to ``output``, reads questions from ``questions`` (descriptors)."""
+
+    def __init__(self, stream: LastingStream, questions: int, output: int, parent: int) -> None:
+        self._stream, self._questions, self._output, self._parent = stream, questions, output, parent
+        self._snapshots = Snapshots()
+        self._line = b""
+        self._told_ns = 0
+        self._told_problem = ""
+        self._ended: set[int] = set()  # incidents whose end was told
+        self._is_over = False
+
+    def run(self) -> None:
+        """Until the parent asks for the end, or is gone."""
+        while not self._is_over and os.getppid() == self._parent:
+            for item in self._stream.read(LOOK_S):
+                self._snapshots.take(item)
+            following = self._snapshots.following
+            if following.engine.fed_ns - self._told_ns >= SECOND_NS or self._stream.trouble != self._told_problem:
+                self._tell_news()
+            if select.select([self._questions], [], [], 0.0)[0]:
+                self._read_questions()
+
+    def _tell_news(self) -> None:
+        engine, header = self._snapshots.following.engine, self._snapshots.following.board.header
+        self._told_ns, self._told_problem = engine.fed_ns, self._stream.trouble
+        news = [one for one in engine.incidents if one.id not in self._ended]
+        self._ended.update(one.id for one in news if one.end_ns is not None)
+        self._say(
+            verdict=engine.verdict, ledger=booked(engine.ledger), incidents=[episode(one, header) for one in news],
+            problem=self._stream.trouble,
+        )  # fmt: skip
+
+    def _read_questions(self) -> None:
+        data = os.read(self._questions, 4096)
+        self._is_over = not data  # the parent closed it
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            self._answer(line)
+
+    def _answer(self, line: bytes) -> None:
+        following = self._snapshots.following
+        if following.board.seq >= 0:
+            following.engine.feed(following.board)
+        if line == b"snapshot":
+            self._say(snapshot=self._snapshots.now())
+            return
+        self._tell_news()
+        self._say(explanation=following.engine.explain())
+        self._is_over = line == END
+
+    def _say(self, **told: Any) -> None:
+        rest = memoryview(msgspec.json.encode(told, enc_hook=str) + b"\n")
+        while rest:
+            rest = rest[os.write(self._output, rest) :]
+
+
+def run(collector: list[str]) -> int:
+    """Follow this collector. Returns the exit code."""
+    parent = os.getppid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the parent, which ends this
+    calm_garbage_collection()
+    try:
+        stream = LastingStream(ChildStream(collector), lambda: ChildStream(collector), lambda _: None)
+        try:
+            Companion(stream, sys.stdin.fileno(), sys.stdout.fileno(), parent).run()
+        finally:
+            stream.close()
+    except BrokenPipeError:  # the parent is gone
+        return 0
+    except UserError as error:
+        os.write(sys.stdout.fileno(), msgspec.json.encode({"problem": str(error)}) + b"\n")
+        return error.code
+    except Exception as error:  # noqa: BLE001 - a bug: its line is for the parent, the traceback for errors.log
+        os.write(sys.stdout.fileno(), msgspec.json.encode({"problem": crash.log(error)}) + b"\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))
