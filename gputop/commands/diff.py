@@ -35,11 +35,11 @@ def run(args: argparse.Namespace) -> int:
         both = {"schema": 1, "before": before.explanation, "after": after.explanation, "experiments": tried}
         write(msgspec.json.encode(both) + b"\n")
     else:
-        from gputop.session.report import diff_lines, experiment_lines
+        from gputop.session.report import dated_lines, diff_lines
 
         show(diff_lines((args.before, args.after), before.explanation, after.explanation))
         for name, found in ((args.before, before), (args.after, after)):
-            show(experiment_lines(found.experiments, f" in {name}"))
+            show(dated_lines(f"experiments in {name}", found.experiments))
     for path, found in ((args.before, before), (args.after, after)):
         for problem in found.problems:
             notify(f"{path}: {problem}")

@@ -18,6 +18,7 @@ from gputop.model.frame import Frame, Header
 from gputop.session.following import Following
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
+from gputop.system.text import clean
 
 EXAMPLES = """examples:
   gputop explain                          look for 10 s, then explain
@@ -51,11 +52,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         import msgspec
 
-        write(msgspec.json.encode({**found.explanation, **found.source}) + b"\n")
+        said = {"nccl": [{"unix_s": round(unix_s, 3), "text": text} for unix_s, text in found.nccl]} if found.nccl else {}
+        write(msgspec.json.encode({**found.explanation, **found.source, **said}) + b"\n")
     else:
-        from gputop.session.report import experiment_lines, explain_lines, plot, without_colour
+        from gputop.session.report import dated_lines, explain_lines, plot, without_colour
 
-        show([*explain_lines(found.explanation, found.ongoing), *experiment_lines(found.experiments)])
+        dated = [*dated_lines("experiments", found.experiments), *dated_lines("NCCL said of ranks that hung", found.nccl)]
+        show([*explain_lines(found.explanation, found.ongoing), *dated])
         if args.plot:
             picture = plot(found.points, found.explanation["incidents"])
             write(f"{picture if sys.stdout.isatty() else without_colour(picture)}\n")
@@ -80,6 +83,7 @@ class Found(Struct):
     problems: list[str] = field(default_factory=list)
     ongoing: bool = True  # whether more frames may follow
     experiments: list[tuple[float, str]] = field(default_factory=list)  # (unix seconds, how it ended) of a recording
+    nccl: list[tuple[float, str]] = field(default_factory=list)  # (unix seconds, what NCCL said of a job that hung) of a recording
     source: dict[str, str] = field(default_factory=dict)  # of a recording: by whom it was judged, and by which frames
 
 
@@ -103,8 +107,9 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
         seconds = (min(end, recording.end_ns) - start) / 1e9
         if seconds + 2 * recording.header.interval_ns / 1e9 < LEAST_S:
             found.problems.append(f"{seconds:.2g} s are too short to judge, ask for {LEAST_S:g} s or more")
-        within = [mark for mark in recording.marks if mark.experiment and start <= mark.t_ns < end]
-        found.experiments = [(recording.header.unix_ns_of(mark.t_ns) / 1e9, mark.experiment) for mark in within]
+        within = [(recording.header.unix_ns_of(mark.t_ns) / 1e9, mark) for mark in recording.marks if start <= mark.t_ns < end]
+        found.experiments = [(unix_s, mark.experiment) for unix_s, mark in within if mark.experiment]
+        found.nccl = [(unix_s, clean(mark.nccl)) for unix_s, mark in within if mark.nccl]
         gaps = [mark.text for mark in recording.marks if mark.gap_reason and start <= mark.t_ns < end]
         if gaps:
             found.problems.append(f"{len(gaps)} gaps, the first: {gaps[0]}" if len(gaps) > 1 else gaps[0])

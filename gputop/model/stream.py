@@ -77,6 +77,7 @@ class SourceState(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 NO_DATA = "no data for "  # prefix of the marker at the first frame after a gap; the gap's seconds and reason follow
+NCCL_SAYS = "NCCL: "  # prefix of the marker of a job that hangs: what NCCL said of its ranks
 EXPERIMENT_BEGINS, EXPERIMENT_ENDED = "experiment begins", "experiment"  # prefixes of the markers of `gputop prove`; the second tells how
 
 
@@ -95,6 +96,11 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def gap_reason(self) -> str:
         """Why there are no frames before it; empty for a marker of `gputop mark`."""
         return self.text.partition(" s: ")[2] if self.text.startswith(NO_DATA) else ""
+
+    @property
+    def nccl(self) -> str:
+        """What NCCL said of a job that hung: ``rank 17 of 32: launched 6649 of 6650 AllReduce``; empty for others."""
+        return self.text.removeprefix(NCCL_SAYS) if self.text.startswith(NCCL_SAYS) else ""
 
     @property
     def experiment(self) -> str:

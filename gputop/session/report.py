@@ -153,11 +153,11 @@ def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) ->
     yield _row("incidents", *(len(found["incidents"]) for found in (before, after)))
 
 
-def experiment_lines(ended: Sequence[tuple[float, str]], where: str = "") -> Iterator[str]:
-    """Experiments (unix seconds, how it ended) of a recording."""
-    if ended:
-        yield from ("", clean(f"experiments{where}"))
-    for unix_s, text in ended:
+def dated_lines(heading: str, told: Sequence[tuple[float, str]]) -> Iterator[str]:
+    """Markers (unix seconds, text) of a recording: how experiments ended, what NCCL said."""
+    if told:
+        yield from ("", clean(heading))
+    for unix_s, text in told:
         yield from _wrapped(clean(f"{_clock(unix_s)} {text}"), "  ")
 
 

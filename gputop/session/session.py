@@ -49,6 +49,7 @@ class Session(Followed):
         self.marks: deque[Mark] = deque()
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)  # (time of the frame, stacks in it)
         self._own_stacks: list[Stack] = []
+        self._own_marks: list[str] = []  # their texts
 
     @property
     def header(self) -> Header | None:
@@ -74,6 +75,11 @@ class Session(Followed):
         """Add stacks that this process took; they join the next frame, and so the recording."""
         with self.lock:
             self._own_stacks += stacks
+
+    def add_mark(self, text: str) -> None:
+        """Add a marker to the next frame."""
+        with self.lock:
+            self._own_marks.append(text)
 
     def stacks_of(self, pids: Sequence[int] | None) -> list[tuple[int, list[Stack]]]:
         """(time, stacks of ``pids``) of each set in which the first of ``pids`` occurs; None: all sets, whole."""
@@ -110,6 +116,9 @@ class Session(Followed):
         self.following.fold(frame)
         if self._own_stacks:
             frame.stacks, self._own_stacks = [*frame.stacks, *self._own_stacks], []
+            frame.came_as(b"")
+        if self._own_marks:
+            frame.marks, self._own_marks = [*frame.marks, *(Mark(frame.t_ns, text) for text in self._own_marks)], []
             frame.came_as(b"")
         if frame.stacks:
             self.stacks.append((frame.t_ns, frame.stacks))

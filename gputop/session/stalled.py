@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from gputop.diagnosis import Engine, Incident, ProcState, Verdict
 from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Stack
+from gputop.model.frame import Frame, Mark, Stack
 from gputop.model.roles import Role, hot
+from gputop.model.stream import NCCL_SAYS
 from gputop.session.following import Following
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
@@ -110,11 +111,13 @@ class AutoStacks:
 
 
 class AutoCapture:
-    """Takes the sets that the policy asks for, in a thread of its own, and passes their stacks to ``deliver``."""
+    """Takes the sets that the policy asks for, in a thread of its own, and passes their stacks to ``deliver``. What NCCL says of a job that
+    hangs goes to ``say``, as the text of a marker."""
 
-    def __init__(self, policy: AutoStacks, deliver: Callable[[list[Stack]], None]) -> None:
+    def __init__(self, policy: AutoStacks, deliver: Callable[[list[Stack]], None], say: Callable[[str], None] | None = None) -> None:
         self._policy = policy
         self._deliver = deliver
+        self._say = say
         self._taking: threading.Thread | None = None
 
     def step(self, board: Board, engine: Engine) -> bool:
@@ -126,7 +129,9 @@ class AutoCapture:
             return False
         pids = _of(incident, engine)[:MOST_PROCESSES]
         words = waits(board, engine.roles, engine.states, engine.verdict)
-        taking = threading.Thread(target=self._take, args=(incident, board.t_ns, pids, words), daemon=True, name="autostacks")
+        standing = engine.standing.get(incident.trainer_pid or 0)
+        hangs = standing is not None and standing.job.hang is not None
+        taking = threading.Thread(target=self._take, args=(incident, board.t_ns, pids, words, hangs), daemon=True, name="autostacks")
         try:
             with starting():
                 taking.start()
@@ -135,7 +140,8 @@ class AutoCapture:
         self._taking = taking
         return True
 
-    def _take(self, incident: Incident, now_ns: int, pids: list[int], words: dict[int, str]) -> None:
+    def _take(self, incident: Incident, now_ns: int, pids: list[int], words: dict[int, str], hangs: bool) -> None:
+        from gputop.stacks import nccl
         from gputop.stacks.capture import capture
         from gputop.stacks.group import is_helper
 
@@ -147,6 +153,8 @@ class AutoCapture:
             return
         self._policy.taken(incident, now_ns, taken.took_ns)
         self._deliver([stack for stack in taken.stacks if not is_helper(stack)])
+        if hangs and self._say is not None and (report := nccl.ask(pids)) is not None and not report.problem:
+            self._say(f"{NCCL_SAYS}{report.words}")
 
 
 def _of(incident: Incident, engine: Engine) -> list[int]:
@@ -165,7 +173,8 @@ class Unwatched:
         self.problem = ""  # the error that ended the diagnosis; empty if there was none
         self._lock = threading.Lock()
         self._ready: list[Stack] = []
-        self._auto = AutoCapture(policy, self._keep) if policy is not None else None
+        self._said: list[str] = []  # texts of markers
+        self._auto = AutoCapture(policy, self._keep, self._keep_text) if policy is not None else None
 
     def judge_frame(self, frame: Frame) -> None:
         """Judge the stream's next frame, and add the stacks that were taken since the last one, before it is written."""
@@ -178,6 +187,8 @@ class Unwatched:
         with self._lock:
             if self._ready:
                 frame.stacks, self._ready = [*frame.stacks, *self._ready], []
+            if self._said:
+                frame.marks, self._said = [*frame.marks, *(Mark(frame.t_ns, text) for text in self._said)], []
 
     def _judge(self, frame: Frame) -> None:
         if self.following.judge(frame) and self._auto is not None:
@@ -186,3 +197,7 @@ class Unwatched:
     def _keep(self, stacks: list[Stack]) -> None:
         with self._lock:
             self._ready += stacks
+
+    def _keep_text(self, text: str) -> None:
+        with self._lock:
+            self._said.append(text)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gputop.cli import main
 from gputop.diagnosis import Engine, Incident
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, Stack
+from gputop.recording.reader import Recording
+from gputop.recording.writer import Writer
 from gputop.session.session import Session
 from gputop.session.stalled import AutoStacks, Unwatched
 from gputop.stacks.capture import StackSet, capture
 from gputop.stacks.frames import parse
+from gputop.stacks.nccl import NcclRank, NcclReport
 from gputop.tui import stacks as stacks_screen
 from gputop.tui.app import GputopApp
 from gputop.tui.draw.view import View
@@ -187,15 +193,48 @@ def test_stacks_join_the_sessions_next_frame_and_survive_a_recording() -> None:
     session.ingest(Frame(0, SECOND, key=True))
     full = Stack(5, 6, 7, ["f (a.py:1)"], ["poll"], "poll", "w", "why", "", "3", "main", "S", True, {"kernel": "no"}, {"a.py:1": "x"})
     session.add_stacks([full])
+    session.add_mark("NCCL: rank 3 of 4: does not answer NCCL")
     frame = Frame(1, 2 * SECOND)
     session.ingest(frame)
     assert frame.stacks == [full]
+    assert [mark.nccl for mark in frame.marks] == ["rank 3 of 4: does not answer NCCL"]
     assert session.stacks_at(None) == (2 * SECOND, [full])
     assert session.stacks_at(SECOND) is None
     assert session.stacks_at(None, [6]) is None
     session.ingest(Frame(2, 9 * SECOND, key=True))  # seals what came before
     (back,) = [one for one in session.ring.frames(0, 3 * SECOND) if one.stacks]
     assert back.stacks == [full]
+
+
+@pytest.mark.parametrize(("report", "told"), [
+    (NcclReport("2.27.3", 4, 4, [NcclRank(3, 4, "does not answer NCCL")], ["x"]), ["rank 3 of 4: does not answer NCCL"]),
+    (NcclReport(problem="nothing listens"), []), (None, []),
+])  # fmt: skip
+def test_what_nccl_says_of_a_job_that_hangs_is_a_marker(
+    report: NcclReport | None, told: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gputop.session.following.Engine", Diagnosed)
+    monkeypatch.setattr("gputop.stacks.capture.capture", lambda *_, **__: StackSet(0, 1000, False, ()))
+    monkeypatch.setattr("gputop.stacks.nccl.ask", lambda _: report)
+    watcher = Unwatched(AutoStacks(least_gap_ns=SECOND))
+    hung = SimpleNamespace(job=SimpleNamespace(hang=SimpleNamespace()))
+    monkeypatch.setattr(watcher.following.engine, "standing", {0: hung})
+    header = Header(host="node1", boot_id="b", interval_ns=SECOND)
+    file = Writer(str(tmp_path / "run.gputop"), header, lambda: b"")
+    assert watcher._auto is not None
+    for number in range(3):
+        frame = Frame(number, (2 + number) * SECOND, key=not number)
+        watcher.judge_frame(frame)
+        file.add(frame)
+        if watcher._auto._taking is not None:
+            watcher._auto._taking.join(10)
+    file.close()
+    with Recording(file.path) as recording:
+        assert [mark.nccl for mark in recording.marks] == told
+    assert main(["explain", file.path, "--json"]) == 0
+    assert [one["text"] for one in json.loads(capsys.readouterr().out).get("nccl", [])] == told
+    assert main(["explain", file.path]) == 0
+    assert ("NCCL said" in capsys.readouterr().out) == bool(told)
 
 
 class Diagnosed(Engine):
@@ -229,6 +268,7 @@ def test_a_recorded_stall_has_its_stacks(monkeypatch: pytest.MonkeyPatch) -> Non
     until(has_stacks)
     assert taken == ["4"]
     assert frames[-1].stacks[0].incident == "4"
+    assert not any(frame.marks for frame in frames), "it does not hang"
     for _ in range(50):
         has_stacks()
     assert taken == ["4"], "once for an incident"
