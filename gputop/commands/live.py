@@ -96,14 +96,14 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     from gputop.session.session import Session
     from gputop.tui.app import GputopApp
     from gputop.tui.draw.table import SORTS
-    from gputop.tui.draw.view import View
+    from gputop.tui.draw.view import USUAL_WINDOW_S, View
     from gputop.tui.feed import Look, live_context
 
     calm_garbage_collection()
     left = config.load_screen()
     view = View(
         pid=args.pid, user=args.user, ascii_only=draws_ascii(args.ascii), readonly=args.readonly,
-        window_s=left.window_s, sort=left.sort if left.sort in SORTS else "natural",
+        window_s=left.window_s or USUAL_WINDOW_S, grows=left.window_s is None, sort=left.sort if left.sort in SORTS else "natural",
         reverse=left.reverse, tree=left.tree,
     )  # fmt: skip
     theme = "gputop-light" if args.light else "gputop-dark"
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
         notify(line)
     if look.note:
         notify(look.note)  # the note on the screen ends with the first key
-    config.save_screen(config.Saved(view.window_s, view.sort, view.reverse, view.tree, app.theme))
+    config.save_screen(config.Saved(None if view.grows else view.window_s, view.sort, view.reverse, view.tree, app.theme))
     return code
 
 

@@ -141,7 +141,7 @@ def _looks(args: argparse.Namespace) -> tuple[View, Look]:
     from gputop.tui.draw.view import View
     from gputop.tui.feed import Look
 
-    return View(ascii_only=draws_ascii(args.ascii)), Look("gputop-light" if args.light else "gputop-dark", remote=True)
+    return View(grows=True, ascii_only=draws_ascii(args.ascii)), Look("gputop-light" if args.light else "gputop-dark", remote=True)
 
 
 def _keys_from_terminal() -> int:

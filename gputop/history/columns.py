@@ -193,9 +193,17 @@ class History:
         return most if peak else total / count
 
     def state_cell(self, pid: int, start_ns: int, end_ns: int) -> int:
-        """The code that a process was in for most of the ticks from ``start_ns`` to ``end_ns``; 0 if none is known."""
+        """The code that a process was in for most of the ticks from ``start_ns`` to ``end_ns``; 0 if none is known.
+
+        Between two ticks that of the later one holds, where it comes as soon as it should.
+        """
         states = self.states.get(pid)
-        return 0 if states is None else states.most(*self.slice_of(start_ns, end_ns))
+        if states is None:
+            return 0
+        first, last = self.slice_of(start_ns, end_ns)
+        if first == last < len(self.times) and self.times[last] < 2 * end_ns - start_ns:
+            last += 1
+        return states.most(first, last)
 
     def at(self, key: SeriesKey, t_ns: int, back_ns: int) -> float:
         """The newest reading at ``t_ns`` that is at most ``back_ns`` old; NaN if there is none."""

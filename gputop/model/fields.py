@@ -30,6 +30,7 @@ class Field(Struct, frozen=True):
     crit: float | None = None
     refresh_ns: int = 0  # ns in which the source measures anew; 0: each tick
     slowest_ns: int = 0  # ns in which the slowest GPU measures anew; 0: all GPUs are alike
+    spans_ns: int = 0  # ns before it that a reading is of, where that may be more than a tick: there it is drawn too
     mean_ns: int = 0
     """ns over which the number beside a lane is a mean, because its parts are read in different ticks; 0: it is the last reading."""
     source: str = ""
@@ -61,9 +62,9 @@ SERIES = (
           help="GPU to host"),
     Field("gpu.nvlink_mb_per_s", "NVLink", "MB/s", high=None, refresh_ns=SECOND, source="NVML NVLink",
           help="both ways, all links together"),
-    Field("sync.p99_ms", "sync p99", "ms", high=None, digits=1, source="uprobes on libcuda",
+    Field("sync.p99_ms", "sync p99", "ms", high=None, digits=1, spans_ns=400 * MS, source="uprobes on libcuda",
           help="99th percentile of the trainers' CUDA synchronize calls"),
-    Field("runq.p99_ms", "run-queue p99", "ms", high=None, digits=1, warn=5, crit=20, source="sched probe",
+    Field("runq.p99_ms", "run-queue p99", "ms", high=None, digits=1, warn=5, crit=20, spans_ns=200 * MS, source="sched probe",
           help="99th percentile of the trainers' and workers' waits for a CPU"),
     Field("runq.pct", "run-queue", "%", warn=10, crit=30, source="schedstat",
           help="mean share of time in which main threads of trainers and workers wanted a CPU and had none"),
@@ -71,7 +72,8 @@ SERIES = (
           help="mean share of time in which main threads of trainers and workers were not on a CPU"),
     Field("switches.per_s", "ctx-switch", "/s", high=None, mean_ns=SECOND, source="status",
           help="context switches of the main threads of trainers and workers"),
-    Field("cpu.busy_pct", "host CPU", "%", warn=90, crit=98, source="/proc/stat", help="all CPUs together", lane_rank=5),
+    Field("cpu.busy_pct", "host CPU", "%", warn=90, crit=98, spans_ns=200 * MS, source="/proc/stat", help="all CPUs together",
+          lane_rank=5),
     Field("psi.cpu_pct", "PSI cpu", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/cpu"),
     Field("psi.io_pct", "PSI io", "%", warn=20, crit=60, refresh_ns=SECOND, source="/proc/pressure/io", lane_rank=8),
     Field("psi.memory_pct", "PSI memory", "%", warn=5, crit=20, refresh_ns=SECOND, source="/proc/pressure/memory", lane_rank=9),

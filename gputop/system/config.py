@@ -35,7 +35,7 @@ _MOST_BYTES = 1 << 16  # of each file: the rest is ignored
 class Saved(msgspec.Struct):
     """The state of the last screen."""
 
-    window_s: Annotated[int, msgspec.Meta(ge=10, le=600)] = 60
+    window_s: Annotated[int, msgspec.Meta(ge=10, le=600)] | None = None  # None: the user has chosen none
     sort: str = "natural"
     reverse: bool = False
     tree: bool = True

@@ -90,7 +90,8 @@ class Actions:
 
     def action_zoom(self, steps: int) -> None:
         """Change the time base."""
-        self._view.zoom(steps)
+        with self._session.lock:
+            self._view.zoom(self._session, steps)
         self._drawing.redraw()
 
     def action_incident(self, direction: int) -> None:

@@ -147,9 +147,9 @@ class Drawing:
             numbers = self._numbers_due(everything)
             if numbers:
                 self.lanes.find_lanes()
+            rows_are_new = self._read_rows()
             if self._arrange():
                 everything, numbers = True, self._numbers_due(everything=True)
-            rows_are_new = self._read_rows()
             self._follow_axis()
             table_due: list[Panel] = [self.table] if everything or rows_are_new or self._moved > 0 else []
             painter = self._painter if self.can_paint else None
@@ -198,7 +198,8 @@ class Drawing:
     def _arrange(self) -> bool:
         """Give each panel its rows; whether that changed anything."""
         view = self._context.view
-        heights = arrange(view.height, gpus.count(self._context.session.board), len(self.lanes.found), scrub=int(self.scrub is not None))
+        (lanes, tall), rows_of_gpus = self.lanes.wanted, gpus.count(self._context.session.board)
+        heights = arrange(view.height, rows_of_gpus, lanes, tall=tall, procs=self.table.wanted, scrub=int(self.scrub is not None))
         if is_too_small(view.width, view.height):
             heights = Heights(header=1)
         elif self.caption:

@@ -18,7 +18,7 @@ from gputop.session.session import Session
 from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import file_size, fit
 from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, table
-from gputop.tui.draw.lanes import Lane, LaneDrawer, all_lanes, fitting_lanes
+from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, fold, is_tall, share_rows
 from gputop.tui.draw.table import Row, rows
 from gputop.tui.draw.view import Axis, axis_line, with_signs
 from gputop.tui.feed import Context, Replay
@@ -27,6 +27,8 @@ from gputop.tui.widgets import Drawn
 LATE_S = 2.0  # s (and two intervals) after which a reading is overdue
 NEVER_S = 10.0  # s after which the first reading of a stream is overdue
 LEAST_PROCS = 8  # rows of the table that an 80×24 terminal must have: heading and seven processes
+ROWS_STEP = 4  # rows in which the table grows and shrinks
+SHRINK_S = 20.0  # s that rows of the table stay empty before other panels get them: bystanders come and go
 SLOW = 0.8  # share of the wanted speed below which a replay says how fast it really plays
 COST_EVERY_S = 1.0  # s between two readings of what gputop costs
 
@@ -44,8 +46,12 @@ class Heights(Struct, frozen=True):
     caption: int = 0
 
 
-def arrange(height: int, gpus: int, lanes: int, scrub: int = 0) -> Heights:
-    """Share out ``height`` rows to panels that want ``gpus`` GPU rows, ``lanes`` lanes, ``scrub`` rows; the table shrinks last."""
+def arrange(height: int, gpus: int, lanes: int, *, tall: int = 0, procs: int | None = None, scrub: int = 0) -> Heights:
+    """Share out ``height`` rows to panels that want ``gpus`` GPU rows, ``lanes`` lanes, ``scrub`` rows; the table shrinks last.
+
+    ``tall`` of the lanes may have `TALLEST` rows: two come before the table has all of the ``procs`` rows that it needs, more come
+    after. Without ``procs`` the table needs all that is left.
+    """
     header = 1 if height >= 2 else 0
     keys = 1 if height >= 10 else 0
     verdict = 2 if height >= 8 else 1 if height >= 3 else 0
@@ -54,9 +60,12 @@ def arrange(height: int, gpus: int, lanes: int, scrub: int = 0) -> Heights:
     # All GPUs where they fit a third of the screen; otherwise some are left out, and a fifth is enough.
     gpu_rows = 1 + (max(gpus, 1) if gpus <= left // 3 else max(1, left // 5)) if left >= 8 else 0
     left -= gpu_rows
-    least_procs = LEAST_PROCS if left < 34 else left // 3
-    lane_rows = min(lanes, left - least_procs - 1)
+    needed = left if procs is None else max(LEAST_PROCS, procs)
+    least_procs = min(needed, LEAST_PROCS if left < 34 else left // 3)
+    lane_rows = min(lanes + tall, left - least_procs - 1)
     lane_rows = lane_rows + 1 if lane_rows >= 1 else 0
+    if lane_rows:
+        lane_rows += max(0, min((TALLEST - 2) * tall, left - lane_rows - needed))
     return Heights(header, verdict, gpu_rows, lane_rows, max(0, left - lane_rows), keys, scrub)
 
 
@@ -254,23 +263,33 @@ class LanesPanel(Panel):
     def __init__(self, context: Context, time_shown: Time) -> None:
         super().__init__(context, time_shown)
         self._drawer = LaneDrawer()
-        self.found: list[Lane] = []  # the lanes there are
+        self.found: list[Lane] = []  # the lanes to draw
+        self.folded = ""  # the other lanes, in a line, and why they are not drawn
         self.numbers_ns = 0  # the moment of the numbers beside the lanes, the same as in the GPUs' rows
 
     def find_lanes(self) -> None:
-        self.found = all_lanes(self.context.session, self.context.view)
+        self.found, self.folded = fold(all_lanes(self.context.session, self.context.view), self.context.session)
+
+    @property
+    def wanted(self) -> tuple[int, int]:
+        """Lanes, with the line of folded ones; how many of them may be tall."""
+        series = self.context.session.history.series
+        return len(self.found) + bool(self.folded), sum(is_tall(lane, series) for lane in self.found)
 
     def lines(self) -> Sequence[Line]:
         session, view = self.context.session, self.context.view
         if not self.rows or not self.is_known:
             return []
-        columns = view.axis(session)
+        columns, width, history = view.axis(session), view.label_width, session.history
         cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
         label = f" {columns.columns * columns.cell_ns / SECOND_NS:.0f} s  {columns.cell_ns / SECOND_NS:g} s a column"
-        ruler = axis_line(columns, self.time.axis_end_s, fit(label, view.label_width))
-        shown = fitting_lanes(self.found, self.rows - 1)
-        drawn = (self._drawer.line(lane, session.history, columns, view.label_width, self.numbers_ns, cursor) for lane in shown)
-        return [with_signs(ruler, self._signs(columns)), *drawn]
+        ruler = axis_line(columns, self.time.axis_end_s, fit(label, width))
+        out: list[Line] = [with_signs(ruler, self._signs(columns))]
+        for lane, height in share_rows(self.found, self.rows - 1 - bool(self.folded), history.series):
+            out += self._drawer.lines(lane, height, history, columns, label_width=width, at_ns=self.numbers_ns, cursor=cursor)
+        if self.folded and len(out) < self.rows:
+            out.append([(fit("no readings of", width), "dim"), (fit(self.folded, columns.columns), "dim")])
+        return out
 
     @property
     def lane_at(self) -> int:
@@ -294,10 +313,15 @@ class TablePanel(Panel):
         super().__init__(context, time_shown)
         self._drawer = table.TableDrawer()
         self.shown: list[Row] = []  # all rows, scrolled out or not, that `find_rows` found last
+        self.wanted = 0  # rows of the screen that hold all of them; changes in steps, so that the panels stay where they are
+        self._filled_s = 0.0  # when these rows were last needed (time.monotonic)
 
     def find_rows(self) -> None:
         self.shown = rows(self.context.session, self.context.view)
         self._drawer.forget_all_but(self.shown)
+        wanted, now_s = -(-(1 + len(self.shown)) // ROWS_STEP) * ROWS_STEP, time.monotonic()
+        if wanted >= self.wanted or now_s - self._filled_s > SHRINK_S:
+            self.wanted, self._filled_s = wanted, now_s
 
     def lines(self) -> Sequence[Line]:
         session, view = self.context.session, self.context.view

@@ -115,7 +115,7 @@ async def test_lanes_of_charts_and_processes_end_in_the_same_column(make_app: Ma
     app = make_app()
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.pause()
-        charts = [line for line in part(app, "lanes") if "util" in line]
+        charts = [line for line in part(app, "lanes") if "GPU 1 util" in line]
         workers = [line for line in part(app, "procs") if "worker 0" in line]
         assert charts
         assert {len(line) for line in charts + workers} == {160}

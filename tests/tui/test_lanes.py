@@ -9,8 +9,9 @@ import pytest
 from gputop.history.columns import History
 from gputop.model.frame import SECOND_NS
 from gputop.tui.draw import Span
-from gputop.tui.draw.lanes import Lane, LaneDrawer, RollingCells, merge, nice_top
-from gputop.tui.draw.view import Axis, axis_line, cell_for, with_signs
+from gputop.tui.draw.lanes import Lane, LaneDrawer, RollingCells, fold, merge, nice_top, share_rows
+from gputop.tui.draw.view import Axis, View, axis_line, cell_for, with_signs
+from tests.tui import scene
 
 TICK = 100_000_000
 CELL = 5 * TICK
@@ -49,16 +50,16 @@ def history(values: list[float | None], field: str = "gpu.util_pct") -> History:
 def cells(kept: History, field: str = "gpu.util_pct") -> str:
     """The lane's last ten columns of one tick each."""
     axis = Axis(TICK, kept.times[-1] // TICK, 10)
-    spans = LaneDrawer().line(Lane((field, 0), "lane"), kept, axis, 28, kept.times[-1], None)
-    return "".join(text for text, _ in spans)[28:]
+    return "".join(text for text, _ in drawn(kept, axis, field)[0])[28:]
+
+
+def drawn(kept: History, axis: Axis, field: str = "gpu.util_pct", rows: int = 1) -> list[list[Span]]:
+    """The lines of the lane."""
+    return LaneDrawer().lines(Lane((field, 0), "lane"), rows, kept, axis, label_width=28, at_ns=kept.times[-1], cursor=None)
 
 
 def test_a_gap_is_a_gap_and_a_reading_stands_only_as_long_as_its_refresh() -> None:
-    drawn = cells(history([100.0, None, None, None, None, None, None, None, 100.0, None]))
-    assert drawn[0] == "█"
-    assert drawn[1:4] == "███"
-    assert drawn[4:8] == "    "
-    assert drawn[8] == "█"
+    assert cells(history([100.0, None, None, None, None, None, None, None, 100.0, None]))[:9] == "████    █"
 
 
 @pytest.mark.parametrize(("every", "ends"), [(2, 4), (10, 20), (11, 20), (30, 3)])
@@ -66,15 +67,15 @@ def test_a_reading_stands_twice_as_long_as_the_driver_took_for_it(every: int, en
     """NVML measures utilization six times a second or once, depending on the GPU; a reading after a gap does not show the pace."""
     kept = history([100.0 if i in (0, every) else None for i in range(every + 30)])
     axis = Axis(TICK, kept.times[-1] // TICK, 30)
-    [_, _, _, *spans] = LaneDrawer().line(Lane(("gpu.util_pct", 0), "lane"), kept, axis, 28, kept.times[-1], None)
+    [[_, _, _, _, *spans]] = drawn(kept, axis)
     assert "".join(text for text, _ in spans) == "█" * (ends + 1) + " " * (29 - ends)
 
 
 def test_held_cells_are_dimmed() -> None:
     kept = history([50.0, None, 50.0])
     axis = Axis(TICK, 3, 3)
-    spans = LaneDrawer().line(Lane(("gpu.util_pct", 0), "lane"), kept, axis, 28, kept.times[-1], None)
-    assert [style for _, style in spans[3:]] == ["lane", "held", "lane"]
+    [spans] = drawn(kept, axis)
+    assert [style for _, style in spans[4:]] == ["lane", "held", "lane"]
 
 
 def test_a_measured_zero_is_drawn_and_a_missing_value_is_not() -> None:
@@ -82,9 +83,73 @@ def test_a_measured_zero_is_drawn_and_a_missing_value_is_not() -> None:
     assert cells(history([None] * 10)).strip() == ""
 
 
-@pytest.mark.parametrize(("value", "drawn"), [(0.02, "▁"), (0.9, "█"), (0.5, "▅"), (70.0, "▆")])
-def test_what_reads_nothing_beside_the_lane_is_no_hill_on_it(value: float, drawn: str) -> None:
-    assert cells(history([value] * 10, "gpu.pcie_rx_mb_per_s"), "gpu.pcie_rx_mb_per_s")[-1] == drawn
+@pytest.mark.parametrize(("value", "shown"), [(0.02, "▁"), (0.9, "█"), (0.5, "▅"), (70.0, "▆")])
+def test_what_reads_nothing_beside_the_lane_is_no_hill_on_it(value: float, shown: str) -> None:
+    assert cells(history([value] * 10, "gpu.pcie_rx_mb_per_s"), "gpu.pcie_rx_mb_per_s")[-1] == shown
+
+
+def test_a_tall_lane_stacks_eighths_and_names_its_scale_and_thresholds() -> None:
+    kept = history([0.0, 25.0, 26.0, 50.0, 87.4, 87.5, 99.9, 100.0, None, None], "runq.pct")
+    lines = drawn(kept, Axis(TICK, 10, 10), "runq.pct", rows=4)
+    assert [text[27:] for text in ("".join(part for part, _ in line) for line in lines)] == [
+        "┤    ▄▅██  ",
+        "│   ▁████  ",
+        "╌╌▁▁█████╌╌",
+        "┤▁███████  ",
+    ]
+    sides = ["".join(part for part, _ in line)[:27].split() for line in lines]
+    assert sides == [["lane", "100", "%", "100"], [], ["30"], ["warn", "10,", "crit", "30", "0"]]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+def test_a_tall_lane_that_moves_shows_what_one_drawn_anew_shows(rows: int) -> None:
+    values = [float(n * 37 % 101) for n in range(80)]
+    kept, moving = history(values[:40], "runq.pct"), LaneDrawer()
+    for i, value in enumerate(values[40:]):
+        axis = Axis(2 * TICK, kept.times[-1] // (2 * TICK), 15)
+        lane = Lane(("runq.pct", 0), "lane")
+        shown = moving.lines(lane, rows, kept, axis, label_width=28, at_ns=kept.times[-1], cursor=None)
+        anew = drawn(kept, axis, "runq.pct", rows)
+        assert [merge(line[4:]) for line in shown[:1]] == [merge(line[4:]) for line in anew[:1]]
+        assert ["".join(text for text, _ in line) for line in shown] == ["".join(text for text, _ in line) for line in anew]
+        kept.tick((41 + i) * TICK)
+        kept.put("runq.pct", 0, value)
+
+
+def test_what_a_reading_is_of_is_drawn_though_it_was_read_later() -> None:
+    """The CPUs are read every other tick: a column of one tick shows the reading that spans it."""
+    kept = history([None, 50.0, None, 50.0, None, None, None, 50.0, None, 50.0], "cpu.busy_pct")
+    assert cells(kept, "cpu.busy_pct") == "▅▅▅▅  ▅▅▅▅"
+
+
+GPU = [Lane(("gpu.util_pct", 0), "util", priority=1, main=True), Lane(("gpu.power_w", 0), "power", priority=2, main=True)]
+REST = [Lane((f"psi.{name}_pct", 0), name, priority=9 - i) for i, name in enumerate(("cpu", "io", "memory"))]
+
+
+@pytest.mark.parametrize(
+    ("rows", "heights"),
+    [
+        (0, []), (1, [1]), (3, [1, 1, 1]), (5, [1, 1, 1, 1, 1]), (6, [2, 1, 1, 1, 1]), (8, [3, 2, 1, 1, 1]), (11, [4, 4, 1, 1, 1]),
+        (40, [4, 4, 1, 1, 1]),
+    ],
+)  # fmt: skip
+def test_main_lanes_grow_into_rows_that_are_left(rows: int, heights: list[int]) -> None:
+    series = [lane.key for lane in [*GPU, *REST]]
+    shared = share_rows([*GPU, *REST], rows, series)
+    assert [height for _, height in shared] == heights
+    assert [lane for lane, _ in share_rows([*GPU, *REST], 3, series)] == [*GPU, REST[2]], "the most important ones"
+    assert share_rows([*GPU, *REST], 40, series[1:])[0] == (GPU[0], 1), "a lane without a reading stays low"
+
+
+def test_lanes_that_never_told_anything_fold_into_a_line_and_come_back() -> None:
+    session = scene.session(130)
+    sync, net = Lane(("sync.p99_ms", 0), "sync p99", absent="needs eBPF"), Lane(("net.rx_mb_per_s", 0), "net rx", absent="needs eBPF")
+    lanes = [*GPU, sync, net]
+    assert fold(lanes, session) == (GPU, "sync p99, net rx: needs eBPF")
+    assert fold(lanes[:3], session) == (lanes[:3], ""), "one alone has room for its reason"
+    assert fold(lanes, scene.session(90)) == (lanes, ""), "it may still come"
+    session.history.put("sync.p99_ms", 0, 1.0)
+    assert fold(lanes, session) == (lanes, "")
 
 
 @pytest.mark.parametrize(("value", "top"), [(0.0, 1.0), (0.3, 0.5), (1.0, 1.0), (3.0, 5.0), (700.0, 1000.0), (1001.0, 2000.0)])
@@ -139,5 +204,19 @@ def test_a_time_in_a_crowd_of_signs_is_left_out() -> None:
 def test_what_is_read_of_one_process_after_the_other_has_the_mean_of_a_second_beside_it(field: str, number: str) -> None:
     kept = history([*[900.0] * 10, *[80.0, 0.0] * 5], field)
     axis = Axis(TICK, kept.times[-1] // TICK, 10)
-    [_, (told, _), *_] = LaneDrawer().line(Lane((field, 0), "lane"), kept, axis, 28, kept.times[-1], None)
+    [[_, (told, _), *_]] = drawn(kept, axis, field)
     assert told.strip() == number
+
+
+@pytest.mark.parametrize(
+    ("ticks", "columns", "shown_s"), [(2, 140, 14), (140, 140, 14), (150, 140, 28), (500, 140, 56), (900, 140, 56), (2, 54, 11)]
+)
+def test_the_time_base_grows_with_what_there_is_until_one_is_chosen(ticks: int, columns: int, shown_s: int) -> None:
+    session = scene.session(ticks + 1, gpus=0)
+    view = View(grows=True, width=columns + (28 if columns > 100 else 26))
+    axis = view.axis(session)
+    assert round(axis.cell_ns * axis.columns / SECOND_NS) == shown_s
+    view.zoom(session, 1)
+    assert not view.grows
+    assert view.axis(session).cell_ns > axis.cell_ns, "the key changes what is seen"
+    assert view.axis(session) == View(window_s=view.window_s, width=view.width).axis(session)

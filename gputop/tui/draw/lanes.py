@@ -1,4 +1,4 @@
-"""The lanes: which there are, and each as one row on the shared axis.
+"""The lanes: which there are, and each as one row, or a few, on the shared axis.
 
 A cell shows the mean of the readings in it, or the maximum where the field is a percentile. A cell without a new reading
 repeats the last one, dimmed, for as long as the driver's pace allows, and is blank after that: a gap stays a gap.
@@ -6,9 +6,10 @@ repeats the last one, dimmed, for as long as the driver's pace allows, and is bl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from itertools import groupby
-from math import log10
+from math import ceil, log10
 from operator import itemgetter
 
 from msgspec import Struct
@@ -24,8 +25,13 @@ from gputop.system.text import fit
 from gputop.tui.draw import Span
 from gputop.tui.draw.view import Axis, View
 
-BARS = "▁▂▃▄▅▆▇█"
-FEW = 4  # columns; a lane that moved further since it was last drawn is made again instead of moved
+BARS = " ▁▂▃▄▅▆▇█"  # eighths of a row
+TALLEST = 4  # rows of a main lane at most
+AMPLE = 16  # rows of lanes from which main lanes have two before the least important lanes have one
+FOLD_AFTER_NS = 10 * SECOND_NS  # ns without any reading after which a lane is named in one line with others like it
+GUIDE = "╌"  # a threshold, where no bar reaches it
+FEW = 6  # columns; a lane that moved further since it was last drawn is made again instead of moved
+SIDE = 13  # columns of number, unit and scale beside a lane
 UNREAD = "no reading yet"
 LAST = 10  # priority of a lane that has nothing to show: any other lane comes first
 _COLOURS = {"gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
@@ -39,6 +45,7 @@ class Lane(Struct, frozen=True):
     top: float | None = None  # top of the chart where the device says it, such as a GPU's power limit
     absent: str = ""
     priority: int = 5  # where not all lanes fit, lower numbers come first
+    main: bool = False  # what gputop is about: drawn up to `TALLEST` rows high
 
     @property
     def field(self) -> Field:
@@ -55,11 +62,11 @@ def all_lanes(session: Session, view: View) -> list[Lane]:
     imported = board.sources.get("import")
     no_trainer = "no trainer found yet" if imported is None else imported.reason
     simulated = "SIM " if board.header.simulated else ""
-    found.append(Lane(("sync.p99_ms", 0), f"{simulated}sync p99", absent=_why_no_sync(board), priority=4))
+    found.append(Lane(("sync.p99_ms", 0), f"{simulated}sync p99", absent=_why_no_sync(board), priority=4, main=True))
     if ("runq.p99_ms", 0) in session.history.series:
-        found.append(Lane(("runq.p99_ms", 0), "run-queue p99", priority=2))
+        found.append(Lane(("runq.p99_ms", 0), "run-queue p99", priority=2, main=True))
     else:
-        found.append(Lane(("runq.pct", 0), "run-queue", absent=no_trainer, priority=2))
+        found.append(Lane(("runq.pct", 0), "run-queue", absent=no_trainer, priority=2, main=True))
     found.append(Lane(("offcpu.pct", 0), "off-CPU", absent=no_trainer, priority=4))
     found.append(Lane(("switches.per_s", 0), "ctx-switch", absent=no_trainer, priority=5))
     host = board.sources.get("host") or imported
@@ -79,12 +86,35 @@ def _lanes_of_growth(session: Session) -> list[Lane]:
     return host + [Lane(("gpu.mem_used_pct", index), f"GPU {index} memory", priority=1) for index in gpus]
 
 
-def fitting_lanes(found: list[Lane], rows: int) -> list[Lane]:
-    """The most important ``rows`` of them, still in the order of the screen."""
-    if len(found) <= rows:
-        return found
-    kept = sorted(range(len(found)), key=lambda i: (found[i].priority, i))[: max(0, rows)]
-    return [found[i] for i in sorted(kept)]
+def fold(found: list[Lane], session: Session) -> tuple[list[Lane], str]:
+    """The lanes to draw, and what is said of the others: those that never had a reading, where they are several."""
+    silent = [lane for lane in found if lane.key not in session.history.series]
+    if len(silent) < 2 or session.now_ns - session.oldest_ns < FOLD_AFTER_NS:
+        return found, ""
+    titles: dict[str, list[str]] = {}
+    for lane in silent:
+        titles.setdefault(lane.absent or UNREAD, []).append(lane.title)
+    return [lane for lane in found if lane not in silent], " · ".join(f"{', '.join(names)}: {why}" for why, names in titles.items())
+
+
+def share_rows(found: list[Lane], rows: int, series: Collection[SeriesKey]) -> list[tuple[Lane, int]]:
+    """The most important lanes that fit ``rows``, still in the order of the screen, each with its height."""
+    least = 2 if rows >= AMPLE else 1
+    heights: dict[int, int] = {}
+    for i in sorted(range(len(found)), key=lambda i: (found[i].priority, i)):
+        height = min(least if is_tall(found[i], series) else 1, rows - sum(heights.values()))
+        if height > 0:
+            heights[i] = height
+    tall = [i for i in sorted(heights) if is_tall(found[i], series)]
+    while tall and (left := rows - sum(heights.values())) > 0 and heights[tall[-1]] < TALLEST:
+        for i in tall[:left]:
+            heights[i] += 1
+    return [(found[i], heights[i]) for i in sorted(heights)]
+
+
+def is_tall(lane: Lane, series: Collection[SeriesKey]) -> bool:
+    """Whether a lane may have several rows: it is a main one, and has something to show."""
+    return lane.main and lane.key in series
 
 
 def _lanes_of_gpu(session: Session, view: View, index: int) -> list[Lane]:
@@ -92,8 +122,8 @@ def _lanes_of_gpu(session: Session, view: View, index: int) -> list[Lane]:
     limit = gpu.number("power_limit_w")
     name = f"SIM {index}" if session.board.header.simulated else f"GPU {index}"
     lanes = [
-        Lane(("gpu.util_pct", index), f"{name} util", absent=_why_absent(gpu, "util_pct"), priority=1 if chosen else 3),
-        Lane(("gpu.power_w", index), f"{name} power", limit, _why_absent(gpu, "power_w"), priority=2 if chosen else 6),
+        Lane(("gpu.util_pct", index), f"{name} util", absent=_why_absent(gpu, "util_pct"), priority=1 if chosen else 3, main=chosen),
+        Lane(("gpu.power_w", index), f"{name} power", limit, _why_absent(gpu, "power_w"), priority=2 if chosen else 6, main=chosen),
     ]
     if ("gpu.sm_active_pct", index) in session.history.series:
         lanes.append(Lane(("gpu.sm_active_pct", index), f"{name} SM act", priority=3 if chosen else 7))
@@ -135,13 +165,13 @@ class RollingCells:
         self._range = (0, -1)
         self._body: list[Span] = []
 
-    def spans(self, axis: Axis, newest: int, shape: tuple[object, ...], make_cell: Callable[[int], Span]) -> list[Span]:
-        """All cells, neighbours of one colour merged; ``make_cell`` gives cell k. Cells before ``newest - 1`` are final.
+    def spans(self, axis: Axis, newest: int, shape: tuple[object, ...], make_cell: Callable[[int], Span], recent: int = 2) -> list[Span]:
+        """All cells, neighbours of one colour merged; ``make_cell`` gives cell k. The newest ``recent`` may still change.
 
         All cells are made again when ``shape`` changes: it holds what else they depend on.
         """
         first, last = axis.first, axis.last
-        settled = min(newest - 2, last)
+        settled = min(newest - recent, last)
         shape = (axis.cell_ns, *shape)
         if shape != self._shape or self._range != (first, settled):
             self._settle(first, settled, shape, make_cell)
@@ -178,45 +208,45 @@ class LaneDrawer:
     """Draws lanes; keeps finished cells from one drawing to the next."""
 
     def __init__(self) -> None:
-        self._cells: dict[SeriesKey, RollingCells] = {}
+        self._cells: dict[tuple[SeriesKey, int, int], RollingCells] = {}  # (series, rows, row from below) -> its cells
         self._tops: dict[SeriesKey, tuple[tuple[int, ...], float]] = {}
 
-    def line(self, lane: Lane, history: History, axis: Axis, label_width: int, at_ns: int, cursor: int | None) -> list[Span]:
-        """Label, value at ``at_ns`` and cells; the column ``cursor`` is reversed."""
-        spans = self._label(lane, history, label_width, at_ns)
+    def lines(
+        self, lane: Lane, rows: int, history: History, axis: Axis, *, label_width: int, at_ns: int, cursor: int | None
+    ) -> list[list[Span]]:  # fmt: skip
+        """Label, value at ``at_ns`` and cells, in ``rows`` lines; the column ``cursor`` is reversed."""
         if lane.absent and lane.key not in history.series:
-            return [*spans, (fit(lane.absent, axis.columns), "dim")]
-        return spans + with_cursor(self._cells_of(lane, history, axis), cursor)
-
-    def _label(self, lane: Lane, history: History, width: int, at_ns: int) -> list[Span]:
-        spec, room = lane.field, width - 13
-        value = _value_at(lane, history, at_ns)
-        number = "–" if value != value else short(value, spec.digits)
-        return [(fit(lane.title, room), ""), (f" {number:>6} ", level(spec, value) or "title"), (fit(spec.unit, 5), "dim")]
-
-    def _cells_of(self, lane: Lane, history: History, axis: Axis) -> list[Span]:
-        spec = lane.field
+            label = _label(lane, history, label_width, at_ns)
+            return [[*label, (fit(lane.absent, axis.columns), "dim")], *([[]] * (rows - 1))]
         scale = self._scale(lane, history, axis)
+        guides = _guides(lane.field, scale, rows)
+        labels = [_label(lane, history, label_width, at_ns, scale[1] if rows > 1 else None)]
+        labels += [_side(lane, scale, guides.get(row), row, label_width) for row in range(rows - 2, -1, -1)]
+        cells = self._rows_of(lane, rows, history, axis, scale, guides)
+        return [label + with_cursor(row, cursor) for label, row in zip(labels, cells, strict=True)]
+
+    def _rows_of(
+        self, lane: Lane, rows: int, history: History, axis: Axis, scale: tuple[float, float], guides: dict[int, _Guide]
+    ) -> list[list[Span]]:  # fmt: skip
+        """The cells of all rows, the upper row first. What a column holds is read once for all of them."""
         newest = history.times[-1] // axis.cell_ns if history.times else 0
-        cells = self._cells.setdefault(lane.key, RollingCells())
-        cell_ns = axis.cell_ns
         shape = (scale, history.trimmed)
-        return cells.spans(axis, newest, shape, lambda k: self._cell(lane, spec, history, k * cell_ns, cell_ns, scale))
+        recent = max(2, 1 + ceil(lane.field.spans_ns / axis.cell_ns))
+        columns: dict[int, tuple[int, str]] = {}
 
-    def _cell(self, lane: Lane, spec: Field, history: History, start_ns: int, cell_ns: int, scale: tuple[float, float]) -> Span:
-        value = history.cell(lane.key, start_ns, start_ns + cell_ns, peak="p99" in spec.id)
-        if value == value:
-            return self._glyph(value, scale), level(spec, value) or _COLOURS.get(spec.id, "lane")
-        if history.times and start_ns > history.times[-1]:
-            return " ", ""
-        slowest_ns = max(spec.refresh_ns, spec.slowest_ns)
-        value = history.standing(lane.key, start_ns, spec.refresh_ns, slowest_ns) if slowest_ns else value
-        return (self._glyph(value, scale), "held") if value == value else (" ", "")
+        def make_cell(k: int, row: int, empty: Span) -> Span:
+            if k not in columns:
+                columns[k] = _column(lane, history, k * axis.cell_ns, axis.cell_ns, scale, 8 * rows)
+            eighths, style = columns[k]
+            eighths -= 8 * row
+            return (BARS[min(8, eighths)], style) if eighths > 0 else empty
 
-    def _glyph(self, value: float, scale: tuple[float, float]) -> str:
-        low, high = scale
-        share = (value - low) / (high - low) if high > low else 0.0
-        return BARS[min(len(BARS) - 1, max(0, int(share * len(BARS))))]
+        out = []
+        for row in range(rows - 1, -1, -1):
+            kept = self._cells.setdefault((lane.key, rows, row), RollingCells())
+            empty = (GUIDE, "dim") if row in guides else (" ", "")
+            out.append(kept.spans(axis, newest, shape, partial(make_cell, row=row, empty=empty), recent))
+        return out
 
     def _scale(self, lane: Lane, history: History, axis: Axis) -> tuple[float, float]:
         spec = lane.field
@@ -235,6 +265,73 @@ class LaneDrawer:
             held = held if held_for and held > wanted and top > held / 5 else wanted
         self._tops[lane.key] = shown, held
         return spec.low, held
+
+
+_Guide = tuple[float, str]  # a threshold, and its colour
+
+
+def _column(lane: Lane, history: History, start_ns: int, cell_ns: int, scale: tuple[float, float], full: int) -> tuple[int, str]:
+    """How high the bar of a cell is, in steps of which ``full`` reach the top, and its colour; 0 where nothing was read."""
+    spec = lane.field
+    value = history.cell(lane.key, start_ns, start_ns + cell_ns, peak="p99" in spec.id)
+    if value == value:
+        return _steps(value, scale, full), level(spec, value) or _COLOURS.get(spec.id, "lane")
+    if history.times and start_ns > history.times[-1]:
+        return 0, ""
+    if spec.spans_ns > cell_ns:
+        value = history.cell(lane.key, start_ns + cell_ns, start_ns + spec.spans_ns)
+        if value == value:
+            return _steps(value, scale, full), level(spec, value) or _COLOURS.get(spec.id, "lane")
+    slowest_ns = max(spec.refresh_ns, spec.slowest_ns)
+    value = history.standing(lane.key, start_ns, spec.refresh_ns, slowest_ns) if slowest_ns else value
+    return (_steps(value, scale, full), "held") if value == value else (0, "")
+
+
+def _steps(value: float, scale: tuple[float, float], full: int) -> int:
+    low, high = scale
+    share = (value - low) / (high - low) if high > low else 0.0
+    return min(full, max(1, int(share * full) + 1))
+
+
+def _guides(spec: Field, scale: tuple[float, float], rows: int) -> dict[int, _Guide]:
+    """Row from below -> the threshold in it. The lowest row has none: there it would look like a reading."""
+    low, high = scale
+    found: dict[int, _Guide] = {}
+    for threshold, colour in ((spec.warn, "warn"), (spec.crit, "crit")):
+        if threshold is not None and low < threshold < high and (row := int((threshold - low) / (high - low) * rows)) > 0:
+            found[row] = threshold, colour
+    return found
+
+
+def _label(lane: Lane, history: History, width: int, at_ns: int, top: float | None = None) -> list[Span]:
+    """Title, number and unit; before a tall lane also the ``top`` of its scale."""
+    spec, room = lane.field, width - SIDE
+    value = _value_at(lane, history, at_ns)
+    number = "–" if value != value else short(value, spec.digits)
+    spans = [(fit(lane.title, room), ""), (f" {number:>5} ", level(spec, value) or "title")]
+    left = SIDE - len(spans[1][0])
+    scale = "" if top is None else f"{_brief(top)}┤"
+    return [*spans, (fit(spec.unit, left - len(scale)), "dim"), (scale, "dim")]
+
+
+def _side(lane: Lane, scale: tuple[float, float], guide: _Guide | None, row: int, width: int) -> list[Span]:
+    """What stands left of a lower row of a tall lane: its threshold, or all of them and where the scale begins."""
+    if row > 0:
+        return [(f"{'│':>{width}}", "dim")] if guide is None else [(f"{f'{guide[0]:g}':>{width - 1}}", guide[1]), (GUIDE, "dim")]
+    return [(fit(f"  {_words(lane)}", width - 2), "dim"), (f"{scale[0]:g}┤", "dim")]
+
+
+def _words(lane: Lane) -> str:
+    """The thresholds of a lane, or its limit."""
+    spec = lane.field
+    if lane.top:
+        return f"limit {lane.top:g} {spec.unit}"
+    return ", ".join(f"{word} {value:g}" for word, value in (("warn", spec.warn), ("crit", spec.crit)) if value is not None)
+
+
+def _brief(value: float) -> str:
+    """``700``, ``1k``, ``1.4k``."""
+    return f"{value / 1000:.3g}k" if value >= 1000 else f"{value:.3g}"
 
 
 def _value_at(lane: Lane, history: History, at_ns: int) -> float:

@@ -22,6 +22,7 @@ from gputop.tui.draw import Span, time_of_day
 LABEL_WIDTH, NARROW_LABEL_WIDTH = 28, 26  # columns left of the charts; in a terminal narrower than `NARROW`
 NARROW = 110  # columns
 USUAL_INTERVAL_NS = 100_000_000  # until the header of the stream says its own
+USUAL_WINDOW_S = 60  # s, the time base until the user chooses one
 WINDOWS_S = (10, 20, 30, 60, 120, 300, 600)  # s, the time bases
 _LABEL = re.compile(r" [^─ ]+(?: [a-z]+)? ")  # a time on the ruler, such as " −10 s "
 _CLOCK_ROOM, _BACK_ROOM = 10, 8  # columns that " 14:03:07 " and " −8 min " take
@@ -30,7 +31,8 @@ _CLOCK_ROOM, _BACK_ROOM = 10, 8  # columns that " 14:03:07 " and " −8 min " ta
 class View(Struct):
     """What the user chose. Methods that take a session read it: hold its lock."""
 
-    window_s: int = 60
+    window_s: int = USUAL_WINDOW_S  # s, the time base
+    grows: bool = False  # whether the time base grows up to it with what there is to show; until the user chooses one
     end_ns: int | None = None  # the right end of the axis while paused; None follows the stream
     cursor_ns: int | None = None  # the moment under the cursor; None is the right end
     sort: str = "natural"
@@ -85,9 +87,15 @@ class View(Struct):
 
     def axis(self, session: Session) -> Axis:
         """The charts' columns now."""
-        interval_ns = session.header.interval_ns if session.header else USUAL_INTERVAL_NS
-        cell_ns = cell_for(self.window_s, self.cells, interval_ns)
+        cell_ns = self._cell_ns(session, self.window_s)
+        if self.grows:
+            tick_ns = self._cell_ns(session, 0)
+            known_ticks = ceil((session.now_ns - session.oldest_ns) / (self.cells * tick_ns))
+            cell_ns = min(cell_ns, max(self._cell_ns(session, WINDOWS_S[0]), known_ticks * tick_ns))
         return Axis(cell_ns, self.end(session) // cell_ns, self.cells)
+
+    def _cell_ns(self, session: Session, window_s: int) -> int:
+        return cell_for(window_s, self.cells, session.header.interval_ns if session.header else USUAL_INTERVAL_NS)
 
     # moving in time: the stream goes on being read meanwhile
 
@@ -116,9 +124,13 @@ class View(Struct):
         elif self.cursor_ns > self.end_ns:
             self.end_ns = min(session.now_ns, self.cursor_ns + (axis.columns // 4) * axis.cell_ns)
 
-    def zoom(self, steps: int) -> None:
+    def zoom(self, session: Session, steps: int) -> None:
         """Take a longer (positive) or shorter time base of `WINDOWS_S`."""
-        at = WINDOWS_S.index(self.window_s) if self.window_s in WINDOWS_S else WINDOWS_S.index(60)
+        window_s = self.window_s
+        if self.grows:
+            now, self.grows = self.axis(session), False
+            window_s = max((base for base in WINDOWS_S if self._cell_ns(session, base) <= now.cell_ns), default=WINDOWS_S[0])
+        at = WINDOWS_S.index(window_s) if window_s in WINDOWS_S else WINDOWS_S.index(USUAL_WINDOW_S)
         self.window_s = WINDOWS_S[min(len(WINDOWS_S) - 1, max(0, at + steps))]
 
     def next_incident(self, session: Session, direction: int) -> Incident | None:
