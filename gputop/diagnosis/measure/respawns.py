@@ -125,13 +125,14 @@ _Run = tuple[bool, list[_Stretch]]  # whether workers started, and the stretches
 
 
 def _warm(runs: Iterable[_Run]) -> list[float]:
-    """Steps a second, by each counter, of warm workers; empty where too little was seen of these."""
+    """Steps a second of warm workers, by each counter that was told all the time; empty where too little was seen of these."""
     told = list(runs)
     warm = [one for starts, run in told if not starts for one in run]
     seconds = sum(one.seconds for one in warm)
     if seconds < max(policy.WATCHED_S, policy.TENTH * sum(one.seconds for _, run in told for one in run)):
         return []
-    paces = [sum(steps) / seconds for steps in zip(*(one.steps for one in warm), strict=True)]
+    counters = min(len(one.steps) for _, run in told for one in run)
+    paces = [sum(one.steps[i] for one in warm) / seconds for i in range(counters)]
     return paces if min(paces) > 0.0 else []
 
 

@@ -26,11 +26,13 @@ def epochs(length_s: float, idle_s: float, count: int = 5, shift_s: float = 0.13
             steps = 0.0
 
 
-def fed(length_s: float, idle_s: float, per_s: float = 100.0, calls: bool = True) -> Respawns:
+def fed(length_s: float, idle_s: float, per_s: float = 100.0, calls: bool = True, unread_s: float = -1.0) -> Respawns:
+    """``unread_s``: when the GPU could not be read."""
     respawns, total = Respawns(), 0.0
     for moment, share in epochs(length_s, idle_s):
         total += per_s * share * FEED_S
-        respawns.note(round(moment * S), round(total) if calls else None, 7 if calls else round(total), share)
+        util = None if moment == unread_s else share
+        respawns.note(round(moment * S), round(total) if calls else None, 7 if calls else round(total), util)
     for epoch in range(1, 6):
         respawns.note_birth(round((epoch * length_s - 0.13) * S))
     return respawns
@@ -43,6 +45,13 @@ def test_births_cost_what_is_missing_to_the_pace_of_warm_workers(length_s: float
     assert cost is not None
     assert cost[0] == pytest.approx(4 * idle_s, rel=0.15, abs=0.2)
     assert cost[1] == pytest.approx(idle_s, rel=0.15, abs=0.05)
+
+
+@pytest.mark.parametrize("unread_s", [0.5, 1.0, 3.0, 5.5, 8.0])
+def test_a_gpu_that_is_not_read_once_is_no_counter(unread_s: float) -> None:
+    cost = fed(5.0, 1.2, calls=False, unread_s=unread_s).cost(5 * S)
+    assert cost is not None
+    assert cost[1] == pytest.approx(1.2, rel=0.2)
 
 
 @pytest.mark.parametrize("per_s", [4.0, 1000.0])
