@@ -23,6 +23,7 @@ PARTS = {
     "explain": ("tests.bench.explain_cost", {"ticks": 6000, "runs": 1}),
     "fleet": ("tests.bench.fleet_cost", {"nodes": (16,), "run_s": 8.0}),
     "exporter": ("tests.bench.exporter_cost", {"runs": 1, "run_s": 10.0}),
+    "alerts": ("tests.bench.alerting", {"runs": 1, "run_s": 20.0}),
     "links": ("tests.bench.links", {"nodes": (8,), "seconds": 3.0}),
     "loader": ("tests.bench.loader", {"runs": 1, "seconds": 0.5}),
     "month": ("tests.bench.month", {"days": 2, "incidents": 8, "fine_days": 0.02, "fine_hours": 0.1, "bound": 24 << 20}),
