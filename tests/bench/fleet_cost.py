@@ -23,13 +23,17 @@ from msgspec.structs import replace
 from gputop.fleet.summary import GpuRow, Summary, pack_summary
 from gputop.model.frame import Header
 from gputop.recording.format import pack_header
-from tests.bench.figures import table
+from tests.bench.figures import quantile, table
+from tests.bench.response import answered
 from tests.fleet.nodes import SPINS, late_rank, rank, sight
-from tests.pty.terminal import Pty
+from tests.pty.terminal import Pty, Terminal
 
 GPUTOP = str(Path(sys.executable).parent / "gputop")
 SSH = '#!/bin/sh\nuntil [ "$1" = gputop ]; do host=$1; shift; done\nexec cat "$FLEET/$host"\n'
 RUN_S, WARM_UP_S = 60.0, 15.0
+PRESSES = 60
+HEADS = (("j", "JOB "), ("r", " RANK NODE"), ("n", "NODE "))
+"""Keys, and how the heading of the view begins that each brings."""
 
 
 def made(node: int, nodes: int, second: int) -> Summary:
@@ -124,6 +128,20 @@ def ages(nodes: int, run_s: float = RUN_S) -> list[float]:
     return sorted(found)
 
 
+def keys(nodes: int, presses: int = PRESSES) -> list[float]:
+    """Milliseconds from a key to the view of nodes, jobs or ranks that it brings, at any phase of a second."""
+    found: list[float] = []
+    chance = random.Random(7)
+    with fleet(nodes) as env, Terminal([GPUTOP, "--host", f"node[000-{nodes - 1:03}]"], env=env) as terminal:
+        terminal.wait_for(lambda: any(f"{nodes} of {nodes} nodes" in row for row in terminal.rows()), "all nodes", 60.0)
+        time.sleep(3.0)
+        for press in range(presses):
+            time.sleep(0.3 + chance.random())
+            key, head = HEADS[press % len(HEADS)]
+            found.append(answered(terminal, key, lambda head=head: any(row.startswith(head) for row in terminal.rows()), head))
+    return sorted(found)
+
+
 def report(nodes: tuple[int, ...] = (64, 256), run_s: float = RUN_S) -> Iterator[str]:
     """A table, a row for each number of nodes."""
     rows = []
@@ -134,6 +152,12 @@ def report(nodes: tuple[int, ...] = (64, 256), run_s: float = RUN_S) -> Iterator
         rows.append([count, *figures])
     yield "## The screen over many nodes (160×48, the viewer alone; a row stands for a second after it is drawn)"
     yield table(["nodes", "CPU % of a core", "PSS MiB", "kB/s to the terminal", "age of a row as drawn, p99 s"], rows)
+    rows = []
+    for count in nodes:
+        found = keys(count)
+        rows.append([count, len(found), *(f"{quantile(found, share):.0f}" for share in (0.5, 0.95, 1))])
+    yield "## A key to another view on the screen over many nodes (n, j, r in turns; ms)"
+    yield table(["nodes", "presses", "median", "p95", "max"], rows)
 
 
 if __name__ == "__main__":
