@@ -1,4 +1,5 @@
-"""Write screenshots/ from the bundled recording and one of a real GPU: `make screenshots`. Each run writes the same bytes (see `apps`).
+"""Write screenshots/ and README's answer of `gputop explain` from the bundled recording and one of a real GPU: `make screenshots`. Each run
+writes the same bytes (see `apps`).
 
 With ``--check`` nothing is written; the exit code is 1 if a file is out of date.
 """
@@ -7,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -23,6 +26,8 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 from gputop.tui.app import GputopApp
 
 FOLDER = Path(__file__).resolve().parent.parent / "screenshots"
+README = FOLDER.parent / "README.md"
+_BEGIN, _END = "<!-- explain: `make screenshots` writes this -->\n", "<!-- /explain -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +80,23 @@ def export(app: GputopApp, name: str) -> str:
     return console.export_svg(title=f"gputop: {name}", theme=theme)
 
 
+async def readme() -> str:
+    """README.md with the parts of the answer that a first look needs: the verdict and the way there, the ledger, the first fix."""
+    environ = {**os.environ, "COLUMNS": "100", "LC_ALL": "C.UTF-8"}
+    command = [sys.executable, "-m", "gputop", "explain", apps.sample()]
+    told = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+    verdict, ledger, incident = told.split("\n\n")[:3]
+    way = verdict.partition("\n  all workers")[0].partition("\n  What if")[0]
+    booked = [line for line in ledger.splitlines() if not line.startswith("  without any")]
+    lines = incident.splitlines()
+    fix = next(i for i, line in enumerate(lines) if line.startswith("   > "))
+    shown = "\n".join(["$ gputop explain run.gputop", way, "", *booked, "", *lines[fix : fix + 2]])
+    before, _, rest = README.read_text(encoding="utf-8").partition(_BEGIN)
+    return f"{before}{_BEGIN}```text\n{shown}\n```\n{_END}{rest.partition(_END)[2]}"
+
+
 FILES: dict[str, Callable[[], Coroutine[Any, Any, str]]] = {
-    **{f"{name}.svg": partial(picture, name) for name in SHOTS}, "demo.cast": story.cast,
+    **{f"{name}.svg": partial(picture, name) for name in SHOTS}, "demo.cast": story.cast, "../README.md": readme,
 }  # fmt: skip
 
 

@@ -34,7 +34,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ROOT_PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 FOREIGN = {
-    "apt", "conda", "docker", "eval", "kubectl", "make", "pip", "pipx", "sbatch", "sudo", "uv", "uvx",  # they install, or need a cluster
+    "apt", "claude", "conda", "docker", "eval",
+    "kubectl", "make", "pip", "pipx", "sbatch", "sudo", "uv", "uvx",  # they install, or need a cluster
     "jq", "ssh",  # beside gputop in a pipe
 }  # fmt: skip
 """Programs that are not gputop's. What they are given of gputop's is parsed."""

@@ -1,4 +1,4 @@
-"""Every command that the README prints runs as printed.
+"""Every command that the README prints runs as printed; tests/test_docs.py reads its other blocks, and those of docs/.
 
 Commands of gputop run in a folder of their own, screens in a pseudo-terminal until `q`. What belongs to other programs is named
 in `FOREIGN` with the reason why it is not run here, and the files it names must exist.
@@ -33,13 +33,13 @@ from tests.require import require
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 FOREIGN = {
-    "make": "sets up the tree; tests of the house do that",
-    "pipx": "installs: make wheel-check does, in clean environments",
+    "uvx": "installs: make wheel-check does, in clean environments",
+    "pipx": "the same",
+    "claude": "somebody else's agent; tests/agents has clients",
     "sudo": "changes the machine",
     "docker": "needs a container engine",
     "kubectl": "needs a cluster",
     "sbatch": "needs Slurm",
-    "eval": "a shell's start-up file; tests of the packaging complete by it",
 }
 ELSEWHERE = ("--host", "--job", "--sudo")
 """Flags that need another machine or may ask for a password."""
@@ -184,7 +184,7 @@ def test_commands_of_gputop_in_other_programs_lines_exist() -> None:
 
 
 def test_every_cause_is_in_the_table() -> None:
-    table = README.partition("## Verdicts")[2].partition("\n## ")[0]
+    table = README.partition("## Causes")[2].partition("\n## ")[0]
     assert [judge.cause for judge in judges() if f"`{judge.cause}`" not in table] == []
 
 
