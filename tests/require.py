@@ -75,6 +75,13 @@ def _victoria() -> str:
     return "" if shutil.which("victoria-metrics") else "no victoria-metrics: scripts/setup test brings that of Debian 13"
 
 
+def _browser() -> str:
+    if not any(shutil.which(name) for name in BROWSERS):
+        return "no Chromium: apt install chromium-headless-shell"
+    return "" if importlib.util.find_spec("axe_playwright_python") else "no axe: pip install --no-deps axe-playwright-python==0.1.8"
+
+
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")  # programs that speak Chromium's DevTools protocol
 PYTHONS = ("3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t")
 """Versions of the interpreters whose stacks are read; a ``t`` is a build without GIL."""
 
@@ -104,6 +111,7 @@ def _python(version: str) -> str:
 
 _PARTS: dict[str, Callable[[], str]] = {"torch": _torch, "cc": _cc, "ebpf": _ebpf, "systemd": _systemd, "nvitop": _nvitop, "nvtop": _nvtop}
 _PARTS |= {"prometheus": _prometheus, "victoria": _victoria, "trainers": _trainers}
+_PARTS |= {"browser": _browser}
 _PARTS |= {"net": _net, "ssh": _ssh, "slurm": _slurm}
 _PARTS |= {f"python{version}": partial(_python, version) for version in PYTHONS}
 

@@ -1,4 +1,4 @@
-"""Write a recording in another format: its tables (see `gputop query FILE .schema`), or a trace for Perfetto."""
+"""Write a recording in another format: its tables (see `gputop query FILE .schema`), a trace for Perfetto, or a page for a browser."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ EXAMPLES = """examples:
   gputop export run.gputop --to parquet -o run-parquet   a folder a table, by host and day; needs pyarrow
   gputop export run.gputop --to perfetto -o run.json     open in https://ui.perfetto.dev
   gputop export run.gputop --to perfetto --beside torch.json -o both.json
+  gputop export run.gputop --to html -o run.html         one page with a scrubber; it needs no network
+  gputop export run.gputop --to html --mask-names -o run.html
 """
 
 
@@ -26,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", required=True, metavar="OUT", help="a new file; for csv a new directory, for parquet one that may have others"
     )
     parser.add_argument("--beside", metavar="TRACE", help="with perfetto: a torch.profiler trace to merge, on one clock")
+    parser.add_argument(
+        "--mask-names", action="store_true", help="with html: hashes in place of the names of people, programs and this host"
+    )
     add_span(parser)
 
 
@@ -38,11 +43,18 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("an export is a new file or directory: give its name with -o; rows on standard output: gputop query --csv", code=2)
     if args.beside and args.to != "perfetto":
         raise UserError("--beside goes with --to perfetto", code=2)
-    more = {"beside": args.beside} if args.beside else {}
+    if args.mask_names and args.to != "html":
+        raise UserError("--mask-names goes with --to html", code=2)
+    more: dict[str, object] = {"beside": args.beside} if args.beside else {}
     # With sudo the recording is read as root, and the export belongs to the user.
     with ended_like_ctrl_c(), open_recording(args.files) as recording, acting_as_user(*WRITER):
         stretch = span(args, recording)
         read_by(args, recording, *stretch)
+        if args.mask_names:
+            from gputop.doctor.mask import Mask
+
+            mask = Mask()
+            more = {"header": mask.header(recording.header), "mask": mask.frame}
         try:
             writer(args.to)(recording, args.output, *stretch, **more)
         except OSError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from math import nan
 from threading import local
 from typing import TypeAlias
@@ -153,6 +154,11 @@ class History:
         if column is None:
             column = self.series[field_id, subject] = Column(tick // STRETCH)
         column.newest[tick % STRETCH] = value
+
+    def fresh(self) -> Iterator[tuple[SeriesKey, float]]:
+        """What was read in the current tick."""
+        place = (len(self.times) - 1) % STRETCH
+        return ((key, value) for key, column in self.series.items() if (value := column.newest[place]) == value)
 
     def put_state(self, pid: int, code: int, since_ns: int) -> None:
         """Set a process's state from ``since_ns`` to the current tick."""

@@ -16,7 +16,7 @@ from gputop.system.text import clean_lines
 from gputop.tables.load import Loader, Wanted
 from gputop.tables.schema import TABLES
 
-FORMATS = ("csv", "sqlite", "parquet", "perfetto")
+FORMATS = ("csv", "sqlite", "parquet", "perfetto", "html")
 Row = tuple[Any, ...]
 ALL: Wanted = {spec.name: [column.name for column in spec.columns] for spec in TABLES.values()}
 MOST_CHARACTERS = 1 << 20  # of a text; the rest is cut

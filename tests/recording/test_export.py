@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from gputop.tables.exports import FORMATS, Row, batches
 from gputop.tables.schema import TABLES
 from tests.recording.made import HEADER, MS, START_NS, record
 from tests.recording.test_query import ask
+
+WORKS = dict.fromkeys(FORMATS, "batches") | {"html": "follow"}
+"""Format -> the function of its module that reads the recording."""
 
 
 @pytest.mark.parametrize("to", ["csv", "sqlite"])
@@ -90,7 +94,7 @@ def test_kill_9_leaves_what_says_that_it_is_not_finished(session: tuple[str, lis
 import os
 from gputop import cli
 from gputop.tables import export_{to} as form
-form.batches = lambda *_: os.kill(os.getpid(), {int(signal.SIGKILL)})
+form.{WORKS[to]} = lambda *_: os.kill(os.getpid(), {int(signal.SIGKILL)})
 cli.main(["export", {session[0]!r}, "--to", "{to}", "-o", "out"])
 """
     for _ in range(2):
@@ -111,11 +115,14 @@ def test_what_comes_there_meanwhile_stays(
 ) -> None:
     out = tmp_path / "out"
 
-    def late(*what: Any) -> Iterator[tuple[str, list[Row]]]:
-        yield from batches(*what)
-        out.touch() if kind == "file" else out.mkdir() if kind == "directory" else out.symlink_to("/nowhere")
+    work = getattr(import_module(f"gputop.tables.export_{to}"), WORKS[to])
 
-    monkeypatch.setattr(f"gputop.tables.export_{to}.batches", late)
+    def late(*what: Any) -> Any:
+        told = work(*what) if to == "html" else list(work(*what))
+        out.touch() if kind == "file" else out.mkdir() if kind == "directory" else out.symlink_to("/nowhere")
+        return told
+
+    monkeypatch.setattr(f"gputop.tables.export_{to}.{WORKS[to]}", late)
     assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 1
     assert "give another name" in capsys.readouterr().err
     assert (out.is_file(), out.is_dir(), out.is_symlink()) == (kind == "file", kind == "directory", kind == "link")
