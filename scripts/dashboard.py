@@ -104,7 +104,7 @@ ROWS: dict[str, list[Panel]] = {
               "Their trainer waits for them, and something holds them up."),
         Panel("timeseries", "Stragglers", "none", 8, {"{{instance}} {{trainer}}": f"gputop_trainer_straggler{TRAINER}"},
               "1: the other ranks of its job wait for it."),
-        Panel("table", "Verdicts", "none", 8, {"now": f"gputop_trainer_verdict{TRAINER}"}, "What is said of each trainer now."),
+        Panel("table", "Verdicts", "none", 8, {"now": f"gputop_trainer_verdict_info{TRAINER}"}, "What is said of each trainer now."),
         Panel("table", "Whose they are", "none", 24, {"trainer": f"gputop_trainer_info{TRAINER}"}, "Job, pod and user of each trainer."),
     ],
 }  # fmt: skip

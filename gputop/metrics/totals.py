@@ -44,6 +44,7 @@ class Trainer(Struct):
     workers_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WORKER_STATES, 0.0))
     seen_ns: int = 0  # CLOCK_MONOTONIC
     gpus: frozenset[str] = frozenset()
+    unsure_s: float = 0.0  # seconds lost that are not counted yet: nothing of it moves, and what they are lost to is not known for sure
     standing: Standing | None = None  # of the process that is newest; None while none lives
 
 
@@ -108,7 +109,7 @@ class Totals:
         seconds = (board.t_ns - self._last_ns) / 1e9 if 0 < board.t_ns - self._last_ns <= policy.GAP_NS else 0.0
         self._last_ns = board.t_ns
         for trainer in self.trainers.values():
-            trainer.standing = None
+            trainer.standing, trainer.unsure_s = None, 0.0
         for _, standing in sorted(engine.standing.items()):  # who comes first has the plain name
             its = self._trainer_of(standing, board)
             if its is not None:
@@ -163,7 +164,9 @@ class Totals:
             if key in engine.ledgers:
                 standing = engine.standing.get(key[0])
                 is_unsure = standing is not None and standing.job.still_s <= 2 * policy.FAR_S  # later no hang is found any more
-                booked.take(engine.ledgers[key], engine.unmoved(key[0]) if is_unsure else {})
+                unsure = engine.unmoved(key[0]) if is_unsure else {}
+                booked.take(engine.ledgers[key], unsure)
+                booked.trainer.unsure_s += sum(unsure.values())
 
     def _count_culprits(self, engine: Engine) -> None:
         incidents = engine.incidents

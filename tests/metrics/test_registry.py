@@ -124,3 +124,17 @@ def test_dcgms_names_stand_beside_ours():
     told = series(played(server_of(1, 1), Metered(with_dcgm=True), 4))
     own = 'DCGM_FI_DEV_FB_USED{Hostname="",UUID="GPU-00000000-3c1a-4b7e-9d52-0123456789ab",device="nvidia0",gpu="0",'
     assert told[own + 'modelName="NVIDIA H100 80GB HBM3",pci_bus_id="00000000:1B:00.0"}'] == 60 * 1024
+
+
+def test_what_a_counter_does_not_have_yet_is_told_beside_it():
+    """A job that stands, until that is known to be a hang."""
+    metered, waits = Metered(), [0.0]
+    for item in run_of("hung-worker"):
+        metered.take(item)
+        for one in metered.totals.trainers.values():
+            assert sum(one.lost_s.values()) + one.unsure_s == pytest.approx(metered.engine.ledger.gpu_lost_s, abs=0.05)
+            waits.append(one.unsure_s)
+    assert max(waits) > 2.0
+    told = series(metered)
+    assert told['gputop_trainer_gpu_lost_unsure_seconds{trainer="train.py GPU 0"}'] == waits[-1] == 0.0
+    assert told['gputop_trainer_gpu_lost_seconds_total{cause="hung-worker",trainer="train.py GPU 0"}'] > 4.0
