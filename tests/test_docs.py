@@ -123,7 +123,7 @@ def check_shell(block: Block) -> list[str]:
         parse(words)
         output = words[words.index("-o") + 1] if "-o" in words else ""
         files = [word for word in words[2:] if re.search(r"\.(gputop|json|db)$", word) and word != output]
-        if block.page != "README.md" and words is command and words[1] in READS and files and set(files) <= set(FILES):
+        if block.page != "README.md" and words is command and words[1:2] and words[1] in READS and files and set(files) <= set(FILES):
             assert cli.main(words[1:]) in (0, 3), words
             ran.append(" ".join(words))
             if output:
