@@ -20,7 +20,7 @@ import msgspec
 
 from gputop.model import clocks, roles
 from gputop.model.frame import Frame, Gpu, Header, ProcInfo, SelfCost, SourceState
-from gputop.sources import REGISTRY, Beat, Entry, Settings, Source, Unavailable, is_simulated
+from gputop.sources import Beat, Entry, Settings, Source, Unavailable, is_simulated, registry
 from gputop.sources.files import read_text
 from gputop.system import crash
 from gputop.system.errors import UserError
@@ -120,6 +120,7 @@ class Collector:
         """``leaves_root``: after `sudo gputop` this process only collects, and becomes the user's as soon as the probes are loaded."""
         self.settings = settings
         self._sink = sink
+        self._registry = registry()
         self._sources: dict[str, Source] = {}
         self._closed: dict[str, tuple[int, SourceState]] = {}
         """Sources that are not open: when opening was tried or reading failed, and the reason."""
@@ -286,7 +287,7 @@ class Collector:
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is
-            state = _broken(next(one for one in REGISTRY if one.name == name), error)
+            state = _broken(next(one for one in self._registry if one.name == name), error)
             self._closed[name] = beat.t_ns, state
             beat.changed.append(state)
             _close(self._sources.pop(name))
@@ -297,7 +298,7 @@ class Collector:
 
     def _open_missing(self, now: int) -> None:
         self._open_due_ns = now + LOOK_EVERY_NS
-        for entry in REGISTRY:
+        for entry in self._registry:
             tried = self._closed.get(entry.name)
             if entry.name in self._sources or (tried and (not entry.reopens or now - tried[0] < REOPEN_EVERY_NS)):
                 continue
@@ -313,11 +314,12 @@ class Collector:
             source: Source = getattr(importlib.import_module(entry.module), entry.cls)(self.settings)
             state = source.open()
             self._sources[name] = source
-            self._sources = {one.name: self._sources[one.name] for one in REGISTRY if one.name in self._sources}
+            self._sources = {one.name: self._sources[one.name] for one in self._registry if one.name in self._sources}
         except Unavailable as why:
             state = SourceState(name, "unavailable", why.reason, why.remedy)
         except ImportError as why:
-            state = SourceState(name, "unavailable", f"cannot be loaded: {why}", "install gputop again with its dependencies")
+            remedy = f"it is a plug-in: see to {entry.package}" if entry.package else "install gputop again with its dependencies"
+            state = SourceState(name, "unavailable", f"cannot be loaded: {why}", remedy)
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - as in reading

@@ -8,7 +8,7 @@ from gputop.commands.options import WRITER, acting_as_user
 from gputop.commands.span import add_span, read_by, span
 from gputop.system.console import notify
 from gputop.system.errors import UserError
-from gputop.tables.exports import FORMATS, writer
+from gputop.tables.exports import formats, writer
 
 EXAMPLES = """examples:
   gputop export run.gputop --to csv -o run-csv           a directory with a file per table
@@ -23,7 +23,7 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="a recording, or files of a rotation")
-    parser.add_argument("--to", required=True, choices=FORMATS, metavar="FORMAT", help=", ".join(FORMATS))
+    parser.add_argument("--to", required=True, choices=formats(), metavar="FORMAT", help=", ".join(formats()))
     parser.add_argument(
         "-o", "--output", required=True, metavar="OUT", help="a new file; for csv a new directory, for parquet one that may have others"
     )

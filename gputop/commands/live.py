@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gputop.commands.screen import Guide
+    from gputop.diagnosis.judge import table as causes
     from gputop.session.session import Session
     from gputop.tui.app import GputopApp
 
@@ -99,6 +100,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     from gputop.tui.draw.view import USUAL_WINDOW_S, View
     from gputop.tui.feed import Look, live_context
 
+    causes()  # a plug-in that is broken is told before the screen takes the terminal
     calm_garbage_collection()
     left = config.load_screen()
     view = View(

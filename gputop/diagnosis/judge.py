@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from msgspec.structs import replace
 
 from gputop.diagnosis.causes import Claim, Judge, judges
@@ -9,7 +11,11 @@ from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.waitgraph import Walk
 
-_TABLE = {Leaf(*row): [one for one in judges() if row in one.rows] for some in judges() for row in some.rows}
+
+@cache
+def table() -> dict[Leaf, list[Judge]]:
+    """Made with the first judgement: a plug-in may import any of gputop."""
+    return {Leaf(*row): [one for one in judges() if row in one.rows] for some in judges() for row in some.rows}
 
 
 def judge(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
@@ -27,6 +33,6 @@ def judge(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
 
 def _cause_of(leaf: Leaf, walk: Walk) -> tuple[float, Judge | None]:
     """The part of a leaf that a cause explains, and that cause; None where none does."""
-    parts = [(1.0 if one.part is None else one.part(walk, leaf), one.cause, one) for one in _TABLE.get(leaf, ())]
-    part, _, named = max(parts, key=lambda row: row[:2], default=(0.0, "", None))
+    parts = [(1.0 if one.part is None else one.part(walk, leaf), i, one) for i, one in enumerate(table().get(leaf, ()))]
+    part, _, named = max(parts, key=lambda row: row[:2], default=(0.0, 0, None))  # of two alike a plug-in: it is there to say more
     return (part, named) if part > 0.0 else (0.0, None)

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct, field
 
 from gputop.diagnosis import policy
+from gputop.system.plugins import CAUSES as PLUGGED
+from gputop.system.plugins import plugins
 from gputop.system.text import figure
 
 SEVERITIES = ("info", "low", "medium", "high")
@@ -18,12 +20,14 @@ TRAINER_STATES = (
 )  # fmt: skip
 SYMPTOMS = ("input-bound", "transfer-bound", "wait-heavy", "straggler", "compute-bound", "busy-not-working", "idle", "healthy")
 LOOKING = "looking"  # in place of a symptom while nothing can be judged yet, or a GPU gives no readings
-CAUSES = (
+OWN_CAUSES = (
     "none", "cpu-contention", "worker-oversubscription", "affinity", "too-few-workers", "slow-transform", "gil-contention",
     "lock-contention", "disk-io", "network-io", "cgroup-throttle", "memory-pressure", "worker-respawn", "hung-worker",
     "main-thread-preprocessing", "h2d-transfer", "sync-storm", "small-kernels", "straggler-rank", "pause", "gpu-throttle",
     "undersized-work", "unexplained", "host-memory-growth", "gpu-memory-growth",
 )  # fmt: skip
+CAUSES = (*OWN_CAUSES, *(one.name for one in plugins(PLUGGED) if one.name not in OWN_CAUSES))
+"""With those of plug-ins."""
 HOST_GROWTH, GPU_GROWTH = GROWTHS = "host-memory-growth", "gpu-memory-growth"  # no GPU time is lost yet: incidents, never the verdict
 
 

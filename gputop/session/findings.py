@@ -21,6 +21,7 @@ from gputop.recording.format import BROKEN
 from gputop.recording.reader import Recording
 from gputop.session.following import Following
 from gputop.session.judged import judged
+from gputop.system.plugins import CAUSES, plugins
 from gputop.system.program import __version__
 
 LATE_NS = 12_000_000_000
@@ -62,12 +63,15 @@ class Account:
 
 
 def rules() -> int:
-    """A number that changes with any rule of the diagnosis: the CRC-32 of its source, or of the version where that cannot be read."""
+    """A number that changes with any rule of the diagnosis: the CRC-32 of its source, or of the version where that cannot be read, and of
+    the plug-ins that judge with it.
+    """
+    plugged = repr(plugins(CAUSES)).encode() if plugins(CAUSES) else b""
     files = [Path(roles.__file__), *sorted(Path(diagnosis.__path__[0]).rglob("*.py"))]
     try:
-        return zlib.crc32(b"".join(file.read_bytes() for file in files))
+        return zlib.crc32(b"".join(file.read_bytes() for file in files) + plugged)
     except OSError:
-        return zlib.crc32(__version__.encode())
+        return zlib.crc32(__version__.encode() + plugged)
 
 
 def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, with_rest: bool = False) -> Explanation | None:

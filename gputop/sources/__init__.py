@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from gputop.model.frame import Frame, SourceState
 from gputop.system.errors import Unavailable as Unavailable
 from gputop.system.errors import start_thread as start_thread
+from gputop.system.plugins import SOURCES, plugins
 
 FEW = 16  # trainers and workers that every source reads each tick; more are read in rotation
 
@@ -75,6 +76,7 @@ class Entry(NamedTuple):
     cls: str
     off: Callable[[Settings], str | None] = lambda _settings: None
     """Why the source is not to be opened; None if it is. An empty reason is shown to nobody."""
+    package: str = ""  # of a plug-in: who brings it
     reopens: bool = True  # whether the collector tries again later. Not if opening may ask for a password.
 
 
@@ -101,3 +103,10 @@ REGISTRY = (
     Entry("simulated", "gputop.sources.simulated", "SimulatedSource", lambda _: None if is_simulated() else ""),
     Entry("marks", "gputop.sources.marks", "MarksSource"),
 )  # all sources in reading order. NVML stands behind the readers of /proc, for its threads work while those read.
+
+
+def registry() -> tuple[Entry, ...]:
+    """`REGISTRY`, and behind it the plug-ins, none of which takes the place of a source of gputop's own."""
+    known = {entry.name for entry in REGISTRY}
+    plugged = (Entry(one.name, one.module, one.attribute, package=one.package) for one in plugins(SOURCES))
+    return (*REGISTRY, *(entry for entry in plugged if entry.name not in known))

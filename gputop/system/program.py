@@ -35,6 +35,8 @@ def report() -> str:
     """What `gputop --version` prints: the version, then the environment that a bug report needs, nothing private."""
     import platform
 
+    from gputop.system.plugins import GROUPS, plugins
+
     lines = [
         f"gputop {__version__}",
         f"python       {platform.python_version()} ({platform.python_implementation()}, {platform.machine()})",
@@ -44,6 +46,7 @@ def report() -> str:
         f"bcc          {_bcc()}",
         f"terminal     TERM={os.environ.get('TERM', '')} COLORTERM={os.environ.get('COLORTERM', '')} LANG={os.environ.get('LANG', '')}",
         *(f"{name:<13}{_package(name)}" for name in _PACKAGES),
+        *(f"plug-in      {one.package}: {one.name} ({group})" for group in GROUPS for one in plugins(group)),
     ]
     return "\n".join(lines)
 

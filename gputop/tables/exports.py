@@ -12,6 +12,8 @@ from functools import lru_cache
 from typing import Any
 
 from gputop.recording.reader import Recording
+from gputop.system.errors import UserError
+from gputop.system.plugins import EXPORTS, Plugin, load, plugins
 from gputop.system.text import clean_lines
 from gputop.tables.load import Loader, Wanted
 from gputop.tables.schema import TABLES
@@ -43,7 +45,31 @@ def _clean(text: str) -> str:
     return clean_lines(text, MOST_CHARACTERS)
 
 
+def formats() -> tuple[str, ...]:
+    """`FORMATS`, and behind it those of plug-ins (docs/plugins.md)."""
+    return (*FORMATS, *(one.name for one in plugins(EXPORTS) if one.name not in FORMATS))
+
+
 def writer(form: str) -> Callable[..., None]:
-    """The ``write`` of a format; only its module is imported."""
+    """The ``write`` of a format; only its module is imported. UserError for a plug-in that is broken."""
+    if form not in FORMATS:
+        return _plugged(next(one for one in plugins(EXPORTS) if one.name == form))
     found: Callable[..., None] = importlib.import_module(f"gputop.tables.export_{form}").write
     return found
+
+
+def _plugged(plugin: Plugin) -> Callable[..., None]:
+    """The ``write`` of a plug-in, whose errors are one line."""
+
+    def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None:
+        try:
+            found = load(plugin)
+            if not callable(found):
+                raise TypeError(f"{plugin.attribute} cannot be called")
+            found(recording, output, start_ns, end_ns)
+        except (UserError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - somebody else's code
+            raise UserError(f"the plug-in {plugin.name} of {plugin.package}: {type(error).__name__}: {error}") from None
+
+    return write

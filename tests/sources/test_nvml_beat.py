@@ -11,7 +11,7 @@ import pytest
 
 from gputop.collector import beat as collector
 from gputop.model.frame import Frame
-from gputop.sources import Settings
+from gputop.sources import REGISTRY, Settings
 from tests.sources.nvml_rig import INTERVAL_NS, Rig
 
 QUICK = "gpus 2", "util 5"
@@ -44,7 +44,7 @@ class Beating:
 @pytest.fixture
 def beating(rig: Rig, monkeypatch: pytest.MonkeyPatch):
     rig.set(*QUICK)
-    monkeypatch.setattr(collector, "REGISTRY", tuple(entry for entry in collector.REGISTRY if entry.name == "nvml"))
+    monkeypatch.setattr(collector, "registry", lambda: tuple(entry for entry in REGISTRY if entry.name == "nvml"))
     monkeypatch.setattr(collector, "raise_priority", lambda _rank: "")
     beating = Beating()
     yield beating

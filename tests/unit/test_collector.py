@@ -17,7 +17,7 @@ from gputop.collector import beat as collector
 from gputop.model.frame import SECOND_NS, Frame, Gpu, ProcInfo, ProcSample, SourceState
 from gputop.model.rates import proc_rates
 from gputop.recording.format import pack_frames
-from gputop.sources import Beat, Entry, Settings
+from gputop.sources import REGISTRY, Beat, Entry, Settings
 from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.system.privilege import authorize_sudo
@@ -138,7 +138,7 @@ def frames_of(
         setattr(module, source.__name__, source)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     entries = tuple(Entry(source.__name__, module.__name__, source.__name__, reopens=reopens) for source in sources)
-    monkeypatch.setattr(collector, "REGISTRY", entries)
+    monkeypatch.setattr(collector, "registry", lambda: entries)
     monkeypatch.setattr(collector, "raise_priority", lambda _rank: granted)
     kept = Kept()
     collector.Collector(Settings(interval_ns, everyone=everyone), kept, leaves_root=True).run(ticks, wait)
@@ -327,7 +327,7 @@ def test_what_is_asked_for_and_not_there_ends_the_stream(monkeypatch: pytest.Mon
 
 
 def test_why_there_is_no_ebpf():
-    entry = next(entry for entry in collector.REGISTRY if entry.name == "ebpf")
+    entry = next(entry for entry in REGISTRY if entry.name == "ebpf")
     off = [entry.off(settings) for settings in (Settings(), Settings(ebpf=False), Settings(ebpf=False, everyone=True))]
     assert off == [None, "not asked for: --no-ebpf", "a single look is too short for it"]
 

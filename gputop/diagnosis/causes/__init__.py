@@ -2,7 +2,7 @@
 
 The docstring of a cause has four parts: what it is, why it costs, how it is seen, when it abstains. Its ``JUDGE`` has the leaves of the
 wait-for graph that are this cause (``rows``), and ``tell``: evidence, and what to do.
-A new cause is one new file, and its word in `gputop.diagnosis.model.CAUSES`.
+A new cause is one new file, and its word in `gputop.diagnosis.model.OWN_CAUSES`. Those of plug-ins (docs/plugins.md) stand behind them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import pkgutil
 from collections.abc import Callable
 from functools import lru_cache
 
+import msgspec
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from gputop.diagnosis.edges import Leaf, Way
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.model import Culprit, Evidence, Fix
+from gputop.diagnosis.model import OWN_CAUSES, SYMPTOMS, Culprit, Evidence, Fix
 from gputop.diagnosis.waitgraph import Walk
+from gputop.system import plugins
 
 
 class Finding(Struct, frozen=True):
@@ -69,7 +71,44 @@ def judges() -> tuple[Judge, ...]:
     """All of them."""
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
     found = (getattr(module, "JUDGE", None) for module in modules)
-    return tuple(judge for judge in found if isinstance(judge, Judge))
+    own = tuple(judge for judge in found if isinstance(judge, Judge))
+    return (*own, *(judge for judge in map(_plugged, plugins.plugins(plugins.CAUSES)) if judge is not None))
+
+
+def _plugged(plugin: plugins.Plugin) -> Judge | None:
+    """The judge of a plug-in, which harms nobody whatever it does; None where it is none, which is told."""
+    try:
+        judge = plugins.load(plugin)
+        if not isinstance(judge, Judge) or judge.symptom not in SYMPTOMS or judge.cause != plugin.name or plugin.name in OWN_CAUSES:
+            raise ValueError("no Judge whose cause is the name of its entry point, a new word, and whose symptom is one of gputop's")
+        _ = [Leaf(*row) for row in judge.rows]
+    except Exception as error:  # noqa: BLE001 - somebody else's code
+        plugins.tell(plugin, error)
+        return None
+    part, felt = judge.part, judge.felt
+
+    def guarded_tell(job: JobFacts, facts: Facts) -> Finding:
+        try:
+            return msgspec.convert(judge.tell(job, facts), Finding)
+        except Exception as error:  # noqa: BLE001
+            return Finding(plugins.tell(plugin, error))
+
+    def guarded_part(walk: Walk, leaf: Leaf) -> float:
+        try:
+            return 1.0 if part is None else min(1.0, max(0.0, float(part(walk, leaf))))
+        except Exception as error:  # noqa: BLE001
+            plugins.tell(plugin, error)
+            return 0.0
+
+    def guarded_felt(job: JobFacts) -> str:
+        try:
+            word = judge.symptom if felt is None else felt(job)
+            return word if word in SYMPTOMS else judge.symptom
+        except Exception as error:  # noqa: BLE001
+            plugins.tell(plugin, error)
+            return judge.symptom
+
+    return replace(judge, tell=guarded_tell, part=guarded_part, felt=guarded_felt)
 
 
 def percent(metric: str, share: float | None, text: str) -> Evidence:
