@@ -34,6 +34,7 @@ from tests.fleet.sshd import ROOT, machines
 LEAD_S = 12.0  # s from the start of the viewer to the onset's earliest frame: sixteen links and nodes start in that, on a busy machine, too
 WITHIN_S = 5.0  # s from the onset until rank, host and cause are told
 LASTS_S = 8.5  # s after the onset: the recordings end at 9
+TRIES = 3
 LEAST_RIGHT, LEAST_SOON = 0.95, 0.9  # shares of the runs
 UNKNOWN = "straggler-rank"  # the cause of a rank that is late for a reason that is not known
 MEDIUM = SEVERITIES.index("medium")
@@ -54,8 +55,16 @@ class Told(Struct):
     nodes: int = 0  # most that were seen
 
 
-def run(case: Case, folder: Path, lasts_s: float = LASTS_S) -> Told:
-    """Play a case on the machines below ``folder``, and watch it."""
+def run(case: Case, folder: Path) -> Told:
+    """Play a case on the machines below ``folder``, and watch it; again where this machine was too busy to start all nodes in time."""
+    for _ in range(TRIES):
+        told = _run(case, folder)
+        if told.nodes == SIZE:
+            break
+    return told
+
+
+def _run(case: Case, folder: Path) -> Told:
     parts = case.parts()
     for number, part in enumerate(parts):
         _write(folder / host_of(number) / "played.gputop", part)
@@ -66,7 +75,7 @@ def run(case: Case, folder: Path, lasts_s: float = LASTS_S) -> Told:
     command = [sys.executable, "-m", "gputop", "--host", f"{host_of(0)[:-2]}[01-{SIZE}]", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=dict(os.environ)) as viewer:
         assert viewer.stdout is not None
-        end = threading.Timer(onset_unix_s + lasts_s - time.time(), viewer.send_signal, [signal.SIGINT])
+        end = threading.Timer(onset_unix_s + LASTS_S - time.time(), viewer.send_signal, [signal.SIGINT])
         end.start()
         for line in viewer.stdout:
             _note(told, case, json.loads(line), time.time() - onset_unix_s)
