@@ -50,6 +50,7 @@ LIVE = [
     Binding("escape", "clear", "clear selection and filter", id="clear", group=_TABLE),
     Binding("s", "stacks", "stacks of what is stalled, or of the selected process", id="stacks", group=_LOOK),
     Binding("e", "explain", "why: the evidence and what to do", id="explain", group=_LOOK),
+    Binding("c", "copy_fix", "copy the command that would help", id="copy", group=_LOOK),
     Binding("w", "contention", "who took CPU from whom", id="contention", group=_LOOK),
     Binding("enter", "details", "one process", id="details", group=_LOOK),
     Binding("z", "enlarge", "a lane with axes and percentiles", id="enlarge", group=_LOOK),

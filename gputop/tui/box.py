@@ -20,7 +20,7 @@ from textual.widgets import Input, Static
 from gputop.session.moment import moment_within
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
-from gputop.system.text import cell_width, even, fit
+from gputop.system.text import even, fit
 from gputop.tui.draw import TOO_SMALL, Line, folded, is_too_small, safe_line, time_of_day
 from gputop.tui.feed import Context
 from gputop.tui.terminal import LoneScreen
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gputop.recording.reader import Recording
 
 Found = TypeVar("Found")
+NOTE_S = 4.0  # s that a note stays
 MOST_NAMES = 12  # processes that a question names; it counts the others
 
 
@@ -97,18 +98,17 @@ class Box(LoneScreen):
         raise NotImplementedError
 
     def fit(self, lines: Sequence[Line], head: int) -> None:
-        """Make the box as large as its text needs and the terminal allows; ``head`` of the lines do not scroll."""
+        """Make the box as high as its text needs and the terminal allows; ``head`` of the lines do not scroll."""
+        rows = len(lines) - head
         if self.TAKES_ALL:
-            self.page.take_room(self.text_width, self.text_height + 1, len(lines) - head >= self.text_height)
-            return
-        widths = [sum(cell_width(part) for part, _ in line) for line in lines]
-        rows = len(widths) - head
-        self.page.take_room(min(max(widths), self.text_width), min(rows, self.text_height) + head, rows > self.text_height)
+            self.page.take_room(self.text_height + 1, rows >= self.text_height)
+        else:
+            self.page.take_room(min(rows, self.text_height) + head, rows > self.text_height)
 
     @property
     def text_width(self) -> int:
-        """Columns of a line, without border and scroll bar."""
-        return max(1, self.app.size.width * 96 // 100 - 5)
+        """Columns of a line, without border, padding and scroll bar. A box is as wide as the terminal: beside it words would be torn."""
+        return max(1, self.app.size.width - 5)
 
     @property
     def text_height(self) -> int:

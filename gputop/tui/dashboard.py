@@ -21,10 +21,10 @@ from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.output import create, unused
 from gputop.system.text import file_size
-from gputop.tui import bindings
+from gputop.tui import bindings, clipboard
 from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import Box, ConfirmScreen
-from gputop.tui.draw import duration, edges, gpus, table
+from gputop.tui.draw import duration, edges, gpus, table, why
 from gputop.tui.draw.table import SORTS, why_no_search
 from gputop.tui.drawing import Drawing
 from gputop.tui.enlarge import EnlargeScreen
@@ -192,7 +192,7 @@ class Actions:
         """Select the process, time or GPU under the mouse; sort by a title; press a key that is named."""
         session, view, table_panel = self._session, self._view, self._drawing.table
         if widget.id in ("keys", "verdict"):
-            keys = self._drawing.keys.keys if widget.id == "keys" else edges.VERDICT_KEYS
+            keys = self._drawing.keys.keys if widget.id == "keys" else (*edges.VERDICT_KEYS, edges.COPY_KEY)
             if action := edges.action_at(widget.line_text(event.y), event.x, keys):
                 await self._screen.run_action(action)
         elif widget.id == "procs" and event.y == 0 and (order := table.order_at(view, event.x)):
@@ -221,6 +221,12 @@ class Actions:
 
     def action_explain(self) -> None:
         self._open(WhyScreen(self._context))
+
+    def action_copy_fix(self) -> None:
+        """Copy the command that would help."""
+        with self._session.lock:
+            commands = why.commands(self._session.verdict_at(self._view.at_ns))
+        self._drawing.show_note(clipboard.copy_nth(self._screen.app, commands, 1))
 
     def action_stacks(self) -> None:
         """Show the stacks of everything that is stalled, or of the selected process: of a trainer with its workers."""

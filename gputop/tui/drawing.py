@@ -29,6 +29,7 @@ from gputop.tui.panels import (
     TablePanel,
     Time,
     VerdictPanel,
+    WhyPanel,
     arrange,
 )
 from gputop.tui.widgets import Painter, palette
@@ -53,7 +54,7 @@ class Drawing:
         self.caption = [CaptionPanel(context, self.time)] if context.look.caption is not None else []
         self.panels: list[Panel] = [
             HeaderPanel(context, self.time), VerdictPanel(context, self.time), GpusPanel(context, self.time), self.lanes, self.table,
-            *([] if self.scrub is None else [self.scrub]), *self.caption, self.keys,
+            WhyPanel(context, self.time), *([] if self.scrub is None else [self.scrub]), *self.caption, self.keys,
         ]  # fmt: skip
         self._screen = screen
         self._context = context
@@ -203,7 +204,7 @@ class Drawing:
         if is_too_small(view.width, view.height):
             heights = Heights(header=1)
         elif self.caption:
-            heights = replace(heights, caption=1, procs=heights.procs - 1)
+            heights = replace(heights, caption=1, why=max(0, heights.why - 1), procs=heights.procs - (not heights.why))
         if heights == self._heights:
             return False
         self._heights = heights

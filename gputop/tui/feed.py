@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
 
+from gputop.diagnosis.model import GROWTHS
 from gputop.model.frame import Frame, Header
 from gputop.session.restarts import Restarts
 from gputop.session.session import Session
@@ -17,7 +18,9 @@ from gputop.system.errors import UserError
 from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.program import return_pages
 from gputop.system.text import file_size
+from gputop.tui.draw import time_of_day
 from gputop.tui.draw.view import View
+from gputop.tui.draw.why import Findings
 
 if TYPE_CHECKING:
     from gputop.diagnosis import Incident, Ledger
@@ -240,6 +243,20 @@ class Context(Struct):
             return found
         incidents = self.session.engine.incidents
         return self.session.ledger_at(t_ns), [incident for incident in incidents if t_ns is None or incident.start_ns <= t_ns]
+
+    def findings(self) -> Findings:
+        """All that is known at the moment shown; hold the session's lock."""
+        session, at_ns = self.session, self.view.at_ns
+        verdict, until_ns = session.verdict_at(at_ns), session.now_ns if at_ns is None else at_ns
+        ledger, incidents = self.losses_and_incidents(at_ns)
+        marks = session.marks if self.replay is None else self.replay.player.marks
+        growing = (one for one in session.engine.incidents if one.cause in GROWTHS and one.start_ns <= until_ns)
+        return Findings(
+            verdict=verdict, ledger=ledger, incidents=incidents, what_if=session.engine.what_if(verdict),
+            growths=[one for one in growing if one.end_ns is None or one.end_ns >= until_ns],
+            experiments=[(mark.t_ns, mark.experiment) for mark in marks if mark.experiment and mark.t_ns <= until_ns],
+            clock=lambda t_ns: time_of_day(session.unix_s(t_ns)),
+        )  # fmt: skip
 
 
 def live_context(session: Session, view: View, start: Callable[[], Stream] | None, first: Stream, look: Look) -> Context:

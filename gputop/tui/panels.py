@@ -17,7 +17,7 @@ from gputop.recording.format import TICKS, TIER_NAMES
 from gputop.session.session import Session
 from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import file_size, fit
-from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, table
+from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, table, why
 from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, fold, is_tall, share_rows
 from gputop.tui.draw.table import Row, rows
 from gputop.tui.draw.view import Axis, axis_line, with_signs
@@ -27,8 +27,9 @@ from gputop.tui.widgets import Drawn
 LATE_S = 2.0  # s (and two intervals) after which a reading is overdue
 NEVER_S = 10.0  # s after which the first reading of a stream is overdue
 LEAST_PROCS = 8  # rows of the table that an 80×24 terminal must have: heading and seven processes
+LEAST_WHY = 4  # rows that the reasons need: a rule, a heading and two lines
 ROWS_STEP = 4  # rows in which the table grows and shrinks
-SHRINK_S = 20.0  # s that rows of the table stay empty before other panels get them: bystanders come and go
+SHRINK_S = 6.0  # s that rows of the table stay empty before other panels get them: bystanders come and go
 SLOW = 0.8  # share of the wanted speed below which a replay says how fast it really plays
 COST_EVERY_S = 1.0  # s between two readings of what gputop costs
 
@@ -41,6 +42,7 @@ class Heights(Struct, frozen=True):
     gpus: int = 0
     lanes: int = 0  # with the ruler
     procs: int = 0
+    why: int = 0
     keys: int = 0
     scrub: int = 0
     caption: int = 0
@@ -50,15 +52,15 @@ def arrange(height: int, gpus: int, lanes: int, *, tall: int = 0, procs: int | N
     """Share out ``height`` rows to panels that want ``gpus`` GPU rows, ``lanes`` lanes, ``scrub`` rows; the table shrinks last.
 
     ``tall`` of the lanes may have `TALLEST` rows: two come before the table has all of the ``procs`` rows that it needs, more come
-    after. Without ``procs`` the table needs all that is left.
+    after. Without ``procs`` the table needs all that is left; what it does not need is for the reasons, where it is enough for some.
     """
     header = 1 if height >= 2 else 0
     keys = 1 if height >= 10 else 0
-    verdict = 2 if height >= 8 else 1 if height >= 3 else 0
+    verdict = 3 if height >= 24 else 2 if height >= 8 else 1 if height >= 3 else 0
     scrub = scrub if height >= 10 else 0
     left = height - header - keys - verdict - scrub
     # All GPUs where they fit a third of the screen; otherwise some are left out, and a fifth is enough.
-    gpu_rows = 1 + (max(gpus, 1) if gpus <= left // 3 else max(1, left // 5)) if left >= 8 else 0
+    gpu_rows = 1 + (max(gpus, 1) if gpus <= left // 3 else max(1, (left + 1) // 5)) if left >= 8 else 0
     left -= gpu_rows
     needed = left if procs is None else max(LEAST_PROCS, procs)
     least_procs = min(needed, LEAST_PROCS if left < 34 else left // 3)
@@ -66,7 +68,9 @@ def arrange(height: int, gpus: int, lanes: int, *, tall: int = 0, procs: int | N
     lane_rows = lane_rows + 1 if lane_rows >= 1 else 0
     if lane_rows:
         lane_rows += max(0, min((TALLEST - 2) * tall, left - lane_rows - needed))
-    return Heights(header, verdict, gpu_rows, lane_rows, max(0, left - lane_rows), keys, scrub)
+    spare = left - lane_rows - needed
+    why = spare if spare >= LEAST_WHY else 0
+    return Heights(header, verdict, gpu_rows, lane_rows, max(0, left - lane_rows - why), why, keys, scrub)
 
 
 # how time runs on the screen
@@ -227,7 +231,11 @@ class VerdictPanel(Panel):
             return [[(f" {trouble or 'starting: waiting for the first readings'}", "crit" if trouble else "dim")]]
         offer = "" if session.board.gpus else offer_of(session)
         grows = notice(session.engine.incidents) if view.at_ns is None else ("", "")
-        return edges.verdict_lines(session.verdict_at(view.at_ns), view, trouble, offer, notice=grows)[: self.rows]
+        verdict = session.verdict_at(view.at_ns)
+        lines = edges.verdict_lines(verdict, view, trouble, offer, notice=grows)
+        if self.rows > len(lines):
+            lines.append(edges.fix_line(verdict, view) or edges.lost_line(session.ledger_at(view.at_ns), view))
+        return lines[: self.rows]
 
     def _silence(self) -> str:
         """That readings are overdue, and what to do; empty where none is."""
@@ -360,6 +368,18 @@ class TablePanel(Panel):
         if view.user:
             return f"no process of {view.user} trains, is on a GPU or takes CPU"
         return f"no trainer, no GPU process{f'; {table.HIDDEN}' if view.hides_bystanders else ', no busy process'}"
+
+
+class WhyPanel(Panel):
+    """The reasons, in rows that nothing else needs: what `e` shows, as far as it fits."""
+
+    name = "why"
+
+    def lines(self) -> Sequence[Line]:
+        if not self.rows or not self.is_known:
+            return []
+        width = self.context.view.width
+        return [[(f"─ why {'─' * width}"[:width], "dim")], *why.below(self.context.findings(), width - 1, self.rows - 1)]
 
 
 class ScrubPanel(Panel):

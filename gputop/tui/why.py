@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import textwrap
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 from textual.binding import Binding
 
-from gputop.diagnosis import Verdict
-from gputop.diagnosis.model import CAUSES, GROWTHS, Evidence, Fix, WhatIf
-from gputop.diagnosis.path import factor, tree, who, without
-from gputop.diagnosis.whatif import told
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
 from gputop.model.rates import pair_growth
 from gputop.model.roles import program_name
-from gputop.session.session import Session
-from gputop.system.text import cut, figure, fit
-from gputop.tui.box import Box
-from gputop.tui.draw import Line, room_for, time_of_day
-from gputop.tui.draw.edges import VERDICT_COLOURS
+from gputop.system.text import fit
+from gputop.tui import clipboard
+from gputop.tui.box import NOTE_S, Box
+from gputop.tui.draw import Line, why
+from gputop.tui.feed import Context
 from gputop.tui.prove import ProveScreen, why_not
 
-if TYPE_CHECKING:
-    from gputop.diagnosis import Incident, Ledger
-    from gputop.session.survey import Episode
-
-LAST_EXPERIMENTS = 4  # experiments that are listed
-LAST_INCIDENTS = 8  # incidents that are listed, the newest first
-_CAUSE_COLUMNS = max(map(len, CAUSES)) + 2
 SPAN_NS = 10 * SECOND_NS  # ns; the tables are sums over this time
 MOST_ROWS = 18  # rows of each table
-ASSUMES = 56  # columns of a prediction, and at least as many of what it assumes
 WHO, NUMBERS = 30, 24  # columns of a process at most, and of the numbers after the two
 
 
@@ -41,152 +29,43 @@ class WhyScreen(Box):
     """`e`: the diagnosis at the moment shown."""
 
     TITLE = "why"
-    BINDINGS = [Binding("e", "dismiss", "close", show=False), Binding("p", "prove", "prove it")]
+    BINDINGS = [
+        Binding("e", "dismiss", "close", show=False),
+        Binding("p", "prove", "prove it"),
+        Binding("c", "copy(1)", "copy the first command"),
+        *(Binding(str(n), f"copy({n})", f"copy command {n}", show=False) for n in range(1, 10)),
+    ]
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._note = ("", 0.0)  # what was copied, and until when it is said (time.monotonic)
 
     def action_prove(self) -> None:
         """Try the cause, or say why not."""
         self.app.push_screen(ProveScreen(self.context))
 
+    def action_copy(self, number: int) -> None:
+        """Copy a command of the fixes to the clipboard."""
+        with self.session.lock:
+            commands = why.commands(self.session.verdict_at(self.view.at_ns))
+        self._note = clipboard.copy_nth(self.app, commands, number), time.monotonic() + NOTE_S
+        self.refresh_text()
+
     @property
     def first_line(self) -> str:
-        """With the key that tries the cause, where there is one to try."""
-        is_tried = self.session.engine.verdict.cause not in ("none", "unexplained") and not why_not(self.context)
-        return "why   (p: prove it, by switching the cause off and on)" if is_tried else self.TITLE
+        """What was just copied, else the keys that do something here."""
+        if time.monotonic() < self._note[1]:
+            return self._note[0]
+        with self.session.lock:
+            count = len(why.commands(self.session.verdict_at(self.view.at_ns)))
+            is_tried = self.session.engine.verdict.cause not in ("none", "unexplained") and not why_not(self.context)
+        keys = ["c: copy the command" if count == 1 else f"1-{min(9, count)}: copy a command"] if count else []
+        keys += ["p: prove it, by switching the cause off and on"] if is_tried else []
+        return f"{self.TITLE}   ({', '.join(keys)})" if keys else self.TITLE
 
     def lines(self) -> Sequence[Line]:
-        """Verdict, path, fixes, what changes would bring, evidence, processes, lost time by cause, the last incidents."""
-        verdict = self.session.verdict_at(self.view.at_ns)
-        ledger, incidents = self.context.losses_and_incidents(self.view.at_ns)
-        width = min(self.text_width, 116)
-        return [
-            *_verdict(verdict, width),
-            *_path(verdict, width),
-            *_fixes(verdict.fixes, width),
-            *_what_if(self.session.engine.what_if(verdict), width),
-            *_measured(verdict, width),
-            *_people(verdict),
-            *self._growths(width),
-            *self._experiments(width),
-            *_ledger(ledger),
-            *_incidents(self.session, incidents[-LAST_INCIDENTS:], width),
-        ]
-
-    def _experiments(self, width: int) -> list[Line]:
-        """How the last experiments until the moment shown ended."""
-        replay, at_ns = self.context.replay, self.view.at_ns
-        until_ns = self.session.now_ns if at_ns is None else at_ns
-        marks = self.session.marks if replay is None else replay.player.marks
-        ended = [mark for mark in marks if mark.experiment and mark.t_ns <= until_ns]
-        out: list[Line] = [[], [("experiments", "head")]] if ended else []
-        for mark in ended[-LAST_EXPERIMENTS:]:
-            out += _wrapped(f"{time_of_day(self.session.unix_s(mark.t_ns))} {mark.experiment}", width, "", "  ")
-        return out
-
-    def _growths(self, width: int) -> Iterator[Line]:
-        """Memory that grows at the moment shown."""
-        at_ns = self.session.now_ns if self.view.at_ns is None else self.view.at_ns
-        for one in self.session.engine.incidents:
-            if one.cause in GROWTHS and one.start_ns <= at_ns and (one.end_ns is None or one.end_ns >= at_ns):
-                yield from ([], [(one.cause, VERDICT_COLOURS[one.severity]), (f"   severity {one.severity}", "dim")])
-                yield from (*_wrapped(one.headline, width, "title"), *_wrapped(one.detail, width, ""))
-                yield from (*_evidence(one.evidence), *_fixes(one.fixes, width))
-
-
-def _verdict(verdict: Verdict, width: int) -> list[Line]:
-    cause = "" if verdict.cause == "none" else f" ← {verdict.cause}"
-    return [
-        [(f"{verdict.symptom.upper()}{cause}", VERDICT_COLOURS.get(verdict.severity, "title")),
-         (f"   severity {verdict.severity}, confidence {100 * verdict.confidence:.0f} %", "dim")],
-        *_wrapped(verdict.headline, width, "title"),
-        *_wrapped(verdict.detail, width, ""),
-    ]  # fmt: skip
-
-
-def _measured(verdict: Verdict, width: int) -> list[Line]:
-    told = [*(_wrapped(verdict.step.told(), width, "") if verdict.step is not None else []), *_evidence(verdict.evidence)]
-    return [[], *told] if told else []
-
-
-def _evidence(evidence: Sequence[Evidence]) -> list[Line]:
-    out: list[Line] = [[("evidence", "head")]] if evidence else []
-    for item in evidence:
-        value = "not measured" if item.value is None else f"{figure(item.value)} {item.unit}"
-        out.append([(f"  {item.metric:<28}", "dim"), (f"{value:>16}  ", "title"), (item.text, "")])
-    return out
-
-
-def _path(verdict: Verdict, width: int) -> list[Line]:
-    """The walk to the cause, and what would come back without it."""
-    out: list[Line] = [[], [("the way there", "head")]] if verdict.path else []
-    for indent, line in tree(verdict.path):
-        out += _wrapped(line, width, "", f"  {indent}")
-    culprits = [who(one.pid, one.name) for one in verdict.culprits]
-    told = without(verdict.cause, culprits, verdict.regain_gpu_s, verdict.speedup_max)
-    return out + _wrapped(told, width, "title", "  ")
-
-
-def _what_if(found: Sequence[WhatIf], width: int) -> list[Line]:
-    """What changes would bring, each with its band, and what it assumes where there is room."""
-    out: list[Line] = [[], [("what if", "head")]] if found else []
-    for one in found:
-        line, room = f"  {told(one, closely=True)}", width - ASSUMES
-        out.append([(fit(line, ASSUMES), ""), (cut(one.assumes, room), "dim")] if room >= ASSUMES else [(cut(line, width), "")])
-    return out
-
-
-def _people(verdict: Verdict) -> list[Line]:
-    out: list[Line] = []
-    if verdict.victims:
-        out += [[], [("who suffers", "head")]]
-        out += [[(f"  {victim.pid:>8}  {victim.name} ({victim.role})", "")] for victim in verdict.victims]
-    if verdict.culprits:
-        out += [[], [("who takes it", "head")]]
-    for culprit in verdict.culprits:
-        cpu = "" if culprit.cpu_s is None else f"  {culprit.cpu_s:.1f} CPU s"
-        out.append([(f"  {culprit.pid:>8}  {culprit.name}{cpu}", "")])
-    return out
-
-
-def _fixes(fixes: Sequence[Fix], width: int) -> list[Line]:
-    out: list[Line] = [[], [("what to do", "head")]] if fixes else []
-    for fix in fixes:
-        out += _wrapped(f"• {fix.text}", width, "")
-        if fix.command:
-            out.append([(f"    {fix.command}", "accent")])
-    return out
-
-
-def _ledger(ledger: Ledger) -> list[Line]:
-    if not ledger.gpu_total_s:
-        return []
-    share = 100 * ledger.gpu_lost_s / ledger.gpu_total_s
-    out: list[Line] = [[], [("GPU time lost since the start", "head")]]
-    out.append([(f"  {ledger.gpu_lost_s:.1f} of {ledger.gpu_total_s:.1f} GPU seconds without work ({share:.0f} %)", "title")])
-    bounds = {one.cause: factor(one.speedup_max) for one in ledger.regains()}
-    for cause, lost_s in sorted(ledger.by_cause.items(), key=lambda item: -item[1]):
-        if lost_s > 0:
-            bound = f"   without it {bounds[cause]}" if bounds.get(cause) else ""
-            out.append([(f"  {cause:<28}{lost_s:>9.1f} s{100 * lost_s / max(ledger.gpu_lost_s, 1e-9):>6.0f} %{bound}", "")])
-    if len(bounds) > 1 and (told := factor(ledger.speedup_of_all())):
-        out.append([(f"  without any of these {told} (their seconds add up, the factors do not)", "dim")])
-    return out
-
-
-def _incidents(session: Session, incidents: Sequence[Incident | Episode], width: int) -> list[Line]:
-    out: list[Line] = [[], [("incidents (n, N jump to them)", "head")]] if incidents else []
-    for one in reversed(incidents):
-        start = time_of_day(session.unix_s(one.start_ns))
-        end = "now" if one.end_ns is None else time_of_day(session.unix_s(one.end_ns))
-        colour = VERDICT_COLOURS.get(one.severity, "")
-        cause, headline = f"{one.cause:<{_CAUSE_COLUMNS}}", cut(one.headline, width - 36)
-        out.append([(f"  {start}–{end:<8} ", "dim"), (cause, colour), (headline, "")])
-    return out
-
-
-def _wrapped(text: str, width: int, style: str, indent: str = "") -> list[Line]:
-    rest = f"{indent}  " if indent else ""
-    lines = textwrap.wrap(text, room_for(text, width), initial_indent=indent, subsequent_indent=rest) if text else []
-    return [[(line, style)] for line in lines]
+        """Verdict, path, culprits, fixes; then evidence, what changes would bring, lost time by cause, the last incidents."""
+        return why.page(self.context.findings(), self.text_width, self.text_height)
 
 
 class Pair(Struct):

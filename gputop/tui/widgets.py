@@ -148,9 +148,9 @@ class Scrolled(ScrollView):
         self.virtual_size = Size(0, len(self._shown))
         self.refresh()
 
-    def take_room(self, width: int, height: int, scrolls: bool) -> None:
-        """Have room for so many columns and rows of text, besides border, padding and scroll bar."""
-        self.styles.width, self.styles.height = width + 5, height + 2
+    def take_room(self, height: int, scrolls: bool) -> None:
+        """Have room for so many rows of text, besides the border."""
+        self.styles.height = height + 2
         self.styles.overflow_y = "scroll" if scrolls else "hidden"
 
     @property

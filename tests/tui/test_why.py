@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.model import Ledger, PathStep
+from gputop.diagnosis.model import Evidence, Ledger, PathStep
 from gputop.model.stream import Mark
 from gputop.tui.why import WhyScreen
+from tests.tui import scene
 from tests.tui.conftest import MakeApp
+from tests.tui.test_sizes_fuzz import crowd, shown
 
 
 def text_of(screen: WhyScreen) -> list[str]:
@@ -89,3 +93,67 @@ async def test_experiments_until_the_moment_shown_are_listed(make_app: MakeApp) 
         lines = text_of(app.screen)
         told = lines[lines.index("experiments") + 1 : lines.index("GPU time lost since the start") - 1]
         assert [line[11:] for line in told] == ["proved, +71 % ± 6: x"]
+
+
+async def test_evidence_is_told_in_words(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = make_app()
+    found = (
+        Evidence("runq_pct", 75.71, "%", "2 of 2 workers wanted a CPU and had none"),
+        Evidence("read_bytes_per_s", float(3 << 30), "B/s", "they fetched from storage"),
+        Evidence("idle_cpus", None, "CPUs", "idle among those it may use"),
+    )
+    verdict = replace(app.context.session.engine.verdict, evidence=found, step=None)
+    monkeypatch.setattr(app.context.session, "verdict_at", lambda _: verdict)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("e")
+        await pilot.pause()
+        assert isinstance(app.screen, WhyScreen)
+        lines = [" ".join(line.split()) for line in text_of(app.screen)]
+        at = lines.index("evidence") + 1
+        assert lines[at : at + 3] == [
+            "75.71 % 2 of 2 workers wanted a CPU and had none", "3.0G/s they fetched from storage",
+            "not measured idle among those it may use",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48), (200, 60)])
+async def test_cause_way_culprits_fix_and_gain_fit_one_screen(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    verdict = app.context.session.engine.verdict
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("e")
+        await pilot.pause()
+        assert isinstance(app.screen, WhyScreen)
+        seen = "\n".join(text_of(app.screen)[: app.screen.text_height])
+        for part in (verdict.cause, "the way there", "who takes it", "what to do", "GPU s would", *(fix.command for fix in verdict.fixes)):
+            assert part in seen
+
+
+@pytest.mark.parametrize(("size", "reasons"), [((80, 24), False), ((160, 48), True), ((200, 60), True), ((300, 80), True)])
+async def test_a_large_terminal_is_full(make_app: MakeApp, size: tuple[int, int], reasons: bool) -> None:
+    """No third of it is empty, and what is left over tells why; a small one has all that it had."""
+    app = make_app(scene.session(gpus=1))
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        rows = [row.strip() for row in shown(app)]
+        empty = max(len(list(run)) for blank, run in groupby([*rows, "x"], key=lambda row: not row) if blank) if "" in rows else 0
+        assert empty < size[1] // 4
+        text = "\n".join(rows)
+        assert ("the way there" in text) == reasons
+        assert all(part in text for part in ("INPUT-BOUND ← cpu-contention", "► ", "util", "power", "sync p99", "run-queue", "train.py"))
+        assert sum("STARVING" in row for row in rows) == 4
+
+
+@pytest.mark.parametrize("key", ["e", "question_mark", "K", "w"])
+async def test_a_box_leaves_whole_lines(make_app: MakeApp, key: str) -> None:
+    """Beside it no word of the dashboard is cut, and no wide character."""
+    app = make_app(crowd())
+    async with app.run_test(size=(101, 40)) as pilot:
+        await pilot.press("down")
+        await pilot.pause()
+        before = shown(app)
+        await pilot.press(key)
+        await pilot.pause()
+        boxed = [now for was, now in zip(before, shown(app), strict=True) if now != was]
+        assert len(boxed) > 3
+        assert {row[0] + row[-1] for row in boxed} == {"╭╮", "││", "╰╯"}

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.model import Ledger, Verdict
 from gputop.diagnosis.path import factor
 from gputop.diagnosis.report import brief, without_pids
 from gputop.model.board import Board
 from gputop.model.frame import SourceState
 from gputop.session.session import Session
-from gputop.system.text import ascii_text, cell_width, fit
+from gputop.system.text import ascii_text, cell_width, cut, fit
 from gputop.tui.draw import Line, Span, time_of_day
 from gputop.tui.draw.lanes import merge
 from gputop.tui.draw.view import View
@@ -26,6 +26,7 @@ VERDICT_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "goo
 _MARKS = {"ok": ("✓", "good"), "partial": ("~", "warn"), "off": ("off", "dim"), "unavailable": ("✗", "crit")}
 
 Key = tuple[str, str, str]  # what is pressed, the word beside it, the action
+COPY_KEY: Key = ("[c]", "copy", "copy_fix")
 VERDICT_KEYS: tuple[Key, ...] = (("[e]", "why", "explain"), ("[s]", "stacks", "stacks"))
 LIVE_KEYS: tuple[Key, ...] = (
     ("q", "quit", "quit"), ("?", "help", "help"), ("space", "pause", "pause"), ("←→", "scrub", "scrub(-1)"),
@@ -140,6 +141,28 @@ def verdict_lines(
     if len(detail) > room - 3:
         detail = without_pids(detail)  # the table has the pids too, and only this line has the numbers
     return [first, [(fit(f"   {detail}", room), ""), *noticed, (f" {offered}", "accent")]]
+
+
+def fix_line(verdict: Verdict, view: View) -> Line | None:
+    """The first thing to do, with the key that copies its command; None where there is nothing to do."""
+    if not verdict.fixes:
+        return None
+    fix = next((one for one in verdict.fixes if one.command), verdict.fixes[0])
+    offered = f" {COPY_KEY[0]} {COPY_KEY[1]}" if fix.command else ""
+    room = view.width - len(offered) - 3
+    if not fix.command:
+        return [(" ► ", "accent"), (fit(fix.text, room), "")]
+    command = cut(fix.command, room)
+    return [(" ► ", "accent"), (command, "accent"), (fit(f"  {fix.text}", room - cell_width(command)), "dim"), (offered, "accent")]
+
+
+def lost_line(ledger: Ledger, view: View) -> Line:
+    """The GPU time that was lost so far, and most of it by what; empty where none was."""
+    if not ledger.gpu_lost_s or not ledger.gpu_total_s:
+        return []
+    share = f"{ledger.gpu_lost_s:.0f} of {ledger.gpu_total_s:.0f} GPU s lost so far ({100 * ledger.gpu_lost_s / ledger.gpu_total_s:.0f} %)"
+    parts = [f"{cause} {lost_s:.0f} s" for cause, lost_s in sorted(ledger.by_cause.items(), key=lambda item: -item[1]) if lost_s >= 0.5]
+    return [(fit(f"   {': '.join(filter(None, [share, ', '.join(parts)]))}", view.width), "dim")]
 
 
 # the keys

@@ -11,9 +11,11 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from math import ceil
 
 from msgspec import Struct
 
+from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.history.columns import History
 from gputop.model.board import Board
 from gputop.model.fields import FIELDS
@@ -399,7 +401,12 @@ class TableDrawer:
             return [(" " * axis.columns, "")]
         cell_ns, newest = axis.cell_ns, history.times[-1] // axis.cell_ns
         cells = self._cells.setdefault(pid, RollingCells())
-        return cells.spans(axis, newest, (history.trimmed,), lambda k: glyph(history.state_cell(pid, k * cell_ns, (k + 1) * cell_ns)))
+        recent = max(2, 1 + ceil(FEED_EVERY_NS / cell_ns))  # the diagnosis tells the states since it was last asked
+
+        def make_cell(k: int) -> Span:
+            return glyph(history.state_cell(pid, k * cell_ns, (k + 1) * cell_ns))
+
+        return cells.spans(axis, newest, (history.trimmed,), make_cell, recent)
 
 
 def _draw_numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
