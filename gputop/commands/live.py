@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gputop.commands.screen import Guide
-    from gputop.diagnosis.judge import table as causes
     from gputop.session.session import Session
     from gputop.tui.app import GputopApp
 
@@ -94,6 +93,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     leave_root(*SCREEN)
     # The collector starts during the imports, so that the screen begins with data.
     return_freed_memory()
+    from gputop.diagnosis.judge import table as causes
     from gputop.session.session import Session
     from gputop.tui.app import GputopApp
     from gputop.tui.draw.table import SORTS
