@@ -19,7 +19,7 @@ run: ## Open the dashboard (ARGS="…": gputop's flags); without an NVIDIA GPU `
 
 test: ## Run the tests (ARGS="…": pytest's flags)
 	@scripts/setup test
-	$(PYTHON_BIN) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTHON_BIN) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-newest: ## Some of the screen's tests with the newest Textual; warns, and never fails
 	@scripts/setup test

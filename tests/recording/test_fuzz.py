@@ -7,8 +7,8 @@ import signal
 
 from tests.recording import fuzz
 
-INPUTS = int(os.environ.get("GPUTOP_FUZZ", "4000"))
-"""Half a minute on two CPUs; ask for more after a change of the format: GPUTOP_FUZZ=100000."""
+INPUTS = int(os.environ.get("GPUTOP_FUZZ", "2000"))
+"""Ten seconds on two CPUs; ask for more after a change of the format: GPUTOP_FUZZ=100000."""
 FIRST = int(os.environ.get("GPUTOP_FUZZ_FROM", "0"))
 
 
