@@ -156,7 +156,7 @@ def test_a_start_goes_on_beside_older_files_and_thins_them(kept: Path, tmp_path:
     later = 40_000 * SECOND
     header = msgspec.structs.replace(HEADER, boot_id="another", unix_ns=HEADER.unix_ns + later)
     files = keeping(tmp_path / "node.gputop", header, bound=kept.stat().st_size * 5 // 4, keep_s=80_000)
-    for frame in made(3000):
+    for frame in made(1500):
         files.add(frame)
     files.close()
     assert sorted(one.name for one in tmp_path.iterdir()) == ["node.3.gputop", "node.4.gputop", "node.gputop", "other.gputop"]
@@ -168,7 +168,7 @@ def test_a_start_goes_on_beside_older_files_and_thins_them(kept: Path, tmp_path:
         assert old.problem == ""
         assert old.findings() == told()
     files = keeping(tmp_path / "node.gputop", header, keep_s=25_000)  # the first ended too long ago
-    for frame in made(3000):
+    for frame in made(1500):
         files.add(frame)
     files.close()
     assert sorted(one.name for one in tmp_path.glob("node*")) == ["node.3.gputop", "node.4.gputop", "node.5.gputop"]
