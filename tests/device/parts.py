@@ -101,6 +101,11 @@ def story(out: Path, _: str) -> list[Command]:
     return [("story", [_PYTHON, "-m", "tests.device.story", str(out)], 120), ("explain-story", [*_GPUTOP, "explain", path], 20)]
 
 
+def proved(_: Path, __: str) -> list[Command]:
+    """A cause proved by trial, beside the gain by hand."""
+    return [("proved", [_PYTHON, "-m", "tests.device.proved"], 140)]
+
+
 PARTS: dict[str, Callable[[Path, str], list[Command]]] = {
-    one.__name__: one for one in (look, first, facts, refresh, truth, gpm, jobs, bare, workloads, complaints, screen, story)
+    one.__name__: one for one in (look, first, facts, refresh, truth, gpm, jobs, bare, workloads, complaints, screen, story, proved)
 }
