@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gputop.commands.schema import shape
 from gputop.model.frame import Mark
 from gputop.recording.parts import open_recording
 from tests.require import require
@@ -80,6 +81,7 @@ def test_a_stopped_worker_goes_on_is_proved_and_is_stopped_again_afterwards(tmp_
             recorder.send_signal(signal.SIGINT)
         stats = [Path(f"/proc/{worker}/stat").read_text() for worker in running.workers()]
     found = msgspec.json.decode(done.stdout)
+    msgspec.json.decode(done.stdout, type=shape("prove"))
     assert (done.returncode, found["result"], found["cause"], found["trainer_pid"]) == (0, "proved", "hung-worker", pid), done.stderr
     assert (found["intervention"], found["metric"], found["kept"]) == ("continue", "gpu_work", False)
     assert found["gpu_work_on"] > 10 * found["gpu_work_off"]

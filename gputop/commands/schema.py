@@ -1,0 +1,66 @@
+"""Print the JSON Schema of what gputop prints as JSON. Without NAME list what there is.
+
+Within a minor version fields are added, never taken away or changed: see docs/stability.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from gputop.system.console import show, write
+from gputop.system.program import __version__
+
+EXAMPLES = """examples:
+  gputop schema explain > explain.schema.json
+"""
+SCHEMAS = {
+    "snapshot": "gputop --once --json, and each line of gputop --json",
+    "explain": "gputop explain --json",
+    "diff": "gputop diff --json",
+    "prove": "gputop prove --json",
+    "stacks": "gputop stacks --json",
+    "loader": "gputop loader --json",
+    "doctor": "gputop doctor --json",
+    "fleet": "gputop --host LIST --once --json",
+    "summary": "what a node of several says each second, in msgpack",
+    "alert": "what a webhook gets",
+}
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", choices=tuple(SCHEMAS), metavar="NAME", help=", ".join(SCHEMAS))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print one schema, or the list."""
+    if args.name is None:
+        show([f"{name:<10}{about}" for name, about in SCHEMAS.items()])
+        return 0
+    import json
+
+    write(json.dumps(schema(args.name), indent=2) + "\n")
+    return 0
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of an output."""
+    import msgspec
+
+    return {"$schema": DIALECT, "$id": f"https://gputop-ebpf.github.io/{name}/{__version__}", **msgspec.json.schema(shape(name))}
+
+
+def shape(name: str) -> Any:
+    """The type of an output."""
+    from gputop.commands import shapes
+    from gputop.experiments.sweep import Sweep
+    from gputop.fleet.summary import Summary
+
+    found: dict[str, Callable[[], Any]] = {
+        "snapshot": shapes.snapshot_shape, "explain": lambda: shapes.Explained, "diff": lambda: shapes.Diff, "prove": lambda: shapes.Proof,
+        "stacks": lambda: shapes.Stacks, "loader": lambda: Sweep, "doctor": lambda: shapes.Doctor, "fleet": lambda: shapes.Fleet,
+        "summary": lambda: Summary, "alert": lambda: shapes.Alert,
+    }  # fmt: skip
+    return found[name]()

@@ -1,0 +1,290 @@
+"""The shapes of gputop's JSON, for `gputop schema`, made of the structs that the output is made of.
+
+A test decodes what is really printed by these, and nothing may be left over. Fields that do not always occur are `UNSET`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_type_hints
+
+from msgspec import UNSET, Struct, UnsetType, defstruct
+
+from gputop.diagnosis.model import WhatIf
+from gputop.diagnosis.report import Episode, Explanation
+from gputop.fleet.summary import Summary
+from gputop.model import frame
+from gputop.session import snapshot
+from gputop.stacks.group import Group
+from gputop.stacks.nccl import NcclReport
+
+Missing = dict[str, str]  # field -> why it is null
+
+
+class Explained(Explanation, total=False):
+    """What `gputop explain --json` prints."""
+
+    judged_by: str  # ``recorder`` or ``explain``, of a recording
+    read_at: str  # by which tier of a recording
+
+
+class Tried(Struct):
+    """How an experiment ended, in a recording."""
+
+    unix_s: float
+    text: str
+
+
+class Experiments(Struct):
+    """The experiments of two recordings."""
+
+    before: list[Tried]
+    after: list[Tried]
+
+
+class Diff(Struct):
+    """What `gputop diff --json` prints."""
+
+    schema: int
+    before: Explanation
+    after: Explanation
+    experiments: Experiments
+
+
+class Alert(Struct):
+    """What a webhook gets, and a command on its standard input (`gputop watch --alert`)."""
+
+    schema: int
+    event: str
+    text: str
+    host: str
+    trainer: str
+    incident: Episode
+
+
+class Check(Struct):
+    """One finding of `gputop doctor`."""
+
+    id: str
+    title: str
+    state: str
+    detail: str
+    remedy: str | None
+    required: bool
+
+
+class Part(Struct):
+    """One file of a bundle."""
+
+    name: str
+    bytes: int
+    about: str
+
+
+class Bundle(Struct):
+    """The bundle of `gputop doctor --bundle`."""
+
+    path: str
+    parts: list[Part]
+
+
+class Doctor(Struct):
+    """What `gputop doctor --json` prints."""
+
+    schema: int
+    ok: bool
+    checks: list[Check]
+    bundle: Bundle | UnsetType = UNSET
+
+
+class Stacks(Struct):
+    """What `gputop stacks --json` prints."""
+
+    schema: int
+    unix_s: float
+    t_ns: int
+    took_ns: int
+    native: bool
+    paused: list[int]
+    stacks: list[frame.Stack]
+    groups: list[Group]
+    nccl: NcclReport | None
+
+
+class Arm(Struct):
+    """The pace of one arm of an experiment."""
+
+    steps_per_min: float | None
+    gpu_work: float | None
+
+
+class Pair(Struct):
+    """A pair of arms."""
+
+    order: str
+    off: Arm
+    on: Arm
+    gain_pct: float | None
+
+
+class Proof(Struct):
+    """What `gputop prove --json` prints."""
+
+    schema: int
+    result: str | None
+    reason: str | None
+    cause: str | None
+    trainer_pid: int | None
+    intervention: str | None
+    says: str | None
+    pairs: list[Pair]
+    gain_pct: float | None
+    gain_low_pct: float | None
+    gain_high_pct: float | None
+    steps_per_min_off: float | None
+    steps_per_min_on: float | None
+    gpu_work_off: float | None
+    gpu_work_on: float | None
+    metric: str | None
+    seconds: float
+    missing: Missing
+    kept: bool
+    kept_s: float | None
+    kept_gain_pct: float | None
+    what_if: list[WhatIf] | UnsetType = UNSET
+
+
+class FleetNode(Struct):
+    """A node of several."""
+
+    host: str
+    state: str
+    reason: str | None
+    since_s: float
+    age_s: float | None
+    skew_s: float | None
+    notes: list[str]
+    does: str
+    says: str
+    lost: float | None
+    summary: Summary | None
+
+
+class FleetVerdict(Struct):
+    """The verdict on a job of several nodes."""
+
+    symptom: str
+    cause: str
+    severity: str
+    headline: str
+    detail: str
+    skewed: bool
+
+
+class Late(Struct):
+    """A rank that the others wait for."""
+
+    rank: int
+    host: str
+    pid: int
+    gpus: list[int]
+
+
+class Taker(Struct):
+    """Who took what a late rank lacks."""
+
+    pid: int
+    name: str
+    cpu_s: float | None
+
+
+class FleetRank(Struct):
+    """A rank of a job."""
+
+    rank: int
+    host: str
+    pid: int
+    does: str
+    lost: float | None
+    steps_per_s: float | None
+    cause: str
+
+
+class FleetLedger(Struct):
+    """GPU seconds of a job."""
+
+    gpu_total_s: float
+    gpu_lost_s: float
+    by_cause: dict[str, float]
+
+
+class FleetJob(Struct):
+    """A job of several nodes."""
+
+    key: str
+    name: str
+    size: int
+    hosts: list[str]
+    identity: dict[str, str]
+    verdict: FleetVerdict
+    late: list[Late]
+    culprits: list[Taker]
+    lost: float | None
+    ranks: list[FleetRank]
+    hangs: bool
+    nccl: NcclReport | None
+    missing: list[tuple[int, int]]  # (first, last) of ranks
+    silent: list[str]
+    steps_per_s: float | None
+    apart: list[int]
+    ledger: FleetLedger | None
+
+
+class Fleet(Struct):
+    """What `gputop --host LIST --once --json` prints."""
+
+    schema: int
+    unix_s: float
+    nodes: list[FleetNode]
+    jobs: list[FleetJob]
+
+
+def snapshot_shape() -> Any:
+    """What `gputop --once --json` prints, and `gputop --json` a line."""
+    process = get_type_hints(frame.ProcSample)
+    gpu = {name: kind for name, kind in get_type_hints(frame.Gpu).items() if name in snapshot._GPU_FIELDS} | {
+        "index": int, "t_ns": int | None, **dict.fromkeys(snapshot._BYTE_RATES, float | None), "limits": list[str] | None,
+        "mig": _many(_like(frame.MigInstance, uuid=str | None, profile=str | None)) | None,
+        "procs": _many(_like(frame.GpuProc, ("gpu_instance",))) | None, "missing": Missing,
+    }  # fmt: skip
+    hardware = _like(frame.Hardware, nics=_many(_like(frame.Nic)) | None, file_systems=_many(_like(frame.FileSystem)) | None)
+    proc = {
+        "pid": int, "role": str, "ppid": int | None, "cmdline": list[str] | None,
+        **dict.fromkeys(("name", "user", "cgroup", "cpus_allowed"), str | None),
+        **{name: process[field] for name, field in snapshot._COUNTERS}, **dict.fromkeys(snapshot._RATES, float | None),
+        "gpus": _many(_like(frame.GpuProc, ("gpu_instance",), name="OnGpu", gpu=int)), "missing": Missing,
+    }  # fmt: skip
+    sometimes = {
+        "label": str, "rank": int | None, "trainer_pid": int, "state": str | None, "starving": bool | None,
+        "state_fractions": dict[str, float] | None, "state_inferred": bool | None, "identity": dict[str, str | dict[str, str] | None],
+    }  # fmt: skip
+    return _shape("Snapshot", snapshot_shape.__doc__, {
+        "schema": int, "unix_s": float, "t_ns": int, "host": str, "hardware": hardware, "sources": dict[str, dict[str, str | None]],
+        "gpus": _many(_shape("Gpu", "One GPU; null is what was not measured, and ``missing`` says why.", gpu)),
+        "procs": _many(_shape("Process", "One process, as far as its fields apply to it.", proc, sometimes)),
+    })  # fmt: skip
+
+
+def _like(struct: type, sometimes: tuple[str, ...] = (), *, name: str = "", **instead: Any) -> Any:
+    """The shape of a struct as an object with ``missing``; ``instead``: other types, and more fields."""
+    kinds = get_type_hints(struct) | instead | {"missing": Missing}
+    always = {field: kind for field, kind in kinds.items() if field not in sometimes}
+    return _shape(name or struct.__name__, struct.__doc__, always, {field: kinds[field] for field in sometimes})
+
+
+def _many(kind: Any) -> Any:
+    return list.__class_getitem__(kind)
+
+
+def _shape(name: str, about: str | None, always: dict[str, Any], sometimes: dict[str, Any] | None = None) -> Any:
+    fields: list[Any] = [*always.items(), *((field, kind | UnsetType, UNSET) for field, kind in (sometimes or {}).items())]
+    return defstruct(name, fields, namespace={"__doc__": (about or "").partition("\n\n")[0]}, module=__name__, kw_only=True)

@@ -1,0 +1,167 @@
+"""The shapes of gputop's JSON: kept as they were promised, and true of what is printed.
+
+After an addition: ``python -m tests.api.test_schemas > tests/api/schemas.txt``. What is taken away or changed needs a new major version.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputop.alerts.alert import BEGIN, END
+from gputop.cli import main
+from gputop.commands.doctor import as_json
+from gputop.commands.fleet import as_object
+from gputop.commands.replay import sample
+from gputop.commands.schema import SCHEMAS, schema, shape
+from gputop.doctor.checks import Check
+from gputop.experiments.prove import none_document
+from gputop.experiments.sweep import Point, Sweep
+from gputop.fleet.overview import Overview
+from gputop.fleet.summary import summarize
+from gputop.recording.reader import Recording
+from gputop.session.snapshot import Snapshots
+from tests.alerts.made import alert
+from tests.fleet.nodes import fleet
+
+KEPT = Path(__file__).with_name("schemas.txt")
+ROOT = Path(__file__).parents[2]
+STABILITY = (ROOT / "docs" / "stability.md").read_text(encoding="utf-8")
+
+
+def listed() -> list[str]:
+    """``Episode.cause: string`` for each field of each object, a ``?`` behind those that need not occur."""
+    nodes = [(title, node) for name in SCHEMAS for title, node in schema(name)["$defs"].items()]
+    return sorted({
+        f"{title}.{field}{'' if field in node.get('required', ()) else '?'}: {_kind(kind)}"
+        for title, node in nodes for field, kind in node.get("properties", {}).items()
+    } | {f"{title}: {[_kind(one) for one in node['prefixItems']]}" for title, node in nodes if "prefixItems" in node})  # fmt: skip
+
+
+def _kind(node: dict[str, Any]) -> str:
+    if "$ref" in node:
+        return str(node["$ref"]).rpartition("/")[2]
+    if "anyOf" in node:
+        return " | ".join(sorted(_kind(one) for one in node["anyOf"]))
+    if node.get("type") == "array" and isinstance(node.get("items"), dict):
+        return f"[{_kind(node['items'])}]"
+    if isinstance(inner := node.get("additionalProperties"), dict):
+        return f"{{{_kind(inner)}}}"
+    return str(node.get("type", "any"))
+
+
+def test_what_was_promised_is_kept() -> None:
+    kept, now = KEPT.read_text(encoding="utf-8").splitlines(), listed()
+    assert [line for line in kept if line not in now] == [], "a field is gone, or has become another: that needs a new major version"
+    assert now == kept, f"a field is new: {__doc__}"
+
+
+def real() -> Iterator[tuple[str, bytes]]:
+    """(name, JSON as it is printed) of each shape but those of commands, which other tests have."""
+    snapshots = Snapshots()
+    with Recording(sample()) as recording:
+        for item in (recording.header, *recording.frames(end_ns=recording.start_ns + 8 * 10**9)):
+            snapshots.take(item)
+    yield "snapshot", msgspec.json.encode(snapshots.now(), enc_hook=str)
+    summary = summarize(snapshots.following.board, snapshots.following.engine)
+    yield "summary", msgspec.json.encode(summary)
+    overview = Overview()
+    overview.take(fleet(late=3))
+    yield "fleet", msgspec.json.encode(as_object(overview))
+    for event in (BEGIN, END):
+        yield "alert", msgspec.json.encode(alert(event).document)
+    checks = [Check("nvml", "NVML", "ok", "580.95"), Check("ebpf", "eBPF", "missing", "no bcc", "apt install python3-bpfcc", True)]
+    yield "doctor", as_json(checks, False, {}).encode()
+    yield "doctor", as_json(checks, True, {"path": "b.zip", "parts": [{"name": "doctor.txt", "bytes": 7, "about": "this"}]}).encode()
+    yield "prove", msgspec.json.encode(none_document("nothing to prove", None, None))
+    yield "loader", Sweep("loader", "set", 4, 2, 8.0, (Point(0, 1.5, shares={"idle": 1.0}), Point(2, error="no")), 2, 2, ("a note",)).json()
+
+
+def check(name: str, data: bytes) -> None:
+    """Fail where the shape does not fit, or leaves a field out."""
+    decoded = msgspec.json.decode(data, type=shape(name))
+    assert json.loads(msgspec.json.encode(decoded)) == json.loads(data), name
+
+
+def test_outputs_are_as_their_shapes_say() -> None:
+    checked = set()
+    for name, data in real():
+        check(name, data)
+        checked.add(name)
+    assert checked == set(SCHEMAS) - {"explain", "diff", "stacks"}
+
+
+def test_commands_print_what_their_shapes_say(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    part = ["--json", "--from", "30s", "--until", "33s"]
+    with subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        outputs = {}
+        for name, words in {
+            "explain": ["explain", str(sample()), *part], "diff": ["diff", str(sample()), str(sample()), *part],
+            "stacks": ["stacks", str(child.pid), "--json"], "snapshot": ["--once", "--json", "--interval", "0.05"],
+        }.items():  # fmt: skip
+            assert main(words) == 0, words
+            outputs[name] = capsysbinary.readouterr().out
+        child.kill()
+    for name, data in outputs.items():
+        check(name, data)
+
+
+def test_the_command_prints_a_schema_and_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SCHEMAS)
+    assert main(["schema", "explain"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["$defs"]["Booked"]["properties"]["gpu_lost_s"] == {"anyOf": [{"type": "number"}, {"type": "null"}]}
+    assert main(["schema", "nothing"]) == 2
+    assert [name for name in SCHEMAS if f"`{name}`" not in STABILITY] == []
+
+
+def codes() -> set[int]:
+    """The exit codes in the code: of `UserError`, constants that say so, and what `run` and `main` return."""
+    found: set[int] = set()
+    for path in (ROOT / "gputop").rglob("*.py"):
+        text, in_command = path.read_text(encoding="utf-8"), path.parent.name == "commands" or path.name == "cli.py"
+        if not in_command and not re.search(r"\bcode\b ?=", text):
+            continue
+        found.update(int(number) for number in re.findall(r"^[A-Z_]+ = (\d+)  # exit code$", text, re.MULTILINE))
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("UserError", "_untried"):
+                given = [keyword.value for keyword in node.keywords if keyword.arg == "code"] + node.args[1:2] * (
+                    getattr(node.func, "id", "") == "UserError"
+                )
+                found.update(number for one in given for number in _numbers(one))
+            if in_command and isinstance(node, ast.FunctionDef) and node.name in ("run", "main", "_outcome"):
+                found.update(number for one in ast.walk(node) if isinstance(one, ast.Return) for number in _numbers(one.value))
+            if isinstance(node, ast.Assign) and [getattr(target, "id", "") for target in node.targets] == ["code"]:
+                found.update(_numbers(node.value))
+    return found
+
+
+def _numbers(node: ast.AST | None) -> Iterator[int]:
+    """The whole numbers that an expression may have, without those that it computes with."""
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        yield node.value
+    elif isinstance(node, ast.IfExp):
+        yield from _numbers(node.body)
+        yield from _numbers(node.orelse)
+
+
+def test_all_exit_codes_are_on_the_page() -> None:
+    table = STABILITY.partition("## Exit codes")[2].partition("\n## ")[0]
+    told = {int(number) for number in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    assert codes() | {0, 1} == told
+
+
+if __name__ == "__main__":
+    print("\n".join(listed()))
