@@ -34,6 +34,7 @@ COMMANDS = {
     "loader": "how many workers a DataLoader needs, measured",
     "exporter": "metrics for Prometheus, node_exporter, OpenTelemetry",
     "mcp": "agents ask why training is slow (MCP server)",
+    "skill": "a page that tells coding agents how to use gputop",
     "mark": "set a marker in the live view and in recordings",
     "import": "turn an Ingero trace into a recording",
     "doctor": "what works here, what is missing, and the command that fixes it",
@@ -42,7 +43,9 @@ COMMANDS = {
     "completion": "complete commands and flags in bash, zsh or fish",
     "collect": "write the stream of frames to standard output",
 }
-SELDOM = ("stacks", "loader", "watch", "exporter", "mcp", "mark", "import", "config", "schema", "completion", "collect")  # only named there
+SELDOM = (  # only named there
+    "stacks", "loader", "watch", "exporter", "mcp", "skill", "mark", "import", "config", "schema", "completion", "collect",
+)  # fmt: skip
 WATCHING = ("live", "record", "watch", "collect", "prove")  # these watch this machine; they raise their priority before any import
 CONFIGURED = ("live", "demo", "replay", "record", "watch")  # these take defaults from the user's configuration; scripts use the others
 

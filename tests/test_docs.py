@@ -32,7 +32,7 @@ from gputop.recording.writer import Writer
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-ROOT_PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
+ROOT_PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md")
 FOREIGN = {
     "apt", "claude", "conda", "docker", "eval",
     "kubectl", "make", "pip", "pipx", "sbatch", "sudo", "uv", "uvx",  # they install, or need a cluster

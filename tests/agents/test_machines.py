@@ -1,0 +1,69 @@
+"""The tools over machines: this one, and hosts, which are recordings that are played."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gputop.agents import places as places_module
+from gputop.agents import tools
+from gputop.agents.places import Places
+from gputop.commands.replay import sample
+from gputop.fleet.reach import Target
+from gputop.recording.reader import Recording
+from gputop.system.errors import UserError
+
+IN_TROUBLE_S = 14.0  # s from the beginning of the sample, in the midst of its first trouble
+
+
+@pytest.fixture(scope="module")
+def places() -> Iterator[Places]:
+    with Recording(sample()) as recording:
+        shift_s = time.time() - IN_TROUBLE_S - recording.unix_ns_of(recording.start_ns) / 1e9
+    hosts = [Target("node1", "file", f"{shift_s:.3f}:{sample()}"), Target("node2", "file", "0:/no/such/file")]
+    found = Places(hosts=hosts, flags=["--no-ebpf"])
+    looked, places_module.LOOK_S = places_module.LOOK_S, 1.5
+    yield found
+    places_module.LOOK_S = looked
+    found.close()
+
+
+def test_this_machine(places: Places) -> None:
+    seen = tools.call(places, "overview", {"target": "live"})
+    assert seen["cpus"] == os.cpu_count()
+    assert any(line.startswith("ebpf off") for line in seen["not_measured_untrusted"])
+    found = tools.call(places, "query", {"target": "live", "sql": f"SELECT pid FROM process WHERE pid = {os.getpid()}"})
+    assert found["rows_untrusted"] == [[os.getpid()]]
+    stacks = tools.call(places, "stacks", {"target": "live", "pids": [os.getpid()]})
+    assert "test_this_machine" in str(stacks["groups"]) or stacks["groups"][0]["error_untrusted"]
+    assert {"host:node1", "host:node2", "hosts", "live"} == set(seen["targets_untrusted"])
+
+
+def test_hosts_are_one_target_and_each_is_one(places: Places) -> None:
+    assert places.default == "hosts"
+    found = tools.call(places, "diagnose", {})
+    assert found["cause"] == "cpu-contention"
+    assert found["culprits"]
+    assert found["next"] == {"tool": "diagnose", "arguments": {"target": "host:node1"}}
+    assert any(line.startswith("node2: ") for line in found["not_measured_untrusted"])
+    seen = tools.call(places, "overview", {})
+    assert {row["target"]: row["does"] for row in seen["nodes"]} == {"host:node1": "troubled", "host:node2": "silent"}
+    assert [row["target"] for row in tools.call(places, "ranks", {})["ranks"]] == ["host:node1"]
+    alone = tools.call(places, "diagnose", found["next"]["arguments"])
+    assert alone["cause"] == "cpu-contention"
+    assert alone["fixes"]
+    with pytest.raises(UserError, match="name one host"):
+        tools.call(places, "series", {"target": "hosts"})
+    with pytest.raises(UserError, match="node2: "):
+        tools.call(places, "diagnose", {"target": "host:node2"})
+
+
+def test_nodes_are_left_after_a_while(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    places.rest()
+    assert places.hosts._links is not None
+    monkeypatch.setattr(places_module, "IDLE_S", 0.0)
+    places.rest()
+    assert places.hosts._links is None
