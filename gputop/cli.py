@@ -31,6 +31,7 @@ COMMANDS = {
     "replay": "replay a recording, or a stream from standard input",
     "query": "ask a recording in SQL",
     "export": "a recording as CSV, SQLite, Parquet or a Perfetto trace",
+    "report": "GPU hours and money lost, by user, job and cause",
     "loader": "how many workers a DataLoader needs, measured",
     "exporter": "metrics for Prometheus, node_exporter, OpenTelemetry",
     "mcp": "agents ask why training is slow (MCP server)",

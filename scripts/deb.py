@@ -140,7 +140,7 @@ def add_files(tree: Path, info: dict[str, str]) -> None:
     settings = printed(sys.executable, "-m", "gputop", "config", "print", GPUTOP_CONFIG="/dev/null", PYTHONPATH=str(tree / SITE))
     (tree / "etc/gputop").mkdir(parents=True)
     (tree / "etc/gputop/config.toml").write_text(f"# For all users; their own ~/.config/gputop/config.toml comes before it.\n{settings}\n")
-    for unit in ("gputop-record.service", "gputop-exporter.service"):
+    for unit in ("gputop-record.service", "gputop-exporter.service", "gputop-report.service", "gputop-report.timer"):
         place = tree / "usr/lib/systemd/system" / unit
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text((ROOT / "packaging" / unit).read_text().replace("/usr/local/bin/gputop", "/usr/bin/gputop"))

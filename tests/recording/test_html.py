@@ -15,12 +15,15 @@ from msgspec.structs import replace
 
 from gputop import cli
 from gputop.commands.replay import sample
+from gputop.commands.report import price
 from gputop.model.frame import Frame, ProcInfo
 from gputop.recording.reader import Recording
+from gputop.session import usage, usage_text
 from gputop.session.session import Session
 from gputop.tables import export_html
 from tests.browser import Browser, browser
 from tests.recording.made import HEADER, record
+from tests.recording.test_report import week
 from tests.require import require
 
 HOSTILE = "</script><script>window.pwned=1</script><img src=http://198.51.100.1/x onerror='window.pwned=1'>"
@@ -150,6 +153,14 @@ def test_anybody_can_read_it(tab: Browser, page: Path, width: int, dark: bool) -
     tab.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert axe(tab) == []
     assert tab.run("document.documentElement.scrollWidth") <= width
+
+
+def test_anybody_can_read_the_report(tab: Browser, tmp_path: Path) -> None:
+    (tmp_path / "week.html").write_text(usage_text.page(usage.bill(week(), None, None, price("3.5/h"))))
+    tab.open(tmp_path / "week.html", 390, 844)
+    assert complaints(tab) == []
+    assert axe(tab) == []
+    assert tab.run("document.documentElement.scrollWidth") <= 390
 
 
 def data_of(page: Path) -> str:
