@@ -65,6 +65,7 @@ def test_the_source_distribution_has_what_is_built(built: Path) -> None:
 def test_the_wheel_carries_everything(wheel: Path) -> None:
     sources = [*(ROOT / "gputop").rglob("*.py"), *(ROOT / "gputop").rglob("*.tcss"), ROOT / "gputop" / "py.typed"]
     wanted = {str(path.relative_to(ROOT)) for path in sources}
+    wanted.add("gputop/data/agents.md")
     wanted |= {f"gputop/{path.relative_to(ROOT)}" for path in (ROOT / "probes").rglob("*") if path.is_file()}
     carried = {str(path.relative_to(wheel)) for path in wheel.rglob("*") if path.is_file()}
     assert wanted - carried == set()

@@ -107,12 +107,6 @@ class Places:
         self.hosts = Nodes(hosts, [flag for flag in flags if flag != "--sudo"])
         self.default = files[0] if files else HOSTS if hosts else LIVE
         self._asked_s = time.monotonic()
-        self._stays = False
-
-    def begin_live(self) -> None:
-        """Watch this machine from now on, whether anybody asks or not."""
-        self._live.begin()
-        self._stays = True
 
     def close(self) -> None:
         """Leave all nodes."""
@@ -121,7 +115,7 @@ class Places:
 
     def rest(self) -> None:
         """Leave the nodes if nobody has asked for long. Call it now and then."""
-        if not self._stays and time.monotonic() - self._asked_s > IDLE_S and self.lock.acquire(blocking=False):
+        if time.monotonic() - self._asked_s > IDLE_S and self.lock.acquire(blocking=False):
             try:
                 self.close()
             finally:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from gputop.commands.exporter import address, needs
 from gputop.commands.options import RECORDER, add_sampling, ask_sudo, leave_root, sampling_argv
@@ -16,9 +15,6 @@ from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.program import return_freed_memory
 from gputop.system.text import clean
-
-if TYPE_CHECKING:
-    from gputop.agents.places import Places
 
 PORT = 9839  # beside the exporter's
 LEAST_TOKEN, MOST_TOKEN = 16, 4096  # bytes
@@ -51,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     token = _token(args)
     return_freed_memory()
     ask_sudo(args)
+    leave_root("gputop.agents", "mcp", "mcp_types", "uvicorn", *RECORDER)  # questions are answered with the user's rights
     from gputop.agents.places import Places
     from gputop.agents.tools import EXPERIMENTS, TOOLS
     from gputop.commands.fleet import chosen_targets
@@ -62,7 +59,6 @@ def run(args: argparse.Namespace) -> int:
     places = Places(args.files, args.recordings or "", chosen_targets(args), sampling_argv(args), anywhere=anywhere)
     names = [*TOOLS, *(EXPERIMENTS if args.allow_experiments else ())]
     try:
-        _leave_root(places)
         from gputop.agents.server import serve_http, serve_stdio
 
         if args.http:
@@ -73,15 +69,6 @@ def run(args: argparse.Namespace) -> int:
     finally:
         places.close()
     return 0
-
-
-def _leave_root(places: Places) -> None:
-    """After `sudo gputop mcp` questions are answered with the user's rights; the collector, with root's, begins before."""
-    from gputop.system.privilege import invoking_user
-
-    if invoking_user() is not None:
-        places.begin_live()
-        leave_root("gputop.agents", "mcp", "mcp_types", "uvicorn", *RECORDER)
 
 
 def _token(args: argparse.Namespace) -> str:

@@ -21,9 +21,12 @@ from mcp.client.streamable_http import streamable_http_client
 
 from gputop import cli
 from gputop.agents.answer import DEFAULT_BYTES
-from gputop.agents.tools import TOOLS
+from gputop.agents.places import Places
+from gputop.agents.tools import EXPERIMENTS, TOOLS, call
 from gputop.commands.replay import sample
+from gputop.system.errors import UserError
 from tests.agents.test_tools import ENDLESS
+from tests.workloads.environment import ROOT
 
 READY_CPU_S, MOST_PSS_MIB, MOST_DEFINITIONS, ENDED_S = 1.5, 70.0, 8_000, 5.0
 PROTOCOLS = {"auto": "2026-07-28", "legacy": "2025-11-25"}
@@ -89,6 +92,29 @@ async def test_with_the_protocol_before() -> None:
         experiments = [one for one in (await client.list_tools()).tools if not (one.annotations and one.annotations.read_only_hint)]
         assert [one.name for one in experiments] == ["prove"]
         assert (await client.call_tool("overview", {})).structured_content["simulated_gpu"] is True
+
+
+def test_the_skill_names_every_tool(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["skill"]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("---\nname: gputop\ndescription: ")
+    assert [name for name in (*TOOLS, *EXPERIMENTS) if f"| `{name}` |" not in page] == []
+    assert page == (ROOT / "docs" / "agents.md").read_text()
+
+
+def test_an_experiment_tells_what_gputop_prove_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def argv_of(*words: str) -> list[str]:
+        asked.append(words)
+        return [sys.executable, "-c", "print('{\"says\": \"\\\\u001b[2Jevil\"}')"]
+
+    monkeypatch.setattr("gputop.agents.prove.argv_of", argv_of)
+    found = call(Places(), "prove", {"trainer_pid": 7, "cause": "cpu-contention"})
+    assert asked == [("gputop", "prove", "7", "--cause", "cpu-contention", "--yes", "--json")]
+    assert found["result_untrusted"] == {"says": "·[2Jevil"}
+    with pytest.raises(UserError, match="this machine"):
+        call(Places(), "prove", {"target": "host:x"})
 
 
 @pytest.fixture
