@@ -76,7 +76,8 @@ class Overview:
 
     def take(self, sights: Sequence[Sight]) -> None:
         """Judge the jobs, and remember the second."""
-        self._whole = self._judge(sights, self._whole)
+        self._whole = self._judged(sights, self._whole)
+        self._show(sights, self._whole)
         self.books.note(self.jobs)
         self.seconds += 1
         for row in self.rows:
@@ -87,16 +88,19 @@ class Overview:
         self.reports[key] = report
 
     def look_again(self, sights: Sequence[Sight]) -> bool:
-        """Judge the jobs between two seconds: a straggler is told half a second earlier. Whether a verdict is another now."""
-        told = _verdicts(self.jobs)
-        self._half = self._judge(sights, self._half if self._half is not None else self._whole)
-        return _verdicts(self.jobs) != told
+        """Judge the jobs between two seconds: a straggler is told half a second earlier. Whether a verdict is another now; else all stays
+        as it was."""
+        self._half = self._judged(sights, self._half if self._half is not None else self._whole)
+        if _verdicts(self._half) == _verdicts(self.jobs):
+            return False
+        self._show(sights, self._half)
+        return True
 
-    def _judge(self, sights: Sequence[Sight], a_second_ago: list[Job] | None) -> list[Job]:
-        self.sights = list(sights)
-        self.jobs = [with_report(job, self.reports.get(job.key)) for job in find_jobs(sights, a_second_ago)]
-        self.rows = node_rows(sights, self.jobs)
-        return self.jobs
+    def _judged(self, sights: Sequence[Sight], a_second_ago: list[Job] | None) -> list[Job]:
+        return [with_report(job, self.reports.get(job.key)) for job in find_jobs(sights, a_second_ago)]
+
+    def _show(self, sights: Sequence[Sight], jobs: list[Job]) -> None:
+        self.sights, self.jobs, self.rows = list(sights), jobs, node_rows(sights, jobs)
 
     @property
     def silent(self) -> int:

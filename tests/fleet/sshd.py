@@ -87,9 +87,9 @@ class Machines:
     def _serve(self, name: str) -> None:
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
-        (folder / "config").write_text(
+        (folder / "config").write_text(  # with SHLVL bash takes itself for no login's and reads no .bashrc, which may be slow
             f"HostKey {self.folder}/key\nAuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\nUseDNS no\nPidFile none\n"
-            f"PermitRootLogin prohibit-password\nPrintMotd no\nPrintLastLog no\nSetEnv PATH={folder}:/usr/bin:/bin\n"
+            f"PermitRootLogin prohibit-password\nPrintMotd no\nPrintLastLog no\nSetEnv PATH={folder}:/usr/bin:/bin SHLVL=1\n"
         )
         Path("/run/sshd").mkdir(exist_ok=True)
         with (folder / "log").open("wb") as log:
