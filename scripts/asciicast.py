@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 Cell = tuple[str, Style]
-_BLANK: Cell = (" ", Style.null())
+BLANK: Cell = (" ", Style.null())
 _TYPING_S = 0.07
 _ATTRIBUTES = (("bold", "1", "22"), ("dim", "2", "22"), ("italic", "3", "23"), ("underline", "4", "24"), ("reverse", "7", "27"))
 
@@ -26,6 +26,8 @@ class Cast:
         self._events: list[list[object]] = []
         self._rows: list[list[Cell]] = []
         self.now_s = 0.0
+        self.frames: list[tuple[float, list[list[Cell]]]] = []
+        """(seconds, screen) of all that was shown."""
 
     def wait(self, seconds: float) -> None:
         """Advance the time."""
@@ -38,9 +40,13 @@ class Cast:
     def command(self, text: str) -> None:
         """Show a shell's prompt and type a command at it; the next screen is a new one."""
         self._write("\x1b[0m\x1b[2J\x1b[H\x1b[?25h$ ")
+        shown = "$ "
+        self.frames.append((self.now_s, [[(one, Style.null()) for one in shown]]))
         self.wait(0.8)
         for char in text:
             self._write(char)
+            shown += char
+            self.frames.append((self.now_s, [[(one, Style.null()) for one in shown]]))
             self.wait(_TYPING_S)
         self.wait(0.4)
         self._write("\r\n\x1b[?25l")
@@ -52,6 +58,7 @@ class Cast:
         old = self._rows or [[] for _ in rows]
         text = "".join(_difference(y, before, row) for y, (before, row) in enumerate(zip(old, rows, strict=True)))
         self._rows = rows
+        self.frames.append((self.now_s, rows))
         if text:
             self._write(text)
 
@@ -70,7 +77,7 @@ def _cells(strip: Iterable[Segment]) -> list[Cell]:
 
 def _difference(y: int, before: list[Cell], row: list[Cell]) -> str:
     """The escape sequence that turns one row into the other, from the first cell that differs to the last."""
-    padded = before + [_BLANK] * (len(row) - len(before)) if before else [("", Style.null())] * len(row)
+    padded = before + [BLANK] * (len(row) - len(before)) if before else [("", Style.null())] * len(row)
     changed = [x for x, (old, new) in enumerate(zip(padded, row, strict=False)) if old != new]
     if not changed:
         return ""

@@ -1,4 +1,5 @@
-"""Make gputop/data/sample.gputop: `gputop demo` recorded for 52 s, with only the demo's own processes and neutral names in it.
+"""Make gputop/data/sample.gputop: `gputop demo` recorded for 58 s, its cause proved meanwhile, with only the demo's own processes and
+neutral names in it. The host must be idle, and gputop root.
 
     .venv/bin/python scripts/sample.py [OUT]
 
@@ -12,25 +13,44 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import msgspec
 
+from gputop.demo.scenarios import HOGS
 from gputop.demo.stage import staged
 from gputop.model.frame import Frame, Header, ProcInfo
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
+from gputop.sources import simulated
 
-SCENARIO, SECONDS = "cpu-contention", 52
+SCENARIO, SECONDS = "cpu-contention", 58
+PROVE_AFTER_S = 13.0  # s: some seconds after the trouble begins
+TROUBLE_AFTER_S = 4  # s of it after the experiment
 _ROOT = str(Path(__file__).resolve().parent.parent)
 _PATHS = {f"{_ROOT}/gputop/demo/": "/home/ada/", _ROOT: "/home/ada", sys.base_prefix: "/usr", tempfile.gettempdir(): "/tmp"}
 
 
 def record(path: str) -> None:
-    """Record the demo to ``path``."""
+    """Record the demo to ``path``. The trouble lasts until the cause is proved, and some seconds more."""
     with staged(SCENARIO, SECONDS + 5) as environment:
+        words = simulated.open_path(environment[simulated.VARIABLE], writable=True)
         command = [sys.executable, "-m", "gputop", "record", "-o", path, "--duration", str(SECONDS)]
-        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as recorder:
+            time.sleep(PROVE_AFTER_S)
+            words[simulated.ACT_HOLD] = time.monotonic_ns() + SECONDS * 10**9
+            planned = _prove(environment, "--readonly")
+            proved = _prove(environment, "--yes") if set(re.findall(r"([\w.-]+) \(\d+\)", planned)) == {"train.py", *HOGS} else ""
+            words[simulated.ACT_HOLD] = time.monotonic_ns() + TROUBLE_AFTER_S * 10**9
+            if recorder.wait() or ": proved" not in proved:
+                sys.exit(f"the host must be idle, and gputop root: {planned} {proved}")
+
+
+def _prove(environment: dict[str, str], how: str) -> str:
+    """What `gputop prove` says."""
+    command = [sys.executable, "-m", "gputop", "prove", how]
+    return subprocess.run(command, env=environment, check=False, capture_output=True, text=True).stdout
 
 
 def family(frames: list[Frame]) -> set[int]:
@@ -74,7 +94,7 @@ def renamed(frame: Frame) -> Frame:
 
 def _neutral(info: ProcInfo) -> ProcInfo:
     cmdline = [re.sub(r".*/bin/python[\d.]*$", "python", arg) for arg in info.cmdline]
-    return msgspec.structs.replace(info, uid=1000, user="ada", cmdline=cmdline, exe="/usr/bin/python3", cgroup="/")
+    return msgspec.structs.replace(info, uid=1000, user="ada", cmdline=cmdline, exe="/usr/bin/python3", cgroup="/", cpu_cgroup="")
 
 
 def main(out: str) -> None:

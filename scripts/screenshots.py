@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -86,8 +87,8 @@ async def readme() -> str:
     command = [sys.executable, "-m", "gputop", "explain", apps.sample()]
     told = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
     verdict, ledger, incident = told.split("\n\n")[:3]
-    way = verdict.partition("\n  all workers")[0].partition("\n  What if")[0]
-    booked = [line for line in ledger.splitlines() if not line.startswith("  without any")]
+    way = re.split(r"\n  (?:all workers|What if|\S+ steps a second)", verdict)[0]
+    booked = ledger.splitlines()[:3]  # what it is, and the two largest parts
     lines = incident.splitlines()
     fix = next(i for i, line in enumerate(lines) if line.startswith("   > "))
     shown = "\n".join(["$ gputop explain run.gputop", way, "", *booked, "", *lines[fix : fix + 2]])
@@ -96,7 +97,8 @@ async def readme() -> str:
 
 
 FILES: dict[str, Callable[[], Coroutine[Any, Any, str]]] = {
-    **{f"{name}.svg": partial(picture, name) for name in SHOTS}, "demo.cast": story.cast, "../README.md": readme,
+    **{f"{name}.svg": partial(picture, name) for name in SHOTS}, "demo.cast": story.cast, "demo.svg": story.moving_picture,
+    "../README.md": readme,
 }  # fmt: skip
 
 

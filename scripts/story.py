@@ -1,74 +1,107 @@
-"""The session of screenshots/demo.cast: a training runs well, its workers starve; why; stacks; later the recording of it."""
+"""The session of screenshots/demo.cast and demo.svg: the demo's story, from its recording. A training runs well; two agents take the CPUs,
+and its workers starve; why; the stacks; an experiment proves the cause; the agents have gone, and it runs well again.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import apps
+import film
 from asciicast import Cast
 from textual.pilot import Pilot
 
+from gputop.commands.demo import Story
+from gputop.commands.replay import sample
+from gputop.demo.scenarios import HOGS, SCENARIOS
+from gputop.recording.reader import Recording
 from gputop.session.session import Session
+from gputop.sources import simulated
 from gputop.tui.app import GputopApp
 
-SIZE = (110, 30)
-_FROM_S, _UNTIL_S, _STEP_S = 6.0, 24.0, 0.5
-_READING_S = 6.0
-_REPLAY_AT_S = 40.0
+SIZE = (100, 30)
+TITLE = "gputop demo: who takes the CPUs from the loader's workers"
+_FROM_S, _STEP_S = 3.0, 0.5  # s: the first screen, and between two
+_FAST = 3  # how many times as fast as it was the experiment, and what follows, are shown
+_READ_S, _WHY_S, _STACKS_S, _END_S = 4.5, 6.0, 5.0, 4.0  # s to look at the verdict, at both boxes, and at the end
 
 
 async def cast() -> str:
-    """The file's text."""
-    out = Cast(*SIZE, "gputop: who takes the CPUs from the loader's workers")
-    out.command("gputop")
-    await _watch(out)
-    out.command("gputop replay run.gputop")
-    await _look_back(out)
-    return out.text()
+    """The session as asciicast."""
+    return (await _told()).text()
 
 
-async def _watch(out: Cast) -> None:
-    session = Session()
-    seconds = apps.fed(session, _UNTIL_S)
-    next(second for second in seconds if second >= _FROM_S)
-    app = apps.live(session)
+async def moving_picture() -> str:
+    """The session as an animated SVG."""
+    out = await _told()
+    return film.film(out.frames, out.now_s, *SIZE, TITLE)
+
+
+async def _told() -> Cast:
+    out, session, acts = Cast(*SIZE, TITLE), Session(), Acts()
+    out.command("uvx gputop-ebpf demo")
+    app, caption = apps.live(session), Story(SCENARIOS["cpu-contention"], acts.words).caption
+    app.context.look.caption = caption
+    seconds = apps.fed(session, acts.end_s)
+    found_s = read_s = 0.0
     async with app.run_test(size=SIZE) as pilot:
-        out.marker("live")
-        for now in _moments():
+        out.marker("healthy")
+        now = _FROM_S
+        while now <= acts.end_s:
             next((second for second in seconds if second >= now), None)
+            acts.play(now, session.now_ns)
+            app.context.look.caption_text = caption(session)
             app.screen.drawing.redraw()  # type: ignore[attr-defined]
             await pilot.pause()
             _shoot(out, app, _STEP_S)
-        out.wait(2.0)
-        for key, label in (("e", "e: why"), ("s", "s: stacks")):
-            await _open(out, app, pilot, key, label)
+            if not found_s and now > acts.begin_s and session.engine.verdict.cause == "cpu-contention":
+                found_s = now
+                out.marker("found")
+            if found_s and not read_s and now - found_s >= _READ_S:
+                read_s = now
+                await _open(out, app, pilot, "e", "e: why", _WHY_S)
+                await _open(out, app, pilot, "s", "s: stacks", _STACKS_S)
+                out.marker("proof")
+            step_s = _STEP_S * _FAST if read_s else _STEP_S
+            if now < acts.over_s <= now + step_s:
+                out.marker("fixed")
+            now += step_s
+        out.wait(_END_S)
+    return out
 
 
-def _moments() -> list[float]:
-    return [_FROM_S + _STEP_S * i for i in range(int((_UNTIL_S - _FROM_S) / _STEP_S) + 1)]
+class Acts:
+    """When the agents begin and end in the recording (s since its begin), and the memory in which the caption reads the present act."""
+
+    def __init__(self) -> None:
+        with Recording(sample()) as recording:
+            frames = list(recording.frames())
+        pids = {info.pid for frame in frames for info in frame.infos if info.comm in HOGS}
+        begin = next(frame for frame in frames if any(info.pid in pids for info in frame.infos))
+        over = next(frame for frame in frames if pids & set(frame.gone))
+        self._start_ns = frames[0].t_ns
+        self.begin_s, self.over_s, self.end_s = ((frame.t_ns - self._start_ns) / apps.SECOND for frame in (begin, over, frames[-1]))
+        self.words = memoryview(bytearray(8 * simulated.HEAD)).cast("Q")
+
+    def play(self, now_s: float, now_ns: int) -> None:
+        """Say which act it is."""
+        act, since_s, until_s = simulated.CALM, 0.0, self.begin_s
+        if now_s >= self.over_s:
+            act, since_s, until_s = simulated.OVER, self.over_s, self.end_s
+        elif now_s >= self.begin_s:
+            act, since_s, until_s = simulated.TROUBLE, self.begin_s, self.over_s
+        self.words[simulated.ACT] = act
+        self.words[simulated.ACT_SINCE], self.words[simulated.ACT_UNTIL] = (
+            now_ns + int((at_s - now_s) * apps.SECOND) for at_s in (since_s, until_s)
+        )
 
 
-async def _open(out: Cast, app: GputopApp, pilot: Pilot[Any], key: str, label: str) -> None:
+async def _open(out: Cast, app: GputopApp, pilot: Pilot[Any], key: str, label: str, seconds: float) -> None:
     out.marker(label)
-    for pressed, seconds in ((key, _READING_S), ("escape", 1.5)):
+    for pressed, shown_s in ((key, seconds), ("escape", 1.0)):
         await pilot.press(pressed)
         await pilot.pause()
-        _shoot(out, app, seconds)
-
-
-async def _look_back(out: Cast) -> None:
-    """Back in time by the arrow key, why at that moment, and to the begin of the incident."""
-    async with apps.replayed(_REPLAY_AT_S, SIZE) as (app, pilot):
-        out.marker("replay")
-        _shoot(out, app, 2.0)
-        for _ in range(12):
-            await pilot.press("left")
-            await pilot.pause()
-            _shoot(out, app, 0.25)
-        await _open(out, app, pilot, "e", "e: why, then")
-        await pilot.press("N")
-        await apps.settle(app, pilot)
-        _shoot(out, app, 4.0)
+        _shoot(out, app, shown_s)
 
 
 def _shoot(out: Cast, app: GputopApp, seconds: float) -> None:

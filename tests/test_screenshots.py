@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pyte
 
 ROOT = Path(__file__).resolve().parent.parent
-CAST = ROOT / "screenshots" / "demo.cast"
+CAST, FILM = (ROOT / "screenshots" / name for name in ("demo.cast", "demo.svg"))
 
 
 def test_screenshots_are_fresh() -> None:
@@ -28,13 +30,27 @@ def test_the_session_tells_its_story_in_a_terminal() -> None:
     assert times == sorted(times)
     assert times[-1] < 90
     chapters = _screens(head, events)
-    assert list(chapters) == ["", "live", "e: why", "s: stacks", "replay", "e: why, then"]
     wanted = {
-        "live": "● STARVING", "e: why": "chrt --idle", "s: stacks": "Gpu.synchronize", "replay": "REPLAY", "e: why, then": "cpu-contention",
+        "": "$ uvx gputop-ebpf demo", "healthy": "HEALTHY", "found": "● STARVING", "e: why": "chrt --idle", "s: stacks": "decode_image",
+        "proof": "3/4 proved, ", "fixed": "4/4 the trouble is over",
     }  # fmt: skip
+    assert list(chapters) == list(wanted)
     for chapter, text in wanted.items():
         assert any(text in screen for screen in chapters[chapter]), chapter
-    assert all(len(screen.splitlines()) == head["height"] for screen in chapters["live"])
+    assert all(len(screen.splitlines()) == head["height"] for screen in chapters["healthy"])
+
+
+def test_the_moving_picture_stands_alone() -> None:
+    """It plays in an <img>, which runs no script and loads no other file."""
+    text = FILM.read_text(encoding="utf-8")
+    assert len(text.encode()) < 2_000_000
+    root = ElementTree.fromstring(text)
+    shown = {"".join(one.itertext()).replace("\u00a0", " ") for one in root.iter("{http://www.w3.org/2000/svg}text")}
+    for told in ("$ uvx gputop-ebpf demo", "● STARVING", "SIM sync p99", "chrt --idle"):
+        assert any(told in one for one in shown), told
+    assert not re.search(r"<script|href|url\(|@import", text)
+    end_s = float(re.search(r"animation-duration:([\d.]+)s", text)[1])  # type: ignore[index]
+    assert 20 < end_s <= 60
 
 
 def _screens(head: dict[str, int], events: list[tuple[float, str, str]]) -> dict[str, list[str]]:

@@ -34,9 +34,9 @@ examples:
 _LIVE_S, _PLAIN_S = 600.0, 30.0  # how long, with and without a screen
 TOURED = "cpu-contention"  # the scenario of the tour
 STEPS: tuple[tuple[str, tuple[str, ...], float], ...] = (  # (caption, keys, seconds to read it)
-    ("A training job on a simulated GPU; its loader workers are real. Top line: what gputop can see here. Below: the verdict.", (), 5.0),
+    ("A training job on a simulated GPU; its loader workers are real. Top line: what gputop can see here. Below: the verdict.", (), 8.0),
     ("Now two agents take the CPUs. Watch the GPU's lane and the workers' lanes: one time axis.", (), 9.0),
-    ("The GPU starves, and the second line says which processes cause it and how much CPU they took.", (), 8.0),
+    ("The GPU starves, and the second line says which processes cause it and how much CPU they took.", (), 6.0),
     ("e: why. The evidence with its numbers, and the commands that fix it.", ("e",), 9.0),
     ("Esc closes it.", ("escape",), 2.0),
     ("s: stacks. What each stalled process is doing at this moment, down to the line.", ("s",), 9.0),
@@ -90,7 +90,8 @@ def run(args: argparse.Namespace) -> int:
 
         if args.scenario == TOUR:
             return live.run(args, guide)
-        return live.run(args, caption=Story(SCENARIOS[args.scenario], environment[simulated.VARIABLE]).caption)
+        words = simulated.open_path(environment[simulated.VARIABLE], writable=True)
+        return live.run(args, caption=Story(SCENARIOS[args.scenario], words).caption)
 
 
 async def guide(pilot: Pilot[Any]) -> None:
@@ -112,21 +113,18 @@ async def guide(pilot: Pilot[Any]) -> None:
 class Story:
     """The caption of one scenario on one screen: at most 78 columns."""
 
-    def __init__(self, scenario: Scenario, path: str) -> None:
-        """``path``: the simulated GPU's memory."""
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._scenario, self._words = scenario, simulated.attach(fd)
-        os.close(fd)
-        self._began = time.monotonic_ns()
+    def __init__(self, scenario: Scenario, words: memoryview[int]) -> None:
+        """``words``: the simulated GPU's memory."""
+        self._scenario, self._words = scenario, words
         self._found: dict[int, int] = {}  # when an act began -> when its cause was found in it
 
     def caption(self, session: Session) -> str:
         """The line for this moment; the session is locked."""
-        words, now = self._words, time.monotonic_ns()
+        words, now = self._words, session.now_ns
         act, since, until = words[simulated.ACT], words[simulated.ACT_SINCE], words[simulated.ACT_UNTIL]
         is_healthy = session.engine.verdict.symptom == "healthy"
         if act == simulated.STEADY:
-            return self._trouble(session, self._began, now)
+            return self._trouble(session, since, now)
         if act == simulated.CALM:
             state = "healthy: the workers keep the GPU fed" if is_healthy else "a training job, and gputop gets to know it"
             return f"1/4 {state}. Trouble begins in {_seconds(until - now)}"

@@ -92,11 +92,11 @@ def attach(fd: int, writable: bool = True) -> memoryview:
     return memoryview(mmap.mmap(fd, SIZE, mmap.MAP_SHARED, access)).cast("Q")
 
 
-def open_path(path: str) -> memoryview:
-    """The words of the file at ``path``, read-only. Raises NotAGpu or OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def open_path(path: str, writable: bool = False) -> memoryview:
+    """The words of the file at ``path``. Raises NotAGpu or OSError."""
+    fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
     try:
-        words = attach(fd, writable=False)
+        words = attach(fd, writable)
     finally:
         os.close(fd)
     if words[0] != MAGIC or words[1] != VERSION or not 0 < words[2] <= MOST_DEVICES:

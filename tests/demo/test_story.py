@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,24 +23,22 @@ class Engine:
 
 class Session:
     def __init__(self) -> None:
-        self.engine, self.marks = Engine(), list[Mark]()
+        self.engine, self.marks, self.now_ns = Engine(), list[Mark](), 1000 * SECOND
 
 
 @pytest.fixture
 def words() -> Iterator[memoryview[int]]:
     fd = simulated.create(1)
-    held = simulated.attach(fd)
-    held[simulated.HEAD - 1] = fd
-    yield held
+    yield simulated.attach(fd)
     os.close(fd)
 
 
 def _story(words: memoryview[int], name: str = "cpu-contention") -> tuple[Story, Any]:
-    return Story(SCENARIOS[name], f"/proc/self/fd/{words[simulated.HEAD - 1]}"), Session()
+    return Story(SCENARIOS[name], words), Session()
 
 
 def _set(words: memoryview[int], act: int, since_s: float, until_s: float = 10.0) -> None:
-    now = time.monotonic_ns()
+    now = 1000 * SECOND
     words[simulated.ACT], words[simulated.ACT_SINCE] = act, now - int(since_s * SECOND)
     words[simulated.ACT_UNTIL] = now + int(until_s * SECOND)
 
@@ -61,9 +58,9 @@ def test_a_story_goes_from_healthy_to_found_to_over(words: memoryview[int]) -> N
     assert "two agents take the CPUs" in say()
     session.engine.verdict = Verdict(symptom="input-bound", cause="cpu-contention")
     assert "cpu-contention found after 2 s" in say()
-    story._found = dict.fromkeys(story._found, time.monotonic_ns() - NEWS_NS)
+    story._found = dict.fromkeys(story._found, session.now_ns - NEWS_NS)
     assert "e shows why" in say()
-    story._found = dict.fromkeys(story._found, time.monotonic_ns() - NEWS_NS - HINT_NS)
+    story._found = dict.fromkeys(story._found, session.now_ns - NEWS_NS - HINT_NS)
     assert "s shows the stacks" in say()
     _set(words, simulated.OVER, 5)
     assert "the GPU comes back" in say()
@@ -77,10 +74,10 @@ def test_a_story_goes_from_healthy_to_found_to_over(words: memoryview[int]) -> N
 def test_an_experiment_makes_the_trouble_last_and_its_end_is_told(words: memoryview[int]) -> None:
     story, session = _story(words)
     _set(words, simulated.TROUBLE, 5)
-    session.marks = [Mark(time.monotonic_ns(), "experiment begins: log-shipper (903) to idle priority")]
+    session.marks = [Mark(session.now_ns, "experiment begins: log-shipper (903) to idle priority")]
     assert "an experiment" in story.caption(session)
-    assert words[simulated.ACT_HOLD] > time.monotonic_ns()
-    session.marks.append(Mark(time.monotonic_ns(), "experiment proved, 182 → 311 steps/min, +71 % ± 6: log-shipper (903) to idle priority"))
+    assert words[simulated.ACT_HOLD] > session.now_ns
+    session.marks.append(Mark(session.now_ns, "experiment proved, 182 → 311 steps/min, +71 % ± 6: log-shipper (903) to idle priority"))
     assert "3/4 proved, 182 → 311 steps/min" in story.caption(session)
 
 
