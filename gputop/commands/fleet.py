@@ -19,9 +19,8 @@ from gputop.system.program import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
     from gputop.fleet.jobs import Job, Sight
-    from gputop.fleet.links import Links
     from gputop.fleet.overview import Overview, Row
-    from gputop.fleet.questions import Questions
+    from gputop.fleet.questions import Nodes, Questions
     from gputop.fleet.reach import Target
 
 PATIENCE_S = 10.0  # s that `--once` waits for nodes that have not answered: ssh gives up after 5 s, a collector starts in 1 s
@@ -69,7 +68,7 @@ def replay(args: argparse.Namespace, folder: str) -> int:
     return _show(args, Links(chosen), "")
 
 
-def _show(args: argparse.Namespace, links: Links, pattern: str) -> int:
+def _show(args: argparse.Namespace, links: Nodes, pattern: str) -> int:
     from gputop.commands.screen import watch
 
     try:
@@ -86,10 +85,10 @@ def _show(args: argparse.Namespace, links: Links, pattern: str) -> int:
         links.close()
 
 
-def _links(args: argparse.Namespace, chosen: list[Target]) -> Links:
-    from gputop.fleet.links import Links
+def _links(args: argparse.Namespace, chosen: list[Target]) -> Nodes:
+    from gputop.fleet.relay import open_links
 
-    return Links(chosen, [word for word in sampling_argv(args) if word != "--sudo"])
+    return open_links(chosen, [word for word in sampling_argv(args) if word != "--sudo"], args.through)
 
 
 def _print(args: argparse.Namespace, chosen: list[Target]) -> int:
@@ -127,7 +126,7 @@ def _print(args: argparse.Namespace, chosen: list[Target]) -> int:
         links.close()
 
 
-def _sights(links: Links) -> list[Sight]:
+def _sights(links: Nodes) -> list[Sight]:
     from gputop.fleet.overview import sight_of
 
     return [sight_of(state) for state in links.poll().values()]
@@ -147,7 +146,7 @@ def _await_report(fleet: Overview, questions: Questions) -> None:
         time.sleep(0.1)
 
 
-def _await(links: Links) -> None:
+def _await(links: Nodes) -> None:
     """Until all nodes have answered, or said why not, and a window is there to be judged; `PATIENCE_S` at most."""
     from gputop.fleet.links import CONNECTING
 

@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import RECORDER, leave_root, sampling_argv
-from gputop.fleet.links import CONNECTING, UP, Links, NodeState
+from gputop.fleet.links import CONNECTING, UP, NodeState
+from gputop.fleet.relay import open_links
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, Mark
 from gputop.recording.keyframe import key_frame
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace, chosen: list[Target]) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:  # under nohup it stays ignored
             signal.signal(signum, lambda number, _frame: stopped.append(number))
-    links = Links(chosen, [word for word in sampling_argv(args) if word != "--sudo"])
+    links = open_links(chosen, [word for word in sampling_argv(args) if word != "--sudo"], args.through)
     told: dict[str, str] = {}
     try:
         for file in files:

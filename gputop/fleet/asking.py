@@ -32,6 +32,7 @@ class Ask(Struct, frozen=True, omit_defaults=True):
     pids: Annotated[list[int], Meta(max_length=MOST_PIDS)] = []
     at_unix_s: float | None = None  # by the node's wall clock; None: now
     back_s: float = 0.0
+    host: str = ""  # whom a relay is to ask (`gputop.fleet.relay`)
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
@@ -61,6 +62,28 @@ def read_ask(line: bytes) -> Ask:
     except BROKEN as error:
         raise ValueError(f"no question: {clean(str(error), 80)}") from None
     return msgspec.structs.replace(ask, ask=clean(ask.ask, 40))
+
+
+class AskLines:
+    """Puts questions together, from bytes in parts of any size."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Ask | Answer]:
+        """The questions that are whole now; an answer in place of what is none."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        found: list[Ask | Answer] = []
+        for line in lines:
+            if line.strip():
+                try:
+                    found.append(read_ask(line))
+                except ValueError as error:
+                    found.append(Answer(0, error=str(error)))
+        if len(self._rest) > MOST_LINE_BYTES:
+            self._rest = b""
+            found.append(Answer(0, error="a question is longer than 64 KiB"))
+        return found
 
 
 def pack_answer(answer: Answer, t_ns: int = 0) -> bytes:

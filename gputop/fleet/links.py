@@ -18,7 +18,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf, isfinite
 from typing import IO
@@ -61,7 +61,8 @@ MOST_ANSWERED_BYTES = 64 << 20  # of all pieces of an answer; ten minutes are 40
 MOST_LOST_BYTES = 1 << 20  # of damage in a stream, before it is called none
 WAKE_S = 0.25  # s between looks at what is due
 GATHER_S = 0.05  # s in which what comes is read together: with 64 nodes a third less CPU (measured)
-_UNKNOWN_OPTION = "unrecognized arguments: --summary"  # argparse, of a gputop that has no summaries; its exit code is 2
+_UNKNOWN = "unrecognized arguments: "
+_UNKNOWN_OPTION = f"{_UNKNOWN}--summary"  # argparse, of a gputop that has no summaries; its exit code is 2
 _CHATTER = "Warning: Permanently added"  # what ssh says beside the reason
 _AT_LIMIT = ("kex_exchange_identification", "ssh_exchange_identification", "Connection closed by UNKNOWN", "exceeded MaxStartups")
 
@@ -87,10 +88,14 @@ class NodeState(Struct, frozen=True):
 class Links:
     """All links. Raises UserError where a target is no name of a machine, or no thread is to be had."""
 
-    def __init__(self, targets: Sequence[Target], flags: Sequence[str] = (), fan_out: int = FAN_OUT) -> None:
-        """``flags`` are the collector's on each node."""
+    def __init__(
+        self, targets: Sequence[Target], flags: Sequence[str] = (), fan_out: int = FAN_OUT,
+        other: Callable[[Head, bytes], None] | None = None,
+    ) -> None:  # fmt: skip
+        """``flags`` are the collector's on each node. ``other``: takes the blocks of a relay, in the thread of the links; ValueError where
+        one cannot be read."""
         self._rules = rules()
-        self._links = {target.host: _Link(target, tuple(flags)) for target in targets}
+        self._links = {target.host: _Link(target, tuple(flags), other) for target in targets}
         self._fan_out = fan_out
         self._lock = threading.Lock()
         self._asked: deque[tuple[_Link, Ask]] = deque()
@@ -105,6 +110,11 @@ class Links:
         with starting():
             self._thread.start()
 
+    @property
+    def hosts(self) -> Collection[str]:
+        """Those of the targets."""
+        return self._links.keys()
+
     def poll(self) -> dict[str, NodeState]:
         """Each host's state now, in the order of the targets."""
         now = time.monotonic()
@@ -112,12 +122,13 @@ class Links:
             return {host: link.told(now, self._rules) for host, link in self._links.items()}
 
     def ask(
-        self, host: str, what: str, *, pids: Iterable[int] = (), at_unix_s: float | None = None, back_s: float = 0.0
+        self, host: str, what: str, *, pids: Iterable[int] = (), at_unix_s: float | None = None, back_s: float = 0.0, of: str = ""
     ) -> int:
-        """Ask a node for something (`gputop.fleet.asking`); the number of the question. A node that is not up answers with an error."""
+        """Ask a node for something (`gputop.fleet.asking`); the number of the question. A node that is not up answers with an error.
+        ``of``: the host that a relay is to ask."""
         with self._lock:
             self._last_id += 1
-            self._asked.append((self._links[host], Ask(self._last_id, what, list(pids), at_unix_s, back_s)))
+            self._asked.append((self._links[host], Ask(self._last_id, what, list(pids), at_unix_s, back_s, of)))
         self._rouse()
         return self._last_id
 
@@ -264,9 +275,10 @@ class Links:
 class _Link:
     """One node's process, and what came over it."""
 
-    def __init__(self, target: Target, flags: tuple[str, ...]) -> None:
+    def __init__(self, target: Target, flags: tuple[str, ...], other: Callable[[Head, bytes], None] | None = None) -> None:
         target.argv()  # a wrong name is told before anything starts
         self.target = target
+        self._other = other  # of a relay
         self._flags = flags
         self.child: subprocess.Popen[bytes] | None = None
         self.due_s = time.monotonic()
@@ -368,6 +380,11 @@ class _Link:
             if not answer.more:
                 del self._asked[answer.id]
             self._answers.append(answer)
+        elif self._other is not None:
+            try:
+                self._other(head, payload)
+            except ValueError as error:
+                self._problem = str(error)
 
     def _take_summary(self, summary: Summary) -> None:
         now = time.monotonic()
@@ -389,7 +406,9 @@ class _Link:
                 pass
         text = self.last_words.decode(errors="replace")
         words = one_line(([line for line in text.splitlines() if line.strip() and not line.startswith(_CHATTER)] or [""])[-1])
-        if code == 2 and _UNKNOWN_OPTION in text and not self.is_old:
+        if code == 2 and self._other is not None and _UNKNOWN in text:
+            self.stop(DOWN, "its gputop is too old to be a relay: update it there", RESTART_S[-1])
+        elif code == 2 and _UNKNOWN_OPTION in text and not self.is_old:
             self.is_old = True
             self.stop(CONNECTING, "its gputop has no summaries: it is judged here", 0.0)
         elif code == NOT_FOUND:

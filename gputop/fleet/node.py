@@ -17,7 +17,7 @@ import msgspec
 from gputop.diagnosis import policy
 from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.diagnosis.ranks import RankPace
-from gputop.fleet.asking import ASKS, MOST_LINE_BYTES, PIECE_BYTES, Answer, Ask, pack_answer, read_ask
+from gputop.fleet.asking import ASKS, MOST_LINE_BYTES, PIECE_BYTES, Answer, Ask, AskLines, pack_answer
 from gputop.fleet.lines import to_lines
 from gputop.fleet.summary import pack_summary, summarize
 from gputop.model.frame import SECOND_NS, Frame, Header
@@ -40,7 +40,7 @@ LATEST_S = 5.0  # s that stacks may be asked for in the future: all nodes of a j
 
 
 class Out:
-    """Standard output, written without waiting. Summaries go first, the newest alone; then frames and answers in their order."""
+    """Standard output, written without waiting. First go summaries, the newest of each host; then frames and answers in their order."""
 
     def __init__(self, fd: int, is_lines: bool = False) -> None:
         """``is_lines``: write lines of text, see `gputop.fleet.lines`."""
@@ -48,34 +48,34 @@ class Out:
         self.fd = fd
         self._writing = memoryview(b"")
         self._first: deque[bytes] = deque()  # headers
-        self._summary = b""
+        self._summaries: dict[str, bytes] = {}  # host -> block
         self._rest: deque[bytes] = deque()
-        self._rest_bytes = 0
+        self.rest_bytes = 0  # of frames and answers that wait
         self.dropped = 0  # frames
         os.set_blocking(fd, False)
 
     @property
     def waits(self) -> bool:
         """Whether something is to be written."""
-        return bool(self._writing or self._first or self._summary or self._rest)
+        return bool(self._writing or self._first or self._summaries or self._rest)
 
     def put_header(self, block: bytes) -> None:
         self._first.append(block)
 
-    def put_summary(self, block: bytes) -> None:
-        """In place of one that has not gone yet."""
-        self._summary = block
+    def put_summary(self, block: bytes, host: str = "") -> None:
+        """In place of one of this host that has not gone yet."""
+        self._summaries[host] = block
 
     def put_frame(self, block: bytes) -> None:
         """Dropped where too much waits already."""
-        if self._rest_bytes > MOST_FRAMES_BYTES:
+        if self.rest_bytes > MOST_FRAMES_BYTES:
             self.dropped += 1
         else:
             self.put_answer(block)
 
     def put_answer(self, block: bytes) -> None:
         self._rest.append(block)
-        self._rest_bytes += len(block)
+        self.rest_bytes += len(block)
 
     def flush(self) -> None:
         """Write what the reader takes. Raises `ReaderGone`, or UserError where there is nowhere to write to."""
@@ -87,11 +87,11 @@ class Out:
         block = b""
         if self._first:
             block = self._first.popleft()
-        elif self._summary:
-            block, self._summary = self._summary, b""
+        elif self._summaries:
+            block = self._summaries.pop(next(iter(self._summaries)))
         elif self._rest:
             block = self._rest.popleft()
-            self._rest_bytes -= len(block)
+            self.rest_bytes -= len(block)
         self._writing = memoryview(to_lines(block) if self._is_lines else block)
         return bool(block)
 
@@ -110,7 +110,7 @@ class Node:
         self._stream = stream
         self._asks = asks
         self._out = out
-        self._line = bytearray()
+        self._lines = AskLines()
         self._is_asked = True  # until the end of the questions
         self._following = Following(every_ns=SECOND_NS)
         self._paces: dict[int, RankPace] = {}  # pid of a rank -> what the last summary said of it
@@ -186,25 +186,14 @@ class Node:
 
     def _read_asks(self) -> None:
         data = os.read(self._asks, MOST_LINE_BYTES)
-        if not data:
-            self._is_asked = False
-            return
-        self._line += data
-        while b"\n" in self._line:
-            line, _, rest = self._line.partition(b"\n")
-            self._line = rest
-            if line.strip():
-                self._answer(bytes(line))
-        if len(self._line) > MOST_LINE_BYTES:
-            self._line.clear()
-            self._reply(Answer(0, error="a question is longer than 64 KiB"))
+        self._is_asked = bool(data)
+        for one in self._lines.feed(data):
+            if isinstance(one, Answer):
+                self._reply(one)
+            else:
+                self._answer(one)
 
-    def _answer(self, line: bytes) -> None:
-        try:
-            ask = read_ask(line)
-        except ValueError as error:
-            self._reply(Answer(0, error=str(error)))
-            return
+    def _answer(self, ask: Ask) -> None:
         if ask.ask not in ASKS:
             self._reply(Answer(ask.id, ask.ask, f"no question: {ask.ask!r}; there are {', '.join(ASKS)}"))
         elif not self._said_ns:

@@ -179,7 +179,12 @@ _decode = msgspec.msgpack.Decoder(Summary).decode
 
 def pack_summary(summary: Summary) -> bytes:
     """The block."""
-    return pack(KIND_SUMMARY, zstandard.ZstdCompressor(level=LEVEL).compress(_encode(summary)), t_ns=summary.t_ns)
+    return pack(KIND_SUMMARY, summary_payload(summary), t_ns=summary.t_ns)
+
+
+def summary_payload(summary: Summary) -> bytes:
+    """What `read_summary` reads."""
+    return zstandard.ZstdCompressor(level=LEVEL).compress(_encode(summary))
 
 
 def read_summary(payload: bytes) -> Summary:

@@ -9,6 +9,7 @@ import pytest
 
 from gputop.fleet.links import DOWN, SILENT, UP, Links
 from gputop.fleet.reach import Target
+from gputop.fleet.relay import Relayed
 from gputop.fleet.summary import Summary, pack_summary
 from gputop.model.frame import Header
 from gputop.recording.format import pack_header
@@ -72,6 +73,26 @@ def test_sixty_four_hosts_behind_one_sshd_at_its_default_limits(tmp_path: Path) 
         finally:
             links.close()
     assert not wrong
+
+
+def test_nodes_are_read_through_a_login_node(tmp_path: Path) -> None:
+    """Two hops over real sshds: the viewer's ssh goes to the login node, whose own ssh goes on."""
+    require("net", "ssh")
+    with machines(tmp_path, ["login", "node1"]):
+        (tmp_path / "client").write_text(f"Host dead\n  HostName 10.213.7.99\n{(tmp_path / 'client').read_text()}")
+        onward = tmp_path / "login" / "ssh"
+        onward.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {tmp_path}/client "$@"\n')
+        onward.chmod(0o755)
+        links = Relayed([Target("node1"), Target("dead")], Target("login"), ["--no-ebpf"])
+        try:
+            until(lambda: links.poll()["node1"].state == UP)
+            node = links.poll()["node1"]
+            assert node.summary is not None
+            assert (node.summary.host, node.skew_s) == ("node1", pytest.approx(0.0, abs=1.0))
+            until(lambda: links.poll()["dead"].state == DOWN)
+            assert links.poll()["dead"].reason.startswith("ssh: connect to host 10.213.7.99 port 22: ")
+        finally:
+            links.close()
 
 
 @pytest.fixture(autouse=True)
