@@ -24,6 +24,7 @@ from gputop.tui.draw.why import Findings
 
 if TYPE_CHECKING:
     from gputop.diagnosis import Incident, Ledger
+    from gputop.diagnosis.model import WhatIf
     from gputop.recording.writer import Writer
     from gputop.session.survey import Episode, Survey
     from gputop.tui.player import Player
@@ -244,15 +245,15 @@ class Context(Struct):
         incidents = self.session.engine.incidents
         return self.session.ledger_at(t_ns), [incident for incident in incidents if t_ns is None or incident.start_ns <= t_ns]
 
-    def findings(self) -> Findings:
-        """All that is known at the moment shown; hold the session's lock."""
+    def findings(self, what_if: Sequence[WhatIf] | None = None) -> Findings:
+        """All that is known at the moment shown; hold the session's lock. Without ``what_if`` that is reckoned, which takes some ms."""
         session, at_ns = self.session, self.view.at_ns
         verdict, until_ns = session.verdict_at(at_ns), session.now_ns if at_ns is None else at_ns
         ledger, incidents = self.losses_and_incidents(at_ns)
         marks = session.marks if self.replay is None else self.replay.player.marks
         growing = (one for one in session.engine.incidents if one.cause in GROWTHS and one.start_ns <= until_ns)
         return Findings(
-            verdict=verdict, ledger=ledger, incidents=incidents, what_if=session.engine.what_if(verdict),
+            verdict=verdict, ledger=ledger, incidents=incidents, what_if=session.engine.what_if(verdict) if what_if is None else what_if,
             growths=[one for one in growing if one.end_ns is None or one.end_ns >= until_ns],
             experiments=[(mark.t_ns, mark.experiment) for mark in marks if mark.experiment and mark.t_ns <= until_ns],
             clock=lambda t_ns: time_of_day(session.unix_s(t_ns)),

@@ -31,6 +31,7 @@ AMOUNT = 16  # columns of a number of the evidence, with its unit
 ASSUMES = 56  # columns of a prediction, and at least as many of what it assumes
 TWO_COLUMNS = 170  # columns from which what to do and the evidence stand side by side
 MOST_WIDE = 116  # columns of a sentence: longer lines are hard to read
+LEAST_WRAPPED = 16  # columns; the box folds what is wider
 _CAUSE_COLUMNS = max(map(len, CAUSES)) + 2
 _GAP = 3  # columns between two columns of text
 Block = list[Line]
@@ -253,7 +254,9 @@ def incidents(found: Findings, width: int) -> Block:
 
 
 def wrapped(text: str, width: int, style: str, indent: str = "") -> list[Line]:
-    """The text in lines of at most ``width`` columns; all but the first are indented further."""
+    """The text in lines of at most ``width`` columns; all but the first are indented further. In very few columns it stays whole."""
+    if width < LEAST_WRAPPED:
+        return [[(indent + text, style)]] if text else []
     rest = f"{indent}  " if indent else ""
     lines = textwrap.wrap(text, room_for(text, width), initial_indent=indent, subsequent_indent=rest) if text else []
     return [[(line, style)] for line in lines]
