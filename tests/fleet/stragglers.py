@@ -157,6 +157,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=[*KINDS, HEALTHY], default=[*KINDS, HEALTHY], metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--each", type=int, default=late.EACH, metavar="N", help="runs of each kind (4)")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no machine is left behind
     cases = [case for kind in options.only for case in [one for one in late.cases() if one.kind == kind][: options.each]]
     line = ""
     for line in report(cases, late.healthy_cases() if HEALTHY in options.only else []):
