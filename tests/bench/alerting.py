@@ -61,8 +61,8 @@ class Bells(Pty):
         super()._take(data)
 
 
-def told(scene: str, seconds: float) -> dict[str, list[float]]:
-    """Sink -> seconds from the begin of each incident until it was told there."""
+def told(scene: str, seconds: float) -> dict[str, list[tuple[float, str]]]:
+    """Sink -> (seconds from its begin until it was told there, its cause) of each incident."""
     with tempfile.TemporaryDirectory() as folder, staged(scene, seconds + 5.0) as env, Taker() as taker:
         ran = Path(folder, "ran")
         sinks = ["bell", f"http://127.0.0.1:{taker.server_port}/", f"exec:sh -c 'echo $GPUTOP_EVENT $(date +%s.%N) >> {ran}'"]
@@ -72,12 +72,15 @@ def told(scene: str, seconds: float) -> dict[str, list[float]]:
             time.sleep(seconds)
             terminal.process.send_signal(signal.SIGINT)
             terminal.exit_code()
-        begins = [(at, document["incident"]["start_unix_s"]) for at, document in taker.taken if document["event"] == "begin"]
+        begins = [(at, document["incident"]) for at, document in taker.taken if document["event"] == "begin"]
         lines = [line.split() for line in ran.read_text().splitlines()] if ran.exists() else []
         times = {"bell": terminal.rung, "webhook": [at for at, _ in begins], "exec": [float(at) for event, at in lines if event == "begin"]}
         taker.shutdown()
     assert {len(found) for found in times.values()} == {len(begins)}, "each sink is told of each incident, in their order"
-    return {sink: [at - begin for at, (_, begin) in zip(found, begins, strict=True)] for sink, found in times.items()}
+    incidents = [incident for _, incident in begins]
+    return {
+        sink: [(at - one["start_unix_s"], one["cause"]) for at, one in zip(found, incidents, strict=True)] for sink, found in times.items()
+    }
 
 
 def beats(sink: str, run_s: float) -> tuple[list[float], int]:
@@ -106,12 +109,13 @@ def _hold(dead: socket.socket, offered: list[socket.socket]) -> None:
 
 def report(runs: int = 4, run_s: float = 60.0) -> Iterator[str]:
     """The tables."""
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[tuple[float, str]]] = {}
     for scene in SCENES * runs:
         for sink, delays in told(scene, 8.0 + TROUBLE_S).items():
             found.setdefault(sink, []).extend(delays)
     yield f"## Alerts ({', '.join(SCENES)}, {runs} runs each; seconds from an incident's begin, min/median/max; at most {WITHIN_S:g})"
-    yield table(["sink", "incidents", "told after, s"], [[sink, len(delays), spread(delays, 2)] for sink, delays in found.items()])
+    rows = [[sink, len(times), spread([one for one, _ in times], 2), max(times)[1]] for sink, times in found.items()]
+    yield table(["sink", "incidents", "told after, s", "the last of them"], rows)
     rows = []
     for name, sink in (("none", ""), ("a webhook that never answers", "dead")):
         intervals, offered = beats(sink, run_s)
