@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -97,6 +99,8 @@ def _print(args: argparse.Namespace, chosen: list[Target]) -> int:
     from gputop.fleet.questions import Hangs, Questions
 
     leave_root(*RECORDER)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, lambda number, _frame: sys.exit(128 + number))  # by way of `finally`: no ssh stays behind
     links, fleet = _links(args, chosen), Overview()
     hangs = Hangs(questions := Questions(links))
     try:

@@ -455,6 +455,8 @@ class _Link:
         self._failures = 1 if time.monotonic() - self._began_s > STEADY_S else self._failures + 1
         was_up = self._summary is not None and time.monotonic() - self._came_s < LATELY_S
         longest_s = RETURN_S if was_up else RESTART_S[-1]
+        if self.target.way == "file":
+            return RESTART_S[-1]  # nothing comes back before its hour
         return min(longest_s, RESTART_S[min(self._failures, len(RESTART_S)) - 1]) * random.uniform(0.75, 1.25)
 
     def stop(self, state: str, reason: str, pause_s: float | None) -> None:

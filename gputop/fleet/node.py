@@ -10,7 +10,6 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from itertools import dropwhile
 
 import msgspec
 
@@ -214,10 +213,8 @@ class Node:
         """All since the key frame before the moment asked for, and all that follow."""
         self._sends_frames = ask.back_s >= 0
         if self._ring is not None and self._sends_frames:
-            since_ns = self._ring.end_ns - int(ask.back_s * SECOND_NS)
-            held = self._ring.recent() if ask.back_s == 0 else list(self._ring.frames(since_ns, self._ring.end_ns + 1))
-            for frame in dropwhile(lambda frame: not frame.key, held):
-                self._out.put_answer(pack_frames([frame]))
+            for block in self._ring.sealed(self._ring.end_ns - int(ask.back_s * SECOND_NS)):
+                self._out.put_answer(block.read())  # as it is kept: a fifth of the bytes of frames, and nothing to encode
         self._reply(Answer(ask.id, ask.ask))
 
     def _reply(self, answer: Answer) -> None:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from math import isfinite
 
 import msgspec
@@ -29,8 +30,8 @@ from gputop.fleet.node import Out
 from gputop.fleet.reach import Target
 from gputop.fleet.summary import NAME, TEXT, Summary, pack_summary, read_summary, summary_payload
 from gputop.model.frame import Frame, Header
-from gputop.recording.chunks import Decoder
-from gputop.recording.format import BROKEN, KIND_PASSED, KIND_TOLD, Head, pack, pack_end, pack_frames, pack_header, restated
+from gputop.recording.chunks import Decoder, pack_alone
+from gputop.recording.format import BROKEN, KIND_PASSED, KIND_TOLD, Head, flags_of, pack, pack_end, pack_frames, pack_header, restated
 from gputop.session.findings import rules
 from gputop.system.program import __version__, return_pages
 from gputop.system.text import clean
@@ -39,6 +40,8 @@ TELL_S = 0.5  # s between two looks at the links: nodes speak each second, and a
 LOOK_S = 0.25  # s between looks for answers
 MOST_SAVES = 4  # nodes that send their last ten minutes at once; up to 40 MiB each wait here
 MOST_NOTES = 4  # of a host
+MOST_WAITING_BYTES = 64 << 20  # of frames and answers that wait for the viewer; more frames are dropped and counted
+LEAST_TOGETHER, MOST_TOGETHER = 4, 64  # frames of a block that are compressed (a choice)
 PAGES_S = 10.0  # s between two times that unused memory is given back
 
 
@@ -88,7 +91,7 @@ class Relay:
         self._sent: dict[str, tuple[object, Summary | None]] = {}  # host -> what was told of it last
         self._numbers: dict[int, tuple[str, int]] = {}  # number of a question to a node -> its word, and the viewer's number
         self._saves: deque[Ask] = deque()
-        self._passing: deque[bytes] = deque()  # by the thread of the links
+        self._passing: deque[tuple[str, Header | Frame]] = deque()  # by the thread of the links
         self._ready_r, self._ready_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def stop(self) -> None:
@@ -114,8 +117,7 @@ class Relay:
                 self._read_asks()
             if self._ready_r in ready:
                 os.read(self._ready_r, 4096)
-            while self._passing:
-                self._out.put_frame(self._passing.popleft())
+            self._pass_on()
             self._hand_answers()
             if (now := time.monotonic()) - told_s >= TELL_S:
                 told_s = now
@@ -174,12 +176,32 @@ class Relay:
 
     def _pass(self, host: str, item: Header | Frame) -> None:
         """Called in the thread of the links."""
-        block = restated(item) if isinstance(item, Header) else pack_frames([item])
-        self._passing.append(pack(KIND_PASSED, _encode(Passed(host, block))))
+        self._passing.append((host, item))
         try:
             os.write(self._ready_w, b"!")
         except BlockingIOError:
             pass
+
+    def _pass_on(self) -> None:
+        """Send what has come, frames of a host that came together as one block."""
+        items = [self._passing.popleft() for _ in range(len(self._passing))]
+        for (host, is_header), group in groupby(items, lambda one: (one[0], isinstance(one[1], Header))):
+            found = [item for _, item in group]
+            if is_header:
+                blocks = [restated(item) for item in found if isinstance(item, Header)]
+            else:
+                frames = [item for item in found if isinstance(item, Frame)]
+                blocks = [_packed(frames[i : i + MOST_TOGETHER]) for i in range(0, len(frames), MOST_TOGETHER)]
+            for block in blocks:
+                if self._out.rest_bytes > MOST_WAITING_BYTES:
+                    self._out.dropped += 1
+                else:
+                    self._out.put_answer(pack(KIND_PASSED, _encode(Passed(host, block))))
+
+
+def _packed(frames: list[Frame]) -> bytes:
+    """A block; many frames, as of a node's past, are compressed."""
+    return pack_frames(frames) if len(frames) < LEAST_TOGETHER else pack_alone(_encode(frames), flags_of(frames), frames[0].t_ns)
 
 
 # for the viewer

@@ -156,11 +156,13 @@ class Ring:
         """The frames since the latest key frame: what a recording that starts now begins with."""
         return list(self.frames(self._chunks[-1].t_ns, self.end_ns + 1)) if self._chunks else []
 
-    def sealed(self) -> list[Shelved]:
-        """Everything held as the blocks of a recording, see `write_blocks`; they are shared, not copied."""
+    def sealed(self, since_ns: int = 0) -> list[Shelved]:
+        """What is held, from the key frame at or before ``since_ns`` on, as the blocks of a recording, see `write_blocks`; they are shared,
+        not copied."""
         if self._chunks:
             self._chunks[-1].seal()
-        return [packed.shelved for chunk in self._chunks for packed in chunk.sealed]
+        first = max((i for i, chunk in enumerate(self._chunks) if chunk.t_ns <= since_ns), default=0)
+        return [packed.shelved for chunk in self._chunks[first:] for packed in chunk.sealed]
 
     def _trim(self) -> None:
         """Drop the oldest chunks, and of the one that grows what exceeds all bounds."""

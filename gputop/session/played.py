@@ -13,8 +13,10 @@ from msgspec.structs import replace
 
 from gputop.model.frame import Frame, Header
 from gputop.recording.parts import open_recording
-from gputop.system.errors import starting
+from gputop.recording.reader import Recording
+from gputop.system.errors import UserError, starting
 
+LATER_NS = 10_000_000_000  # ns that a recording may begin later for it to be waited for
 BEFORE_NS = 10_000_000_000  # ns before the moment of now, so that the diagnosis knows where it is: a few of its windows
 
 
@@ -40,6 +42,10 @@ class PlayedStream:
         now_ns, start_ns = time.time_ns(), recording.start_ns
         shift_ns = now_ns - recording.unix_ns_of(start_ns) if shift_s is None else int(shift_s * 1e9)
         self._now_ns = recording.t_ns_of(now_ns - shift_ns)  # of its clock, as this begins
+        if shift_s is not None and (self._now_ns > recording.end_ns or self._now_ns < start_ns - LATER_NS):
+            why = _covers(recording, self._now_ns)
+            recording.close()
+            raise UserError(why)
         self._begin_ns = recording.key_before(max(start_ns, min(self._now_ns, recording.end_ns) - BEFORE_NS))
         header = recording.header
         self._ready: deque[Header | Frame] = deque([replace(header, unix_ns=header.unix_ns + shift_ns)])
@@ -92,3 +98,12 @@ class PlayedStream:
             os.write(self._writes, b"!")
         except BlockingIOError:
             pass
+
+
+def _covers(recording: Recording, now_ns: int) -> str:
+    """Why nothing of a recording is played at a moment of its clock, in the wall clock's hours."""
+    moments = (recording.start_ns, recording.end_ns, now_ns)
+    begin, end, now = (time.localtime(recording.unix_ns_of(t_ns) // 1_000_000_000) for t_ns in moments)
+    form = "%H:%M" if begin[:3] == end[:3] == now[:3] else "%d %b %H:%M"
+    span = f"its recording covers {time.strftime(form, begin)}–{time.strftime(form, end)}"
+    return f"{span}, and this is {time.strftime(form, now)}"

@@ -9,6 +9,7 @@ import signal
 from contextlib import suppress
 from threading import Thread
 from time import strftime
+from typing import TYPE_CHECKING
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -31,6 +32,9 @@ from gputop.tui.enlarge import EnlargeScreen
 from gputop.tui.feed import Context
 from gputop.tui.why import ContentionScreen, WhyScreen
 from gputop.tui.widgets import Drawn
+
+if TYPE_CHECKING:
+    from gputop.tui.stacks import StacksScreen
 
 SORT_KEYS = {
     "n": "natural", "u": "user", "p": "pid", "g": "gpu-mem", "s": "sm", "b": "bandwidth", "c": "cpu", "m": "mem", "t": "time",
@@ -231,12 +235,17 @@ class Actions:
     def action_stacks(self) -> None:
         """Show the stacks of everything that is stalled, or of the selected process: of a trainer with its workers."""
         from gputop.session.stalled import family
-        from gputop.tui.stacks import StacksScreen
 
         session, view = self._session, self._view
         with session.lock:
             pids = None if view.selected is None else family(view.selected, session.roles_at(session.board_at(view.at_ns)))
-        self._open(StacksScreen(self._context, pids))
+        self._open(self.stacks_screen(pids))
+
+    def stacks_screen(self, pids: list[int] | None) -> StacksScreen:
+        """The box that shows stacks of these processes, of all that are stalled for None."""
+        from gputop.tui.stacks import StacksScreen
+
+        return StacksScreen(self._context, pids)
 
     def action_contention(self) -> None:
         self._open(ContentionScreen(self._context))

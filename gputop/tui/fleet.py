@@ -29,7 +29,7 @@ from gputop.model.roles import Role
 from gputop.session.session import Session
 from gputop.stacks import nccl
 from gputop.stacks.group import group
-from gputop.stacks.lines import TextLine, text_lines
+from gputop.stacks.lines import TextLine, text_lines, weigh_stacks
 from gputop.stacks.nccl import NcclReport
 from gputop.system.errors import UserError
 from gputop.system.output import create, unused
@@ -44,7 +44,7 @@ from gputop.tui.draw import fleet as draw
 from gputop.tui.draw.edges import action_at
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Context, Look, live_context
-from gputop.tui.stacks import MEANINGS
+from gputop.tui.stacks import MEANINGS, StacksScreen, Taken
 from gputop.tui.widgets import Drawn, Painter, palette
 
 EVERY_S = 0.5  # s between two looks at the nodes, which speak once a second; each second one is drawn whatever it brings
@@ -52,7 +52,7 @@ ANSWERS_S = 0.25  # s between two looks for answers
 NOTE_S = 4.0  # s that a note stays
 STACKS_IN_S = 0.7  # s from the question until all nodes take the stacks: the question must have reached them
 STACKS_S = 15.0  # s after which nodes that have not answered are told
-BACK_S = 120.0  # s of a node's past that come when it is opened: twice the usual time base, read in about a second
+BACK_S = 600.0  # s of a node's past that come when it is opened: all that it keeps
 NODE_REST_S = 0.25  # s between two drawings of an opened node
 MOST_STACKS = 20_000  # of an answer
 
@@ -222,7 +222,7 @@ class NodeStream:
         self._nodes, self._host, self._rest = nodes, host, rest
         self._items: SimpleQueue[Header | Frame] = SimpleQueue()
         self._closed = False
-        self._asked_s = 0.0
+        self._asked_s = self._rested_s = 0.0
 
     def __iter__(self) -> Iterator[Header | Frame]:
         self._nodes.tap(self._host, self._items.put)
@@ -235,8 +235,9 @@ class NodeStream:
                     self._ask(0.0)  # its link was made anew
                 continue
             self._asked_s = time.monotonic()
-            if self._items.empty():
+            if self._items.empty() or time.monotonic() - self._rested_s > EVERY_S:  # ten minutes take a while: they are drawn as they come
                 self._rest()
+                self._rested_s = time.monotonic()
 
     def _ask(self, back_s: float) -> None:
         self._asked_s = time.monotonic()
@@ -252,8 +253,43 @@ class NodeStream:
             self._nodes.ask(self._host, "frames", back_s=-1.0)
 
 
+class NodeStacks(StacksScreen):
+    """`s` over an opened node: the node takes the stacks; while looking back, those of the stream are shown."""
+
+    def __init__(self, context: Context, pids: list[int] | None, host: str, questions: Questions) -> None:
+        super().__init__(context, pids)
+        self._host, self._questions = host, questions
+
+    def on_mount(self) -> None:
+        if self.view.at_ns is not None:
+            super().on_mount()
+        else:
+            self.action_take(False)
+
+    def action_take(self, native: bool) -> None:
+        pids = self._find_pids()
+        if native:
+            self._set_status(f"native frames need gputop on {self._host}: gputop stacks --native")
+        elif not pids:
+            self._set_status("no trainer runs there: select a process first (↑↓)")
+        else:
+            self._set_status(f"asking {self._host} for stacks …")
+            self._questions.ask(self._host, "stacks", self._take_answer, pids=pids)
+
+    def _take_answer(self, host: str, answer: Answer) -> None:
+        try:
+            if answer.error:
+                raise ValueError(answer.error)
+            stacks = _decode_stacks(answer.data)[:MOST_STACKS]
+        except (ValueError, msgspec.MsgspecError) as error:
+            self._show_problem(clean(f"{host}: {error}", 120))
+            return
+        heading = f"{counted(len(stacks), 'stack')} of {counted(len({stack.pid for stack in stacks}), 'process')}, taken by {host}"
+        self._show(Taken(heading, text_lines(group(stacks, self._roles)), weigh_stacks(stacks)))
+
+
 class NodeActions(Actions):
-    """Those of a dashboard; Esc goes back to the fleet where there is nothing to clear."""
+    """Those of a dashboard; Esc goes back to the fleet where there is nothing to clear, and stacks are taken by the node."""
 
     def action_clear(self) -> None:
         view = self._view
@@ -263,10 +299,17 @@ class NodeActions(Actions):
             self._screen.app.pop_screen()
 
 
+    def stacks_screen(self, pids: list[int] | None) -> StacksScreen:
+        screen = self._screen
+        assert isinstance(screen, NodeScreen)
+        return NodeStacks(self._context, pids, screen.host, screen.questions)
+
+
 class NodeScreen(DashboardScreen):
     """The dashboard of a node; what it reads ends with it."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, host: str, questions: Questions) -> None:
+        self.host, self.questions = host, questions
         super().__init__(context, NodeActions)
         self._feed = context.feed
 
@@ -463,7 +506,7 @@ class FleetScreen(Screen[None]):
         view = View(ascii_only=self.choice.ascii_only, readonly=True, width=self.choice.width, height=self.choice.height)
         stream = NodeStream(self.nodes, host, self._rest)
         context = live_context(Session(), view, None, stream, Look(self.app.theme, remote=True))
-        screen = NodeScreen(context)
+        screen = NodeScreen(context, host, self.questions)
         self.app.push_screen(screen)
         context.feed.start(lambda: self._draw_node(lambda: screen.drawing.draw_all()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from gputop.fleet.summary import pack_summary
 from tests.fleet.fakes import FakeSsh, ssh
 from tests.fleet.nodes import fleet
+from tests.wait import until
 
 assert ssh  # a fixture
 
@@ -87,3 +89,16 @@ def test_wrong_usage_is_one_line(ssh: FakeSsh, words: list[str], told: str) -> N
     assert done.returncode in (1, 2)
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_signal_leaves_no_ssh_behind(ssh: FakeSsh) -> None:
+    """One that still connects would go on for seconds, for it writes nothing that fails."""
+    for host in ("a", "b"):
+        ssh.says(host, f'echo $$ > "$D/{host}.pid"; exec sleep 60')
+    with subprocess.Popen([sys.executable, "-m", "gputop", "--host", "a,b", "--json"], stdout=subprocess.DEVNULL) as viewer:
+        until(lambda: all((ssh.folder / f"{host}.pid").exists() and (ssh.folder / f"{host}.pid").read_text() for host in ("a", "b")))
+        viewer.send_signal(signal.SIGTERM)
+        assert viewer.wait(10) == 128 + signal.SIGTERM
+    for host in ("a", "b"):
+        pid = int((ssh.folder / f"{host}.pid").read_text())
+        until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"), 5.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from gputop.fleet.lines import FromLines, to_lines
 from gputop.fleet.links import UP, Links
 from gputop.fleet.reach import WAYS, Target
 from gputop.fleet.targets import targets
+from gputop.recording.reader import Recording
+from gputop.session.played import PlayedStream
 from gputop.system.errors import UserError
 from tests.fleet.fakes import wait_for
 from tests.wait import until
@@ -127,3 +130,17 @@ def test_a_recording_is_played_as_a_node_of_now() -> None:
 
 def test_every_way_has_its_file() -> None:
     assert {name for name in WAYS if Target("node1", name, "1").argv("collect")} == set(WAYS)
+
+
+@pytest.mark.parametrize(("into_s", "now"), [(3600.0, "12:30"), (-3600.0, "10:30"), (86_400.0, "11:30")])
+def test_a_recording_of_other_hours_says_which_it_covers(into_s: float, now: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    with Recording(SAMPLE) as recording:
+        begin_s = recording.unix_ns_of(recording.start_ns) / 1e9
+    monkeypatch.setattr(time, "localtime", lambda unix_s: time.gmtime(unix_s - begin_s + 86_400 * 20_000 + 11.5 * 3600 + 30))
+    with pytest.raises(UserError) as told:
+        PlayedStream(SAMPLE, time.time() - begin_s - into_s)
+    assert "its recording covers" in str(told.value)
+    assert "11:30–" in str(told.value)
+    assert str(told.value).endswith(now)

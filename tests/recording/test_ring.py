@@ -68,6 +68,19 @@ def test_old_chunks_leave_and_the_rest_begins_with_a_key_frame() -> None:
     assert first.t_ns == ring.start_ns
 
 
+def test_a_reader_of_a_stream_takes_what_is_kept_as_it_is() -> None:
+    """So a node hands over its past without unpacking it: from a key frame on."""
+    ring = Ring(HEADER)
+    for frame in Session(procs=2).frames(300):
+        ring.add(frame)
+    frames = list(ring.frames(0, ring.end_ns + 1))
+    keys = [frame.t_ns for frame in frames if frame.key]
+    decoder = Decoder()
+    read = decoder.feed(pack_header(HEADER) + b"".join(block.read() for block in ring.sealed(keys[-1] + 1)))
+    assert [item.t_ns for item in read if isinstance(item, Frame)] == [frame.t_ns for frame in frames if frame.t_ns >= keys[-1]]
+    assert [block.read() for block in ring.sealed(-1)] == [block.read() for block in ring.sealed()]
+
+
 def test_many_seconds_take_less_together(monkeypatch: pytest.MonkeyPatch) -> None:
     frames = list(Session(procs=3).frames(201))
     ring, apart = Ring(HEADER), Ring(HEADER)

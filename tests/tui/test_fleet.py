@@ -24,7 +24,7 @@ from gputop.tui.draw import fleet as draw
 from gputop.tui.draw import safe_line
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Look
-from gputop.tui.fleet import FleetApp, FleetScreen, FleetStacks, NodeScreen, file_name
+from gputop.tui.fleet import FleetApp, FleetScreen, FleetStacks, NodeScreen, NodeStacks, file_name
 from tests.fleet.nodes import fleet, late_rank, rank, sight
 from tests.tui import scene
 
@@ -276,7 +276,17 @@ async def test_enter_opens_the_worst_node_and_escape_comes_back() -> None:
         for item in scene.frames(40):
             nodes.taps["node03"](item)
         await told(pilot, lambda: "INPUT-BOUND" in "".join(panel.widget.line_text(0) for panel in screen.drawing.panels))
-        assert ("node03", "frames", [], None, 120.0) in nodes.asked
+        assert ("node03", "frames", [], None, 600.0) in nodes.asked
+        nodes.answer = lambda _host, what, number: [
+            Answer(number, what, data=msgspec.msgpack.encode([Stack(pid, pid, 1, ["next loader.py:9"]) for pid in nodes.asked[-1][2]]))
+        ]
+        await pilot.press("s")
+        box = app.screen
+        assert isinstance(box, NodeStacks)
+        await told(pilot, lambda: "loader.py:9" in box.text)
+        assert "taken by node03" in box.text
+        assert nodes.asked[-1][:2] == ("node03", "stacks")
+        await pilot.press("escape")
         await pilot.press("escape")
         assert isinstance(app.screen, FleetScreen)
         await told(pilot, lambda: "node03" not in nodes.taps)
