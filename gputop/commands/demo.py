@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from gputop.commands import live
 from gputop.commands.options import NO_EBPF, SUDO, ask_sudo, duration, sampling_argv
 from gputop.commands.screen import add_looks
 from gputop.demo.scenarios import SCENARIOS, Scenario
@@ -71,8 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sudo", action="store_true", help=SUDO)
     parser.add_argument("--readonly", action="store_true", help="no signals to processes, and no experiments")
     add_looks(parser)
-    parser.set_defaults(interval=0.1, gpu=None, host=None, hosts=None, pid=None, user=None, once=False, json=False, no_auto_stacks=False)
-    parser.set_defaults(job=None, pods=None, alert=[], alert_on=None)  # one machine; what is staged is told to nobody
+    own, others = {action.dest for action in parser._actions}, argparse.ArgumentParser()
+    live.add_arguments(others)
+    parser.set_defaults(**{flag: value for flag, value in vars(others.parse_args([])).items() if flag not in own})
+    parser.set_defaults(alert=[])  # what is staged is told to nobody
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,8 +89,6 @@ def run(args: argparse.Namespace) -> int:
         if plain:
             ask_sudo(args)
             return _print_verdicts(sampling_argv(args), seconds)
-        from gputop.commands import live
-
         if args.scenario == TOUR:
             return live.run(args, guide)
         words = simulated.open_path(environment[simulated.VARIABLE], writable=True)

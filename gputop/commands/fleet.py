@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gputop.fleet.overview import Overview, Row
     from gputop.fleet.questions import Nodes, Questions
     from gputop.fleet.reach import Target
+    from gputop.session.line import Line
 
 PATIENCE_S = 10.0  # s that `--once` waits for nodes that have not answered: ssh gives up after 5 s, a collector starts in 1 s
 REPORTS_S = 8.0  # s that `--once` waits for NCCL's report of a job that hangs: a node gives it 6 s
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace, chosen: list[Target]) -> int:
     """Watch these hosts, or print once."""
     if args.pid is not None:
         raise UserError("--pid is a process of one machine: name one --host", code=2)
-    if args.once or args.json:
+    if args.once or args.json or args.line:
         return _print(args, chosen)
     from gputop.commands.screen import use_terminal
 
@@ -112,19 +113,19 @@ def _print(args: argparse.Namespace, chosen: list[Target]) -> int:
         if args.once and any(job.hangs for job in fleet.jobs):
             _await_report(fleet, questions)
             fleet.take(_sights(links))
-        if args.once and not args.json:
+        if args.once and not args.json and not args.line:
             _print_table(args, fleet)
         else:
-            _write(fleet)
+            _write(args, fleet)
         while not args.once:
             time.sleep(LOOK_S)
             if fleet.look_again(_sights(links)):
-                _write(fleet)
+                _write(args, fleet)
             time.sleep(LOOK_S)
             fleet.take(_sights(links))
             hangs.look(fleet)
             questions.deliver()
-            _write(fleet)
+            _write(args, fleet)
         return 0 if any(sight.is_seen for sight in fleet.sights) else 1
     finally:
         links.close()
@@ -136,9 +137,13 @@ def _sights(links: Nodes) -> list[Sight]:
     return [sight_of(state) for state in links.poll().values()]
 
 
-def _write(fleet: Overview) -> None:
+def _write(args: argparse.Namespace, fleet: Overview) -> None:
+    """An object, or with --line a line."""
     import msgspec
 
+    if args.line:
+        write(f"{line_of(fleet).form(args.line, draws_ascii(args.ascii))}\n")
+        return
     write(msgspec.json.encode(as_object(fleet)) + b"\n")
 
 
@@ -175,6 +180,27 @@ def _print_table(args: argparse.Namespace, fleet: Overview) -> None:
     lines = [ascii_line(line) if draws_ascii(args.ascii) else safe_line(line) for line in drawn]
     texts = ["".join(text for text, _ in line).rstrip() for line in lines]
     show(text for text in texts if text)
+
+
+def line_of(fleet: Overview) -> Line:
+    """The worst job in a line, and how many nodes are seen."""
+    from gputop.diagnosis.model import SEVERITIES
+    from gputop.session.line import FINE, IDLE, LOOKS, MARKS, Line, fault_of, kind_of
+
+    seen = [sight.summary for sight in fleet.sights if sight.summary is not None]
+    util = [gpu.util_pct for summary in seen for gpu in summary.gpus if gpu.util_pct is not None]
+    mean = round(sum(util) / len(util)) if util else None
+    whole = (f"{len(util)} GPUs {mean}%" if util else "no GPU", f"{len(seen)} of {len(fleet.sights)} nodes")
+    worst = max(fleet.jobs, key=lambda job: (SEVERITIES.index(job.severity), job.lost or 0.0), default=None)
+    if worst is None:
+        return Line(IDLE if seen else LOOKS, (IDLE if seen else LOOKS, *whole), percentage=mean)
+    kind, tooltip = kind_of(worst.symptom, worst.severity), "\n".join(filter(None, (worst.name, worst.headline, worst.detail)))
+    if kind in MARKS:
+        return Line(kind, (*(() if kind == FINE else (kind,)), *whole), tooltip, mean)
+    lost = "" if worst.lost is None else f" {100 * worst.lost:.0f}% lost"
+    late = [f"rank {one.number} {one.host}" for one in worst.late[:1]]
+    names = [one.name for one in worst.culprits[:1]]
+    return Line(kind, (f"{fault_of(worst.symptom, worst.cause)}{lost}", *late, *whole, *names), tooltip, mean)
 
 
 def as_object(fleet: Overview) -> dict[str, object]:

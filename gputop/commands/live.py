@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import (
+    LINE_FORMS,
     SCREEN,
     add_alerts,
     add_sampling,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from gputop.tui.app import GputopApp
 
 EXAMPLES = """examples:
-  gputop --pid 3821            one trainer and its workers
   gputop --host node[01-16]    other machines, over ssh, and their jobs
   gputop --once --json         one object for a script
 """
@@ -55,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", "--namespace", default="", metavar="NS", help="with --pods: their namespace (kubectl's own)")
     parser.add_argument("-1", "--once", action="store_true", help="print one screen, or with --json one object, and leave")
     parser.add_argument("--json", action="store_true", help="print an object a line; with --once just one")
+    parser.add_argument(
+        "--line", nargs="?", const=LINE_FORMS[0], choices=LINE_FORMS, metavar="FORM", help="one line for a status bar: plain, tmux, waybar"
+    )
     parser.add_argument("--readonly", action="store_true", help="no signals to processes, and no experiments")
     parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")
     add_alerts(parser)
@@ -65,6 +68,8 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     """Watch, or print once. ``guide`` drives the screen (`gputop demo tour`), ``caption`` says what happens on it (`gputop demo`)."""
     if args.through is not None and args.host is None and args.hosts is None:
         raise UserError("--through is the way to machines: name them by --host or --hosts", code=2)
+    if args.line and args.json:
+        raise UserError("--line or --json, not both", code=2)
     if any(option is not None for option in (args.host, args.hosts, args.job, args.pods)):
         from gputop.commands import fleet
 
@@ -76,7 +81,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     if args.host is None:
         check_pid(args.pid)
         check_user(args.user)
-    if args.once or args.json:
+    if args.once or args.json or args.line:
         if not args.once:
             ask_sudo(args)
         from gputop.commands.once import run_once

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import select
 import sys
 import time
 from collections.abc import Iterator
@@ -27,13 +28,16 @@ if TYPE_CHECKING:
     from gputop.tui.draw.view import View
 
 LOOK_S = 0.1  # s of a look at least: two readings make a rate
+LINE_S = 3.0  # s of a look for --line: a window of the diagnosis, which is 2.5 s, and its first reading
 LONG_S = 2.0  # s; a longer look is announced
 
 
 def run_once(args: argparse.Namespace) -> int:
-    """Print one object or screen, or with --json alone an object for every tick."""
+    """Print one object, line or screen, or with --json alone an object for every tick, with --line alone a line whenever it changes."""
     if args.once and args.interval > LONG_S and sys.stderr.isatty():
         notify(f"looking for about {args.interval:g} s …")
+    if args.line:
+        return _print_lines(args)
     if args.once and args.json:
         return _print_look(_look(args), args)
     if args.json:
@@ -41,9 +45,9 @@ def run_once(args: argparse.Namespace) -> int:
     return _print_screen(_look(args), args)
 
 
-def _look(args: argparse.Namespace) -> Iterator[Header | Frame]:
-    """The header and frames of one interval, at least `LOOK_S`: collected in this process, or by the collector of another machine."""
-    look_s = max(LOOK_S, args.interval)
+def _look(args: argparse.Namespace, least_s: float = LOOK_S) -> Iterator[Header | Frame]:
+    """The header and frames of one interval, at least ``least_s``: collected in this process, or by the collector of another machine."""
+    look_s = max(least_s, args.interval)
     if args.host is None:
         return iter(_collected(args, 1 + ceil(look_s / args.interval)))
     return _first(_stream(args), round(look_s * SECOND_NS))
@@ -74,7 +78,7 @@ def _stream(args: argparse.Namespace) -> Iterator[Header | Frame]:
 def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
     from gputop.collector.beat import Collector, make_header
 
-    settings = replace(sampling_settings(args), everyone=True, ebpf=False)
+    settings = replace(sampling_settings(args), everyone=not args.line, ebpf=False)
     items: list[Header | Frame] = [make_header(settings)]
 
     class Keep:
@@ -108,6 +112,31 @@ def _print_stream(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
         snapshots.take(item)
         if isinstance(item, Frame):
             _print_object(snapshots.now(partial(_only, args)))
+    return 0
+
+
+def _print_lines(args: argparse.Namespace) -> int:
+    """One line after a look, or a line whenever it is another one, once a second at most."""
+    from gputop.session.following import Following
+    from gputop.session.line import line_of
+
+    following, told, due_ns = Following(), "", 0
+    reader = select.poll()
+    reader.register(1, 0)  # POLLERR and POLLHUP come unasked
+    for item in _look(args, LINE_S) if args.once else _stream(args):
+        following.take(item)
+        if args.once or following.board.t_ns < due_ns or following.engine.fed_ns == 0:
+            continue
+        if reader.poll(0):
+            break  # the bar is gone; a line that does not change would never find out
+        due_ns = following.board.t_ns + SECOND_NS
+        text = line_of(following.board, following.engine.verdict).form(args.line, draws_ascii(args.ascii))
+        if text != told:
+            write(f"{text}\n")
+        told = text
+    if args.once:
+        following.engine.feed(following.board)
+        write(f"{line_of(following.board, following.engine.verdict).form(args.line, draws_ascii(args.ascii))}\n")
     return 0
 
 

@@ -28,6 +28,7 @@ _PART = rf"({_NUMBER}) ?(ms|[smhd]) ?"
 _SECONDS_OF = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 MOST_GPUS = 4096
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 60.0
+LINE_FORMS = ("plain", "tmux", "waybar")  # see `gputop.session.line`
 ALERT_SEVERITIES = ("low", "medium", "high")
 ALERT_EVERY_S = 0.5  # s between looks for what to tell: an alert is told within 3 s of its incident
 

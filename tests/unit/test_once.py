@@ -12,7 +12,7 @@ from gputop.model.frame import Frame, Header, ProcInfo, ProcSample
 from gputop.session import snapshot
 
 TICK_NS = 10**8
-ARGS = argparse.Namespace(once=True, json=True, interval=0.1, pid=None, user=None)
+ARGS = argparse.Namespace(once=True, json=True, line=None, interval=0.1, pid=None, user=None)
 
 
 def look(ticks: int) -> list[Header | Frame]:
