@@ -72,7 +72,7 @@ class Asked(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 
 def bounded(name: str, asked: Asked, answer: Answer) -> Row:
     """The answer as JSON-ready data of at most ``asked.max_bytes``: long lists lose their ends, then texts are cut."""
-    found: Row = msgspec.to_builtins(answer)
+    found: Row = msgspec.json.decode(msgspec.json.encode(answer))  # what is no number becomes null
     while _size(found) > asked.max_bytes and _cut(found):
         found["truncated"] = True
         found["next"] = None

@@ -14,6 +14,8 @@ SAYS = (
     "(before_window, after_window, as in diagnose). Changes are after minus before."
 )
 
+CHANCE = 0.02  # share of lost GPU time by which two runs of one job may differ by chance (guess)
+
 
 class Question(Asked):
     before: str = ""
@@ -43,7 +45,7 @@ def run(places: Places, asked: Question) -> Found:
     change = _change(lost)
     return Found(
         target=asked.target or places.default, before=_side(before), after=_side(after), lost_share_change=change,
-        steps_per_s_change=_change(paces), improved=None if change is None else change < -LEAST_LOST,
+        steps_per_s_change=_change(paces), improved=None if change is None else change < -CHANCE,
         by_cause={
             cause: [round(part.get(cause, 0.0), 4) for part in shares]
             for cause in sorted(causes, key=lambda cause: -causes[cause]) if causes[cause] >= LEAST_LOST

@@ -100,7 +100,7 @@ class Places:
     ) -> None:
         """``folder``: of recordings; ``flags``: of collectors; ``anywhere``: other files may be named, too."""
         self.lock = threading.Lock()
-        self._files = [os.path.realpath(path) for path in files]
+        self._files = {path: os.path.realpath(path) for path in files}
         self._folder = os.path.realpath(folder) if folder else ""
         self._anywhere = anywhere and not folder
         self._live = Nodes([Target(LIVE, "local")], flags)
@@ -181,9 +181,9 @@ class Places:
         """The file that is meant, which must be allowed, and a file: a device or a pipe could hang whoever reads it."""
         if target == HOSTS:
             raise UserError(f"name one host: {self._told()}")
-        path = os.path.realpath(os.path.join(self._folder, target))
+        path = self._files.get(target) or os.path.realpath(os.path.join(self._folder, target))
         within = self._folder and os.path.commonpath([path, self._folder]) == self._folder
-        if not (self._anywhere or within or path in self._files):
+        if not (self._anywhere or within or path in self._files.values()):
             raise UserError(f"{clean(target, 80)!r} may not be read: {self._told()}")
         if not os.path.isfile(path):
             raise UserError(f"there is no recording {clean(target, 80)!r}: {self._told()}")

@@ -11,6 +11,7 @@ from gputop.agents.look import ALL, SHORT, follow, missing_of, stretch
 from gputop.agents.places import Places
 from gputop.model.frame import Stack
 from gputop.recording.reader import Recording
+from gputop.session.judged import LONG_NS
 from gputop.session.stalled import stalled_pids
 from gputop.stacks.group import Group, group
 
@@ -37,13 +38,14 @@ def run(places: Places, asked: Question) -> Found:
     target = asked.target or places.default
     is_now = places.is_now(asked.target)
     with places.recording(asked.target) as recording:
-        following = follow(recording, SHORT if is_now else asked.window)
+        start_ns, end_ns = stretch(recording, ALL if is_now else asked.window)
+        following = follow(recording, SHORT if is_now or end_ns - start_ns > LONG_NS else asked.window)
         roles, missing = dict(following.engine.roles), missing_of(recording, following.board)
         if is_now:
             pids = asked.pids or stalled_pids(roles, following.engine.states)
             stacks = places.stacks(asked.target, pids) if pids else []
         else:
-            stacks = _kept(recording, asked)
+            stacks = _kept(recording, start_ns, end_ns, asked.pids)
         at_s = round(recording.unix_ns_of(max(one.t_ns for one in stacks)) / 1e9, 1) if stacks else None
     if not stacks:
         missing.append("stacks: nobody stalls; name pids" if is_now else "stacks: none were kept in this window")
@@ -54,11 +56,10 @@ def run(places: Places, asked: Question) -> Found:
     )  # fmt: skip
 
 
-def _kept(recording: Recording, asked: Question) -> list[Stack]:
+def _kept(recording: Recording, start_ns: int, end_ns: int, pids: list[int]) -> list[Stack]:
     """The last of each thread."""
-    start_ns, end_ns = stretch(recording, asked.window)
     found = [one for frame in recording.frames(start_ns, end_ns) for one in frame.stacks]
-    return list({(one.pid, one.tid): one for one in found if not asked.pids or one.pid in asked.pids}.values())
+    return list({(one.pid, one.tid): one for one in found if not pids or one.pid in pids}.values())
 
 
 def _row(one: Group) -> Row:

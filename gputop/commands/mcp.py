@@ -29,7 +29,7 @@ EXAMPLES = f"""examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="*", metavar="FILE", help="recordings to ask about; the first is the default target")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="recordings; the first is asked about where none is named")
     parser.add_argument("--recordings", metavar="DIR", help="a folder of recordings; no others may be named")
     parser.add_argument("--host", metavar="LIST", help="hosts over ssh: node[01-16]")
     parser.add_argument("--hosts", metavar="FILE", help="the hosts that a file lists, one a line")
@@ -55,8 +55,7 @@ def run(args: argparse.Namespace) -> int:
     for path in args.files:
         if not os.path.isfile(path):
             raise UserError(f"there is no recording {clean(path)}")
-    anywhere = not args.http and not args.files
-    places = Places(args.files, args.recordings or "", chosen_targets(args), sampling_argv(args), anywhere=anywhere)
+    places = Places(args.files, args.recordings or "", chosen_targets(args), sampling_argv(args), anywhere=not args.http)
     names = [*TOOLS, *(EXPERIMENTS if args.allow_experiments else ())]
     try:
         from gputop.agents.server import serve_http, serve_stdio

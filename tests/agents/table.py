@@ -1,6 +1,8 @@
 """What it takes an agent to find a cause: the table of docs/agents.md, made by asking a real server through the official client.
 
-    python -m tests.agents.table             print it (``--write``: into the page; ``--all``: ask about the whole corpus, too: minutes)
+    python -m tests.agents.table             print it (``--write``: into the page)
+    python -m tests.agents.table --all       ask about the whole corpus, too, which takes minutes
+    python -m tests.agents.table --loops     close the loops, too, on an idle host; what is not made anew stays as the page has it
     python -m tests.agents.table --record    record the demo's scenarios anew, on an idle host
 """
 
@@ -41,6 +43,7 @@ BLOCK = re.compile(r"(?<=<!-- made by tests/agents/table\.py -->\n\n).*?(?=\n\n<
 BEFORE_S, RECORDED_S = 2.0, 14.0  # s of a demo's recording before its trouble, and in all
 OTHERS_CPUS, ATTEMPTS = 0.6, 4  # CPUs of others during a run that is kept, and tries, as in the corpus
 CALM_CPUS, PATIENCE_S = 0.3, 90.0  # CPUs of others before a run begins, and s that are waited for that
+ALL, LOOPS = "| all, both modes", "| a script is slow for"  # how lines begin
 Row = tuple[str, str, Asked, bool]  # what was asked about, the cause that is right, what was found, whether that is it
 
 
@@ -85,7 +88,7 @@ def demo_lines(rows: list[Row]) -> list[str]:
     return lines
 
 
-def lot_lines(rows: list[Row], every: tuple[int, int] | None) -> list[str]:
+def lot_lines(rows: list[Row], every: str) -> list[str]:
     """The labelled runs: counts, and the most that one took."""
     lines = ["| labelled runs | right | calls, at most | tokens, median and most | s, median and most |", "|---|--:|--:|--:|--:|"]
     for half in split.HALVES:
@@ -96,14 +99,12 @@ def lot_lines(rows: list[Row], every: tuple[int, int] | None) -> list[str]:
             f"| {len(some)} by lot of `{half}` | {counted} | {max(found.calls for found, _ in some)} "
             f"| {median(tokens):.0f}, {max(tokens)} | {median(seconds):.1f}, {max(seconds):.1f} |"
         )
-    if every is not None:
-        lines.append(f"| all, both modes | {every[0]} of {every[1]} ({100 * every[0] / every[1]:.0f} %) | | | |")
-    return lines
+    return [*lines, *([every] if every else [])]
 
 
 def loop_lines(folder: Path) -> list[str]:
     """Each closed loop, on an idle host."""
-    lines = ["| a script is slow for | fix | calls | tokens | GPU time lost, before and after |", "|---|---|--:|--:|--:|"]
+    lines = [f"{LOOPS} | fix | calls | tokens | GPU time lost, before and after |", "|---|---|--:|--:|--:|"]
     for name in closing.JOBS:
         found, compared = _closed(folder, name)
         if compared is None:
@@ -134,8 +135,10 @@ def in_process(places: Places) -> agent.Ask:
     return lambda tool, arguments: tools.call(places, tool, arguments)
 
 
-def all_runs(folder: Path) -> tuple[int, int]:
-    """(right, all) over the corpus, in this process."""
+def all_line(folder: Path) -> str:
+    """The whole corpus, asked about in this process."""
+    folder = folder / "all"
+    folder.mkdir()
     ask, right, count = in_process(Places(folder=str(folder))), 0, 0
     for path in accuracy.paths():
         run = runs.load(path)
@@ -144,7 +147,15 @@ def all_runs(folder: Path) -> tuple[int, int]:
             found = agent.find_cause(ask, file)
             os.unlink(file)
             right, count = right + ((found.symptom, found.cause) == (run.symptom, run.cause)), count + 1
-    return right, count
+    return f"{ALL} | {right} of {count} ({100 * right / count:.0f} %) | | | |"
+
+
+def kept(first: str) -> list[str]:
+    """The lines of the page's table from one that begins so to the next empty one."""
+    found = BLOCK.search(PAGE.read_text())
+    lines = found[0].splitlines() if found else []
+    start = next((i for i, line in enumerate(lines) if line.startswith(first)), len(lines))
+    return lines[start : lines.index("", start) if "" in lines[start:] else len(lines)]
 
 
 def record() -> None:
@@ -188,9 +199,9 @@ def main() -> int:
         folder = Path(name)
         demos = asyncio.run(asked_about(((path, "eBPF") for path in agent.demos()), folder))
         lot = asyncio.run(asked_about(agent.lot(), folder))
-        tables = [*([demo_lines(demos)] if demos else []), lot_lines(lot, all_runs(folder) if options.all else None)]
-        tables += [loop_lines(folder)] if options.loops else []
-    text = "\n\n".join("\n".join(lines) for lines in tables)
+        every = all_line(folder) if options.all else next(iter(kept(ALL)), "")
+        tables = [demo_lines(demos), lot_lines(lot, every), loop_lines(folder) if options.loops else kept(LOOPS)]
+    text = "\n\n".join("\n".join(lines) for lines in tables if lines)
     print(text)
     if options.write:
         PAGE.write_text(BLOCK.sub(text.replace("\\", r"\\"), PAGE.read_text()))

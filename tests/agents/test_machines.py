@@ -16,22 +16,22 @@ from gputop.fleet.reach import Target
 from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
 
-IN_TROUBLE_S = 14.0  # s from the beginning of the sample, in the midst of its first trouble
+IN_TROUBLE_S = 12.0  # s from the beginning of the sample, soon after its first trouble began; it lasts for 23 s more
 
 
-@pytest.fixture(scope="module")
-def places() -> Iterator[Places]:
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
+    """This machine, a host whose trouble is played from now on, and one that is none."""
     with Recording(sample()) as recording:
         shift_s = time.time() - IN_TROUBLE_S - recording.unix_ns_of(recording.start_ns) / 1e9
     hosts = [Target("node1", "file", f"{shift_s:.3f}:{sample()}"), Target("node2", "file", "0:/no/such/file")]
     found = Places(hosts=hosts, flags=["--no-ebpf"])
-    looked, places_module.LOOK_S = places_module.LOOK_S, 1.5
+    monkeypatch.setattr(places_module, "LOOK_S", 1.5)
     yield found
-    places_module.LOOK_S = looked
     found.close()
 
 
-def test_this_machine(places: Places) -> None:
+def test_this_machine(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = tools.call(places, "overview", {"target": "live"})
     assert seen["cpus"] == os.cpu_count()
     assert any(line.startswith("ebpf off") for line in seen["not_measured_untrusted"])
@@ -40,6 +40,11 @@ def test_this_machine(places: Places) -> None:
     stacks = tools.call(places, "stacks", {"target": "live", "pids": [os.getpid()]})
     assert "test_this_machine" in str(stacks["groups"]) or stacks["groups"][0]["error_untrusted"]
     assert {"host:node1", "host:node2", "hosts", "live"} == set(seen["targets_untrusted"])
+    places.rest()
+    assert places._live._links is not None
+    monkeypatch.setattr(places_module, "IDLE_S", 0.0)
+    places.rest()
+    assert places._live._links is None
 
 
 def test_hosts_are_one_target_and_each_is_one(places: Places) -> None:
@@ -59,11 +64,3 @@ def test_hosts_are_one_target_and_each_is_one(places: Places) -> None:
         tools.call(places, "series", {"target": "hosts"})
     with pytest.raises(UserError, match="node2: "):
         tools.call(places, "diagnose", {"target": "host:node2"})
-
-
-def test_nodes_are_left_after_a_while(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    places.rest()
-    assert places.hosts._links is not None
-    monkeypatch.setattr(places_module, "IDLE_S", 0.0)
-    places.rest()
-    assert places.hosts._links is None

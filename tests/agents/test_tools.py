@@ -13,8 +13,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gputop.agents import query, tools
-from gputop.agents.answer import DEFAULT_BYTES, MOST_BYTES
+from gputop.agents import query, series, tools
+from gputop.agents.answer import DEFAULT_BYTES, MOST_BYTES, Asked, bounded
 from gputop.agents.places import Places
 from gputop.commands.replay import sample
 from gputop.model.frame import Frame
@@ -213,3 +213,19 @@ def test_an_answer_that_is_too_large_says_so(tmp_path: Path) -> None:
     assert found["next"]["arguments"]["max_bytes"] == MOST_BYTES
     whole = tools.call(places, found["next"]["tool"], found["next"]["arguments"])
     assert DEFAULT_BYTES < size(whole) <= MOST_BYTES
+
+
+def test_what_is_no_number_is_null() -> None:
+    found = bounded("series", Asked(), series.Found(target="x", step_s=float("nan"), from_unix_s=float("inf")))
+    assert (found["step_s"], found["from_unix_s"]) == (None, None)
+
+
+def test_a_named_file_is_read_whatever_the_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(sample(), "mine.gputop")
+    (tmp_path / "runs").mkdir()
+    places = Places(["mine.gputop"], folder="runs")
+    with places.recording("") as recording:
+        assert recording.header.simulated
+    with pytest.raises(UserError, match="may not be read"), places.recording("../mine2.gputop"):
+        pass
