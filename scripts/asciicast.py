@@ -28,6 +28,8 @@ class Cast:
         self.now_s = 0.0
         self.frames: list[tuple[float, list[list[Cell]]]] = []
         """(seconds, screen) of all that was shown."""
+        self.chapters: dict[str, float] = {}
+        """Label of a chapter -> when it begins, in seconds."""
 
     def wait(self, seconds: float) -> None:
         """Advance the time."""
@@ -36,6 +38,7 @@ class Cast:
     def marker(self, label: str) -> None:
         """Begin a chapter."""
         self._events.append([round(self.now_s, 3), "m", label])
+        self.chapters[label] = self.now_s
 
     def command(self, text: str) -> None:
         """Show a shell's prompt and type a command at it; the next screen is a new one."""

@@ -34,7 +34,7 @@ async def cast() -> str:
 async def moving_picture() -> str:
     """The session as an animated SVG."""
     out = await _told()
-    return film.film(out.frames, out.now_s, *SIZE, TITLE)
+    return film.film(out.frames, out.now_s, out.chapters["e: why"] - _STEP_S, *SIZE, TITLE)
 
 
 async def _told() -> Cast:
