@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gputop.fleet.overview import Overview, Row
     from gputop.fleet.questions import Nodes, Questions
     from gputop.fleet.reach import Target
+    from gputop.fleet.targets import Folder
     from gputop.session.line import Line
 
 PATIENCE_S = 10.0  # s that `--once` waits for nodes that have not answered: ssh gives up after 5 s, a collector starts in 1 s
@@ -62,16 +63,16 @@ def replay(args: argparse.Namespace, folder: str) -> int:
     """Show the recordings of a folder together, as if what they tell of happened now. UserError where there are none."""
     from gputop.commands.screen import use_terminal
     from gputop.fleet.links import Links
-    from gputop.fleet.targets import recorded
+    from gputop.fleet.targets import Folder
 
     if args.loop or args.speed != 1.0:
         raise UserError("--speed and --loop are for one recording: hosts are played together as it was", code=2)
-    chosen = recorded(folder, args.at)
+    past = Folder(folder, args.at)
     use_terminal("gputop query or gputop export, for each file")
-    return _show(args, Links(chosen), "")
+    return _show(args, Links(past.targets()), "", past)
 
 
-def _show(args: argparse.Namespace, links: Nodes, pattern: str) -> int:
+def _show(args: argparse.Namespace, links: Nodes, pattern: str, past: Folder | None = None) -> int:
     from gputop.commands.screen import watch
 
     try:
@@ -82,7 +83,7 @@ def _show(args: argparse.Namespace, links: Nodes, pattern: str) -> int:
 
         calm_garbage_collection()
         look = Look("gputop-light" if args.light else "gputop-dark", remote=True)
-        app = FleetApp(links, View(ascii_only=draws_ascii(args.ascii), readonly=True, pattern=pattern), look)
+        app = FleetApp(links, View(ascii_only=draws_ascii(args.ascii), readonly=True, pattern=pattern), look, past=past)
         return watch(app, "" if args.light else config.load_screen().theme)
     finally:
         links.close()

@@ -142,7 +142,8 @@ class Node:
         if self._stream.fileno() in ready:
             items = self._stream.read(0.0)
             if items is None:
-                raise UserError(f"the collector ended: {self._stream.ending()}")
+                is_live = isinstance(self._stream, ChildStream)
+                raise UserError(f"{'the collector ended: ' if is_live else ''}{self._stream.ending()}")
             for item in items:
                 self._take(item)
         if self._asks in ready:

@@ -71,6 +71,7 @@ class Overview:
         self.books = Books()
         self.past: dict[str, deque[Second]] = {}
         self.seconds = 0  # that were taken
+        self.shift_s = 0.0  # s from the clocks of recorded nodes to ours
         self._whole: list[Job] | None = None  # as judged at the last second
         self._half: list[Job] | None = None  # as judged in the middle of it
 

@@ -46,6 +46,11 @@ class Questions:
         """``handler`` gets the host and each piece of the answer."""
         self._handlers[host, self._nodes.ask(host, what, pids=pids, at_unix_s=at_unix_s)] = handler
 
+    def move_to(self, nodes: Nodes) -> None:
+        """Ask these from now on; what was asked of the others is answered no more."""
+        self._nodes = nodes
+        self._handlers.clear()
+
     def deliver(self) -> None:
         """Hand out what came."""
         for host, answer in self._nodes.answers():

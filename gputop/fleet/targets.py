@@ -11,6 +11,7 @@ from gputop.fleet.reach import Target, kubectl, srun
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 
+LEAST_LEFT_S = 5.0  # s before the end that a jump goes to at most: a verdict needs a window
 STARTS_S = 1.0  # s until the players run: nothing of the beginning is played in haste
 
 
@@ -20,24 +21,48 @@ def by_names(text: str | None, path: str | None) -> list[Target]:
     return [Target(name) for name in dict.fromkeys(named)]
 
 
-def recorded(folder: str, at: str | None = None) -> list[Target]:
-    """The recordings of a folder as machines, all with one shift of their clocks: ``at``, or the earliest beginning, is now. UserError
-    where there are none, or one cannot be read."""
-    from gputop.recording.parts import open_recording
-    from gputop.session.moment import moment_within
-    from gputop.session.played import parts_of
+class Folder:
+    """The recordings of a folder as machines, all with one shift of their clocks: the past is played as if it happened now. UserError where
+    there are none, or one cannot be read."""
 
-    firsts = sorted(path for path in glob(os.path.join(escape(folder), "*.gputop")) if parts_of(path)[0] == path)
-    if not firsts:
-        raise UserError(f"{clean(folder)} holds no recordings: gputop record --host LIST -o {clean(folder)} makes them")
-    if len(firsts) > hosts.MOST_HOSTS:
-        raise UserError(f"{clean(folder)} holds more than {hosts.MOST_HOSTS} recordings")
-    begins: list[float] = []
-    for path in firsts:
-        with open_recording(parts_of(path)) as recording:
-            begins.append(recording.unix_ns_of(recording.start_ns if at is None else moment_within(at, recording)) / 1e9)
-    shift_s = time.time() + STARTS_S - min(begins)
-    return [Target(os.path.basename(path).removesuffix(".gputop"), "file", f"{shift_s:.3f}:{path}") for path in firsts]
+    def __init__(self, folder: str, at: str | None = None) -> None:
+        """``at``: the moment to begin with, as `gputop.session.moment` reads it; without it the earliest beginning."""
+        from gputop.recording.parts import open_recording
+        from gputop.session.moment import moment_within
+        from gputop.session.played import parts_of
+
+        firsts = sorted(path for path in glob(os.path.join(escape(folder), "*.gputop")) if parts_of(path)[0] == path)
+        if not firsts:
+            raise UserError(f"{clean(folder)} holds no recordings: gputop record --host LIST -o {clean(folder)} makes them")
+        if len(firsts) > hosts.MOST_HOSTS:
+            raise UserError(f"{clean(folder)} holds more than {hosts.MOST_HOSTS} recordings")
+        self._paths = firsts
+        begins, ends, wanted = list[float](), list[float](), list[float]()
+        for path in firsts:
+            with open_recording(parts_of(path)) as recording:
+                begins.append(recording.unix_ns_of(recording.start_ns) / 1e9)
+                ends.append(recording.unix_ns_of(recording.end_ns) / 1e9)
+                wanted.append(recording.unix_ns_of(recording.start_ns if at is None else moment_within(at, recording)) / 1e9)
+        self._begin_s, self._end_s = min(begins), max(ends)  # by their wall clocks
+        self.shift_s = 0.0  # from their clocks to ours
+        self._begin_at(min(wanted))
+
+    @property
+    def now_s(self) -> float:
+        """What the clocks of the recorded machines show, unix seconds."""
+        return time.time() - self.shift_s
+
+    def jump(self, by_s: float) -> None:
+        """Go so far on, or back."""
+        self._begin_at(max(self._begin_s, min(self.now_s + by_s, self._end_s - LEAST_LEFT_S)))
+
+    def targets(self) -> list[Target]:
+        """The machines at the moment that is now."""
+        names = [os.path.basename(path).removesuffix(".gputop") for path in self._paths]
+        return [Target(name, "file", f"{self.shift_s:.3f}:{path}") for name, path in zip(names, self._paths, strict=True)]
+
+    def _begin_at(self, unix_s: float) -> None:
+        self.shift_s = time.time() + STARTS_S - unix_s
 
 
 def targets(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec.structs import replace
@@ -21,15 +21,16 @@ from textual.widgets import Input
 from gputop.fleet.asking import Answer
 from gputop.fleet.hosts import fold as fold_hosts
 from gputop.fleet.jobs import Job, Member, Sight
-from gputop.fleet.links import UP
+from gputop.fleet.links import UP, Links
 from gputop.fleet.overview import SORTS, Overview, sight_of
 from gputop.fleet.questions import Hangs, Nodes, Questions, ask_nccl
+from gputop.fleet.targets import Folder
 from gputop.model.frame import Frame, Header, Stack
 from gputop.model.roles import Role
 from gputop.session.session import Session
 from gputop.stacks import nccl
 from gputop.stacks.group import group
-from gputop.stacks.lines import TextLine, text_lines, weigh_stacks
+from gputop.stacks.lines import TextLine, text_lines
 from gputop.stacks.nccl import NcclReport
 from gputop.system.errors import UserError
 from gputop.system.output import create, unused
@@ -38,13 +39,13 @@ from gputop.tui import terminal
 from gputop.tui.app import GputopApp
 from gputop.tui.bindings import HelpScreen, key_name
 from gputop.tui.box import Box
-from gputop.tui.dashboard import Actions, DashboardScreen
 from gputop.tui.draw import TOO_SMALL, Line, ascii_line, is_too_small, time_of_day
 from gputop.tui.draw import fleet as draw
 from gputop.tui.draw.edges import action_at
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Context, Look, live_context
-from gputop.tui.stacks import MEANINGS, StacksScreen, Taken
+from gputop.tui.fleet_node import NODE_REST_S, NodeScreen, NodeStream, decode_stacks
+from gputop.tui.stacks import MEANINGS
 from gputop.tui.widgets import Drawn, Painter, palette
 
 EVERY_S = 0.5  # s between two looks at the nodes, which speak once a second; each second one is drawn whatever it brings
@@ -52,12 +53,9 @@ ANSWERS_S = 0.25  # s between two looks for answers
 NOTE_S = 4.0  # s that a note stays
 STACKS_IN_S = 0.7  # s from the question until all nodes take the stacks: the question must have reached them
 STACKS_S = 15.0  # s after which nodes that have not answered are told
-BACK_S = 600.0  # s of a node's past that come when it is opened: all that it keeps
-NODE_REST_S = 0.25  # s between two drawings of an opened node
-MOST_STACKS = 20_000  # of an answer
 
 _VIEW, _DO = Binding.Group("view"), Binding.Group("do")
-BINDINGS = [
+FLEET_KEYS = [
     Binding("n", "view('nodes')", "the nodes", id="nodes", group=_VIEW),
     Binding("j", "view('jobs')", "the jobs", id="jobs", group=_VIEW),
     Binding("r", "view('ranks')", "the ranks of the job", id="ranks", group=_VIEW),
@@ -73,6 +71,14 @@ BINDINGS = [
     Binding("e", "explain", "why: the job's losses, its late rank, and notes on its nodes", id="explain", group=_DO),
     Binding("R", "save", "save the last ten minutes of every node", id="save", group=_DO),
     Binding("question_mark,f1", "help", "this help", id="help", group=_DO),
+]
+
+
+JUMPS = [
+    Binding("left_parenthesis", "jump(-10)", "10 s back", id="back", group=_VIEW),
+    Binding("right_parenthesis", "jump(10)", "10 s on", id="on", group=_VIEW),
+    Binding("left_curly_bracket", "jump(-60)", "a minute back", id="minute-back", group=_VIEW),
+    Binding("right_curly_bracket", "jump(60)", "a minute on", id="minute-on", group=_VIEW),
 ]
 
 
@@ -159,7 +165,7 @@ class FleetStacks(Box):
                 raise ValueError(answer.error)
             self._stacks += [
                 _renamed(stack, number)
-                for stack in _decode_stacks(answer.data)[:MOST_STACKS]
+                for stack in decode_stacks(answer.data)
                 if (number := self._members.get((host, stack.pid))) is not None
             ]
         except (ValueError, msgspec.MsgspecError) as error:
@@ -179,9 +185,6 @@ class FleetStacks(Box):
     def first_line(self) -> str:
         waits = f", {len(self._left)} nodes have still to answer" if self._left else ""
         return f"stacks of {len(self._job.members)} ranks of {self._job.name} at {time_of_day(self._at)}{waits}   (↑↓ scroll, Esc closes)"
-
-
-_decode_stacks = msgspec.msgpack.Decoder(list[Stack]).decode
 
 
 def _renamed(stack: Stack, number: int) -> Stack:
@@ -212,112 +215,6 @@ class FleetWhy(Box):
         return draw.why_lines(fleet, draw.chosen_job(fleet, self._fleet.choice)) or [[("nobody trains on these nodes", "")]]
 
 
-# a node that is opened
-
-
-class NodeStream:
-    """Everything of one node, from ten minutes ago on: what the feed of a dashboard reads."""
-
-    def __init__(self, nodes: Nodes, host: str, rest: Callable[[], None]) -> None:
-        self._nodes, self._host, self._rest = nodes, host, rest
-        self._items: SimpleQueue[Header | Frame] = SimpleQueue()
-        self._closed = False
-        self._asked_s = self._rested_s = 0.0
-
-    def __iter__(self) -> Iterator[Header | Frame]:
-        self._nodes.tap(self._host, self._items.put)
-        self._ask(BACK_S)
-        while not self._closed:
-            try:
-                yield self._items.get(timeout=NODE_REST_S)
-            except Empty:
-                if time.monotonic() - self._asked_s > STACKS_S and self._nodes.poll()[self._host].state == UP:
-                    self._ask(0.0)  # its link was made anew
-                continue
-            self._asked_s = time.monotonic()
-            if self._items.empty() or time.monotonic() - self._rested_s > EVERY_S:  # ten minutes take a while: they are drawn as they come
-                self._rest()
-                self._rested_s = time.monotonic()
-
-    def _ask(self, back_s: float) -> None:
-        self._asked_s = time.monotonic()
-        self._nodes.ask(self._host, "frames", back_s=back_s)
-
-    def ending(self) -> str:
-        return "closed"
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._nodes.tap(self._host, None)
-            self._nodes.ask(self._host, "frames", back_s=-1.0)
-
-
-class NodeStacks(StacksScreen):
-    """`s` over an opened node: the node takes the stacks; while looking back, those of the stream are shown."""
-
-    def __init__(self, context: Context, pids: list[int] | None, host: str, questions: Questions) -> None:
-        super().__init__(context, pids)
-        self._host, self._questions = host, questions
-
-    def on_mount(self) -> None:
-        if self.view.at_ns is not None:
-            super().on_mount()
-        else:
-            self.action_take(False)
-
-    def action_take(self, native: bool) -> None:
-        pids = self._find_pids()
-        if native:
-            self._set_status(f"native frames need gputop on {self._host}: gputop stacks --native")
-        elif not pids:
-            self._set_status("no trainer runs there: select a process first (↑↓)")
-        else:
-            self._set_status(f"asking {self._host} for stacks …")
-            self._questions.ask(self._host, "stacks", self._take_answer, pids=pids)
-
-    def _take_answer(self, host: str, answer: Answer) -> None:
-        try:
-            if answer.error:
-                raise ValueError(answer.error)
-            stacks = _decode_stacks(answer.data)[:MOST_STACKS]
-        except (ValueError, msgspec.MsgspecError) as error:
-            self._show_problem(clean(f"{host}: {error}", 120))
-            return
-        heading = f"{counted(len(stacks), 'stack')} of {counted(len({stack.pid for stack in stacks}), 'process')}, taken by {host}"
-        self._show(Taken(heading, text_lines(group(stacks, self._roles)), weigh_stacks(stacks)))
-
-
-class NodeActions(Actions):
-    """Those of a dashboard; Esc goes back to the fleet where there is nothing to clear, and stacks are taken by the node."""
-
-    def action_clear(self) -> None:
-        view = self._view
-        if self._filter_line.has_class("-open") or view.selected is not None or view.pattern or view.end_ns is not None:
-            super().action_clear()
-        else:
-            self._screen.app.pop_screen()
-
-
-    def stacks_screen(self, pids: list[int] | None) -> StacksScreen:
-        screen = self._screen
-        assert isinstance(screen, NodeScreen)
-        return NodeStacks(self._context, pids, screen.host, screen.questions)
-
-
-class NodeScreen(DashboardScreen):
-    """The dashboard of a node; what it reads ends with it."""
-
-    def __init__(self, context: Context, host: str, questions: Questions) -> None:
-        self.host, self.questions = host, questions
-        super().__init__(context, NodeActions)
-        self._feed = context.feed
-
-    def on_unmount(self) -> None:
-        super().on_unmount()
-        self._feed.close()
-
-
 # the fleet
 
 
@@ -325,7 +222,8 @@ class FleetScreen(Screen[None]):
     """All nodes. It holds what is known of them, what the user chose, and one widget that shows it."""
 
     AUTO_FOCUS = ""
-    BINDINGS = [*BINDINGS]
+    BINDINGS = [*FLEET_KEYS]
+    KEYS: ClassVar[Sequence[Binding]] = FLEET_KEYS
 
     def __init__(self, nodes: Nodes, context: Context, fleet: Overview) -> None:
         super().__init__()
@@ -383,7 +281,7 @@ class FleetScreen(Screen[None]):
         if is_too_small(choice.width, choice.height):
             self.page = draw.Page([[(fit(TOO_SMALL, choice.width), "warn")]])
         else:
-            self.page = draw.page(self.fleet, choice, clock=time_of_day(time.time()), own=self.own_cost(), note=note)
+            self.page = draw.page(self.fleet, choice, clock=time_of_day(time.time() - self.fleet.shift_s), own=self.own_cost(), note=note)
         lines = [ascii_line(line) for line in self.page.lines] if choice.ascii_only else self.page.lines
         can_paint = self._filter_line.disabled and terminal.can_paint(self) and not terminal.await_repaint([self._drawn])
         begins = bool(self.page.lane_s) and (self.fleet.seconds - 1) % self.page.lane_s == 0  # a cell of the lanes
@@ -460,7 +358,7 @@ class FleetScreen(Screen[None]):
         self.draw()
 
     def action_help(self) -> None:
-        self.app.push_screen(HelpScreen(self.context, BINDINGS))
+        self.app.push_screen(HelpScreen(self.context, self.KEYS))
 
     def action_explain(self) -> None:
         self.app.push_screen(FleetWhy(self.context, self))
@@ -548,6 +446,31 @@ class FleetScreen(Screen[None]):
         self.action_move(-1)
 
 
+class PastScreen(FleetScreen):
+    """The recordings of a folder."""
+
+    BINDINGS = [*JUMPS]
+    KEYS = [*FLEET_KEYS, *JUMPS]
+
+    def __init__(self, nodes: Nodes, context: Context, fleet: Overview, past: Folder) -> None:
+        super().__init__(nodes, context, fleet)
+        self._past = past
+        fleet.shift_s = past.shift_s
+
+    def action_jump(self, by_s: int) -> None:
+        """Go on, or back: all nodes begin anew there."""
+        self._past.jump(by_s)
+        threading.Thread(target=self.nodes.close, daemon=True, name="close").start()
+        app = self.app
+        assert isinstance(app, FleetApp)
+        self.nodes = app.nodes = Links(self._past.targets())
+        self.fleet = Overview()
+        self.fleet.shift_s = self._past.shift_s
+        self.questions.move_to(self.nodes)
+        self.look()
+        self.show_note(f"from {time_of_day(self._past.now_s)} on")
+
+
 def _stepped(names: Sequence[str], chosen: str, by: int) -> str:
     """The name ``by`` places after ``chosen``; the first one where nothing was chosen."""
     if not names:
@@ -572,19 +495,21 @@ class _Nothing:
 class FleetApp(GputopApp):
     """Many nodes, and over them the dashboard of one."""
 
-    def __init__(self, nodes: Nodes, view: View, look: Look, fleet: Overview | None = None) -> None:
-        """``fleet``: what is known of the nodes already."""
+    def __init__(self, nodes: Nodes, view: View, look: Look, fleet: Overview | None = None, past: Folder | None = None) -> None:
+        """``fleet``: what is known of the nodes already. ``past``: where the nodes are recordings."""
         super().__init__(live_context(Session(), view, None, _Nothing(), replace(look, remote=True)))
         self.nodes = nodes
-        self._fleet = fleet or Overview()
+        self._fleet, self._past = fleet or Overview(), past
 
     def get_default_screen(self) -> Screen[Any]:  # type: ignore[override]
+        if self._past is not None:
+            return PastScreen(self.nodes, self.context, self._fleet, self._past)
         return FleetScreen(self.nodes, self.context, self._fleet)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """As of one stream; over all nodes their own."""
         if isinstance(screen, FleetScreen):
-            for binding in BINDINGS:
+            for binding in screen.KEYS:
                 title = binding.description[:1].upper() + binding.description[1:]
                 yield SystemCommand(title, f"key {key_name(binding.key)}", partial(screen.run_action, binding.action))
         yield from super().get_system_commands(screen)

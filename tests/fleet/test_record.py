@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputop.fleet.links import UP, Links
-from gputop.fleet.targets import recorded
+from gputop.fleet.targets import Folder
 from gputop.recording.reader import Recording
 from gputop.session.played import parts_of
 from gputop.system.errors import UserError
@@ -65,7 +65,7 @@ def test_each_host_has_its_file_and_they_are_played_together(ssh: FakeSsh, tmp_p
     assert "the link to it was lost" in gaps(again)
     assert gaps(folder / "node1.gputop") == []
 
-    links = Links(recorded(str(folder)))
+    links = Links(Folder(str(folder)).targets())
     try:
         until(lambda: all(node.state == UP for node in links.poll().values()))
         skews = [node.skew_s or 0.0 for node in links.poll().values()]
@@ -95,7 +95,7 @@ def test_what_does_not_fit_many_hosts_is_told_in_a_line(words: list[str], why: s
 
 def test_a_folder_without_recordings(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no recordings"):
-        recorded(str(tmp_path))
+        Folder(str(tmp_path))
 
 
 def test_the_files_of_a_rotation_are_one_host(tmp_path: Path) -> None:

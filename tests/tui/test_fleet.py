@@ -17,14 +17,17 @@ from gputop.fleet.links import DOWN, UP, NodeState
 from gputop.fleet.overview import Alike, Overview, fold, worst_first
 from gputop.fleet.reach import Target
 from gputop.fleet.summary import Summary
+from gputop.fleet.targets import STARTS_S, Folder
 from gputop.model.frame import Frame, Header, Stack
 from gputop.stacks.nccl import NcclRank, NcclReport, pack_report
+from gputop.system.errors import UserError
 from gputop.tui import fleet as screens
 from gputop.tui.draw import fleet as draw
 from gputop.tui.draw import safe_line
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Look
-from gputop.tui.fleet import FleetApp, FleetScreen, FleetStacks, NodeScreen, NodeStacks, file_name
+from gputop.tui.fleet import FleetApp, FleetScreen, FleetStacks, file_name
+from gputop.tui.fleet_node import NodeScreen, NodeStacks
 from tests.fleet.nodes import fleet, late_rank, rank, sight
 from tests.tui import scene
 
@@ -291,6 +294,38 @@ async def test_enter_opens_the_worst_node_and_escape_comes_back() -> None:
         assert isinstance(app.screen, FleetScreen)
         await told(pilot, lambda: "node03" not in nodes.taps)
         assert nodes.asked[-1][4] == -1.0
+
+
+async def test_a_folder_of_recordings_is_gone_through_in_jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = Path(screens.__file__).parent.parent / "data" / "sample.gputop"
+    for name in ("node01", "node02"):
+        (tmp_path / f"{name}.gputop").symlink_to(sample)
+    past, opened = Folder(str(tmp_path)), list[FakeNodes]()
+    begin_s = past.now_s + STARTS_S
+
+    def links(targets: list[Target]) -> FakeNodes:
+        assert [target.host for target in targets] == ["node01", "node02"]
+        assert targets[0].within == f"{past.shift_s:.3f}:{tmp_path}/node01.gputop"
+        opened.append(FakeNodes(fleet()))
+        return opened[-1]
+
+    monkeypatch.setattr(screens, "Links", links)
+    first = FakeNodes(straggling())
+    app = FleetApp(first, View(), Look(), past=past)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("right_parenthesis")
+        assert past.now_s == pytest.approx(begin_s + 10.0 - STARTS_S, abs=2.0)
+        await told(pilot, lambda: first.closed)
+        await told(pilot, lambda: "HEALTHY" in page_of(app))
+        await pilot.press("right_curly_bracket", "right_curly_bracket")
+        last_s = past.now_s
+        await pilot.press("right_curly_bracket")
+        assert past.now_s == pytest.approx(last_s, abs=2.0), "it ends there"
+        await pilot.press("left_curly_bracket", "left_curly_bracket", "left_curly_bracket")
+        assert past.now_s == pytest.approx(begin_s - STARTS_S, abs=2.0)
+    assert all(nodes.closed for nodes in opened[-1:])
+    with pytest.raises(UserError, match="holds no recordings"):
+        Folder(str(tmp_path / "nowhere"))
 
 
 async def test_a_node_that_does_not_answer_cannot_be_opened() -> None:

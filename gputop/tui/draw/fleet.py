@@ -449,7 +449,7 @@ def why_lines(fleet: Overview, job: Job | None) -> list[Line]:
         out += [[], [("what the nodes said of themselves last", "head")]]
     for one, host in sorted(incidents, key=lambda pair: -pair[0].start_unix_s)[:16]:
         lasts = "since" if one.end_unix_s is None else "at"
-        out.append([(f"  {fit(host, 12)} {lasts:>5} {time_of_day(one.start_unix_s)}  ", "dim"), (one.headline, "")])
+        out.append([(f"  {fit(host, 12)} {lasts:>5} {time_of_day(one.start_unix_s - fleet.shift_s)}  ", "dim"), (one.headline, "")])
     return out if out and out[0] else out[1:]
 
 

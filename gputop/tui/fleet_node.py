@@ -1,0 +1,136 @@
+"""A node that is opened out of the screen over many: its whole dashboard, from the frames that it sends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+
+import msgspec
+
+from gputop.fleet.asking import Answer
+from gputop.fleet.links import UP
+from gputop.fleet.questions import Nodes, Questions
+from gputop.model.frame import Frame, Header, Stack
+from gputop.stacks.group import group
+from gputop.stacks.lines import text_lines, weigh_stacks
+from gputop.system.text import clean, counted
+from gputop.tui.dashboard import Actions, DashboardScreen
+from gputop.tui.feed import Context
+from gputop.tui.stacks import StacksScreen, Taken
+
+BACK_S = 600.0  # s of a node's past that come when it is opened: all that it keeps
+NODE_REST_S = 0.25  # s between two drawings
+DRAWN_S = 1.0  # s between two drawings while the past is read in
+ANEW_S = 15.0  # s without a frame, after which a node that is up is asked again: its link was made anew
+MOST_STACKS = 20_000  # of an answer
+
+_decode = msgspec.msgpack.Decoder(list[Stack]).decode
+
+
+def decode_stacks(data: bytes) -> list[Stack]:
+    """Those of an answer; MsgspecError where it holds none."""
+    return _decode(data)[:MOST_STACKS]
+
+
+class NodeStream:
+    """Everything of one node, from ten minutes ago on: what the feed of a dashboard reads."""
+
+    def __init__(self, nodes: Nodes, host: str, rest: Callable[[], None]) -> None:
+        self._nodes, self._host, self._rest = nodes, host, rest
+        self._items: SimpleQueue[Header | Frame] = SimpleQueue()
+        self._closed = False
+        self._asked_s = self._rested_s = 0.0
+
+    def __iter__(self) -> Iterator[Header | Frame]:
+        self._nodes.tap(self._host, self._items.put)
+        self._ask(BACK_S)
+        while not self._closed:
+            try:
+                yield self._items.get(timeout=NODE_REST_S)
+            except Empty:
+                if time.monotonic() - self._asked_s > ANEW_S and self._nodes.poll()[self._host].state == UP:
+                    self._ask(0.0)  # its link was made anew
+                continue
+            self._asked_s = time.monotonic()
+            if self._items.empty() or time.monotonic() - self._rested_s > DRAWN_S:  # ten minutes take a while: they are drawn as they come
+                self._rest()
+                self._rested_s = time.monotonic()
+
+    def _ask(self, back_s: float) -> None:
+        self._asked_s = time.monotonic()
+        self._nodes.ask(self._host, "frames", back_s=back_s)
+
+    def ending(self) -> str:
+        return "closed"
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._nodes.tap(self._host, None)
+            self._nodes.ask(self._host, "frames", back_s=-1.0)
+
+
+class NodeStacks(StacksScreen):
+    """`s` over an opened node: the node takes the stacks; while looking back, those of the stream are shown."""
+
+    def __init__(self, context: Context, pids: list[int] | None, host: str, questions: Questions) -> None:
+        super().__init__(context, pids)
+        self._host, self._questions = host, questions
+
+    def on_mount(self) -> None:
+        if self.view.at_ns is not None:
+            super().on_mount()
+        else:
+            self.action_take(False)
+
+    def action_take(self, native: bool) -> None:
+        pids = self._find_pids()
+        if native:
+            self._set_status(f"native frames need gputop on {self._host}: gputop stacks --native")
+        elif not pids:
+            self._set_status("no trainer runs there: select a process first (↑↓)")
+        else:
+            self._set_status(f"asking {self._host} for stacks …")
+            self._questions.ask(self._host, "stacks", self._take_answer, pids=pids)
+
+    def _take_answer(self, host: str, answer: Answer) -> None:
+        try:
+            if answer.error:
+                raise ValueError(answer.error)
+            stacks = decode_stacks(answer.data)
+        except (ValueError, msgspec.MsgspecError) as error:
+            self._show_problem(clean(f"{host}: {error}", 120))
+            return
+        heading = f"{counted(len(stacks), 'stack')} of {counted(len({stack.pid for stack in stacks}), 'process')}, taken by {host}"
+        self._show(Taken(heading, text_lines(group(stacks, self._roles)), weigh_stacks(stacks)))
+
+
+class NodeActions(Actions):
+    """Those of a dashboard; Esc goes back to the fleet where there is nothing to clear, and stacks are taken by the node."""
+
+    def action_clear(self) -> None:
+        view = self._view
+        if self._filter_line.has_class("-open") or view.selected is not None or view.pattern or view.end_ns is not None:
+            super().action_clear()
+        else:
+            self._screen.app.pop_screen()
+
+
+    def stacks_screen(self, pids: list[int] | None) -> StacksScreen:
+        screen = self._screen
+        assert isinstance(screen, NodeScreen)
+        return NodeStacks(self._context, pids, screen.host, screen.questions)
+
+
+class NodeScreen(DashboardScreen):
+    """The dashboard of a node; what it reads ends with it."""
+
+    def __init__(self, context: Context, host: str, questions: Questions) -> None:
+        self.host, self.questions = host, questions
+        super().__init__(context, NodeActions)
+        self._feed = context.feed
+
+    def on_unmount(self) -> None:
+        super().on_unmount()
+        self._feed.close()
