@@ -145,8 +145,8 @@ class Places:
         return target == LIVE or target.startswith(HOST)
 
     @contextmanager
-    def recording(self, target: str, seen_s: float = LOOK_S) -> Iterator[Recording]:
-        """The recording of a target; of a machine its last ten minutes, watched for ``seen_s`` at least. UserError."""
+    def recording(self, target: str, seen_s: float | None = None) -> Iterator[Recording]:
+        """The recording of a target; of a machine its last ten minutes, watched for ``seen_s`` (`LOOK_S`) at least. UserError."""
         self._asked_s = time.monotonic()
         if not self.is_now(target):
             with open_recording(parts_of(self._path(target or self.default))) as recording:
@@ -155,7 +155,7 @@ class Places:
         nodes, host = self._node(target)
         fd = os.memfd_create("gputop", os.MFD_CLOEXEC)
         try:
-            nodes.ask(host, "save", lambda data: _write(fd, data), seen_s=seen_s)
+            nodes.ask(host, "save", lambda data: _write(fd, data), seen_s=LOOK_S if seen_s is None else seen_s)
             with open_recording([f"/proc/{os.getpid()}/fd/{fd}"]) as recording:
                 yield recording
         finally:

@@ -18,7 +18,7 @@ from typing import Any
 from tests.agents.agent import Ask, Asked, find_cause
 from tests.workloads import environment
 
-SECONDS = 6.0  # s of training
+SECONDS = 4.0  # s of training
 LATENCY_S = 0.025  # s of an answer of the store
 SCRIPT = '''"""A training script."""
 import sys
