@@ -51,6 +51,7 @@ STEPS: tuple[tuple[str, tuple[str, ...], float], ...] = (  # (caption, keys, sec
 NEWS_NS = 3_000_000_000  # ns that something new is told before what to press
 HINT_NS = 7_000_000_000  # ns that a hint stays: time to read it and press
 HOLD_NS = 3_000_000_000  # ns that the trouble goes on after the last sign of an experiment
+NEEDS_ROOT = " (needs root)"  # in a summary, for the list
 HINTS = (
     "e shows why: the path to the cause, and the commands that fix it",
     "s shows the stacks, taken by themselves when it began, to the line",
@@ -61,6 +62,7 @@ AFTERWARDS = (
     "R saves the last 10 minutes: gputop replay, explain",
     "q quits. On a GPU server just type: gputop",
 )
+UNPROBED = "SIM sync is told by the simulated CUDA; root measures it"  # a caption where no probes run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +137,9 @@ class Story:
             return "the demo has ended: q quits. On a GPU server just type: gputop"
         if now - since < NEWS_NS or not is_healthy:
             return "4/4 the trouble is over: the GPU comes back"
-        return f"4/4 {_turn(AFTERWARDS, now - since - NEWS_NS)} (again in {_seconds(until - now)})"
+        ebpf = session.board.sources.get("ebpf")
+        unprobed = () if ebpf is not None and ebpf.state == "ok" else (UNPROBED,)
+        return f"4/4 {_turn(AFTERWARDS[:1] + unprobed + AFTERWARDS[1:], now - since - NEWS_NS)} (again in {_seconds(until - now)})"
 
     def _trouble(self, session: Session, since: int, now: int, before: str = "", after: str = "") -> str:
         """What to see and press while something is wrong since a moment, or is to be found out."""
@@ -149,7 +153,7 @@ class Story:
         if (verdict.symptom, verdict.cause) == (scenario.symptom, scenario.cause):
             self._found.setdefault(since, now)
         if (found := self._found.get(since)) is None:
-            return f"{before}{scenario.summary}: gputop looks for it"
+            return f"{before}{scenario.summary.removesuffix(NEEDS_ROOT)}: gputop looks for it"
         if now - found < NEWS_NS:
             told = f"{scenario.cause} found" if scenario.cause != "none" else "found healthy"
             return f"{after}{told} after {_seconds(found - since)}: the top lines name it"
