@@ -1,7 +1,7 @@
-"""Make gputop/data/sample.gputop: `gputop demo` recorded for 58 s, its cause proved meanwhile, with only the demo's own processes and
-neutral names in it. The host must be idle, and gputop root.
+"""Make gputop/data/sample.gputop: `gputop demo` recorded for a minute, with only the demo's own processes and neutral names in it. With
+``--story`` screenshots/story.gputop, in which the cause is proved besides. The host must be idle, and gputop root.
 
-    .venv/bin/python scripts/sample.py [OUT]
+    .venv/bin/python scripts/sample.py [--story] [OUT]
 
 All measurements stay. Processes that are not the demo's are left out; host, user and paths are renamed.
 """
@@ -25,26 +25,34 @@ from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.sources import simulated
 
-SCENARIO, SECONDS = "cpu-contention", 58
+SCENARIO, SECONDS = "cpu-contention", 62
 PROVE_AFTER_S = 13.0  # s: some seconds after the trouble begins
 TROUBLE_AFTER_S = 4  # s of it after the experiment
 _ROOT = str(Path(__file__).resolve().parent.parent)
 _PATHS = {f"{_ROOT}/gputop/demo/": "/home/ada/", _ROOT: "/home/ada", sys.base_prefix: "/usr", tempfile.gettempdir(): "/tmp"}
 
 
-def record(path: str) -> None:
-    """Record the demo to ``path``. The trouble lasts until the cause is proved, and some seconds more."""
+def record(path: str, proved: bool) -> None:
+    """Record the demo to ``path``. With ``proved`` the trouble lasts until an experiment has proved the cause, and some seconds more."""
     with staged(SCENARIO, SECONDS + 5) as environment:
-        words = simulated.open_path(environment[simulated.VARIABLE], writable=True)
         command = [sys.executable, "-m", "gputop", "record", "-o", path, "--duration", str(SECONDS)]
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as recorder:
-            time.sleep(PROVE_AFTER_S)
-            words[simulated.ACT_HOLD] = time.monotonic_ns() + SECONDS * 10**9
-            planned = _prove(environment, "--readonly")
-            proved = _prove(environment, "--yes") if set(re.findall(r"([\w.-]+) \(\d+\)", planned)) == {"train.py", *HOGS} else ""
-            words[simulated.ACT_HOLD] = time.monotonic_ns() + TROUBLE_AFTER_S * 10**9
-            if recorder.wait() or ": proved" not in proved:
-                sys.exit(f"the host must be idle, and gputop root: {planned} {proved}")
+            if proved:
+                _prove_cause(environment)
+            if recorder.wait():
+                sys.exit("gputop record failed")
+
+
+def _prove_cause(environment: dict[str, str]) -> None:
+    words = simulated.open_path(environment[simulated.VARIABLE], writable=True)
+    time.sleep(PROVE_AFTER_S)
+    words[simulated.ACT_HOLD] = time.monotonic_ns() + SECONDS * 10**9
+    planned = _prove(environment, "--readonly")
+    is_safe = set(re.findall(r"([\w.-]+) \(\d+\)", planned)) == {"train.py", *HOGS}
+    told = _prove(environment, "--yes") if is_safe else ""
+    words[simulated.ACT_HOLD] = time.monotonic_ns() + TROUBLE_AFTER_S * 10**9
+    if ": proved" not in told:
+        sys.exit(f"the host must be idle, and gputop root: {planned} {told}")
 
 
 def _prove(environment: dict[str, str], how: str) -> str:
@@ -97,11 +105,11 @@ def _neutral(info: ProcInfo) -> ProcInfo:
     return msgspec.structs.replace(info, uid=1000, user="ada", cmdline=cmdline, exe="/usr/bin/python3", cgroup="/", cpu_cgroup="")
 
 
-def main(out: str) -> None:
+def main(out: str, proved: bool) -> None:
     """Record, clean, write."""
     with tempfile.TemporaryDirectory(prefix="gputop-") as folder:
         raw = os.path.join(folder, "raw.gputop")
-        record(raw)
+        record(raw, proved)
         with Recording(raw) as recording:
             frames = list(recording.frames())
             header: Header = recording.header
@@ -115,4 +123,6 @@ def main(out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else os.path.join(_ROOT, "gputop", "data", "sample.gputop"))
+    told = sys.argv[1:]
+    usual = "screenshots/story.gputop" if "--story" in told else "gputop/data/sample.gputop"
+    main(next((one for one in told if one != "--story"), os.path.join(_ROOT, usual)), "--story" in told)

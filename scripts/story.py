@@ -4,6 +4,7 @@ and its workers starve; why; the stacks; an experiment proves the cause; the age
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import apps
@@ -12,7 +13,6 @@ from asciicast import Cast
 from textual.pilot import Pilot
 
 from gputop.commands.demo import Story
-from gputop.commands.replay import sample
 from gputop.demo.scenarios import HOGS, SCENARIOS
 from gputop.recording.reader import Recording
 from gputop.session.session import Session
@@ -20,6 +20,7 @@ from gputop.sources import simulated
 from gputop.tui.app import GputopApp
 
 SIZE = (100, 30)
+RECORDING = str(Path(__file__).resolve().parent.parent / "screenshots" / "story.gputop")  # by scripts/sample.py --story
 TITLE = "gputop demo: who takes the CPUs from the loader's workers"
 _FROM_S, _STEP_S = 3.0, 0.5  # s: the first screen, and between two
 _FAST = 3  # how many times as fast as it was the experiment, and what follows, are shown
@@ -42,7 +43,7 @@ async def _told() -> Cast:
     out.command("uvx gputop-ebpf demo")
     app, caption = apps.live(session), Story(SCENARIOS["cpu-contention"], acts.words).caption
     app.context.look.caption = caption
-    seconds = apps.fed(session, acts.end_s)
+    seconds = apps.fed(session, acts.end_s, RECORDING)
     found_s = read_s = 0.0
     async with app.run_test(size=SIZE) as pilot:
         out.marker("healthy")
@@ -71,16 +72,20 @@ async def _told() -> Cast:
 
 
 class Acts:
-    """When the agents begin and end in the recording (s since its begin), and the memory in which the caption reads the present act."""
+    """When the agents come, go and come again in the recording (s since its begin), and the memory in which the caption reads the act."""
 
     def __init__(self) -> None:
-        with Recording(sample()) as recording:
+        with Recording(RECORDING) as recording:
             frames = list(recording.frames())
-        pids = {info.pid for frame in frames for info in frame.infos if info.comm in HOGS}
-        begin = next(frame for frame in frames if any(info.pid in pids for info in frame.infos))
-        over = next(frame for frame in frames if pids & set(frame.gone))
-        self._start_ns = frames[0].t_ns
-        self.begin_s, self.over_s, self.end_s = ((frame.t_ns - self._start_ns) / apps.SECOND for frame in (begin, over, frames[-1]))
+        start_ns = frames[0].t_ns
+        came: dict[int, float] = {}
+        for frame in frames:
+            for info in frame.infos:
+                if info.comm in HOGS:
+                    came.setdefault(info.pid, (frame.t_ns - start_ns) / apps.SECOND)
+        self.begin_s = min(came.values())
+        self.over_s = next((frame.t_ns - start_ns) / apps.SECOND for frame in frames if came.keys() & set(frame.gone))
+        self.end_s = min(at_s for at_s in came.values() if at_s > self.over_s)
         self.words = memoryview(bytearray(8 * simulated.HEAD)).cast("Q")
 
     def play(self, now_s: float, now_ns: int) -> None:
