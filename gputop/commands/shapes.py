@@ -20,18 +20,19 @@ from gputop.stacks.nccl import NcclReport
 Missing = dict[str, str]  # field -> why it is null
 
 
+class Tried(Struct):
+    """How an experiment ended, in a recording; or what NCCL said."""
+
+    unix_s: float
+    text: str
+
+
 class Explained(Explanation, total=False):
     """What `gputop explain --json` prints."""
 
     judged_by: str  # ``recorder`` or ``explain``, of a recording
     read_at: str  # by which tier of a recording
-
-
-class Tried(Struct):
-    """How an experiment ended, in a recording."""
-
-    unix_s: float
-    text: str
+    nccl: list[Tried]  # what NCCL said of ranks that hung, as it was recorded
 
 
 class Experiments(Struct):

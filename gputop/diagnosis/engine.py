@@ -316,7 +316,8 @@ class Engine:
         settled, ledgers = self.settled()
         incidents = [incident for incident in settled if incident.end_ns is None or incident.end_ns > start_ns]
         verdict, ledger = replace(self.verdict, step=self._step()), total(ledgers.values()).since(before or Ledger())
-        trainers = [(role, info) for role, info, seen_ns in self._trained.values() if seen_ns > start_ns][-report.MOST_TRAINED :]
+        seen = [key for key, (_, _, seen_ns) in self._trained.items() if seen_ns > start_ns][-report.MOST_TRAINED :]
+        trainers = [(*self._trained[key][:2], ledgers.get(key, Ledger()) if before is None else None) for key in seen]
         return report.explanation(
             verdict, ledger, incidents, self._workers_spent, self._header, self._window.t_ns, self.what_if, trainers=trainers
         )

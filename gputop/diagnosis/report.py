@@ -142,13 +142,27 @@ class Prediction(TypedDict):
     assumes: str
 
 
-class Trained(TypedDict):
-    """A trainer, those that have ended too."""
+class Account(TypedDict):
+    """GPU seconds of one trainer; those of all sum to `Booked`."""
+
+    gpu_total_s: float
+    gpu_lost_s: float
+    by_cause: dict[str, float]
+
+
+class TrainedBefore(TypedDict):
+    """What every recorder has told of a trainer."""
 
     pid: int
     name: str  # as on the screen: ``train.py rank 3``
     rank: int | None
     identity: dict[str, str | dict[str, str] | None]  # as `gputop.model.identity.Identity`: container, pod, Slurm job, training …
+
+
+class Trained(TrainedBefore, total=False):
+    """A trainer, those that have ended too."""
+
+    ledger: Account | None  # null: no GPU is measured; absent: of a part of what was looked at it is not known
 
 
 class Explanation(TypedDict):
@@ -171,7 +185,7 @@ def explanation(
     header: Header,
     now_ns: int,
     what_if: Callable[[Verdict | Incident], Sequence[WhatIf]],
-    trainers: Iterable[tuple[Role, ProcInfo]] = (),
+    trainers: Iterable[tuple[Role, ProcInfo, Ledger | None]] = (),
 ) -> Explanation:
     """The whole of it. The verdict is the cause that cost most over the stream, or lasted longest where no GPU is measured; where none
     cost enough, that nothing did."""
@@ -183,12 +197,23 @@ def explanation(
         "workers": {word: round(share, 4) for word, share in shares(workers).items()},
         "incidents": [episode(incident, header) for incident in incidents],
         "what_if": [_prediction(one) for one in what_if(verdict if worst is None else worst)],
-        "trainers": [_trained(role, info, header.host) for role, info in trainers],
+        "trainers": [_trained(role, info, header.host, own) for role, info, own in trainers],
     }
 
 
-def _trained(role: Role, info: ProcInfo, host: str) -> Trained:
-    return {"pid": info.pid, "name": role.label, "rank": role.rank, "identity": asdict(identity_of(info, host))}
+def _trained(role: Role, info: ProcInfo, host: str, own: Ledger | None) -> Trained:
+    told: Trained = {"pid": info.pid, "name": role.label, "rank": role.rank, "identity": asdict(identity_of(info, host))}
+    if own is not None:
+        told["ledger"] = account(own)
+    return told
+
+
+def account(own: Ledger) -> Account | None:
+    """A trainer's ledger; None where no GPU is measured."""
+    if not own.gpu_total_s:
+        return None
+    by_cause = {cause: round(lost_s, 3) for cause, lost_s in own.by_cause.items()}
+    return {"gpu_total_s": round(own.gpu_total_s, 3), "gpu_lost_s": round(own.gpu_lost_s, 3), "by_cause": by_cause}
 
 
 def shares(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -14,8 +14,8 @@ import msgspec
 
 from gputop import diagnosis
 from gputop.diagnosis import Engine
-from gputop.diagnosis.model import Ledger
-from gputop.diagnosis.report import MOST_TRAINED, Episode, Explanation, booked
+from gputop.diagnosis.model import Ledger, total
+from gputop.diagnosis.report import MOST_TRAINED, Episode, Explanation, Trained, account, booked
 from gputop.model import roles
 from gputop.recording.format import BROKEN
 from gputop.recording.reader import Recording
@@ -131,8 +131,21 @@ def _with_rest(found: Findings, recording: Recording) -> Explanation:
         },
         "incidents": incidents,
         "what_if": more["what_if"],
-        "trainers": [*{(one["pid"], one["name"]): one for one in (*before["trainers"], *after["trainers"])}.values()][-MOST_TRAINED:],
+        "trainers": _trainers(before["trainers"], after["trainers"])[-MOST_TRAINED:],
     }  # fmt: skip
+
+
+def _trainers(before: list[Trained], after: list[Trained]) -> list[Trained]:
+    """Those of two parts, each once, with what it lost in both."""
+    found = {(one["pid"], one["name"]): one for one in before}
+    for late in after:
+        one, was = late.copy(), found.get((late["pid"], late["name"]))
+        if was is not None and "ledger" in was and "ledger" in one:
+            one["ledger"] = account(total([Ledger(**part) for part in (was["ledger"], one["ledger"]) if part is not None]))
+        elif was is not None:
+            one.pop("ledger", None)
+        found[one["pid"], one["name"]] = one
+    return list(found.values())
 
 
 def _joined(before: Episode, after: Episode) -> Episode:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
+from gputop.diagnosis.report import Explanation
 from gputop.model.frame import SECOND_NS, Frame, Mark
 from gputop.model.identity import FIELDS, identity_of
 from gputop.model.roles import program_name
@@ -73,8 +74,10 @@ class Loader:
             yield "gap", self._lost_end()
         if "process" in self.wanted:
             yield "process", self._processes()
-        if "incident" in self.wanted:
-            yield "incident", self._incidents()
+        if "incident" in self.wanted or "ledger" in self.wanted:
+            found = self._explanation()
+            made = {"incident": self._incidents, "ledger": self._ledgers}
+            yield from ((name, rows(found)) for name, rows in made.items() if name in self.wanted)
 
     def _first_ns(self) -> int:
         """Counters grow from their reading before, which may be as old; threads report when they run."""
@@ -215,13 +218,27 @@ class Loader:
                 "cpus_allowed": info.cpus_allowed,
             })  # fmt: skip
 
-    def _incidents(self) -> Iterator[tuple[Any, ...]]:
+    def _explanation(self) -> Explanation:
         recording, start, end = self.recording, max(self.start_ns, self.recording.start_ns), min(self.end_ns, self.recording.end_ns + 1)
         found = explanation(recording, start, end, with_rest=True)
         if found is None:
             following = Following()
             deque(judged(following, recording, start, end, fine=recording.tier == TICKS), maxlen=0)
             found = following.engine.explain()
+        return found
+
+    def _ledgers(self, found: Explanation) -> Iterator[tuple[Any, ...]]:
+        start_ns = max(self.start_ns, self.recording.start_ns)
+        for one in found["trainers"]:
+            if (own := one.get("ledger")) is None:
+                continue
+            whose = {name: one["identity"].get(name) for name in ("user", "slurm_job_id", "namespace", "pod")}
+            row = {"trainer_pid": one["pid"], "label": one["name"], "rank": one["rank"], "gpu_s": own["gpu_total_s"], **whose}
+            for cause, lost_s in own["by_cause"].items() or [(None, 0.0)]:
+                yield self._plain("ledger", start_ns, row | {"cause": cause, "lost_s": lost_s})
+
+    def _incidents(self, found: Explanation) -> Iterator[tuple[Any, ...]]:
+        recording, end = self.recording, min(self.end_ns, self.recording.end_ns + 1)
         for incident in found["incidents"]:
             start_ns = recording.t_ns_of(round(incident["start_unix_s"] * 1e9))
             end_s = incident["end_unix_s"]

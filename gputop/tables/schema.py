@@ -363,6 +363,20 @@ INCIDENT = TableSpec("incident", "the incidents of the diagnosis, one row per ep
     _made("fixes", "TEXT", "what to do, JSON"),
 ))  # fmt: skip
 
+LEDGER = TableSpec("ledger", "GPU time lost by each trainer, one row per trainer and cause; t_ns is the beginning of what was read", (), (
+    *CLOCK,
+    _made("trainer_pid", "INTEGER", "the trainer"),
+    _made("label", "TEXT", "what gputop calls it: train.py rank 3"),
+    _made("rank", "INTEGER", "its rank"),
+    _made("user", "TEXT", "whose it is"),
+    _made("slurm_job_id", "TEXT", "its Slurm job"),
+    _made("namespace", "TEXT", "its Kubernetes namespace"),
+    _made("pod", "TEXT", "its pod"),
+    _made("cause", "TEXT", "why; NULL: it lost nothing"),
+    _made("lost_s", "REAL", "GPU time lost to that, s; these add up, also over trainers that share a GPU"),
+    _made("gpu_s", "REAL", "all GPU time of the trainer, s; the same in each of its rows"),
+))  # fmt: skip
+
 GAP = TableSpec("gap", "stretches without data; t_ns is the last tick before", (), (
     *CLOCK,
     _made("dt_s", "REAL", "how long, s"),
@@ -539,6 +553,6 @@ TALLY = TableSpec("tally", "events counted by tick, process and operation: `even
 ))  # fmt: skip
 
 TABLES = {spec.name: spec for spec in (
-    GPU, PROC, SYNC, COPY, THREAD_CALL, PREEMPT, WAKEUP, PROCESS, INCIDENT, STACK, MARK, GAP, HOST, CPU, DISK, NET, CGROUP, HARDWARE, NIC,
-    FILE_SYSTEM, GPU_PROCESS, LAUNCH, MAIN, TALLY,
+    GPU, PROC, SYNC, COPY, THREAD_CALL, PREEMPT, WAKEUP, PROCESS, INCIDENT, LEDGER, STACK, MARK, GAP, HOST, CPU, DISK, NET, CGROUP,
+    HARDWARE, NIC, FILE_SYSTEM, GPU_PROCESS, LAUNCH, MAIN, TALLY,
 )}  # fmt: skip

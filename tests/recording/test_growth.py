@@ -42,7 +42,7 @@ def facts(path: Path) -> dict[str, Any]:
             "gpus": {str(i): [gpu.values["power_w"], gpu.values["energy_mj"], gpu.missing] for i, gpu in board.gpus.items()},
             "threads": {str(tid): [t.oncpu_ns, t.runnable_ns, t.vol, sum(t.hist.values())] for tid, t in board.threads.items()},
             "calls": {f"{pid} {call}": [c.count, c.total_ns, c.max_ns] for (pid, call), c in board.calls.items()},
-            "rows": {name: count(recording, name) for name in TABLES if name != "incident"},
+            "rows": {name: count(recording, name) for name in TABLES if name not in ("incident", "ledger")},
         }
 
 

@@ -67,6 +67,11 @@ def test_trainers_are_told_with_whose_they_are(tmp_path: Path, capsys: pytest.Ca
     path.write_bytes(pack_header(scene.board.header) + b"".join(pack_frames([frame]) for frame in frames))
     [trainer] = explain(capsys, str(path))["trainers"]  # type: ignore[misc]
     assert (trainer["pid"], trainer["rank"], trainer["name"]) == (100, 0, "train.py rank 0")
+    ledger = explain(capsys, str(path))["ledger"]
+    assert trainer["ledger"]["by_cause"] == pytest.approx(ledger["by_cause"], abs=0.002), "one trainer: the node's is its"
+    assert trainer["ledger"]["gpu_lost_s"] == pytest.approx(ledger["gpu_lost_s"], abs=0.002)
+    assert main(["query", str(path), "SELECT trainer_pid, label, rank, user, slurm_job_id, cause, lost_s > 0 FROM ledger", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)[0].values())[:5] == [100, "train.py rank 0", 0, "ana", "4711"]
     whose = trainer["identity"]
     assert (whose["container_runtime"], whose["slurm_job_id"], whose["training"]) == ("Docker", "4711", "bert-0:29500 × 2")
     assert whose["missing"]["slurm_step"]
