@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 
 from gputop.system.errors import UserError
-from gputop.system.text import clean, counted
+from gputop.system.text import clean
 
 MOST_HOSTS = 4096  # in a list; more is a typing error (guess: the largest GPU clusters have as many nodes)
 MOST_BYTES = 1 << 20  # of a file of hosts
@@ -133,8 +133,3 @@ def _ranges(text: str, whole: str) -> list[str]:
 def _wrong(text: str, why: str) -> UserError:
     shown = clean(text[:SHOWN]) + ("…" if len(text) > SHOWN else "")
     return UserError(f"--host {shown!r}: {why}", code=2)
-
-
-def told(hosts: list[str]) -> str:
-    """``node[01-16] (16 hosts)``."""
-    return f"{fold(hosts)} ({counted(len(hosts), 'host')})"

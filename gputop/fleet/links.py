@@ -18,7 +18,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from math import inf, isfinite
 from typing import IO
@@ -529,11 +529,3 @@ def _ended(code: int | None) -> str:
     if code is None:
         return "it writes no more"
     return f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-
-
-def by_state(states: Mapping[str, NodeState]) -> dict[str, list[NodeState]]:
-    """State -> the nodes in it."""
-    found: dict[str, list[NodeState]] = {}
-    for one in states.values():
-        found.setdefault(one.state, []).append(one)
-    return found

@@ -198,6 +198,8 @@ class Node:
             self._reply(Answer(ask.id, ask.ask, f"no question: {ask.ask!r}; there are {', '.join(ASKS)}"))
         elif not self._said_ns:
             self._reply(Answer(ask.id, ask.ask, "nothing was read yet"))
+        elif ask.ask in ("stacks", "nccl") and isinstance(self._stream, PlayedStream):
+            self._reply(Answer(ask.id, ask.ask, "it is a recording: its processes run no more"))  # others here may have their numbers
         elif ask.ask == "summary":
             self._say()
             self._reply(Answer(ask.id, ask.ask))

@@ -100,7 +100,12 @@ class NodeStacks(StacksScreen):
                 raise ValueError(answer.error)
             stacks = decode_stacks(answer.data)
         except (ValueError, msgspec.MsgspecError) as error:
-            self._show_problem(clean(f"{host}: {error}", 120))
+            with self.session.lock:
+                is_kept = self.session.stacks_at(self.session.now_ns, self.pids) is not None
+            if is_kept:
+                self._show_recorded()
+            else:
+                self._show_problem(clean(f"{host}: {error}", 120))
             return
         heading = f"{counted(len(stacks), 'stack')} of {counted(len({stack.pid for stack in stacks}), 'process')}, taken by {host}"
         self._show(Taken(heading, text_lines(group(stacks, self._roles)), weigh_stacks(stacks)))
