@@ -102,16 +102,17 @@ class Watching:
         with suppress(OSError):  # it may have ended already
             child.stdin.write(b"end\n")
             child.stdin.flush()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(END_S)
-        if child.poll() is None:
+        try:
+            if self._thread is not None and self._thread is not threading.current_thread():
+                self._thread.join(END_S)
+        finally:  # Ctrl-C, too
+            with suppress(OSError):
+                child.stdin.close()
             try:
                 child.wait(END_S / 10)
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-        with suppress(OSError):
-            child.stdin.close()
 
     def __enter__(self) -> Watching:
         return self.start()

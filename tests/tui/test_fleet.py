@@ -81,11 +81,8 @@ class FakeNodes:
 
 
 @pytest.fixture(autouse=True)
-def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One moment, and nothing that the screen costs."""
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    monkeypatch.delenv("NO_COLOR", raising=False)
+def _one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One moment, and nothing that the screen costs; beside what holds for every screen."""
     monkeypatch.setattr(screens, "time_of_day", lambda _unix_s: "14:03:07")
     monkeypatch.setattr(FleetScreen, "own_cost", lambda _screen: "self 0.6% CPU 41 MB")
     monkeypatch.setattr(screens, "EVERY_S", 3600.0)
