@@ -49,7 +49,7 @@ if __name__ == "__main__":
     Collector(Settings(20_000_000, ebpf=False, gpus=frozenset()), kept).run(2)
     states = {state.name: [state.state, state.reason, state.remedy] for frame in kept.frames for state in frame.sources}
     gpus = [[gpu.index, gpu.name, gpu.util_pct] for frame in kept.frames for gpu in frame.gpus]
-    code, text, errors = ran("explain", str(sample()), "--json", "--from", "30s", "--until", "40s")
+    code, text, errors = ran("explain", str(sample()), "--json", "--from", "10s", "--until", "20s")
     folder = tempfile.mkdtemp()
     names = os.path.join(folder, "names.txt")
     exported = ran("export", str(sample()), "--to", "names", "-o", names)

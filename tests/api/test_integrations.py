@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 
-from gputop.commands.replay import sample
 from tests.require import require
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def logged() -> dict[str, Any]:
+def logged(starving: str) -> dict[str, Any]:
     """What `tests/api/trainings.py` prints: one process, for torch takes seconds to import."""
     require("torch", "trainers")
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "tests.api.trainings", str(sample())]
+    command = [sys.executable, "-m", "tests.api.trainings", starving]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -32,9 +31,9 @@ def logged() -> dict[str, Any]:
 @pytest.mark.parametrize("trainer", ["lightning", "hugging"])
 def test_loggers_get_the_numbers(logged: dict[str, Any], trainer: str) -> None:
     numbers = logged[trainer]
-    assert 0.2 < numbers["gputop/lost_share"] < 0.6
-    assert numbers["gputop/lost/cpu-contention"] > 0.8 * numbers["gputop/lost_share"]
-    assert 0.2 < numbers["gputop/lost_share_now"] < 0.8
+    assert 0.1 < numbers["gputop/lost_share"] < 0.8
+    assert numbers["gputop/lost/cpu-contention"] > 0.6 * numbers["gputop/lost_share"]
+    assert 0.1 < numbers["gputop/lost_share_now"] < 1.0
 
 
 def test_the_verdict_is_logged_in_words_once(logged: dict[str, Any]) -> None:

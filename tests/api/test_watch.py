@@ -16,11 +16,10 @@ import gputop
 from gputop.api import objects
 from gputop.api.objects import Explanation, Incident, Snapshot, Told
 from gputop.api.watching import Watching
-from gputop.commands.replay import sample
 from gputop.diagnosis import model, report
 from tests.wait import until
 
-PLAYED = ["sh", "-c", 'cat "$0"; exec sleep 60', str(sample())]
+PLAYED = ["sh", "-c", 'cat "$0"; exec sleep 60']  # a collector: the recording at once, and then nothing more
 IMPORTING = """
 import os, signal, sys, threading
 handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
@@ -62,11 +61,11 @@ class Seen(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def seen() -> Seen:
-    with gputop.open(sample()) as recording:
+def seen(starving: str) -> Seen:
+    with gputop.open(starving) as recording:
         expected = recording.explain(fine=True)
     told: list[Incident] = []
-    with Watching(PLAYED, told.append, "medium") as watching:
+    with Watching([*PLAYED, starving], told.append, "medium") as watching:
         assert watching.wait(60)
         until(lambda: (watching.ledger.gpu_total_s or 0.0) > (expected.ledger.gpu_total_s or 0.0) - 2.0, 60)
         explanation, snapshot = watching.explain(), watching.snapshot()
@@ -106,8 +105,8 @@ def test_importing_costs_nothing_and_changes_nothing(tmp_path: Path) -> None:
     assert len(loaded) <= 16, loaded
 
 
-def test_a_fork_leaves_it_alone_and_it_ends_with_its_parent() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKING, *PLAYED], capture_output=True, text=True, timeout=60, check=False)
+def test_a_fork_leaves_it_alone_and_it_ends_with_its_parent(starving: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING, *PLAYED, starving], capture_output=True, text=True, timeout=60, check=False)
     code, pid = map(int, done.stdout.split())
     assert code == 41, done.stderr
     until(lambda: not os.path.exists(f"/proc/{pid}"), 20)
