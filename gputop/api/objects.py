@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from gputop.diagnosis.model import Culprit, Evidence, Fix, PathStep, Verdict, Victim, WhatIf
 
@@ -80,6 +80,14 @@ class Incident(Struct, frozen=True):
     path: tuple[PathStep, ...]
 
 
+class Account(Struct, frozen=True):
+    """GPU seconds of one trainer."""
+
+    gpu_total_s: float
+    gpu_lost_s: float
+    by_cause: dict[str, float]
+
+
 class Trainer(Struct, frozen=True):
     """A trainer, one that has ended too."""
 
@@ -87,6 +95,7 @@ class Trainer(Struct, frozen=True):
     name: str
     rank: int | None
     identity: dict[str, str | dict[str, str] | None]  # container, pod, Slurm job, and why what is None is not known
+    ledger: Account | UnsetType | None = UNSET  # None: no GPU is measured; unset: not known of a part of a recording
 
 
 class Explanation(Struct, frozen=True):

@@ -146,7 +146,8 @@ def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> No
 
 @pytest.mark.parametrize(("ours", "theirs"), [
     (objects.StepMs, report.Parts), (objects.Regain, report.Regained), (objects.Ledger, report.Booked), (objects.Overall, report.Said),
-    (objects.Incident, report.Episode), (objects.Trainer, report.Trained), (objects.Explanation, report.Explanation),
+    (objects.Incident, report.Episode), (objects.Trainer, report.Trained), (objects.Account, report.Account),
+    (objects.Explanation, report.Explanation),
     (model.PathStep, report.StepOfPath), (model.Evidence, report.Evidence), (model.Fix, report.Fix), (model.Victim, report.Victim),
     (model.Culprit, report.Culprit), (model.WhatIf, report.Prediction),
 ])  # fmt: skip
