@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from itertools import groupby
-from math import ceil
+from math import ceil, isfinite
 from string import Template
 from typing import Any
 
@@ -46,7 +46,8 @@ MOST_STACKS = 40  # sets of stacks; a choice
 MOST_STACK_CHARS = 20_000  # of a set of stacks; a choice
 MOST_COMMAND = 300  # characters of a command line; a choice
 MOST_GPUS = 16  # a host has 8, or 16; a choice
-GIB, MIB = 1 << 30, 1 << 20
+MOST_WHOLE = 1 << 52  # of numbers and of their differences; a JavaScript number holds 53 bits
+MIB = 1 << 20
 
 LANES = (
     "gpu.util_pct", "gpu.gr_active_pct", "gpu.power_w", "gpu.sm_active_pct", "gpu.mem_used_pct", "gpu.pcie_rx_mb_per_s", "sync.p99_ms",
@@ -273,7 +274,7 @@ class _Scribe:
             if is_gpu and key[1] not in self.gpus:
                 continue
             scale = 10**spec.digits
-            values = [round(scale * lane.sums[i] / lane.counts[i]) if i in lane.sums else None for i in range(self.cells)]
+            values = [_whole(scale * lane.sums[i] / lane.counts[i]) if i in lane.sums else None for i in range(self.cells)]
             top = spec.high if spec.high is not None else self.gpus[key[1]].told.get("limit_w") if key[0] == "gpu.power_w" else None
             slowest_ns = max(spec.refresh_ns, spec.slowest_ns)
             out.append({
@@ -293,7 +294,12 @@ class _Scribe:
 
     def _numbers(self, row: _Proc, columns: Iterable[tuple[str, int]]) -> dict[str, Any]:
         known = [name for name, _ in columns if name in row.numbers]
-        return {name: packed([None if (v := row.numbers[name].get(i)) is None else round(v) for i in range(self.steps)]) for name in known}
+        return {name: packed(_whole(row.numbers[name].get(i)) for i in range(self.steps)) for name in known}
+
+
+def _whole(value: float | None) -> int | None:
+    """The nearest whole number that JavaScript holds exactly; None for what is none."""
+    return None if value is None or not isfinite(value) else max(-MOST_WHOLE, min(round(value), MOST_WHOLE))
 
 
 def packed(values: Iterable[int | None]) -> list[int | list[int] | None]:
@@ -325,7 +331,7 @@ def _put(row: _Proc, step: int, told: dict[str, Any], columns: Iterable[tuple[st
 
 
 def _in(value: float | None, unit: int) -> int | None:
-    return None if value is None else round(value / unit)
+    return None if value is None else _whole(value / unit)
 
 
 def _who(one: dict[str, Any]) -> dict[str, Any]:

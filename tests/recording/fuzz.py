@@ -408,9 +408,9 @@ def _query(path: str) -> None:
 
 
 def _export(path: str) -> None:
-    to = ("csv", "sqlite", "perfetto")[zlib.crc32(path.encode()) % 3]
+    to = ("csv", "sqlite", "perfetto", "html", "report")[zlib.crc32(path.encode()) % 5]
     out = f"{path}.{to}"
-    _command("export", path, "--to", to, "-o", out)
+    _command(*(["report", path, "--to", "html", "-o", out] if to == "report" else ["export", path, "--to", to, "-o", out]))
     remove(out)
 
 
@@ -468,7 +468,8 @@ _TURNS = (*DRIVERS, _read, _pipe, _read, _explain_json, _survey)
 """The quick ones come more often."""
 IMPORTED = (
     "gputop.commands.explain", "gputop.commands.query", "gputop.commands.export", "gputop.session.report", "gputop.tables.database",
-    "gputop.tables.export_csv", "gputop.tables.export_sqlite", "gputop.tables.export_perfetto",
+    "gputop.tables.export_csv", "gputop.tables.export_sqlite", "gputop.tables.export_perfetto", "gputop.tables.export_html",
+    "gputop.commands.report", "gputop.session.usage_text",
 )  # fmt: skip
 """Before the children are made: what they import themselves would count as memory that an input took."""
 
