@@ -5,7 +5,7 @@ const $ = (id) => document.getElementById(id);
 const cells = data.cells, perSecond = 1 / data.cell_s;
 const WINDOWS_S = [10, 20, 30, 60, 120, 300, 600];
 const TALL = ["gpu.util_pct", "gpu.power_w", "sync.p99_ms", data.lanes.some((lane) => lane.id === "runq.p99_ms") ? "runq.p99_ms" : "runq.pct"];
-const MOST_BYSTANDERS = 8, LEAST_CPU_PCT = 1;
+const MOST_BYSTANDERS = 8, LEAST_CPU_PCT = 1, MOST_INCIDENTS = 10;
 const STARVING = 64, INFERRED = 128;
 // word -> [colour, height as a share, hatched]: never told by colour alone
 const LOOKS = {
@@ -209,8 +209,18 @@ function makeLanes() {
     lane.scale = el("span", {});
     lane.side = el("span", {});
     const label = el("span", { class: "label", title: lane.help || null }, el("span", {}, lane.title), el("span", { class: "num" }, lane.number, el("span", { class: "unit" }, lane.unit)));
-    $("lanes").append(el("li", { class: TALL.includes(lane.id) ? "row tall" : "row" }, label, lane.canvas, el("span", { class: "side" }, lane.scale, " ", lane.unit, lane.side)));
+    lane.row = el("li", { class: TALL.includes(lane.id) ? "row tall" : "row" }, label, lane.canvas, el("span", { class: "side" }, lane.scale, " ", lane.unit, lane.side));
+    $("lanes").append(lane.row);
   }
+  const flat = everyLane.filter((lane) => !lanes.includes(lane)).map((lane) => lane.title);
+  if (flat.length) $("lanes").after(el("p", { class: "dim" }, `nothing at: ${flat.join(", ")}`));
+  const chosen = worst && worst.gpu !== null ? worst.gpu : (lanes.find((lane) => lane.gpu !== null) || {}).gpu;
+  const others = lanes.filter((lane) => lane.gpu !== null && lane.gpu !== chosen && !(lane.id === "gpu.util_pct" || (lane.id === "gpu.power_w" && gpus.length <= 4)));
+  for (const lane of others) lane.row.hidden = true;
+  if (!others.length) return;
+  const button = el("button", { type: "button" }, `all lanes (${others.length} more)`);
+  button.addEventListener("click", () => { for (const lane of others) lane.row.hidden = false; button.remove(); show(true); });
+  $("lanes").after(el("p", {}, button));
 }
 function meanOf(lane) {
   let sum = 0, count = 0, most = -Infinity;
@@ -325,7 +335,7 @@ function place() {
 }
 function drawAxis() {
   drawRuler();
-  for (const lane of lanes) { drawLane(lane); setText(lane.side, meanOf(lane)); }
+  for (const lane of lanes) if (!lane.row.hidden) { drawLane(lane); setText(lane.side, meanOf(lane)); }
   for (const proc of procs) if (proc.code.length) drawStates(proc);
 }
 function show(drawn) {
@@ -384,6 +394,8 @@ function jump(way) {
 function makeIncidents() {
   const list = $("incidents");
   if (!incidents.length) list.append(el("p", { class: "dim" }, "none in this recording"));
+  const small = new Set([...incidents].sort((a, b) => b.gpu_lost_s - a.gpu_lost_s).slice(MOST_INCIDENTS));
+  const rest = el("details", {}, el("summary", {}, `${small.size} that cost less`));
   for (const one of incidents) {
     const cost = one.gpu_lost_s ? `, ${one.gpu_lost_s.toFixed(1)} GPU s lost` : "", until = one.end_s === null ? "to the end" : `to ${clock(one.end_s * perSecond)}`;
     const summary = el("summary", {}, el("b", { class: one.severity === "high" ? "crit" : one.severity === "info" ? "dim" : "warn" }, `${one.symptom} ← ${one.cause}`), ` ${clock(one.start_s * perSecond)} ${until} (${one.severity}${cost})`);
@@ -406,8 +418,9 @@ function makeIncidents() {
         body.push(el("div", { class: "fix" }, text, copy));
       }
     }
-    list.append(el("details", {}, summary, ...body, el("p", {}, seek)));
+    (small.has(one) ? rest : list).append(el("details", {}, summary, ...body, el("p", {}, seek)));
   }
+  if (small.size) list.append(rest);
   if (data.incidents_left_out > 0) list.append(el("p", { class: "dim" }, `${data.incidents_left_out} that cost less are left out`));
 }
 function makeLedger() {
@@ -461,6 +474,7 @@ function makeTexts() {
   $("stack").hidden = !data.stacks.length;
   setText($("foot"), `Made by gputop ${data.gputop}. This file holds everything it shows and loads nothing. Keys: ← → moment, space play, n p incidents, + − window.`);
 }
+const worst = incidents.reduce((most, one) => (!most || one.gpu_lost_s > most.gpu_lost_s ? one : most), null);
 const bars = makeLedger();
 makeTexts(); makeLanes(); makeProcs(); makeGpus(); makeIncidents(); makeLegend();
 const whole = cells * data.cell_s;
@@ -469,7 +483,6 @@ $("window").append(el("option", { value: whole }, "all"));
 $("scrub").max = cells - 1;
 for (const id of ["previous", "next"]) $(id).disabled = !incidents.length;
 readColours();
-const worst = incidents.reduce((most, one) => (!most || one.gpu_lost_s > most.gpu_lost_s ? one : most), null);
 cursor = worst ? Math.round((worst.from + worst.to) / 2) : cells - 1;
 $("window").value = whole <= 60 ? whole : 60;
 setWindow(Number($("window").value));

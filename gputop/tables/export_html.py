@@ -136,7 +136,7 @@ class _Scribe:
         self.cells = max(1, ceil((end_ns - start_ns) / self.cell_ns))
         self.steps = ceil(self.cells / per_step)
         self.begun = False
-        self.step = -1
+        self.step = self.cell_before = -1
         self.fed_ns = 0
         self.lanes: dict[tuple[str, int], _Lane] = {}
         self.gpus: dict[int, _Proc] = {}
@@ -153,15 +153,17 @@ class _Scribe:
         session, cell = self.session, self.cell(frame.t_ns)
         if not self.begun:
             self._begin(frame.t_ns)
-        self._readings(cell)
+        # A frame of seconds or minutes tells of all its time.
+        self._readings(range(min(cell, self.cell_before + 1) if frame.ticks > 1 else cell, cell + 1))
+        self.cell_before = cell
         if session.engine.fed_ns > self.fed_ns:
             self._states()
             self.fed_ns = session.engine.fed_ns
         step = min(self.steps - 1, (frame.t_ns - self.start_ns) // self.step_ns)
         self._verdict(cell)
         if step > self.step:
+            self._tables(range(self.step + 1 if frame.ticks > 1 else step, step + 1))
             self.step = step
-            self._tables(step)
         if frame.stacks and len(self.stacks) < MOST_STACKS and session.stacks:
             lines = text_lines(group(session.stacks[-1][1], session.engine.roles))
             self.stacks.append((cell, "\n".join(clean(line.text) for line in lines)[:MOST_STACK_CHARS]))
@@ -175,18 +177,16 @@ class _Scribe:
             engine.begin()
         self.fed_ns = t_ns
 
-    def _readings(self, cell: int) -> None:
+    def _readings(self, cells: range) -> None:
         for key, value in self.session.history.fresh():
             if key[0] not in LANES:
                 continue
             lane = self.lanes.get(key) or self.lanes.setdefault(key, _Lane())
-            before = lane.sums.get(cell)
-            if "p99" in key[0]:
-                lane.sums[cell] = value if before is None else max(before, value)
-                lane.counts[cell] = 1
-            else:
-                lane.sums[cell] = value + (before or 0.0)
-                lane.counts[cell] = lane.counts.get(cell, 0) + 1
+            for cell in cells:
+                before = lane.sums.get(cell)
+                is_most = "p99" in key[0]
+                lane.sums[cell] = value if before is None else max(before, value) if is_most else before + value
+                lane.counts[cell] = 1 if is_most else lane.counts.get(cell, 0) + 1
 
     def _states(self) -> None:
         """The states that the engine found of the time since its last feed."""
@@ -217,15 +217,16 @@ class _Scribe:
         else:
             self.verdicts[-1] = self.verdicts[-1][0], verdict
 
-    def _tables(self, step: int) -> None:
+    def _tables(self, steps: range) -> None:
         """What the tables of the screen show: rates are over the last second."""
         session = self.session
         older, newer = session.boards_around(None, SECOND_NS)
         taken: dict[str, Any] = snapshot.take(older, newer, session.feeders_at(newer) | session.engine.roles, session.engine.states)
         for gpu in taken["gpus"][:MOST_GPUS]:
-            _put(self.gpus.setdefault(gpu["index"], _Proc({})), step, gpu, _GPU_COLUMNS)
+            _put(self.gpus.setdefault(gpu["index"], _Proc({})), steps, gpu, _GPU_COLUMNS)
             row = self.gpus[gpu["index"]]
-            row.words[step] = ", ".join(gpu["limits"] or []) if gpu["limits"] is not None else "–"
+            words = ", ".join(gpu["limits"] or []) if gpu["limits"] is not None else "–"
+            row.words |= dict.fromkeys(steps, words)
             row.told = {
                 "index": gpu["index"], "name": gpu["name"],
                 "mem_mib": _in(gpu["mem_total_bytes"], MIB), "limit_w": _in(gpu["power_limit_w"], 1),
@@ -235,8 +236,8 @@ class _Scribe:
             proc = self.procs.get((one["pid"], one["start_ticks"])) or self._proc(one["pid"], one["start_ticks"])
             held = [entry["mem_bytes"] for entry in one["gpus"]]
             one["gpu_bytes"] = sum(held) if held and None not in held else None
-            _put(proc, step, one, _PROC_COLUMNS)
-            proc.words[step] = one.get("state") or one["kernel_state"]
+            _put(proc, steps, one, _PROC_COLUMNS)
+            proc.words |= dict.fromkeys(steps, one.get("state") or one["kernel_state"])
             proc.weight += (one["cpu_pct"] or 0.0) + 1e6 * (one["role"] != "bystander") + 1e4 * bool(one["gpus"])
             proc.told = _who(one) | {"place": ",".join(str(entry["gpu"]) for entry in one["gpus"])}
 
@@ -324,10 +325,10 @@ def _runs(words: dict[int, str], steps: int) -> list[tuple[int, str]]:
     return out
 
 
-def _put(row: _Proc, step: int, told: dict[str, Any], columns: Iterable[tuple[str, int]]) -> None:
+def _put(row: _Proc, steps: range, told: dict[str, Any], columns: Iterable[tuple[str, int]]) -> None:
     for name, unit in columns:
         if told[name] is not None:
-            row.numbers.setdefault(name, {})[step] = told[name] / unit
+            row.numbers.setdefault(name, {}).update(dict.fromkeys(steps, told[name] / unit))
 
 
 def _in(value: float | None, unit: int) -> int | None:
