@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +20,10 @@ from gputop.fleet.summary import MOST_BYTES, Node, Summary
 from gputop.model.frame import Frame, Header, Stack
 from gputop.recording.format import KIND_HEADER, KIND_SUMMARY, MAGIC, pack
 from gputop.recording.reader import Recording
+from gputop.stacks.nccl import unpack_report
 from gputop.system.errors import UserError
 from tests.fleet.fakes import SPEAK, FakeSsh, ssh, wait_for
+from tests.stacks import ras
 from tests.wait import until
 
 assert ssh  # a fixture
@@ -198,6 +201,17 @@ def test_a_node_answers() -> None:
         assert answer.unix_s >= at_unix_s
         stacks = msgspec.msgpack.decode(answer.data, type=list[Stack])
         assert {stack.pid for stack in stacks} == {os.getpid()}
+        with ras.listening(ras.speaks(ras.LATE)) as port:
+            env = {**os.environ, "WORLD_SIZE": "32", "NCCL_RAS_ADDR": f"localhost:{port}"}
+            with subprocess.Popen(["sleep", "60"], env=env) as rank:
+                try:
+                    until(lambda: b"NCCL_RAS_ADDR" in Path(f"/proc/{rank.pid}/environ").read_bytes())
+                    links.ask("here", "nccl", pids=[rank.pid])
+                    report = unpack_report(answers(links, 1)[0].data)
+                finally:
+                    rank.kill()
+        assert report is not None
+        assert [one.rank for one in report.ranks] == [17, 30]
         links.ask("here", "sing")
         assert "no question: 'sing'" in answers(links, 1)[0].error
     finally:
