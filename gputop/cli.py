@@ -30,7 +30,7 @@ COMMANDS = {
     "watch": "tell of incidents without a screen; exit 3 for CI",
     "replay": "replay a recording, or a stream from standard input",
     "query": "ask a recording in SQL",
-    "export": "a recording as CSV, SQLite, Parquet or a Perfetto trace",
+    "export": "a recording as CSV, SQLite, Parquet, a trace or a page",
     "report": "GPU hours and money lost, by user, job and cause",
     "loader": "how many workers a DataLoader needs, measured",
     "exporter": "metrics for Prometheus, node_exporter, OpenTelemetry",
