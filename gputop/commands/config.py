@@ -25,7 +25,9 @@ _TABLES = {config.KEYS: 'pause = "space,p"', config.ALERTS: 'sinks = ["bell"]'} 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=["path", "print", "validate"], help="your file; all settings; what is wrong")
+    parser.add_argument(
+        "what", choices=["path", "print", "validate"], metavar="path|print|validate", help="your file; all settings; what is wrong"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

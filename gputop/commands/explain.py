@@ -22,6 +22,7 @@ from gputop.system.text import clean
 
 EXAMPLES = """examples:
   gputop explain                          look for 10 s, then explain
+  gputop explain --sample                 the recording that comes with gputop
   gputop explain run.gputop --last 2m     the last two minutes of a recording
   gputop explain run.gputop --from "epoch 3" --until "epoch 4"
   gputop explain --json --fail-on medium  for CI: exit code 3 where something is wrong
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="a recording, or files of a rotation; without it this machine for --last (10s)"
     )
+    parser.add_argument("--sample", action="store_true", help="the recording that comes with gputop")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object")
     form.add_argument("--plot", action="store_true", help="GPU utilization over time, with the incidents")
@@ -47,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the explanation. Returns 3 where --fail-on is met."""
+    if args.sample:
+        from gputop.commands.replay import sample
+
+        if args.files:
+            raise UserError("name a FILE or --sample (see gputop explain --help)", code=2)
+        args.files = [sample()]
     _check(args)
     found = explained(args.files, args, with_points=args.plot) if args.files else _live(args)
     if args.json:

@@ -81,7 +81,7 @@ def recordings(paths: Sequence[str]) -> list[str]:
     found: dict[str, str] = {}
     for path in paths:
         inside = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names if name.endswith(".gputop")]
-        if os.path.isdir(path) and not inside:
+        if not inside and (os.path.isdir(path) or path == FOLDER):
             raise UserError(f"{clean(path)} has no recordings: gputop record, or packaging/gputop-record.service, makes them")
         for one in sorted(inside) if os.path.isdir(path) else [path]:
             found.setdefault(os.path.realpath(one), one)

@@ -471,7 +471,7 @@ def offer_of(session: Session) -> str:
     nvml = session.board.sources.get("nvml")
     if session.header is None or nvml is None or nvml.state == "ok":
         return ""
-    return f"{nvml.reason}; gputop demo shows everything with a simulated GPU"
+    return f"{nvml.reason}; try gputop demo"
 
 
 def own_cost(session: Session, began: tuple[float, float]) -> str:

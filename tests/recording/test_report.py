@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from gputop import cli
 from gputop.cli import make_parser
+from gputop.commands import report
 from gputop.commands.replay import sample
 from gputop.commands.report import instant, price, recordings
 from gputop.diagnosis.model import CAUSES, Ledger
@@ -200,6 +201,14 @@ def test_a_recording_that_was_cut_short_counts_as_far_as_it_goes(tmp_path: Path,
     assert found["total"]["money"] is found["price_per_gpu_hour"] is None
     assert cli.main(["report", str(tmp_path), "--since", "2d"]) == 1
     assert "none of 2 recordings tells of that time" in capsys.readouterr().err
+
+
+def test_without_the_recordings_of_a_service_the_error_says_who_makes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "FOLDER", str(tmp_path / "absent"))
+    assert cli.main(["report"]) == 1
+    assert f"{tmp_path}/absent has no recordings: gputop record" in capsys.readouterr().err
 
 
 def test_a_gpu_that_two_jobs_train_on_is_counted_once(tmp_path: Path) -> None:

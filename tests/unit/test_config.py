@@ -137,6 +137,8 @@ def test_the_command_prints_what_holds_and_where_it_comes_from(
     assert cli.main(["config", "path"]) == cli.main(["config", "validate"]) == cli.main(["config", "print"]) == 0
     path, system_is_fine, user_is_fine, *printed = capsys.readouterr().out.splitlines()
     assert (path, system_is_fine, user_is_fine) == (config.config_path(), f"{system}: fine", f"{path}: fine")
+    assert cli.main(["config"]) == 2
+    assert "required: path|print|validate" in capsys.readouterr().err
     text = "\n".join(printed)
     assert tomllib.loads(text) == {
         "interval": 0.5, "user": "root", "light": True, "keys": {"quit": "x"}, "alerts": {"sinks": ["bell"]},

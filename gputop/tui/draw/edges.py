@@ -128,6 +128,8 @@ def verdict_lines(
     cause = "" if verdict.cause == "none" else f" ← {verdict.cause}"
     room = max(0, view.width - len(head + cause))
     headline, bound = brief(verdict.headline, room - 2), factor(verdict.speedup_max)
+    if cell_width(headline) > room - 2:
+        headline = without_pids(headline)  # the table has them; what the job does to its GPU stands at the end
     if bound and cell_width(told := f"{headline}; without it {bound}") <= room - 2:
         headline = told
     first: Line = [(head + cause, colour), (fit(f"  {headline}", room), "title")]
