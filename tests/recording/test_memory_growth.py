@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from gputop import cli
-from gputop.diagnosis import Engine
+from gputop.diagnosis import Engine, Incident, Ledger
 from gputop.diagnosis.growth import notice
 from gputop.diagnosis.model import HOST_GROWTH
 from gputop.model.frame import Frame
 from gputop.session import judged
 from gputop.session.session import Session
+from gputop.tui.draw import why
 from gputop.tui.draw.edges import verdict_lines
 from gputop.tui.draw.lanes import all_lanes
 from gputop.tui.draw.view import View
-from gputop.tui.why import WhyScreen
+from gputop.tui.feed import Context
 from tests.recording.made import record
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.test_growth import leaking, machine
@@ -101,10 +102,12 @@ def test_why_says_what_grows_at_the_moment_shown(stream: tuple[Scene, list[Frame
         session.ingest(item)
 
     def said(at_ns: int | None) -> str:
-        shown = SimpleNamespace(session=session, view=View(end_ns=at_ns))
-        return "\n".join("".join(text for text, _ in line) for line in WhyScreen._growths(shown, 116))
+        nothing = Ledger(), list[Incident]()
+        shown = SimpleNamespace(session=session, view=View(end_ns=at_ns), replay=None, losses_and_incidents=lambda _: nothing)
+        blocks = [why.growth(one, 116) for one in Context.findings(shown).growths]  # type: ignore[arg-type]
+        return "\n".join("".join(text for text, _ in line) for block in blocks for line in block)
 
     assert "out of memory in" in said(None)
-    assert "growth_bytes_per_s" in said(None)
+    assert "M/s  " in said(None)
     assert "lru_cache" in said(None)
     assert said(frames[5].t_ns) == ""

@@ -23,7 +23,7 @@ from gputop.model.frame import SECOND_NS
 from gputop.session.session import Session
 from gputop.system.text import fit
 from gputop.tui.draw import Span
-from gputop.tui.draw.view import Axis, View
+from gputop.tui.draw.view import LABEL_WIDTH, Axis, View
 
 BARS = " ▁▂▃▄▅▆▇█"  # eighths of a row
 TALLEST = 4  # rows of a main lane at most
@@ -31,7 +31,7 @@ AMPLE = 16  # rows of lanes from which main lanes have two before the least impo
 FOLD_AFTER_NS = 10 * SECOND_NS  # ns without any reading after which a lane is named in one line with others like it
 GUIDE = "╌"  # a threshold, where no bar reaches it
 FEW = 6  # columns; a lane that moved further since it was last drawn is made again instead of moved
-SIDE = 13  # columns of number, unit and scale beside a lane
+SIDE, NARROW_SIDE = 14, 13  # columns of number, unit and scale beside a lane; where labels are narrow
 UNREAD = "no reading yet"
 LAST = 10  # priority of a lane that has nothing to show: any other lane comes first
 _COLOURS = {"gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
@@ -305,11 +305,11 @@ def _guides(spec: Field, scale: tuple[float, float], rows: int) -> dict[int, _Gu
 
 def _label(lane: Lane, history: History, width: int, at_ns: int, top: float | None = None) -> list[Span]:
     """Title, number and unit; before a tall lane also the ``top`` of its scale."""
-    spec, room = lane.field, width - SIDE
+    spec, side = lane.field, SIDE if width >= LABEL_WIDTH else NARROW_SIDE
     value = _value_at(lane, history, at_ns)
     number = "–" if value != value else short(value, spec.digits)
-    spans = [(fit(lane.title, room), ""), (f" {number:>5} ", level(spec, value) or "title")]
-    left = SIDE - len(spans[1][0])
+    spans = [(fit(lane.title, width - side), ""), (f" {number:>5} ", level(spec, value) or "title")]
+    left = side - len(spans[1][0])
     scale = "" if top is None else f"{_brief(top)}┤"
     return [*spans, (fit(spec.unit, left - len(scale)), "dim"), (scale, "dim")]
 
