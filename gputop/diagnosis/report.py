@@ -347,7 +347,7 @@ def episode(incident: Incident, header: Header) -> Episode:
 _PIDS = re.compile(r"\((\d+)((?:, \d+)+)(?: and (\d+) more)?\)")
 _STARTS = r"(?: and (?:the [^,;()]+|what) (?:it starts|they start))?"
 _NAMES = re.compile(rf"(\w[^,;()]* \(\d[^()]*\){_STARTS})((?:, (?:[^,;()]+ \(\d[^()]*\){_STARTS}|others|short-lived processes))+)")
-_WORDS = re.compile(r" but not running| of the time| of the last \d+ s")
+_WORDS = re.compile(r" but not running| of the time| of the last \d+ s|(?<= for) its(?= data)")
 _PID = re.compile(r" \(\d+(?: and \d+ more)?\)")  # a process's own, or how many more
 
 

@@ -349,6 +349,8 @@ def test_a_line_that_is_too_long_for_a_box_is_folded_in_its_colours() -> None:
     assert {meaning for row in rows for text, meaning in row if text.strip()} == {"dim", "accent"}
     assert "".join("".join(text for text, _ in row).strip() for row in rows) == "PATH/opt/conda/bin/usr/bin"
     assert all(sum(len(text) for text, _ in row) <= 20 for row in rows)
+    broken = ["".join(text for text, _ in row) for row in folded([("worker of train", "")], 9)]
+    assert broken == ["worker of", "    train"]
     assert all(sum(cell_width(text) for text, _ in row) <= 10 for row in folded([("日本 日本語日本語", "")], 10))
 
 

@@ -38,7 +38,7 @@ def test_numbers_stay_where_names_must_go(width: int) -> None:
     first, second = drawn(width)
     assert "GPU 0 lost 57%" in first
     assert ("train.py (302926)" if width > 80 else "train.py") in first
-    assert first.rstrip().endswith("waits for its data")
+    assert first.rstrip().endswith(" data")
     assert "76%" in second
     assert "python" in second
     assert "and 2 more" in second

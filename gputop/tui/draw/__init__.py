@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from itertools import groupby, islice
+from itertools import dropwhile, groupby, islice
 from time import localtime, strftime
 
 from gputop.system.text import ascii_text, cell_width, clean, even, is_narrow
@@ -49,9 +49,14 @@ def folded(line: Line, width: int) -> list[Line]:
     rows = textwrap.wrap(whole, room, subsequent_indent=indent, drop_whitespace=False, break_on_hyphens=False)
     chars = ((char, meaning) for text, meaning in line for char in text)
     out: list[Line] = []
-    for before in ["", *[indent] * (len(rows) - 1)]:
-        taken = groupby(islice(chars, len(rows[len(out)]) - len(before)), key=lambda char: char[1])
-        out.append([(before, ""), *(("".join(char for char, _ in run), meaning) for meaning, run in taken)])
+    for before, row in zip(["", *[indent] * (len(rows) - 1)], rows, strict=True):
+        told = list(islice(chars, len(row) - len(before)))
+        if before:  # the space at which it broke
+            told = list(dropwhile(lambda char: char[0] == " ", told))
+        if told or not out:
+            out.append(
+                [(before, ""), *(("".join(char for char, _ in run), meaning) for meaning, run in groupby(told, key=lambda char: char[1]))]
+            )
     return out
 
 
