@@ -143,7 +143,8 @@ class Story:
 
     def _trouble(self, session: Session, since: int, now: int, before: str = "", after: str = "") -> str:
         """What to see and press while something is wrong since a moment, or is to be found out."""
-        about = [mark for mark in session.marks if mark.experiment or mark.text.startswith(EXPERIMENT_BEGINS)]
+        told = [mark for mark in session.marks if mark.t_ns >= since]  # an earlier one is about other trouble
+        about = [mark for mark in told if mark.experiment or mark.text.startswith(EXPERIMENT_BEGINS)]
         if about and not about[-1].experiment:
             self._words[simulated.ACT_HOLD] = now + HOLD_NS
             return f"{after}an experiment: the cause is switched off and on, its effect measured"
@@ -155,8 +156,8 @@ class Story:
         if (found := self._found.get(since)) is None:
             return f"{before}{scenario.summary.removesuffix(NEEDS_ROOT)}: gputop looks for it"
         if now - found < NEWS_NS:
-            told = f"{scenario.cause} found" if scenario.cause != "none" else "found healthy"
-            return f"{after}{told} after {_seconds(found - since)}: the top lines name it"
+            what = f"{scenario.cause} found" if scenario.cause != "none" else "found healthy"
+            return f"{after}{what} after {_seconds(found - since)}: the top lines name it"
         hints = HINTS if scenario.turns else HINTS[:-1]  # a cause in the program itself is not switched off
         return f"{after}{_turn(hints if scenario.cause != 'none' else AFTERWARDS[1:], now - found - NEWS_NS)}"
 

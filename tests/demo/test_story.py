@@ -82,6 +82,8 @@ def test_an_experiment_makes_the_trouble_last_and_its_end_is_told(words: memoryv
     assert words[simulated.ACT_HOLD] > session.now_ns
     session.marks.append(Mark(session.now_ns, "experiment proved, 182 → 311 steps/min, +71 % ± 6: log-shipper (903) to idle priority"))
     assert "3/4 proved, 182 → 311 steps/min" in story.caption(session)
+    session.marks = [Mark(session.now_ns - 6 * SECOND, one.text) for one in session.marks]  # of trouble before this one
+    assert "proved" not in story.caption(session)
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
