@@ -76,10 +76,15 @@ def bounded(name: str, asked: Asked, answer: Answer) -> Row:
     while _size(found) > asked.max_bytes and _cut(found):
         found["truncated"] = True
         found["next"] = None
-    if found["truncated"] and not found["next"] and (more := _rest(asked, found)):
-        found["next"] = {"tool": name, "arguments": {**msgspec.to_builtins(asked), **more}}
-        while _size(found) > asked.max_bytes and _cut(found):
-            pass
+    if not found["truncated"] or found["next"]:
+        return found
+    while more := _rest(asked, found):
+        step = {"tool": name, "arguments": {**msgspec.to_builtins(asked), **more}}
+        if _size(step) + _size(found) <= asked.max_bytes:
+            found["next"] = step
+            break
+        if not _cut(found):  # what is cut for the step's sake comes with the step
+            break
     return found
 
 

@@ -6,6 +6,7 @@ from gputop.agents.answer import SHORT, Answer, Asked, Next, Row, untrusted
 from gputop.agents.look import SHORT as BRIEFLY
 from gputop.agents.look import follow, missing_of, summary_of
 from gputop.agents.places import Places
+from gputop.diagnosis.phases import ANY
 from gputop.fleet.overview import SILENT, worst_first
 from gputop.fleet.summary import Rank
 
@@ -61,7 +62,7 @@ def trainer_row(rank: Rank) -> Row:
     """One trainer."""
     return {
         "pid": rank.pid, "name_untrusted": untrusted(rank.program, SHORT), "rank": rank.rank, "gpus": rank.gpus, "workers": rank.workers,
-        "phase": rank.phase, "steps_per_s": rank.steps_per_s, "lost_share_now": rank.lost,
+        "phase": rank.phase if rank.phase in ANY else None, "steps_per_s": rank.steps_per_s, "lost_share_now": rank.lost,
     }  # fmt: skip
 
 

@@ -181,7 +181,10 @@ class Places:
         """The file that is meant, which must be allowed, and a file: a device or a pipe could hang whoever reads it."""
         if target == HOSTS:
             raise UserError(f"name one host: {self._told()}")
-        path = self._files.get(target) or os.path.realpath(os.path.join(self._folder, target))
+        try:
+            path = self._files.get(target) or os.path.realpath(os.path.join(self._folder, target))
+        except ValueError:  # a null character, half a character
+            raise UserError(f"there is no recording {clean(target, 80)!r}: {self._told()}") from None
         within = self._folder and os.path.commonpath([path, self._folder]) == self._folder
         if not (self._anywhere or within or path in self._files.values()):
             raise UserError(f"{clean(target, 80)!r} may not be read: {self._told()}")

@@ -20,6 +20,7 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from gputop import cli
+from gputop.agents import server
 from gputop.agents.answer import DEFAULT_BYTES
 from gputop.agents.places import Places
 from gputop.agents.tools import EXPERIMENTS, TOOLS, call
@@ -102,6 +103,11 @@ def test_the_skill_names_every_tool(capsys: pytest.CaptureFixture[str]) -> None:
     assert page == (ROOT / "docs" / "agents.md").read_text()
 
 
+def test_an_error_is_harmless() -> None:
+    (said,) = server._failed("SQL: JSON path error near 'a\x1b[2J\u202e\u3164'").content
+    assert said.text == "SQL: JSON path error near 'a·[2J··'"  # type: ignore[union-attr]
+
+
 def test_an_experiment_tells_what_gputop_prove_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
@@ -168,6 +174,7 @@ async def test_over_http(url: str) -> None:
 @pytest.mark.parametrize(("arguments", "said"), [
     (["--http", ":9"], "a token is needed"),
     (["--http", "0.0.0.0:9", "--token-file", "OPEN"], "chmod 600"),
+    (["--http", "--allow-experiments"], "a token is needed"),
     (["--http", "--token-file", "SHORT"], "holds no token"),
     (["--token-file", "TOKEN"], "is for --http"),
     (["no-such.gputop"], "no recording"),
