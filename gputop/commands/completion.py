@@ -17,7 +17,7 @@ EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="the shell")
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"], metavar="bash|zsh|fish", help="the shell")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -359,6 +359,10 @@ class TerminalApp(App[int]):
         if not self.keys.holds(event):
             await super().on_event(event)
 
+    def deliver_screenshot(self, filename: str | None = None, path: str | None = None, time_format: str | None = None) -> str | None:
+        """The palette's: here, where recordings go, too; a server has no ~/Downloads, which Textual takes."""
+        return super().deliver_screenshot(filename, path or os.getcwd(), time_format)
+
     def fail(self, error: Exception) -> None:
         """End, for a bug: it is kept for a bug report, and printed in a line once the terminal is given back."""
         self._handle_exception(error)

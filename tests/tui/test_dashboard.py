@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec import structs
@@ -539,3 +541,18 @@ async def test_a_page_of_a_palette_that_is_not_laid_out_yet_is_nothing(make_app:
         opened.query_one(OptionList)._index_to_line.clear()
         await app.run_action("command_list('page_down')", opened)
         assert app.screen is opened
+
+
+async def test_a_picture_of_the_screen_lies_where_gputop_was_started(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        app.deliver_screenshot("screen.svg")
+        for _ in range(100):
+            if (tmp_path / "screen.svg").exists() and (tmp_path / "screen.svg").stat().st_size:
+                break
+            await asyncio.sleep(0.02)
+    assert (tmp_path / "screen.svg").read_text().startswith("<svg")

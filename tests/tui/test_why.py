@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.model import Evidence, Ledger, PathStep
 from gputop.model.stream import Mark
+from gputop.tui.draw.why import ledger
 from gputop.tui.why import WhyScreen
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
@@ -93,6 +94,12 @@ async def test_experiments_until_the_moment_shown_are_listed(make_app: MakeApp) 
         lines = text_of(app.screen)
         told = lines[lines.index("experiments") + 1 : lines.index("GPU time lost since the start") - 1]
         assert [line[11:] for line in told] == ["proved, +71 % ± 6: x"]
+
+
+def test_a_cause_that_cost_nothing_to_speak_of_is_not_listed() -> None:
+    lines = ["".join(text for text, _ in line) for line in ledger(Ledger(10.0, 4.04, {"gil-contention": 4.0, "h2d-transfer": 0.04}))]
+    assert any("gil-contention" in line for line in lines)
+    assert not any("h2d-transfer" in line for line in lines)
 
 
 async def test_evidence_is_told_in_words(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,7 +233,7 @@ def ledger(found: Ledger) -> Block:
     out.append([(f"  {found.gpu_lost_s:.1f} of {found.gpu_total_s:.1f} GPU seconds without work ({share:.0f} %)", "title")])
     bounds = {one.cause: factor(one.speedup_max) for one in found.regains()}
     for cause, lost_s in sorted(found.by_cause.items(), key=lambda item: -item[1]):
-        if lost_s > 0:
+        if round(lost_s, 1):  # less is 0.0 s
             bound = f"   without it {bounds[cause]}" if bounds.get(cause) else ""
             out.append([(f"  {cause:<28}{lost_s:>9.1f} s{100 * lost_s / max(found.gpu_lost_s, 1e-9):>6.0f} %{bound}", "")])
     if len(bounds) > 1 and (told := factor(found.speedup_of_all())):
