@@ -57,6 +57,11 @@ def cgroup_file(version: int, controller: str, group: str, name: str) -> str:
     return word(f"/sys/fs/cgroup/{controller}{group}/{name}" if version == 1 else f"/sys/fs/cgroup{group}/{name}")
 
 
+def as_root(command: str) -> str:
+    """The command for a user who may not touch other users' processes."""
+    return f"sudo sh -c {quote(command)}"
+
+
 QUOTA_PCT = 20
 REAL_TIME = (1, 2, 6)  # policies that come before all others, whatever the groups' weights
 _UNITS = (".service", ".scope", ".slice")
@@ -131,8 +136,11 @@ def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) ->
         text += ": its session has CPU time of its own, whatever its priority"
     pids = [str(taker.pid) for taker in takers]
     if len(pids) == 1 or own_session:
-        return Fix(text, command.format(pids[0]))
-    return Fix(text, f"for pid in {' '.join(pids)}; do {command.format('$pid')}; done")
+        command = command.format(pids[0])
+    else:
+        command = f"for pid in {' '.join(pids)}; do {command.format('$pid')}; done"
+    others = any(taker.info is not None and taker.info.uid not in (None, job.uid) for taker in takers)
+    return Fix(text, as_root(command) if others and job.uid else command)
 
 
 def _has_own_session(info: ProcInfo | None, job: ProcInfo) -> bool:

@@ -39,6 +39,19 @@ def test_command(theirs: tuple[str, int], mine: tuple[str, int], version: int, e
     assert command(theirs, mine, version) == expected
 
 
+@pytest.mark.parametrize(
+    ("theirs", "mine", "expected"),
+    [
+        (0, 1000, "sudo sh -c 'chrt --idle --all-tasks --pid 0 900'"), (1000, 1000, "chrt --idle --all-tasks --pid 0 900"),
+        (1000, 0, "chrt --idle --all-tasks --pid 0 900"), (None, 1000, "chrt --idle --all-tasks --pid 0 900"),
+    ],
+)  # fmt: skip
+def test_other_users_processes_need_root(theirs: int | None, mine: int, expected: str) -> None:
+    job = ProcInfo(100, 1, uid=mine, cgroup="/", session=7)
+    taker = Taker(900, "hog", 1.0, info=ProcInfo(900, 1, uid=theirs, cgroup="/", session=7))
+    assert shell.fixes([taker], job, 2, True)[0].command == expected
+
+
 def test_sessions_do_not_count_where_the_kernel_does_not_group_by_them() -> None:
     assert command(("/", 7), ("/", 8), autogroup=False) == "chrt --idle --all-tasks --pid 0 900"
 
