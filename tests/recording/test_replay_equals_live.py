@@ -55,7 +55,10 @@ class Eyes:
             *verdict_lines(session.verdict_at(view.at_ns), view),
             *gpus.lines(newer, older, view, len(newer.gpus) + 1),
             axis_line(axis, session.unix_s(view.end(session)), ""),
-            *(self._drawer.line(lane, session.history, axis, view.label_width, at_ns, None) for lane in found),
+            *(
+                line for lane in found
+                for line in self._drawer.lines(lane, 2, session.history, axis, label_width=view.label_width, at_ns=at_ns, cursor=None)
+            ),
             table.heading(view, width),
             *(self._table.line(row, view, session.history, axis.narrowed(width), None) for row in rows(session, view)),
         ]  # fmt: skip
