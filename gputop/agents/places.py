@@ -21,7 +21,7 @@ from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.session.played import parts_of
 from gputop.system.errors import UserError
-from gputop.system.text import clean, counted
+from gputop.system.text import clean, counted, from_shell
 
 LIVE, HOSTS, HOST = "live", "hosts", "host:"  # targets: this machine, all hosts, ``host:NAME``
 LOOK_S = 8.0  # s that a node is watched before it is judged: a verdict lasts some windows of 2.5 s
@@ -100,12 +100,12 @@ class Places:
     ) -> None:
         """``folder``: of recordings; ``flags``: of collectors; ``anywhere``: other files may be named, too."""
         self.lock = threading.Lock()
-        self._files = {path: os.path.realpath(path) for path in files}
+        self._files = {from_shell(path): os.path.realpath(path) for path in files}
         self._folder = os.path.realpath(folder) if folder else ""
         self._anywhere = anywhere and not folder
         self._live = Nodes([Target(LIVE, "local")], flags)
         self.hosts = Nodes(hosts, [flag for flag in flags if flag != "--sudo"])
-        self.default = files[0] if files else HOSTS if hosts else LIVE
+        self.default = next(iter(self._files)) if files else HOSTS if hosts else LIVE
         self._asked_s = time.monotonic()
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -155,6 +156,8 @@ class Recording:
     def _moment(self, when: float | str, after_ns: int = 0) -> int:
         if isinstance(when, str):
             return moment(when, self._reader, after_ns)
+        if not isfinite(when):
+            raise UserError(f"{when} is no time")
         return self._reader.header.t_ns_of(round(when * 1e9))
 
 

@@ -286,7 +286,7 @@ class Collector:
             self._took_ns[name] = max(time.monotonic_ns() - began_ns, self._took_ns.get(name, 0) * 9 // 10)
         except UserError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is
             state = _broken(next(one for one in self._registry if one.name == name), error)
             self._closed[name] = beat.t_ns, state
             beat.changed.append(state)
@@ -322,7 +322,7 @@ class Collector:
             state = SourceState(name, "unavailable", f"cannot be loaded: {why}", remedy)
         except UserError:
             raise
-        except Exception as error:  # noqa: BLE001 - as in reading
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - as in reading
             state = _broken(entry, error)
         if name not in self._sources:
             self._closed[name] = (now, state)
@@ -372,7 +372,7 @@ def _close(source: Source) -> None:
         source.close()
 
 
-def _broken(entry: Entry, error: Exception) -> SourceState:
+def _broken(entry: Entry, error: BaseException) -> SourceState:
     """The state of a source with a bug."""
     remedy = "it is opened again in some seconds" if entry.reopens else "start gputop again"
     return SourceState(entry.name, "unavailable", clean(crash.log(error)), remedy)

@@ -27,7 +27,7 @@ from gputop.recording.reader import Recording
 from gputop.session.following import Following
 from gputop.session.judged import judged
 from gputop.system.errors import UserError
-from gputop.system.text import clean
+from gputop.system.text import clean, from_shell
 
 UNUSED_AFTER_S = 60.0  # s that a GPU is held without any work before they count as unused: a step, a save or a start take less (guess)
 MOST_STEP_NS = 90 * SECOND_NS  # ns between two readings of one stretch; after more, as in a gap, nothing is known of the time between
@@ -261,4 +261,5 @@ def worst(told: Iterable[Part]) -> list[dict[str, Any]]:
     """The incidents that cost most GPU time."""
     all_of_them = [(one, path, part.host) for part in told for one, path in part.incidents if one["severity"] != "info"]
     ranked = sorted(all_of_them, key=lambda found: (-found[0]["gpu_lost_s"], found[0]["start_unix_s"]))
-    return [{**one, "host": host, "file": os.path.abspath(path)} for one, path, host in ranked[:WORST] if one["gpu_lost_s"] > 0.0]
+    costly = [found for found in ranked[:WORST] if found[0]["gpu_lost_s"] > 0.0]
+    return [{**one, "host": host, "file": from_shell(os.path.abspath(path))} for one, path, host in costly]

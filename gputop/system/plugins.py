@@ -32,10 +32,13 @@ def plugins(group: str) -> tuple[Plugin, ...]:
 
 
 def load(plugin: Plugin) -> object:
-    """What the entry point names. Raises whatever its import raises."""
+    """What the entry point names. Raises whatever its import raises, but an exit, which would be ours."""
     from importlib import import_module
 
-    return getattr(import_module(plugin.module), plugin.attribute)
+    try:
+        return getattr(import_module(plugin.module), plugin.attribute)
+    except SystemExit as error:
+        raise ImportError(f"it exits when it is imported ({error})") from error
 
 
 def tell(plugin: Plugin, error: BaseException) -> str:

@@ -38,6 +38,7 @@ def test_a_source_is_read_in_each_beat(told: dict[str, Any]) -> None:
     assert told["states"]["procfs"][0] == "ok", "no plug-in takes the place of a source of gputop's own"
     state, reason, remedy = told["states"]["lost-module"]
     assert (state, "gputop_no_such_module" in reason, PACKAGE in remedy) == ("unavailable", True, True)
+    assert told["states"]["exits"][0] == "unavailable"
 
 
 def test_a_cause_is_judged_and_a_broken_one_costs_a_line(told: dict[str, Any]) -> None:
@@ -50,7 +51,7 @@ def test_a_cause_is_judged_and_a_broken_one_costs_a_line(told: dict[str, Any]) -
     ledger = explained["ledger"]
     assert sum(ledger["by_cause"].values()) == pytest.approx(ledger["gpu_lost_s"])
     assert "cpu-contention" not in ledger["by_cause"]
-    assert re.findall(r"plug-in (\S+) of", errors) == ["disk-io", "no-judge", "always-fails"], "each once"
+    assert re.findall(r"plug-in (\S+) of", errors) == ["disk-io", "exits", "no-judge", "always-fails"], "each once"
     assert "ZeroDivisionError: not my day" in errors
     assert told["causes"][-1] == "noisy-agents"
 

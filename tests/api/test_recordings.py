@@ -80,7 +80,8 @@ def test_frames_and_bounds(recording: Recording) -> None:
     assert recording.end_unix_s - recording.start_unix_s > 30
     assert (recording.host, recording.problem) == ("demo", "")
     assert all(mark.unix_s > recording.start_unix_s for mark in recording.marks)
-    for start, end in (("30s", "10s"), (recording.end_unix_s + 5, None), ("no such marker", None)):
+    for start, end in (("30s", "10s"), (recording.end_unix_s + 5, None), ("no such marker", None), (float("nan"), None),
+                       (float("-inf"), None)):  # fmt: skip
         with pytest.raises(gputop.Error):
             recording.explain(start, end)
     with pytest.raises(gputop.Error, match="No such file"):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import email
 import json
+import os
 import random
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputop import cli
+from gputop.agents.places import Places
 from gputop.cli import make_parser
 from gputop.commands import report
 from gputop.commands.replay import sample
@@ -269,6 +272,14 @@ def test_names_of_others_stay_text() -> None:
     for row in rows:
         assert not re.search(r"(?<!\\)[<`\[]", row)
         assert len(re.findall(r"(?<!\\)\|", row)) in (6, 5)
+
+
+def test_a_file_may_have_any_name(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/b\xff.gputop")
+    shutil.copy(sample(), path)
+    assert cli.main(["report", path, "--to", "json"]) == 0
+    assert json.loads(capfdbinary.readouterr().out)["incidents"][0]["file"] == f"{tmp_path}/b\ufffd.gputop"
+    assert Places([path]).default == f"{tmp_path}/b\ufffd.gputop"
 
 
 def test_the_unit_mails_a_page(tmp_path: Path) -> None:
