@@ -117,7 +117,7 @@ def test_it_goes_to_a_moment_by_key_and_touch(tab: Browser, page: Path, recorded
     first = text(tab, "#clock")
     tab.press("ArrowRight")
     second = text(tab, "#clock")
-    assert ", 0:00 of 0:" in first
+    assert ", 0:00 of " in first
     assert second != first
     tab.run("document.activeElement.blur()")
     tab.press("n")
@@ -194,8 +194,8 @@ def test_the_largest_page_is_small_and_opens_at_once(tab: Browser, page: Path, t
 
 def test_names_can_be_masked(recorded: Path, tmp_path: Path) -> None:
     plain, masked = tmp_path / "a.html", tmp_path / "b.html"
-    assert cli.main(["export", str(recorded), "--to", "html", "-o", str(plain), "--last", "20s"]) == 0
-    assert cli.main(["export", str(recorded), "--to", "html", "-o", str(masked), "--last", "20s", "--mask-names"]) == 0
+    assert cli.main(["export", str(recorded), "--to", "html", "-o", str(plain), "--last", "50s"]) == 0
+    assert cli.main(["export", str(recorded), "--to", "html", "-o", str(masked), "--last", "50s", "--mask-names"]) == 0
     told = [json.loads(data_of(path)) for path in (plain, masked)]
     for word in ("train.py", "ada", "metrics-agent", "pwned", "decode_image"):
         found = [word in json.dumps(one) for one in told]

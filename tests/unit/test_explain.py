@@ -183,7 +183,7 @@ def test_what_has_not_ended_went_on_to_the_end_or_goes_on_while_the_file_grows(s
 
 
 def test_the_recording_that_comes_along_is_explained(starving: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain(capsys, "--sample", "--last", "10s")["verdict"]["cause"] == "cpu-contention"  # type: ignore[index]
+    assert explain(capsys, "--sample")["verdict"]["cause"] == "cpu-contention"  # type: ignore[index]
     assert main(["explain", "--sample", starving]) == 2
     assert "name a FILE or --sample" in capsys.readouterr().err
 
