@@ -209,7 +209,8 @@ def test_what_is_read_of_one_process_after_the_other_has_the_mean_of_a_second_be
 
 
 @pytest.mark.parametrize(
-    ("ticks", "columns", "shown_s"), [(2, 140, 14), (140, 140, 14), (150, 140, 28), (500, 140, 56), (900, 140, 56), (2, 54, 11)]
+    ("ticks", "columns", "shown_s"),
+    [(2, 140, 14), (200, 140, 14), (220, 140, 28), (340, 140, 28), (360, 140, 42), (500, 140, 56), (900, 140, 56), (2, 54, 11)],
 )
 def test_the_time_base_grows_with_what_there_is_until_one_is_chosen(ticks: int, columns: int, shown_s: int) -> None:
     session = scene.session(ticks + 1, gpus=0)

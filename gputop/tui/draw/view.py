@@ -90,7 +90,7 @@ class View(Struct):
         cell_ns = self._cell_ns(session, self.window_s)
         if self.grows:
             tick_ns = self._cell_ns(session, 0)
-            known_ticks = ceil((session.now_ns - session.oldest_ns) / (self.cells * tick_ns))
+            known_ticks = round((session.now_ns - session.oldest_ns) / (self.cells * tick_ns))  # a quarter is empty at most
             cell_ns = min(cell_ns, max(self._cell_ns(session, WINDOWS_S[0]), known_ticks * tick_ns))
         return Axis(cell_ns, self.end(session) // cell_ns, self.cells)
 
