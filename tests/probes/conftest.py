@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +26,17 @@ from tests.require import require
 HERE = Path(__file__).parent
 PATIENCE_S = 15.0
 Value = TypeVar("Value")
+
+
+@pytest.fixture(autouse=True)
+def _one_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Switches are counted of the whole machine: a storm made by one process of the tests would thin out what another one counts."""
+    if request.path.name not in ("test_sched.py", "test_switches.py"):
+        yield
+        return
+    with (Path(tempfile.gettempdir()) / "gputop-tests-switches.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class Beaten:

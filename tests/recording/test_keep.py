@@ -45,9 +45,9 @@ def keeping(path: Path, header: Header = HEADER, bound: int = BOUND, keep_s: int
 
 
 @cache
-def made(count: int, step_ns: int = SECOND // 2) -> list[Frame]:
+def made(count: int) -> list[Frame]:
     session, frames = Session(1, 3, threads=2, probes=False), list[Frame]()
-    for frame in session.frames(count, step_ns, key_every=20):
+    for frame in session.frames(count, SECOND // 2, key_every=20):
         at = (frame.t_ns - START_NS) // SECOND
         frame.marks = [Mark(frame.t_ns, "here")] if at == MARKED and not frames[-1].marks else []
         frames.append(frame)
@@ -141,7 +141,7 @@ def test_it_is_explained_and_asked(kept: Path, capsys: pytest.CaptureFixture[str
 
 def test_what_is_too_old_goes(tmp_path: Path) -> None:
     files = keeping(tmp_path / "a.gputop", bound=1 << 30, keep_s=8000)
-    for frame in made(COUNT, SECOND):
+    for frame in made(2 * COUNT):
         files.add(frame)
     files.close()
     first = seconds_of(tmp_path / "a.gputop", TICKS)[0][0]
