@@ -42,12 +42,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_handlers() -> Iterator[None]:
-    """A command that runs in the tests' own process leaves no handlers of signals to the next test."""
+    """A command that runs in the tests' own process leaves no handlers of signals to the next test, and no real-time priority: who has
+    that cannot be put into a v1 control group."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
     before = [(number, handler) for number in numbers if (handler := signal.getsignal(number)) is not None]
     yield
     for number, handler in before:
         signal.signal(number, handler)
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 @pytest.fixture(autouse=True)
