@@ -61,6 +61,19 @@ def free_port() -> int:
 
 
 @contextmanager
+def _running(command: list[str], port: int) -> Iterator[Prometheus]:
+    """A server that answers on ``port``, until it is no longer needed."""
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        one = Prometheus(port)
+        until(lambda: one.is_ready, 30.0)
+        yield one
+    finally:
+        running.kill()
+        running.wait()
+
+
+@contextmanager
 def prometheus(
     folder: Path, scrape: dict[str, Any] | None = None, rules: Path | None = None, alertmanager: str = "", every: str = "1s"
 ) -> Iterator[Prometheus]:
@@ -75,14 +88,8 @@ def prometheus(
         "prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
         f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=100y", "--log.level=error",
     ]  # fmt: skip
-    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        one = Prometheus(port)
-        until(lambda: one.is_ready, 30.0)
+    with _running(command, port) as one:
         yield one
-    finally:
-        running.kill()
-        running.wait()
 
 
 @contextmanager
@@ -91,15 +98,10 @@ def alertmanager(folder: Path, webhook: str) -> Iterator[str]:
     route = {"receiver": "hook", "group_by": ["..."], "group_wait": "0s", "group_interval": "1s", "repeat_interval": "1h"}
     config = {"route": route, "receivers": [{"name": "hook", "webhook_configs": [{"url": webhook}]}]}
     (folder / "alertmanager.yml").write_text(json.dumps(config))
-    at = f"127.0.0.1:{free_port()}"
+    port = free_port()
     command = [
         "prometheus-alertmanager", f"--config.file={folder}/alertmanager.yml", f"--storage.path={folder}/alertmanager",
-        f"--web.listen-address={at}", "--cluster.listen-address=", "--log.level=error",
+        f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=", "--log.level=error",
     ]  # fmt: skip
-    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        until(lambda: Prometheus(int(at.rpartition(":")[2])).is_ready, 30.0)
-        yield at
-    finally:
-        running.kill()
-        running.wait()
+    with _running(command, port):
+        yield f"127.0.0.1:{port}"
