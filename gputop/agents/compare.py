@@ -7,7 +7,7 @@ from msgspec import field
 from gputop.agents.answer import Answer, Asked, Row, untrusted
 from gputop.agents.look import ALL, Look, cause_of, look, symptom_of
 from gputop.agents.places import Places
-from gputop.session.report import LEAST_LOST, cause_shares, lost_share
+from gputop.session.report import LEAST_LOST
 
 SAYS = (
     "Before and after a fix: share of GPU time lost, by cause, pace, verdicts. before and after are targets, or two windows of one target "
@@ -39,8 +39,8 @@ def run(places: Places, asked: Question) -> Found:
         with places.recording(target) as recording:
             sides.append(look(recording, window))
     before, after = sides
-    lost, paces = [lost_share(one.explanation["ledger"]) for one in sides], [one.explanation["verdict"]["steps_per_s"] for one in sides]
-    shares = [cause_shares(one.explanation["ledger"]) for one in sides]
+    lost, paces = [one.explanation.ledger.lost_share for one in sides], [one.explanation.verdict.steps_per_s for one in sides]
+    shares = [one.explanation.ledger.cause_shares for one in sides]
     causes = {cause: max(part.get(cause, 0.0) for part in shares) for part in shares for cause in part if cause_of(cause)}
     change = _change(lost)
     return Found(
@@ -62,9 +62,9 @@ def _change(values: list[float | None]) -> float | None:
 
 
 def _side(one: Look) -> Row:
-    said, share = one.explanation["verdict"], lost_share(one.explanation["ledger"])
+    said, share = one.explanation.verdict, one.explanation.ledger.lost_share
     return {
-        "seconds": one.seconds, "symptom": symptom_of(said["symptom"]), "cause": cause_of(said["cause"]),
-        "headline_untrusted": untrusted(said["headline"]), "lost_share": None if share is None else round(share, 4),
-        "steps_per_s": said["steps_per_s"], "incidents": len(one.explanation["incidents"]),
+        "seconds": one.seconds, "symptom": symptom_of(said.symptom), "cause": cause_of(said.cause),
+        "headline_untrusted": untrusted(said.headline), "lost_share": None if share is None else round(share, 4),
+        "steps_per_s": said.steps_per_s, "incidents": len(one.explanation.incidents),
     }  # fmt: skip

@@ -9,7 +9,6 @@ from gputop.agents.look import ALL, NOW, Look, cause_of, look, symptom_of
 from gputop.agents.places import Places
 from gputop.diagnosis.report import Episode
 from gputop.fleet.jobs import LATE, WAITS, Job
-from gputop.session.report import cause_shares, lost_share
 
 SAYS = (
     "Why training is slow: symptom, cause, share of GPU time lost, culprits, evidence, fixes. symptom null: not enough was seen, ask "
@@ -60,18 +59,18 @@ def run(places: Places, asked: Question) -> Found:
 
 def found_in(target: str, seen: Look) -> Found:
     """The answer for a stretch that was looked at."""
-    said, ledger, incidents = seen.explanation["verdict"], seen.explanation["ledger"], seen.explanation["incidents"]
-    cause, share = cause_of(said["cause"]), lost_share(ledger)
-    worst = max((one for one in incidents if one["cause"] == cause), key=lambda one: one["gpu_lost_s"], default=None)
-    by_cause = sorted(((one, part) for one, part in cause_shares(ledger).items() if cause_of(one)), key=lambda item: -item[1])
+    said, ledger, incidents = seen.explanation.verdict, seen.explanation.ledger, seen.explanation.incidents
+    cause, share = cause_of(said.cause), ledger.lost_share
+    worst = max((one for one in incidents if one.cause == cause), key=lambda one: one.gpu_lost_s, default=None)
+    by_cause = sorted(((one, part) for one, part in ledger.cause_shares.items() if cause_of(one)), key=lambda item: -item[1])
     return Found(
-        target=target, seconds=seen.seconds, symptom=symptom_of(said["symptom"]), cause=cause,
-        headline_untrusted=untrusted(said["headline"]), detail_untrusted=untrusted(said["detail"]),
-        lost_share=None if share is None else round(share, 3), speedup_max=said["speedup_max"], steps_per_s=said["steps_per_s"],
+        target=target, seconds=seen.seconds, symptom=symptom_of(said.symptom), cause=cause,
+        headline_untrusted=untrusted(said.headline), detail_untrusted=untrusted(said.detail),
+        lost_share=None if share is None else round(share, 3), speedup_max=said.speedup_max, steps_per_s=said.steps_per_s,
         lost_by_cause={one: round(part, 3) for one, part in by_cause[:MOST_CAUSES] if part >= 0.001},
-        what_if_untrusted=[untrusted(f"{one['change']}: {one['factor']} times as fast") for one in seen.explanation["what_if"][:3]],
+        what_if_untrusted=[untrusted(f"{one.change}: {one.factor} times as fast") for one in seen.explanation.what_if[:3]],
         incidents=len(incidents), not_measured_untrusted=[untrusted(line) for line in seen.missing],
-        next=_next(target, said["symptom"], cause),
+        next=_next(target, said.symptom, cause),
         **({} if worst is None else details(worst)),
     )  # fmt: skip
 
@@ -79,18 +78,18 @@ def found_in(target: str, seen: Look) -> Found:
 def details(one: Episode) -> dict[str, Any]:
     """Who and what of an incident, and what to do."""
     return {
-        "severity": one["severity"], "confidence": one["confidence"], "trainer_pid": one["trainer_pid"],
+        "severity": one.severity, "confidence": one.confidence, "trainer_pid": one.trainer_pid,
         "culprits": [
-            {"pid": who["pid"], "name_untrusted": untrusted(who["name"], SHORT), "cpu_s": who["cpu_s"]}
-            for who in sorted(one["culprits"], key=lambda who: -(who["cpu_s"] or 0.0))[:MOST_NAMED]
+            {"pid": who.pid, "name_untrusted": untrusted(who.name, SHORT), "cpu_s": who.cpu_s}
+            for who in sorted(one.culprits, key=lambda who: -(who.cpu_s or 0.0))[:MOST_NAMED]
         ],
-        "victims": [who["pid"] for who in one["victims"]][: 2 * MOST_NAMED],
+        "victims": [who.pid for who in one.victims][: 2 * MOST_NAMED],
         "evidence_untrusted": [
-            untrusted(f"{item['metric']} = {'not measured' if item['value'] is None else item['value']} {item['unit']}: {item['text']}")
-            for item in one["evidence"][:MOST_NAMED]
+            untrusted(f"{item.metric} = {'not measured' if item.value is None else item.value} {item.unit}: {item.text}")
+            for item in one.evidence[:MOST_NAMED]
         ],
         "fixes": [
-            {"text_untrusted": untrusted(fix["text"]), "command_untrusted": untrusted(fix["command"])} for fix in one["fixes"][:MOST_FIXES]
+            {"text_untrusted": untrusted(fix.text), "command_untrusted": untrusted(fix.command)} for fix in one.fixes[:MOST_FIXES]
         ],
     }  # fmt: skip
 

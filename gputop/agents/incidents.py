@@ -37,16 +37,16 @@ def run(places: Places, asked: Question) -> Found:
     with places.recording(asked.target) as recording:
         seen = look(recording, asked.window)
     missing = [untrusted(line) for line in seen.missing]
-    listed = seen.explanation["incidents"]
+    listed = seen.explanation.incidents
     if asked.id is not None:
-        one = next((one for one in listed if one["id"] == asked.id), None)
+        one = next((one for one in listed if one.id == asked.id), None)
         if one is None:
             raise UserError(f"there is no incident {asked.id} in this window; there are {len(listed)}")
         return Found(target=target, incidents=[{**_row(one), **details(one)}], total=len(listed), not_measured_untrusted=missing)
     bad = SEVERITIES[SEVERITIES.index(asked.min_severity) :]
-    chosen = [one for one in sorted(listed, key=lambda one: -one["start_unix_s"]) if one["severity"] in bad]
+    chosen = [one for one in sorted(listed, key=lambda one: -one.start_unix_s) if one.severity in bad]
     page = chosen[asked.cursor : asked.cursor + asked.limit]
-    first = Next("incidents", {"target": target, "window": asked.window, "id": page[0]["id"]}) if page else None
+    first = Next("incidents", {"target": target, "window": asked.window, "id": page[0].id}) if page else None
     more = len(chosen) > asked.cursor + len(page)
     return Found(
         target=target, incidents=[_row(one) for one in page], total=len(chosen), not_measured_untrusted=missing, truncated=more,
@@ -56,7 +56,7 @@ def run(places: Places, asked: Question) -> Found:
 
 def _row(one: Episode) -> dict[str, Any]:
     return {
-        "id": one["id"], "start_unix_s": one["start_unix_s"], "end_unix_s": one["end_unix_s"], "severity": one["severity"],
-        "symptom": symptom_of(one["symptom"]), "cause": cause_of(one["cause"]), "lost_gpu_s": one["gpu_lost_s"],
-        "headline_untrusted": untrusted(one["headline"]),
+        "id": one.id, "start_unix_s": one.start_unix_s, "end_unix_s": one.end_unix_s, "severity": one.severity,
+        "symptom": symptom_of(one.symptom), "cause": cause_of(one.cause), "lost_gpu_s": one.gpu_lost_s,
+        "headline_untrusted": untrusted(one.headline),
     }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from gputop.diagnosis import Incident
 from gputop.diagnosis.model import GROWTHS, SEVERITIES
@@ -62,7 +62,8 @@ def made(event: str, incident: Incident, following: Following) -> Alert:
     """The alert about an incident of a stream, as it stands now."""
     header, trainer = following.board.header, _trainer(incident, following)
     document: dict[str, Any] = _cleaned({
-        "schema": SCHEMA, "event": event, "text": "", "host": header.host, "trainer": trainer, "incident": episode(incident, header),
+        "schema": SCHEMA, "event": event, "text": "", "host": header.host, "trainer": trainer,
+        "incident": to_builtins(episode(incident, header)),
     })  # fmt: skip
     document["text"] = _text(event, incident, header, following.board.t_ns)
     return Alert(event, document["text"], document)

@@ -1,113 +1,22 @@
-"""The objects of the API. Their fields are those of `gputop explain --json`; None is what was not measured."""
+"""The objects of the API: those of `gputop explain --json`, which `gputop.diagnosis.report` defines; None is what was not measured."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
-from gputop.diagnosis.model import Culprit, Evidence, Fix, PathStep, Verdict, Victim, WhatIf
+from gputop.diagnosis.model import Regain as Regain
+from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.report import Account as Account
+from gputop.diagnosis.report import Booked as Ledger
+from gputop.diagnosis.report import Episode as Incident
+from gputop.diagnosis.report import Explanation as Explanation
+from gputop.diagnosis.report import Said as Overall
+from gputop.diagnosis.report import StepMs as StepMs
+from gputop.diagnosis.report import Trained as Trainer
 
-
-class StepMs(Struct, frozen=True):
-    """What a training step is made of, in ms, as the trainer's main thread spends it."""
-
-    input_wait: float
-    transfer: float
-    compute: float
-    gpu_wait: float
-    other: float
-
-
-class Regain(Struct, frozen=True):
-    """What would come back without a cause."""
-
-    cause: str
-    regain_gpu_s: float
-    speedup_max: float | None  # upper bound of how many times as fast the work gets
-
-
-class Ledger(Struct, frozen=True):
-    """GPU seconds observed and lost, and the lost ones by cause."""
-
-    gpu_total_s: float | None = None
-    gpu_lost_s: float | None = None
-    by_cause: dict[str, float] = {}  # they sum to ``gpu_lost_s``
-    regain: tuple[Regain, ...] = ()
-    speedup_max: float | None = None
-
-    @property
-    def lost_share(self) -> float | None:
-        """Lost share of the GPU time, 0 to 1; None where no GPU was measured."""
-        return None if not self.gpu_total_s or self.gpu_lost_s is None else self.gpu_lost_s / self.gpu_total_s
-
-
-class Overall(Struct, frozen=True):
-    """The verdict on a whole stretch of time."""
-
-    symptom: str | None  # None: nothing could be judged; the headline says why
-    cause: str
-    headline: str
-    detail: str
-    steps_per_s: float | None
-    step_ms: StepMs | None
-    path: tuple[PathStep, ...]
-    regain_gpu_s: float | None
-    speedup_max: float | None
-
-
-class Incident(Struct, frozen=True):
-    """One episode of one cause at one trainer."""
-
-    id: int
-    start_unix_s: float
-    end_unix_s: float | None  # None: it lasts
-    symptom: str
-    cause: str
-    severity: str  # ``info``, ``low``, ``medium`` or ``high``
-    confidence: float
-    trainer_pid: int | None
-    gpu: int | None
-    gpu_lost_s: float
-    regain_gpu_s: float | None
-    speedup_max: float | None
-    headline: str
-    detail: str
-    victims: tuple[Victim, ...]
-    culprits: tuple[Culprit, ...]
-    evidence: tuple[Evidence, ...]
-    fixes: tuple[Fix, ...]
-    path: tuple[PathStep, ...]
-
-
-class Account(Struct, frozen=True):
-    """GPU seconds of one trainer."""
-
-    gpu_total_s: float
-    gpu_lost_s: float
-    by_cause: dict[str, float]
-
-
-class Trainer(Struct, frozen=True):
-    """A trainer, one that has ended too."""
-
-    pid: int
-    name: str
-    rank: int | None
-    identity: dict[str, str | dict[str, str] | None]  # container, pod, Slurm job, and why what is None is not known
-    ledger: Account | UnsetType | None = UNSET  # None: no GPU is measured; unset: not known of a part of a recording
-
-
-class Explanation(Struct, frozen=True):
-    """All that was found in a stretch of time."""
-
-    schema: int
-    verdict: Overall
-    ledger: Ledger
-    workers: dict[str, float]  # state -> share of all workers' time
-    incidents: tuple[Incident, ...]
-    what_if: tuple[WhatIf, ...]
-    trainers: tuple[Trainer, ...]
+__all__ = ["Account", "Explanation", "Incident", "Ledger", "Overall", "Regain", "Snapshot", "StepMs", "Told", "Trainer"]
 
 
 class Snapshot(Struct, frozen=True):

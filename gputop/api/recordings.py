@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
 
 from gputop.api.objects import Explanation
@@ -107,7 +106,7 @@ class Recording:
             following = Following()
             deque(judged(following, self._reader, start_ns, end_ns, fine), maxlen=0)
             found = following.engine.explain()
-        return msgspec.convert(found, Explanation)
+        return found
 
     def query(
         self, sql: str, start: Moment = None, end: Moment = None, *, fine: bool = False, timeout: float = TIMEOUT_S

@@ -66,7 +66,7 @@ class Watching:
         self._on_incident = on_incident
         self._severities = SEVERITIES[SEVERITIES.index(severity) :]
         self._changed = threading.Condition()
-        self._verdict, self._ledger, self._problem = Verdict(), Ledger(), ""
+        self._verdict, self._ledger, self._problem = Verdict(), Ledger(None, None, {}, [], None), ""
         self._incidents: dict[int, Incident] = {}
         self._reported: set[int] = set()
         self._answers: dict[type, object] = {}
@@ -227,9 +227,3 @@ def _told(line: bytes) -> Told | None:
         return msgspec.json.decode(line, type=Told)
     except msgspec.MsgspecError:
         return None
-
-
-def lost_shares(ledger: Ledger) -> dict[str, float]:
-    """Cause -> lost share of the GPU time, 0 to 1; empty where no GPU was measured."""
-    total_s = ledger.gpu_total_s
-    return {cause: lost_s / total_s for cause, lost_s in ledger.by_cause.items()} if total_s else {}

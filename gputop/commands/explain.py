@@ -59,20 +59,21 @@ def run(args: argparse.Namespace) -> int:
     found = explained(args.files, args, with_points=args.plot) if args.files else _live(args)
     if args.json:
         import msgspec
+        from msgspec import structs
 
         said = {"nccl": [{"unix_s": round(unix_s, 3), "text": text} for unix_s, text in found.nccl]} if found.nccl else {}
-        write(msgspec.json.encode({**found.explanation, **found.source, **said}) + b"\n")
+        write(msgspec.json.encode({**structs.asdict(found.explanation), **found.source, **said}) + b"\n")
     else:
         from gputop.session.report import dated_lines, explain_lines, plot, without_colour
 
         dated = [*dated_lines("experiments", found.experiments), *dated_lines("NCCL said of ranks that hung", found.nccl)]
         show([*explain_lines(found.explanation, found.ongoing), *dated])
         if args.plot:
-            picture = plot(found.points, found.explanation["incidents"])
+            picture = plot(found.points, found.explanation.incidents)
             write(f"{picture if sys.stdout.isatty() else without_colour(picture)}\n")
     for line in found.problems:
         notify(line)
-    return FAILED_ON if _met(args.fail_on, found.explanation["incidents"]) else 0
+    return FAILED_ON if _met(args.fail_on, found.explanation.incidents) else 0
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -164,8 +165,8 @@ def _add_point(points: list[tuple[float, float]], board: Board) -> None:
         points.append((board.header.unix_ns_of(board.t_ns) / 1e9, sum(known) / len(known)))
 
 
-def _met(severity: str | None, incidents: list[Episode]) -> bool:
+def _met(severity: str | None, incidents: Iterable[Episode]) -> bool:
     if severity is None:
         return False
     least = SEVERITIES.index(severity)
-    return any(SEVERITIES.index(one["severity"]) >= least for one in incidents)
+    return any(SEVERITIES.index(one.severity) >= least for one in incidents)

@@ -201,10 +201,10 @@ class _Run(Attending):
 
     def _begin_account(self) -> Tell | None:
         """Called when a file begins; the result gives its findings when the file ends."""
-        from gputop.session.findings import Account
+        from gputop.session.findings import Recorder
 
         diagnosis = self._diagnosis
         if diagnosis is None or diagnosis.problem:
             return None
-        account = Account(diagnosis.following.engine, round(self._args.keep * 1e9) if self._args.keep else None)
+        account = Recorder(diagnosis.following.engine, round(self._args.keep * 1e9) if self._args.keep else None)
         return lambda: b"" if diagnosis.problem else account.tell()

@@ -27,12 +27,12 @@ class Tried(Struct):
     text: str
 
 
-class Explained(Explanation, total=False):
+class Explained(Explanation, frozen=True):
     """What `gputop explain --json` prints."""
 
-    judged_by: str  # ``recorder`` or ``explain``, of a recording
-    read_at: str  # by which tier of a recording
-    nccl: list[Tried]  # what NCCL said of ranks that hung, as it was recorded
+    judged_by: str | UnsetType = UNSET  # ``recorder`` or ``explain``, of a recording
+    read_at: str | UnsetType = UNSET  # by which tier of a recording
+    nccl: list[Tried] | UnsetType = UNSET  # what NCCL said of ranks that hung, as it was recorded
 
 
 class Experiments(Struct):

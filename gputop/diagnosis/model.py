@@ -189,7 +189,7 @@ class Regain(Struct, frozen=True):
     """What would come back without a cause."""
 
     cause: str
-    gpu_s: float
+    regain_gpu_s: float
     speedup_max: float | None  # see `speedup_max`
 
 
@@ -234,7 +234,7 @@ class Ledger(Struct):
 
     def speedup_of_all(self) -> float | None:
         """Without any of them. A lost second has one cause, so their seconds add up; their factors must not be multiplied."""
-        return speedup_max(sum(one.gpu_s for one in self.regains()), self.gpu_total_s)
+        return speedup_max(sum(one.regain_gpu_s for one in self.regains()), self.gpu_total_s)
 
     def include(self, other: Ledger) -> None:
         """Add what another one holds."""

@@ -1,17 +1,36 @@
-"""What an engine found, as plain JSON-ready data: the contract of `gputop explain --json`; and its sentences in less room."""
+"""What was found in a stretch of time: the objects that `gputop explain --json` prints, `gputop.open` gives, and recordings keep.
+
+They are made of the engine's findings by `explanation`, rounded to ms. Also: sentences in less room (`brief`).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, TypedDict
+from typing import Annotated
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
 from gputop.diagnosis import policy
 from gputop.diagnosis.measure.points import WINDOW_NS
-from gputop.diagnosis.model import CAUSES, GROWTHS, LOOKING, SEVERITIES, Incident, Ledger, PathStep, Step, Verdict, WhatIf
+from gputop.diagnosis.model import (
+    CAUSES,
+    GROWTHS,
+    LOOKING,
+    SEVERITIES,
+    Culprit,
+    Evidence,
+    Fix,
+    Incident,
+    Ledger,
+    PathStep,
+    Regain,
+    Step,
+    Verdict,
+    Victim,
+    WhatIf,
+)
 from gputop.model.frame import Header, ProcInfo
 from gputop.model.identity import identity_of
 from gputop.model.roles import Role
@@ -23,7 +42,7 @@ Severity = Annotated[str, Meta(pattern=rf"\A({'|'.join(SEVERITIES)})\Z")]
 """One of `SEVERITIES`: whoever reads an explanation from a file may rely on it."""
 
 
-class Parts(TypedDict):
+class StepMs(Struct, frozen=True):
     """A step's milliseconds, by what the trainer's main thread spends them on."""
 
     input_wait: float
@@ -33,87 +52,47 @@ class Parts(TypedDict):
     other: float
 
 
-class StepOfPath(TypedDict):
-    """One step of the walk from lost GPU time to its cause, as `gputop.diagnosis.model.PathStep` says."""
+class Said(Struct, frozen=True):
+    """The verdict on the whole stretch, in words of `gputop.diagnosis.model`; the step is the mean of all that was looked at."""
 
-    pid: int | None
-    name: str
-    share: float  # of the step before it; of the first step, of the window
-    state: str
-    on: str
-    measured: bool
-
-
-class Said(TypedDict):
-    """A verdict in words of `gputop.diagnosis.model`; the step is the mean of all that was looked at."""
-
-    symptom: str | None  # none where nothing could be judged; the headline says why
+    symptom: str | None  # None: nothing could be judged; the headline says why
     cause: str
     headline: str
     detail: str
     steps_per_s: float | None
-    step_ms: Parts | None  # what a step is made of
-    path: list[StepOfPath]  # to the cause, of its worst incident; empty where nothing is wrong
+    step_ms: StepMs | None  # what a step is made of
+    path: list[PathStep]  # to the cause, of its worst incident; empty where nothing is wrong
     regain_gpu_s: float | None  # GPU seconds that would come back without the cause, of all that was looked at
-    speedup_max: float | None  # upper bound of how much faster the work gets without it; null: not known, or hardly any work was done
+    speedup_max: float | None  # upper bound of how much faster the work gets without it; None: not known, or hardly any work was done
 
 
-class Regained(TypedDict):
-    """What would come back without a cause."""
-
-    cause: str
-    regain_gpu_s: float
-    speedup_max: float | None  # as in `Said`
-
-
-class Booked(TypedDict):
-    """The ledger."""
+class Booked(Struct, frozen=True):
+    """GPU seconds observed and lost, and the lost ones by cause. None: no GPU was measured."""
 
     gpu_total_s: float | None
     gpu_lost_s: float | None
     by_cause: dict[str, float]
-    regain: list[Regained]  # each cause but ``unexplained``, most first
+    regain: list[Regain]  # each cause but ``unexplained``, most first
     speedup_max: float | None  # without all of these: their seconds add up, their factors must not be multiplied
 
+    @property
+    def lost_share(self) -> float | None:
+        """Lost share of the GPU time, 0 to 1; None where no GPU was measured."""
+        return None if not self.gpu_total_s or self.gpu_lost_s is None else self.gpu_lost_s / self.gpu_total_s
 
-class Victim(TypedDict):
-    """Who suffered."""
-
-    pid: int
-    role: str
-    name: str
-
-
-class Culprit(TypedDict):
-    """Who is to blame."""
-
-    pid: int
-    name: str
-    cpu_s: float | None
+    @property
+    def cause_shares(self) -> dict[str, float]:
+        """Cause -> lost share of the GPU time; empty where no GPU was measured."""
+        total = self.gpu_total_s
+        return {cause: seconds / total for cause, seconds in self.by_cause.items() if seconds} if total else {}
 
 
-class Evidence(TypedDict):
-    """What was measured."""
-
-    metric: str
-    value: float | None
-    unit: str
-    text: str
-
-
-class Fix(TypedDict):
-    """What to do."""
-
-    text: str
-    command: str
-
-
-class Episode(TypedDict):
+class Episode(Struct, frozen=True):
     """An incident."""
 
     id: int
     start_unix_s: float
-    end_unix_s: float | None
+    end_unix_s: float | None  # None: it lasts
     symptom: str
     cause: str
     severity: Severity
@@ -121,7 +100,7 @@ class Episode(TypedDict):
     trainer_pid: int | None
     gpu: int | None
     gpu_lost_s: float
-    regain_gpu_s: float | None  # the same, where several train on a GPU divided among them; null: no GPU measured, or unexplained
+    regain_gpu_s: float | None  # the same, where several train on a GPU divided among them; None: no GPU measured, or unexplained
     speedup_max: float | None  # as in `Said`, over the incident's own time
     headline: str
     detail: str
@@ -129,20 +108,10 @@ class Episode(TypedDict):
     culprits: list[Culprit]
     evidence: list[Evidence]
     fixes: list[Fix]
-    path: list[StepOfPath]  # of the moment that the headline tells of
+    path: list[PathStep]  # of the moment that the headline tells of
 
 
-class Prediction(TypedDict):
-    """What a change would bring, as `gputop.diagnosis.model.WhatIf` says."""
-
-    change: str
-    factor: float | None
-    low: float | None
-    high: float | None
-    assumes: str
-
-
-class Account(TypedDict):
+class Account(Struct, frozen=True):
     """GPU seconds of one trainer; those of all sum to `Booked`."""
 
     gpu_total_s: float
@@ -150,30 +119,25 @@ class Account(TypedDict):
     by_cause: dict[str, float]
 
 
-class TrainedBefore(TypedDict):
-    """What every recorder has told of a trainer."""
+class Trained(Struct, frozen=True):
+    """A trainer, one that has ended too."""
 
     pid: int
     name: str  # as on the screen: ``train.py rank 3``
     rank: int | None
     identity: dict[str, str | dict[str, str] | None]  # as `gputop.model.identity.Identity`: container, pod, Slurm job, training …
+    ledger: Account | UnsetType | None = UNSET  # None: no GPU is measured; unset: of a part of what was looked at it is not known
 
 
-class Trained(TrainedBefore, total=False):
-    """A trainer, those that have ended too."""
-
-    ledger: Account | None  # null: no GPU is measured; absent: of a part of what was looked at it is not known
-
-
-class Explanation(TypedDict):
-    """What `gputop explain --json` prints."""
+class Explanation(Struct, frozen=True):
+    """All that was found: what `gputop explain --json` prints."""
 
     schema: int
     verdict: Said
     ledger: Booked
     workers: dict[str, float]  # share of all workers' time in each of `WORKER_STATES`, most first; empty where there were none
     incidents: list[Episode]
-    what_if: list[Prediction]  # of the verdict's trainer, those that bring most first; empty where it was not seen to train
+    what_if: list[WhatIf]  # of the verdict's trainer, those that bring most first; empty where it was not seen to train
     trainers: list[Trained]  # the last `MOST_TRAINED` that were seen, in their order
 
 
@@ -190,22 +154,16 @@ def explanation(
     """The whole of it. The verdict is the cause that cost most over the stream, or lasted longest where no GPU is measured; where none
     cost enough, that nothing did."""
     worst = _dearest([one for one in incidents if one.cause not in GROWTHS], ledger, now_ns)
-    return {
-        "schema": SCHEMA,
-        "verdict": _verdict(verdict, ledger, worst),
-        "ledger": booked(ledger),
-        "workers": {word: round(share, 4) for word, share in shares(workers).items()},
-        "incidents": [episode(incident, header) for incident in incidents],
-        "what_if": [_prediction(one) for one in what_if(verdict if worst is None else worst)],
-        "trainers": [_trained(role, info, header.host, own) for role, info, own in trainers],
-    }
+    return Explanation(
+        schema=SCHEMA, verdict=_verdict(verdict, ledger, worst), ledger=booked(ledger),
+        workers={word: round(share, 4) for word, share in shares(workers).items()},
+        incidents=[episode(incident, header) for incident in incidents], what_if=[*what_if(verdict if worst is None else worst)],
+        trainers=[_trained(role, info, header.host, own) for role, info, own in trainers],
+    )  # fmt: skip
 
 
 def _trained(role: Role, info: ProcInfo, host: str, own: Ledger | None) -> Trained:
-    told: Trained = {"pid": info.pid, "name": role.label, "rank": role.rank, "identity": asdict(identity_of(info, host))}
-    if own is not None:
-        told["ledger"] = account(own)
-    return told
+    return Trained(info.pid, role.label, role.rank, asdict(identity_of(info, host)), UNSET if own is None else account(own))
 
 
 def account(own: Ledger) -> Account | None:
@@ -213,7 +171,7 @@ def account(own: Ledger) -> Account | None:
     if not own.gpu_total_s:
         return None
     by_cause = {cause: round(lost_s, 3) for cause, lost_s in own.by_cause.items()}
-    return {"gpu_total_s": round(own.gpu_total_s, 3), "gpu_lost_s": round(own.gpu_lost_s, 3), "by_cause": by_cause}
+    return Account(round(own.gpu_total_s, 3), round(own.gpu_lost_s, 3), by_cause)
 
 
 def shares(seconds: Mapping[str, float]) -> dict[str, float]:
@@ -262,20 +220,17 @@ def _span_s(incident: Incident, now_ns: int) -> float:
 def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
     total_s, lost_s = ledger.gpu_total_s, ledger.gpu_lost_s
     of_the_end = verdict.cause != "none" or (total_s >= WINDOW_NS / 1e9 and (verdict.symptom == LOOKING or _has_ended(verdict)))
-    if worst is not None:
-        words, path = (worst.symptom, worst.cause, worst.headline, worst.detail), worst.path
-    elif of_the_end and total_s > 0.0 and lost_s < 2 * policy.LOST * total_s:
-        words, path = ("healthy", "none", f"The GPU worked {100 - 100 * lost_s / total_s:.0f}% of the time", "no trouble lasted"), ()
-    else:
-        words, path = (verdict.symptom, verdict.cause, verdict.headline, verdict.detail), verdict.path
-    symptom, cause, headline, detail = words
+    told = verdict if worst is None else worst
+    symptom, cause, headline, detail, path = told.symptom, told.cause, told.headline, told.detail, [*told.path]
+    if worst is None and of_the_end and total_s > 0.0 and lost_s < 2 * policy.LOST * total_s:
+        symptom, cause, path = "healthy", "none", []
+        headline, detail = f"The GPU worked {100 - 100 * lost_s / total_s:.0f}% of the time", "no trouble lasted"
     regain = next((one for one in ledger.regains() if one.cause == cause), None)
-    pace = None if verdict.step is None else round(verdict.step.per_s, 2)
-    return {
-        "symptom": None if symptom == LOOKING else symptom, "cause": cause, "headline": headline, "detail": detail,
-        "steps_per_s": pace, "step_ms": _parts(verdict.step), "path": _steps(path),
-        "regain_gpu_s": None if regain is None else round(regain.gpu_s, 3), "speedup_max": None if regain is None else regain.speedup_max,
-    }  # fmt: skip
+    return Said(
+        None if symptom == LOOKING else symptom, cause, headline, detail,
+        None if verdict.step is None else round(verdict.step.per_s, 2), _step_ms(verdict.step), path,
+        *((None, None) if regain is None else (round(regain.regain_gpu_s, 3), regain.speedup_max)),
+    )  # fmt: skip
 
 
 def _has_ended(verdict: Verdict) -> bool:
@@ -283,65 +238,32 @@ def _has_ended(verdict: Verdict) -> bool:
     return verdict.symptom == "idle" and verdict.trainer_pid is None and verdict.severity == "info"
 
 
-def _parts(step: Step | None) -> Parts | None:
-    if step is None:
-        return None
-    return {
-        "input_wait": round(step.input_wait_ms, 2), "transfer": round(step.transfer_ms, 2), "compute": round(step.compute_ms, 2),
-        "gpu_wait": round(step.gpu_wait_ms, 2), "other": round(step.other_ms, 2),
-    }  # fmt: skip
-
-
-def _steps(path: Iterable[PathStep]) -> list[StepOfPath]:
-    return [
-        {"pid": one.pid, "name": one.name, "share": one.share, "state": one.state, "on": one.on, "measured": one.measured} for one in path
-    ]
-
-
-def _prediction(one: WhatIf) -> Prediction:
-    return {"change": one.change, "factor": one.factor, "low": one.low, "high": one.high, "assumes": one.assumes}
+def _step_ms(step: Step | None) -> StepMs | None:
+    parts = () if step is None else (step.input_wait_ms, step.transfer_ms, step.compute_ms, step.gpu_wait_ms, step.other_ms)
+    return StepMs(*(round(ms, 2) for ms in parts)) if parts else None
 
 
 def booked(ledger: Ledger) -> Booked:
     """The ledger, rounded to ms."""
     if ledger.gpu_total_s == 0.0:
-        return {"gpu_total_s": None, "gpu_lost_s": None, "by_cause": {}, "regain": [], "speedup_max": None}
+        return Booked(None, None, {}, [], None)
     order = {cause: i for i, cause in enumerate(CAUSES)}
-    causes = sorted(ledger.by_cause, key=lambda cause: order.get(cause, len(order)))
-    parts = {cause: round(ledger.by_cause[cause], 3) for cause in causes}
-    return {
-        "gpu_total_s": round(ledger.gpu_total_s, 3), "gpu_lost_s": round(sum(parts.values()), 3), "by_cause": parts,
-        "regain": [
-            {"cause": one.cause, "regain_gpu_s": round(one.gpu_s, 3), "speedup_max": one.speedup_max} for one in ledger.regains()
-        ],
-        "speedup_max": ledger.speedup_of_all(),
-    }  # fmt: skip
+    parts = {cause: round(ledger.by_cause[cause], 3) for cause in sorted(ledger.by_cause, key=lambda cause: order.get(cause, len(order)))}
+    regain = [Regain(one.cause, round(one.regain_gpu_s, 3), one.speedup_max) for one in ledger.regains()]
+    return Booked(round(ledger.gpu_total_s, 3), round(sum(parts.values()), 3), parts, regain, ledger.speedup_of_all())
 
 
 def episode(incident: Incident, header: Header) -> Episode:
     """An incident, rounded to ms."""
-    end_ns = incident.end_ns
-    return {
-        "id": incident.id,
-        "start_unix_s": round(header.unix_ns_of(incident.start_ns) / 1e9, 3),
-        "end_unix_s": None if end_ns is None else round(header.unix_ns_of(end_ns) / 1e9, 3),
-        "symptom": incident.symptom,
-        "cause": incident.cause,
-        "severity": incident.severity,
-        "confidence": incident.confidence,
-        "trainer_pid": incident.trainer_pid,
-        "gpu": incident.gpu,
-        "gpu_lost_s": round(incident.lost_s, 3),
-        "regain_gpu_s": None if incident.regain_gpu_s is None else round(incident.regain_gpu_s, 3),
-        "speedup_max": incident.speedup_max,
-        "headline": incident.headline,
-        "detail": incident.detail,
-        "victims": [{"pid": one.pid, "role": one.role, "name": one.name} for one in incident.victims],
-        "culprits": [{"pid": one.pid, "name": one.name, "cpu_s": one.cpu_s} for one in incident.culprits],
-        "evidence": [{"metric": one.metric, "value": one.value, "unit": one.unit, "text": one.text} for one in incident.evidence],
-        "fixes": [{"text": one.text, "command": one.command} for one in incident.fixes],
-        "path": _steps(incident.path),
-    }
+    ends = (None if t_ns is None else round(header.unix_ns_of(t_ns) / 1e9, 3) for t_ns in (incident.start_ns, incident.end_ns))
+    regain_s = incident.regain_gpu_s
+    told = {name: getattr(incident, name) for name in Episode.__struct_fields__ if hasattr(incident, name)}
+    lists = {name: [*told[name]] for name in ("victims", "culprits", "evidence", "fixes", "path")}
+    start_unix_s, end_unix_s = ends
+    return Episode(**told | lists | {
+        "start_unix_s": start_unix_s, "end_unix_s": end_unix_s, "gpu_lost_s": round(incident.lost_s, 3),
+        "regain_gpu_s": None if regain_s is None else round(regain_s, 3),
+    })  # fmt: skip
 
 
 _PIDS = re.compile(r"\((\d+)((?:, \d+)+)(?: and (\d+) more)?\)")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from gputop.api.watching import Watching, lost_shares, watch
+from gputop.api.watching import Watching, watch
 from gputop.diagnosis.model import LOOKING
 from gputop.system.errors import UserError
 
@@ -42,7 +42,7 @@ class Logged:
             "lost_share": ledger.lost_share,
             "lost_share_now": None if verdict.lost_pct is None else verdict.lost_pct / 100,
             "steps_per_s": None if verdict.step is None else verdict.step.per_s,
-            **{f"lost/{cause}": share for cause, share in lost_shares(ledger).items()},
+            **{f"lost/{cause}": share for cause, share in ledger.cause_shares.items()},
         }
         return {f"gputop/{name}": value for name, value in found.items() if value is not None}
 

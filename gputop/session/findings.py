@@ -11,11 +11,13 @@ from collections import deque
 from pathlib import Path
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from gputop import diagnosis
 from gputop.diagnosis import Engine
 from gputop.diagnosis.model import Ledger, total
-from gputop.diagnosis.report import MOST_TRAINED, Episode, Explanation, Trained, account, booked
+from gputop.diagnosis.report import MOST_TRAINED, Account, Booked, Episode, Explanation, Trained, account, booked
 from gputop.model import roles
 from gputop.recording.format import BROKEN
 from gputop.recording.reader import Recording
@@ -44,7 +46,7 @@ class Findings(msgspec.Struct, frozen=True):
 _decoder = msgspec.msgpack.Decoder(Findings)
 
 
-class Account:
+class Recorder:
     """What an engine finds from now on, or in the last ``keep_ns``."""
 
     def __init__(self, engine: Engine, keep_ns: int | None = None) -> None:
@@ -100,64 +102,53 @@ def _with_rest(found: Findings, recording: Recording) -> Explanation:
     following = Following()
     deque(judged(following, recording, found.end_ns + 1, recording.end_ns + 1), maxlen=0)
     before, after = found.explanation, following.engine.explain()
-    incidents, first_id = list(before["incidents"]), max((one["id"] for one in before["incidents"]), default=0) + 1
+    incidents, first_id = list(before.incidents), max((one.id for one in before.incidents), default=0) + 1
     until_s = recording.unix_ns_of(found.end_ns) / 1e9
-    opened = {one["cause"]: i for i, one in enumerate(incidents) if one["end_unix_s"] is None}
+    opened = {one.cause: i for i, one in enumerate(incidents) if one.end_unix_s is None}
     for i in opened.values():
-        incidents[i] = {**incidents[i], "end_unix_s": round(until_s, 3)}
-    for number, one in enumerate(after["incidents"]):
-        i = opened.pop(one["cause"], -1) if one["start_unix_s"] - until_s < SAME_S else -1
+        incidents[i] = replace(incidents[i], end_unix_s=round(until_s, 3))
+    for number, one in enumerate(after.incidents):
+        i = opened.pop(one.cause, -1) if one.start_unix_s - until_s < SAME_S else -1
         if i >= 0:
             incidents[i] = _joined(incidents[i], one)
         else:
-            incidents.append({**one, "id": first_id + number})
+            incidents.append(replace(one, id=first_id + number))
     share = (found.end_ns - recording.start_ns) / (recording.end_ns - recording.start_ns)
-    ledgers = before["ledger"], after["ledger"]
-    lost = [ledger["gpu_lost_s"] or 0.0 for ledger in ledgers]
-    by_cause = {cause: sum(one["by_cause"].get(cause, 0.0) for one in ledgers) for ledger in ledgers for cause in ledger["by_cause"]}
-    ledger, said = booked(Ledger(sum(one["gpu_total_s"] or 0.0 for one in ledgers), sum(lost), by_cause)), before["verdict"]
-    more = before
-    if lost[1] > lost[0]:
-        said, more = after["verdict"], after
-    regain = next((one for one in ledger["regain"] if one["cause"] == said["cause"]), None)
-    gpu_s, bound = (None, None) if regain is None else (regain["regain_gpu_s"], regain["speedup_max"])
-    return {
-        "schema": before["schema"],
-        "verdict": {**said, "regain_gpu_s": gpu_s, "speedup_max": bound},
-        "ledger": ledger,
-        "workers": {
-            word: round(share * before["workers"].get(word, 0.0) + (1 - share) * after["workers"].get(word, 0.0), 4)
-            for word in {**before["workers"], **after["workers"]}
+    lost = [one.ledger.gpu_lost_s or 0.0 for one in (before, after)]
+    ledger, more = booked(total(map(_unrounded, (before.ledger, after.ledger)))), after if lost[1] > lost[0] else before
+    regain = next((one for one in ledger.regain if one.cause == more.verdict.cause), None)
+    gpu_s, bound = (None, None) if regain is None else (regain.regain_gpu_s, regain.speedup_max)
+    return Explanation(
+        schema=before.schema, verdict=replace(more.verdict, regain_gpu_s=gpu_s, speedup_max=bound), ledger=ledger,
+        workers={
+            word: round(share * before.workers.get(word, 0.0) + (1 - share) * after.workers.get(word, 0.0), 4)
+            for word in {**before.workers, **after.workers}
         },
-        "incidents": incidents,
-        "what_if": more["what_if"],
-        "trainers": _trainers(before["trainers"], after["trainers"])[-MOST_TRAINED:],
-    }  # fmt: skip
+        incidents=incidents, what_if=more.what_if, trainers=_trainers(before.trainers, after.trainers)[-MOST_TRAINED:],
+    )  # fmt: skip
+
+
+def _unrounded(told: Booked | Account) -> Ledger:
+    return Ledger(told.gpu_total_s or 0.0, told.gpu_lost_s or 0.0, dict(told.by_cause))
 
 
 def _trainers(before: list[Trained], after: list[Trained]) -> list[Trained]:
     """Those of two parts, each once, with what it lost in both."""
-    found = {(one["pid"], one["name"]): one for one in before}
-    for late in after:
-        one, was = late.copy(), found.get((late["pid"], late["name"]))
-        if was is not None and "ledger" in was and "ledger" in one:
-            one["ledger"] = account(total([Ledger(**part) for part in (was["ledger"], one["ledger"]) if part is not None]))
-        elif was is not None:
-            one.pop("ledger", None)
-        found[one["pid"], one["name"]] = one
+    found = {(one.pid, one.name): one for one in before}
+    for one in after:
+        if (was := found.get((one.pid, one.name))) is not None:
+            known = [part.ledger for part in (was, one)]
+            told = [part for part in known if isinstance(part, Account)]
+            one = replace(one, ledger=UNSET if UNSET in known else account(total(map(_unrounded, told))))
+        found[one.pid, one.name] = one
     return list(found.values())
 
 
 def _joined(before: Episode, after: Episode) -> Episode:
     """One incident of two parts. The greater of two upper bounds holds for both."""
-    bounds = [one["speedup_max"] for one in (before, after) if one["speedup_max"] is not None]
-    return {
-        **before, "end_unix_s": after["end_unix_s"], "gpu_lost_s": round(before["gpu_lost_s"] + after["gpu_lost_s"], 3),
-        "regain_gpu_s": _sum(before["regain_gpu_s"], after["regain_gpu_s"]), "speedup_max": max(bounds, default=None),
-    }  # fmt: skip
-
-
-def _sum(*values: float | None) -> float | None:
-    """None where nothing is known."""
-    known = [value for value in values if value is not None]
-    return round(sum(known), 3) if known else None
+    bounds = [one.speedup_max for one in (before, after) if one.speedup_max is not None]
+    regain = [one.regain_gpu_s for one in (before, after) if one.regain_gpu_s is not None]
+    return replace(
+        before, end_unix_s=after.end_unix_s, gpu_lost_s=round(before.gpu_lost_s + after.gpu_lost_s, 3),
+        regain_gpu_s=round(sum(regain), 3) if regain else None, speedup_max=max(bounds, default=None),
+    )  # fmt: skip

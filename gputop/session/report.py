@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from time import localtime, strftime
 from typing import Any, NamedTuple
 
-from gputop.diagnosis.model import GROWTHS, LOOKING, PathStep, Step, WhatIf
+from msgspec.structs import astuple
+
+from gputop.diagnosis.model import GROWTHS, LOOKING, Culprit, Step
 from gputop.diagnosis.path import factor, sentence, tree, who, without
-from gputop.diagnosis.report import Booked, Culprit, Episode, Explanation, Parts, Said, StepOfPath, Trained
+from gputop.diagnosis.report import Booked, Episode, Explanation, Said, StepMs, Trained
 from gputop.diagnosis.whatif import sentence as what_if_sentence
 from gputop.model.identity import FIELDS, Identity
 from gputop.system.text import clean, figure
@@ -26,53 +28,49 @@ LEAST_LOST = 0.0005  # of the GPUs' time that is printed: less is 0.0 %
 def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
     """The verdict, lost GPU time by cause, and each incident with evidence and fixes. ``ongoing``: more frames may follow, so incidents
     without an end still go on."""
-    verdict = found["verdict"]
-    cause = "" if verdict["cause"] == "none" else f" <- {clean(verdict['cause'])}"
+    verdict = found.verdict
+    cause = "" if verdict.cause == "none" else f" <- {clean(verdict.cause)}"
     yield f"{clean(_symptom(verdict).upper())}{cause}"
-    yield from _wrapped(verdict["headline"], "  ")
-    yield from _wrapped(verdict["detail"], "  ")
-    for indent, line in tree(_steps(verdict["path"])):
+    yield from _wrapped(verdict.headline, "  ")
+    yield from _wrapped(verdict.detail, "  ")
+    for indent, line in tree(verdict.path):
         yield from _wrapped(line, f"  {indent}")
     yield from _step(verdict)
-    yield from _workers(found["workers"])
-    yield from _wrapped(what_if_sentence([WhatIf(**one) for one in found["what_if"]]), "  ")
+    yield from _workers(found.workers)
+    yield from _wrapped(what_if_sentence(found.what_if), "  ")
     yield ""
-    yield from ledger_lines(found["ledger"])
-    yield from _trained(found["trainers"])
-    for incident in found["incidents"]:
+    yield from ledger_lines(found.ledger)
+    yield from _trained(found.trainers)
+    for incident in found.incidents:
         yield ""
         yield from _incident(incident, "still going on" if ongoing else "to the end")
 
 
-def _trained(trainers: list[Trained]) -> Iterator[str]:
+def _trained(trainers: Sequence[Trained]) -> Iterator[str]:
     """Whose the trainers are, where a container, a pod, a Slurm job or a place where ranks meet tells it."""
     told = [(one, _identity(one)) for one in trainers]
     named = [(one, whose) for one, whose in told if whose.brief() or (whose.training or "~")[0] != "~"]
     for one, whose in named[:NAMED]:
         parts = (whose.brief(), whose.training and f"training {whose.training}", whose.user and f"user {whose.user}")
-        yield from _wrapped(f"{one['name']} ({one['pid']}): {', '.join(filter(None, parts))}", "")
+        yield from _wrapped(f"{one.name} ({one.pid}): {', '.join(filter(None, parts))}", "")
     if len(named) > NAMED:
         yield f"… {len(named) - NAMED} more trainers (--json)"
 
 
 def _identity(one: Trained) -> Identity:
     """Of a file that anybody may have written: what is no text is left out."""
-    found: dict[str, Any] = {name: text for name in FIELDS if isinstance(text := one["identity"].get(name), str)}
+    found: dict[str, Any] = {name: text for name in FIELDS if isinstance(text := one.identity.get(name), str)}
     return Identity(**found)
 
 
-def _steps(path: list[StepOfPath]) -> list[PathStep]:
-    return [PathStep(**step) for step in path]
-
-
 def _symptom(verdict: Said) -> str:
-    return LOOKING if verdict["symptom"] is None else verdict["symptom"]
+    return LOOKING if verdict.symptom is None else verdict.symptom
 
 
 def _step(verdict: Said) -> Iterator[str]:
-    pace, parts = verdict["steps_per_s"], verdict["step_ms"]
+    pace, parts = verdict.steps_per_s, verdict.step_ms
     if pace and parts:
-        step = Step(pace, "", parts["input_wait"], parts["transfer"], parts["compute"], parts["gpu_wait"], parts["other"])
+        step = Step(pace, "", *astuple(parts))
         yield from _wrapped(step.told(), "  ")
 
 
@@ -84,49 +82,49 @@ def _workers(states: dict[str, float]) -> Iterator[str]:
 
 def ledger_lines(ledger: Booked) -> Iterator[str]:
     """Lost GPU seconds by cause, largest first, and how much faster the work gets at most without it."""
-    total, lost = ledger["gpu_total_s"], ledger["gpu_lost_s"]
+    total, lost = ledger.gpu_total_s, ledger.gpu_lost_s
     if lost is None or not total:
         yield "GPU time lost: none counted (no GPU is measured, or nobody trained on one)"
         return
     yield f"GPU time lost: {lost:.1f} of {total:.1f} GPU seconds ({100 * lost / total:.0f} %)"
-    bounds = {one["cause"]: one["speedup_max"] for one in ledger["regain"] if one["regain_gpu_s"] >= LEAST_BOOKED_S}
-    for cause, seconds in sorted(ledger["by_cause"].items(), key=lambda item: -item[1]):
+    bounds = {one.cause: one.speedup_max for one in ledger.regain if one.regain_gpu_s >= LEAST_BOOKED_S}
+    for cause, seconds in sorted(ledger.by_cause.items(), key=lambda item: -item[1]):
         if seconds >= LEAST_BOOKED_S:
             bound = f"   without it {told}" if (told := factor(bounds.get(cause))) else ""
             yield f"  {clean(cause):<28}{seconds:>10.1f} s {100 * seconds / lost if lost else 0:>5.0f} %{bound}"
-    if len(bounds) > 1 and (told := factor(ledger["speedup_max"])):
+    if len(bounds) > 1 and (told := factor(ledger.speedup_max)):
         yield f"  without any of these {told} (bounds on the speed; their seconds add up, the factors do not)"
 
 
 def _incident(incident: Episode, unended: str) -> Iterator[str]:
-    end = unended if incident["end_unix_s"] is None else f"to {_clock(incident['end_unix_s'])}"
-    lost = incident["gpu_lost_s"]
+    end = unended if incident.end_unix_s is None else f"to {_clock(incident.end_unix_s)}"
+    lost = incident.gpu_lost_s
     cost = "" if not lost else f", {lost:.1f} GPU s lost"
-    felt = "" if incident["cause"] in GROWTHS else f"{incident['symptom']} <- "
-    what = clean(f"{felt}{incident['cause']} ({incident['severity']}{cost})")
-    yield f"#{incident['id']} {_clock(incident['start_unix_s'])} {end}: {what}"
-    yield from _wrapped(incident["headline"], "   ")
-    yield from _wrapped(incident["detail"], "   ")
-    yield from _wrapped(sentence(_steps(incident["path"])), "   ")
-    for item in incident["evidence"]:
-        value = "not measured" if item["value"] is None else f"{figure(item['value'])} {item['unit']}"
-        yield from _wrapped(f"{clean(item['metric'])} = {value}: {item['text']}", "   . ")
-    yield from _culprits(sorted(incident["culprits"], key=lambda one: -(one["cpu_s"] or 0.0)))
-    culprits = [who(one["pid"], one["name"]) for one in incident["culprits"]]
-    yield from _wrapped(without(incident["cause"], culprits, incident["regain_gpu_s"], incident["speedup_max"]), "   ")
-    for fix in incident["fixes"]:
-        yield from _wrapped(fix["text"], "   > ")
-        if fix["command"]:
-            yield f"       {clean(fix['command'])}"
+    felt = "" if incident.cause in GROWTHS else f"{incident.symptom} <- "
+    what = clean(f"{felt}{incident.cause} ({incident.severity}{cost})")
+    yield f"#{incident.id} {_clock(incident.start_unix_s)} {end}: {what}"
+    yield from _wrapped(incident.headline, "   ")
+    yield from _wrapped(incident.detail, "   ")
+    yield from _wrapped(sentence(incident.path), "   ")
+    for item in incident.evidence:
+        value = "not measured" if item.value is None else f"{figure(item.value)} {item.unit}"
+        yield from _wrapped(f"{clean(item.metric)} = {value}: {item.text}", "   . ")
+    yield from _culprits(sorted(incident.culprits, key=lambda one: -(one.cpu_s or 0.0)))
+    culprits = [who(one.pid, one.name) for one in incident.culprits]
+    yield from _wrapped(without(incident.cause, culprits, incident.regain_gpu_s, incident.speedup_max), "   ")
+    for fix in incident.fixes:
+        yield from _wrapped(fix.text, "   > ")
+        if fix.command:
+            yield f"       {clean(fix.command)}"
 
 
-def _culprits(ranked: list[Culprit]) -> Iterator[str]:
+def _culprits(ranked: Sequence[Culprit]) -> Iterator[str]:
     """The culprits that took most by name, the others as a number."""
     named = ranked if len(ranked) <= _NAMED + 1 else ranked[:_NAMED]
     for one in named:
-        yield f"   by {clean(who(one['pid'], one['name']))}{_cpu_s(one['cpu_s'])}"
+        yield f"   by {clean(who(one.pid, one.name))}{_cpu_s(one.cpu_s)}"
     if rest := ranked[len(named) :]:
-        yield f"   by {len(rest)} more{_cpu_s(sum(one['cpu_s'] or 0.0 for one in rest) or None)}"
+        yield f"   by {len(rest)} more{_cpu_s(sum(one.cpu_s or 0.0 for one in rest) or None)}"
 
 
 def _cpu_s(seconds: float | None) -> str:
@@ -136,21 +134,21 @@ def _cpu_s(seconds: float | None) -> str:
 def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) -> Iterator[str]:
     """Two explanations side by side: verdicts, lost GPU time by cause, steps, workers, incidents."""
     for name, found in zip(names, (before, after), strict=True):
-        verdict = found["verdict"]
-        yield clean(f"{name}: {_symptom(verdict)} <- {verdict['cause']}")
-        yield from _wrapped(verdict["headline"], "   ")
-    shares = [lost_share(found["ledger"]) for found in (before, after)]
+        verdict = found.verdict
+        yield clean(f"{name}: {_symptom(verdict)} <- {verdict.cause}")
+        yield from _wrapped(verdict.headline, "   ")
+    shares = [found.ledger.lost_share for found in (before, after)]
     yield ""
     yield f"{'share of GPU time lost':<30}{_percent(shares[0]):>12}{_percent(shares[1]):>12}{_change(*shares):>12}"
-    parts = [cause_shares(found["ledger"]) for found in (before, after)]
+    parts = [found.ledger.cause_shares for found in (before, after)]
     most = {cause: max(part.get(cause, 0.0) for part in parts) for part in parts for cause in part}
     for cause in sorted((cause for cause, share in most.items() if share >= LEAST_LOST), key=lambda cause: -most[cause]):
         old, new = (part.get(cause, 0.0) if share is not None else None for part, share in zip(parts, shares, strict=True))
         yield f"  {cause:<28}{_percent(old):>12}{_percent(new):>12}{_change(old, new):>12}"
-    yield _row("steps a second", *(found["verdict"]["steps_per_s"] for found in (before, after)))
-    yield from _step_rows(*(found["verdict"]["step_ms"] for found in (before, after)))
-    yield from _worker_rows(*(found["workers"] for found in (before, after)))
-    yield _row("incidents", *(len(found["incidents"]) for found in (before, after)))
+    yield _row("steps a second", *(found.verdict.steps_per_s for found in (before, after)))
+    yield from _step_rows(*(found.verdict.step_ms for found in (before, after)))
+    yield from _worker_rows(*(found.workers for found in (before, after)))
+    yield _row("incidents", *(len(found.incidents) for found in (before, after)))
 
 
 def dated_lines(heading: str, told: Sequence[tuple[float, str]]) -> Iterator[str]:
@@ -161,12 +159,12 @@ def dated_lines(heading: str, told: Sequence[tuple[float, str]]) -> Iterator[str
         yield from _wrapped(clean(f"{_clock(unix_s)} {text}"), "  ")
 
 
-def _step_rows(before: Parts | None, after: Parts | None) -> Iterator[str]:
+def _step_rows(before: StepMs | None, after: StepMs | None) -> Iterator[str]:
     if before is None and after is None:
         return
-    yield _row("a step, ms", *(sum(parts.values()) if parts else None for parts in (before, after)))  # type: ignore[arg-type]
-    for word in Parts.__annotations__:
-        old, new = (parts[word] if parts else None for parts in (before, after))  # type: ignore[literal-required]
+    yield _row("a step, ms", *(sum(astuple(parts)) if parts else None for parts in (before, after)))
+    for word in StepMs.__struct_fields__:
+        old, new = (getattr(parts, word) if parts else None for parts in (before, after))
         yield _row(f"  {word.replace('_', ' ')}", old, new)
 
 
@@ -182,18 +180,6 @@ def _row(title: str, old: float | None, new: float | None) -> str:
     return f"{title:<30}{_number(old):>12}{_number(new):>12}"
 
 
-def lost_share(ledger: Booked) -> float | None:
-    """Lost GPU seconds per observed one, None where no GPU was measured."""
-    total = ledger["gpu_total_s"]
-    return ledger["gpu_lost_s"] / total if total and ledger["gpu_lost_s"] is not None else None
-
-
-def cause_shares(ledger: Booked) -> dict[str, float]:
-    """Cause -> lost GPU seconds per observed one."""
-    total = ledger["gpu_total_s"]
-    return {cause: seconds / total for cause, seconds in ledger["by_cause"].items() if seconds} if total else {}
-
-
 def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Episode], width: int = WIDTH, height: int = 16) -> str:
     """Mean utilization of the GPUs over time (seconds since the start, %), incidents below."""
     if not points:
@@ -201,7 +187,7 @@ def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Episode], wi
     first = points[0][0]
     line = [(x - first, y) for x, y in points]
     drawn = chart("GPU utilization [%], mean of all GPUs, over seconds", [line], 0.0, 100.0, width, height)
-    marks = [f"  #{one['id']} {clean(one['cause'])} from {one['start_unix_s'] - first:.0f} s" for one in incidents]
+    marks = [f"  #{one.id} {clean(one.cause)} from {one.start_unix_s - first:.0f} s" for one in incidents]
     return "\n".join([drawn, *marks])
 
 

@@ -108,7 +108,7 @@ def survey(paths: Sequence[str]) -> Iterator[News]:
     with open_recording(paths) as recording:
         kept = explanation(recording)
         if kept is not None:
-            yield News(0, _kept(recording, kept["incidents"]))
+            yield News(0, _kept(recording, kept.incidents))
         for board in _boards(following, recording):
             news, until_ns = [] if kept is not None else _news(engine.incidents, known), board.t_ns
             due = until_ns - booked_ns >= LEDGER_EVERY_NS
@@ -134,12 +134,12 @@ def _boards(following: Following, recording: Recording) -> Iterator[Board]:
             time.sleep(GROWS_EVERY_S)
 
 
-def _kept(recording: Recording, incidents: list[report.Episode]) -> list[Episode]:
+def _kept(recording: Recording, incidents: Iterable[report.Episode]) -> list[Episode]:
     """The episodes that the recorder found."""
     return [
         Episode(
-            one["id"], _t_ns(recording, one["start_unix_s"]), None if one["end_unix_s"] is None else _t_ns(recording, one["end_unix_s"]),
-            one["severity"], one["cause"], one["headline"],
+            one.id, _t_ns(recording, one.start_unix_s), None if one.end_unix_s is None else _t_ns(recording, one.end_unix_s),
+            one.severity, one.cause, one.headline,
         )
         for one in incidents
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from itertools import groupby
 from math import floor
 from typing import Any, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from gputop.diagnosis.engine import EARLIER, Engine
 from gputop.diagnosis.model import Ledger
@@ -99,7 +99,7 @@ def part(path: str, begin_ns: int, stop_ns: int) -> Part:
         for board in judged(following, recording, start_ns, end_ns + (end_ns >= recording.end_ns)):
             usage.take(board, following.engine)
         usage.end(following.engine)
-        told.incidents = [(one, path) for one in following.engine.explain()["incidents"]]
+        told.incidents = [(one, path) for one in following.engine.explain().incidents]
         if recording.header.simulated:
             told.problems.append(f"{clean(path)}: its GPUs are simulated")
         if recording.problem:
@@ -259,7 +259,7 @@ def bill(told: Sequence[Part], since_s: float | None, until_s: float | None, pri
 
 def worst(told: Iterable[Part]) -> list[dict[str, Any]]:
     """The incidents that cost most GPU time."""
-    all_of_them = [(one, path, part.host) for part in told for one, path in part.incidents if one["severity"] != "info"]
-    ranked = sorted(all_of_them, key=lambda found: (-found[0]["gpu_lost_s"], found[0]["start_unix_s"]))
-    costly = [found for found in ranked[:WORST] if found[0]["gpu_lost_s"] > 0.0]
-    return [{**one, "host": host, "file": from_shell(os.path.abspath(path))} for one, path, host in costly]
+    all_of_them = [(one, path, part.host) for part in told for one, path in part.incidents if one.severity != "info"]
+    ranked = sorted(all_of_them, key=lambda found: (-found[0].gpu_lost_s, found[0].start_unix_s))
+    costly = [found for found in ranked[:WORST] if found[0].gpu_lost_s > 0.0]
+    return [{**to_builtins(one), "host": host, "file": from_shell(os.path.abspath(path))} for one, path, host in costly]

@@ -20,7 +20,7 @@ from string import Template
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from gputop.diagnosis import Verdict
 from gputop.diagnosis.model import PathStep
@@ -366,22 +366,20 @@ def _lines(path: Sequence[PathStep]) -> list[str]:
 
 def _explained(found: Explanation, start_s: float) -> dict[str, Any]:
     """The explanation of the whole stretch, with paths as text and times from its beginning."""
-    worst = sorted(found["incidents"], key=lambda one: -one["gpu_lost_s"])[:MOST_INCIDENTS]
+    worst = sorted(found.incidents, key=lambda one: -one.gpu_lost_s)[:MOST_INCIDENTS]
     incidents = []
-    for one in sorted(worst, key=lambda one: one["start_unix_s"]):
-        path = [PathStep(**step) for step in one["path"]]
-        culprits = [f"{culprit['name']} ({culprit['pid']})" for culprit in one["culprits"]]
+    for one in sorted(worst, key=lambda one: one.start_unix_s):
+        culprits = [f"{culprit.name} ({culprit.pid})" for culprit in one.culprits]
         incidents.append({
-            **{name: value for name, value in one.items() if name not in ("victims", "path")},
-            "start_s": round(one["start_unix_s"] - start_s, 3),
-            "end_s": None if one["end_unix_s"] is None else round(one["end_unix_s"] - start_s, 3),
-            "path": _lines(path), "told": clean(sentence(path)),
-            "without": clean(without(one["cause"], culprits, one["regain_gpu_s"], one["speedup_max"])),
+            **{name: value for name, value in to_builtins(one).items() if name not in ("victims", "path")},
+            "start_s": round(one.start_unix_s - start_s, 3),
+            "end_s": None if one.end_unix_s is None else round(one.end_unix_s - start_s, 3),
+            "path": _lines(one.path), "told": clean(sentence(one.path)),
+            "without": clean(without(one.cause, culprits, one.regain_gpu_s, one.speedup_max)),
         })  # fmt: skip
-    verdict = found["verdict"]
-    said = {name: verdict[name] for name in ("symptom", "cause", "headline", "detail")}
+    verdict = found.verdict
+    said = {name: getattr(verdict, name) for name in ("symptom", "cause", "headline", "detail")}
     return {
-        "incidents": incidents, "incidents_left_out": len(found["incidents"]) - len(incidents), "ledger": found["ledger"],
-        "workers": found["workers"], "what_if": found["what_if"],
-        "whole": {**said, "path": _lines([PathStep(**s) for s in verdict["path"]])},
+        "incidents": incidents, "incidents_left_out": len(found.incidents) - len(incidents), "ledger": found.ledger,
+        "workers": found.workers, "what_if": found.what_if, "whole": {**said, "path": _lines(verdict.path)},
     }  # fmt: skip

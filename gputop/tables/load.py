@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
-from gputop.diagnosis.report import Explanation
+from gputop.diagnosis.report import Account, Explanation
 from gputop.model.frame import SECOND_NS, Frame, Mark
 from gputop.model.identity import FIELDS, identity_of
 from gputop.model.roles import program_name
@@ -229,21 +229,21 @@ class Loader:
 
     def _ledgers(self, found: Explanation) -> Iterator[tuple[Any, ...]]:
         start_ns = max(self.start_ns, self.recording.start_ns)
-        for one in found["trainers"]:
-            if (own := one.get("ledger")) is None:
+        for one in found.trainers:
+            if not isinstance(own := one.ledger, Account):
                 continue
-            whose = {name: one["identity"].get(name) for name in ("user", "slurm_job_id", "namespace", "pod")}
-            row = {"trainer_pid": one["pid"], "label": one["name"], "rank": one["rank"], "gpu_s": own["gpu_total_s"], **whose}
-            for cause, lost_s in own["by_cause"].items() or [(None, 0.0)]:
+            whose = {name: one.identity.get(name) for name in ("user", "slurm_job_id", "namespace", "pod")}
+            row = {"trainer_pid": one.pid, "label": one.name, "rank": one.rank, "gpu_s": own.gpu_total_s, **whose}
+            for cause, lost_s in own.by_cause.items() or [(None, 0.0)]:
                 yield self._plain("ledger", start_ns, row | {"cause": cause, "lost_s": lost_s})
 
     def _incidents(self, found: Explanation) -> Iterator[tuple[Any, ...]]:
         recording, end = self.recording, min(self.end_ns, self.recording.end_ns + 1)
-        for incident in found["incidents"]:
-            start_ns = recording.t_ns_of(round(incident["start_unix_s"] * 1e9))
-            end_s = incident["end_unix_s"]
+        for incident in found.incidents:
+            start_ns = recording.t_ns_of(round(incident.start_unix_s * 1e9))
+            end_s = incident.end_unix_s
             end_ns = end - 1 if end_s is None else recording.t_ns_of(round(end_s * 1e9))
-            row: dict[str, Any] = {**incident, "lost_s": incident["gpu_lost_s"]}
+            row: dict[str, Any] = {**to_builtins(incident), "lost_s": incident.gpu_lost_s}
             lists = {name: json.dumps(row[name]) for name in ("victims", "culprits", "evidence", "fixes", "path")}
             yield self._plain("incident", start_ns, row | lists | {"dt_s": (end_ns - start_ns) * NS, "lasts": int(end_s is None)})
 

@@ -151,11 +151,11 @@ class Recorder:
     def start(self, path: str, session: Session) -> None:
         """Record to a new file, from the last key frame on, so that it is whole from its first frame. Raises UserError."""
         from gputop.recording.writer import Writer
-        from gputop.session.findings import Account
+        from gputop.session.findings import Recorder
 
         with self._lock:
             with session.lock:
-                header, past, account = session.ring.header, session.ring.recent(), Account(session.engine)
+                header, past, account = session.ring.header, session.ring.recent(), Recorder(session.engine)
             if not past:
                 raise UserError("nothing to record yet")
             self.problem, self.broke = "", False

@@ -6,7 +6,6 @@ import logging
 import os
 import subprocess
 import sys
-import typing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -142,17 +141,6 @@ def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> No
         watching._take(Told(incidents=(one,)))
         watching._take(Told(incidents=(one,)))
     assert [record.exc_text for record in caplog.records if "not mine" in (record.exc_text or "")] == [caplog.records[0].exc_text]
-
-
-@pytest.mark.parametrize(("ours", "theirs"), [
-    (objects.StepMs, report.Parts), (objects.Regain, report.Regained), (objects.Ledger, report.Booked), (objects.Overall, report.Said),
-    (objects.Incident, report.Episode), (objects.Trainer, report.Trained), (objects.Account, report.Account),
-    (objects.Explanation, report.Explanation),
-    (model.PathStep, report.StepOfPath), (model.Evidence, report.Evidence), (model.Fix, report.Fix), (model.Victim, report.Victim),
-    (model.Culprit, report.Culprit), (model.WhatIf, report.Prediction),
-])  # fmt: skip
-def test_objects_have_the_fields_of_explain(ours: type, theirs: type) -> None:
-    assert [*typing.get_type_hints(ours)] == [*typing.get_type_hints(theirs)]
 
 
 def test_what_is_public_stays() -> None:

@@ -44,7 +44,7 @@ def record(path: Path, stream: tuple[Header, list[Frame]], max_bytes: int) -> No
     header, frames = stream
     diagnosis = Unwatched(None)
     diagnosis.following.restate(header)
-    files = Rotation(str(path), header, max_bytes, 0, lambda: findings.Account(diagnosis.following.engine).tell)
+    files = Rotation(str(path), header, max_bytes, 0, lambda: findings.Recorder(diagnosis.following.engine).tell)
     for frame in frames:
         diagnosis.judge_frame(frame)
         files.add(frame)
@@ -59,7 +59,7 @@ def explain(capsys: pytest.CaptureFixture[str], *flags: str) -> Explanation:
 
 def kept(path: Path) -> Explanation | None:
     with Recording(str(path)) as recording:
-        return findings.explanation(recording)
+        return msgspec.to_builtins(findings.explanation(recording))
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_what_was_killed_is_told_with_the_rest_judged_anew(
     header, frames = stream
     diagnosis = Unwatched(None)
     diagnosis.following.restate(header)
-    writer = Writer(str(tmp_path / "killed.gputop"), header, findings.Account(diagnosis.following.engine).tell)
+    writer = Writer(str(tmp_path / "killed.gputop"), header, findings.Recorder(diagnosis.following.engine).tell)
     for frame in frames:
         diagnosis.judge_frame(frame)
         writer.add(frame)
@@ -162,7 +162,7 @@ def test_of_a_time_to_keep_only_that_is_told(stream: tuple[Header, list[Frame]])
     header, frames = stream
     diagnosis = Unwatched(None)
     diagnosis.following.restate(header)
-    whole, last = findings.Account(diagnosis.following.engine), findings.Account(diagnosis.following.engine, 60 * 10**9)
+    whole, last = findings.Recorder(diagnosis.following.engine), findings.Recorder(diagnosis.following.engine, 60 * 10**9)
     for i, frame in enumerate(frames):
         diagnosis.judge_frame(frame)
         if i % 300 == 299:

@@ -6,6 +6,7 @@ import json
 import re
 import time
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -150,7 +151,7 @@ def test_ledger_books_the_rest_as_unexplained():
 
 def test_explanation_is_the_contract():
     scene = sick(training().play(4)).play(10)
-    explained = json.loads(json.dumps(scene.engine.explain()))
+    explained = json.loads(msgspec.json.encode(scene.engine.explain()))
     assert explained["schema"] == 1
     assert {"symptom", "cause"} <= set(explained["verdict"])
     assert {"gpu_lost_s", "by_cause"} <= set(explained["ledger"])

@@ -161,7 +161,7 @@ def test_the_bound_of_a_speed_up_is_the_time_that_is_left(lost_s: float, total_s
 
 def test_seconds_of_causes_add_up_and_factors_do_not():
     ledger = Ledger(10.0, 8.0, {"disk-io": 2.0, "cpu-contention": 4.0, "unexplained": 2.0})
-    assert [(one.cause, one.gpu_s, one.speedup_max) for one in ledger.regains()] == [("cpu-contention", 4.0, 1.67), ("disk-io", 2.0, 1.25)]
+    assert [(one.cause, one.regain_gpu_s, one.speedup_max) for one in ledger.regains()] == [("cpu-contention", 4.0, 1.67), ("disk-io", 2.0, 1.25)]
     assert ledger.speedup_of_all() == 2.5 > 1.67 * 1.25
 
 
@@ -204,7 +204,7 @@ def test_while_the_gpu_works_nothing_is_promised_though_cpus_are_short():
     scene = sick(training().play(4))
     scene.gpus[0]["util_pct"] = 100.0
     ledger = settled(scene.play(8))
-    assert sum(one.gpu_s for one in ledger.regains()) == pytest.approx(0.0, abs=0.01)
+    assert sum(one.regain_gpu_s for one in ledger.regains()) == pytest.approx(0.0, abs=0.01)
 
 
 def test_jobs_that_share_a_gpu_are_not_promised_its_seconds_twice():
