@@ -60,19 +60,3 @@ def _no_habits(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
     return home
-
-
-# SPIKE ONLY: tests still write found["verdict"]["cause"]; the objects answer that here
-def _subscriptable() -> None:
-    from gputop.diagnosis import model, report
-
-    for kind in (report.Explanation, report.Said, report.Booked, report.Episode, report.Account, report.Trained, report.StepMs,
-                 model.Regain, model.PathStep, model.Evidence, model.Fix, model.Culprit, model.Victim, model.WhatIf):
-        kind.__getitem__ = lambda self, name: getattr(self, name)
-        kind.__iter__ = lambda self: iter(self.__struct_fields__)
-        kind.keys = lambda self: list(self.__struct_fields__)
-        kind.items = lambda self: [(name, getattr(self, name)) for name in self.__struct_fields__]
-        kind.values = lambda self: [getattr(self, name) for name in self.__struct_fields__]
-
-
-_subscriptable()

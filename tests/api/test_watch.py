@@ -12,10 +12,8 @@ from typing import NamedTuple
 import pytest
 
 import gputop
-from gputop.api import objects
 from gputop.api.objects import Explanation, Incident, Snapshot, Told
 from gputop.api.watching import Watching
-from gputop.diagnosis import model, report
 from tests.wait import until
 
 PLAYED = ["sh", "-c", 'cat "$0"; exec sleep 60']  # a collector: the recording at once, and then nothing more

@@ -81,10 +81,10 @@ def judge(run: Run, mode: str) -> Outcome:
         right = (engine.verdict.symptom, engine.verdict.cause) == (label.symptom, label.cause)
         if right and delay_s is None and run.onset_ns is not None and board.t_ns > run.onset_ns:
             delay_s = (board.t_ns - run.onset_ns) / 1e9
-    verdict = engine.explain()["verdict"]
+    verdict = engine.explain().verdict
     found = [incident for incident in engine.incidents if incident.cause == label.cause]
     return Outcome(
-        workload=run.workload, label=label, mode=mode, symptom=verdict["symptom"], cause=verdict["cause"], delay_s=delay_s,
+        workload=run.workload, label=label, mode=mode, symptom=verdict.symptom, cause=verdict.cause, delay_s=delay_s,
         timed=run.onset_ns is not None,
         loud=sum(incident.severity in MEDIUM and incident.cause != label.beside for incident in engine.incidents),
         beside=frozenset(incident.cause for incident in engine.incidents if incident.cause in GROWTHS),

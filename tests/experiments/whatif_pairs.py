@@ -232,13 +232,13 @@ def predicted(content: bytes, change: str, stranger: int) -> tuple[WhatIf | None
     for _ in following.through(Decoder().feed(content)):
         pass
     found = engine.explain()
-    cause, pid = found["verdict"]["cause"], engine.verdict.trainer_pid
+    cause, pid = found.verdict.cause, engine.verdict.trainer_pid
     if change.isdecimal():
         return predict(engine.readings.of(pid, cause), int(change)), cause
     if change == "without":
         options = engine.readings.options(pid, "cpu-contention", [Culprit(stranger, "fluent-bit", None)], None)
     else:
-        options = [WhatIf(**one) for one in found["what_if"]]
+        options = found.what_if
     return next((one for one in options if one.change.startswith(change) and one.factor is not None), None), cause
 
 

@@ -194,7 +194,7 @@ def test_the_increase_of_lost_seconds_is_what_explain_says(workload: str, told: 
     one, ends = told
     following = Following()
     deque(following.through(run_of(workload)), maxlen=0)
-    ledger = following.engine.explain()["ledger"]["by_cause"]
+    ledger = following.engine.explain().ledger.by_cause
     assert ledger, "it lost something"
     lost = f'gputop_trainer_gpu_lost_seconds_total{{instance="{workload}"}}[10m]'
     grown = f"sum by (cause) (max_over_time({lost}) - min_over_time({lost}))"

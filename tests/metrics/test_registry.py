@@ -44,7 +44,7 @@ def test_lost_seconds_are_those_of_the_ledger(path):
     for mode in run.streams:
         items, following = run.items(mode), Following()
         deque(following.through(items), maxlen=0)
-        ledger = following.engine.explain()["ledger"]
+        ledger = following.engine.explain().ledger
         metered, before = Metered(), dict.fromkeys(LOST_TO, 0.0)
         for item in items:
             metered.take(item)
@@ -53,8 +53,8 @@ def test_lost_seconds_are_those_of_the_ledger(path):
             before = now
         metered.end()
         told = lost_by(metered)
-        assert told == pytest.approx({**dict.fromkeys(LOST_TO, 0.0), **ledger["by_cause"]}, abs=0.02)
-        assert sum(one.gpu_s for one in metered.totals.trainers.values()) == pytest.approx(ledger["gpu_total_s"] or 0.0, abs=0.02)
+        assert told == pytest.approx({**dict.fromkeys(LOST_TO, 0.0), **ledger.by_cause}, abs=0.02)
+        assert sum(one.gpu_s for one in metered.totals.trainers.values()) == pytest.approx(ledger.gpu_total_s or 0.0, abs=0.02)
 
 
 @pytest.mark.parametrize("workload", ["hung-worker", "hung-on-socket", "deadlocked-worker"])

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gputop.cli import main
+from gputop.diagnosis.model import PathStep
 from gputop.diagnosis.report import Explanation
 from gputop.model.frame import Frame, Header
 from gputop.recording.reader import Recording
@@ -53,13 +55,12 @@ def record(path: Path, stream: tuple[Header, list[Frame]], max_bytes: int) -> No
 
 def explain(capsys: pytest.CaptureFixture[str], *flags: str) -> Explanation:
     assert main(["explain", *flags, "--json"]) == 0
-    found: Explanation = json.loads(capsys.readouterr().out)
-    return found
+    return msgspec.json.decode(capsys.readouterr().out, type=Explanation)
 
 
 def kept(path: Path) -> Explanation | None:
     with Recording(str(path)) as recording:
-        return msgspec.to_builtins(findings.explanation(recording))
+        return findings.explanation(recording)
 
 
 @pytest.fixture
@@ -80,7 +81,9 @@ def short_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unread")
 def test_a_long_recording_is_explained_by_what_was_said_as_it_was_made(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain(capsys, str(made)) == {**(kept(made) or {}), "judged_by": "recorder"}
+    assert explain(capsys, str(made)) == kept(made)
+    assert main(["explain", str(made), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["judged_by"] == "recorder"
     assert main(["explain", str(made)]) == 0
     assert "input-bound" in capsys.readouterr().out.lower()
 
@@ -89,11 +92,10 @@ def test_judging_it_anew_says_the_same(made: Path, capsys: pytest.CaptureFixture
     told = explain(capsys, str(made))
     monkeypatch.setattr(findings, "rules", lambda: 1)
     anew = explain(capsys, str(made))
-    assert [found["verdict"]["symptom"] for found in (told, anew)] == ["input-bound"] * 2
-    assert anew["verdict"]["cause"] == told["verdict"]["cause"]
-    lost = [found["ledger"]["gpu_lost_s"] for found in (told, anew)]
+    assert [found.verdict.symptom for found in (told, anew)] == ["input-bound"] * 2
+    assert anew.verdict.cause == told.verdict.cause
+    lost = [found.ledger.gpu_lost_s for found in (told, anew)]
     assert lost[0] == pytest.approx(lost[1], rel=0.05)
-    assert told["verdict"].keys() == anew["verdict"].keys()
 
 
 @pytest.mark.parametrize("flags", [["--since", "310"], ["--until", "310"], ["--from", "2"], ["--plot"]])
@@ -140,21 +142,21 @@ def test_what_was_killed_is_told_with_the_rest_judged_anew(
         found = msgspec.msgpack.decode(recording.findings() or b"")
         assert 240 * 10**9 <= found["end_ns"] - header.t_ns < 310 * 10**9
     whole, killed = (explain(capsys, str(tmp_path / f"{name}.gputop")) for name in ("whole", "killed"))
-    assert [one["cause"] for one in killed["incidents"]] == [one["cause"] for one in whole["incidents"]]
-    assert killed["verdict"]["cause"] == whole["verdict"]["cause"]
+    assert [one.cause for one in killed.incidents] == [one.cause for one in whole.incidents]
+    assert killed.verdict.cause == whole.verdict.cause
     for name in ("gpu_total_s", "gpu_lost_s"):
-        assert killed["ledger"][name] == pytest.approx(whole["ledger"][name], rel=0.05)  # type: ignore[literal-required]
-    assert killed["ledger"]["by_cause"].keys() == whole["ledger"]["by_cause"].keys()
-    assert sum(killed["workers"].values()) == pytest.approx(1.0, abs=0.01)
+        assert getattr(killed.ledger, name) == pytest.approx(getattr(whole.ledger, name), rel=0.05)
+    assert killed.ledger.by_cause.keys() == whole.ledger.by_cause.keys()
+    assert sum(killed.workers.values()) == pytest.approx(1.0, abs=0.01)
     for found in (killed, whole):
-        told, regain = found["verdict"], found["ledger"]["regain"][0]
-        assert (told["regain_gpu_s"], told["speedup_max"]) == (regain["regain_gpu_s"], regain["speedup_max"])
-        known = [one["factor"] for one in found["what_if"] if one["factor"] is not None]  # of the rest `assumes` says why it is not known
+        told, regain = found.verdict, found.ledger.regain[0]
+        assert (told.regain_gpu_s, told.speedup_max) == (regain.regain_gpu_s, regain.speedup_max)
+        known = [one.factor for one in found.what_if if one.factor is not None]  # of the rest `assumes` says why it is not known
         assert known
         assert known == sorted(known, reverse=True)
-    [joined], [one] = killed["incidents"], whole["incidents"]
-    assert joined["regain_gpu_s"] == pytest.approx(one["regain_gpu_s"], rel=0.05)
-    assert joined["speedup_max"] >= 0.95 * one["speedup_max"]  # type: ignore[operator]
+    [joined], [one] = killed.incidents, whole.incidents
+    assert joined.regain_gpu_s == pytest.approx(one.regain_gpu_s, rel=0.05)
+    assert joined.speedup_max >= 0.95 * one.speedup_max  # type: ignore[operator]
     writer.close()
 
 
@@ -179,12 +181,12 @@ def test_sql_tells_of_the_same_incidents(made: Path, capsys: pytest.CaptureFixtu
     assert main(["query", str(made), "SELECT id, cause, lost_s, t_s, regain_gpu_s, speedup_max, path FROM incident", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [(row["id"], row["cause"], row["lost_s"]) for row in rows] == [
-        (one["id"], one["cause"], one["gpu_lost_s"]) for one in known["incidents"]
+        (one.id, one.cause, one.gpu_lost_s) for one in known.incidents
     ]
     assert all(0.0 <= row["t_s"] < TICKS / 10 for row in rows)
-    for row, one in zip(rows, known["incidents"], strict=True):
-        assert (row["regain_gpu_s"], row["speedup_max"]) == (one["regain_gpu_s"], one["speedup_max"])
-        assert json.loads(row["path"]) == one["path"] != []
+    for row, one in zip(rows, known.incidents, strict=True):
+        assert (row["regain_gpu_s"], row["speedup_max"]) == (one.regain_gpu_s, one.speedup_max)
+        assert msgspec.json.decode(row["path"], type=list[PathStep]) == one.path != []
 
 
 @pytest.mark.parametrize("damage", ["payload", "head", "no findings"])
@@ -211,7 +213,7 @@ def test_findings_with_an_unknown_severity_are_none(stream: tuple[Header, list[F
     known = kept(made)
     assert known is not None
     for severity in ("high", "terrible", "high\n"):
-        known["incidents"][0]["severity"] = severity
+        known.incidents[0] = replace(known.incidents[0], severity=severity)
         told = msgspec.msgpack.encode(findings.Findings(findings.rules(), stream[0].t_ns, 1 << 62, known))
         path = tmp_path / f"{severity!r}.gputop"
         writer = Writer(str(path), stream[0], lambda told=told: told)  # type: ignore[misc]
@@ -225,7 +227,7 @@ def test_the_replay_knows_its_incidents_at_once(made: Path) -> None:
     first, *later = survey([str(made)])
     known = kept(made)
     assert known is not None
-    assert [episode.id for episode in first.episodes] == [one["id"] for one in known["incidents"]] != []
+    assert [episode.id for episode in first.episodes] == [one.id for one in known.incidents] != []
     with Recording(str(made)) as recording:
         assert all(recording.start_ns <= episode.start_ns < recording.end_ns for episode in first.episodes)
     assert not any(found.episodes for found in later)
@@ -256,9 +258,9 @@ def test_each_file_of_a_rotation_tells_of_its_own_time(stream: tuple[Header, lis
     whole = kept(made)
     assert whole is not None
     assert len(told) == len(list(tmp_path.iterdir())) >= 2
-    parts = [found["ledger"]["gpu_lost_s"] or 0.0 for found in told]
+    parts = [found.ledger.gpu_lost_s or 0.0 for found in told]
     assert min(parts) > 0.0
-    assert sum(parts) == pytest.approx(whole["ledger"]["gpu_lost_s"], rel=0.03)
+    assert sum(parts) == pytest.approx(whole.ledger.gpu_lost_s, rel=0.03)
 
 
 @pytest.mark.usefixtures("short_too")
@@ -274,4 +276,4 @@ def test_a_recording_begun_on_the_screen_tells_of_the_time_since(stream: tuple[H
     recorder.stop()
     told = kept(tmp_path / "r.gputop")
     assert told is not None
-    assert told["ledger"]["gpu_total_s"] == pytest.approx(30.0, rel=0.2)
+    assert told.ledger.gpu_total_s == pytest.approx(30.0, rel=0.2)

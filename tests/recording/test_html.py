@@ -100,13 +100,13 @@ def test_it_shows_the_recording_and_runs_nothing_from_it(tab: Browser, page: Pat
         for frame in recording.frames():
             session.ingest(frame)
     found = session.engine.explain()
-    lost, total = found["ledger"]["gpu_lost_s"], found["ledger"]["gpu_total_s"]
+    lost, total = found.ledger.gpu_lost_s, found.ledger.gpu_total_s
     assert text(tab, "#ledger-total").startswith(f"{lost:.1f} of {total:.1f} GPU seconds were lost")
     shown = tab.run("[...document.querySelectorAll('#incidents p')].map((one) => one.textContent)")
-    assert {one["headline"] for one in found["incidents"]} <= set(shown)
-    assert tab.run("document.querySelectorAll('#incidents details').length") == len(found["incidents"])
+    assert {one.headline for one in found.incidents} <= set(shown)
+    assert tab.run("document.querySelectorAll('#incidents details').length") == len(found.incidents)
     commands = tab.run("[...document.querySelectorAll('#incidents pre')].map((one) => one.textContent)")
-    assert commands == [fix["command"] for one in found["incidents"] for fix in one["fixes"] if fix["command"]]
+    assert commands == [fix.command for one in found.incidents for fix in one.fixes if fix.command]
 
 
 def test_it_goes_to_a_moment_by_key_and_touch(tab: Browser, page: Path, recorded: Path) -> None:

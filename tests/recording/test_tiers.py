@@ -239,7 +239,7 @@ def test_kept_recordings_are_judged_alike_by_seconds(path: Path, tmp_path: Path)
             assert list(following.through(recording.frames(tier=tier)))
             found.append(following.engine.explain())
     ticks, seconds = found
-    assert [one["cause"] for one in ticks["incidents"]] == [one["cause"] for one in seconds["incidents"]]
-    apart_s = max(0.5, 0.05 * ticks["ledger"]["gpu_lost_s"])  # what changes is found up to a second later, and booked to what was before
-    for cause, lost_s in ticks["ledger"]["by_cause"].items():
-        assert seconds["ledger"]["by_cause"].get(cause, 0.0) == pytest.approx(lost_s, rel=0.1, abs=apart_s), cause
+    assert [one.cause for one in ticks.incidents] == [one.cause for one in seconds.incidents]
+    apart_s = max(0.5, 0.05 * ticks.ledger.gpu_lost_s)  # what changes is found up to a second later, and booked to what was before
+    for cause, lost_s in ticks.ledger.by_cause.items():
+        assert seconds.ledger.by_cause.get(cause, 0.0) == pytest.approx(lost_s, rel=0.1, abs=apart_s), cause

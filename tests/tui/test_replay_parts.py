@@ -190,8 +190,8 @@ def test_the_survey_knows_what_was_lost_up_to_any_moment(path: Path) -> None:
     assert survey.until(START - 1) is None
     whole, explained = survey.until(END), engine.explain()
     assert whole is not None
-    assert [one.headline for one in whole[1]] == [one["headline"] for one in explained["incidents"]]
-    assert whole[0].gpu_lost_s == pytest.approx(explained["ledger"]["gpu_lost_s"], abs=0.001)
+    assert [one.headline for one in whole[1]] == [one.headline for one in explained.incidents]
+    assert whole[0].gpu_lost_s == pytest.approx(explained.ledger.gpu_lost_s, abs=0.001)
 
 
 # from a pipe

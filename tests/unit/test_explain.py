@@ -7,12 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gputop.cli import main
+from gputop.diagnosis.report import Booked, Explanation
 from gputop.model.frame import Names
 from gputop.recording.format import pack_end, pack_frames, pack_header
-from gputop.session.report import cause_shares, diff_lines, lost_share
+from gputop.session.report import diff_lines
 from tests.tui import scene
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.scene import ON_CPU, Scene, training
@@ -198,7 +200,7 @@ def test_diff_tells_nothing_of_what_is_nothing(starving: str, capsys: pytest.Cap
     for found, shares in ((before, (1e-4, 0.1004)), (after, (0.0, 0.1))):
         ledger: Any = found["ledger"]
         ledger["by_cause"] |= {cause: share * ledger["gpu_total_s"] for cause, share in zip(("disk-io", "network-io"), shares, strict=True)}
-    lines = list(diff_lines(("a", "b"), before, after))  # type: ignore[arg-type]
+    lines = list(diff_lines(("a", "b"), *(msgspec.convert(found, Explanation) for found in (before, after))))
     assert not [line for line in lines if "disk-io" in line or "-0.0" in line]
     assert next(line.split() for line in lines if "network-io" in line) == ["network-io", "10.0", "%", "10.0", "%", "+0.0"]
 
@@ -222,9 +224,9 @@ def test_bad_files_are_one_line(what: str, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_shares_are_absent_without_a_gpu() -> None:
-    ledger = {"gpu_total_s": None, "gpu_lost_s": None, "by_cause": {}}
-    assert lost_share(ledger) is None
-    assert cause_shares(ledger) == {}
+    ledger = Booked(None, None, {}, [], None)
+    assert ledger.lost_share is None
+    assert ledger.cause_shares == {}
 
 
 @pytest.mark.parametrize(("until", "told"), [("1.5", True), ("4", False)])

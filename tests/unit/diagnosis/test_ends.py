@@ -30,8 +30,8 @@ def test_taking_down_what_is_done_is_no_loss(then: str):
         scene.procs[100].looks = [{"state": "Z"}]
         scene.play(0.2)
     found = scene.engine.explain()
-    assert found["verdict"]["symptom"] == "healthy"
-    assert found["ledger"]["gpu_lost_s"] < 0.2
+    assert found.verdict.symptom == "healthy"
+    assert found.ledger.gpu_lost_s < 0.2
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -40,16 +40,16 @@ def test_what_was_lost_before_is_put_down_to_what_it_was(gone: bool):
     if gone:
         scene.drop(100).play(3)
     found = scene.engine.explain()
-    assert found["ledger"]["by_cause"]["too-few-workers"] >= 0.95 * found["ledger"]["gpu_lost_s"]
-    assert found["ledger"]["gpu_lost_s"] == pytest.approx(0.9 * 6, abs=0.4)
-    assert [one["cause"] for one in found["incidents"]] == ["too-few-workers"]
-    assert found["incidents"][0]["gpu_lost_s"] == pytest.approx(found["ledger"]["by_cause"]["too-few-workers"], abs=0.02)
+    assert found.ledger.by_cause["too-few-workers"] >= 0.95 * found.ledger.gpu_lost_s
+    assert found.ledger.gpu_lost_s == pytest.approx(0.9 * 6, abs=0.4)
+    assert [one.cause for one in found.incidents] == ["too-few-workers"]
+    assert found.incidents[0].gpu_lost_s == pytest.approx(found.ledger.by_cause["too-few-workers"], abs=0.02)
 
 
 def test_one_that_goes_on_without_workers_is_judged_again():
     scene = ending(alone(98.0, 0.1, [FUTEX]).play(6), 5.0)
     assert scene.engine.verdict.cause in ("pause", "main-thread-preprocessing")
-    assert scene.engine.explain()["ledger"]["gpu_lost_s"] > 3.5
+    assert scene.engine.explain().ledger.gpu_lost_s > 3.5
 
 
 def test_one_that_works_its_gpu_without_them_is_not_left_unjudged():
@@ -61,5 +61,5 @@ def test_the_pace_is_that_of_the_training_also_when_it_is_over():
     scene = alone(98.0, 0.1, [FUTEX])
     scene.probed, scene.calls = True, dict(STEPS)
     scene.play(6).calls = dict.fromkeys(STEPS, (0, 0.0, 0))
-    assert ending(scene, 1.6).engine.explain()["verdict"]["steps_per_s"] == pytest.approx(10.0, abs=0.5)
-    assert scene.drop(100).play(3).engine.explain()["verdict"]["steps_per_s"] == pytest.approx(10.0, abs=0.5)
+    assert ending(scene, 1.6).engine.explain().verdict.steps_per_s == pytest.approx(10.0, abs=0.5)
+    assert scene.drop(100).play(3).engine.explain().verdict.steps_per_s == pytest.approx(10.0, abs=0.5)

@@ -70,10 +70,10 @@ def test_an_episode_is_one_incident_with_the_culprits_cpu_seconds():
 def test_ledger_parts_sum_to_the_whole():
     engine = contended().play(10).engine
     explained = engine.explain()
-    ledger = explained["ledger"]
-    assert ledger["gpu_lost_s"] == pytest.approx(0.8 * ledger["gpu_total_s"], rel=0.02)
-    assert sum(ledger["by_cause"].values()) == pytest.approx(ledger["gpu_lost_s"])
-    assert explained["verdict"]["cause"] == "cpu-contention"
+    ledger = explained.ledger
+    assert ledger.gpu_lost_s == pytest.approx(0.8 * ledger.gpu_total_s, rel=0.02)
+    assert sum(ledger.by_cause.values()) == pytest.approx(ledger.gpu_lost_s)
+    assert explained.verdict.cause == "cpu-contention"
 
 
 def test_of_a_gpu_that_several_train_on_each_second_counts_once():
@@ -82,11 +82,11 @@ def test_of_a_gpu_that_several_train_on_each_second_counts_once():
     scene.add(Proc(200, run=0.1, looks=[FUTEX], info={"uses_cuda": True}), Proc(300, run=0.1, looks=[FUTEX], info={"uses_cuda": True}))
     scene.gpus[0]["pids"] = [100, 200, 300]
     scene.gpus[1] = {"util_pct": 100.0, "pids": [300]}
-    ledger = scene.play(10).engine.explain()["ledger"]
+    ledger = scene.play(10).engine.explain().ledger
     assert len(scene.engine.facts.jobs) == 3
-    assert ledger["gpu_total_s"] == pytest.approx(2 * alone.engine.explain()["ledger"]["gpu_total_s"], rel=0.01)
-    assert ledger["gpu_lost_s"] == pytest.approx(0.8 * ledger["gpu_total_s"] / 2, rel=0.05)
-    assert sum(ledger["by_cause"].values()) == pytest.approx(ledger["gpu_lost_s"])
+    assert ledger.gpu_total_s == pytest.approx(2 * alone.engine.explain().ledger.gpu_total_s, rel=0.01)
+    assert ledger.gpu_lost_s == pytest.approx(0.8 * ledger.gpu_total_s / 2, rel=0.05)
+    assert sum(ledger.by_cause.values()) == pytest.approx(ledger.gpu_lost_s)
 
 
 def test_two_readings_far_apart_are_too_few_and_not_too_short():
@@ -102,7 +102,7 @@ def test_before_anything_can_be_judged_nothing_is_said_of_the_gpu(util: float):
     verdict = scene.play(0.4).engine.verdict
     assert verdict.headline.endswith("has been looked at for 0.2 s, too short to judge")
     assert (verdict.symptom, verdict.cause, verdict.confidence) == (LOOKING, "none", 0.0)
-    assert scene.engine.explain()["verdict"]["symptom"] is None
+    assert scene.engine.explain().verdict.symptom is None
     assert next(explain_lines(scene.engine.explain())) == "LOOKING"
     assert scene.play(2.4).engine.verdict.symptom != LOOKING
 
@@ -120,8 +120,8 @@ def test_a_gpu_without_fresh_readings_is_not_called_idle():
     del scene.gpus[0]["util_pct"]
     verdict = scene.play(6).engine.verdict
     assert (verdict.symptom, verdict.headline) == (LOOKING, "train.py (100): no fresh reading of its GPU")
-    found = scene.engine.explain()["verdict"]
-    assert (found["symptom"], found["headline"]) == ("healthy", "The GPU worked 97% of the time")
+    found = scene.engine.explain().verdict
+    assert (found.symptom, found.headline) == ("healthy", "The GPU worked 97% of the time")
 
 
 def test_the_same_moment_twice_changes_nothing():
@@ -177,12 +177,12 @@ def test_a_trainer_by_the_number_of_one_that_ended_has_a_first_set_of_its_own():
 def test_what_a_trainer_spent_ends_with_it_and_its_loss_is_booked():
     """Another may come by the same number: its steps are not the other's."""
     scene = contended().play(10)
-    before = scene.engine.explain()["ledger"]
+    before = scene.engine.explain().ledger
     scene.drop(100, 101, 102).play(0.2)
     engine = scene.engine
     assert not any((engine._pending, engine._judged, engine._spent, engine._paces))
-    assert engine.explain()["ledger"] == before
-    assert engine.ledger.gpu_lost_s == pytest.approx(before["gpu_lost_s"], abs=0.01)
+    assert engine.explain().ledger == before
+    assert engine.ledger.gpu_lost_s == pytest.approx(before.gpu_lost_s, abs=0.01)
 
 
 def two_jobs() -> Scene:

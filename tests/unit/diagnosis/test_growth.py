@@ -69,9 +69,9 @@ def test_it_is_no_verdict_and_costs_nothing():
     live(scene, 40, leaking(scene, 20, 101, 102))
     assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("healthy", "none")
     found = scene.engine.explain()
-    assert (found["verdict"]["symptom"], found["verdict"]["cause"]) == ("healthy", "none")
-    assert [one["cause"] for one in found["incidents"]] == [HOST_GROWTH]
-    assert HOST_GROWTH not in found["ledger"]["by_cause"]
+    assert (found.verdict.symptom, found.verdict.cause) == ("healthy", "none")
+    assert [one.cause for one in found.incidents] == [HOST_GROWTH]
+    assert HOST_GROWTH not in found.ledger.by_cause
 
 
 def test_copies_of_shared_pages_are_growth_that_resident_memory_does_not_show():

@@ -68,7 +68,7 @@ def hung(scene: Scene, seconds: float = 9) -> tuple[str, str, str]:
     """Cause and severity, and the severity of the one incident that still lasts."""
     engine = scene.play(seconds).engine
     [incident] = [one for one in engine.incidents if one.end_ns is None]
-    assert engine.explain()["verdict"]["cause"] == engine.verdict.cause
+    assert engine.explain().verdict.cause == engine.verdict.cause
     return engine.verdict.cause, engine.verdict.severity, incident.severity
 
 

@@ -70,7 +70,7 @@ def test_the_verdict_of_a_stretch_is_the_cause_that_cost_most():
     incidents, ledger = [first, replace(first, cause="slow-transform", lost_s=first.lost_s / 2)], Ledger(20.0, 9.0)
     ledger.by_cause = {"slow-transform": 5.0, "cpu-contention": 4.0}
     found = report.explanation(scene.engine.verdict, ledger, incidents, {}, scene.board.header, scene.board.t_ns, lambda _: ())
-    assert found["verdict"]["cause"] == "slow-transform"
+    assert found.verdict.cause == "slow-transform"
 
 
 def test_where_no_gpu_is_measured_the_verdict_is_what_lasted_longest():
@@ -80,7 +80,7 @@ def test_where_no_gpu_is_measured_the_verdict_is_what_lasted_longest():
     found = report.explanation(
         scene.engine.verdict, Ledger(), [short, replace(one, lost_s=0.0)], {}, scene.board.header, scene.board.t_ns, lambda _: ()
     )  # fmt: skip
-    assert found["verdict"]["cause"] == one.cause == "cpu-contention"
+    assert found.verdict.cause == one.cause == "cpu-contention"
 
 
 GPUTOP = ["/usr/bin/python3", "/usr/bin/gputop", "record", "-o", "x"]
@@ -170,26 +170,26 @@ def test_explanation_is_the_contract():
 def test_the_whole_streams_verdict_is_what_cost_most_though_it_is_over():
     scene = sick(training().play(4)).play(15)
     explained = well(scene).play(10).engine.explain()
-    assert explained["verdict"]["cause"] == "cpu-contention"
+    assert explained.verdict.cause == "cpu-contention"
     assert scene.engine.verdict.symptom == "healthy"
 
 
 def test_a_training_that_was_well_and_ended_is_told_and_not_its_end():
     scene = training(run=0.1).play(6).drop(100, 101, 102)
     scene.gpus[0] |= {"util_pct": 0.0, "pids": []}
-    found = scene.play(4).engine.explain()["verdict"]
-    assert (found["symptom"], found["headline"]) == ("healthy", "The GPU worked 100% of the time")
+    found = scene.play(4).engine.explain().verdict
+    assert (found.symptom, found.headline) == ("healthy", "The GPU worked 100% of the time")
     assert scene.engine.verdict.headline == "No training process on this host"
 
 
 def test_nor_does_it_hide_a_gpu_that_is_lost_or_one_who_rests_there():
     ended = training(run=0.1).play(6).drop(100, 101, 102)
     ended.gpus[0] |= {"lost": True, "util_pct": 0.0}
-    assert "is lost" in ended.play(4).engine.explain()["verdict"]["headline"]
+    assert "is lost" in ended.play(4).engine.explain().verdict.headline
     resting = training(run=0.1, workers=0, util=0.0)
     resting.procs[100] = Proc(100, looks=[EPOLL], info={"uses_cuda": True})
-    assert resting.play(6).engine.explain()["verdict"]["symptom"] == "idle"
-    assert resting.drop(100).play(4).engine.explain()["verdict"]["symptom"] == "idle"
+    assert resting.play(6).engine.explain().verdict.symptom == "idle"
+    assert resting.drop(100).play(4).engine.explain().verdict.symptom == "idle"
 
 
 def test_a_short_recording_with_a_long_quiet_lead_tells_what_it_ends_with():
@@ -198,7 +198,7 @@ def test_a_short_recording_with_a_long_quiet_lead_tells_what_it_ends_with():
     sick(scene).gpus[0]["util_pct"] = 82.0
     scene.play(12)
     assert scene.engine.verdict.cause == "cpu-contention"
-    assert scene.engine.explain()["verdict"]["cause"] == "cpu-contention"
+    assert scene.engine.explain().verdict.cause == "cpu-contention"
 
 
 def test_the_end_of_a_disturbance_is_not_the_jobs_own_doing():

@@ -161,7 +161,8 @@ def test_the_bound_of_a_speed_up_is_the_time_that_is_left(lost_s: float, total_s
 
 def test_seconds_of_causes_add_up_and_factors_do_not():
     ledger = Ledger(10.0, 8.0, {"disk-io": 2.0, "cpu-contention": 4.0, "unexplained": 2.0})
-    assert [(one.cause, one.regain_gpu_s, one.speedup_max) for one in ledger.regains()] == [("cpu-contention", 4.0, 1.67), ("disk-io", 2.0, 1.25)]
+    regains = [(one.cause, one.regain_gpu_s, one.speedup_max) for one in ledger.regains()]
+    assert regains == [("cpu-contention", 4.0, 1.67), ("disk-io", 2.0, 1.25)]
     assert ledger.speedup_of_all() == 2.5 > 1.67 * 1.25
 
 
@@ -252,12 +253,11 @@ def test_factors_have_as_many_digits_as_they_deserve(bound: float | None, text: 
 def test_explain_tells_the_walk_and_what_would_come_back():
     scene = sick(training().play(4)).play(8)
     found = scene.engine.explain()
-    assert [step["pid"] for step in found["verdict"]["path"]] == [100, 101, 900]
-    assert set(found["verdict"]["path"][0]) == {"pid", "name", "share", "state", "on", "measured"}
-    [incident] = found["incidents"]
-    assert incident["path"] == found["verdict"]["path"]
-    assert found["verdict"]["regain_gpu_s"] == found["ledger"]["regain"][0]["regain_gpu_s"] == pytest.approx(incident["regain_gpu_s"])
-    assert found["verdict"]["speedup_max"] == found["ledger"]["regain"][0]["speedup_max"] == found["ledger"]["speedup_max"]
+    assert [step.pid for step in found.verdict.path] == [100, 101, 900]
+    [incident] = found.incidents
+    assert incident.path == found.verdict.path
+    assert found.verdict.regain_gpu_s == found.ledger.regain[0].regain_gpu_s == pytest.approx(incident.regain_gpu_s)
+    assert found.verdict.speedup_max == found.ledger.regain[0].speedup_max == found.ledger.speedup_max
     text = "\n".join(explain_lines(found))
     assert "\n  train.py (100) waits 80 % of the time for worker 0 (101)\n  └ worker 0 (101) is runnable 70 % of that" in text
     assert "without hog (900): up to " in text

@@ -51,7 +51,7 @@ def test_who_starts_where_another_worked_before_does_not_pause(before_s: float):
     scene.procs[200].run, scene.procs[200].looks = 0.1, [FUTEX]
     assert verdicts(scene, 3) == {(LOOKING, "none"), ("healthy", "none")}
     assert scene.engine.incidents == []
-    assert before_s + 2.5 <= scene.engine.explain()["ledger"]["gpu_total_s"] <= before_s + 3.0
+    assert before_s + 2.5 <= scene.engine.explain().ledger.gpu_total_s <= before_s + 3.0
 
 
 def test_what_a_gpu_did_for_another_is_no_pause_of_who_has_not_used_it_yet():

@@ -50,7 +50,7 @@ def test_the_life_of_a_trainer():
     scene.procs[100].run, scene.procs[100].looks = 0.95, [ON_CPU]
     assert words(scene, 1.6)[-1] == ENDING
     assert scene.drop(100).play(3).engine.phases == {}
-    assert scene.engine.explain()["ledger"]["gpu_lost_s"] == pytest.approx(3.0, abs=0.7), "the pause alone"
+    assert scene.engine.explain().ledger.gpu_lost_s == pytest.approx(3.0, abs=0.7), "the pause alone"
 
 
 def test_a_phase_lasts_since_it_began_and_a_start_since_the_birth():

@@ -111,7 +111,7 @@ def test_a_model_that_is_moved_to_the_gpu_trains_not_yet():
     scene.gpus[0]["util_pct"] = 98.0
     assert told(scene, 6) == {"none"}
     assert scene.engine.verdict.symptom == "healthy"
-    assert scene.engine.explain()["ledger"]["gpu_lost_s"] < 0.3
+    assert scene.engine.explain().ledger.gpu_lost_s < 0.3
 
 
 def test_but_one_who_makes_short_steps_from_then_on_does():
@@ -134,7 +134,7 @@ def test_while_it_takes_more_and_more_of_the_gpus_memory_it_starts(alone: bool):
         scene.gpus[0] |= {"procs": procs + others, "mem_used_bytes": gib << 30 if alone else 60 << 30}
         assert told(scene, 1.6) == {"none"}
     assert "main-thread-preprocessing" in told(scene, 4)
-    assert scene.engine.explain()["ledger"]["gpu_total_s"] < 6
+    assert scene.engine.explain().ledger.gpu_total_s < 6
 
 
 def test_nor_does_it_train_while_a_compiler_works_for_it():
@@ -159,7 +159,7 @@ def test_calls_of_the_start_are_no_steps():
     scene.probed, scene.calls = True, {(100, "cuMemcpyHtoDAsync"): (2, 0.01, 1 << 20), (100, "cuStreamSynchronize"): (2, 0.01, 0)}
     scene.play(2).gpus[0] |= {"procs": [GpuProc(100, mem_bytes=4 << 30)]}
     scene.calls = dict.fromkeys(scene.calls, (10, 0.2, 1 << 20))
-    assert scene.play(6).engine.explain()["verdict"]["steps_per_s"] == pytest.approx(10.0, abs=0.3)
+    assert scene.play(6).engine.explain().verdict.steps_per_s == pytest.approx(10.0, abs=0.3)
 
 
 @pytest.mark.parametrize(("look", "cause"), [(QUEUE, "disk-io"), (SLEEP, "none")])

@@ -184,7 +184,7 @@ def test_an_environment_is_not_late_while_nobody_asks_it():
     scene.add(*(Proc(101 + i, 100, start_ticks=50_100 + i, run=0.65, wait=0.05, looks=[READ]) for i in range(2)))
     engine = scene.play(5).engine
     assert engine.states[101].fractions["ahead"] == pytest.approx(0.3, abs=0.05)
-    assert engine.explain()["ledger"]["by_cause"].get("unexplained", 0.0) < 0.1 * engine.ledger.gpu_lost_s
+    assert engine.explain().ledger.by_cause.get("unexplained", 0.0) < 0.1 * engine.ledger.gpu_lost_s
 
 
 def test_trainer_woken_by_a_worker_waited_for_data():

@@ -163,8 +163,8 @@ def test_what_it_waits_for_who_feeds_it_is_input_wait():
     scene = throttled_actors()
     scene.calls = {(100, "cuStreamSynchronize"): (10, 0.4, 0)}
     engine = scene.play(4).engine
-    parts = engine.explain()["verdict"]["step_ms"]
-    assert (parts["input_wait"], parts["gpu_wait"]) == (pytest.approx(50, rel=0.1), pytest.approx(40, rel=0.1))
+    parts = engine.explain().verdict.step_ms
+    assert (parts.input_wait, parts.gpu_wait) == (pytest.approx(50, rel=0.1), pytest.approx(40, rel=0.1))
     assert engine.states[100].state == "waiting-data"
 
 
@@ -176,10 +176,10 @@ def test_the_pace_of_a_stretch_counts_the_time_at_rest_and_an_item_once():
         (100, "cuStreamSynchronize"): (10.0, 0.3, 0.0),
     }  # fmt: skip
     scene.play(6.2)
-    assert scene.engine.explain()["verdict"]["steps_per_s"] == pytest.approx(10, rel=0.02)
+    assert scene.engine.explain().verdict.steps_per_s == pytest.approx(10, rel=0.02)
     scene.calls, scene.gpus[0]["util_pct"] = dict.fromkeys(scene.calls, (0.0, 0.0, 0.0)), 0.0
     scene.play(6)
-    assert scene.engine.explain()["verdict"]["steps_per_s"] == pytest.approx(5, rel=0.05)
+    assert scene.engine.explain().verdict.steps_per_s == pytest.approx(5, rel=0.05)
 
 
 @pytest.mark.parametrize(("util", "steps"), [(60.0, pytest.approx(1.0)), (0.0, None)])
@@ -191,4 +191,4 @@ def test_a_gpu_without_work_makes_no_steps(util: float, steps: float | None):
         frame = scene.next_frame(0.1)
         scene.board.fold(frame)
         scene.engine.follow(scene.board, frame)
-    assert scene.engine.explain()["verdict"]["steps_per_s"] == steps
+    assert scene.engine.explain().verdict.steps_per_s == steps

@@ -637,7 +637,7 @@ def test_strangers_are_to_blame_for_what_was_waited_behind_them_alone():
     scene.cpus, scene.cpu_busy, scene.probed = 2, [0.4, 0.4], True
     scene.preempts = {(101, 102): 0.12, (102, 101): 0.12, (101, 900): 0.1, (102, 900): 0.06}
     scene.add(Proc(900, comm="cron", cmdline=["/bin/cron"], run=0.08, looks=[ON_CPU])).play(6)
-    lost = scene.engine.explain()["ledger"]["by_cause"]
+    lost = scene.engine.explain().ledger.by_cause
     waited = sum(lost.values())
     assert 0.0 < lost["cpu-contention"] < 0.5 * waited
 
@@ -671,7 +671,7 @@ def test_one_that_is_made_anew_is_no_new_set_of_workers():
     for proc in scene.procs.values():
         proc.run, proc.switches = 0.0, 0
     scene.gpus[0]["util_pct"] = 0.0
-    lost = scene.play(6).engine.explain()["ledger"]["by_cause"]
+    lost = scene.play(6).engine.explain().ledger.by_cause
     assert lost["hung-worker"] > 5.0
     assert "worker-respawn" not in lost
 

@@ -33,7 +33,7 @@ def test_cause_is_named(make: Callable[[], Scene], step_s: float):
     explained = scene.engine.explain()
     verdict = scene.engine.verdict
     assert (verdict.symptom, verdict.cause) == ALL[make]
-    assert (explained["verdict"]["symptom"], explained["verdict"]["cause"]) == ALL[make]
+    assert (explained.verdict.symptom, explained.verdict.cause) == ALL[make]
     assert verdict.detail
     assert verdict.fixes
     assert all(evidence.text and evidence.metric for evidence in verdict.evidence)
@@ -209,7 +209,7 @@ def test_a_server_between_requests_is_idle_and_not_ill(util: float):
     scene = server(util).play(60)
     assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "none")
     assert scene.engine.incidents == []
-    assert scene.engine.explain()["ledger"]["gpu_lost_s"] is None
+    assert scene.engine.explain().ledger.gpu_lost_s is None
 
 
 def test_what_a_brake_costs_is_counted_from_the_clock_before_it():
@@ -343,7 +343,7 @@ def test_imports_and_weights_that_take_minutes_are_a_start_and_no_fault():
     assert (verdict.symptom, verdict.cause) == ("idle", "none")
     assert "is starting for 90 s now" in verdict.headline
     assert not scene.engine.incidents
-    assert not scene.engine.explain()["ledger"]["gpu_lost_s"], "there is no GPU time to lose yet"
+    assert not scene.engine.explain().ledger.gpu_lost_s, "there is no GPU time to lose yet"
     scene.play(230)
     assert scene.engine.verdict.cause == "main-thread-preprocessing"
 
@@ -355,7 +355,7 @@ def test_without_a_gpu_only_the_host_is_spoken_of():
     verdict = scene.engine.verdict
     assert (verdict.symptom, verdict.cause, verdict.gpu, verdict.lost_pct) == ("input-bound", "cpu-contention", None, None)
     assert "host side only" in verdict.headline
-    assert scene.engine.explain()["ledger"]["gpu_lost_s"] is None
+    assert scene.engine.explain().ledger.gpu_lost_s is None
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def test_a_wait_that_may_be_for_a_gpu_nobody_measures_is_no_trouble(look: dict, 
 def test_an_empty_machine_is_idle():
     scene = Scene(procs={900: Proc(900, comm="sshd", cmdline=["sshd"])}).play(3)
     assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "none")
-    assert scene.engine.explain()["incidents"] == []
+    assert scene.engine.explain().incidents == []
 
 
 def test_a_gpu_that_is_no_longer_read_is_not_judged():

@@ -72,8 +72,8 @@ def test_a_window_is_read_once_however_often_the_engine_is_fed():
 
 def test_explain_says_it_in_json_and_in_a_line():
     found = cpu_contention().play(12).engine.explain()
-    assert {"change", "factor", "low", "high", "assumes"} == set(found["what_if"][0])
-    factors = [one["factor"] for one in found["what_if"] if one["factor"] is not None]
+    assert found.what_if
+    factors = [one.factor for one in found.what_if if one.factor is not None]
     assert factors == sorted(factors, reverse=True)
     text = " ".join(" ".join(explain_lines(found)).split())
     assert "What if: " in text
