@@ -3,6 +3,10 @@
 A *pass* rewrites the files that are to lose chunks. A thread copies what stays of each into a file beside it, which then takes its name.
 Ticks away from incidents and markers go first, then seconds away from them, then ticks and seconds near them, each the oldest first;
 those of the last hour go late, and minutes last. What no coarser tier tells goes last of all.
+
+Space needs no clock: files go in the order of their numbers. What is too old goes by the files' own clocks, never on one reading of the
+wall clock (a wrong one at boot): *now* is at most as long after the end of the earlier files as this start has run, a pass takes
+a step at most, an hour of CLOCK_MONOTONIC lies between two, and while the kernel does not call the clock synchronized none goes.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from time import time_ns
 
 import msgspec
 import zstandard
@@ -40,6 +45,7 @@ from gputop.recording.format import (
 )
 from gputop.recording.scan import Contents, Index, open_regular, pack_index, payload_at, place_at, places
 from gputop.recording.writer import NO_LIMIT, RUN_BYTES, DiskError, Rotation, Tell, Writer, copied
+from gputop.system.clock import is_synchronized
 from gputop.system.errors import UserError, starting
 from gputop.system.output import UNFINISHED, create, write_all
 from gputop.system.text import clean, file_size
@@ -51,6 +57,8 @@ START, TARGET = 0.6, 0.36  # shares of the bound at which a pass begins, and tha
 GROWTH = 1 / 64  # share of the bound by which the file may grow during a pass; then recording waits for it
 MOST_SHARE = 0.97  # of the bound that is used while passes fail; then recording pauses
 AGE_STEP = 1 / 32  # of the time to keep that goes at once, as it is exceeded
+AGE_EVERY_NS = 3600 * SECOND_NS  # of CLOCK_MONOTONIC between two such steps, and before the first one of a start: a choice
+LEAST_STEP_NS = 2 * AGE_EVERY_NS  # that a step may take: more than is recorded between two
 MOST_FILES = 64  # of one name, however small: a service that restarts over and over makes one each time
 PAUSE_S = 0.02  # s that a pass rests after each MiB: 50 MB/s at most, for recorder and collector share a CPU quota in the systemd unit
 _SCANNED = 500  # blocks between two rests, 2 ms
@@ -147,18 +155,29 @@ class _File:
         if place is None:
             raise FormatError("its header is missing")
         self.header = unpack_header(payload_at(fd, place))
+        self.late_ns = 0  # that its clock is behind the end of the file before it: a clock that fell back makes nothing older
         self._runs: list[tuple[int, int, int]] = []  # adjacent blocks of a chunk: where they begin and end, and where the chunk begins
+
+    def unix_ns(self, t_ns: int) -> int:
+        """A moment (CLOCK_MONOTONIC) in ns since 1970, after all of the files before it."""
+        return self.header.unix_ns_of(t_ns) + self.late_ns
+
+    @property
+    def end_ns(self) -> int:
+        """Its last moment, likewise."""
+        return self.unix_ns(max(self.contents.end_ns, self.header.t_ns))
 
     def spans(self, now_ns: int) -> Iterator[Span]:
         """Of incidents and markers, in ns since 1970."""
         times = [mark.t_ns for mark in self.contents.marks if not mark.gap_reason] + [place.head.t_ns for place in self.contents.marked]
-        yield from ((unix_ns, unix_ns) for unix_ns in map(self.header.unix_ns_of, times))
+        yield from ((unix_ns, unix_ns) for unix_ns in map(self.unix_ns, times))
         place = place_at(self.fd, self.contents.findings) if self.contents.findings else None
         if place is not None and place.head.kind == KIND_FINDINGS:
             with suppress(FormatError, zstandard.ZstdError, *BROKEN):
                 data = zstandard.ZstdDecompressor().decompress(payload_at(self.fd, place), max_output_size=MAX_BLOCK_BYTES)
                 for one in _decode_findings(data).explanation.incidents:
-                    yield int(one.start_unix_s * 1e9), now_ns if one.end_unix_s is None else int(one.end_unix_s * 1e9)
+                    end_ns = now_ns if one.end_unix_s is None else int(one.end_unix_s * 1e9) + self.late_ns
+                    yield int(one.start_unix_s * 1e9) + self.late_ns, end_ns
 
     def sized(self, is_open: bool, rest: Callable[[], None]) -> list[Sized]:
         """Its chunks."""
@@ -178,7 +197,7 @@ class _File:
                 rest()
         told: list[Span] = []
         found: list[Sized] = []
-        unix = self.header.unix_ns_of
+        unix = self.unix_ns
         for tier in (MINUTES, SECONDS, TICKS):
             chunks = self.contents.chunks[tier]
             ends = [b.t_ns if b.t_ns - a.last_ns <= _GAP_NS[tier] else a.last_ns for a, b in pairwise(chunks)]
@@ -221,7 +240,7 @@ class _File:
                     begun = 0
         chunks = [replace(one, offset=offsets[one.offset]) for tier in TIERS for one in self.contents.chunks[tier] if one.offset in offsets]
         chunks.sort(key=lambda chunk: chunk.offset)
-        marks = [mark for mark in self.contents.marks if self.header.unix_ns_of(mark.t_ns) >= since_ns]
+        marks = [mark for mark in self.contents.marks if self.unix_ns(mark.t_ns) >= since_ns]
         write_all(target, restated(self.header))
         index_at = os.lseek(target, 0, os.SEEK_CUR)
         end_ns = max([self.contents.end_ns, *(chunk.last_ns for chunk in chunks)])
@@ -231,6 +250,23 @@ class _File:
         return index_at, findings_at, offsets
 
 
+class Age(Struct, frozen=True):
+    """What a pass may take for its age."""
+
+    keep_ns: int
+    run_ns: int  # CLOCK_MONOTONIC since this start began to record
+    wall_ns: int  # the wall clock as it reads now
+    own: frozenset[str]  # files of this start, whose clock is the one in question
+    is_due: bool  # whether a step may be taken now
+
+    def since_ns(self, oldest_ns: int, now_ns: int) -> int:
+        """What ended before goes; 0: nothing does. It is one step after the oldest at most."""
+        if not self.is_due or oldest_ns >= now_ns - self.keep_ns:
+            return 0
+        step_ns = int(self.keep_ns * AGE_STEP)
+        return min(now_ns - self.keep_ns + step_ns, oldest_ns + max(step_ns, LEAST_STEP_NS))
+
+
 class _Cancelled(Exception):
     """The recording ends during a pass."""
 
@@ -238,16 +274,16 @@ class _Cancelled(Exception):
 class _Pass(threading.Thread):
     """Looks at all files of a set, of which the last still grows, and rewrites those that are to lose chunks."""
 
-    def __init__(self, paths: Sequence[str], writer: Writer, size: int, now_ns: int, keep_ns: int, bound: int) -> None:
-        """``size``: of the last one, as it was settled. ``now_ns`` is since 1970."""
+    def __init__(self, paths: Sequence[str], writer: Writer, *, size: int, t_ns: int, bound: int, age: Age) -> None:
+        """``paths`` in their order. ``size``: of the last one, as it was settled. ``t_ns``: CLOCK_MONOTONIC."""
         super().__init__(name="keep", daemon=True)
-        self._paths, self._size, self._now_ns, self._keep_ns, self._bound = paths, size, now_ns, keep_ns, bound
+        self._paths, self._size, self._t_ns, self._bound, self._age = paths, size, t_ns, bound, age
         self._fd, self._path = writer.fd, writer.path
         self._cancelled = threading.Event()
         self.error: Exception | None = None
         self.copy: tuple[str, int, int, int, dict[int, int]] | None = None  # path, descriptor, and as `_File.copy`; none: it stays as it is
         self.others_bytes = 0
-        self.oldest_ns = now_ns  # since 1970
+        self.oldest_ns = t_ns  # end of the oldest chunk, by CLOCK_MONOTONIC as if it had always run
 
     def run(self) -> None:
         """The thread."""
@@ -275,13 +311,17 @@ class _Pass(threading.Thread):
     def _work(self, opened: list[int]) -> None:
         files = self._open_others(opened)
         files.append(_File(len(files), self._path, self._fd, self._size))
+        for before, file in pairwise(files):
+            file.late_ns = max(0, before.end_ns - file.header.unix_ns)
+        now_ns = files[-1].unix_ns(self._t_ns)
         chunks = [chunk for file in files for chunk in file.sized(file is files[-1], self._rest)]
-        spans = [span for file in files for span in file.spans(self._now_ns)]
+        spans = [span for file in files for span in file.spans(now_ns)]
         total = sum(file.size for file in files)
-        self.oldest_ns = min((chunk.end_ns for chunk in chunks), default=self._now_ns)
-        since_ns = 0 if self.oldest_ns >= self._now_ns - self._keep_ns else int(self._now_ns - self._keep_ns * (1 - AGE_STEP))
+        earlier_ns = max((file.end_ns for file in files if file.path not in self._age.own), default=now_ns)
+        sure_ns = min(now_ns, self._age.wall_ns, earlier_ns + self._age.run_ns)
+        since_ns = self._age.since_ns(min((chunk.end_ns for chunk in chunks), default=sure_ns), sure_ns)
         target = total if total <= START * self._bound else TARGET * self._bound
-        left = chosen(chunks, spans, self._now_ns, since_ns, target)
+        left = chosen(chunks, spans, now_ns, since_ns, target)
         few = {file.number for file in files[-MOST_FILES:]}
         left = [chunk for chunk in left if chunk.file in few]
         for file in files:
@@ -293,10 +333,10 @@ class _Pass(threading.Thread):
                 continue
             self._rewrite(file, kept, since_ns, is_last=file is files[-1])
         self.others_bytes = sum(os.path.getsize(file.path) for file in files[:-1] if os.path.exists(file.path))
-        self.oldest_ns = min((chunk.end_ns for chunk in left), default=self._now_ns)
+        self.oldest_ns = self._t_ns - max(0, sure_ns - min((chunk.end_ns for chunk in left), default=sure_ns))
 
     def _open_others(self, opened: list[int]) -> list[_File]:
-        """The oldest first. What is no recording of this format, or still grows, is left alone and does not count."""
+        """In their order. What is no recording of this format, or still grows, is left alone and does not count."""
         files: list[_File] = []
         for path in self._paths:
             if path == self._path:
@@ -305,12 +345,9 @@ class _Pass(threading.Thread):
                 fd = open_regular(path)
                 opened.append(fd)
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                files.append(_File(0, path, fd, os.fstat(fd).st_size))
+                files.append(_File(len(files), path, fd, os.fstat(fd).st_size))
             except (OSError, UserError):
                 continue
-        files.sort(key=lambda file: file.header.unix_ns)
-        for number, file in enumerate(files):
-            file.number = number
         return files
 
     def _rewrite(self, file: _File, kept: set[int], since_ns: int, is_last: bool) -> None:
@@ -350,7 +387,10 @@ class Keeping(Rotation):
             _remove(one + UNFINISHED)
         self._pass: _Pass | None = None
         self._next_bytes = 0 if known else self._start_bytes  # of this file, at which a pass begins
-        self._oldest_ns = header.unix_ns
+        self._began_ns: int | None = None  # first frame of this start; as all times here CLOCK_MONOTONIC
+        self._age_due_ns = 0  # from when on the next step may be taken
+        self._oldest_ns = 0  # end of the oldest chunk; of an earlier boot's below 0
+        self._waits_for_clock = False  # whether the step waits for a synchronized clock
         self._stalled = ""  # why the last pass failed
 
     def open_writer(self, path: str, header: Header) -> Writer:
@@ -361,7 +401,7 @@ class Keeping(Rotation):
         """As `Writer.add`; at a key frame a pass may begin or end."""
         if frame.key:
             self.writer.flush()
-            self._care(self.header.unix_ns_of(frame.t_ns))
+            self._care(frame.t_ns)
         super().add(frame)
 
     def close(self) -> None:
@@ -372,17 +412,24 @@ class Keeping(Rotation):
     def summary(self) -> str:
         """Where the recording is, and how large."""
         others = f", and {file_size(self._others_bytes)} of earlier starts" if self._others_bytes else ""
-        return f"{clean(self.writer.path)} ({file_size(self.writer.size)}{others})"
+        waits = "; what is too old waits until the kernel calls the clock synchronized" if self._waits_for_clock else ""
+        return f"{clean(self.writer.path)} ({file_size(self.writer.size)}{others}){waits}"
 
     @property
     def _start_bytes(self) -> int:
         return int(START * self._bound) - self._others_bytes
 
-    def _care(self, now_ns: int) -> None:
+    def _care(self, t_ns: int) -> None:
+        if self._began_ns is None:
+            self._began_ns = self._oldest_ns = t_ns
+            self._age_due_ns = t_ns + AGE_EVERY_NS
         size, most = self.writer.size, MOST_SHARE * self._bound - self._others_bytes
-        if self._pass is None and (size >= min(most, self._next_bytes) or self._oldest_ns < now_ns - self._keep_ns):
-            self._next_bytes = size
-            self._pass = _Pass([*self._known().values()], self.writer, self.writer.settle(), now_ns, self._keep_ns, self._bound)
+        is_due = self._is_due(t_ns)
+        if self._pass is None and (size >= min(most, self._next_bytes) or is_due):
+            self._next_bytes, self._age_due_ns = size, t_ns + AGE_EVERY_NS if is_due else self._age_due_ns
+            age = Age(self._keep_ns, t_ns - self._began_ns, time_ns(), frozenset(self._kept), is_due)
+            paths = [*self._known().values()]
+            self._pass = _Pass(paths, self.writer, size=self.writer.settle(), t_ns=t_ns, bound=self._bound, age=age)
             try:
                 with starting():
                     self._pass.start()
@@ -398,6 +445,13 @@ class Keeping(Rotation):
         if self.writer.size + self._others_bytes > MOST_SHARE * self._bound:
             raise UserError(self._stalled or "no more room within --max-size")
 
+    def _is_due(self, t_ns: int) -> bool:
+        """Whether what is too old may go now."""
+        if t_ns < self._age_due_ns or self._oldest_ns >= t_ns - self._keep_ns:
+            return False
+        self._waits_for_clock = not is_synchronized()
+        return not self._waits_for_clock
+
     def _take(self, done: _Pass) -> None:
         """Go on in the file that a pass has written."""
         self._pass, error = None, done.error
@@ -412,7 +466,6 @@ class Keeping(Rotation):
             self._others_bytes, self._oldest_ns, self._stalled = done.others_bytes, done.oldest_ns, ""
         else:
             self._stalled = str(DiskError(self.writer.path, error) if isinstance(error, OSError) else error)
-            self._oldest_ns += int(self._keep_ns * AGE_STEP)  # tried again later
         self._next_bytes = max(self._start_bytes, self.writer.size + int(GROWTH * self._bound))
 
     def _end_pass(self) -> None:

@@ -6,9 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +23,7 @@ from gputop.recording.format import MINUTES, SECONDS, TICKS
 from gputop.recording.keep import Keeping, Sized, chosen
 from gputop.recording.reader import Recording
 from gputop.recording.scan import Contents
+from gputop.system import clock
 from gputop.system.errors import UserError
 from tests.recording.made import HEADER, SECOND, START_NS, Session
 
@@ -31,7 +35,10 @@ COUNT = 12_000  # frames, of half a second
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is synchronized, and as late as can be."""
     monkeypatch.setattr(keep, "PAUSE_S", 0.0)
+    monkeypatch.setattr(keep, "is_synchronized", lambda: True)
+    monkeypatch.setattr(keep, "time_ns", lambda: 1 << 62)
 
 
 def told() -> bytes:
@@ -168,10 +175,82 @@ def test_a_start_goes_on_beside_older_files_and_thins_them(kept: Path, tmp_path:
         assert old.problem == ""
         assert old.findings() == told()
     files = keeping(tmp_path / "node.gputop", header, keep_s=25_000)  # the first ended too long ago
-    for frame in made(1500):
+    for frame in made(COUNT):
+        if frame.t_ns < START_NS + 3500 * SECOND:
+            files.add(frame)
+            assert (tmp_path / "node.gputop").exists()  # an hour before anything goes for its age
+    for frame in made(COUNT)[7500:7700]:
         files.add(frame)
     files.close()
     assert sorted(one.name for one in tmp_path.glob("node*")) == ["node.3.gputop", "node.4.gputop", "node.5.gputop"]
+
+
+DAY = 24 * 3600 * SECOND
+
+
+def starts(folder: Path, days: Iterable[float], **more: Any) -> set[str]:
+    """One start after the other of 100 s each, with the clock so many days ahead of `HEADER`'s; the files that are left."""
+    for number, ahead in enumerate(days):
+        header = msgspec.structs.replace(HEADER, boot_id=str(ahead), unix_ns=HEADER.unix_ns + int(ahead * DAY))
+        files = keeping(folder / "node.gputop", header, bound=1 << 30, keep_s=30 * DAY // SECOND)
+        for frame in made(200) if number < len(list(days)) - 1 else more.get("last", made(200)):
+            files.add(frame)
+        files.close()
+    return {one.name for one in folder.iterdir()}
+
+
+def hours(count: int) -> Iterator[Frame]:
+    """Frames of so many hours, a key frame each 100 s."""
+    session = Session(1, 1, threads=1, probes=False)
+    yield from session.frames(count * 36, 100 * SECOND, key_every=1)
+
+
+ALL = {"node.gputop", *(f"node.{number}.gputop" for number in range(2, 6))}
+
+
+def test_a_clock_that_jumped_ahead_makes_nothing_older(tmp_path: Path) -> None:
+    """A wrong clock at boot, even for days, and though the kernel calls it synchronized."""
+    assert starts(tmp_path, [0, 10, 20, 25, 25 + 40], last=hours(60)) == ALL
+
+
+def test_what_a_wrong_clock_dated_goes_no_earlier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start after the one with the wrong clock has the right one: 20 and 25 days, and what is dated 1970, are not too old."""
+    monkeypatch.setattr(keep, "time_ns", lambda: HEADER.unix_ns + 26 * DAY)
+    assert starts(tmp_path, [0, 20, 60, -20_000, 25], last=hours(20)) == ALL
+
+
+def test_a_step_an_hour_at_most(tmp_path: Path) -> None:
+    """Long off, files are too old by their own clocks: each hour takes a 32nd of the time to keep at most, the first none."""
+    days = [0, 0.5, 1.5, 2.5, 50, 90]
+    left = [len(starts(tmp_path / str(count), days, last=hours(count))) for count in (1, 2, 3, 4) if not (tmp_path / str(count)).mkdir()]
+    assert left == [6, 4, 3, 2]
+
+
+def test_an_unsynchronized_clock_takes_nothing_for_its_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keep, "is_synchronized", lambda: False)
+    assert starts(tmp_path, [0, 50, 100, 101, 102], last=hours(30)) == ALL
+
+
+def test_a_recorder_says_that_the_clock_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keep, "is_synchronized", lambda: False)
+    files = keeping(tmp_path / "a.gputop", bound=1 << 30, keep_s=8000)
+    for frame in hours(3):
+        files.add(frame)
+    assert "until the kernel calls the clock synchronized" in files.summary()
+    monkeypatch.setattr(keep, "is_synchronized", lambda: True)
+    for frame in list(hours(4))[-36:]:
+        files.add(frame)
+    assert "synchronized" not in files.summary()
+    files.close()
+
+
+def test_the_kernel_is_asked_whether_the_clock_is_synchronized(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = subprocess.run(["adjtimex", "--print"], capture_output=True, text=True, check=False) if shutil.which("adjtimex") else None
+    assert clock.is_synchronized() in ((said.returncode == 0,) if said else (True, False))
+    for answer, is_sure in ((0, True), (3, True), (5, False), (-1, False)):
+        libc = SimpleNamespace(adjtimex=lambda _timex, answer=answer: answer)
+        monkeypatch.setattr(clock.ctypes, "CDLL", lambda *_, libc=libc, **__: libc)
+        assert clock.is_synchronized() is is_sure
 
 
 def test_many_starts_leave_so_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
