@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -140,8 +139,9 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
 
 def left_behind() -> str:
     """A line about an experiment that nobody undid, for both gputop and its guardian died; empty if there is none."""
-    folder = os.path.join(os.path.dirname(config.state_path()), "experiments")
-    if not os.path.isdir(folder) or not os.listdir(folder):
+    from gputop.experiments import host
+
+    if not any(map(host.names, host.folders())):
         return ""  # without the imports
     from gputop.experiments.journal import leftovers
 

@@ -89,7 +89,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _undo() -> int:
     from gputop.experiments.guardian import wake_guardians
-    from gputop.experiments.journal import in_use, undo_leftovers
+    from gputop.experiments.journal import in_use, of_others, undo_leftovers
 
     woken = wake_guardians()
     until = time.monotonic() + WAKE_S if woken else 0.0
@@ -98,8 +98,12 @@ def _undo() -> int:
     is_under_way = in_use()
     lines = [f"a guardian process ({pid}) had been stopped: {'it goes on' if is_under_way else 'put back'}" for pid in woken]
     lines += undo_leftovers()
-    show(lines or ["an experiment of yours is under way: it puts everything back itself" if is_under_way else "nothing to put back"])
-    return 0 if all(line.endswith(": put back") for line in lines) else 1
+    is_done = all(": put back" in line for line in lines)
+    lines = lines or ["an experiment is under way: it puts everything back itself" if is_under_way else "nothing to put back"]
+    if whose := ", ".join(map(str, of_others())):
+        lines.append(f"experiments of other users (uid {whose}), under way or left behind, are theirs and root's: sudo gputop prove --undo")
+    show(lines)
+    return 0 if is_done else 1
 
 
 def _prove(args: argparse.Namespace, stream: ChildStream) -> int:

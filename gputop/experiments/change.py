@@ -7,9 +7,11 @@ Imports little, for the guardian does all its work with this module.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,6 +26,14 @@ STOPPED, RUNNING = "stopped", "running"  # values of the setting ``state``
 AGAIN_S, ASK_S = 1.0, 0.05  # s that a write to autogroup is repeated, and between two tries: the kernel takes one each 0.1 s without root
 NAMED = 3  # processes that are named in a line, the others are counted
 FILE_BYTES = 4096  # most bytes of a control group's file: one line, or one for each device
+PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+CONTROL_GROUPS = (0x27E0EB, 0x63677270)  # CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC (linux/magic.h), as statfs(2) tells
+PROC = (0x9FA0,)  # PROC_SUPER_MAGIC
+FILES = frozenset({
+    "cpu.max", "cpu.weight", "cpu.cfs_quota_us", "cpu.shares", "memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max",
+    "memory.high", "io.max", *(f"blkio.throttle.{way}_{unit}_device" for way in ("read", "write") for unit in ("bps", "iops")),
+})  # fmt: skip
+"""Files of a control group that are written; no other is, whatever a journal names (cgroup.procs, cgroup.kill, release_agent …)."""
 
 
 class Target(Struct, frozen=True):
@@ -63,6 +73,17 @@ class Change(Struct, frozen=True):
     path: str = ""  # of a control group's file
 
 
+class Reached(Struct, frozen=True):
+    """A process that the changes reach: its own setting is changed, or that of a control group or session that it is in."""
+
+    target: Target
+    user: str  # name, or uid where it has none
+    reason: str  # ``idle priority``, ``in cgroup /a/b: cpu.max``
+    is_other: bool  # of another user
+    is_job: bool  # of the job that is tried
+    cpu: float | None = None  # CPUs that it used while it was looked at; None: it began or ended meanwhile
+
+
 class Plan(Struct, frozen=True):
     """An experiment that is possible here."""
 
@@ -72,6 +93,7 @@ class Plan(Struct, frozen=True):
     may_keep: bool
     pulse_s: float | None = None  # s that it may be on at a stretch; None: as long as it takes
     others: tuple[Target, ...] = ()  # processes of other users in it: ask, and name them, before it begins
+    reached: tuple[Reached, ...] = ()  # all processes that the changes reach, those of other users first
 
 
 class Told(Struct, frozen=True):
@@ -84,7 +106,7 @@ class Record(Struct, frozen=True):
     """One thread, process or file, and its value before the experiment. A process setting has ``tid`` = ``pid``."""
 
     setting: str
-    new: str
+    new: str  # to be set; once that is done, as it reads then
     old: str
     pid: int = 0
     start_ticks: int = 0
@@ -191,12 +213,35 @@ def _write_autogroup(pid: int, value: str) -> None:
 
 
 def _is_written(path: str, value: str) -> bool:
-    try:
-        with open(path, "w", encoding="ascii") as file:
-            file.write(value)
-    except BlockingIOError:
-        return False
+    with _checked(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC), PROC) as descriptor:
+        try:
+            os.write(descriptor, value.encode())
+        except BlockingIOError:
+            return False
     return True
+
+
+@contextmanager
+def _checked(descriptor: int, kinds: tuple[int, ...]) -> Iterator[int]:
+    """A descriptor that is closed afterwards. Raises OSError where it is in no file system of these kinds: nothing else is written."""
+    try:
+        if kind_of(descriptor) not in kinds:
+            raise OSError(errno.EPERM, "it is no setting of the kernel: neither in a control group's file system nor in /proc")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def kind_of(descriptor: int) -> int:
+    """The kind of the file system that an open file is in (fstatfs(2), f_type). Raises OSError."""
+    found = ctypes.create_string_buffer(1024)  # struct statfs has 120 bytes
+    if _libc.fstatfs(descriptor, found) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int(struct.unpack_from("=I", found)[0])
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _read_state(pid: int) -> str:
@@ -211,7 +256,6 @@ SETTINGS = {
     "autogroup": Setting(_read_autogroup, _write_autogroup, False),
     "state": Setting(_read_state, None, False),
 }
-_READ_AS_WRITTEN = ("policy", "nice", "io-priority", "autogroup")  # another value than the new one was written by somebody else
 FILE, DEVICE = "file", "device"  # settings of a control group's file: its text; its line for one disk, whose value begins ``8:0 ``
 NO_LIMIT = {"io.max": "rbps=max wbps=max riops=max wiops=max"}  # file -> what a disk without a line has; in v1 files 0
 
@@ -255,11 +299,20 @@ def write_value(record: Record, value: str) -> None:
 
 
 def is_new(record: Record, value: str) -> bool:
-    """Whether a thread has the value that the experiment sets, by itself or from its parent."""
-    if record.setting != "policy":
-        return value == record.new
-    policy, priority = value.split()
-    return f"{int(policy) & ~os.SCHED_RESET_ON_FORK} {priority}" == record.new
+    """Whether a value is the one that the experiment sets, as the kernel tells it; a thread may have it from its parent."""
+    if record.setting == "policy":
+        policy, priority = value.split()
+        return f"{int(policy) & ~os.SCHED_RESET_ON_FORK} {priority}" == record.new
+    return value == record.new or _is_told_as(record, value)
+
+
+def _is_told_as(record: Record, value: str) -> bool:
+    """Whether the kernel writes a file's new text as ``value``: limits in whole pages, all limits of a disk."""
+    if record.setting == DEVICE:
+        return set(record.new.split()) <= set(value.split())
+    if record.setting == FILE and os.path.basename(record.path).startswith("memory.") and value.isdecimal() and record.new.isdecimal():
+        return int(value) // PAGE_BYTES == int(record.new) // PAGE_BYTES
+    return False
 
 
 def send_signal_to(pid: int, start_ticks: int, number: signal.Signals) -> None:
@@ -271,44 +324,53 @@ def send_signal_to(pid: int, start_ticks: int, number: signal.Signals) -> None:
             signal.pidfd_send_signal(descriptor, number)
 
 
-def restore(record: Record) -> bool:
-    """Put the old value back; False if there is nothing any more to put it back to. Raises OSError.
+BACK, GONE_BY_NOW, THEIRS = "put back", "gone", "theirs"  # what `restore` tells
 
-    What somebody else has changed since the experiment did is theirs, as far as that can be told.
+
+def restore(record: Record) -> str:
+    """Put the old value back, and read it. Raises OSError where that fails, so also where another value is read afterwards.
+
+    `BACK`: it has the old value. `GONE_BY_NOW`: there is nothing any more to put it back to. `THEIRS`: it reads neither as before nor as the
+    experiment has set it, so somebody else has changed it meanwhile, and it is left as it is.
     """
     try:
         value = read_value(record)
-        if value != record.old and (record.setting not in _READ_AS_WRITTEN or is_new(record, value)):
-            write_value(record, record.old)
+        if value == record.old:
+            return BACK
+        if not is_new(record, value):
+            return THEIRS
+        write_value(record, record.old)
+        value = read_value(record)
     except (ProcessLookupError, FileNotFoundError):
-        return record.setting == "autogroup" and _restore_session(record)
+        return _restore_session(record) if record.setting == "autogroup" else GONE_BY_NOW
     except OSError as error:
         if error.errno == errno.ENODEV:  # a control group that was removed meanwhile
-            return False
+            return GONE_BY_NOW
         raise
-    return True
+    if value != record.old:
+        raise OSError(errno.EIO, f"it reads {value} after that")
+    return BACK
 
 
-def _restore_session(record: Record) -> bool:
-    """By another process of the same session, for the one in the record has ended or left it. Raises OSError where none takes it."""
+def _restore_session(record: Record) -> str:
+    """As `restore`, by another process of the same session, for the one in the record has ended or left it."""
     refused = None
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
             found = autogroup_of(int(name))
-        except GONE:
-            continue
-        if found[0] != record.path:
-            continue
-        try:
+            if found[0] != record.path:
+                continue
+            if str(found[1]) not in (record.new, record.old):
+                return THEIRS
             if str(found[1]) == record.new:
                 _write_autogroup(int(name), record.old)
-        except OSError as error:  # of another user
-            refused = error
-        else:
-            return True
+            if autogroup_of(int(name)) == (record.path, int(record.old)):
+                return BACK
+        except GONE as error:
+            refused = error if isinstance(error, PermissionError) else refused  # of another user
     if refused is not None:
         raise refused
-    return False
+    return GONE_BY_NOW
 
 
 def _check_thread(record: Record) -> None:
@@ -366,15 +428,12 @@ def _held_bytes(record: Record) -> int:
 
 @contextmanager
 def _opened(record: Record, name: str, flags: int) -> Iterator[int]:
-    """A file of that very control group."""
+    """A file of that very control group: no link leads out of its file system, and no other file than `FILES` is named."""
+    if os.path.basename(record.path) not in FILES:
+        raise OSError(errno.EPERM, "no setting that an experiment changes")
     folder = os.open(os.path.dirname(record.path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
+    with _checked(folder, CONTROL_GROUPS):
         if record.inode and os.fstat(folder).st_ino != record.inode:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        try:
+        with _checked(os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), CONTROL_GROUPS) as descriptor:
             yield descriptor
-        finally:
-            os.close(descriptor)
-    finally:
-        os.close(folder)

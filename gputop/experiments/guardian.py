@@ -8,7 +8,6 @@ gputop in turn watches the guardian, and undoes at once when that one dies. If b
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
@@ -18,10 +17,14 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputop.experiments import host
 from gputop.experiments import journal as journals
-from gputop.experiments.change import STOPPED, Plan, Record, is_new, send_signal_to, write_value
+from gputop.experiments.change import STOPPED, Plan, Record, is_new, read_value, send_signal_to, write_value
 from gputop.experiments.fuse import Fuse
-from gputop.experiments.processes import cmdline_of, read_processes, why_no_pids
+from gputop.experiments.processes import cmdline_of, read_processes, uids_of, why_no_pids
 from gputop.experiments.subjects import find
 
 if TYPE_CHECKING:
@@ -34,23 +37,39 @@ END_S, ASK_S = 2.0, 0.05  # s that is waited for a guardian's end, for it holds 
 READY_S = 20.0  # s that the guardian may take to start: a loaded machine (guess)
 PASSES = 5  # rounds in which threads and children are looked for that began meanwhile (guess)
 ON, OFF, OVER = b"1", b"0", b"2"  # what gputop tells the guardian
-LOCK = "gputop-experiment.lock"  # file in $TMPDIR, or /tmp: one experiment at a time on a machine; the guardian holds it, too
+ALL_BACK, FAILED, BUT_THEIRS = 0, 1, 3  # exit codes of the guardian: all was put back; not all; all but what somebody else has changed
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Ending(Struct):
+    """How an experiment left things, for who tells of it, also after an exception."""
+
+    is_put_back: bool = False  # whether all reads as before, but for `theirs`
+    theirs: list[str] = []  # what somebody else has changed meanwhile, in words: it is left as it is
+
+    @property
+    def told(self) -> str:
+        """In a line."""
+        left = f"; {journals.told_theirs(self.theirs)}" if self.theirs else ""
+        return ("all is put back" if self.is_put_back else "its guardian process puts everything back") + left
 
 
 class Guard:
     """A context manager around one `Plan`. All methods raise OSError with one line; then all is put back."""
 
-    def __init__(self, plan: Plan, *, agreed: bool = False) -> None:
+    def __init__(self, plan: Plan, *, agreed: bool = False, ending: Ending | None = None) -> None:
         """``agreed``: the user was asked about ``plan.others`` and said yes."""
         self.plan = plan
+        self.ending = ending if ending is not None else Ending()
         self.is_on = False
         self.lost = ""  # why the experiment cannot go on; all was put back then
         self._agreed = agreed
         self._lock = threading.RLock()
         self._since_ticks = 0  # start of the experiment, in clock ticks since boot
-        self._known: dict[tuple[str, int, int, str], Record] = {}  # what the journal holds
+        self._known: dict[journals.Subject, Record] = {}  # what the journal holds
         self._others = frozenset(one.pid for one in plan.others)
+        self._theirs: dict[journals.Subject, str] = {}  # what somebody else has changed while it was on, in words
+        self._read = set[tuple[str, str]]()  # (setting, value) that is read after it was set, where it is another one
         self._is_heard = True  # whether the experiment has gone on since gputop last spoke
         self._journal: journals.Journal | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
@@ -98,8 +117,7 @@ class Guard:
     def off(self) -> None:
         """Undo the changes; `on` may follow."""
         with self._lock:
-            if failed := self._undo():
-                raise OSError(f"{self.plan.says}: not put back yet: {failed[0]}; the guardian goes on trying for {UNDO_S:.0f} s")
+            self._undo_all()
             self.check()
             self._tell(OFF)
 
@@ -135,8 +153,8 @@ class Guard:
             if self._journal is None:
                 return
             try:
-                if failed := self._undo():
-                    raise OSError(f"{self.plan.says}: not put back yet: {failed[0]}; the guardian goes on trying for {UNDO_S:.0f} s")
+                self._undo_all()
+                self.ending.is_put_back = True
                 with suppress(OSError):  # it has died: nothing is left to undo
                     os.write(self._pipe, OVER)
                 self._journal.remove()
@@ -146,10 +164,10 @@ class Guard:
     def _apply(self) -> None:
         """Write the old values of all that is new, then change it; again, for what began meanwhile."""
         assert self._journal is not None
-        applied = set[tuple[str, int, int, str]]()
+        applied = set[journals.Subject]()
         for _pass in range(PASSES):
             present = find(self.plan.changes, self._others)
-            found = [record for record in present if record.subject not in applied and not self._is_heir(record)]
+            found = [one for one in present if one.subject not in applied and one.subject not in self._theirs and not self._is_heir(one)]
             if not found:
                 break
             new = [record for record in found if self._is_news(record)]
@@ -161,39 +179,64 @@ class Guard:
                 applied.add(record.subject)
                 with suppress(ProcessLookupError, FileNotFoundError):
                     write_value(record, record.new)
+            self._read_back(found)
         if not applied:
-            raise OSError("it has ended")
+            raise OSError("somebody else has changed it meanwhile" if self._theirs else "it has ended")
         if self._fuse is not None:
             self._fuse.check()
 
+    def _read_back(self, found: list[Record]) -> None:
+        """Write down what reads otherwise than it was set, such as a mask of which a cpuset holds a part."""
+        assert self._journal is not None
+        others = []
+        for record in found:
+            with suppress(ProcessLookupError, FileNotFoundError):
+                value = read_value(record)
+                if record.setting != "state" and not is_new(record, value):  # a signal takes a moment
+                    others.append(replace(self._known[record.subject], new=value))
+                    self._read.add((record.setting, value))
+        self._journal.append(others)
+        self._known.update((record.subject, record) for record in others)
+
     def _is_heir(self, record: Record) -> bool:
         """Whether a thread has the value from a parent that has just been changed: `journals.undo` finds it."""
-        return record.subject not in self._known and record.tid_ticks >= self._since_ticks and is_new(record, record.old)
+        has_it = is_new(record, record.old) or (record.setting, record.old) in self._read
+        return has_it and record.subject not in self._known and record.tid_ticks >= self._since_ticks
 
     def _is_news(self, record: Record) -> bool:
         """Whether its old value is not in the journal yet, or was changed by somebody else while the experiment was off."""
         known = self._known.get(record.subject)
-        return known is None or (known.old != record.old and not is_new(record, record.old))
+        return known is None or (known.old != record.old and not is_new(known, record.old))
 
     def _undo(self, try_s: float = journals.TRY_S) -> list[str]:
-        self.is_on = False
+        """What could not be put back, in words. What somebody else has changed is not changed again."""
+        was_on, self.is_on = self.is_on, False
         if not self._known or self._journal is None:
             return []
-        failed = journals.undo(self._since_ticks, list(self._known.values()), try_s)
+        undone = journals.undo(self._since_ticks, list(self._known.values()), try_s)
+        if was_on:
+            self._theirs |= undone.theirs
+            self.ending.theirs = list(self._theirs.values())
         if self._fuse is not None:
             self._fuse.disarm()
-        return failed
+        return undone.failed
+
+    def _undo_all(self) -> None:
+        if failed := self._undo():
+            raise OSError(f"{self.plan.says}: not put back yet: {failed[0]}; the guardian goes on trying for {UNDO_S:.0f} s")
 
     def _give_up(self) -> None:
         """The guardian has ended: it died, or has undone all because gputop was stopped."""
         with self._lock:
             if not self.lost and self._journal is not None:
-                has_undone = self._guardian is not None and self._guardian.poll() == 0
-                failed = [] if has_undone else self._undo()
+                code = self._guardian.poll() if self._guardian is not None else None
+                failed = [] if code in (ALL_BACK, BUT_THEIRS) else self._undo()
                 self.is_on = False
                 if not failed:
                     self._known.clear()  # what is changed from now on others change
-                put_back = f"not all is put back: {failed[0]}" if failed else "all is put back"
+                    self.ending.is_put_back = True
+                put_back = f"not all is put back: {failed[0]}" if failed else self.ending.told
+                put_back += "; what somebody else has changed meanwhile is left as it is" if code == BUT_THEIRS else ""
                 self.lost = f"{self.plan.says}: the experiment is over, for its guardian process has ended; {put_back}"
 
     def _start_guardian(self) -> None:
@@ -268,57 +311,59 @@ class Guard:
 
 
 def _take_lock() -> int:
-    """The descriptor of the lock file, which anybody may open to read. Raises OSError if another experiment holds it."""
-    path = os.path.join(os.environ.get("TMPDIR") or "/tmp", LOCK)
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    """The descriptor of the host's lock. Raises OSError if another experiment holds it, whoever's it is."""
     try:
-        try:
-            lock = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
-            os.fchmod(lock, 0o644)  # whatever the umask: it is everybody's
-        except FileExistsError:
-            lock = os.open(path, flags)
+        lock = host.open_lock()
     except OSError as error:
-        raise OSError(f"no experiment: {path} cannot be opened: {error.strerror}; set TMPDIR to another place") from None
-    until = time.monotonic() + END_S
-    while not _is_locked(lock):
-        if time.monotonic() > until:
-            os.close(lock)
-            raise OSError(f"no experiment: another one is under way on this machine (it holds {path}); try again when it is over")
-        time.sleep(ASK_S)
-    if journals.in_use():
+        raise OSError(f"no experiment: there is no lock for it on this machine: {error.strerror}") from None
+    try:
+        until = time.monotonic() + END_S
+        while not host.is_locked(lock):
+            if time.monotonic() > until:
+                raise OSError(f"no experiment: another one is under way on this machine{_told_holders(lock)}; try again when it is over")
+            time.sleep(ASK_S)
+        if journals.in_use():
+            raise OSError("no experiment: an earlier one is just being put back; try again when that is over")
+    except BaseException:
         os.close(lock)
-        raise OSError("no experiment: you have another one under way on this machine; try again when it is over")
+        raise
     return lock
 
 
-def _is_locked(lock: int) -> bool:
+def _told_holders(lock: int) -> str:
+    names = [f"{pid} of uid {min(uids)}" for pid in host.holders(lock) if (uids := _uids(pid))]
+    return f" (process {', '.join(names[:1])})" if names else ""
+
+
+def _uids(pid: int) -> frozenset[int]:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+        return uids_of(pid)
+    except ProcessLookupError:
+        return frozenset()
 
 
 def _refuse_leftovers() -> None:
+    """Raise OSError where something is left behind."""
     for left in journals.leftovers():
         problem = left.problem or f"an earlier one was left behind ({left.says}): gputop prove --undo puts it back"
         raise OSError(f"no experiment: {problem}")
 
 
 def wake_guardians() -> list[int]:
-    """Let guardians of journals of this user go on that somebody has stopped: they undo what they have to. Their pids."""
-    woken = []
+    """Let guardians go on that somebody has stopped, of journals that this user may undo: they undo what they have to. Their pids."""
+    woken, folders = [], {folder.path: folder.uid for folder in host.folders()}
     for proc in read_processes().values():
         with suppress(ProcessLookupError, PermissionError):
-            words = cmdline_of(proc.pid)
-            if proc.state == "T" and __name__ in words and any(os.path.dirname(word) == journals.folder() for word in words):
+            words = cmdline_of(proc.pid) if proc.state == "T" else []
+            owners = {folders[os.path.dirname(word)] for word in words if os.path.dirname(word) in folders}
+            if __name__ in words and owners == uids_of(proc.pid):
                 send_signal_to(proc.pid, proc.start_ticks, signal.SIGCONT)
                 woken.append(proc.pid)
     return woken
 
 
 def main(arguments: list[str]) -> None:
-    """The guardian: wait for the end of the pipe, then undo what the journal names, unless that is over. Exit 0: nothing is changed."""
+    """The guardian: wait for the end of the pipe, then undo what the journal names, unless that is over. See `ALL_BACK`."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     pipe, journal = int(arguments[0]), journals.Journal(arguments[2], int(arguments[1]))
@@ -333,9 +378,12 @@ def main(arguments: list[str]) -> None:
             break
         said = told[-1:]
         until = time.monotonic() + float(arguments[3]) if said == ON else None
-    if said != OVER and journal.undo(UNDO_S):
-        sys.exit(1)
+    undone = journals.Undone() if said == OVER else journal.undo(UNDO_S)
+    if undone.failed:
+        sys.exit(FAILED)
     journal.remove()
+    if undone.theirs:
+        sys.exit(BUT_THEIRS)
 
 
 if __name__ == "__main__":

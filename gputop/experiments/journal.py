@@ -1,9 +1,12 @@
 """The journal: what an experiment has changed, written before it is changed, so that it can be undone whoever dies.
 
-One file for each experiment in ``$XDG_STATE_HOME/gputop/experiments`` (0700): a header, then a line for each `Record`. Each line begins
-with its checksum. A last line without its end was being written when the writer died, so its change was not made. Whoever works with a
+One file (0600) for each experiment in the folder of its user (`gputop.experiments.host`): a header, then a line for each `Record`, the last
+of a subject in force. Each line begins with its checksum. A last line without its end was being written when the writer died, so its change was not made. Whoever works with a
 journal holds an flock on it: the experiment and its guardian together; without one it is a leftover. It is removed once all is undone.
 Settings of processes and control groups do not outlast a boot, so a journal of an earlier boot has nothing to undo.
+
+Root undoes what other users' experiments left behind as those users (`_as`): a journal that somebody else could write does nothing that its
+user could not.
 """
 
 from __future__ import annotations
@@ -14,14 +17,15 @@ import os
 import stat
 import time
 import zlib
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 
 import msgspec
 from msgspec import Struct
 
-from gputop.experiments.change import DEVICE, FILE, SETTINGS, Record, restore
+from gputop.experiments import host
+from gputop.experiments.change import DEVICE, FILE, NAMED, SETTINGS, THEIRS, Record, read_value, restore
 from gputop.experiments.processes import why_no_pids
 from gputop.experiments.subjects import inherited
 
@@ -30,6 +34,7 @@ VERSION = 1  # of what is written
 MOST_BYTES = 1 << 26  # of a journal: 300,000 threads
 TRY_S, PAUSE_S = 2.0, 0.1  # s that undoing is tried again where the kernel refuses (a memory limit below what is in use), and between tries
 
+_LINE, _LINES, _ANSWER_BYTES = 1000, 60, 1 << 16  # characters, lines, bytes of what a child says: what fits into a pipe
 PASSES = 8  # at most, after that time, while more are found who inherited a setting (guess)
 CLEAR = 2  # passes in a row that find nobody: one misses the child of a process that ended while /proc was listed
 
@@ -56,7 +61,32 @@ class Leftover(Struct, frozen=True):
     path: str
     says: str  # of the plan; empty where it cannot be read
     unix_s: float | None
+    uid: int
     problem: str = ""  # why it cannot be undone
+
+
+Subject = tuple[str, int, int, str]  # see `Record.subject`
+
+
+class Undone(Struct):
+    """What came of undoing, in words; what is in neither reads as it did before the experiment."""
+
+    failed: list[str] = []
+    theirs: dict[Subject, str] = {}  # what somebody else has changed since the experiment did: it is left as it is
+
+    @property
+    def told(self) -> str:
+        """``all is put back`` only where that was read."""
+        left = f"; {told_theirs(list(self.theirs.values()))}" if self.theirs else ""
+        if self.failed:
+            return f"not all could be put back: {self.failed[0]}{left}"
+        return f"put back{left}"
+
+
+def told_theirs(theirs: list[str]) -> str:
+    """``left as it is, for somebody else has changed it meanwhile: nice of 12 (5)``."""
+    more = f" and {len(theirs) - NAMED} more" if len(theirs) > NAMED else ""
+    return f"left as it is, for somebody else has changed it meanwhile: {', '.join(theirs[:NAMED])}{more}"
 
 
 class Journal:
@@ -65,7 +95,7 @@ class Journal:
     def __init__(self, path: str, fd: int) -> None:
         self.path, self.fd = path, fd
 
-    def undo(self, try_s: float) -> list[str]:
+    def undo(self, try_s: float) -> Undone:
         """Put back what it names, see `undo`. Raises Damaged."""
         header, records = self.read()
         return undo(header.since_ticks, records, try_s)
@@ -104,16 +134,13 @@ class Journal:
             raise Damaged(f"{self.path} is damaged: look at it, put back by hand what it names, and remove it") from None
 
 
-def folder() -> str:
-    """Where journals lie."""
-    from gputop.system.config import state_folder
-
-    return os.path.join(state_folder(), "experiments")
-
-
 def create(says: str) -> Journal:
     """A new journal with its header, locked. Raises OSError with one line: no directory of ours, a full or read-only disk."""
-    path = os.path.join(_own_folder(), f"{time.time_ns()}-{os.getpid()}{SUFFIX}")
+    try:
+        folder = host.make_folder()
+    except OSError as error:
+        raise OSError(f"no experiment: no place for the journal of old values: {error}") from None
+    path = os.path.join(folder.path, f"{time.time_ns()}-{os.getpid()}{SUFFIX}")
     try:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -132,16 +159,22 @@ def create(says: str) -> Journal:
 
 
 def leftovers() -> list[Leftover]:
-    """Journals of this machine that nobody works with: the experiment and its guardian both died.
+    """Journals of this machine that nobody works with and this user may undo: the experiment and its guardian both died.
 
-    Those of an earlier boot, and those of experiments that had not changed anything yet, are removed.
+    Those of an earlier boot, and those of experiments that had not changed anything yet, are removed. Other users' are only looked at, and
+    count if they can be undone.
     """
+    found = [left for folder in host.folders() for left in _leftovers_in(folder)]
+    return [left for left in found if not left.problem or left.uid == os.geteuid()]
+
+
+def _leftovers_in(folder: host.Folder) -> list[Leftover]:
     found = []
-    for path in _paths():
+    for path in _paths(folder):
         try:
-            journal = _open(path)
+            journal = _open(path, folder.uid)
         except Damaged as error:
-            found.append(Leftover(path, "", None, str(error)))
+            found.append(Leftover(path, "", None, folder.uid, str(error)))
             continue
         except OSError:
             continue
@@ -151,53 +184,62 @@ def leftovers() -> list[Leftover]:
             if not is_now and header.host != os.uname().nodename:
                 continue  # another machine that shares this folder
             if not is_now or not records:
-                journal.remove()
+                if folder.uid == os.geteuid():
+                    journal.remove()
             elif header.pid_namespace == _pid_namespace():
-                found.append(Leftover(path, header.says, header.unix_s))
+                found.append(Leftover(path, header.says, header.unix_s, folder.uid))
         except Damaged as error:
-            found.append(Leftover(path, "", None, str(error)))
+            found.append(Leftover(path, "", None, folder.uid, str(error)))
         finally:
             os.close(journal.fd)
     return found
 
 
 def in_use() -> bool:
-    """Whether an experiment with a journal here is under way on this machine, whatever its $TMPDIR."""
-    for path in _paths():
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            with suppress(Damaged):
-                if Journal(path, fd).read()[0].boot == boot_id():
-                    return True
-        except OSError:
-            continue
-        finally:
-            os.close(fd)
+    """Whether an experiment is under way, or being undone, whose journal this user may undo."""
+    for folder in host.folders():
+        for path in _paths(folder):
+            try:
+                os.close(_open(path, folder.uid).fd)
+            except BlockingIOError:
+                return True
+            except OSError:
+                continue
     return False
+
+
+def of_others() -> list[int]:
+    """The users, by their uids, who have journals that this one may not read; nobody knows whether these are in use."""
+    own = {folder.path for folder in host.folders()}
+    return sorted({folder.uid for folder in host.everybodys() if folder.path not in own and _paths(folder)})
 
 
 def undo_leftovers() -> list[str]:
     """Undo all leftovers; what came of each, in a line."""
     told = []
-    for left in leftovers():
+    for folder in host.folders():
+        if folder.uid == os.geteuid():
+            told += _undo_in(folder)
+        elif _leftovers_in(folder):
+            told += [f"{line} (of uid {folder.uid})" for line in _as(folder, _undo_in)]
+    return told
+
+
+def _undo_in(folder: host.Folder) -> list[str]:
+    told = []
+    for left in _leftovers_in(folder):
         if problem := left.problem or why_no_pids():
             told.append(problem)
             continue
         try:
-            journal = _open(left.path)
+            journal = _open(left.path, folder.uid)
         except OSError:
             continue  # somebody else is at it
         try:
-            if failed := journal.undo(TRY_S):
-                told.append(f"{left.says}: not all could be put back: {failed[0]}")
-            else:
+            undone = journal.undo(TRY_S)
+            if not undone.failed:
                 journal.remove()
-                told.append(f"{left.says}: put back")
+            told.append(f"{left.says}: {undone.told}")
         except OSError as error:
             told.append(str(error))
         finally:
@@ -205,13 +247,42 @@ def undo_leftovers() -> list[str]:
     return told
 
 
-def undo(since_ticks: int, records: list[Record], try_s: float) -> list[str]:
-    """Put everything back, the last change first, and tell what could not be, in words; tries again for ``try_s``."""
+def _as(folder: host.Folder, work: Callable[[host.Folder], list[str]]) -> list[str]:
+    """The lines that ``work`` gives in a child that is the folder's user, with no more rights than that. Only root has such folders."""
+    import codecs
+
+    import psutil as psutil
+
+    codecs.lookup("ascii")  # likewise
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            gid = os.lstat(folder.path).st_gid
+            os.setgroups([])
+            os.setresgid(gid, gid, gid)
+            os.setresuid(folder.uid, folder.uid, folder.uid)
+            lines = work(folder) if os.getresuid() == (folder.uid,) * 3 else []
+            os.write(write_end, msgspec.json.encode([line[:_LINE] for line in lines[:_LINES]]))
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as file:
+        data = file.read(_ANSWER_BYTES)
+    os.waitpid(child, 0)
+    try:
+        return msgspec.json.decode(data, type=list[str])
+    except msgspec.MsgspecError:
+        return [f"{folder.path}: nothing could be put back as uid {folder.uid}"]
+
+
+def undo(since_ticks: int, records: list[Record], try_s: float) -> Undone:
+    """Put everything back, the last change first, and read it; tries again for ``try_s``."""
     until = time.monotonic() + try_s
-    left, failed = list(reversed(records)), list[tuple[Record, str]]()
+    left, failed, theirs = list(reversed(records)), list[tuple[Record, str]](), dict[Subject, str]()
     clear = 0
     for passes in count(1):
-        failed = [(record, why) for record in left if (why := _why_not_restored(record))]
+        failed = [(record, why) for record in left if (why := _why_not_restored(record, theirs))]
         heirs, unseen = _heirs(records, since_ticks)
         left = [record for record, _why in failed] + heirs
         clear = 0 if heirs or unseen else clear + 1
@@ -219,7 +290,7 @@ def undo(since_ticks: int, records: list[Record], try_s: float) -> list[str]:
             break
         if failed or unseen:
             time.sleep(PAUSE_S)
-    return [*(why for _record, why in failed), *unseen]
+    return Undone([*(why for _record, why in failed), *unseen], theirs)
 
 
 def _heirs(records: list[Record], since_ticks: int) -> tuple[list[Record], list[str]]:
@@ -230,13 +301,25 @@ def _heirs(records: list[Record], since_ticks: int) -> tuple[list[Record], list[
         return [], [f"who began meanwhile cannot be seen: {error.strerror or error}"]
 
 
-def _why_not_restored(record: Record) -> str:
-    """Put one back; empty if that is done, or there is nothing any more to put it back to."""
+def _why_not_restored(record: Record, theirs: dict[Subject, str]) -> str:
+    """Put one back; empty if that is done, there is nothing any more to put it back to, or somebody else has changed it: ``theirs``."""
     try:
-        restore(record)
+        if restore(record) == THEIRS:
+            theirs[record.subject] = f"{_named(record)} ({_now(record)})"
     except OSError as error:
-        return f"{record.path or f'{record.setting} of {record.tid}'} to {record.old}: {error.strerror or error}"
+        return f"{_named(record)} to {record.old}: {error.strerror or error}"
     return ""
+
+
+def _named(record: Record) -> str:
+    return record.path if record.path and record.setting != "autogroup" else f"{record.setting} of {record.tid}"
+
+
+def _now(record: Record) -> str:
+    try:
+        return read_value(record)
+    except OSError:
+        return "gone"
 
 
 def boot_id() -> str:
@@ -270,26 +353,23 @@ def _pid_namespace() -> int:
         return 0
 
 
-def _paths() -> list[str]:
-    try:
-        return sorted(os.path.join(folder(), name) for name in os.listdir(folder()) if name.endswith(SUFFIX))
-    except OSError:
-        return []
+def _paths(folder: host.Folder) -> list[str]:
+    return [os.path.join(folder.path, name) for name in host.names(folder) if name.endswith(SUFFIX)]
 
 
-def _open(path: str) -> Journal:
-    """Lock a journal that is there. Raises BlockingIOError if somebody works with it, Damaged if it is not ours."""
-    _check_folder(os.path.dirname(path))
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise Damaged(f"{path} cannot be read: {error.strerror}") from None
+def _open(path: str, uid: int) -> Journal:
+    """Lock a journal of that user that is there. Raises BlockingIOError if somebody works with it, Damaged if it is not as it should be."""
+    with _folder(os.path.dirname(path), uid) as folder:
+        try:
+            fd = os.open(os.path.basename(path), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise Damaged(f"{path} cannot be read: {error.strerror}") from None
     found = os.fstat(fd)
     try:
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077 or found.st_nlink > 1:
-            raise Damaged(f"{path} was not written by this user alone: it is not applied; remove it")
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077 or found.st_nlink > 1:
+            raise Damaged(f"{path} was not written by its user alone: it is not applied; remove it")
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(fd).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -299,29 +379,16 @@ def _open(path: str) -> Journal:
     return Journal(path, fd)
 
 
-def _own_folder() -> str:
-    """The folder, made if it is missing. Raises OSError with one line."""
-    path = folder()
+@contextmanager
+def _folder(path: str, uid: int) -> Iterator[int]:
+    """The folder's descriptor, whatever takes its name meanwhile. Raises Damaged if it is not its user's alone."""
+    if why := host.why_not(host.Folder(path, uid)):
+        raise Damaged(why)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        for one in (os.path.dirname(path), path):
-            os.makedirs(os.path.dirname(one), mode=0o700, exist_ok=True)
-            with suppress(FileExistsError):
-                os.mkdir(one, 0o700)
-            _check_own(one)
-    except Damaged:
-        raise
-    except OSError as error:
-        raise OSError(f"no experiment: {path} cannot be made: {error.strerror}") from None
-    return path
-
-
-def _check_folder(path: str) -> None:
-    """Raises Damaged if others may write there."""
-    _check_own(os.path.dirname(path))
-    _check_own(path)
-
-
-def _check_own(path: str) -> None:
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise Damaged(f"{path} must be a directory of your own, which only you may write: set XDG_STATE_HOME to another place")
+        found = os.fstat(folder)
+        if found.st_uid != uid or found.st_mode & 0o022:
+            raise Damaged(f"{path} is another one by now")
+        yield folder
+    finally:
+        os.close(folder)

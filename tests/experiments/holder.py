@@ -12,10 +12,12 @@ import msgspec
 
 from gputop.experiments.change import Plan
 from gputop.experiments.guardian import Guard
+from tests.experiments.place import from_environment
 
 
 def main() -> None:
     """Hold the experiment."""
+    from_environment()
     on_s, off_s = map(float, sys.argv[1:])
     plan = msgspec.json.decode(sys.stdin.readline(), type=Plan)
     with Guard(plan, agreed=True) as guard:

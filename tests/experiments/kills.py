@@ -23,6 +23,7 @@ import msgspec
 from gputop.experiments.change import FILE, IDLE, STOPPED, Change, Plan, Target
 from gputop.experiments.journal import leftovers, undo_leftovers
 from gputop.experiments.processes import read_process
+from tests.experiments import place
 from tests.experiments.processes import BUILD, ORPHANS, ROOT, THREADS, group_members, running, settings
 from tests.workloads import cgroup
 
@@ -96,7 +97,7 @@ class Watch:
 @contextmanager
 def _gputop(plan: Plan, state: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "tests.experiments.holder", "0.3", "0.1"]
-    environment = {**os.environ, "XDG_STATE_HOME": str(state), "TMPDIR": str(state)}
+    environment = {**os.environ, place.VARIABLE: str(state)}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT, env=environment
     ) as child:  # fmt: skip
@@ -141,7 +142,9 @@ def _until(check: Callable[[], bool]) -> float | None:
 
 def one_round(kind: str, who: str, after_s: float, state: Path) -> tuple[str, bool, float, float]:
     """(what failed, whether a journal was left, s until all was as before, s that somebody was stopped at a stretch)."""
-    os.environ.update(XDG_STATE_HOME=str(state), TMPDIR=str(state))
+    place.make(state)
+    os.environ[place.VARIABLE] = str(state)
+    place.from_environment()
     with ExitStack() as stack:
         hogs = [stack.enter_context(running(code, own_session=kind == "autogroup")) for code in (THREADS, BUILD, ORPHANS)]
         folder = stack.enter_context(cgroup.group("cpu", "kills")) if kind == FILE and not cgroup.missing("cpu") else None

@@ -126,11 +126,10 @@ def settings(pid: int) -> dict[int, tuple[object, ...]]:
 
 
 @contextmanager
-def holder(plan: Plan, state: Path, on_s: float = 60.0, off_s: float = 0.01) -> Iterator[subprocess.Popen[bytes]]:
+def holder(plan: Plan, on_s: float = 60.0, off_s: float = 0.01) -> Iterator[subprocess.Popen[bytes]]:
     """A gputop that holds the experiment, in a process of its own; its lines are ``on`` and ``off``."""
     command = [sys.executable, "-m", "tests.experiments.holder", str(on_s), str(off_s)]
-    environment = {**os.environ, "XDG_STATE_HOME": str(state)}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment) as child:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as child:
         try:
             assert child.stdin is not None
             assert child.stdout is not None

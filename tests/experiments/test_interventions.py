@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.diagnosis.model import CAUSES
-from gputop.experiments.change import DEVICE, FILE, Change, Plan, Record, Told, autogroup_of, restore, write_value
+from gputop.experiments.change import BACK, DEVICE, FILE, Change, Plan, Record, Told, autogroup_of, restore, write_value
 from gputop.experiments.groups import Groups
 from gputop.experiments.guardian import Guard
 from gputop.experiments.interventions import INTERVENTIONS, NONE, idle_priority, interventions, io_priority, memory_limit, plan, stop
@@ -140,7 +140,7 @@ def test_a_sessions_weight_is_put_back_though_its_leader_ended() -> None:
         assert Path(f"/proc/{other}/autogroup").read_text() != before
         child.kill()
         child.wait()
-        assert restore(record)
+        assert restore(record) == BACK
         assert Path(f"/proc/{other}/autogroup").read_text() == before
 
 
@@ -303,6 +303,7 @@ def test_a_memory_limit_needs_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "50 MB available" in made.reason
 
 
+@pytest.mark.usefixtures("files_for_groups")
 def test_memory_max_of_v2_is_not_lowered_below_what_is_held(tmp_path: Path) -> None:
     """The kernel would kill: files stand in for the group."""
     file, current = tmp_path / "memory.max", tmp_path / "memory.current"
@@ -313,7 +314,7 @@ def test_memory_max_of_v2_is_not_lowered_below_what_is_held(tmp_path: Path) -> N
         restore(record)
     assert file.read_text() == "2000"
     current.write_text("900")
-    assert restore(record)
+    assert restore(record) == BACK
     assert file.read_text() == "1000"
 
 
@@ -333,12 +334,13 @@ def test_a_read_limit_is_lifted() -> None:
         assert _text(file) == before
 
 
+@pytest.mark.usefixtures("files_for_groups")
 def test_a_line_of_a_disk_that_had_none(tmp_path: Path) -> None:
     file = tmp_path / "io.max"
     file.write_text("8:16 rbps=5 wbps=max riops=max wiops=max")
     record = Record(DEVICE, "8:0 rbps=1", "8:0 rbps=max wbps=max riops=max wiops=max", path=str(file))
     other = replace(record, new="8:16 rbps=1")
-    assert restore(record)  # the file as it is has no line of 8:0
+    assert restore(record) == BACK  # the file as it is has no line of 8:0
     assert file.read_text().startswith("8:16")
     assert record.subject != other.subject
 

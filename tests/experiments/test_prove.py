@@ -14,17 +14,20 @@ import pytest
 from gputop.commands.schema import shape
 from gputop.model.frame import Mark
 from gputop.recording.parts import open_recording
+from tests.experiments import place
+from tests.experiments.processes import ROOT
 from tests.require import require
 from tests.wait import until
 from tests.workloads import runner
 
 GPUTOP = str(Path(sys.executable).parent / "gputop")
+HERE = [sys.executable, "-m", "tests.experiments.command"]  # `gputop` in the place of the test
 
 
 def prove(*arguments: str, env: dict[str, str] | None = None, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
     """Without a terminal."""
     return subprocess.run(
-        [GPUTOP, "prove", *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+        [*HERE, "prove", *arguments], env=env, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
     )  # fmt: skip
 
 
@@ -73,7 +76,7 @@ def test_a_stopped_worker_goes_on_is_proved_and_is_stopped_again_afterwards(tmp_
     require("torch", "cc")
     kept = str(tmp_path / "kept.gputop")
     with runner.started("hung-worker", 60.0) as running, running.disturbed():
-        pid, env = running.trainer_pids[0], {**running.env, "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
+        pid, env = running.trainer_pids[0], {**running.env, place.VARIABLE: os.environ[place.VARIABLE]}
         with subprocess.Popen([GPUTOP, "record", "--no-ebpf", "-o", kept], env=env, stdout=subprocess.DEVNULL) as recorder:
             until(lambda: os.path.exists(kept))
             done = prove(str(pid), "--seconds", "1.5", "--yes", "--json", "--no-ebpf", env=env)

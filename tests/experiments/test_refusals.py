@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pwd
 import subprocess
 import sys
 import time
@@ -20,10 +19,11 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.commands.live import left_behind
-from gputop.experiments.change import FILE, IDLE, Change, Plan, Record, Target, Told, held, read_value, restore
+from gputop.experiments import host
+from gputop.experiments.change import FILE, GONE_BY_NOW, IDLE, Change, Plan, Record, Target, Told, held, read_value, restore
 from gputop.experiments.guardian import Guard
 from gputop.experiments.interventions import plan, stop
-from gputop.experiments.journal import create, folder, leftovers, undo_leftovers
+from gputop.experiments.journal import create, leftovers, undo_leftovers
 from gputop.experiments.permission import why_never
 from gputop.experiments.processes import KTHREADD, read_process, read_processes
 from gputop.experiments.scene import Scene, may_raise
@@ -173,7 +173,7 @@ def test_a_reused_pid_is_not_touched() -> None:
         record = replace(record_of(now, "nice", "0", "19"), start_ticks=before.start_ticks, tid_ticks=before.start_ticks)
         with pytest.raises(ProcessLookupError):
             read_value(record)
-        assert not restore(replace(record, old="5"))
+        assert restore(replace(record, old="5")) == GONE_BY_NOW
         assert os.getpriority(os.PRIO_PROCESS, now.pid) == 0
         made = plan(case(trainer, before))
         assert isinstance(made, Told)
@@ -183,12 +183,13 @@ def test_a_reused_pid_is_not_touched() -> None:
         assert os.sched_getscheduler(now.pid) == os.SCHED_OTHER
 
 
+@pytest.mark.usefixtures("files_for_groups")
 def test_a_control_group_made_anew_is_not_touched(tmp_path: Path) -> None:
     group = tmp_path / "group"
     group.mkdir()
     (group / "cpu.weight").write_text("100")
     record = Record(FILE, "1", "50", path=str(group / "cpu.weight"), inode=group.stat().st_ino + 1)
-    assert not restore(record)
+    assert restore(record) == GONE_BY_NOW
     assert (group / "cpu.weight").read_text() == "100"
     (group / "cpu.weight").unlink()
     (group / "cpu.weight").symlink_to(tmp_path / "elsewhere")
@@ -223,23 +224,22 @@ def test_a_compiler_stands_for_its_build() -> None:
         assert [one.pid for one in scene.culprits] == [make.pid]
 
 
-def test_a_directory_that_is_not_ones_own_is_refused(state: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_ones_own_is_refused(state: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    state.mkdir()
-    (state / "gputop").symlink_to(elsewhere)
-    with running() as hog, pytest.raises(OSError, match="must be a directory of your own"):
+    state.symlink_to(elsewhere)
+    with running() as hog, pytest.raises(OSError, match="is not a folder of uid"):
         Guard(_idle(hog)).__enter__()
-    (state / "gputop").unlink()
-    (state / "gputop" / "experiments").mkdir(parents=True)
-    (state / "gputop" / "experiments").chmod(0o777)
-    with running() as hog, pytest.raises(OSError, match="must be a directory of your own"):
+    state.unlink()
+    state.mkdir()
+    state.chmod(0o777)
+    with running() as hog, pytest.raises(OSError, match="is not a folder of uid"):
         Guard(_idle(hog)).__enter__()
     assert not list(elsewhere.iterdir())
 
 
 def test_a_place_that_cannot_be_written_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", "/proc/1/nowhere")
+    monkeypatch.setattr(host, "PLACES", ("/proc/1/nowhere",))
     with running() as hog, pytest.raises(OSError, match="cannot be made"):
         Guard(_idle(hog)).__enter__()
 
@@ -247,7 +247,7 @@ def test_a_place_that_cannot_be_written_is_refused(monkeypatch: pytest.MonkeyPat
 @root
 def test_a_full_disk_is_refused_before_any_change(state: Path) -> None:
     state.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(state)], capture_output=True, check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k,mode=755", "none", str(state)], capture_output=True, check=False).returncode:
         pytest.skip("no mount here")
     try:
         with running() as hog:
@@ -350,15 +350,6 @@ def test_a_journal_of_this_boot_is_found_under_another_host_name(monkeypatch: py
         assert os.getpriority(os.PRIO_PROCESS, hog.pid) == 3
 
 
-def test_under_sudo_the_journal_is_not_in_the_users_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`sudo -E` keeps HOME: the user could not use folders that root made there."""
-    if os.geteuid() != 0:
-        pytest.skip("not root")
-    monkeypatch.setenv("HOME", "/home/somebody")
-    monkeypatch.setenv("SUDO_UID", "65534")
-    assert folder() == os.path.join(pwd.getpwuid(0).pw_dir, ".local/state/gputop/experiments")
-
-
 @root
 def test_a_limit_of_somebody_elses_job_is_asked_about(cpu_quota_of_nobody: Target) -> None:
     made = plan(case(cpu_quota_of_nobody, cause="cgroup-throttle"))
@@ -454,11 +445,11 @@ def test_pids_of_another_namespaces_proc_are_refused(state: Path) -> None:
     assert not state.exists()
 
 
-def test_a_journal_without_a_change_is_none() -> None:
+def test_a_journal_without_a_change_is_none(state: Path) -> None:
     """gputop was killed before its guardian had started."""
     os.close(create("it").fd)
     assert leftovers() == []
-    assert not os.listdir(folder())
+    assert not os.listdir(state)
 
 
 def test_a_rank_of_the_same_training_is_not_put_aside() -> None:
@@ -469,7 +460,7 @@ def test_a_rank_of_the_same_training_is_not_put_aside() -> None:
         assert isinstance(plan(case(trainer, replace(slow, name="hog"), cause="straggler-rank")), Plan)
 
 
-def test_a_journal_of_an_earlier_boot_is_moot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_of_an_earlier_boot_is_moot(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running() as hog:
         with monkeypatch.context() as patch:
             patch.setattr("gputop.experiments.journal.boot_id", lambda: "another")
@@ -477,7 +468,7 @@ def test_a_journal_of_an_earlier_boot_is_moot(monkeypatch: pytest.MonkeyPatch) -
         journal.append([record_of(hog, "nice", "3", "0")])
         os.close(journal.fd)
         assert leftovers() == []
-        assert not os.listdir(folder())
+        assert not os.listdir(state)
         assert os.getpriority(os.PRIO_PROCESS, hog.pid) == 0
 
 
@@ -489,6 +480,6 @@ def test_a_journal_of_another_user_is_not_applied() -> None:
         os.close(journal.fd)
         os.chown(journal.path, 65534, 65534)
         (left,) = leftovers()
-        assert "not written by this user alone" in left.problem
+        assert "not written by its user alone" in left.problem
         undo_leftovers()
         assert os.getpriority(os.PRIO_PROCESS, hog.pid) == 0
