@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from gputop.commands.options import RECORDER, ask_sudo, leave_root, stream_argv
 from gputop.system import crash
 from gputop.system.console import notify
+from gputop.system.ending import DRAIN_S, ENDS, Ending
 from gputop.system.errors import UserError, not_run
 from gputop.system.priority import SCREEN_PRIORITY, ordinary_priority
 from gputop.system.program import return_pages
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 0.2  # s for the stream, between looks at the command and at signals
 SILENT_S = 10.0  # s (and two intervals) without a reading, after which a line says so: the collector hangs or was stopped; a choice
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+PASSED_ON = (*ENDS, signal.SIGUSR1, signal.SIGUSR2)
 """Job schedulers announce a job's end with the last two."""
 
 
@@ -64,7 +65,9 @@ class Attending(ABC):
         self.command: subprocess.Popen[bytes] | None = None
         self.problem = ""  # why it does not do any more what it should; the command runs on
         self._interval, self._duration = interval, duration
-        self._stopped_by = 0
+        self._ending = Ending()
+        self._last_s = float("inf")  # until when what has come is taken, once it is over
+        self._runs = False
         self._started = time.monotonic()
         self._frames = 0
         self._first_ns = 0
@@ -95,8 +98,8 @@ class Attending(ABC):
     def begin(self) -> None:
         """Wait for the first frame. Raises UserError if none comes, or after a signal."""
         while self._frames == 0:
-            if self._stopped_by:
-                raise UserError(f"stopped before the first reading: nothing was {self.done}", code=128 + self._stopped_by)
+            if self._ending.asked:
+                raise UserError(f"stopped before the first reading: nothing was {self.done}", code=128 + self._ending.asked)
             self._read(WAIT_S)
             if self.stream.trouble:
                 raise UserError(f"the collector ended at once: {self.stream.why}")
@@ -112,18 +115,19 @@ class Attending(ABC):
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126  # as shells do
             raise UserError(not_run(error), code=code) from None
-        if self._stopped_by:  # a signal came during the start
-            self.command.send_signal(self._stopped_by)
+        if self._ending.asked:  # a signal came during the start
+            self.command.send_signal(self._ending.asked)
 
     def run(self) -> None:
-        """Read until it is over. An error of gputop's is told, and the command runs on."""
+        """Read until it is over, and then what has come, for `DRAIN_S`. An error of gputop's is told, and the command runs on."""
+        self._runs = True
         try:
-            while not self.is_over():
+            while not self._ends():
                 self._read(WAIT_S)
                 self._tell_silence()
                 if not self.stream.waits:
                     self._rest()
-            while self.stream.waits:
+            while self.stream.waits and time.monotonic() < self._last_s:
                 self._read(0.0)
         except Exception as error:  # noqa: BLE001 - no error of gputop's may end the command
             self.problem = clean(crash.reason(error))
@@ -135,7 +139,7 @@ class Attending(ABC):
         """Whether the time is up, the command has ended, or, without one, a signal came."""
         if self._duration is not None and time.monotonic() - self._started >= self._duration:
             return True
-        return bool(self._stopped_by) if self.command is None else self.command.poll() is not None
+        return bool(self._ending.asked) if self.command is None else self.command.poll() is not None
 
     def command_code(self) -> int:
         """The command's exit code once it has ended, 128 + number after a signal."""
@@ -148,6 +152,12 @@ class Attending(ABC):
         """How long a running collector has given nothing, 0 while that is no longer than usual."""
         silent_s = self.stream.silent_s
         return silent_s if silent_s > SILENT_S + 2 * self._interval and not self.stream.trouble else 0.0
+
+    def _ends(self) -> bool:
+        """As `is_over`; from then on `DRAIN_S` are left."""
+        if self._last_s == float("inf") and self.is_over():
+            self._last_s = time.monotonic() + DRAIN_S
+        return self._last_s < float("inf")
 
     def _rest(self) -> None:
         """Sleep for `rest_s`, or until a signal comes."""
@@ -170,6 +180,8 @@ class Attending(ABC):
         SCREEN_PRIORITY.check(time.monotonic_ns())
         silent_s = self.stream.silent_s
         for item in self.stream.read(wait_s):
+            if self._runs and self._ends() and time.monotonic() > self._last_s:
+                return  # one read may hold more than is ever taken
             if self._silence_told:
                 self._silence_told = False
                 self.silence_over(silent_s)
@@ -189,8 +201,8 @@ class Attending(ABC):
 
     def _on_signal(self, number: int, _frame: object) -> None:
         """Stop, or pass the signal to the command, whose end stops this."""
-        if self.command is None:
-            self._stopped_by = number
+        if self.command is None or self.command.poll() is not None:
+            self._ending.take(number)
         elif number != signal.SIGINT or not _is_in_foreground(self.command.pid):
             self.command.send_signal(number)
 

@@ -7,12 +7,12 @@ node diagnoses itself, and says each second what it found: who watches many node
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import add_sampling, number, sampling_argv, sampling_settings
 from gputop.system.console import notify
+from gputop.system.ending import Ending
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
 
@@ -52,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         sink = PipeSink(sys.stdout.fileno(), make_header(settings))
         collector = Collector(settings, sink, leaves_root=True)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda _number, _frame: collector.stop())
+        Ending(collector.stop).listen()
         collector.run(args.frames, sink.wait)
         while not collector.stopping and sink.close(LAST_S):
             pass
@@ -72,8 +71,7 @@ def _summarize(args: argparse.Namespace) -> int:
     calm_garbage_collection()
     out = Out(sys.stdout.fileno(), args.lines)
     speaker = _relay(args, out) if args.host else _node(args, out)
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, lambda _number, _frame: speaker.stop())
+    Ending(speaker.stop).listen()
     try:
         speaker.run()
     except ReaderGone:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-import signal
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import RECORDER, add_alerts, add_sampling, alerts_of, ask_sudo, leave_root, sampling_argv
 from gputop.system.console import notify
+from gputop.system.ending import Ending
 from gputop.system.errors import UserError
 from gputop.system.program import return_freed_memory, return_pages
 from gputop.system.text import clean
@@ -151,12 +151,13 @@ def _follow(stream: LastingStream, metered: Metered, alerts: Alerts | None) -> N
     """Take the stream in until a signal."""
     from gputop.model.frame import Frame
 
-    ends: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: ends.append(number))
+    ending = Ending()
+    ending.listen()
     told = False
-    while not ends:
+    while not ending.asked:
         for item in stream.read(_WAIT_S):
+            if ending.asked:
+                break
             metered.take(item)
             if alerts is not None and not metered.problem:
                 alerts.look(metered.following)
@@ -165,5 +166,5 @@ def _follow(stream: LastingStream, metered: Metered, alerts: Alerts | None) -> N
         if metered.problem and not told:
             told = True
             notify(f"{clean(metered.problem)}; the GPUs' metrics go on without trainers")
-        if not ends:
+        if not ending.asked:
             time.sleep(_REST_S)

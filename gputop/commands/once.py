@@ -54,13 +54,17 @@ def _look(args: argparse.Namespace, least_s: float = LOOK_S) -> Iterator[Header 
 
 
 def _first(items: Iterator[Header | Frame], look_ns: int) -> Iterator[Header | Frame]:
-    """Items until ``look_ns`` have passed since the first frame, which is off the beat, half an interval or more before the next."""
-    since_ns = None
+    """Items until ``look_ns`` have passed since the first frame, which is off the beat, half an interval or more before the next.
+
+    The clock of another machine may stand still: twice that by this one's, and `LONG_S`, is the most.
+    """
+    since_ns, last_s = None, float("inf")
     for item in items:
         yield item
         if isinstance(item, Frame):
-            since_ns = item.t_ns if since_ns is None else since_ns
-            if item.t_ns - since_ns >= look_ns:
+            if since_ns is None:
+                since_ns, last_s = item.t_ns, time.monotonic() + 2 * look_ns / SECOND_NS + LONG_S
+            if item.t_ns - since_ns >= look_ns or time.monotonic() > last_s:
                 return
 
 

@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import resource
-import signal
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from gputop.recording.keyframe import key_frame
 from gputop.recording.lasting import Lasting
 from gputop.recording.writer import NO_LIMIT, Rotation
 from gputop.system.console import notify
+from gputop.system.ending import Ending
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
 from gputop.system.text import clean, counted, file_size
@@ -41,23 +42,30 @@ class HostFile:
         self._board = Board()
         self._last_ns = 0
         self._is_anew = False  # the link was made anew, and no frame has come since
+        self._lock = threading.Lock()
+        self._is_closed = False  # a node that sends faster than is written still has some on the way
 
     def take(self, item: Header | Frame) -> None:
         """The next of its stream; after a gap it begins with a key frame, some of what follows is known already."""
-        try:
-            if isinstance(item, Header):
-                self._take_header(item)
-            elif self._file is not None:
-                self._take_frame(item, self._file)
-        except UserError as error:
-            self._file, self.problem = None, str(error)
+        with self._lock:
+            try:
+                if self._is_closed:
+                    return
+                if isinstance(item, Header):
+                    self._take_header(item)
+                elif self._file is not None:
+                    self._take_frame(item, self._file)
+            except UserError as error:
+                self._file, self.problem = None, str(error)
 
     def close(self) -> int:
-        """Close the file; its size in bytes."""
-        if self._file is None:
-            return 0
-        self._file.close()
-        return os.path.getsize(self.path)
+        """Close the file, whose size in bytes is returned; nothing is taken any more."""
+        with self._lock:
+            self._is_closed = True
+            if self._file is None:
+                return 0
+            self._file.close()
+            return os.path.getsize(self.path)
 
     def _take_header(self, header: Header) -> None:
         if header.boot_id != self._board.header.boot_id:
@@ -95,17 +103,15 @@ def run(args: argparse.Namespace, chosen: list[Target]) -> int:
     files = _files(args, chosen)
     return_freed_memory()
     calm_garbage_collection()
-    stopped: list[int] = []
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:  # under nohup it stays ignored
-            signal.signal(signum, lambda number, _frame: stopped.append(number))
+    ending = Ending()
+    ending.listen()
     links = open_links(chosen, [word for word in sampling_argv(args) if word != "--sudo"], args.through)
     told: dict[str, str] = {}
     try:
         for file in files:
             links.tap(file.host, file.take)
         end_s = time.monotonic() + (args.duration or float("inf"))
-        while not stopped and time.monotonic() < end_s:
+        while not ending.asked and time.monotonic() < end_s:
             for state in links.poll().values():
                 _tell(state, told)
             time.sleep(LOOK_S)

@@ -104,6 +104,8 @@ class Feed:
                 self._stream = self._start()
             assert self._stream is not None
             for item in self._stream:
+                if self.closing.is_set():
+                    break
                 self._take(item)
             return self._stream.ending()
         except (OSError, UserError) as error:

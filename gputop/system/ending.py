@@ -1,0 +1,37 @@
+"""How whatever follows something without end is ended: a signal asks it to end, another one ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+AGAIN_S = 0.3  # s in which a signal that comes again is the same one: timeout(1) and a terminal that closes send theirs twice (a choice)
+DRAIN_S = 1.0  # s for what has come and was not read when the end was asked for: a stream may come faster than it is read (a choice)
+
+
+class Ending:
+    """Whether the end was asked for. ``then`` is called when it is, in a handler of signals: it may set something, or wake somebody."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.asked = 0  # the signal's number; 0: go on
+        self._asked_s = 0.0
+        self._then = then
+
+    def listen(self) -> None:
+        """Take `ENDS` from now on; under nohup SIGHUP stays ignored."""
+        for number in ENDS:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, lambda number, _frame: self.take(number))
+
+    def take(self, number: int) -> None:
+        """A signal has come. The second one ends the process, whatever it does meanwhile: what it started ends with its pipes."""
+        now_s = time.monotonic()
+        if not self.asked:
+            self.asked, self._asked_s = number, now_s
+            self._then()
+        elif now_s - self._asked_s > AGAIN_S:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
