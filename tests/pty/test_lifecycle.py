@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from tests.pty.conftest import GPUTOP, Launch, assert_left_as_found, assert_nothing_left
 from tests.pty.terminal import ALTERNATE_SCREEN, FOCUS, MOUSE, PASTE, Terminal
 from tests.pty.tree import tree
+from tests.workloads.environment import ROOT
 
 
 def live(terminal: Terminal) -> list[int]:
@@ -186,3 +188,19 @@ def _times_run(pid: int) -> int:
 
 def _stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.parametrize("arguments", [["--host", "node1"], ["--host", "node[1-2]"], ["replay", "-"]])
+def test_a_screen_over_a_flood_is_left(launch: Launch, tmp_path: Path, arguments: list[str]) -> None:
+    """A node that sends faster than is read holds nobody on the screen."""
+    flood = f"cd {ROOT}; exec {sys.executable} -m tests.fleet.flood"
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(f'#!/bin/sh\nuntil [ "$1" = gputop ]; do shift; done\n{flood} "$@"\n')
+    ssh.chmod(0o755)
+    words = ["sh", "-c", f"({flood}) | {GPUTOP} replay -"] if arguments == ["replay", "-"] else [GPUTOP, *arguments]
+    terminal = launch(*words[1:], command=words[0], env={"PATH": f"{ssh.parent}:{os.environ['PATH']}"})
+    terminal.wait_for(lambda: "GPU" in terminal.text(), "the screen", 60)
+    terminal.send("q")
+    assert terminal.exit_code(60) == 0
+    assert_left_as_found(terminal)
