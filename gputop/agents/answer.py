@@ -69,31 +69,63 @@ class Asked(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
     target: str = ""
     max_bytes: MaxBytes = DEFAULT_BYTES
 
+    def paged(self) -> str:
+        """The list of the answer, or the text of lines, that goes on with a greater ``cursor``; empty where there is none."""
+        return ""
+
+    def wider(self) -> Row:
+        """What to ask for where `run` left something out by a limit of the question's; empty where nothing would show more."""
+        return {}
+
 
 def bounded(name: str, asked: Asked, answer: Answer) -> Row:
-    """The answer as JSON-ready data of at most ``asked.max_bytes``: long lists lose their ends, then texts are cut."""
+    """The answer as JSON-ready data of at most ``asked.max_bytes``: long lists lose their ends, then texts are cut.
+
+    ``next`` of what is left out is another question than ``asked``, and one that goes on: who follows it comes to an end.
+    """
     found: Row = msgspec.json.decode(msgspec.json.encode(answer))  # what is no number becomes null
+    text = found.get(paged := asked.paged())
+    if not isinstance(text, str):
+        return _bounded(name, asked, found)
+    found = _bounded(name, asked, found | {paged: text.split("\n") if text else []})
+    return found | {paged: "\n".join(found[paged])}
+
+
+def _bounded(name: str, asked: Asked, found: Row) -> Row:
+    has_cut = False
     while _size(found) > asked.max_bytes and _cut(found):
-        found["truncated"] = True
+        found["truncated"] = has_cut = True
         found["next"] = None
     if not found["truncated"] or found["next"]:
         return found
-    while more := _rest(asked, found):
-        step = {"tool": name, "arguments": {**msgspec.to_builtins(asked), **more}}
+    while more := _rest(asked, found, has_cut):
+        arguments = {**msgspec.to_builtins(asked), **more}
+        if not _may_be_asked(arguments, asked):
+            break
+        step = {"tool": name, "arguments": arguments}
         if _size(step) + _size(found) <= asked.max_bytes:
             found["next"] = step
             break
         if not _cut(found):  # what is cut for the step's sake comes with the step
             break
+        has_cut = True
     return found
 
 
-def _rest(asked: Asked, found: Row) -> Row:
-    """What to ask for the rest with: the next page where there are pages, else more room."""
-    paged = getattr(asked, "PAGED", "")
-    if paged:
-        return {"cursor": asked.cursor + len(found[paged])}  # type: ignore[attr-defined]
-    return {"max_bytes": MOST_BYTES} if asked.max_bytes < MOST_BYTES else {}
+def _rest(asked: Asked, found: Row, has_cut: bool) -> Row:
+    """What to ask for the rest with: the next page where there are pages, else more room, or a greater limit."""
+    if paged := asked.paged():
+        return {"cursor": asked.cursor + len(found[paged])} if found[paged] else {}  # type: ignore[attr-defined]
+    if has_cut:
+        return {"max_bytes": MOST_BYTES} if asked.max_bytes < MOST_BYTES else {}
+    return asked.wider()
+
+
+def _may_be_asked(arguments: Row, asked: Asked) -> bool:
+    try:
+        return msgspec.convert(arguments, type(asked)) != asked
+    except msgspec.ValidationError:  # a cursor beyond its bound
+        return False
 
 
 def _size(value: object) -> int:

@@ -54,10 +54,11 @@ def run(places: Places, asked: Question) -> Found:
     if places.has_many(asked.target):
         return _of_job(places, target)
     with places.recording(asked.target) as recording:
-        return found_in(target, look(recording, asked.window or (NOW if places.is_now(asked.target) else ALL)))
+        window = asked.window or (NOW if places.is_now(asked.target) else ALL)
+        return found_in(target, look(recording, window), window)
 
 
-def found_in(target: str, seen: Look) -> Found:
+def found_in(target: str, seen: Look, window: str) -> Found:
     """The answer for a stretch that was looked at."""
     said, ledger, incidents = seen.explanation.verdict, seen.explanation.ledger, seen.explanation.incidents
     cause, share = cause_of(said.cause), ledger.lost_share
@@ -70,7 +71,7 @@ def found_in(target: str, seen: Look) -> Found:
         lost_by_cause={one: round(part, 3) for one, part in by_cause[:MOST_CAUSES] if part >= 0.001},
         what_if_untrusted=[untrusted(f"{one.change}: {one.factor} times as fast") for one in seen.explanation.what_if[:3]],
         incidents=len(incidents), not_measured_untrusted=[untrusted(line) for line in seen.missing],
-        next=_next(target, said.symptom, cause),
+        next=_next(target, symptom_of(said.symptom), cause, window),
         **({} if worst is None else details(worst)),
     )  # fmt: skip
 
@@ -94,9 +95,9 @@ def details(one: Episode) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _next(target: str, symptom: str | None, cause: str | None) -> Next | None:
+def _next(target: str, symptom: str | None, cause: str | None, window: str) -> Next | None:
     if symptom is None:
-        return Next("diagnose", {"target": target, "window": ALL})
+        return Next("diagnose", {"target": target, "window": ALL}) if window.strip() != ALL else None
     if cause in LOOKED_INTO:
         return Next("stacks", {"target": target})
     return Next("ranks", {"target": target}) if cause == "straggler-rank" else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -18,13 +18,15 @@ SAYS = "What went wrong and when, newest first. id: one of them with culprits, e
 
 
 class Question(Asked):
-    PAGED: ClassVar[str] = "incidents"
-
     window: str = ALL
     min_severity: Annotated[str, Meta(pattern="^(info|low|medium|high)$")] = "low"
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
     cursor: Annotated[int, Meta(ge=0)] = 0
     id: int | None = None
+
+    def paged(self) -> str:
+        """One of them has no pages."""
+        return "incidents" if self.id is None else ""
 
 
 class Found(Answer):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from gputop.agents.children import Children
 from gputop.fleet.links import CONNECTING, UP, Links, NodeState
 from gputop.fleet.overview import Overview, sight_of
 from gputop.fleet.reach import Target
@@ -100,6 +101,7 @@ class Places:
     ) -> None:
         """``folder``: of recordings; ``flags``: of collectors; ``anywhere``: other files may be named, too."""
         self.lock = threading.Lock()
+        self.children = Children()
         self._files = {from_shell(path): os.path.realpath(path) for path in files}
         self._folder = os.path.realpath(folder) if folder else ""
         self._anywhere = anywhere and not folder
@@ -109,7 +111,8 @@ class Places:
         self._asked_s = time.monotonic()
 
     def close(self) -> None:
-        """Leave all nodes."""
+        """Leave all nodes, and end what a question has started."""
+        self.children.end()
         self._live.close()
         self.hosts.close()
 

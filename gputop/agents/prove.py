@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from typing import Any
 
 from gputop.agents.answer import Answer, Asked, all_untrusted
 from gputop.agents.places import LIVE, Places
-from gputop.system.errors import UserError, starting
+from gputop.system.errors import UserError
 from gputop.system.program import argv_of
 from gputop.system.text import clean, one_line
 
@@ -29,17 +30,18 @@ class Found(Answer):
     result_untrusted: dict[str, Any] = {}
 
 
-def run(places: Places, asked: Question) -> Found:  # noqa: ARG001 - as every tool
+def run(places: Places, asked: Question) -> Found:
     if (asked.target or LIVE) != LIVE:
         raise UserError("experiments are for 'live', this machine")
     words = [*([str(asked.trainer_pid)] if asked.trainer_pid else []), *(["--cause", asked.cause] if asked.cause else [])]
     argv = argv_of("gputop", "prove", *words, "--yes", "--json", *(["--keep"] if asked.keep else []))
-    try:
-        with starting():
-            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=WHOLE_S)
-    except subprocess.TimeoutExpired:
-        raise UserError(f"the experiment took more than {WHOLE_S:g} s and was ended; its guardian puts everything back") from None
-    lines = done.stdout.strip().splitlines()
+    with places.children.started(argv, signal.SIGINT) as child:
+        try:
+            said, errors = child.communicate(timeout=WHOLE_S)
+        except subprocess.TimeoutExpired:
+            raise UserError(f"the experiment took more than {WHOLE_S:g} s and was ended; its guardian puts everything back") from None
+    lines = said.decode(errors="replace").strip().splitlines()
     if not lines:
-        raise UserError(clean(one_line(done.stderr), 500).removeprefix("gputop: ") or f"it ended with exit code {done.returncode}")
+        why = clean(one_line(errors.decode(errors="replace")), 500).removeprefix("gputop: ")
+        raise UserError(why or f"it ended with exit code {child.returncode}")
     return Found(target=LIVE, result_untrusted=all_untrusted(json.loads(lines[-1])))

@@ -14,12 +14,16 @@ from gputop.fleet.jobs import LATE, TROUBLED, Job, Member
 
 SAYS = "Jobs and their ranks at the end of the window: what each does (late: the others wait for it), lost share, pace. Late ones first."
 _FIRST = (LATE, TROUBLED)
-MOST_JOBS = 8
+MOST_JOBS, MOST_RANKS = 8, 256  # of an answer
 
 
 class Question(Asked):
     window: str = NOW
-    limit: Annotated[int, Meta(ge=1, le=256)] = 16
+    limit: Annotated[int, Meta(ge=1, le=MOST_RANKS)] = 16
+
+    def wider(self) -> Row:
+        """All that may be listed."""
+        return {"limit": MOST_RANKS} if self.limit < MOST_RANKS else {}
 
 
 class Found(Answer):

@@ -20,13 +20,18 @@ SAYS = (
     "of a recording they are those that were kept as its incidents began."
 )
 MOST_FRAMES = 12  # of a stack
+MOST_GROUPS = 32  # of an answer
 MOST_PIDS = 8  # of a group that are named
 
 
 class Question(Asked):
     pids: Annotated[list[int], Meta(max_length=64)] = []
     window: str = ALL
-    limit: Annotated[int, Meta(ge=1, le=32)] = 8
+    limit: Annotated[int, Meta(ge=1, le=MOST_GROUPS)] = 8
+
+    def wider(self) -> Row:
+        """All that may be listed."""
+        return {"limit": MOST_GROUPS} if self.limit < MOST_GROUPS else {}
 
 
 class Found(Answer):

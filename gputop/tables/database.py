@@ -38,8 +38,25 @@ _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION,
 _JSON_READERS = "json_each", "json_tree"
 """Table-valued functions; SQLite makes a table for each when it is first used, which the authorizer would not allow."""
 ONLY_SELECT = "a recording is only read: SELECT is all that may be asked of it"
+NO_FUNCTION = "the function {} may not be used: SQLite's scalar, date, aggregate, window, math and JSON functions may"
 LESS = "ask for less time (--last, --from, --until), add LIMIT, or sum up in the statement"
-_FORBIDDEN_FUNCTIONS = {"load_extension"}
+_FUNCTIONS = frozenset(
+    """
+    abs char coalesce concat concat_ws format glob hex if ifnull iif instr length like likelihood likely lower ltrim max min nullif
+    octet_length printf quote random randomblob replace round rtrim sign soundex sqlite_version substr substring trim typeof unhex unicode
+    unistr unistr_quote unlikely upper zeroblob
+    current_date current_time current_timestamp date datetime julianday strftime time timediff unixepoch
+    avg count group_concat median percentile percentile_cont percentile_disc string_agg sum total
+    cume_dist dense_rank first_value lag last_value lead nth_value ntile percent_rank rank row_number
+    acos acosh asin asinh atan atan2 atanh ceil ceiling cos cosh degrees exp floor ln log log10 log2 mod pi pow power radians sin sinh sqrt
+    tan tanh trunc
+    -> ->> json json_array json_array_length json_error_position json_extract json_group_array json_group_object json_insert json_object
+    json_patch json_pretty json_quote json_remove json_replace json_set json_type json_valid subtype
+    """.split()  # noqa: SIM905 - to be read
+)
+"""SQLite's own that compute and nothing else. Those of its modules (fts3_tokenizer takes an address in memory), of a build or of a shell
+(load_extension, readfile, writefile, edit) are not among them."""
+_CATALOGUE = ("sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_temp_schema")
 
 
 class Database:
@@ -93,11 +110,12 @@ class Database:
     def reads(self, sql: str) -> Wanted:
         """The tables and columns that the statement reads; UserError where it would do anything else, or is none."""
         read: dict[str, dict[str, None]] = {}
-        refused: list[bool] = []
+        refused: list[str] = []  # the function, or else nothing
 
         def authorize(*asked: object) -> int:
             verdict = _permit(asked, read)
-            refused.extend([True] * (verdict != sqlite3.SQLITE_OK))
+            if verdict != sqlite3.SQLITE_OK:
+                refused.append(str(asked[2]) if asked[0] == sqlite3.SQLITE_FUNCTION else "")
             return verdict
 
         self._sqlite.set_authorizer(authorize)
@@ -105,7 +123,7 @@ class Database:
             self._sqlite.execute(f"EXPLAIN {sql}")
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
             if refused:
-                raise UserError(ONLY_SELECT, code=2) from None
+                raise UserError(NO_FUNCTION.format(clean(refused[0], 60)) if refused[0] else ONLY_SELECT, code=2) from None
             raise _refusal(error) from None
         finally:
             self._sqlite.set_authorizer(lambda *_: sqlite3.SQLITE_OK)
@@ -244,12 +262,17 @@ def _add_joins(sql: str, read: dict[str, dict[str, None]]) -> None:
 def _permit(asked: tuple[object, ...], read: dict[str, dict[str, None]]) -> int:
     """SQLite's authorizer: adds to ``read`` what is read, denies everything else."""
     action, first, second = asked[:3]
+    allowed = action in _ALLOWED
     if action == sqlite3.SQLITE_READ:
-        columns = read.setdefault(str(first).lower(), {})  # as the statement spells it, where no column of it is read
+        table = str(first).lower()
+        # No column: the statement may have named a table of its own so (WITH).
+        allowed = not second or table in TABLES or table in VIEWS or table in _JSON_READERS or table in _CATALOGUE
+        columns = read.setdefault(table, {})  # as the statement spells it, where no column of it is read
         if second:
             columns[str(second)] = None
-    forbidden = action == sqlite3.SQLITE_FUNCTION and second in _FORBIDDEN_FUNCTIONS
-    return sqlite3.SQLITE_DENY if action not in _ALLOWED or forbidden else sqlite3.SQLITE_OK
+    elif action == sqlite3.SQLITE_FUNCTION:
+        allowed = str(second).lower() in _FUNCTIONS
+    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
 def _rows(cursor: sqlite3.Cursor, watch: _Watch) -> Iterator[tuple[object, ...]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import pytest
 
 from gputop.agents import query, series, tools
@@ -37,6 +38,11 @@ HOSTILE_SQL = (
     "SELECT 1; DROP TABLE gpu", "SELECT load_extension('x')", "CREATE TABLE x(a)",
     "CREATE TEMP TRIGGER t AFTER INSERT ON gpu BEGIN SELECT 1; END",
     "SELECT readfile('/etc/passwd')", "SELECT writefile('/tmp/x', 'y')", "REINDEX", "ALTER TABLE gpu RENAME TO x", "BEGIN EXCLUSIVE",
+    "SELECT fts3_tokenizer('simple')", "SELECT hex(FTS3_Tokenizer('porter', x'0011'))", "SELECT fts5(x'00')", "SELECT sqlite_log(1, 'x')",
+    "SELECT max(fts3_tokenizer('simple')) OVER () FROM gpu", "SELECT * FROM gpu WHERE t_ns = fts3_tokenizer('simple')",
+    "SELECT sqlite_compileoption_get(1)",
+    "SELECT rtreenode(2, x'00')", "SELECT edit('x')", "SELECT zipfile('a', 'b')", "SELECT * FROM dbstat", "SELECT * FROM sqlite_stmt",
+    "SELECT * FROM fts3tokenize('simple')", "SELECT * FROM fsdir('/')", "SELECT 'a' MATCH 'b'", "SELECT last_insert_rowid()",
     "EXPLAIN DELETE FROM gpu", "-- a\nDETACH main", "SELECT * FROM pragma_database_list", "REPLACE INTO gpu(t_ns) VALUES(1)", "ANALYZE",
 )  # fmt: skip
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
@@ -115,11 +121,83 @@ def test_pages_follow_next(places: Places) -> None:
     assert rows == sorted(rows)
 
 
+def followed(places: Places, tool: str, arguments: dict[str, Any], most: int = 60) -> list[dict[str, Any]]:
+    """All answers on the way along ``next``, which ends, and asks nothing twice."""
+    step: dict[str, Any] | None = {"tool": tool, "arguments": arguments}
+    found, seen = [], []
+    while step is not None:
+        asked = tools.tool(step["tool"]).Question
+        question = step["tool"], msgspec.convert(step["arguments"], asked)
+        assert question not in seen
+        assert len(seen) < most, "it has no end"
+        seen.append(question)
+        found.append(tools.call(places, step["tool"], step["arguments"]))
+        assert size(found[-1]) <= question[1].max_bytes
+        step = found[-1]["next"]
+    return found
+
+
+@pytest.mark.parametrize("max_bytes", [1000, 2500, DEFAULT_BYTES, MOST_BYTES])
+@pytest.mark.parametrize(("name", "arguments"), [
+    *((name, arguments) for name, arguments in QUESTIONS.items()),
+    ("query", {"sql": ".tables"}), ("query", {"sql": "SELECT gpu FROM gpu LIMIT 40", "limit": 7}),
+    ("query", {"sql": f"SELECT {', '.join(map(str, range(300)))}"}),
+    ("query", {"sql": "SELECT hex(zeroblob(9000)), 1 UNION ALL SELECT 2, 3"}),
+    ("query", {"sql": ".schema gpu", "cursor": 99_000}), ("query", {"sql": f"SELECT 1 -- {'x' * 990}"}),
+    ("incidents", {"limit": 1}), ("incidents", {"id": 1}), ("incidents", {"id": 1, "cursor": 3}), ("incidents", {"cursor": 9}),
+    ("diagnose", {"window": "all"}), ("diagnose", {"window": "0.2s"}), ("diagnose", {"window": " all "}), ("ranks", {"limit": 1}),
+    ("stacks", {"limit": 1}), ("series", {"fields": ["gpu.util_pct", "gpu.power_w", "cpu.busy_pct"], "points": 120, "window": "all"}),
+])  # fmt: skip
+def test_whoever_follows_next_comes_to_an_end(places: Places, name: str, arguments: dict[str, Any], max_bytes: int) -> None:
+    followed(places, name, {**arguments, "max_bytes": max_bytes})
+
+
+@pytest.mark.parametrize("name", tools.TOOLS)
+def test_next_of_strange_recordings_comes_to_an_end(stranger: str, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "big.gputop"
+    made.record(path, made.Session(20, 90).frames(20))
+    for one in (str(path), stranger):
+        for max_bytes in (1000, DEFAULT_BYTES):
+            question = {} if name == "compare" else QUESTIONS[name]
+            followed(Places([one]), name, {**question, "max_bytes": max_bytes})
+
+
+@pytest.mark.parametrize(("sql", "max_bytes"), [(".schema", DEFAULT_BYTES), (".schema gpu process", 1000), (".tables", 1000)])
+def test_pages_of_what_the_tables_are_lose_nothing(places: Places, capsys: pytest.CaptureFixture[str], sql: str, max_bytes: int) -> None:
+    from gputop import cli
+
+    pages = [found["schema"] for found in followed(places, "query", {"sql": sql, "max_bytes": max_bytes})]
+    assert cli.main(["query", str(sample()), sql]) == 0
+    assert "\n".join(pages).splitlines() == capsys.readouterr().out.splitlines()
+    assert sql == ".tables" or len(pages) > 1
+
+
+def test_a_row_that_no_answer_holds_is_no_page(places: Places) -> None:
+    with pytest.raises(UserError, match="ask for fewer columns"):
+        tools.call(places, "query", {"sql": "SELECT hex(zeroblob(1000000)) UNION ALL SELECT 'a'", "cursor": 0})
+
+
 @pytest.mark.parametrize("sql", HOSTILE_SQL)
 def test_sql_does_nothing_but_read(places: Places, sql: str) -> None:
     """As the tool's process asks it."""
     with places.recording("") as recording, pytest.raises(UserError):
         Database(recording).ask(sql)
+
+
+def test_a_function_that_is_refused_is_named(places: Places) -> None:
+    with pytest.raises(UserError, match="the function fts3_tokenizer may not be used"):
+        tools.call(places, "query", {"sql": "SELECT fts3_tokenizer('simple')"})
+
+
+@pytest.mark.parametrize("sql", [
+    "SELECT upper(name), count(*), group_concat(pid) FROM process GROUP BY 1", "SELECT row_number() OVER (ORDER BY t_ns) FROM gpu LIMIT 1",
+    "SELECT datetime(unix_s, 'unixepoch'), CURRENT_TIMESTAMP, strftime('%s', 0) FROM gpu LIMIT 1", "SELECT value FROM json_each('[1]')",
+    "SELECT printf('%d', 1), coalesce(NULL, 2), iif(1, 2, 3), 'a' LIKE 'A', 'a' GLOB '*', json_extract('{\"a\": 1}', '$.a')",
+    "SELECT name FROM sqlite_master LIMIT 1", "SELECT sqrt(4), pow(2, 3), trunc(1.5)", "VALUES (1, 2)",
+])  # fmt: skip
+def test_what_computes_may_be_asked(places: Places, sql: str) -> None:
+    with places.recording("") as recording:
+        assert list(Database(recording).ask(sql)[1])
 
 
 @pytest.mark.parametrize("sql", [*HOSTILE_SQL[:2], "SELECT '\0'"])
