@@ -8,7 +8,7 @@ import sqlite3
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, count, islice
 from typing import Any
@@ -78,6 +78,8 @@ class Database:
         for spec in TABLES.values():
             self._sqlite.execute(create_statement(spec))
         create_views(self._sqlite)
+        own = self._sqlite.execute("SELECT lower(name) FROM sqlite_master")
+        self._known = frozenset([*(name for (name,) in own), *_JSON_READERS, *_CATALOGUE])
         for reader in _JSON_READERS:
             with suppress(sqlite3.OperationalError):  # some builds of SQLite have none
                 self._sqlite.execute(f"SELECT 1 FROM {reader}('[]')")
@@ -93,7 +95,7 @@ class Database:
     def ask(self, sql: str) -> tuple[list[str], Iterator[tuple[object, ...]]]:
         """The names of the columns of the answer, and its rows."""
         self._load(self.reads(sql))
-        self._sqlite.set_authorizer(lambda *asked: _permit(asked, {}))
+        self._sqlite.set_authorizer(lambda *asked: _permit(asked, {}, self._known))
         watch = _Watch(self._sqlite, self._timeout_s, self._is_alone)
         watch.resume()
         try:
@@ -113,7 +115,7 @@ class Database:
         refused: list[str] = []  # the function, or else nothing
 
         def authorize(*asked: object) -> int:
-            verdict = _permit(asked, read)
+            verdict = _permit(asked, read, self._known)
             if verdict != sqlite3.SQLITE_OK:
                 refused.append(str(asked[2]) if asked[0] == sqlite3.SQLITE_FUNCTION else "")
             return verdict
@@ -259,14 +261,14 @@ def _add_joins(sql: str, read: dict[str, dict[str, None]]) -> None:
             read.setdefault(table.name, {}).update(dict.fromkeys(columns if "natural" in words else words.intersection(columns)))
 
 
-def _permit(asked: tuple[object, ...], read: dict[str, dict[str, None]]) -> int:
-    """SQLite's authorizer: adds to ``read`` what is read, denies everything else."""
+def _permit(asked: tuple[object, ...], read: dict[str, dict[str, None]], known: Collection[str]) -> int:
+    """SQLite's authorizer: adds to ``read`` what is read of the tables ``known``, denies everything else."""
     action, first, second = asked[:3]
     allowed = action in _ALLOWED
     if action == sqlite3.SQLITE_READ:
         table = str(first).lower()
         # No column: the statement may have named a table of its own so (WITH).
-        allowed = not second or table in TABLES or table in VIEWS or table in _JSON_READERS or table in _CATALOGUE
+        allowed = not second or table in known
         columns = read.setdefault(table, {})  # as the statement spells it, where no column of it is read
         if second:
             columns[str(second)] = None
