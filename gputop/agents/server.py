@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any
+from types import FrameType
+from typing import Any, cast
 
 import anyio
 import mcp.types as types
@@ -15,10 +16,13 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 
-from gputop.agents.answer import untrusted
+from gputop.agents.alive import Alive
+from gputop.agents.answer import Row, untrusted
 from gputop.agents.places import Places
+from gputop.agents.stdio import Lines, Output, claimed
 from gputop.agents.tools import EXPERIMENTS, call, definition
 from gputop.system import crash
+from gputop.system.ending import Ending
 from gputop.system.errors import UserError
 from gputop.system.program import __version__, return_pages
 
@@ -31,32 +35,90 @@ WHY_SLOW = (
     "Training is slow. Call gputop's overview, then diagnose, and the call in `next` if there is one. Apply the fix in the training "
     "script or to the culprit, run again, and show by compare that lost_share fell."
 )
+LOOK_S = 0.02  # s between looks whether a question that was left is done
+PROGRESS_S = 1.0  # s between two notifications of progress
 REST_S = 30.0  # s between looks at whether the nodes may be left
 PATH = "/mcp"  # of the URL
+GRACE_S = 1  # s for answers that are on their way when a signal comes
 MOST_SAID = 600  # characters of an error
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def make(places: Places, names: Sequence[str]) -> Server[Any]:
-    """A server with these tools."""
-    limiter = anyio.CapacityLimiter(1)  # one question at a time
+class Desk:
+    """Answers one question after the other, each in a thread that nobody waits for once its client has gone."""
 
-    async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_tool(name) for name in names])
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self._turn = anyio.Lock()
+        self._works = False  # in a thread; it is left to its work where its client goes
+        self._asked: set[anyio.CancelScope] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        if params.name not in names:
-            return _failed(f"there is no tool {params.name[:60]!r}: there are {', '.join(names)}")
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return bool(self._asked)
+
+    async def answer(self, session: Any, name: str, arguments: Row) -> types.CallToolResult:
+        """The answer of a tool, with progress before: at once, and each second."""
+        answered, began_s, self._loop = None, anyio.current_time(), asyncio.get_running_loop()
         try:
-            found = await anyio.to_thread.run_sync(partial(call, places, params.name, params.arguments or {}), limiter=limiter)
+            with anyio.CancelScope() as scope:
+                self._asked.add(scope)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_progress, session, name, began_s)
+                    answered = await self._called(name, arguments)
+                    tasks.cancel_scope.cancel()
+        finally:
+            self._asked.discard(scope)
+            return_pages()
+        return answered or _failed("the server is being ended")
+
+    def end(self) -> None:
+        """Answer all that is asked with that; a handler of signals may call it."""
+        if self._loop is not None:
+            for scope in self._asked:
+                self._loop.call_soon_threadsafe(scope.cancel)
+
+    async def _called(self, name: str, arguments: Row) -> types.CallToolResult:
+        try:
+            async with self._turn:
+                while self._works:
+                    await anyio.sleep(LOOK_S)
+                self._works = True
+                found = await anyio.to_thread.run_sync(self._work, name, arguments, abandon_on_cancel=True)
         except UserError as error:
             return _failed(str(error))
         except Exception as error:  # noqa: BLE001 - a bug is told, and costs this answer alone
             return _failed(crash.reason(error))
-        finally:
-            return_pages()
         text = msgspec.json.encode(found).decode()
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=found)
+
+    def _work(self, name: str, arguments: Row) -> Row:
+        try:
+            return call(self.places, name, arguments)
+        finally:
+            self._works = False
+
+
+async def _progress(session: Any, name: str, began_s: float) -> None:
+    """Progress in seconds; it is sent where the client has asked for it."""
+    while True:
+        seconds = anyio.current_time() - began_s
+        await session.report_progress(round(seconds, 1), None, f"{name}: {seconds:.0f} s")
+        await anyio.sleep(PROGRESS_S)
+
+
+def make(desk: Desk, names: Sequence[str]) -> Server[Any]:
+    """A server with these tools."""
+
+    async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_tool(name) for name in names])
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        if params.name not in names:
+            return _failed(f"there is no tool {params.name[:60]!r}: there are {', '.join(names)}")
+        return await desk.answer(context.session, params.name, params.arguments or {})
 
     async def list_prompts(_context: Any, _params: Any) -> types.ListPromptsResult:
         return types.ListPromptsResult(prompts=[types.Prompt(name="why_slow", description="Find out why training is slow, and fix it")])
@@ -69,7 +131,7 @@ def make(places: Places, names: Sequence[str]) -> Server[Any]:
     @asynccontextmanager
     async def lifespan(_server: Server[Any]) -> AsyncIterator[dict[str, Any]]:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_rest, places)
+            tasks.start_soon(_rest, desk.places)
             yield {}
             tasks.cancel_scope.cancel()
 
@@ -82,7 +144,7 @@ def make(places: Places, names: Sequence[str]) -> Server[Any]:
 async def _rest(places: Places) -> None:
     while True:
         await anyio.sleep(REST_S)
-        await anyio.to_thread.run_sync(places.rest)
+        await anyio.to_thread.run_sync(places.rest, abandon_on_cancel=True)
 
 
 def _tool(name: str) -> types.Tool:
@@ -98,35 +160,65 @@ def _failed(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=untrusted(text, MOST_SAID))], is_error=True)
 
 
-def serve_stdio(places: Places, names: Sequence[str]) -> None:
-    """Until standard input ends."""
-    anyio.run(_stdio, make(places, names))
+def serve_stdio(places: Places, names: Sequence[str]) -> int:
+    """Until standard input ends, the client is gone, or a signal comes, whose number is returned."""
+    desk, ending = Desk(places), Ending()
+    try:
+        anyio.run(_stdio, make(desk, names), desk, ending)
+    except BaseException as error:
+        if not _is_gone(error):
+            raise
+    return ending.asked
 
 
-async def _stdio(server: Server[Any]) -> None:
-    async with stdio_server() as (reads, writes):
-        await server.run(reads, writes, server.create_initialization_options())
+async def _stdio(server: Server[Any], desk: Desk, ending: Ending) -> None:
+    reads, writes = claimed()
+    loop = asyncio.get_running_loop()
+    with anyio.CancelScope() as scope:
+        ending.then = lambda: loop.call_soon_threadsafe(scope.cancel)
+        ending.listen()
+        lines, output = Lines(reads, lambda: desk.is_busy), Output(writes)
+        async with stdio_server(cast(Any, lines), cast(Any, output)) as (takes, gives):
+            await server.run(takes, gives, server.create_initialization_options())
 
 
-def serve_http(places: Places, names: Sequence[str], host: str, port: int, token: str) -> None:
-    """Until a signal comes. ``token``: what a request's header Authorization must bear; empty: none is asked for."""
+def _is_gone(error: BaseException) -> bool:
+    """Whether all that went wrong is that the client reads no more."""
+    parts = getattr(error, "exceptions", None)  # of a group
+    return all(map(_is_gone, parts)) if parts else isinstance(error, BrokenPipeError | ConnectionResetError)
+
+
+def serve_http(places: Places, names: Sequence[str], host: str, port: int, token: str) -> int:
+    """Until a signal comes, whose number is returned. ``token``: what a request's header Authorization must bear; empty: none is asked
+    for."""
     import uvicorn
 
-    app = application(places, names, host, token)
-    uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False)
+    desk, ending = Desk(places), Ending()
+    ending.listen()  # uvicorn has handlers of its own while it serves, and raises the signal again afterwards
+
+    class Serving(uvicorn.Server):
+        """Waits for no answers once a signal has come."""
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            desk.end()
+            super().handle_exit(sig, frame)
+
+    app = application(desk, names, host, token)
+    Serving(uvicorn.Config(app, host, port, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S)).run()
+    return ending.asked
 
 
-def application(places: Places, names: Sequence[str], host: str, token: str) -> Any:
+def application(desk: Desk, names: Sequence[str], host: str, token: str) -> Any:
     """The ASGI application, stateless; behind it a request is not a session's."""
     is_near = host in _LOOPBACK
     allowed = [f"{name}:*" for name in ("127.0.0.1", "localhost", "[::1]")]
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=is_near, allowed_hosts=allowed, allowed_origins=[f"http://{name}" for name in allowed],
     )  # fmt: skip
-    app = make(places, names).streamable_http_app(
-        streamable_http_path=PATH, json_response=True, stateless_http=True, host=host, transport_security=security
+    app = make(desk, names).streamable_http_app(
+        streamable_http_path=PATH, stateless_http=True, host=host, transport_security=security
     )
-    return _Guarded(app, token) if token else app
+    return _Guarded(Alive(app), token) if token else Alive(app)
 
 
 class _Guarded:

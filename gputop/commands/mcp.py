@@ -62,12 +62,15 @@ def run(args: argparse.Namespace) -> int:
 
         if args.http:
             notify(f"serving http://{args.http[0] or '0.0.0.0'}:{args.http[1]}/mcp until Ctrl-C")
-            serve_http(places, names, args.http[0] or "0.0.0.0", args.http[1], token)
+            stopped_by = serve_http(places, names, args.http[0] or "0.0.0.0", args.http[1], token)
         else:
-            serve_stdio(places, names)
+            stopped_by = serve_stdio(places, names)
     finally:
         places.close()
-    return 0
+    code = 128 + stopped_by if stopped_by else 0
+    if places.lock.locked():
+        os._exit(code)  # Python would wait for the thread that still answers a question
+    return code
 
 
 def _token(args: argparse.Namespace) -> str:

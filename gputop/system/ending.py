@@ -15,10 +15,10 @@ DRAIN_S = 1.0  # s for what has come and was not read when the end was asked for
 class Ending:
     """Whether the end was asked for. ``then`` is called when it is, in a handler of signals: it may set something, or wake somebody."""
 
-    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
         self.asked = 0  # the signal's number; 0: go on
         self._asked_s = 0.0
-        self._then = then
+        self.then = then
 
     def listen(self) -> None:
         """Take `ENDS` from now on; under nohup SIGHUP stays ignored."""
@@ -31,7 +31,7 @@ class Ending:
         now_s = time.monotonic()
         if not self.asked:
             self.asked, self._asked_s = number, now_s
-            self._then()
+            self.then()
         elif now_s - self._asked_s > AGAIN_S:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
