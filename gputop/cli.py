@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from gputop.system import config, crash, priority
-from gputop.system.console import discard_output, notify, replace_closed, write
+from gputop.system.console import clean_errors, discard_output, notify, replace_closed, write
 from gputop.system.errors import UserError
 
 COMMANDS = {
@@ -112,6 +112,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     replace_closed()
     if argv is None:
+        clean_errors()
         crash.watch_threads(notify)
     code = _outcome(arguments, argv is None)
     if failed := crash.last_words():

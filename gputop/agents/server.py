@@ -204,7 +204,8 @@ def serve_http(places: Places, names: Sequence[str], host: str, port: int, token
             super().handle_exit(sig, frame)
 
     app = application(desk, names, host, token)
-    Serving(uvicorn.Config(app, host, port, log_level="warning", access_log=False, timeout_graceful_shutdown=GRACE_S)).run()
+    calm: dict[str, Any] = {"log_level": "warning", "access_log": False, "use_colors": False, "timeout_graceful_shutdown": GRACE_S}
+    Serving(uvicorn.Config(app, host, port, **calm)).run()
     return ending.asked
 
 

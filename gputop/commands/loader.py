@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from gputop.commands.options import STANDARD, duration, leave_root, number
-from gputop.system.console import notify, show, write
+from gputop.system.console import as_it_is, notify, show, write
 from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
 
@@ -167,7 +167,8 @@ def _standard_output_to_errors() -> Iterator[None]:
     sys.stdout.flush()
     os.dup2(2, 1)
     try:
-        yield
+        with as_it_is():
+            yield
     finally:
         sys.stdout.flush()
         os.dup2(kept, 1)

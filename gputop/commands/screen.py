@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gputop.system import config
+from gputop.system import config, tty
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,11 +44,15 @@ def use_terminal(instead: str) -> None:
 
 
 def watch(app: GputopApp, theme: str, guide: Guide | None = None) -> int:
-    """Run the app until the user leaves, then close its stream; returns the exit code. ``theme`` is the saved one, empty for none."""
+    """Run the app until the user leaves, give the terminal back whatever ended the app, and close its stream.
+
+    Returns the exit code. ``theme`` is the saved one, empty for none.
+    """
     try:
         _apply_config(app, theme)
         app.run(mouse=app.context.look.mouse, auto_pilot=guide)
     finally:
+        tty.give_back()
         app.context.feed.close()
     return app.return_code or 0
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import io
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TextIO
 
 from gputop.system.errors import UserError
-from gputop.system.text import ascii_text, clean, one_line
+from gputop.system.text import ascii_text, clean, clean_lines, one_line
 
 _MOST_CHARACTERS = 1 << 16  # of a line; the rest is cut
 
@@ -104,6 +106,35 @@ def replace_closed() -> None:
     for name, mode, flags in (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY)):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode, encoding="utf-8"))
+
+
+class CleanErrors(io.TextIOWrapper):
+    """Standard error without control characters but the ends of lines.
+
+    Libraries write log lines, warnings and tracebacks there by themselves, with text of others in them: the Host of an HTTP request, say.
+    """
+
+    def write(self, text: str) -> int:
+        """Write ``text``, cleaned and bounded; returns its length, as streams do."""
+        super().write(clean_lines(text, _MOST_CHARACTERS))
+        return len(text)
+
+
+def clean_errors() -> None:
+    """Pass all that this process writes to `sys.stderr` through `CleanErrors`; what others write to descriptor 2 is theirs."""
+    old = sys.stderr
+    sys.stderr = CleanErrors(old.buffer, encoding=old.encoding, errors=old.errors, line_buffering=True, write_through=True)
+
+
+@contextmanager
+def as_it_is() -> Iterator[None]:
+    """Within the block standard error passes everything: a program of the user's runs in this process."""
+    ours = sys.stderr
+    sys.stderr = sys.__stderr__ or ours
+    try:
+        yield
+    finally:
+        sys.stderr = ours
 
 
 def notify(text: str) -> None:

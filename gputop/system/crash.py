@@ -14,6 +14,8 @@ from functools import partial
 from gputop.system import config
 from gputop.system.errors import NO_MORE_MEMORY, NO_MORE_THREADS, UserError
 from gputop.system.program import __version__
+from gputop.system.text import clean_lines, one_line
+from gputop.system.tty import give_back
 
 _MOST_BYTES = 1 << 16  # of errors.log; a larger one is started anew
 _SHOWN_BYTES = 1 << 14  # of its end that go into a bug report
@@ -61,8 +63,12 @@ def _end(say: Callable[[str], None], failed: threading.ExceptHookArgs) -> None:
 def _end_at_once(say: Callable[[str], None]) -> None:
     """End the process: the main thread cannot be interrupted, or hangs."""
     if threading.main_thread().is_alive():
-        say(last_words())
-        os._exit(1)
+        try:
+            give_back()
+            sys.stderr = sys.__stderr__ or sys.stderr  # a screen has put its own there
+            say(last_words())
+        finally:
+            os._exit(1)
 
 
 def log_path() -> str:
@@ -83,8 +89,8 @@ def log(error: BaseException) -> str:
         return NO_MORE_MEMORY
     import traceback
 
-    said = f"this is a bug: {type(error).__name__}: {error}"
-    text = "".join(traceback.format_exception(error))
+    said = one_line(f"this is a bug: {type(error).__name__}: {error}")
+    text = clean_lines("".join(traceback.format_exception(error)), _MOST_BYTES)
     head = f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} gputop {__version__} {' '.join(sys.argv[1:2])}\n"
     try:
         os.makedirs(os.path.dirname(log_path()), mode=0o700, exist_ok=True)

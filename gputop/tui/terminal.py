@@ -32,7 +32,7 @@ from textual.screen import ModalScreen, Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gputop.system import crash
+from gputop.system import crash, tty
 from gputop.tui.input import PASTE, KeyQueue, Received
 
 try:
@@ -191,11 +191,34 @@ class PatientWriter(WriterThread):
                 self._file.flush()
 
 
-class TerminalDriver(LinuxDriver):
+class RestoringDriver(LinuxDriver):
+    """Textual's driver, of which `gputop.system.tty` knows whether it has the terminal. By Textual's documented interface alone."""
+
+    _takes = False  # whether the next write takes the terminal
+    _failed = False  # whether a part of giving it back failed
+
+    def start_application_mode(self) -> None:
+        self._takes = True
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def write(self, data: str) -> None:
+        """Write to the terminal; the first text, before its settings change, takes it."""
+        if self._takes:
+            self._takes = False
+            tty.take(self.fileno, 2 if os.isatty(2) else 1)
+        super().write(data)
+
+    def stop_application_mode(self) -> None:
+        super().stop_application_mode()
+        if not self._failed:
+            tty.given_back()
+
+
+class TerminalDriver(RestoringDriver):
     """Textual's driver, which ends the application once its terminal is gone, where Textual's would spin on it for ever under nohup.
 
     It also cuts input by `TerminalInput`, and gives the terminal back when it is stopped or killed in the background. `_app` and
-    `_loop` are the application and its event loop, `_file` is the terminal, `_debug` the parser's flag.
+    `_loop` are the application and its event loop, `_file` is the terminal, `_key_thread` reads it, `_debug` is the parser's flag.
     """
 
     _writer: PatientWriter | None = None
@@ -311,7 +334,7 @@ class TerminalDriver(LinuxDriver):
 
     def start_application_mode(self) -> None:
         self._given_back = False
-        super().start_application_mode()  # type: ignore[no-untyped-call]
+        super().start_application_mode()
 
     def stop_application_mode(self) -> None:
         """Give the terminal back, unless another process has it already."""
@@ -323,6 +346,9 @@ class TerminalDriver(LinuxDriver):
         """Read no more; what is typed to another process is left to it."""
         if self._has_terminal:
             super().disable_input()
+            if self._key_thread is not None and self._key_thread.is_alive():  # Textual's failed, and hides that
+                self._failed = True
+                self.exit_event.set()
 
     @property
     def _has_terminal(self) -> bool:
@@ -348,7 +374,7 @@ class TerminalApp(App[int]):
     """Textual's application with our driver, keys that wait for each other, and bugs that end it in one line."""
 
     def __init__(self) -> None:
-        super().__init__(driver_class=None if TEXTUAL_ONLY else TerminalDriver, watch_css=False)
+        super().__init__(driver_class=RestoringDriver if TEXTUAL_ONLY else TerminalDriver, watch_css=False)
         self.keys = KeyQueue(self)
         self._is_failing = False
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+import time
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -12,11 +15,12 @@ import gputop.cli
 from gputop.session.child import ChildStream
 from gputop.session.session import Session
 from gputop.sources.procfs.identity import Users
+from gputop.system import crash
 from gputop.tui.app import GputopApp
 from gputop.tui.dashboard import Actions, DashboardScreen
 from gputop.tui.drawing import Drawing
 from gputop.tui.feed import Feed, Recorder
-from gputop.tui.terminal import PatientWriter, TerminalInput
+from gputop.tui.terminal import PatientWriter, TerminalDriver, TerminalInput
 
 AFTER = 20
 PARTS: dict[str, tuple[type, str, int]] = {
@@ -25,14 +29,22 @@ PARTS: dict[str, tuple[type, str, int]] = {
     "writer": (PatientWriter, "_try", AFTER), "keys": (TerminalInput, "feed", 0), "key ticks": (TerminalInput, "tick", AFTER // 4),
     "key action": (Actions, "action_explain", 0), "last words": (ChildStream, "_listen", 0), "mount": (DashboardScreen, "on_mount", 0),
     "resume": (GputopApp, "on_ready", 0), "user names": (Users, "_resolve", 0), "starting": (GputopApp, "get_default_screen", 0),
-    "timer": (Drawing, "_wake_later", -1),
+    "timer": (Drawing, "_wake_later", -1), "driver's start": (TerminalDriver, "_enable_bracketed_paste", 0),
+    "driver's thread": (TerminalDriver, "_request_terminal_sync_mode_support", 0), "driver's end": (TerminalDriver, "_enable_line_wrap", 0),
+    "driver's writing": (TerminalDriver, "write", AFTER), "driver's mouse": (TerminalDriver, "_disable_mouse_support", 0),
+    "application's end": (GputopApp, "_close_all", 0), "deaf": (Feed, "_take", AFTER),
 }  # fmt: skip
 """Name -> (class, method that fails, after how many calls; -1: in a timer that it sets)."""
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "bug": lambda: ZeroDivisionError("boom"), "memory": MemoryError, "threads": lambda: RuntimeError("can't start new thread"),
+    "exit": lambda: SystemExit(1),
+}
+error = ERRORS[os.environ.get("BROKEN_BY", "bug")]
 
 
 def fail(*_: object) -> None:
-    """A bug."""
-    raise ZeroDivisionError("boom")
+    """A bug, or what `BROKEN_BY` names."""
+    raise error()
 
 
 def broken(whole: Callable[..., Any], after: int) -> Callable[..., Any]:
@@ -53,6 +65,11 @@ def broken(whole: Callable[..., Any], after: int) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    owner, name, after = PARTS[sys.argv.pop(1)]
+    part = sys.argv.pop(1)
+    owner, name, after = PARTS[part]
+    if part == "deaf":  # the main thread cannot be interrupted
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        crash._END_S = 0.5
+        GputopApp.on_ready = lambda _: time.sleep(60)
     setattr(owner, name, broken(getattr(owner, name), after))
     sys.exit(gputop.cli.main())

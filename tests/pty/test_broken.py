@@ -12,15 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from gputop.system.errors import NO_MORE_THREADS
+from gputop.system.errors import NO_MORE_MEMORY, NO_MORE_THREADS
 from tests.pty.broken import PARTS
 from tests.pty.conftest import GPUTOP, Launch, assert_left_as_found, assert_nothing_left
-from tests.pty.terminal import CURSOR, Terminal
+from tests.pty.terminal import ALTERNATE_SCREEN, CURSOR, Terminal
 from tests.pty.tree import tree
 
 REPOSITORY = Path(__file__).parents[2]
 WRAP = 7  # DECAWM: Textual switches it on when it leaves, whether or not it was on before
-ENDS = [name for name in PARTS if name != "user names"]
+HIDDEN = "driver's mouse"  # Textual's driver keeps this error to itself
+ENDS = [name for name in PARTS if name not in ("user names", HIDDEN)]
+BY_KEY = {"keys": "e", "key action": "e", "driver's end": "q", HIDDEN: "q", "application's end": "q"}  # part -> the key that it fails after
 
 
 def lines(terminal: Terminal) -> list[str]:
@@ -29,19 +31,44 @@ def lines(terminal: Terminal) -> list[str]:
     return [line for line in map(str.strip, text.splitlines()) if line]
 
 
+def start(launch: Launch, part: str, by: str = "bug") -> Terminal:
+    """Start gputop with a part that fails, and press the key that it fails after."""
+    path = {"PYTHONPATH": str(REPOSITORY), "BROKEN_BY": by}
+    terminal = launch("-m", "tests.pty.broken", part, "--no-ebpf", command=sys.executable, env=path, columns=240)
+    if part in BY_KEY:
+        terminal.wait_text("LIVE", "driver")
+        terminal.send(BY_KEY[part])
+    return terminal
+
+
 @pytest.mark.parametrize("part", ENDS)
 def test_an_error_anywhere_ends_in_a_line(launch: Launch, part: str) -> None:
-    path = {"PYTHONPATH": str(REPOSITORY)}
-    terminal = launch("-m", "tests.pty.broken", part, "--no-ebpf", command=sys.executable, env=path, columns=240)
-    if part in ("keys", "key action"):
-        terminal.wait_text("LIVE", "driver")
-        terminal.send("e")
+    terminal = start(launch, part)
     assert terminal.exit_code() == 1
     terminal.wait_for(lambda: b"this is a bug" in terminal.after, "what happened")
     (said,) = lines(terminal)
     assert said.startswith("gputop: this is a bug: ZeroDivisionError: boom; its traceback is in ")
     errors = Path(said.split(" is in ")[1].split(": send ")[0])
-    assert 'raise ZeroDivisionError("boom")' in errors.read_text()
+    assert "ZeroDivisionError: boom\n" in errors.read_text()
+    assert_left_as_found(terminal)
+
+
+def test_an_error_that_the_driver_hides_gives_the_terminal_back(launch: Launch) -> None:
+    terminal = start(launch, HIDDEN)
+    assert terminal.exit_code() == 0
+    terminal.wait_for(lambda: ALTERNATE_SCREEN not in terminal.modes, "the screen left")
+    assert_left_as_found(terminal)
+
+
+@pytest.mark.parametrize(("by", "told"), [("memory", NO_MORE_MEMORY), ("threads", NO_MORE_THREADS), ("exit", "")])
+@pytest.mark.parametrize("part", ["driver's start", "driver's end", "mount", "feed", "deaf"])
+def test_what_is_lacking_anywhere_gives_the_terminal_back(launch: Launch, part: str, by: str, told: str) -> None:
+    if by == "exit" and part in ("feed", "deaf"):
+        pytest.skip("a thread that leaves by SystemExit ends alone")
+    terminal = start(launch, part, by)
+    assert terminal.exit_code() == 1
+    terminal.wait_for(lambda: ALTERNATE_SCREEN not in terminal.modes, "the screen left")
+    assert lines(terminal) == ([f"gputop: {told}"] if told else [])
     assert_left_as_found(terminal)
 
 
