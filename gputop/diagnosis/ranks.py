@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from gputop.diagnosis import policy
+from gputop.model.ranges import Share
 
 
 class RankPace(Struct, frozen=True):
     """What a rank did in the window, as shares of it (0..1)."""
 
-    idle: float  # none of its GPUs ran anything
-    own_delay: float  # of that, what the rank spent by itself: not blocked on another rank
-    used: float | None = None  # how much of its GPUs its kernels used; None: not known, or one of its GPUs was not busy all the time
-    awaited: float | None = None
+    idle: Share  # none of its GPUs ran anything
+    own_delay: Share  # of that, what the rank spent by itself: not blocked on another rank
+    used: Share | None = None  # how much of its GPUs its kernels used; None: not known, or one of its GPUs was not busy all the time
+    awaited: Share | None = None
     """In which it did not sleep on a lock or socket beside an idle GPU, as in a collective of the host until the last rank arrives; None
     where that may be a lock of its own, or its GPU spins in a collective."""
 

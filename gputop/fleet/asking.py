@@ -14,11 +14,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from gputop.model.ranges import Count, Pid, UnixSeconds
 from gputop.recording.format import BROKEN, KIND_ANSWER, pack
 from gputop.system.text import clean
 
 ASKS = ("summary", "frames", "stacks", "nccl", "save")
 MOST_PIDS = 1024  # in a question
+MOST_BACK_S = 86_400.0  # s of the past that are asked for; a node keeps ten minutes
 MOST_LINE_BYTES = 64 << 10  # of a question
 PIECE_BYTES = 1 << 20  # of an answer; a longer one comes in pieces, with summaries between them
 MOST_ANSWER_BYTES = 4 << 20  # of any block from a node
@@ -27,23 +29,23 @@ MOST_ANSWER_BYTES = 4 << 20  # of any block from a node
 class Ask(Struct, frozen=True, omit_defaults=True):
     """A question."""
 
-    id: int
+    id: Count
     ask: str  # a word of `ASKS`
-    pids: Annotated[list[int], Meta(max_length=MOST_PIDS)] = []
-    at_unix_s: float | None = None  # by the node's wall clock; None: now
-    back_s: float = 0.0
+    pids: Annotated[list[Pid], Meta(max_length=MOST_PIDS)] = []
+    at_unix_s: UnixSeconds | None = None  # by the node's wall clock; None: now
+    back_s: Annotated[float, Meta(ge=-1.0, le=MOST_BACK_S)] = 0.0
     host: str = ""  # whom a relay is to ask (`gputop.fleet.relay`)
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
     """An answer, or a piece of one."""
 
-    id: int
+    id: Count
     ask: str = ""
     error: str = ""  # why there is none
     data: bytes = b""
     more: bool = False  # another piece follows
-    unix_s: float = 0.0  # when it was taken, by the node's clock
+    unix_s: UnixSeconds = 0.0  # when it was taken, by the node's clock
 
 
 _ask_decoder = msgspec.json.Decoder(Ask)

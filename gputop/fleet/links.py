@@ -18,8 +18,8 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import inf, isfinite
 from typing import IO
 
@@ -30,8 +30,9 @@ from gputop.fleet.lines import FromLines
 from gputop.fleet.reach import Target
 from gputop.fleet.summary import Summary, read_summary, summarize
 from gputop.model.frame import SECOND_NS, Frame, Header
+from gputop.recording.budget import Budget
 from gputop.recording.chunks import Decoder
-from gputop.recording.format import KIND_ANSWER, KIND_SUMMARY, Head, VersionError
+from gputop.recording.format import KIND_ANSWER, KIND_FRAMES, KIND_SUMMARY, Head, VersionError
 from gputop.session.child import END_S, LAST_WORDS_BYTES, LAST_WORDS_S, NOT_FOUND, PIPE_BYTES, widen
 from gputop.session.findings import rules
 from gputop.session.following import Following
@@ -59,6 +60,10 @@ SKEW_TOLD_S = 1.0  # s of skew, from which it is told
 MOST_JUDGED = 16  # nodes with an old gputop that are judged here, at 1.5 % of a core each
 MOST_ANSWERED_BYTES = 64 << 20  # of all pieces of an answer; ten minutes are 40 MiB at most (`gputop.recording.ring`)
 MOST_LOST_BYTES = 1 << 20  # of damage in a stream, before it is called none
+LINK_SHARE = 0.25  # CPU seconds per second that one node's stream may cost here; beyond, it is left unread for a while
+SLICE_S = 0.05  # s of CPU after which the next node has its turn
+MOST_OVER_S = 30.0  # s for which judging a node may cost all that it may; then it is left alone for a while
+FULL_S = 0.05  # s until somebody who had no room for more frames is asked again
 WAKE_S = 0.25  # s between looks at what is due
 GATHER_S = 0.05  # s in which what comes is read together: with 64 nodes a third less CPU (measured)
 _UNKNOWN = "unrecognized arguments: "
@@ -85,6 +90,10 @@ class NodeState(Struct, frozen=True):
         return self.target.host
 
 
+def _has_always_room() -> bool:
+    return True
+
+
 class Links:
     """All links. Raises UserError where a target is no name of a machine, or no thread is to be had."""
 
@@ -100,7 +109,8 @@ class Links:
         self._lock = threading.Lock()
         self._asked: deque[tuple[_Link, Ask]] = deque()
         self._answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
-        self._frames: dict[str, Callable[[Header | Frame], None]] = {}
+        self._frames: dict[str, tuple[Callable[[Header | Frame], None], Callable[[], bool]]] = {}  # host -> who takes frames, and has room
+        self._behind: set[_Link] = set()  # links with bytes that have not been taken in
         self._selector = selectors.DefaultSelector()
         self._wakes, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._wakes, selectors.EVENT_READ)
@@ -139,13 +149,14 @@ class Links:
             found.append(self._answers.get())
         return found
 
-    def tap(self, host: str, take: Callable[[Header | Frame], None] | None) -> None:
+    def tap(self, host: str, take: Callable[[Header | Frame], None] | None, has_room: Callable[[], bool] = _has_always_room) -> None:
         """Call ``take`` with the node's header, now, and in the thread of the links for each frame that it sends after
-        ``ask(host, "frames")``; a link that is made anew asks that again by itself. None: no more."""
+        ``ask(host, "frames")``; a link that is made anew asks that again by itself. None: no more. While ``has_room`` says no, the node
+        is left unread."""
         with self._lock:
             self._frames.pop(host, None)
             if take is not None:
-                self._frames[host] = take
+                self._frames[host] = take, has_room
                 if (header := self._links[host].header) is not None:
                     take(header)
 
@@ -170,7 +181,11 @@ class Links:
                         os.read(self._wakes, 4096)
                     else:
                         self._read(key)
+                for link in list(self._behind):
+                    with self._costs_its_row(link):
+                        self._take_in(link)
                 self._send_asked()
+                self._end_ended()
                 self._end_hung()
                 time.sleep(GATHER_S)
         except Exception as error:  # noqa: BLE001 - told on every row instead of a screen that stands still
@@ -184,7 +199,8 @@ class Links:
     def _wait_s(self) -> float:
         now = time.monotonic()
         due = [link.due_s - now for link in self._links.values() if link.child is None]
-        return min([WAKE_S, *(max(0.0, left) for left in due if self._has_room() or left > 0.0)])
+        rests = [link.rest_s for link in self._behind]
+        return min([WAKE_S, *rests, *(max(0.0, left) for left in due if self._has_room() or left > 0.0)])
 
     def _has_room(self) -> bool:
         return sum(link.is_connecting for link in self._links.values()) < self._fan_out
@@ -204,9 +220,24 @@ class Links:
             for pipe in link.pipes:
                 self._selector.register(pipe, selectors.EVENT_READ, link)
 
+    @contextmanager
+    def _costs_its_row(self, link: _Link) -> Iterator[None]:
+        """Whatever fails in here ends this link, with the reason, and no other."""
+        try:
+            yield
+        except (UserError, ValueError) as error:
+            with self._lock:
+                self._drop(link)
+                link.refuse(error)
+        except Exception as error:  # noqa: BLE001 - a bug of ours that one node's stream meets
+            why = crash.reason(error)
+            with self._lock:
+                self._drop(link)
+                link.stop(DOWN, why, RESTART_S[-1])
+
     def _read(self, key: selectors.SelectorKey) -> None:
         link: _Link = key.data
-        if key.fileobj not in link.pipes:
+        if link.child is None or key.fileobj not in link.pipes:
             return  # it was ended meanwhile
         try:
             data = os.read(key.fd, PIPE_BYTES)
@@ -214,37 +245,68 @@ class Links:
             return
         except OSError:
             data = b""
-        if link.child is not None and key.fileobj is link.child.stderr:
+        if not data:
+            self._selector.unregister(key.fileobj)
+        if key.fileobj is link.child.stderr:
             link.last_words = (link.last_words + data)[-LAST_WORDS_BYTES:]
-            if not data:
-                self._selector.unregister(key.fileobj)
-            return
-        take = self._frames.get(link.target.host)
-        with self._lock:
-            if not data:
-                self._drop(link)
-                link.end()
-                return
-            try:
-                items, answers = link.feed(data)
-            except (UserError, ValueError) as error:
-                self._drop(link)
-                link.refuse(error)
-                return
-        for answer in answers:
+        elif not data:
+            link.ended_s = time.monotonic()
+        else:
+            link.push(data)
+            self._behind.add(link)
+            self._selector.unregister(key.fileobj)
+
+    def _take_in(self, link: _Link) -> None:
+        """Take in what came over a link, block by block and outside of the lock: for `SLICE_S` at most, and within its budget. It is read
+        again once all of that is taken in."""
+        take, has_room = self._frames.get(link.target.host, (None, _has_always_room))
+        link.is_tapped, link.is_full = take is not None, False
+        began_s = now_s = time.thread_time()
+        while link.child is not None and not link.budget.rest_s and now_s - began_s < SLICE_S:
+            if not has_room():
+                link.is_full = True
+                break
+            items = link.next_block()
+            if items is None:
+                self._behind.discard(link)
+                self._selector.register(link.pipes[0], selectors.EVENT_READ, link)
+                break
+            for summary in link.judged(items):
+                with self._lock:
+                    link.take_summary(summary)
+            if take is not None:
+                for item in items:
+                    take(item)
+            before_s, now_s = now_s, time.thread_time()
+            link.budget.spend(now_s - before_s)
+        if (newest := link.newest_summary()) is not None:
+            with self._lock:
+                link.take_summary(newest)
+        for answer in link.take_answers():
             self._answers.put((link.target.host, answer))
         if link.is_fresh:
             link.is_fresh = False
             if take is not None:
                 link.send(Ask(0, "frames"))
-        if take is not None:
-            for item in items:
-                take(item)
+        link.budget.spend(time.thread_time() - now_s)
+        if link.is_old and link.budget.over_s > MOST_OVER_S:
+            raise ValueError(f"to judge it takes more than {100 * LINK_SHARE:.0f}% of a CPU here: update its gputop")
 
     def _drop(self, link: _Link) -> None:
+        self._behind.discard(link)
         for pipe in link.pipes:
             with suppress(KeyError, ValueError):  # it was at its end, or is closed
                 self._selector.unregister(pipe)
+
+    def _end_ended(self) -> None:
+        """End those that have closed their output, once their processes have ended; nobody waits for one that does not."""
+        for link in self._links.values():
+            if link.child is not None and link.ended_s is not None and link not in self._behind:
+                code = link.child.poll()
+                if code is not None or time.monotonic() - link.ended_s > LAST_WORDS_S:
+                    with self._lock:
+                        self._drop(link)
+                        link.end(code)
 
     def _send_asked(self) -> None:
         while self._asked:
@@ -285,6 +347,10 @@ class _Link:
         self.last_words = b""
         self.is_old = False  # its gputop has no summaries
         self.is_fresh = False  # its first summary has just come
+        self.is_tapped = False  # whether somebody takes its frames
+        self.is_full = False  # whether that one has no room now
+        self.ended_s: float | None = None  # when it closed its output
+        self.budget = Budget(LINK_SHARE)
         self._state, self._reason = CONNECTING, ""
         self._since_s = self._began_s = time.monotonic()
         self._failures = 0
@@ -328,7 +394,9 @@ class _Link:
 
     def start(self) -> None:
         """Start its process. Where that fails it is down."""
-        self._decoder, self._problem, self._newest, self.last_words = Decoder(self._take_block, MOST_ANSWER_BYTES), "", b"", b""
+        self._decoder = Decoder(self._take_block, MOST_ANSWER_BYTES, self._wants)
+        self._problem, self._newest, self.last_words, self.ended_s = "", b"", b"", None
+        self.budget = Budget(LINK_SHARE)
         self._asked.clear()
         self._judge = Following(every_ns=SECOND_NS)
         self._began_s = time.monotonic()
@@ -349,23 +417,52 @@ class _Link:
         if self.is_old and self.child.stdout is not None:
             widen(self.child.stdout.fileno())  # frames come, and a busy reader loses none
 
-    def feed(self, data: bytes) -> tuple[list[Header | Frame], list[Answer]]:
-        """Take what came: its frames and answers. UserError or ValueError where it is nothing that a node may send."""
-        self._answers = []
-        items = self._decoder.feed(self._lines.feed(data) if self._lines else data)
-        if self._newest and not self._problem:
-            payload, self._newest = self._newest, b""
-            self._take_summary(read_summary(payload))
+    @property
+    def rest_s(self) -> float:
+        """Seconds until it may be taken in again."""
+        return max(self.budget.rest_s, FULL_S if self.is_full else 0.0)
+
+    def push(self, data: bytes) -> None:
+        """What came; `next_block` takes it in."""
+        self._decoder.push(self._lines.feed(data) if self._lines else data)
+
+    def next_block(self) -> list[Header | Frame] | None:
+        """What the next block holds; None where none is whole. UserError or ValueError where it is nothing that a node may send."""
+        items = self._decoder.next()
         if self._problem or self._decoder.lost_bytes > MOST_LOST_BYTES:
             raise ValueError(self._problem or "it sends no stream of gputop")
+        if items and self._decoder.header is not None:
+            self.budget.begin(self._decoder.header.interval_ns)
+            self.budget.count(len(items))
+        return items
+
+    def judged(self, items: Iterable[Header | Frame]) -> Iterator[Summary]:
+        """The summaries that an old gputop does not send, made of its frames."""
         if self.is_old:
             for board in self._judge.through(items):
-                self._take_summary(summarize(board, self._judge.engine))
-        return items, self._answers
+                yield summarize(board, self._judge.engine)
+
+    def newest_summary(self) -> Summary | None:
+        """The newest that came since the last call: of those that come together the last is read. ValueError where it is none."""
+        payload, self._newest = self._newest, b""
+        return read_summary(payload) if payload else None
+
+    def take_answers(self) -> list[Answer]:
+        """Those that came since the last call."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def _wants(self, head: Head) -> bool:
+        """Whether a block is anything that it was asked for. Frames that nobody takes are not even inflated."""
+        if head.kind == KIND_FRAMES:
+            return self.is_old or self.is_tapped
+        if head.kind == KIND_ANSWER:
+            return bool(self._asked)
+        return head.kind == KIND_SUMMARY or self._other is not None
 
     def _take_block(self, head: Head, payload: bytes) -> None:
         if head.kind == KIND_SUMMARY:
-            self._newest = payload  # of those that come together the last is read: nobody is kept busy by a node that sends thousands
+            self._newest = payload
         elif head.kind == KIND_ANSWER:
             try:
                 answer = read_answer(payload)
@@ -386,7 +483,8 @@ class _Link:
             except ValueError as error:
                 self._problem = str(error)
 
-    def _take_summary(self, summary: Summary) -> None:
+    def take_summary(self, summary: Summary) -> None:
+        """It is up, and this is the newest that is known of it."""
         now = time.monotonic()
         if self._state != UP:
             self._state, self._reason, self._since_s, self.is_fresh = UP, "", now, True
@@ -395,10 +493,9 @@ class _Link:
         while self._lags[0][0] < self._lags[-1][0] - SKEW_NS:
             self._lags.popleft()
 
-    def end(self) -> None:
-        """Its process has closed its output: say why, and when to try again."""
+    def end(self, code: int | None) -> None:
+        """Its process has closed its output: say why, and when to try again. ``code``: its exit code; None where it has not ended."""
         assert self.child is not None
-        code = _wait(self.child, LAST_WORDS_S)
         if self.child.stderr is not None:
             try:
                 self.last_words = (self.last_words + (self.child.stderr.read() or b""))[-LAST_WORDS_BYTES:]
@@ -447,6 +544,8 @@ class _Link:
         """Why it must be made anew; empty while all is well."""
         if self._decoder.header is None:
             return f"no answer within {ANSWER_S:.0f} s" if now - self._began_s > ANSWER_S else ""
+        if self.rest_s:
+            return ""  # it is left unread
         heard_s = max(self._came_s, self._began_s)
         return f"no answer for {now - heard_s:.0f} s" if now - heard_s > HUNG_S else ""
 

@@ -138,8 +138,9 @@ class Node:
 
     def _look(self) -> None:
         reads = [self._stream.fileno(), self._done_r, *([self._asks] if self._is_asked else [])]
-        ready, writable, _ = select.select(reads, [self._out.fd] if self._out.waits else [], [], LOOK_S)
-        if self._stream.fileno() in ready:
+        is_behind = isinstance(self._stream, ChildStream) and self._stream.is_behind
+        ready, writable, _ = select.select(reads, [self._out.fd] if self._out.waits else [], [], 0.0 if is_behind else LOOK_S)
+        if is_behind or self._stream.fileno() in ready:
             items = self._stream.read(0.0)
             if items is None:
                 is_live = isinstance(self._stream, ChildStream)

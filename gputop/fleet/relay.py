@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from math import isfinite
 
 import msgspec
 from msgspec import Struct
@@ -30,6 +29,7 @@ from gputop.fleet.node import Out
 from gputop.fleet.reach import Target
 from gputop.fleet.summary import NAME, TEXT, Summary, pack_summary, read_summary, summary_payload
 from gputop.model.frame import Frame, Header
+from gputop.model.ranges import Bits, Seconds, Skew, fitted
 from gputop.recording.chunks import Decoder, pack_alone
 from gputop.recording.format import BROKEN, KIND_PASSED, KIND_TOLD, Head, flags_of, pack, pack_end, pack_frames, pack_header, restated
 from gputop.session.findings import rules
@@ -51,13 +51,13 @@ class Told(Struct, frozen=True, omit_defaults=True):
     host: str
     state: str
     reason: str = ""
-    since_s: float = 0.0
-    next_s: float | None = None
-    age_s: float | None = None
-    skew_s: float | None = None  # its clock behind the relay's
+    since_s: Seconds = 0.0
+    next_s: Seconds | None = None
+    age_s: Seconds | None = None
+    skew_s: Skew | None = None  # its clock behind the relay's
     notes: tuple[str, ...] = ()
     summary: bytes = b""  # as `summary_payload`; empty: no newer one
-    run: int = 0  # of the relay: another number is one that began anew
+    run: Bits = 0  # of the relay: another number is one that began anew
 
 
 class Passed(Struct, frozen=True, array_like=True):
@@ -139,10 +139,10 @@ class Relay:
             before, summary = self._sent.get(host, (None, None))
             if link != before or state.summary is not summary:
                 self._sent[host] = link, state.summary
-                told = Told(
+                told = fitted(Told(
                     host, state.state, state.reason, state.since_s, state.next_s, state.age_s, state.skew_s, state.notes,
                     summary_payload(state.summary) if state.summary else b"", self._run,
-                )  # fmt: skip
+                ))  # fmt: skip
                 self._out.put_summary(pack(KIND_TOLD, _encode(told)), host)
 
     def _read_asks(self) -> None:
@@ -286,8 +286,7 @@ class Relayed:
             raise ValueError(f"its relay cannot be read: {clean(str(error), NAME)}") from None
 
     def _take_told(self, told: Told) -> None:
-        numbers = (told.since_s, told.next_s or 0.0, told.age_s or 0.0, told.skew_s or 0.0)
-        if told.state not in STATES or not all(map(isfinite, numbers)):
+        if told.state not in STATES:
             raise ValueError("its relay says what means nothing")
         if told.host not in self._targets:
             return

@@ -11,7 +11,6 @@ their end.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import isfinite
 from typing import Annotated, Any
 
 import msgspec
@@ -28,6 +27,25 @@ from gputop.diagnosis.symptoms import Standing
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import ProcInfo
 from gputop.model.identity import SHORT_ID, job_key, known_of
+from gputop.model.ranges import (
+    Bits,
+    Bytes,
+    BytesPerSecond,
+    Celsius,
+    Count,
+    Cpus,
+    Gpus,
+    Ns,
+    Percent,
+    PerSecond,
+    Pid,
+    Ranks,
+    Seconds,
+    Share,
+    UnixSeconds,
+    Watts,
+    fitted,
+)
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
 from gputop.recording.format import BROKEN, KIND_SUMMARY, pack
 from gputop.system.program import __version__
@@ -42,54 +60,55 @@ NAMED = 3  # culprits of a rank, and of an incident
 TEXT, NAME = 300, 80  # characters of a headline, and of a name
 LEAST_SHARE = 0.005  # of the window, to be told
 
-_Shares = Annotated[dict[str, float], Meta(max_length=MOST_CAUSES)]
+_Shares = Annotated[dict[str, Share], Meta(max_length=MOST_CAUSES)]
+_SecondsBy = Annotated[dict[str, Seconds], Meta(max_length=MOST_CAUSES)]
 _Names = Annotated[dict[str, str], Meta(max_length=MOST_NAMES)]
 
 
 class Taker(Struct, frozen=True, array_like=True, gc=False):
     """A process that took what a rank lacked."""
 
-    pid: int
+    pid: Pid
     name: str
-    cpu_s: float | None = None  # CPU seconds: of a rank over the window, of an incident over its life so far
+    cpu_s: Seconds | None = None  # CPU seconds: of a rank over the window, of an incident over its life so far
 
 
 class GpuRow(Struct, frozen=True, array_like=True, gc=False):
     """One GPU now; None: not measured."""
 
-    index: int
+    index: Gpus
     name: str = ""
     uuid: str = ""
-    util_pct: float | None = None
-    sm_active_pct: float | None = None
-    mem_used_bytes: int | None = None
-    mem_total_bytes: int | None = None
-    power_w: float | None = None
-    power_limit_w: float | None = None
-    temp_c: float | None = None
-    throttle_mask: int | None = None  # as `gputop.model.gpu.Gpu.throttle_mask`
+    util_pct: Percent | None = None
+    sm_active_pct: Percent | None = None
+    mem_used_bytes: Bytes | None = None
+    mem_total_bytes: Bytes | None = None
+    power_w: Watts | None = None
+    power_limit_w: Watts | None = None
+    temp_c: Celsius | None = None
+    throttle_mask: Bits | None = None  # as `gputop.model.gpu.Gpu.throttle_mask`
     lost: bool = False  # the driver has lost it
 
 
 class LedgerRow(Struct, frozen=True, omit_defaults=True, gc=False):
     """Seconds on GPUs since the node's stream began, and those lost, by cause."""
 
-    gpu_s: float = 0.0
-    lost_s: float = 0.0
-    by_cause: _Shares = {}
+    gpu_s: Seconds = 0.0
+    lost_s: Seconds = 0.0
+    by_cause: _SecondsBy = {}
 
 
 class IncidentRow(Struct, frozen=True, array_like=True, gc=False):
     """An incident, times by the node's wall clock."""
 
-    id: int
-    start_unix_s: float
-    end_unix_s: float | None  # None: it lasts
+    id: Count
+    start_unix_s: UnixSeconds
+    end_unix_s: UnixSeconds | None  # None: it lasts
     symptom: str
     cause: str
     severity: str
-    trainer_pid: int | None
-    lost_s: float
+    trainer_pid: Pid | None
+    lost_s: Seconds
     headline: str
     culprits: Annotated[list[Taker], Meta(max_length=MOST_NAMES)] = []
 
@@ -100,65 +119,65 @@ class Said(Struct, frozen=True, omit_defaults=True, gc=False):
     symptom: str = ""
     cause: str = "none"
     severity: str = "info"
-    confidence: float = 0.0
+    confidence: Share = 0.0
     headline: str = ""
     detail: str = ""
-    lost_pct: float | None = None
-    trainer_pid: int | None = None
+    lost_pct: Percent | None = None
+    trainer_pid: Pid | None = None
 
 
 class Node(Struct, frozen=True, omit_defaults=True, gc=False):
     """The machine over the window; shares are 0..1, None: not measured."""
 
-    cpus: int = 0
-    cpu: float | None = None  # busy share of all CPUs
-    runnable: float | None = None  # mean share of the time that main threads of trainers and workers waited for a CPU
-    throttled: float | None = None  # the greatest share of periods in which a job's quota was used up
-    psi_io: float | None = None
-    psi_memory: float | None = None
-    net_rx_bytes_per_s: float | None = None
-    workers: int = 0
-    starving: int = 0  # of these
+    cpus: Cpus = 0
+    cpu: Share | None = None  # busy share of all CPUs
+    runnable: Share | None = None  # mean share of the time that main threads of trainers and workers waited for a CPU
+    throttled: Share | None = None  # the greatest share of periods in which a job's quota was used up
+    psi_io: Share | None = None
+    psi_memory: Share | None = None
+    net_rx_bytes_per_s: BytesPerSecond | None = None
+    workers: Count = 0
+    starving: Count = 0  # of these
 
 
 class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     """One trainer over the window. Shares are 0..1."""
 
-    pid: int
+    pid: Pid
     job: str = ""  # key of the training that it is a rank of, equal on all its nodes; ``~`` first: two trainings alike look the same
-    rank: int | None = None
-    size: int | None = None  # ranks of that training
+    rank: Ranks | None = None
+    size: Ranks | None = None  # ranks of that training
     program: str = ""
-    gpus: Annotated[list[int], Meta(max_length=MOST_GPUS)] = []
+    gpus: Annotated[list[Gpus], Meta(max_length=MOST_GPUS)] = []
     phase: str = ""  # a word of `gputop.diagnosis.phases.ANY`
     states: _Shares = {}  # of its main thread
     pace: RankPace | None = None  # what tells the rank that the others wait for; None: it is not known whether its GPUs work
-    steps_per_s: float | None = None
+    steps_per_s: PerSecond | None = None
     symptom: str = ""
     cause: str = "none"  # of one that the others of its training wait for: why it is late, where that is known
     shares: _Shares = {}  # cause -> share of what is lost now
-    lost: float | None = None  # share of its GPUs' time now
+    lost: Share | None = None  # share of its GPUs' time now
     why: str = ""  # what is wrong, in a line
     culprits: Annotated[list[Taker], Meta(max_length=MOST_NAMES)] = []
     ledger: LedgerRow = LedgerRow()
-    workers: int = 0
-    starving: int = 0
-    still_s: float = 0.0  # for how long nothing of it has moved
-    waits_for: int | None = None  # pid of the straggler of its training, where that is on this node; itself where it is the one
-    absent: Annotated[list[int], Meta(max_length=MOST_RANKS)] = []  # ranks that should be on this node and are not
+    workers: Count = 0
+    starving: Count = 0
+    still_s: Seconds = 0.0  # for how long nothing of it has moved
+    waits_for: Pid | None = None  # pid of the straggler of its training, where that is on this node; itself where it is the one
+    absent: Annotated[list[Ranks], Meta(max_length=MOST_RANKS)] = []  # ranks that should be on this node and are not
     identity: _Names = {}  # ``user``, ``slurm_job``, ``namespace``, ``pod``, ``container``, those that are known
 
 
 class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
     """One second of one node."""
 
-    v: int = VERSION
+    v: Count = VERSION
     gputop: str = ""
-    rules: int = 0  # CRC-32 of the rules by which the node judged (`gputop.session.findings.rules`)
+    rules: Count = 0  # CRC-32 of the rules by which the node judged (`gputop.session.findings.rules`)
     host: str = ""  # as it calls itself; who reads it knows it by its link
     boot_id: str = ""
-    t_ns: int = 0  # CLOCK_MONOTONIC of the last frame in it
-    unix_ns: int = 0  # its wall clock then
+    t_ns: Ns = 0  # CLOCK_MONOTONIC of the last frame in it
+    unix_ns: Ns = 0  # its wall clock then
     simulated: bool = False
     verdict: Said = Said()
     node: Node = Node()
@@ -167,10 +186,10 @@ class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
     ledger: LedgerRow = LedgerRow()
     incidents: Annotated[list[IncidentRow], Meta(max_length=MOST_NAMES)] = []  # newest first
     sources: _Names = {}  # source that does not read all -> its reason
-    cpu_ns: int = 0  # CPU time of gputop on the node since it started
-    rss_bytes: int = 0
-    dropped: int = 0  # frames that did not fit into the pipe
-    took_s: float = 0.0  # what this summary took the node to make, diagnosis included; 0: not told
+    cpu_ns: Ns = 0  # CPU time of gputop on the node since it started
+    rss_bytes: Bytes = 0
+    dropped: Count = 0  # frames that did not fit into the pipe
+    took_s: Seconds = 0.0  # what this summary took the node to make, diagnosis included; 0: not told
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -188,7 +207,8 @@ def summary_payload(summary: Summary) -> bytes:
 
 
 def read_summary(payload: bytes) -> Summary:
-    """The summary in a block. Anybody may have written it: texts are cleaned and cut. ValueError where it is too large, or no summary."""
+    """The summary in a block. Anybody may have written it: texts are cleaned and cut. ValueError where it is too large, a number is out
+    of its range, or it is no summary."""
     try:
         size = zstandard.get_frame_parameters(payload).content_size  # the decompressor allocates so much
         if size > MOST_BYTES:
@@ -200,18 +220,15 @@ def read_summary(payload: bytes) -> Summary:
 
 
 def _cleaned(value: Any, limit: int = NAME) -> Any:
-    """With harmless texts, and with numbers that are some. ValueError for another number."""
+    """The value with harmless texts."""
     kind = type(value)
     if kind is str:
         return value if len(value) <= limit and value.isascii() and value.isprintable() else clean(value, limit)
-    if kind is float:
-        if not isfinite(value):
-            raise ValueError("a number is none")
-    elif kind is list:
+    if kind is list:
         return [_cleaned(one) for one in value]
-    elif kind is dict:
+    if kind is dict:
         return {_cleaned(key): _cleaned(one, TEXT) for key, one in value.items()}
-    elif kind in _LIMITS:
+    if kind in _LIMITS:
         return kind(*map(_cleaned, astuple(value), _LIMITS[kind]))
     return value
 
@@ -227,14 +244,14 @@ def summarize(board: Board, engine: Engine, rules: int = 0) -> Summary:
     """What to say of the board as it stands, and of what ``engine`` found on it at its last feed."""
     header, cost, verdict = board.header, board.cost, engine.verdict
     ranks = [_rank(one, engine, header.host) for one in list(engine.standing.values())[:MOST_RANKS]]
-    return Summary(
+    return fitted(Summary(
         gputop=__version__, rules=rules, host=header.host, boot_id=header.boot_id, t_ns=board.t_ns,
         unix_ns=header.unix_ns_of(board.t_ns), simulated=header.simulated, verdict=_said(verdict),
         node=_node(engine.facts, ranks, board), gpus=[_gpu(board.gpus[index]) for index in sorted(board.gpus)[:MOST_GPUS]],
         ranks=ranks, ledger=_ledger(engine.ledger), incidents=_incidents(engine.incidents, board),
         sources={one.name: one.reason[:TEXT] for one in board.sources.values() if one.state not in ("ok", "off")},
         cpu_ns=cost.cpu_ns if cost else 0, rss_bytes=cost.rss_bytes if cost else 0, dropped=cost.dropped if cost else 0,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _said(verdict: Verdict) -> Said:

@@ -102,8 +102,10 @@ class Unpacker:
     """Reads the pieces of one tier, with ``parts`` only these tables of frames where they come as columns. The memory that it takes stays
     in proportion to what it was given."""
 
-    def __init__(self, parts: tuple[str, ...] | None = None) -> None:
+    def __init__(self, parts: tuple[str, ...] | None = None, most_bytes: int = MAX_BLOCK_BYTES) -> None:
+        """``most_bytes``: of a piece, inflated."""
         self._parts = parts
+        self._most_bytes = most_bytes
         self._check = 0  # of the last piece that was read
         self._stored_bytes = self._inflated_bytes = 0
 
@@ -152,9 +154,10 @@ class Unpacker:
 
     def _check_ratio(self, stored_bytes: int, inflated_bytes: int) -> None:
         """Raise FormatError if the stream so far inflates to more than its size allows (`MOST_RATIO`): it would exhaust the memory."""
-        self._stored_bytes += stored_bytes
-        if inflated_bytes > MAX_BLOCK_BYTES or self._inflated_bytes + inflated_bytes > FREE_BYTES + MOST_RATIO * self._stored_bytes:
-            raise FormatError("a block claims more than its stream may")
+        stored_bytes += self._stored_bytes
+        if inflated_bytes > self._most_bytes or self._inflated_bytes + inflated_bytes > FREE_BYTES + MOST_RATIO * stored_bytes:
+            raise FormatError("a block claims more than its stream may")  # and lends the blocks behind it nothing
+        self._stored_bytes = stored_bytes
         self._inflated_bytes += inflated_bytes
 
 
@@ -162,19 +165,26 @@ class Decoder:
     """Turns a stream's bytes, in parts of any size, into its header and the frames of every tick.
 
     Text before the first block, such as a login shell's greeting, is passed over. ``other`` gets the sound blocks of other kinds;
-    blocks of more than ``most_bytes`` count as damage.
+    blocks of more than ``most_bytes``, stored or inflated, count as damage. A block that nobody wants is passed over by its head: it is
+    neither kept nor opened.
     """
 
-    def __init__(self, other: Callable[[Head, bytes], None] | None = None, most_bytes: int = MAX_BLOCK_BYTES) -> None:
+    def __init__(
+        self, other: Callable[[Head, bytes], None] | None = None, most_bytes: int = MAX_BLOCK_BYTES,
+        wants: Callable[[Head], bool] | None = None,
+    ) -> None:  # fmt: skip
+        """``wants``: whether a block is to be opened; headers and ends always are. None: all that can be."""
         self._other = other
         self._most_bytes = most_bytes
+        self._wants = wants
+        self._unwanted_bytes = 0  # that are still to come of a block that nobody wants
         self.header: Header | None = None
         self.lost_bytes = 0
         self.ended = False  # whether the last block was the one with which a writer ends
         self._noise = bytearray()
         self._buffer = bytearray()
         self._begun = False
-        self._unpacker = Unpacker()
+        self._unpacker = Unpacker(most_bytes=most_bytes)
 
     @property
     def problem(self) -> str:
@@ -185,14 +195,42 @@ class Decoder:
 
     def feed(self, data: bytes) -> list[Header | Frame]:
         """What ``data`` completes: the header, then frames, and the header again where a clock has jumped. FormatError where this is no
-        stream, or one of another version."""
-        self._buffer += data
+        stream, or one of another version. Of a stream from elsewhere `push` and `next` keep less in memory at a time."""
+        self.push(data)
         out: list[Header | Frame] = []
-        while (head := self._next_head()) is not None and len(self._buffer) >= HEAD.size + head.size:
-            payload = bytes(self._buffer[HEAD.size : HEAD.size + head.size])
-            del self._buffer[: HEAD.size + head.size]
-            out += self._open(head, payload)
+        while (items := self.next()) is not None:
+            out += items
         return out
+
+    def push(self, data: bytes) -> None:
+        """Take the next bytes; `next` opens them."""
+        self._buffer += data
+
+    def next(self) -> list[Header | Frame] | None:
+        """What the next whole block holds; None where none is whole. FormatError as `feed`."""
+        if self._unwanted_bytes:
+            passed = min(self._unwanted_bytes, len(self._buffer))
+            del self._buffer[:passed]
+            self._unwanted_bytes -= passed
+        head = self._next_head()
+        if head is None:
+            return None
+        if not self._can_open(head):
+            del self._buffer[: HEAD.size]
+            self._unwanted_bytes, self.ended = head.size, False
+            return []
+        if len(self._buffer) < HEAD.size + head.size:
+            return None
+        payload = bytes(self._buffer[HEAD.size : HEAD.size + head.size])
+        del self._buffer[: HEAD.size + head.size]
+        return self._open(head, payload)
+
+    def _can_open(self, head: Head) -> bool:
+        if head.kind == KIND_HEADER or head.kind in ENDS:
+            return True
+        if head.kind == KIND_FRAMES:
+            return head.tier == TICKS and (self._wants is None or self._wants(head))
+        return self._other is not None and (self._wants is None or self._wants(head))
 
     def finish(self) -> None:
         """Count what was cut off at the stream's end. FormatError where it never began."""
@@ -203,6 +241,7 @@ class Decoder:
             raise FormatError(f"this is no gputop stream, it begins with {words!r}" if words else "the stream is empty")
         self.lost_bytes += len(self._buffer)
         self._buffer.clear()
+        self._unwanted_bytes = 0
 
     def _next_head(self) -> Head | None:
         """The next sound head, moved to the buffer's start; None while there is none."""
@@ -233,7 +272,7 @@ class Decoder:
                 if head.kind == KIND_HEADER:
                     return self._take_header(payload)
                 if head.kind == KIND_FRAMES:
-                    return [*self._unpacker.frames(payload, head)] if head.tier == TICKS else []
+                    return [*self._unpacker.frames(payload, head)]
                 if self._other is not None:
                     self._other(head, payload)
                 return []

@@ -15,14 +15,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from gputop.model.frame import MOST_IN_FRAME, CgroupSample, Frame, Gpu, GpuProc, GpuReading, Hardware, Header, Host, MigInstance
+from gputop.model.ranges import MOST_COUNT, MOST_CPUS, MOST_GPUS, MOST_NS
 
-MOST_NS = 1 << 62  # 146 years: no clock of the kernel's reaches it
-MOST_COUNT = 1 << 53  # of frames and beats
 LONGEST_INTERVAL_NS = 3600 * 1_000_000_000
-MOST_CPUS = 1 << 16  # Linux knows 8,192
 MOST_TICK_HZ = 1 << 20  # Linux knows 1,000
 MOST_WAKES = 1 << 16  # of a machine that sleeps every ten minutes for a year
-MOST_GPUS = 1 << 10  # Linux knows 256 of one driver
 
 _One = TypeVar("_One", bound=msgspec.Struct)
 

@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ END_S = 1.0  # s for a child to end; after that it is killed, and then left to t
 PIPE_BYTES = 1 << 20  # bytes that a pipe holds: seconds of frames
 MOST_CHUNKS = 16  # reads before a rest: with one read a rest, a stream that is behind would never catch up
 POLL_S = 0.2  # s between looks whether the stream was closed
+MOST_ITEMS = 64  # that are handed out together: what comes compressed may be thousands
+SHARE = 0.75  # CPU seconds per second that taking a stream in may cost the screen; beyond, the pipe fills and its collector drops frames
 
 
 class ChildStream:
@@ -48,10 +51,13 @@ class ChildStream:
             self.close()
             raise
         # Imported only now, while the collector starts.
+        from gputop.recording.budget import Budget
         from gputop.recording.chunks import Decoder
 
         widen(self._fd)
         self._decoder = Decoder()
+        self._budget = Budget(SHARE)
+        self.is_behind = False  # whether bytes were read that have not been handed out
 
     @property
     def _fd(self) -> int:
@@ -68,26 +74,58 @@ class ChildStream:
 
     def __iter__(self) -> Iterator[Header | Frame]:
         """What comes, as it comes; ends when the child does (see `ending`)."""
+        spent_s = time.thread_time()
         while data := self._read():
-            items = self._decoder.feed(data)
+            self._decoder.push(data)
             del data
-            news = bool(items)
-            while items:
-                yield items.pop(0)  # what was taken in must not outlast the next wait
+            news = False
+            while items := self._next_items(1):
+                news = True
+                while items:
+                    yield items.pop(0)  # what was taken in must not outlast the next wait
+                before_s, spent_s = spent_s, time.thread_time()
+                self._budget.spend(spent_s - before_s)
+                self._rest_within_budget()
             if self._rest is not None and news:
                 self._rest()
 
     def read(self, wait_s: float) -> list[Header | Frame] | None:
-        """What comes within ``wait_s``, None when the child has ended."""
-        if not select.select([self._fd], [], [], wait_s)[0]:
-            return []
-        data = self._read()
-        return self._decoder.feed(data) if data else None
+        """What comes within ``wait_s``, None when the child has ended. With `is_behind` there is more to hand out at once."""
+        if not self.is_behind:
+            if not select.select([self._fd], [], [], wait_s)[0]:
+                return []
+            data = self._read()
+            if not data:
+                return None
+            self._decoder.push(data)
+        return self._next_items(MOST_ITEMS)
+
+    def _rest_within_budget(self) -> None:
+        """Leave the stream unread while it has cost more than it may, until `close`."""
+        assert self._child.stdout is not None
+        while (rest_s := self._budget.rest_s) and not self._child.stdout.closed:
+            time.sleep(min(rest_s, POLL_S))
+
+    def _next_items(self, most: int) -> list[Header | Frame]:
+        """The next items, of as many blocks as it takes for ``most``. FormatError where more frames come than a collector sends."""
+        found: list[Header | Frame] = []
+        self.is_behind = True
+        while len(found) < most:
+            items = self._decoder.next()
+            if items is None:
+                self.is_behind = False
+                break
+            found += items
+        header = self._decoder.header
+        if found and header is not None:
+            self._budget.begin(header.interval_ns)
+            self._budget.count(len(found))
+        return found
 
     @property
     def waits(self) -> bool:
         """Whether there is something to read."""
-        return bool(select.select([self._fd], [], [], 0.0)[0])
+        return self.is_behind or bool(select.select([self._fd], [], [], 0.0)[0])
 
     def ending(self) -> str:
         """Why the child ended, in a line: its own last words where it had any."""
@@ -166,19 +204,31 @@ class PipeStream:
     def begin(self) -> None:
         """Wait for the header. Raises FormatError if the data is not a stream of gputop's, or there is none."""
         while self._decoder.header is None and not self._ended:
-            self._ready += self._read()
+            items = self._decoder.next()
+            if items is None:
+                self._read()
+            else:
+                self._ready += items
 
     def __iter__(self) -> Iterator[Header | Frame]:
         """What comes, as it comes, until the writer ends or `close`."""
         while not self._closing:
-            ready, self._ready = self._ready, []
-            yield from ready
-            if self._rest is not None and ready:
+            news = bool(self._ready)
+            while self._ready:
+                yield self._ready.pop(0)
+            for _ in range(MOST_CHUNKS):  # what there is, and what comes as soon as there is room for it
+                while (items := self._decoder.next()) is not None and not self._closing:
+                    news = news or bool(items)
+                    while items:
+                        yield items.pop(0)
+                if self._closing or self._ended or not self._waits(0.0):
+                    break
+                self._read()
+            if self._rest is not None and news:
                 self._rest()
             if self._ended:
                 return
-            if self._waits(POLL_S):
-                self._ready = self._read_all()
+            self._waits(POLL_S)
 
     def ending(self) -> str:
         """Why no more comes."""
@@ -191,22 +241,13 @@ class PipeStream:
     def _waits(self, seconds: float) -> bool:
         return bool(select.select([self._fd], [], [], seconds)[0])
 
-    def _read_all(self) -> list[Header | Frame]:
-        """What there is, and what comes as soon as there is room for it."""
-        ready = self._read()
-        for _ in range(MOST_CHUNKS - 1):
-            if self._ended or not self._waits(0.0):
-                break
-            ready += self._read()
-        return ready
-
-    def _read(self) -> list[Header | Frame]:
+    def _read(self) -> None:
         data = os.read(self._fd, CHUNK_BYTES)
         if data:
-            return self._decoder.feed(data)
-        self._ended = True
-        self._decoder.finish()
-        return []
+            self._decoder.push(data)
+        else:
+            self._ended = True
+            self._decoder.finish()
 
 
 def widen(fd: int) -> None:

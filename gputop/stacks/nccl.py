@@ -27,6 +27,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gputop.model.ranges import Count, Pid, Ranks, fitted
 from gputop.model.roles import SIZE_VARIABLES, number_in
 from gputop.sources import parse
 from gputop.sources.files import read_once
@@ -64,10 +65,10 @@ _ONE = re.compile(
 class NcclRank(Struct, frozen=True, omit_defaults=True):
     """A rank that NCCL finds apart from the others of its communicator."""
 
-    rank: int  # in its communicator
-    size: int  # ranks of that; 0: not told
+    rank: Ranks  # in its communicator
+    size: Ranks  # ranks of that; 0: not told
     why: str  # ``launched 6649 of 6650 AllReduce``
-    pid: int = 0  # by its own namespace; 0: not told
+    pid: Pid = 0  # by its own namespace; 0: not told
     node: str = ""  # its address
 
 
@@ -75,8 +76,8 @@ class NcclReport(Struct, frozen=True, omit_defaults=True):
     """What NCCL says of its job."""
 
     version: str = ""
-    processes: int = 0  # of the job
-    gpus: int = 0
+    processes: Count = 0  # of the job
+    gpus: Count = 0
     ranks: list[NcclRank] = field(default_factory=list)  # those that are apart
     lines: list[str] = field(default_factory=list)  # its errors and warnings, in its words
     problem: str = ""  # why there is no report
@@ -96,7 +97,7 @@ class NcclReport(Struct, frozen=True, omit_defaults=True):
 
 def pack_report(found: NcclReport | None) -> bytes:
     """For who asked from another machine."""
-    return msgspec.msgpack.encode(found)
+    return msgspec.msgpack.encode(None if found is None else fitted(found))
 
 
 def unpack_report(data: bytes) -> NcclReport | None:
