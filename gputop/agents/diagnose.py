@@ -9,6 +9,7 @@ from gputop.agents.look import ALL, NOW, Look, cause_of, look, symptom_of
 from gputop.agents.places import Places
 from gputop.diagnosis.report import Episode
 from gputop.fleet.jobs import LATE, WAITS, Job
+from gputop.fleet.overview import Overview
 
 SAYS = (
     "Why training is slow: symptom, cause, share of GPU time lost, culprits, evidence, fixes. symptom null: not enough was seen, ask "
@@ -105,7 +106,10 @@ def _next(target: str, symptom: str | None, cause: str | None, window: str) -> N
 
 def _of_job(places: Places, target: str) -> Found:
     """Of the job that loses most over all hosts."""
-    fleet = places.hosts.fleet()
+    return places.hosts.fleet().used(lambda fleet: _of_worst(target, fleet))
+
+
+def _of_worst(target: str, fleet: Overview) -> Found:
     silent = [untrusted(f"{row.host}: {row.sight.problem or row.says}") for row in fleet.rows if not row.sight.is_seen]
     if not fleet.jobs:
         return Found(target=target, not_measured_untrusted=silent, headline_untrusted="nobody trains on these hosts")

@@ -7,7 +7,7 @@ from gputop.agents.look import SHORT as BRIEFLY
 from gputop.agents.look import follow, missing_of, summary_of
 from gputop.agents.places import Places
 from gputop.diagnosis.phases import ANY
-from gputop.fleet.overview import SILENT, worst_first
+from gputop.fleet.overview import SILENT, Overview, worst_first
 from gputop.fleet.summary import Rank
 
 SAYS = (
@@ -67,7 +67,10 @@ def trainer_row(rank: Rank) -> Row:
 
 
 def _hosts(places: Places, target: str) -> Found:
-    fleet = places.hosts.fleet()
+    return places.hosts.fleet().used(lambda fleet: _found(places, target, fleet))
+
+
+def _found(places: Places, target: str, fleet: Overview) -> Found:
     rows = worst_first(fleet.rows)
     return Found(
         target=target, truncated=len(rows) > MOST_NODES,

@@ -143,9 +143,9 @@ def _write(args: argparse.Namespace, fleet: Overview) -> None:
     import msgspec
 
     if args.line:
-        write(f"{line_of(fleet).form(args.line, draws_ascii(args.ascii))}\n")
+        write(f"{fleet.used(line_of).form(args.line, draws_ascii(args.ascii))}\n")
         return
-    write(msgspec.json.encode(as_object(fleet)) + b"\n")
+    write(fleet.used(lambda seen: msgspec.json.encode(as_object(seen))) + b"\n")
 
 
 def _await_report(fleet: Overview, questions: Questions) -> None:
@@ -177,7 +177,7 @@ def _print_table(args: argparse.Namespace, fleet: Overview) -> None:
     size = shutil.get_terminal_size((120, 40))
     rows = 12 + len(fleet.rows) + len(fleet.jobs)
     choice = Choice(width=max(80, size.columns), height=rows, pattern=args.user or "")
-    drawn = page(fleet, choice, clock=time_of_day(time.time()), own="", note=" ", lanes=False).lines
+    drawn = fleet.used(lambda seen: page(seen, choice, clock=time_of_day(time.time()), own="", note=" ", lanes=False)).lines
     lines = [ascii_line(line) if draws_ascii(args.ascii) else safe_line(line) for line in drawn]
     texts = ["".join(text for text, _ in line).rstrip() for line in lines]
     show(text for text in texts if text)

@@ -149,14 +149,14 @@ class Links:
             found.append(self._answers.get())
         return found
 
-    def tap(self, host: str, take: Callable[[Header | Frame], None] | None, has_room: Callable[[], bool] = _has_always_room) -> None:
+    def tap(self, host: str, take: Callable[[Header | Frame], None] | None, has_room: Callable[[], bool] | None = None) -> None:
         """Call ``take`` with the node's header, now, and in the thread of the links for each frame that it sends after
-        ``ask(host, "frames")``; a link that is made anew asks that again by itself. None: no more. While ``has_room`` says no, the node
+        ``ask(host, "frames")``; a link that is made anew asks that again by itself. None: no more. While ``has_room`` answers no, the node
         is left unread."""
         with self._lock:
             self._frames.pop(host, None)
             if take is not None:
-                self._frames[host] = take, has_room
+                self._frames[host] = take, has_room or _has_always_room
                 if (header := self._links[host].header) is not None:
                     take(header)
 
@@ -199,6 +199,8 @@ class Links:
     def _wait_s(self) -> float:
         now = time.monotonic()
         due = [link.due_s - now for link in self._links.values() if link.child is None]
+        if any(link.ended_s is not None for link in self._links.values() if link.child is not None):
+            return 0.0  # its process is about to end
         rests = [link.rest_s for link in self._behind]
         return min([WAKE_S, *rests, *(max(0.0, left) for left in due if self._has_room() or left > 0.0)])
 
@@ -386,9 +388,9 @@ class _Link:
             state, since_s = SILENT, self._came_s
             reason = f"no answer for {now - self._came_s:.0f} s"
         return NodeState(
-            target=self.target, state=state, reason=reason, since_s=now - since_s,
+            target=self.target, state=state, reason=reason, since_s=max(0.0, now - since_s),
             next_s=max(0.0, self.due_s - now) if self.child is None and isfinite(self.due_s) and state != CONNECTING else None,
-            summary=self._summary, age_s=now - self._came_s if self._summary is not None else None, skew_s=self._skew_s(),
+            summary=self._summary, age_s=max(0.0, now - self._came_s) if self._summary is not None else None, skew_s=self._skew_s(),
             notes=self._notes(own_rules),
         )  # fmt: skip
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from copy import copy, deepcopy
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputop.diagnosis.model import LOOKING
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Member, Sight, find_jobs, with_report
 from gputop.fleet.links import CONNECTING, UP, NodeState
 from gputop.stacks.nccl import NcclReport
+from gputop.system import crash
+from gputop.system.errors import UserError
+from gputop.system.text import clean
 
 PAST_S = 600  # seconds that are remembered of each node
+FAULT_S = 10.0  # s for which a node is left out that could not be judged or shown (a choice)
 ALIKE = 0.1  # share of the GPUs' time by which the losses of nodes may differ that are alike
 SILENT, IDLE = "silent", "idle"  # words of a row beside those of a `Member`: it does not answer; nobody trains there
+_Made = TypeVar("_Made")
 _WORST_FIRST = (LATE, TROUBLED, SILENT, WAITS, UNKNOWN, WORKS, IDLE)
 
 
@@ -61,7 +69,10 @@ class Alike(Struct, frozen=True):
 
 
 class Overview:
-    """All that is known of the nodes. `take` what the links know once a second, and in the middle `look_again`; read by the same thread."""
+    """All that is known of the nodes. `take` what the links know once a second, and in the middle `look_again`; read by the same thread.
+
+    A node that cannot be joined, judged or shown, by a bug that its numbers meet, costs its own row: it is found and left out for a while.
+    """
 
     def __init__(self) -> None:
         self.sights: list[Sight] = []
@@ -74,15 +85,34 @@ class Overview:
         self.shift_s = 0.0  # s from the clocks of recorded nodes to ours
         self._whole: list[Job] | None = None  # as judged at the last second
         self._half: list[Job] | None = None  # as judged in the middle of it
+        self._faults: dict[str, tuple[float, str]] = {}  # host that is left out -> (until when, why)
 
     def take(self, sights: Sequence[Sight]) -> None:
         """Judge the jobs, and remember the second."""
-        self._whole = self._judged(sights, self._whole)
-        self._show(sights, self._whole)
-        self.books.note(self.jobs)
+        sights = self._without_faults(sights)
+        try:
+            self._whole = self._judged(sights, self._whole)
+            self._show(sights, self._whole)
+            self.books.note(self.jobs)
+        except Exception:
+            self.sights = list(sights)
+            if not self._leave_out(lambda trial: deepcopy(trial.books).note(trial.jobs)):
+                raise
+            self.books.note(self.jobs)
         self.seconds += 1
         for row in self.rows:
             self.past.setdefault(row.host, deque(maxlen=PAST_S)).append(Second(_mean_util(row.sight), row.lost))
+
+    def used(self, use: Callable[[Overview], _Made]) -> _Made:
+        """What ``use`` makes of it, such as a page, without the nodes of which it cannot be made."""
+        try:
+            return use(self)
+        except UserError:
+            raise
+        except Exception:
+            if not self._leave_out(use):
+                raise
+        return use(self)
 
     def take_report(self, key: str, report: NcclReport) -> None:
         """What NCCL says of a job; its verdict knows it from the next second on."""
@@ -91,11 +121,55 @@ class Overview:
     def look_again(self, sights: Sequence[Sight]) -> bool:
         """Judge the jobs between two seconds: a straggler is told half a second earlier. Whether a verdict is another now; else all stays
         as it was."""
-        self._half = self._judged(sights, self._half if self._half is not None else self._whole)
-        if _verdicts(self._half) == _verdicts(self.jobs):
-            return False
-        self._show(sights, self._half)
+        sights = self._without_faults(sights)
+        try:
+            self._half = self._judged(sights, self._half if self._half is not None else self._whole)
+            if _verdicts(self._half) == _verdicts(self.jobs):
+                return False
+            self._show(sights, self._half)
+        except Exception:
+            self.sights = list(sights)
+            if not self._leave_out(lambda _: None):
+                raise
         return True
+
+    def _without_faults(self, sights: Sequence[Sight]) -> list[Sight]:
+        """The sights; those that are left out say why, and nothing else."""
+        now_s = time.monotonic()
+        self._faults = {host: fault for host, fault in self._faults.items() if fault[0] > now_s}
+        return [replace(one, summary=None, problem=self._faults[one.host][1]) if one.host in self._faults else one for one in sights]
+
+    def _leave_out(self, use: Callable[[Overview], object]) -> bool:
+        """Leave out the nodes with which jobs cannot be judged, or ``use`` fails. False where it fails without any of them as well.
+
+        Groups of nodes are tried beside those that are sound, and halved where that fails: few faults among many nodes take few tries.
+        """
+        if self._fault_with([], use) is not None:
+            return False
+        sound, left = list[Sight](), [list(self.sights)]
+        while left:
+            group = left.pop()
+            error = self._fault_with([*sound, *group], use)
+            if error is None:
+                sound += group
+            elif len(group) > 1:
+                left += [group[len(group) // 2 :], group[: len(group) // 2]]
+            else:
+                self._faults[group[0].host] = time.monotonic() + FAULT_S, clean(f"it cannot be shown: {crash.reason(error)}", 200)
+        sights = self._without_faults(self.sights)
+        self._whole, self._half = self._judged(sights, None), None
+        self._show(sights, self._whole)
+        return True
+
+    def _fault_with(self, sights: Sequence[Sight], use: Callable[[Overview], object]) -> Exception | None:
+        """Why these nodes alone cannot be judged or used."""
+        trial = copy(self)
+        try:
+            trial._show(sights, trial._judged(sights, None))
+            use(trial)
+        except Exception as error:  # noqa: BLE001 - looked for
+            return error
+        return None
 
     def _judged(self, sights: Sequence[Sight], a_second_ago: list[Job] | None) -> list[Job]:
         return [with_report(job, self.reports.get(job.key)) for job in find_jobs(sights, a_second_ago)]

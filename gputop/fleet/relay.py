@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.fleet.asking import MOST_LINE_BYTES, Answer, Ask, AskLines, pack_answer
+from gputop.fleet.asking import MOST_ANSWER_BYTES, MOST_LINE_BYTES, Answer, Ask, AskLines, pack_answer
 from gputop.fleet.links import CONNECTING, STATES, UP, Links, NodeState
 from gputop.fleet.node import Out
 from gputop.fleet.reach import Target
@@ -42,6 +42,7 @@ MOST_SAVES = 4  # nodes that send their last ten minutes at once; up to 40 MiB e
 MOST_NOTES = 4  # of a host
 MOST_WAITING_BYTES = 64 << 20  # of frames and answers that wait for the viewer; more frames are dropped and counted
 LEAST_TOGETHER, MOST_TOGETHER = 4, 64  # frames of a block that are compressed (a choice)
+MOST_TOGETHER_BYTES = MOST_ANSWER_BYTES >> 1  # of such a block's msgpack: the viewer opens no larger ones
 PAGES_S = 10.0  # s between two times that unused memory is given back
 
 
@@ -135,7 +136,7 @@ class Relay:
         )  # fmt: skip
         self._out.put_summary(pack_summary(own))
         for host, state in self._links.poll().items():
-            link = state.state, state.reason, state.notes
+            link = state.state, state.reason, state.notes, state.next_s is None
             before, summary = self._sent.get(host, (None, None))
             if link != before or state.summary is not summary:
                 self._sent[host] = link, state.summary
@@ -191,7 +192,7 @@ class Relay:
                 blocks = [restated(item) for item in found if isinstance(item, Header)]
             else:
                 frames = [item for item in found if isinstance(item, Frame)]
-                blocks = [_packed(frames[i : i + MOST_TOGETHER]) for i in range(0, len(frames), MOST_TOGETHER)]
+                blocks = [block for i in range(0, len(frames), MOST_TOGETHER) for block in _packed(frames[i : i + MOST_TOGETHER])]
             for block in blocks:
                 if self._out.rest_bytes > MOST_WAITING_BYTES:
                     self._out.dropped += 1
@@ -199,9 +200,15 @@ class Relay:
                     self._out.put_answer(pack(KIND_PASSED, _encode(Passed(host, block))))
 
 
-def _packed(frames: list[Frame]) -> bytes:
-    """A block; many frames, as of a node's past, are compressed."""
-    return pack_frames(frames) if len(frames) < LEAST_TOGETHER else pack_alone(_encode(frames), flags_of(frames), frames[0].t_ns)
+def _packed(frames: list[Frame]) -> list[bytes]:
+    """Blocks; many frames, as of a node's past, are compressed."""
+    if len(frames) < LEAST_TOGETHER:
+        return [pack_frames(frames)]
+    plain = _encode(frames)
+    if len(plain) > MOST_TOGETHER_BYTES:
+        half = len(frames) // 2
+        return [*_packed(frames[:half]), *_packed(frames[half:])]
+    return [pack_alone(plain, flags_of(frames), frames[0].t_ns)]
 
 
 # for the viewer
@@ -229,7 +236,7 @@ class Relayed:
         link, now = self._links.poll()[self._through.host], time.monotonic()
         with self._lock:
             lost, self._is_anew = list(self._taps) if self._is_anew else [], False
-            self._taps |= {host: (self._taps[host][0], Decoder()) for host in lost}
+            self._taps |= {host: (self._taps[host][0], Decoder(most_bytes=MOST_ANSWER_BYTES)) for host in lost}
         for host in lost:
             self.ask(host, "frames")
         with self._lock:
@@ -264,12 +271,12 @@ class Relayed:
                 found.append((host, answer))
         return found
 
-    def tap(self, host: str, take: Callable[[Header | Frame], None] | None) -> None:
-        """As `Links.tap`, but the header comes once frames are asked for."""
+    def tap(self, host: str, take: Callable[[Header | Frame], None] | None, has_room: Callable[[], bool] | None = None) -> None:  # noqa: ARG002
+        """As `Links.tap`, but the header comes once frames are asked for, and the stream of all hosts waits for nobody."""
         with self._lock:
             self._taps.pop(host, None)
             if take is not None:
-                self._taps[host] = take, Decoder()
+                self._taps[host] = take, Decoder(most_bytes=MOST_ANSWER_BYTES)
 
     def close(self) -> None:
         """End the link."""
@@ -291,9 +298,10 @@ class Relayed:
         if told.host not in self._targets:
             return
         told = replace(told, reason=clean(told.reason, TEXT), notes=tuple(clean(note, NAME) for note in told.notes[:MOST_NOTES]))
+        newest = read_summary(told.summary) if told.summary else None  # the relay has read it before: one that cannot be is the relay's
         with self._lock:
             _, before, _ = self._told.get(told.host, (told, None, 0.0))
-            self._told[told.host] = told, read_summary(told.summary) if told.summary else before, time.monotonic()
+            self._told[told.host] = told, newest or before, time.monotonic()
             if told.run != self._run:
                 self._run, self._is_anew = told.run, True
 
@@ -302,7 +310,7 @@ class Relayed:
             found = self._taps.get(passed.host)
         if found is not None:
             take, decoder = found
-            for item in decoder.feed(passed.block):
+            for item in decoder.feed(passed.block):  # one block, which the relay has opened before
                 take(item)
 
 

@@ -211,8 +211,9 @@ class FleetWhy(Box):
         self._fleet = screen
 
     def lines(self) -> Sequence[Line]:
-        fleet = self._fleet.fleet
-        return draw.why_lines(fleet, draw.chosen_job(fleet, self._fleet.choice)) or [[("nobody trains on these nodes", "")]]
+        choice = self._fleet.choice
+        lines = self._fleet.fleet.used(lambda fleet: draw.why_lines(fleet, draw.chosen_job(fleet, choice)))
+        return lines or [[("nobody trains on these nodes", "")]]
 
 
 # the fleet
@@ -281,7 +282,8 @@ class FleetScreen(Screen[None]):
         if is_too_small(choice.width, choice.height):
             self.page = draw.Page([[(fit(TOO_SMALL, choice.width), "warn")]])
         else:
-            self.page = draw.page(self.fleet, choice, clock=time_of_day(time.time() - self.fleet.shift_s), own=self.own_cost(), note=note)
+            clock, own = time_of_day(time.time() - self.fleet.shift_s), self.own_cost()
+            self.page = self.fleet.used(lambda fleet: draw.page(fleet, choice, clock=clock, own=own, note=note))
         lines = [ascii_line(line) for line in self.page.lines] if choice.ascii_only else self.page.lines
         can_paint = self._filter_line.disabled and terminal.can_paint(self) and not terminal.await_repaint([self._drawn])
         begins = bool(self.page.lane_s) and (self.fleet.seconds - 1) % self.page.lane_s == 0  # a cell of the lanes

@@ -23,6 +23,7 @@ BACK_S = 600.0  # s of a node's past that come when it is opened: all that it ke
 NODE_REST_S = 0.25  # s between two drawings
 DRAWN_S = 1.0  # s between two drawings while the past is read in
 ANEW_S = 15.0  # s without a frame, after which a node that is up is asked again: its link was made anew
+MOST_QUEUED = 600  # items that wait for the dashboard: a minute; then the node is left unread until there is room
 MOST_STACKS = 20_000  # of an answer
 
 _decode = msgspec.msgpack.Decoder(list[Stack]).decode
@@ -43,7 +44,7 @@ class NodeStream:
         self._asked_s = self._rested_s = 0.0
 
     def __iter__(self) -> Iterator[Header | Frame]:
-        self._nodes.tap(self._host, self._items.put)
+        self._nodes.tap(self._host, self._items.put, lambda: self._items.qsize() < MOST_QUEUED)
         self._ask(BACK_S)
         while not self._closed:
             try:
