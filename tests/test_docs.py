@@ -144,9 +144,20 @@ def check_toml(block: Block, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert config_command.mistakes() == []
 
 
+def directives(text: str, ends: str) -> None:
+    """Blocks in braces that are closed, of lines that end with one of ``ends``, if any."""
+    open_blocks = 0
+    for line in filter(None, (re.sub(r"(^|\s)#.*", "", one).strip() for one in text.splitlines())):
+        assert not ends or line[-1] in ends, line
+        open_blocks += line.endswith("{") - (line == "}")
+        assert open_blocks >= 0, line
+    assert open_blocks == 0
+
+
 LANGUAGES: dict[str, Callable[[str], Any]] = {
     "sh": str, "sql": str, "toml": str,  # see the checks above
     "promql": promql_parser.parse, "python": ast.parse, "yaml": lambda text: list(yaml.safe_load_all(text)), "json": json.loads,
+    "nginx": lambda text: directives(text, ";{}"), "caddy": lambda text: directives(text, ""),
     "text": str,  # what a program printed, or words
 }  # fmt: skip
 """Language of a block -> what it is read by."""

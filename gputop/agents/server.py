@@ -40,6 +40,8 @@ PROGRESS_S = 1.0  # s between two notifications of progress
 REST_S = 30.0  # s between looks at whether the nodes may be left
 PATH = "/mcp"  # of the URL
 GRACE_S = 1  # s for answers that are on their way when a signal comes
+HEAD_BYTES = 16 << 10  # of a request line with its headers: httpx sends 500, and a proxy adds its own
+MOST_CONNECTIONS = 256  # at once; silent ones cost 10 KiB each and are not ended, so this is far from what clients need
 MOST_SAID = 600  # characters of an error
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -204,7 +206,10 @@ def serve_http(places: Places, names: Sequence[str], host: str, port: int, token
             super().handle_exit(sig, frame)
 
     app = application(desk, names, host, token)
-    calm: dict[str, Any] = {"log_level": "warning", "access_log": False, "use_colors": False, "timeout_graceful_shutdown": GRACE_S}
+    calm: dict[str, Any] = {
+        "log_level": "warning", "access_log": False, "use_colors": False, "timeout_graceful_shutdown": GRACE_S,
+        "http": "h11", "h11_max_incomplete_event_size": HEAD_BYTES, "limit_concurrency": MOST_CONNECTIONS, "backlog": 128,
+    }  # fmt: skip
     Serving(uvicorn.Config(app, host, port, **calm)).run()
     return ending.asked
 

@@ -30,7 +30,7 @@ _WAIT_S = 0.5  # s for the stream, between looks at signals
 _REST_S = 0.45  # s between two reads: who takes five frames at once wakes five times less (measured: 1.6 % of a core, not 2.4)
 EXAMPLES = f"""examples:
   gputop exporter                                       http://127.0.0.1:{PORT}/metrics
-  gputop exporter --listen :{PORT} --web-config web.yml  for other machines, with TLS and passwords
+  gputop exporter --listen :{PORT} --tls-cert node1.crt --tls-key node1.key    for other machines
   gputop exporter --textfile /var/lib/prometheus/node-exporter/gputop.prom
   gputop exporter --otlp http://collector:4318
 see docs/exporter.md: Prometheus, Grafana, alerts, systemd, Kubernetes
@@ -48,7 +48,8 @@ def address(text: str) -> tuple[str, int]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", type=address, metavar="ADDRESS", help=f"serve HTTP here (127.0.0.1:{PORT}; none with what follows)")
-    parser.add_argument("--web-config", metavar="FILE", help="TLS and passwords, as for node_exporter")
+    parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate (PEM)")
+    parser.add_argument("--tls-key", metavar="FILE", help="the certificate's key (PEM, without a password)")
     parser.add_argument("--textfile", metavar="FILE.prom", help=f"write a file for node_exporter every {EVERY_S:.0f} s")
     parser.add_argument("--otlp", metavar="URL", help=f"push to an OpenTelemetry collector every {EVERY_S:.0f} s")
     parser.add_argument("--level", choices=LEVELS, default="trainer", metavar="LEVEL", help="node, gpu or trainer, each with more series")
@@ -64,8 +65,10 @@ def run(args: argparse.Namespace) -> int:
     needs("prometheus_client", "prometheus")
     if args.otlp:
         needs("opentelemetry.exporter.otlp.proto.http", "otlp")
-    if args.web_config and (args.textfile or args.otlp) and args.listen is None:
-        raise UserError("--web-config is for --listen", code=2)
+    if bool(args.tls_cert) != bool(args.tls_key):
+        raise UserError("--tls-cert and --tls-key need each other", code=2)
+    if args.tls_cert and (args.textfile or args.otlp) and args.listen is None:
+        raise UserError("--tls-cert is for --listen", code=2)
     from gputop.session.child import ChildStream, collector_argv
     from gputop.session.restarts import LastingStream
 
@@ -123,20 +126,18 @@ def _open(args: argparse.Namespace, metered: Metered, closes: list[Callable[[], 
 
 
 def _listen(args: argparse.Namespace, metered: Metered, page: Callable[[str, bool], tuple[bytes, str]]) -> Callable[[], None]:
-    from gputop.metrics.server import Server
-    from gputop.metrics.webconfig import WebConfig
+    from gputop.metrics.server import Server, tls_context
 
     host, port = args.listen or ("127.0.0.1", PORT)
-    web = WebConfig(args.web_config) if args.web_config else None
+    tls = tls_context(args.tls_cert, args.tls_key) if args.tls_cert else None
     shown = f"[{host}]" if ":" in host else host
     try:
-        server = Server(host, port, page, healthy=lambda: not metered.is_silent, web=web, tell=notify)
+        server = Server(host, port, page, healthy=lambda: not metered.is_silent, tls=tls)
     except (OSError, UnicodeError) as error:
         raise UserError(f"cannot listen on {clean(shown)}:{port}: {getattr(error, 'strerror', None) or error}") from None
-    if web is None and not _is_loopback(host):
-        notify(f"everybody who reaches port {server.port} can read the metrics: --web-config gives it TLS and passwords")
-    scheme = "https" if web is not None and web.now().context is not None else "http"
-    notify(f"metrics at {scheme}://{shown or '0.0.0.0'}:{server.port}/metrics")
+    if not _is_loopback(host):
+        notify(f"everybody who reaches port {server.port} can read the metrics: docs/exporter.md shows a password, by nginx or Caddy")
+    notify(f"metrics at {'http' if tls is None else 'https'}://{shown or '0.0.0.0'}:{server.port}/metrics")
     return server.close
 
 

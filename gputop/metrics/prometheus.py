@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -18,6 +19,7 @@ from gputop.metrics.registry import COUNTER
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 
+_OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 _BEGINS = ("trainer",)  # labels of the counter that tells since when a trainer's counters count, for all of them: one series is enough
 
 
@@ -56,16 +58,27 @@ class Pages:
 
     def page(self, accept: str = "", zipped: bool = False) -> tuple[bytes, str]:
         """The text in the format that ``accept`` asks for, and its content type."""
-        encode, content_type = choose_encoder(accept)
+        encode, content_type = choose_encoder(_OPENMETRICS if _asks_openmetrics(accept) else "")
         with self._lock:
             now = self._metered.moment
             stood = self._made.get((content_type, zipped))
             if stood is None or stood[0] != now:
                 text = encode(_Families(self._metered.read(), self._node, "openmetrics" in content_type))
-                if len(self._made) > 8:  # content types are as many as clients ask for
-                    self._made.clear()
                 stood = self._made[content_type, zipped] = now, gzip.compress(text, 1) if zipped else text
             return stood[1], content_type
+
+
+def _asks_openmetrics(accept: str) -> bool:
+    """Whether the header Accept takes OpenMetrics 1.0.
+
+    `choose_encoder` raises TypeError for a version that is no number, and would make a text for each version that a client thinks of.
+    """
+    for one in accept.split(","):
+        kind, *parameters = (part.strip() for part in one.split(";"))
+        version = next((part.removeprefix("version=") for part in parameters if part.startswith("version=")), "1")
+        if kind == "application/openmetrics-text" and re.match("[1-9]", version):
+            return True
+    return False
 
 
 class TextFile:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -169,6 +170,14 @@ async def test_over_http(url: str) -> None:
         assert (await stranger.post(url, json=body, headers={"Authorization": "Bearer 0123456789abcdee"})).status_code == 401
         foreign = {"Authorization": "Bearer 0123456789abcdef", "Host": "evil.example"}
         assert (await stranger.post(url, json=body, headers=foreign)).status_code == 421
+
+
+def test_a_head_that_does_not_end_is_refused(url: str) -> None:
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), 30) as one:
+        one.sendall(b"POST /mcp HTTP/1.1\r\n")
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            one.sendall(b"X: " + b"a" * (16 << 20))
 
 
 @pytest.mark.parametrize(("arguments", "said"), [

@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,6 +22,7 @@ from gputop.demo.stage import staged
 from gputop.metrics.prometheus import TextFile
 from gputop.sources import simulated
 from gputop.system.errors import UserError
+from tests.metrics.hostile import hostile
 from tests.metrics.prom import free_port
 from tests.wait import until
 
@@ -57,6 +60,31 @@ def test_it_serves_and_ends_at_once(environment: dict[str, str]):
         until(lambda: 'gputop_gpu_utilization_ratio{gpu="1",node="n1"' in scrape(url))
         assert "gputop_trainer" not in scrape(url)
         assert scrape(url.replace("/metrics", "/-/healthy")) == "ok\n"
+        one.send_signal(signal.SIGTERM)
+        assert one.wait(10) == 0
+        assert one.stderr.read() == ""
+
+
+def rss_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_hostile_clients_keep_nobody_out_and_cost_no_memory(environment: dict[str, str]):
+    """Twice as many as `MOST_CONNECTIONS` would be as well: the oldest must go."""
+    with running(environment, "--listen", "127.0.0.1:0") as one:
+        assert one.stderr is not None
+        url = one.stderr.readline().split()[-1]
+        until(lambda: "gputop_gpu_utilization_ratio" in scrape(url))
+        before, most, took = rss_bytes(one.pid), 0, list[float]()
+        with hostile(urlsplit(url).port or 0, 64) as made:
+            until(lambda: len(made) > 200)
+            for _ in range(20):
+                began_s = time.monotonic()
+                assert "gputop_gpu_utilization_ratio" in scrape(url)
+                took.append(time.monotonic() - began_s)
+                most = max(most, rss_bytes(one.pid))
+        assert sorted(took)[len(took) // 2] <= 1.0, took
+        assert most - before < 20 << 20
         one.send_signal(signal.SIGTERM)
         assert one.wait(10) == 0
         assert one.stderr.read() == ""
@@ -104,7 +132,7 @@ def test_a_file_is_never_half_there(tmp_path: Path):
 def test_beyond_this_machine_it_warns_in_a_line(environment: dict[str, str]):
     with running(environment, "--listen", f":{free_port()}") as one:
         assert one.stderr is not None
-        assert "can read the metrics: --web-config gives it TLS and passwords" in one.stderr.readline()
+        assert "can read the metrics" in one.stderr.readline()
 
 
 def refused(environment: dict[str, str], *flags: str) -> tuple[int, str]:
@@ -120,8 +148,10 @@ def test_what_cannot_be_is_told_in_a_line(environment: dict[str, str], tmp_path:
     assert (code, "Address already in use" in why) == (1, True)
     assert refused(environment, "--listen", "nonsense")[0] == 2
     assert refused(environment, "--otlp", "nonsense")[0] == 2
-    assert "--web-config is for --listen" in refused(environment, "--textfile", str(tmp_path / "a.prom"), "--web-config", "x")[1]
-    assert "No such file" in refused(environment, "--web-config", str(tmp_path / "none.yml"))[1]
+    pair = ["--tls-cert", "x", "--tls-key", str(tmp_path / "none")]
+    assert "--tls-cert is for --listen" in refused(environment, "--textfile", str(tmp_path / "a.prom"), *pair)[1]
+    assert "need each other" in refused(environment, *pair[:2])[1]
+    assert "No such file" in refused(environment, *pair)[1]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,34 @@ def test_the_text_passes_promtools_check():
     promtool("check", "metrics", given=Pages(metered).page()[0])
 
 
+PLAIN, OPEN = "text/plain; version=0.0.4", "application/openmetrics-text; version=1.0.0"
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", PLAIN), ("*/*", PLAIN),
+        ("text/plain;version=1.0.0;escaping=values", PLAIN), ("text/plain, application/openmetrics-text", OPEN),
+        ("application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5", OPEN),
+        ("application/openmetrics-text; version=0.0.1", PLAIN), ("application/openmetrics-text; version=x", PLAIN),
+        ("application/openmetrics-text;version=," * 100, PLAIN),
+    ],
+)  # fmt: skip
+def test_who_asks_for_a_format_gets_it(accept: str, kind: str):
+    pages = Pages(played(contended_server(), Metered(), 1))
+    text, content_type = pages.page(accept)
+    assert content_type.startswith(kind)
+    assert text.endswith(b"# EOF\n") == ("openmetrics" in kind)
+
+
+def test_a_reading_is_four_texts_at_most_whatever_clients_ask_for():
+    pages = Pages(played(contended_server(), Metered(), 1))
+    for number in range(100):
+        pages.page(f"application/openmetrics-text; version=1.{number}.0", number % 2 == 0)
+        pages.page(f"text/plain; version={number}.0; escaping=values", number % 2 == 0)
+    assert len(pages._made) == 4
+
+
 def test_rules_pass_promtools_checks():
     require("prometheus")
     promtool("check", "rules", RULES)
@@ -107,7 +135,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         while not over.wait(0.5):
             played(scene, metered, 0.5)
 
-    server = Server("127.0.0.1", 0, Pages(metered).page, healthy=lambda: True, web=None, tell=print)
+    server = Server("127.0.0.1", 0, Pages(metered).page, healthy=lambda: True)
     going = threading.Thread(target=go_on)
     going.start()
     try:
