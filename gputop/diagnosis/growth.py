@@ -189,7 +189,8 @@ def _gpu_bytes(job: JobFacts, facts: Facts, board: Board) -> dict[str, float]:
     for gpu in job.gpus:
         known = board.gpus[gpu.index]
         own = [proc.mem_bytes for proc in known.procs if proc.pid == job.trainer.pid and proc.mem_bytes is not None]
-        shared = sum(gpu.index in (one.index for one in other.gpus) for other in facts.jobs) > 1
+        several = sum(gpu.index in (one.index for one in other.gpus) for other in facts.jobs) > 1
+        shared = several or bool(known.values.get("mem_shared"))
         used = known.number("mem_used_bytes")
         if own:
             found[str(gpu.index)] = float(sum(own))
@@ -210,7 +211,8 @@ def _case(job: JobFacts, part: str, series: _Series, board: Board) -> _Case | No
     steady = series.trend.steady
     if steady is None:
         return None
-    rooms = list(_gpu_rooms(job, board.gpus[int(part)]) if part.isdigit() else _host_rooms(job, part, board))
+    of_gpu = part.isdigit() and not board.gpus[int(part)].values.get("mem_shared")
+    rooms = list(_gpu_rooms(job, board.gpus[int(part)]) if of_gpu else _host_rooms(job, part, board))
     tightest = min((room.free_bytes for room in rooms), default=inf)
     return None if not rooms or steady.to_come < tightest else _Case(job, part, series, steady, rooms)
 

@@ -67,7 +67,8 @@ def dcgm(board: Board) -> Iterator[tuple[Metric, list[Sample]]]:
         texts = str(index), gpu.text("uuid"), bus, f"nvidia{index}", gpu.text("name"), board.header.host
         own[index] = tuple(map(label, texts))
     for one in _FIELDS:
-        values = ((own[index], gpu.number(one.field)) for index, gpu in sorted(board.gpus.items()))
+        shared = {index for index, gpu in board.gpus.items() if gpu.values.get("mem_shared") and one.field == "mem_used_bytes"}
+        values = ((own[index], gpu.number(one.field)) for index, gpu in sorted(board.gpus.items()) if index not in shared)
         samples = [Sample(labels, value * one.factor) for labels, value in values if value is not None]
         if samples:
             yield _Named(one.name, GAUGE, "", _LABELS, GPU, one.help, lambda _: ()), samples

@@ -187,6 +187,8 @@ METRICS = (
     Metric("gpu_dram_active_ratio", GAUGE, "1", _OF_GPU, GPU, "Share of the memory's bandwidth.", _field("dram_active_pct", 0.01)),
     Metric("gpu_memory_used_bytes", GAUGE, "By", _OF_GPU, GPU, "Memory in use.", _field("mem_used_bytes"), "hw.gpu.memory.usage"),
     Metric("gpu_memory_total_bytes", GAUGE, "By", _OF_GPU, GPU, "Memory it has.", _field("mem_total_bytes"), "hw.gpu.memory.limit"),
+    Metric("gpu_memory_shared", GAUGE, "", _OF_GPU, GPU,
+           "1 for a GPU without memory of its own: the two before are the host's.", _field("mem_shared")),
     Metric("gpu_power_watts", GAUGE, "W", _OF_GPU, GPU, "Power of the board.", _field("power_w"), "hw.power"),
     Metric("gpu_energy_joules_total", COUNTER, "J", _OF_GPU, GPU, "Energy since the driver was loaded.", _field("energy_mj", 0.001),
            "hw.energy"),

@@ -93,6 +93,8 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     mem_used_bytes: int | None = None
     mem_total_bytes: int | None = None
     mem_reserved_bytes: int | None = None
+    mem_shared: bool | None = None
+    """True: it has no memory of its own (GB10, Jetson); used and total are the host's (/proc/meminfo). None: they are its own."""
     power_w: float | None = None
     power_instant: bool | None = None
     """True: NVML_FI_DEV_POWER_INSTANT; False: nvmlDeviceGetPowerUsage, on most GPUs since Ampere a 1 s average."""

@@ -161,6 +161,7 @@ GPU = TableSpec("gpu", "each GPU in each tick; NULL was not read in this tick (N
     _count("nvlink_rx_bytes", "received over NVLink, bytes"),
     _seconds("nvml_s", "nvml_ns", "time spent in NVML calls for it"),
     _gauge("mem_total_bytes", "INTEGER", "memory, bytes"),
+    _gauge("mem_shared", "INTEGER", "1 where the GPU has no memory of its own: its bytes in use and in all are the host's"),
     _gauge("power_limit_w", "REAL", "power limit, W"),
     _gauge("mem_temp_c", "REAL", "temperature of its memory, degrees C"),
     _gauge("fan_pct", "REAL", "fan, %"),

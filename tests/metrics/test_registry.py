@@ -120,6 +120,15 @@ def test_names_from_elsewhere_are_harmless():
     assert not re.search("[<>\x1b`\u202e]|{{|x{90}", text)
 
 
+def test_memory_of_a_gpu_that_shares_the_hosts_is_marked():
+    scene = server_of(2, 1)
+    scene.gpus[1]["mem_shared"] = True
+    told = series(played(scene, Metered(with_dcgm=True), 4))
+    assert [name.partition(",")[0] for name in told if "memory_shared" in name] == ['gputop_gpu_memory_shared{gpu="1"']
+    assert sum(name.startswith("gputop_gpu_memory_used_bytes") for name in told) == 2
+    assert sum(name.startswith("DCGM_FI_DEV_FB_USED") for name in told) == 1, "it has no frame buffer"
+
+
 def test_dcgms_names_stand_beside_ours():
     told = series(played(server_of(1, 1), Metered(with_dcgm=True), 4))
     own = 'DCGM_FI_DEV_FB_USED{Hostname="",UUID="GPU-00000000-3c1a-4b7e-9d52-0123456789ab",device="nvidia0",gpu="0",'

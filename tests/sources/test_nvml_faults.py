@@ -17,7 +17,7 @@ import pytest
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
 from gputop.sources import Unavailable
-from gputop.sources.nvml import groups
+from gputop.sources.nvml import fast, groups
 from gputop.sources.nvml.driver import why
 from gputop.sources.nvml.gpu import NEVER_READ, READ_FIELDS, WatchedGpu
 from gputop.sources.nvml.poller import PollThreads
@@ -142,7 +142,8 @@ def test_everything_not_supported(rig: Rig) -> None:
     rig.set("gpus 1", "error.* NOT_SUPPORTED")
     source = rig.opened()
     rig.until(source, lambda board: {"util_pct", "power_w", "procs", "temp_c", "remapped_rows"} <= set(board.gpus[0].missing))
-    assert not set(rig.gpu().values) - {"lost", "nvml_ns", "nvml_calls"}
+    of_host = {"mem_used_bytes", "mem_total_bytes", "mem_shared"}
+    assert not set(rig.gpu().values) - {"lost", "nvml_ns", "nvml_calls"} - of_host
 
 
 def test_a_fifth_of_all_calls_failing_leaves_gaps_only(rig: Rig) -> None:
@@ -325,6 +326,38 @@ def test_memory_counted_in_the_old_way_says_why(rig: Rig) -> None:
     source = rig.opened()
     rig.until(source, lambda board: board.gpus[0].values.get("mem_used_bytes") == 150 << 20)
     assert rig.gpu().missing["mem_reserved_bytes"] == "the driver timed out; it is counted as used"
+
+
+UNIFIED = ("gpus 1", "error.MemoryInfo NOT_SUPPORTED", "error.MemoryInfo_v1 NOT_SUPPORTED")
+
+
+def test_a_gpu_without_memory_of_its_own_has_the_hosts(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 127600748 kB\nMemFree: 9 kB\nMemAvailable: 118566368 kB\n")
+    monkeypatch.setattr(fast, "MEMINFO", str(meminfo))
+    rig.set(*UNIFIED, "procs 4242:7:9:C")
+    rig.until(rig.opened(), lambda board: board.gpus[0].values.get("mem_shared") and board.gpus[0].values.get("procs"))
+    got = rig.gpu().values
+    assert (got["mem_total_bytes"], got["mem_used_bytes"]) == (127600748 << 10, (127600748 - 118566368) << 10)
+    assert got["procs"][0].mem_bytes == 7 << 20, "what a process holds is the driver's word"
+    assert rig.gpu().missing["mem_reserved_bytes"] == "not supported on this GPU; the GPU shares the host's memory"
+
+
+@pytest.mark.parametrize("said", ["UNKNOWN", "TIMEOUT", "NO_PERMISSION", "GPU_IS_LOST"])
+def test_no_other_failure_makes_the_hosts_memory_a_gpus(rig: Rig, said: str) -> None:
+    rig.set("gpus 1", f"error.MemoryInfo {said}", f"error.MemoryInfo_v1 {said}")
+    rig.until(rig.opened(), lambda board: "mem_used_bytes" in board.gpus[0].missing)
+    assert not {"mem_used_bytes", "mem_shared"} & rig.gpu().values.keys()
+
+
+def test_nor_does_mig_or_a_host_that_does_not_say(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.set(*UNIFIED, "mig 1g.11gb:7:10000:3000:14:42")
+    rig.until(rig.opened(), lambda board: board.gpus[0].values.get("mig_mode") and "mem_used_bytes" in board.gpus[0].missing)
+    assert "mem_used_bytes" not in rig.gpu().values
+    (tmp_path / "meminfo").write_text("MemTotal: 127600748 kB\n")
+    monkeypatch.setattr(fast, "MEMINFO", str(tmp_path / "meminfo"))
+    rig.set(*UNIFIED)
+    rig.until(rig.opened(), lambda board: board.gpus[0].missing.get("mem_used_bytes") == "not supported on this GPU")
 
 
 def test_process_shares_that_cannot_be_told_are_absent(rig: Rig) -> None:

@@ -112,6 +112,14 @@ async def test_a_gpu_of_which_nothing_can_be_read_says_why(make_app: MakeApp) ->
         assert part(app, "gpus")[2].rstrip().endswith(why)
 
 
+async def test_memory_that_is_the_hosts_is_marked(make_app: MakeApp) -> None:
+    session = scene.session()
+    session.board.gpus[0].values["mem_shared"] = True
+    app = make_app(session)
+    async with app.run_test(size=(160, 48)):
+        assert ["host memory" in row for row in part(app, "gpus")[1:3]] == [True, False]
+
+
 async def test_a_click_on_a_mig_instance_chooses_its_gpu(make_app: MakeApp) -> None:
     app = make_app(_with_mig(2))
     async with app.run_test(size=(160, 48)) as pilot:

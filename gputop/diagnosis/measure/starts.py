@@ -96,7 +96,7 @@ def held_bytes(gpus: Iterable[GpuBoard]) -> dict[int, float]:
             own[one.pid] = own.get(one.pid, 0.0) + (one.mem_bytes or 0)
         computes = gpu.compute_pids
         for pid, told in own.items():
-            alone = told > 0.0 and len(computes) == 1 and pid in computes
+            alone = told > 0.0 and len(computes) == 1 and pid in computes and not gpu.values.get("mem_shared")
             held[pid] = held.get(pid, 0.0) + ((gpu.number("mem_used_bytes") or told) if alone else told)
     return held
 

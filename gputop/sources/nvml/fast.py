@@ -9,11 +9,13 @@ from itertools import pairwise
 import pynvml
 
 from gputop.model.frame import SECOND_NS, link_bytes_per_s
+from gputop.sources.host import memory_fields
 from gputop.sources.nvml.driver import FAILURES, Device, KeptFields, is_past, library_function, value_number
 from gputop.sources.nvml.gpm import GPM_FIELDS, GPM_LEAST_NS, PCIE_COUNTERS, Gpm
 from gputop.sources.nvml.groups import FieldGroup, Missing, Values, Way, made, once, single, take
 from gputop.sources.nvml.numbers import NoValue, count, link, megahertz, memory, part_of, percent, watts
 
+MEMINFO = "/proc/meminfo"
 STANDING_NS = SECOND_NS // 5  # ns between two readings of memory and clock, which nobody sees jump
 _MEMORY = ("mem_used_bytes", "mem_total_bytes", "mem_reserved_bytes")
 _POWER_INSTANT, _PCIE_TX, _PCIE_RX = 186, 197, 198  # NVML_FI_DEV_POWER_INSTANT, …_PCIE_COUNT_TX_BYTES, …_PCIE_COUNT_RX_BYTES
@@ -213,12 +215,29 @@ def _memory_v2(device: Device) -> Way:
 
 def _memory_v1(device: Device) -> Way:
     def way(values: Values, missing: Missing) -> None:
-        info = device.call(pynvml.nvmlDeviceGetMemoryInfo)
+        try:
+            info = device.call(pynvml.nvmlDeviceGetMemoryInfo)
+        except pynvml.NVMLError as error:
+            if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED or device.mig:
+                raise
+            _memory_of_host(values, missing)
+            return
         total = memory(info.total)
         values["mem_used_bytes"], values["mem_total_bytes"] = part_of(total, info.used), total
         missing["mem_reserved_bytes"] = "it is counted as used"
 
     return way
+
+
+def _memory_of_host(values: Values, missing: Missing) -> None:
+    """Of a GPU that shares the host's memory: what is in use of it by anybody, for NVML says of such a GPU only what its processes hold."""
+    with open(MEMINFO, "rb") as file:
+        host = memory_fields(file.read())
+    total, available = host.get("mem_total_bytes"), host.get("mem_available_bytes")
+    if not isinstance(total, int) or not isinstance(available, int):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    values["mem_used_bytes"], values["mem_total_bytes"], values["mem_shared"] = part_of(total, total - available), total, True
+    missing["mem_reserved_bytes"] = "the GPU shares the host's memory"
 
 
 class PcieCounters:

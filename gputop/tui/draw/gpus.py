@@ -174,6 +174,8 @@ def _limits(gpu: GpuBoard, _older: Board) -> Span:
         return _absent(gpu, "throttle_mask")
     if gpu.values.get("mig_mode"):
         words.append("MIG")
+    if gpu.values.get("mem_shared"):
+        words.append("host memory")
     return (", ".join(words), "crit" if errors(gpu) else "warn") if words else ("–", "dim")
 
 

@@ -138,6 +138,22 @@ def test_where_the_driver_lists_no_process_all_that_is_used_of_the_gpu_counts():
     assert [one.cause for one in growths(scene)] == [GPU_GROWTH]
 
 
+def test_of_a_gpu_that_shares_the_hosts_memory_the_room_is_the_hosts():
+    scene = machine()
+    scene.gpus[0] |= {"held": {100: 60 * GIB}, "mem_shared": True}
+    live(scene.play(30, step_s=0.5), 30, on_gpu(scene, lambda second: 60 * GIB + second * 200 * MIB))
+    [incident] = growths(scene)
+    assert (incident.cause, incident.gpu) == (GPU_GROWTH, 0)
+    assert "8.0 GiB of the host's memory are available" in incident.detail
+
+
+def test_and_what_others_take_of_it_is_no_growth_of_the_trainer():
+    scene = machine()
+    scene.gpus[0]["mem_shared"] = True
+    live(scene, 40, lambda second: scene.gpus[0].update(mem_used_bytes=60 * GIB + second * 200 * MIB))
+    assert growths(scene) == []
+
+
 def test_an_allocators_steps_are_none():
     scene = machine()
     assert growths(live(scene, 120, on_gpu(scene, lambda second: 70 * GIB + second // 40 * GIB))) == []

@@ -137,6 +137,15 @@ def test_while_it_takes_more_and_more_of_the_gpus_memory_it_starts(alone: bool):
     assert scene.engine.explain().ledger.gpu_total_s < 6
 
 
+def test_what_others_take_of_the_hosts_memory_is_no_start():
+    """Of a GPU that shares it."""
+    scene = begun()
+    for gib in (2, 4, 8, 30, 33):
+        scene.gpus[0] |= {"util_pct": 30.0, "procs": [GpuProc(100, mem_bytes=2 << 30)], "mem_used_bytes": gib << 30, "mem_shared": True}
+        told(scene, 1.6)
+    assert "main-thread-preprocessing" in told(scene, 4)
+
+
 def test_nor_does_it_train_while_a_compiler_works_for_it():
     """XLA tries kernels meanwhile, which work the GPU a little."""
     scene = begun()
