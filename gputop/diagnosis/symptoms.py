@@ -12,11 +12,12 @@ from gputop.diagnosis.causes.h2d_transfer import copies_back
 from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs, is_held_up
 from gputop.diagnosis.measure import feeders
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
-from gputop.diagnosis.model import Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
+from gputop.diagnosis.model import LOOKING, Evidence, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
 from gputop.diagnosis.path import confidence
 from gputop.diagnosis.phases import BOOKED, HELD, MOST_BESIDE, Phase, Seen, phase_of
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.walk import of_hang, walk
+from gputop.model.fields import CLOCKS_IDLE
 
 
 class Standing(Struct, dict=True):
@@ -269,13 +270,32 @@ def without_job(facts: Facts) -> Verdict:
 
 
 def _for_unseen(gpu: GpuFacts, facts: Facts) -> Verdict:
-    """No idle GPU, though nobody trains here as far as is seen: a container without ``--pid=host``, say."""
+    """No idle GPU, though nobody trains here as far as is seen: a container without ``--pid=host``, say. Who cannot be seen is not judged;
+    that a GPU draws no more than at rest while it is busy is seen."""
     reason, remedy = facts.hidden
     listed = ", ".join(map(str, sorted(gpu.pids)[:3]))
     here = f"the driver lists {listed}, of which none is here" if listed else "the driver lists none of them"
     ask = Fix(remedy) if remedy else Fix("See who holds the GPUs' device files", "sudo fuser -v /dev/nvidia*")
-    headline = f"GPU {gpu.index} works {100 * (gpu.util or 0.0):.0f}% of the time for processes that cannot be seen from here"
+    detail, share = f"{remedy} ({reason})" if remedy else f"{ask.command} names them; {here}", f"{100 * (gpu.util or 0.0):.0f}%"
+    if not _is_at_rest(gpu):
+        headline = f"GPU {gpu.index} works {share} of the time for processes that cannot be seen from here"
+        return Verdict(LOOKING, "none", gpu.index, headline=headline, detail=detail, fixes=(ask,))
+    drawn = f" ({gpu.power_w:.0f} W)" if gpu.power_w is not None else ""
+    reset = Fix("Reset it where nobody holds it", f"sudo nvidia-smi --gpu-reset -i {gpu.index}")
+    evidence = (
+        Evidence("gpu_busy_share", round(gpu.util or 0.0, 3), "", "share of the window in which the driver calls it busy"),
+        Evidence("power_w", None if gpu.power_w is None else round(gpu.power_w, 1), "W", "drawn"),
+    )
     return Verdict(
-        "healthy", "none", gpu.index, headline=headline,
-        detail=f"{remedy} ({reason})" if remedy else f"{ask.command} names them; {here}", fixes=(ask,),
+        "busy-not-working", "none", gpu.index, severity="low", evidence=evidence, detail=detail,
+        headline=f"GPU {gpu.index} is busy {share} of the time by the driver, and draws no more than at rest{drawn}: no work is seen on it",
+        fixes=(ask,) if remedy or listed else (ask, reset),
     )  # fmt: skip
+
+
+def _is_at_rest(gpu: GpuFacts) -> bool:
+    """Whether it draws no more than without work, or its driver lowers the clocks because nothing runs. GPM's word counts more."""
+    if gpu.sm_active is not None:
+        return gpu.sm_active < policy.HARDLY
+    by_power = gpu.power_w is not None and bool(gpu.power_limit_w) and gpu.power_w <= policy.IDLE_POWER * (gpu.power_limit_w or 0.0)
+    return by_power or bool(gpu.throttle_mask & CLOCKS_IDLE)

@@ -205,8 +205,7 @@ def _row(sight: Sight, members: list[tuple[Member, Job]]) -> Row:
     if not sight.is_seen or sight.summary is None:
         return Row(sight, SILENT, sight.problem or ("no answer" if sight.summary else "connecting …"))
     if not members:
-        said = sight.summary.verdict
-        return Row(sight, IDLE, said.headline if said.symptom not in ("", LOOKING) else "nothing measured yet")
+        return Row(sight, IDLE, sight.summary.verdict.headline or "nothing measured yet")
     worst, job = min(members, key=lambda one: (_WORST_FIRST.index(one[0].does), -(one[0].lost or 0.0), one[0].number))
     parts = [(member.lost, len(member.rank.gpus)) for member, _ in members if member.lost is not None and member.rank.gpus]
     lost = sum(share * gpus for share, gpus in parts) / sum(gpus for _, gpus in parts) if parts else None

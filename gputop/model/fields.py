@@ -85,7 +85,7 @@ SERIES = (
 
 FIELDS: dict[str, Field] = {field.id: field for field in SERIES}
 
-_IDLE = 0x1  # bit of nvmlClocksEventReasons (nvml.h) that is no limit
+CLOCKS_IDLE = 0x1  # bit of nvmlClocksEventReasons (nvml.h) that is no limit
 _THROTTLE = (
     (0x40, "thermal (HW)"), (0x80, "power brake"), (0x8, "HW slowdown"), (0x20, "thermal (SW)"), (0x4, "power cap"),
     (0x10, "sync boost"), (0x2, "app clocks"), (0x100, "display clocks"), (0x200, "board limit"), (0x400, "reliability"),
@@ -98,7 +98,7 @@ def throttle_words(mask: int | None) -> list[str]:
     """The names of the bits set in NVML's clocks-event mask, worst first."""
     if mask is None:
         return []
-    unnamed = mask & ~(_IDLE | sum(bit for bit, _ in _THROTTLE))
+    unnamed = mask & ~(CLOCKS_IDLE | sum(bit for bit, _ in _THROTTLE))
     return [word for bit, word in _THROTTLE if mask & bit] + ([f"reason {unnamed:#x}"] if unnamed else [])
 
 

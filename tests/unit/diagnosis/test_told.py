@@ -8,8 +8,9 @@ import pytest
 
 from gputop.diagnosis.causes import unexplained
 from gputop.diagnosis.measure.facts import JobFacts
-from gputop.diagnosis.model import Verdict
+from gputop.diagnosis.model import LOOKING, Verdict
 from gputop.model.frame import ReadLimit, SourceState
+from gputop.session.line import line_of
 from gputop.system.text import figure
 from tests.unit.diagnosis.causes import (
     affinity,
@@ -379,7 +380,34 @@ def test_a_gpu_that_works_for_who_is_not_seen_is_not_idle(pids: tuple[int, ...])
     scene.board.sources["procfs"] = SourceState("procfs", "partial", why, what)
     verdict = scene.play(4).engine.verdict
     assert verdict.headline == "GPU 0 works 72% of the time for processes that cannot be seen from here"
-    assert (verdict.symptom, verdict.detail, verdict.fixes[0].text) == ("healthy", f"{what} ({why})", what)
+    assert (verdict.symptom, verdict.detail, verdict.fixes[0].text) == (LOOKING, f"{what} ({why})", what), "nobody says that it is healthy"
+
+
+AT_REST = {"power_w": 78.0, "power_limit_w": 700.0}
+
+
+@pytest.mark.parametrize(("readings", "is_at_rest"), [
+    (AT_REST, True), (AT_REST | {"power_w": 200.0}, False), ({"power_w": 11.0}, False), ({"power_w": 11.0, "throttle_mask": 1}, True),
+    (AT_REST | {"sm_active_pct": 60.0, "gr_active_pct": 100.0}, False), (AT_REST | {"sm_active_pct": 0.4, "gr_active_pct": 100.0}, True),
+    ({}, False),
+])  # fmt: skip
+def test_a_gpu_that_is_busy_by_the_driver_alone_is_not_healthy(readings: dict[str, float], is_at_rest: bool):
+    """100 % at the power of rest, and nobody holds it."""
+    scene = unseen()
+    scene.gpus[0] |= {"util_pct": 100.0, **readings}
+    engine = scene.play(4).engine
+    verdict, shown = engine.verdict, line_of(scene.board, engine.verdict)
+    assert (verdict.symptom, verdict.severity) == (("busy-not-working", "low") if is_at_rest else (LOOKING, "info"))
+    assert ("no work is seen on it" in verdict.headline) == is_at_rest
+    assert (shown.kind, "busy-not-working" in " ".join(shown.parts)) == (("low", True) if is_at_rest else ("looking", False))
+    assert any("--gpu-reset -i 0" in fix.command for fix in verdict.fixes) == is_at_rest
+
+
+def test_whom_the_driver_lists_is_not_reset():
+    scene = unseen(4_000_000)
+    scene.gpus[0] |= {"util_pct": 100.0, **AT_REST}
+    verdict = scene.play(4).engine.verdict
+    assert (verdict.symptom, [fix.command for fix in verdict.fixes]) == ("busy-not-working", ["sudo fuser -v /dev/nvidia*"])
 
 
 def test_nor_one_whose_unseen_process_has_the_number_of_one_that_is_seen():
