@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -14,10 +15,11 @@ from threading import Lock, Thread
 import pynvml
 import pytest
 
+from gputop.doctor.checks import gpu_checks
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
 from gputop.sources import Unavailable
-from gputop.sources.nvml import fast, groups
+from gputop.sources.nvml import driver, fast, groups
 from gputop.sources.nvml.driver import why
 from gputop.sources.nvml.gpu import NEVER_READ, READ_FIELDS, WatchedGpu
 from gputop.sources.nvml.poller import PollThreads
@@ -136,6 +138,59 @@ def test_what_is_not_supported_is_asked_seldom(rig: Rig) -> None:
     asked_again = (ticks[-1] - ticks[0]) // 5_000_000_000  # only on a machine so busy that the ticks took that long
     assert len(rig.calls("ClockInfo")) <= 2 * (1 + asked_again)  # SM and memory
     assert len(rig.calls("TotalEnergyConsumption")) <= 1 + asked_again
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's node, which a cgroup refuses."""
+    opens = os.open
+
+    def open_(path: str | Path, *arguments: int, **named: int) -> int:
+        if str(path).endswith("nvidiactl"):
+            raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+        return opens(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", open_)
+
+
+@pytest.mark.parametrize("said", ["UNKNOWN", "NO_PERMISSION", "DRIVER_NOT_LOADED"])
+@pytest.mark.usefixtures("refused")
+def test_a_container_that_has_lost_its_gpus_says_so(rig: Rig, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a daemon-reload on the host does."""
+    monkeypatch.setenv("container", "docker")
+    rig.set(f"error.Init {said}")
+    with pytest.raises(Unavailable) as caught:
+        rig.opened()
+    assert "the container has lost its GPUs: its cgroup refuses /dev/nvidiactl" in caught.value.reason
+    assert "nvidia-ctk system create-dev-char-symlinks --create-all" in caught.value.remedy
+
+
+@pytest.mark.usefixtures("refused")
+def test_a_unit_that_may_not_use_the_driver(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "in_container", lambda _root: False)  # the tests may run in one
+    rig.set("error.Init UNKNOWN")
+    with pytest.raises(Unavailable, match="cgroup of this process refuses") as caught:
+        rig.opened()
+    assert "DeviceAllow=char-nvidia* rw" in caught.value.remedy
+
+
+def test_an_unknown_error_in_a_container_names_what_it_is_mostly(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("container", "podman")
+    rig.set("error.Init UNKNOWN")
+    [check, gpm] = gpu_checks("/")
+    assert (check.state, check.required, gpm.state) == ("missing", True, "missing")
+    assert "Unknown Error" in check.detail
+    assert "daemon-reload" in check.detail
+    assert "start the container again" in check.remedy
+
+
+@pytest.mark.parametrize("said", ["DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH", "NO_PERMISSION"])
+def test_what_else_ails_in_a_container_keeps_its_own_reason(rig: Rig, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("container", "docker")
+    rig.set(f"error.Init {said}")
+    with pytest.raises(Unavailable) as caught:
+        rig.opened()
+    assert "daemon-reload" not in caught.value.reason
 
 
 def test_everything_not_supported(rig: Rig) -> None:

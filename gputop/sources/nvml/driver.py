@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from msgspec import Struct
 from gputop.sources import Unavailable
 from gputop.sources.nvml.numbers import MOST_BYTES, NoValue
 from gputop.system import crash
+from gputop.system.privilege import in_container
 
 FAILURES = Exception  # what a call may raise: NVML's errors, and whatever else an unknown driver causes; it must cost one value only
 
@@ -214,7 +216,32 @@ _START = {
 }
 
 
-def unavailable(error: Exception) -> Unavailable:
+_CONTROL = "dev/nvidiactl"  # the node that each program opens which uses the driver
+_GPUS_LOST = (
+    "start the container again; for good, on the host: sudo nvidia-ctk system create-dev-char-symlinks --create-all at each boot, "
+    "or CDI (docker run --device nvidia.com/gpu=all), or Docker's native.cgroupdriver=cgroupfs"
+)
+"""NVIDIA Container Toolkit, Troubleshooting: systemd writes the devices' rules anew, and knows nothing of those that the toolkit added."""
+
+
+def unavailable(error: Exception, root: str = "/") -> Unavailable:
     """Why NVML as a whole cannot be used, and what the user can do about it."""
     code = error.value if isinstance(error, pynvml.NVMLError) else None
+    if code is not None and _is_refused_by_cgroup(root):
+        if in_container(root):
+            why = f"the container has lost its GPUs: its cgroup refuses /{_CONTROL}, as after systemctl daemon-reload on the host"
+            return Unavailable(why, _GPUS_LOST)
+        return Unavailable(f"the cgroup of this process refuses /{_CONTROL}", "in its systemd unit: DeviceAllow=char-nvidia* rw")
+    if code == pynvml.NVML_ERROR_UNKNOWN and in_container(root):
+        why = f"NVML does not start: {error}; a container says so that has lost its GPUs, as after systemctl daemon-reload on the host"
+        return Unavailable(why, _GPUS_LOST)
     return Unavailable(*_START.get(code, (f"NVML does not start: {error}", "nvidia-smi says more")))
+
+
+def _is_refused_by_cgroup(root: str) -> bool:
+    """Whether the driver's node is there and a cgroup keeps this process from it: EPERM; a file's mode gives EACCES."""
+    try:
+        os.close(os.open(os.path.join(root, _CONTROL), os.O_RDWR | os.O_CLOEXEC))
+    except OSError as refused:
+        return refused.errno == errno.EPERM
+    return False

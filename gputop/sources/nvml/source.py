@@ -128,7 +128,7 @@ class NvmlSource:
                 self._failure = failure
             except FAILURES as error:
                 # Once GPUs are watched, each of them says what is wrong.
-                self._failure = self._failure if self._count else unavailable(error)
+                self._failure = self._failure if self._count else unavailable(error, self._settings.root)
             self._begun.set()
             if stop.acquire(timeout=_LOOK_AGAIN_S):
                 stop.release()
