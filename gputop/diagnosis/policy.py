@@ -71,6 +71,7 @@ SLOWEST_NS_PER_BYTE, SLOWEST_NS = 10.0, 50_000  # ns of a copy, a byte (100 MB/s
 LEAST_POINTS = 80  # readings of 100 ms for a rhythm
 LEAST_LAG, TOLD_LAG = 3, 7  # readings of 100 ms that come around, at least, and from which that is one step and no beat of several
 LEAST_SWING_PCT = 60.0  # per cent of utilization from low to high; steps faster than a reading swing less, and come around more slowly
+SWAYS_PCT = 2.0  # per cent of utilization, standard deviation, from which readings move; they are rounded to 1
 SAME_RATE = 1.5  # times as often, up to which calls of several kinds come together, and a rhythm is that of the waits
 MOST_COPIES = 4  # copies per synchronize in one step, at most; more means that the synchronize is a log line
 SLOWEST_STEP_PER_S, FASTEST_STEP_PER_S = 0.2, 500.0  # steps a second, at least and at most

@@ -10,6 +10,7 @@ from gputop.diagnosis import hangs, policy
 from gputop.diagnosis.causes import Finding, Judge, unexplained
 from gputop.diagnosis.causes.h2d_transfer import copies_back
 from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs, is_held_up
+from gputop.diagnosis.causes.undersized_work import work_apart
 from gputop.diagnosis.measure import feeders
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import LOOKING, Evidence, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
@@ -215,7 +216,7 @@ def _does(one: Standing) -> str:
     if one.cause in _OWN_DOING and job.is_supplied:
         return _feels(one) if _waits_for_others(one) else "itself keeps it waiting"
     if one.cause == "undersized-work" and one.symptom == "wait-heavy":
-        return "works them one after the other"
+        return "works them one after the other" if work_apart(job) else "leaves some of them without work while others compute"
     if one.cause == "pause" and job.repeated is not None:
         return f"{_feels(one)} again and again"
     if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied and not job.fed_by:

@@ -19,7 +19,7 @@ from gputop.diagnosis import owners, policy
 from gputop.diagnosis.edges import GIL, READY, RUN, WORKERS, Booked, Edge, Hop, Leaf, Leaves, Trail, Way, edges_of, take
 from gputop.diagnosis.measure import feeders, waits
 from gputop.diagnosis.measure.capacity import capacity, is_held
-from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
 from gputop.diagnosis.measure.proc import ASKING, TURN, ProcFacts
 
 
@@ -106,12 +106,22 @@ class Walk:
         scale = min(1.0, loss / held) if held > 0.0 else 0.0
         self.book("copy", "link", copied * scale, (Hop(trainer.pid, trainer.pid, "copy", copied * scale, True),))
         keep = owners.own_part(trainer.run, trainer.runnable)  # who hardly gets a CPU is late for that, as workers are
-        for edge in others:
+        for edge in self.without_unseen_turns(others, scale):
             delayed = edge.share * (1.0 - keep) if edge.kind == RUN else 0.0
             self.follow(trainer, edge, (edge.share - delayed) * scale, ())
             self.follow(trainer, edge._replace(kind=READY), delayed * scale, ())
         gap = max(0.0, loss - held * scale)
         self.book("gap", "main", gap, (Hop(trainer.pid, trainer.pid, "gap", gap, job.calls is not None),))
+
+    def without_unseen_turns(self, edges: list[Edge], scale: float) -> list[Edge]:
+        """The edges without what may be waits for one GPU while another has nothing to do: nobody is known to hold that."""
+        unseen, left, spins = self.job.unseen_turns, [], may_spin(self.job)
+        for edge in edges:
+            unsure = min(unseen, edge.share) if self.may_be_gpu(edge) or (spins and edge.kind == RUN) else 0.0
+            unseen -= unsure
+            self.book(waits.UNKNOWN, "main", unsure * scale, (Hop(self.trainer.pid, self.trainer.pid, edge.kind, unsure * scale, False),))
+            left.append(edge._replace(share=edge.share - unsure))
+        return left
 
     def without_gpu(self, edges: list[Edge]) -> tuple[list[Edge], float, float]:
         """The edges without the waits for the GPU; the share of the window in copies; that in waits."""

@@ -2,8 +2,9 @@
 
 Why it costs: most SMs have nothing to do, though some kernel always runs; or one of several GPUs waits while another works.
 How it is seen: leaf gpu x light (`intensity.is_light`): kernels that use few SMs by GPM, else little power above idle; gpu x turns: a
-process has several GPUs that hardly ever work at once, as where a model is cut into parts (``device_map="auto"``).
-When it abstains: the host is busy launching those kernels (small-kernels).
+process has several GPUs of which some have nothing to do while others work, as where a model is cut into parts (``device_map="auto"``).
+When it abstains: the host is busy launching those kernels (small-kernels); or nothing shows that they work apart, for utilization is a mean
+over 0.1 s and more: two at 40 % may work together.
 """
 
 from __future__ import annotations
@@ -32,11 +33,22 @@ def _take_turns(job: JobFacts) -> bool:
     return job.turns > job.waste.get("light", 0.0)
 
 
+def work_apart(job: JobFacts) -> bool:
+    """Whether its GPUs were seen to hardly ever work at once; else some of them merely have less to do than others."""
+    worked = 1.0 - (1.0 if job.idle is None else job.idle)
+    return sum(gpu.util or 0.0 for gpu in job.gpus) - worked < policy.TENTH
+
+
 def _tell_of_turns(job: JobFacts) -> Finding:
     worked, idle = 1.0 - (job.idle or 0.0), [gpu for gpu in job.gpus if gpu.util is not None and gpu.util < policy.HARDLY]
     names = ", ".join(f"GPU {gpu.name} {100 * (gpu.util or 0.0):.0f}%" for gpu in job.gpus)
-    detail = f"its {len(job.gpus)} GPUs hardly ever work at once: {names} of the time, some of them {100 * worked:.0f}%. The host is not "
-    detail += f"late: {'each waits for what another computes' if not idle else f'{of_gpus([gpu.name for gpu in idle])} got no work'}"
+    detail = f"its {len(job.gpus)} GPUs {'hardly ever work at once' if work_apart(job) else 'do not work alike'}: {names} of the time"
+    detail += f", some of them {100 * worked:.0f}%"
+    why = f"{of_gpus([gpu.name for gpu in idle])} got no work" if idle else "each waits for what another computes"
+    if worked >= 1.0 - policy.LOST:
+        detail += f". The host is not late: {why}"
+    elif idle or work_apart(job):
+        detail += f": {why}"
     evidence = (
         percent("any_gpu_pct", worked, "of the time some of its GPUs worked"),
         percent("turns_pct", job.turns, "of each GPU's time, in the mean, it had nothing to do while another worked"),

@@ -278,7 +278,10 @@ class JobFacts(Struct, frozen=True, dict=True):
     find_step: Callable[[JobFacts], Step | None] = lambda _: None
     """See `step`; looked for only where somebody asks, for it costs as much as everything else."""
     finished: int = 0  # workers whose part of the data is at its end: they are none of ``workers``
-    turns: float = 0.0  # mean share of the window in which one of its GPUs ran nothing while another did: they wait for one another
+    turns: float = 0.0
+    """Mean share of the window, as far as it is seen, in which one of its GPUs ran nothing while another did: they wait for one another."""
+    unseen_turns: float = 0.0
+    """What of the window this may be besides: readings are means, and what its main thread sleeps or runs for is not told."""
     unbegun_s: float = 0.0  # how old it is, as long as its GPUs have not worked for it yet; 0 afterwards
     by_itself: bool = False
     """Its workers have given it nothing yet, after it has made steps without any: it waits for programs of its own, not for a batch."""
@@ -307,7 +310,8 @@ class JobFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def idle(self) -> float | None:
-        """Share of the window in which none of its GPUs ran anything; None where none is measured."""
+        """Share of the window in which none of its GPUs ran anything, unless they were seen to work apart as if they all worked at once;
+        None where none is measured."""
         known = [gpu.lost for gpu in self.gpus if gpu.lost is not None]
         return sum(known) / len(known) - self.turns if known else None
 
@@ -383,14 +387,12 @@ def _part(gpu: GpuBoard, one: MigInstance) -> GpuBoard:
     return part
 
 
-def may_await_gpus(job: JobFacts) -> float:
-    """Share of the window in which the main thread waited for its GPUs, where its calls are probed; else in which it may have, asleep or on
-    its CPU, for it is not met waiting for something else."""
+def awaited_gpus(job: JobFacts, part: float) -> float:
+    """Share of the window in which the main thread surely waited for its GPUs, so that one of them worked; ``part`` of the time in its
+    process's CUDA calls is its own. What it may have slept for else is not counted, nor that it was ready for a CPU in such a call."""
     if job.calls is not None:
-        return job.calls.sync + job.calls.copy
-    slept = sum(job.trainer.kinds.get(kind, 0.0) for kind in waits.GPU_LIKE)
-    spins = job.sampled.sync + job.sampled.copy if job.sampled is not None else job.trainer.run if may_spin(job) else 0.0
-    return slept + spins
+        return max(0.0, job.calls.sync * part - job.trainer.runnable)
+    return job.trainer.kinds.get(waits.DRIVER, 0.0) + (job.sampled.sync if job.sampled is not None else 0.0)
 
 
 def may_spin(job: JobFacts) -> bool:

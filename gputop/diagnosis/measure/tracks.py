@@ -193,6 +193,11 @@ class GpuTrack:
         elif gpu.util_pct is not None:
             self.rhythm.push(gpu.t_ns, gpu.util_pct, averaged=True)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether its utilization is of known stretches of time, as GPM's is; NVML's own is a mean over stretches that differ by GPU."""
+        return bool(self.busy) and self.busy[-1][0] - self.exact_ns < policy.READING_NS
+
     def push(self, gpu: GpuBoard, t_ns: int, oldest_ns: int) -> None:
         """Take the readings since the last push, or the standing ones, as those of the time since then."""
         self.board = gpu
@@ -307,17 +312,43 @@ class GpuTrack:
         return sum(bit for bit in (1 << i for i in range(9)) if 2 * sum(1 for mask in masks if mask & bit) >= len(masks) > 0)
 
 
-def any_worked(gpus: Sequence[GpuTrack], oldest_ns: int) -> float | None:
-    """Share of the window in which some of these GPUs worked, if they worked at the same time no more than their readings say; None where
-    there are none. Of what is faster than readings are they say nothing: two that work half of the time each may take turns."""
+def some_worked(gpus: Sequence[GpuTrack], oldest_ns: int) -> tuple[float, float] | None:
+    """Share of the window in which some of these GPUs worked, at least and at most; None where their readings do not tell.
+
+    A reading is a mean: two of 40 % may be of the same 40 ms or of others. At most all work apart. At least they work as long as the one
+    that worked most, and longer where a reading that is high beside a low one says so, or all readings together (`_mirrored`).
+    """
     readings = sorted((t_ns, number, pct) for number, gpu in enumerate(gpus) for t_ns, pct in gpu.busy)
     latest: dict[int, float] = {}
-    worked, since_ns = 0.0, 0
+    rows, since_ns = list[tuple[int, tuple[float, ...]]](), 0
     for t_ns, number, pct in readings:
         if len(latest) == len(gpus) and t_ns > max(since_ns, oldest_ns):
-            worked += min(100.0, sum(latest.values())) * (t_ns - max(since_ns, oldest_ns))
+            rows.append((t_ns - max(since_ns, oldest_ns), tuple(latest.values())))
         latest[number], since_ns = pct, t_ns
-    return worked / 100 / (since_ns - oldest_ns) if since_ns > oldest_ns and len(latest) == len(gpus) else None
+    whole = 100.0 * sum(ns for ns, _ in rows)
+    if not rows:
+        return None
+    most = sum(ns * min(100.0, sum(pcts)) for ns, pcts in rows) / whole
+    if all(gpu.is_exact for gpu in gpus) and _mirrored(rows):
+        return most, most
+    by_turns = sum(ns * (max(pcts) if max(pcts) - min(pcts) >= 100 * policy.HALF else sum(pcts) / len(pcts)) for ns, pcts in rows) / whole
+    return max(by_turns, max(sum(ns * pcts[i] for ns, pcts in rows) / whole for i in range(len(gpus)))), most
+
+
+def _mirrored(rows: Sequence[tuple[int, tuple[float, ...]]]) -> bool:
+    """Whether readings of the same moments rise and fall against one another, so that their sum stands still at all of the time: what one
+    GPU works another does not. Those of GPUs that work together rise and fall together, as steps and readings keep no time; a sum that
+    stands still below that may be the demand for what they do side by side."""
+    whole = sum(ns for ns, _ in rows)
+
+    def variance(values: Sequence[float]) -> float:
+        mean = sum(ns * value for (ns, _), value in zip(rows, values, strict=True)) / whole
+        return sum(ns * (value - mean) ** 2 for (ns, _), value in zip(rows, values, strict=True)) / whole
+
+    each = [variance([pcts[i] for _, pcts in rows]) for i in range(len(rows[0][1]))]
+    sums = [sum(pcts) for _, pcts in rows]
+    full = all(abs(one - 100.0) <= 100 * policy.TENTH for one in sums)
+    return full and sum(each) >= len(each) * policy.SWAYS_PCT**2 and variance(sums) <= policy.TENTH * sum(each)
 
 
 def _fresh(gpu: GpuBoard, name: str, t_ns: int) -> float | None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gputop.diagnosis import policy
 from gputop.diagnosis.measure import feeders, intensity, waits
-from gputop.diagnosis.measure.facts import Facts, GpuFacts, HostFacts, JobFacts, Reader, Taker, may_await_gpus, mig_parts
+from gputop.diagnosis.measure.facts import Facts, GpuFacts, HostFacts, JobFacts, Reader, Taker, awaited_gpus, mig_parts
 from gputop.diagnosis.measure.hosts import HostTrack
 from gputop.diagnosis.measure.launches import Launches
 from gputop.diagnosis.measure.life import Pulse, absent_ranks
@@ -21,7 +21,7 @@ from gputop.diagnosis.measure.respawns import Respawns
 from gputop.diagnosis.measure.starts import Start, held_bytes
 from gputop.diagnosis.measure.stepclock import Clock, step_of
 from gputop.diagnosis.measure.takers import TakerTrack, born_ns, name_of
-from gputop.diagnosis.measure.tracks import GpuTrack, ProcTrack, any_worked
+from gputop.diagnosis.measure.tracks import GpuTrack, ProcTrack, some_worked
 from gputop.diagnosis.measure.wakes import Wake, WakeTrack
 from gputop.diagnosis.model import Step
 from gputop.model import roles as who
@@ -287,7 +287,7 @@ class Window:
         readers, last = feeders.readers(trainer, self._woken_by_pid(trainer.pid)), trainer.newer
         woken_by = {} if job.workers else {pid: share for pid, share in self._woken_by(board, job).items() if pid not in readers}
         job = replace(
-            job, turns=self._gpu_turns(job), before_s=before_s, unbegun_s=0.0 if start.first_ns else (self.t_ns - start.born_ns) / 1e9,
+            job, **self._gpu_turns(job), before_s=before_s, unbegun_s=0.0 if start.first_ns else (self.t_ns - start.born_ns) / 1e9,
             is_torchs=feeders.is_torchs(job), by_itself=by_itself, births=[] if by_itself else self._recent_births(trainer.pid),
             holders={pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}, rivals=self._rivals(trainer),
             readers=[self._reader(board, pid, job) for pid in readers], woken_by=woken_by,
@@ -313,19 +313,20 @@ class Window:
         sampled = replace(sampled, idle_beside_launches=self._launches.idle_beside(job.trainer.pid, busy))
         return {"sampled": sampled, "launches_per_s": sampled.launch / policy.LAUNCH_S}
 
-    def _gpu_turns(self, job: JobFacts) -> float:
-        """`JobFacts.turns` of one with several GPUs: a step that goes from one to the next lets each wait for the others.
+    def _gpu_turns(self, job: JobFacts) -> dict[str, float]:
+        """`JobFacts.turns` and `JobFacts.unseen_turns` of one with several GPUs: where a step goes from one to the next each waits for others.
 
-        How long any of them worked is between the busiest one's time and the sum of all, as far as single readings do not tell that they
-        work together; and it is no longer than the trainer waits for them, in calls that the probe counts, or may.
+        Some of them worked as long as readings show at least, or as the trainer was seen to wait for them; and no longer than all together.
         """
         utils = [gpu.util for gpu in job.gpus if gpu.util is not None]
         if len(utils) < 2 or job.idle is None:
-            return 0.0
+            return {}
         tracks = [self._gpus[gpu.index] for gpu in job.gpus if gpu.index in self._gpus and gpu.instance is None]
-        apart = any_worked(tracks, self._points.oldest_ns) if len(tracks) == len(utils) else None
-        most = min(1.0, sum(utils)) if apart is None else apart
-        return max(0.0, max(*utils, min(most, may_await_gpus(job))) - (1.0 - job.idle))
+        seen = some_worked(tracks, self._points.oldest_ns) if len(tracks) == len(utils) else None
+        least, most = seen or (0.0, min(1.0, sum(utils)))
+        awaited = awaited_gpus(job, self._wakes.main_calls().get(job.trainer.pid, 1.0))
+        worked, together = max(*utils, least, min(most, awaited)), 1.0 - job.idle
+        return {"turns": max(0.0, worked - together), "unseen_turns": 0.0 if job.calls is not None else max(0.0, most - worked)}
 
     def _respawned(self, job: JobFacts) -> dict[str, float]:
         """Of one whose workers are all made anew; of a pool that replaces one the others go on."""

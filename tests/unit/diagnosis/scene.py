@@ -23,6 +23,7 @@ from gputop.model.frame import (
     ProcSample,
     Psi,
     SchedThread,
+    ThreadCalls,
     ThreadSample,
     Wakeup,
 )
@@ -99,6 +100,8 @@ class Scene:
     cgroups: dict[str, dict] = field(default_factory=dict)
     calls: dict[tuple[int, str], tuple[float, float, int]] = field(default_factory=dict)
     """(pid, call) -> count, seconds inside, bytes, each per second."""
+    thread_calls: dict[tuple[int, str], float] = field(default_factory=dict)
+    """(tid, call) -> seconds inside per second, of those ``calls``."""
     counted_share: float = 1.0
     hists: dict[tuple[int, str], dict[int, tuple[float, float]]] = field(default_factory=dict)
     """(pid, call) -> bucket -> calls and seconds, each per second."""
@@ -256,6 +259,8 @@ class Scene:
             [CudaCall(pid, call, self._add(("n", pid, call), count * dt), self._add(("t", pid, call), inside * ns), 0,
                       bytes=self._add(("b", pid, call), moved * dt), share=self.counted_share, **self._hist(pid, call, dt))
              for (pid, call), (count, inside, moved) in self.calls.items()],
+            thread_calls=[ThreadCalls(tid, call, self._process_of(tid), 1, self._add(("tt", tid, call), inside * ns))
+                          for (tid, call), inside in self.thread_calls.items()],
             launches=[LaunchRate(pid, per_s) for pid, per_s in self.launches.items()],
         )  # fmt: skip
 
