@@ -37,6 +37,7 @@ SAME = ""  # in a row: it goes on with what it did
 BOOKED, DROPPED, HELD = "booked", "dropped", "held"
 
 _RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")  # what a main thread sleeps on that waits to be asked
+_ANSWERS = ("timer", "network", "pipe", "child")  # of these, what it sleeps on for something of its own rather than for anybody
 _LIKE_A_START = ("", "main-thread-preprocessing")  # its main thread computes, and its GPU has nothing to do
 _TOLD_BY_CALLS = ("main-thread-preprocessing", "small-kernels", "sync-storm")  # alike until calls and launches are counted
 
@@ -100,7 +101,23 @@ class Seen:
         job = self.job
         by_threads = not feeders.serves(job) and bool(feeders.threads_wait(job, job.trainer) or feeders.threads_at_work(job))
         by_programs = bool(feeders.programs_wait(job, self.facts)) or feeders.programs_at_work(job, self.facts)
-        return (job.idle or 0.0) < policy.AT_END and (by_threads or by_programs or feeders.asks_others(job))
+        return ((job.idle or 0.0) < policy.AT_END or self.makes_steps) and (by_threads or by_programs or feeders.asks_others(job))
+
+    @property
+    def makes_steps(self) -> bool:
+        """Its GPU works again and again, however little."""
+        return any(gpu.makes_steps for gpu in self.job.gpus)
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Somebody may come to its main thread with work: it listens, or whoever started it writes to it. Where that could not be read, it
+        is known of those sleeps alone that are for something of its own."""
+        job, own = self.job, {kind: self.job.pools.get(f"main.{kind}", 0.0) for kind in _ANSWERS}
+        if own["pipe"] >= policy.HALF:
+            return feeders.is_asked_by_parent(job)
+        if job.trainer.info.sockets == feeders.LISTENING:
+            return own["timer"] < policy.HALF or (job.trainer.sleeps_per_s or 0.0) <= policy.ASKS_PER_S
+        return not job.trainer.info.sockets and sum(own.values()) < policy.HALF
 
     def has_lost_a_gpu(self) -> bool:
         return any(gpu.gone for gpu in self.job.gpus)
@@ -134,8 +151,9 @@ class Seen:
         if job.workers:
             rests = job.trainer.kinds.get(waits.POLL, 0.0) >= policy.MOST and all(map(_is_idle_helper, job.workers))
         else:
-            polls = job.pools.get("main.poll", 0.0) >= policy.HALF or idle >= policy.NEARLY_ALL
-            rests = polls and sum(job.pools.get(f"main.{kind}", 0.0) for kind in _RESTS) >= policy.MOST
+            polls = job.pools.get("main.poll", 0.0) >= policy.HALF
+            anybody = polls or (idle >= policy.NEARLY_ALL and (self.can_be_asked or not self.makes_steps))
+            rests = anybody and sum(job.pools.get(f"main.{kind}", 0.0) for kind in _RESTS) >= policy.MOST
         return rests and (self.strongest is None or self.strongest.fault or feeders.serves(job))
 
     def has_not_worked_yet(self) -> bool:

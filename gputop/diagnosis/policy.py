@@ -82,6 +82,7 @@ ALONE_PER_S = 5.0, 150.0  # synchronizes a second without copies: fewer are log 
 WARM_UP_NS = 30_000_000_000  # ns that a start, or loading after a rest, takes at most: until its GPU works, and from then on
 BEGINS_S = 300.0  # s that the longest start may take: imports, weights, compiling (guess)
 BATCH_NS = 500_000  # ns of CPU that a worker takes for a batch, at least; a look at its queue takes a tenth of that
+STEPS_NS = 30_000_000_000  # ns in which a GPU that begins to work `OFTEN` does so for steps, not for who uses it now and then (guess)
 LOST_NS, STILL_NS = 300_000_000, 150_000_000  # ns lost, or without a CUDA call, in a break at least; and of these at one go without work
 REMEMBERED_NS = 600_000_000_000  # ns since the first of them at most
 BURST_NS = 10_000_000  # ns of CPU of a main thread from one look to the next that no heartbeat takes (torch's takes 0.2 ms)

@@ -50,8 +50,8 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     threads: Annotated[list[ThreadInfo], BOUNDED] = []  # its threads' names; for trainers and workers only
     wait_unreadable: str = ""  # why its syscall and wchan cannot be read; empty if they can
     sockets: str = ""
-    """For a trainer that sleeps in poll: ``listening`` (it, or a parent in its session, has a listening socket), ``connected`` (it has a
-    connection, UNIX sockets aside) or ``none``; empty: not known."""
+    """For a trainer that sleeps in poll, or has no workers and sleeps otherwise: ``listening`` (it, or a parent in its session, has a
+    listening socket), ``connected`` (it has a connection, UNIX sockets aside, or reads from one that it made), ``none``; empty: unknown."""
     session: int = 0  # /proc/PID/stat field 6; 0: none, or not known
     cpu_cgroup: str = ""  # path in v1's cpu controller if ``cgroup`` is another controller's; otherwise empty
     policy: int = 0  # scheduling policy of its main thread (/proc/PID/stat field 41): 0 ordinary, 1 FIFO, 2 RR, 3 batch, 5 idle, 6 deadline

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -95,6 +96,75 @@ def test_who_is_gone_is_not_known() -> None:
 def test_more_sockets_than_a_page_of_their_list_holds() -> None:
     with told(lambda: ([socket.socket(socket.AF_UNIX) for _ in range(300)], unix())) as pid:
         assert use(pid) == "listening"
+
+
+@contextmanager
+def reading(work: Callable[[], socket.socket]) -> Iterator[tuple[int, int]]:
+    """A child that waits at a socket for what it reads: its pid, and the descriptor."""
+    reads, writes = os.pipe()
+
+    def run() -> None:
+        os.closerange(3, reads)
+        at = work()
+        os.write(writes, b"%d\n" % at.fileno())
+        at.recv(1)
+
+    with child(run) as pid:
+        descriptor = int(os.read(reads, 16))
+        yield pid, descriptor
+    for fd in (reads, writes):
+        with suppress(OSError):
+            os.close(fd)
+
+
+def test_one_that_listens_and_reads_from_whom_it_asked_waits_for_an_answer(peer: tuple[str, int]) -> None:
+    """A first rank has a store for the others to connect to, and fetches its batches itself."""
+    kept = []
+
+    def asks() -> socket.socket:
+        kept.append(tcp())
+        return socket.create_connection(peer)
+
+    with reading(asks) as (pid, descriptor):
+        assert use_of_sockets("/proc/", pid, (), descriptor) == "connected"
+        assert use_of_sockets("/proc/", pid, ()) == "listening"
+
+
+def test_one_that_reads_from_a_client_can_be_asked() -> None:
+    kept = []
+
+    def serves() -> socket.socket:
+        kept.append(tcp())
+        kept.append(socket.create_connection(kept[0].getsockname()))
+        return kept[0].accept()[0]
+
+    with reading(serves) as (pid, descriptor):
+        assert use_of_sockets("/proc/", pid, (), descriptor) == "listening"
+
+
+@pytest.mark.parametrize(
+    ("work", "known"),
+    [(socket.create_connection, "connected"), (lambda _: socket.socketpair(), "none"), (lambda _: tcp(), "listening")],
+    ids=["connection", "pair", "listener"],
+)
+def test_it_is_read_of_a_trainer_without_workers_that_sleeps_for_anything(
+    work: Callable[[tuple[str, int]], object], known: str, peer: tuple[str, int], live: Live
+) -> None:
+    def run() -> None:
+        os.setsid()
+        os.closerange(3, 4096)
+        kept = work(peer)  # noqa: F841
+        time.sleep(60)
+
+    with child(run) as pid:
+        live.until(lambda _: pid in live.board.infos and live.board.infos[pid].sockets == known, {pid}, alone={pid})
+
+
+def test_it_is_not_read_of_one_with_workers_that_does_not_poll(live: Live) -> None:
+    """It waits for these."""
+    with child(lambda: (os.closerange(3, 4096), time.sleep(60))) as pid, told(tcp) as other:
+        live.until(lambda _: other in live.board.infos and live.board.infos[other].sockets == "listening", {pid, other})
+        assert not live.board.infos[pid].sockets
 
 
 def test_a_trainer_that_sleeps_in_accept_is_told_to_listen(live: Live) -> None:

@@ -52,6 +52,9 @@ class GpuFacts(Struct, frozen=True):
     gone: bool = False  # the driver has lost it
     util_now: float | None = None  # the latest reading
     idle_s: float = 0.0  # for how long, up to now, it has done nothing at all (under 2 % of the time)
+    makes_steps: bool = False
+    """It works again and again, however little: it has begun to `policy.OFTEN` within `policy.STEPS_NS`, or for `policy.STEADY_NS` no
+    reading was without any work."""
     split: bool = False  # MIG is on: what it does as a whole is nobody's
     instance: int | None = None  # of a part of such a one: its GPU instance. See `measure.facts`.
     name: str = ""  # as people know it: ``3``, of a part ``3:1``

@@ -199,6 +199,11 @@ def asks_others(job: JobFacts) -> bool:
     return job.trainer.info.sockets == CONNECTED
 
 
+def is_asked_by_parent(job: JobFacts) -> bool:
+    """Whether who started it holds the other end of the pipe that its main thread reads: a pool's child, a tool on standard input."""
+    return job.trainer.info.ppid in {*job.trainer.info.other_ends, *(pid for pid, share in job.woken_by.items() if share >= policy.LOST)}
+
+
 def serves(job: JobFacts) -> bool:
     """It can be asked and mostly waits for that. What its threads wait for, other than its programs, is its clients' business."""
     return not job.workers and job.trainer.info.sockets == LISTENING and job.trainer.kinds.get(waits.POLL, 0.0) >= policy.HALF

@@ -152,8 +152,8 @@ class GpuTrack:
     """One GPU: utilization weighted by time, and the standing values of the rest."""
 
     __slots__ = (
-        "between", "board", "breaks", "busy", "busy_since_ns", "exact_ns", "free_mhz", "held_ns", "idle_since_ns", "last_ns", "moved",
-        "noted_ns", "pids", "rates", "readings", "rhythm", "stretches", "worked_ns",
+        "at_work_ns", "begun_ns", "between", "board", "breaks", "busy", "busy_since_ns", "exact_ns", "free_mhz", "held_ns", "idle_since_ns",
+        "last_ns", "moved", "noted_ns", "pids", "rates", "readings", "rhythm", "stretches", "worked_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -166,6 +166,8 @@ class GpuTrack:
         self.last_ns = self.noted_ns = self.exact_ns = 0
         self.idle_since_ns: int | None = None
         self.busy_since_ns: int | None = None
+        self.at_work_ns = 0  # since when no reading was without any work; 0 where the last one was
+        self.begun_ns: deque[int] = deque(maxlen=policy.OFTEN)  # when it last began to work
         self.stretches: deque[tuple[int, int]] = deque()
         """(from, until) of idle stretches that followed steady work and reach into the window"""
         self.breaks = Breaks()
@@ -226,6 +228,13 @@ class GpuTrack:
     def _note_idle(self, util: float, t_ns: int) -> None:
         self.breaks.note(util / 100, t_ns)
         began_ns, self.noted_ns = self.noted_ns or t_ns, t_ns
+        if util <= 0:
+            self.at_work_ns = 0
+        elif not self.at_work_ns:
+            self.at_work_ns = began_ns
+            self.begun_ns.append(t_ns)
+        if util > 0 and self._makes_steps(t_ns):
+            self.worked_ns = t_ns
         if util >= 2:
             if self.idle_since_ns is not None or self.busy_since_ns is None:
                 self.busy_since_ns = began_ns
@@ -238,6 +247,11 @@ class GpuTrack:
                 self.stretches.append((began_ns, t_ns))
         elif self.stretches and self.stretches[-1][0] == self.idle_since_ns:
             self.stretches[-1] = (self.idle_since_ns, t_ns)
+
+    def _makes_steps(self, t_ns: int) -> bool:
+        """See `GpuFacts.makes_steps`."""
+        again = len(self.begun_ns) == policy.OFTEN and self.begun_ns[0] > t_ns - policy.STEPS_NS
+        return again or 0 < self.at_work_ns <= t_ns - policy.STEADY_NS
 
     def _stretch_s(self, oldest_ns: int) -> float:
         while self.stretches and self.stretches[0][1] <= oldest_ns:
@@ -255,6 +269,7 @@ class GpuTrack:
             **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=self.pids,
             gone=bool(board.values.get("lost")), unmeasurable="util_pct" in board.missing and "gr_active_pct" not in board.values,
             stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
+            makes_steps=self._makes_steps(self.last_ns),
             breaks_s=self.breaks.lost_s(oldest_ns), sunk_s=self.breaks.sunk_s(oldest_ns),
             dips_s=self.breaks.dips_s(oldest_ns),
             pauses=(*self.breaks.spans(oldest_ns), *(span for span in self.stretches if span[1] - span[0] >= policy.LOST_NS)),

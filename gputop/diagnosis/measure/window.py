@@ -314,7 +314,7 @@ class Window:
         return {"sampled": sampled, "launches_per_s": sampled.launch / policy.LAUNCH_S}
 
     def _gpu_turns(self, job: JobFacts) -> dict[str, float]:
-        """`JobFacts.turns` and `JobFacts.unseen_turns` of one with several GPUs: where a step goes from one to the next each waits for others.
+        """`JobFacts.turns` and `JobFacts.unseen_turns` of one with several GPUs: a step may go from one to the next.
 
         Some of them worked as long as readings show at least, or as the trainer was seen to wait for them; and no longer than all together.
         """

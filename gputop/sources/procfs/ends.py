@@ -147,20 +147,39 @@ _LISTENS = b"0A"  # TCP_LISTEN, the state of a listening socket
 _ACCEPTS = b"00010000"  # __SO_ACCEPTCON, the flags of a listening UNIX socket
 
 
-def use_of_sockets(proc: str, pid: int, above: Iterable[int]) -> str:
-    """What a process that polls waits for: clients, or an answer.
+def use_of_sockets(proc: str, pid: int, above: Iterable[int], reads: int | None = None) -> str:
+    """What a process that sleeps waits for: clients, or an answer; ``reads`` is the descriptor at which it waits for what it reads.
 
-    `LISTENING`: it has a listening socket, or a process ``above`` it in its session has, which may forward requests. `CONNECTED`: it
-    has a socket that is no UNIX socket. `UNREADABLE`: its descriptors, or those of a process above, may not be read. Else `NONE`.
+    `CONNECTED`: it reads from a connection that it made itself, or has a socket that is no UNIX socket and nobody can ask it. `LISTENING`:
+    it has a listening socket, or a process ``above`` it in its session has, which may forward requests. `UNREADABLE`: its descriptors, or
+    those of a process above, may not be read. Else `NONE`.
     """
-    listening, local = _sockets(f"{proc}{pid}/net/")
     own = _open_sockets(f"{proc}{pid}/")
     others = [_open_sockets(f"{proc}{other}/") for other in _in_session(pid, above)]
     if own is None or None in others:
         return UNREADABLE
+    listening, local = _sockets(f"{proc}{pid}/net/")
+    if reads is not None and _has_connected(f"{proc}{pid}/", reads):
+        return CONNECTED
     if any(inodes & listening for inodes in (own, *others) if inodes):
         return LISTENING
     return CONNECTED if own - local else NONE
+
+
+def _has_connected(folder: str, descriptor: int) -> bool:
+    """Whether ``descriptor`` is a TCP connection that this side made: its own port is none at which somebody here listens."""
+    with suppress(OSError):
+        inode = os.readlink(f"{folder}fd/{descriptor & 0xFFFFFFFF}").removeprefix("socket:[").removesuffix("]").encode()
+        for name in ("tcp", "tcp6"):
+            ports, listening = set[bytes](), set[bytes]()
+            for row in _table(f"{folder}net/{name}", 10, _TCP_BYTES):
+                if row[3] == _LISTENS:
+                    listening.add(row[1].rpartition(b":")[2])
+                elif row[9] == inode:
+                    ports.add(row[1].rpartition(b":")[2])
+            if ports:
+                return not ports & listening
+    return False
 
 
 def _in_session(pid: int, above: Iterable[int]) -> list[int]:

@@ -33,6 +33,7 @@ CROWD_LOOKS_PER_S = 2.5  # readings of a trainer or worker if there are more tha
 TOGETHER = 2 * FEW  # trainers and workers that are read in the same tick: cheaper than in two, each with cold caches
 HOT_REFRESH_S, CROWD_REFRESH_S = 3, 6  # s between two readings of a trainer's or worker's cgroup and affinity; if there are many
 TITLE_REFRESH_S = 12  # s between two readings of its command line, a multiple of both
+SOCKETS_REFRESH_S = 24  # s between two readings of what one that does not poll has sockets for, some ms with thousands of them; as above
 COLD_REFRESH_S = 60  # s between two readings of other processes' identity
 SETTLED_S = 2  # s of age at which it is read once more: by then a process is in its final cgroup
 
@@ -74,6 +75,7 @@ class ProcfsSource:
         self._late: dict[int, Process] = {}  # processes that were due and not read, longest waiting first
         self._budget_ns = int(settings.interval_ns * READ_SHARE)
         self._wakers: frozenset[int] = frozenset()
+        self._alone: frozenset[int] = frozenset()
         self._ends: dict[int, Ends] = {}
         self._readers: dict[int, Ends] = {}
         self._changed: dict[int, Process] = {}  # processes whose identity is new or changed in this tick
@@ -256,7 +258,7 @@ class ProcfsSource:
 
     def _follow(self, beat: Beat, tick: Tick) -> None:
         """Take over who is hot; libraries of these and of processes on a GPU are read first."""
-        self._wakers = beat.wakers
+        self._wakers, self._alone = beat.wakers, beat.alone
         asked = (beat.hot, beat.gpu_pids, self._births)
         if asked == self._asked:
             return
@@ -333,10 +335,19 @@ class ProcfsSource:
         """Read again what changes without an exec; True if anything changed."""
         titled = not hot or self._passes(process, tick, TITLE_REFRESH_S)
         changed = process.refresh(titled)
-        if hot and process.polls and process.stat.ppid not in self._hot and process.info.sockets != LISTENING:
-            use = use_of_sockets(self._proc, process.pid, self._above(process))
+        if hot and process.stat.ppid not in self._hot and self._is_asked_for_sockets(process, tick):
+            use = use_of_sockets(self._proc, process.pid, self._above(process), process.reads)
             changed = process.identity.change(sockets=use) or changed
         return changed
+
+    def _is_asked_for_sockets(self, process: Process, tick: Tick) -> bool:
+        """Whether it is to be read again what it has sockets for: it polls, or sleeps otherwise and has no workers that it may wait for."""
+        known = process.info.sockets
+        if process.polls:
+            return known != LISTENING
+        if process.pid not in self._alone or process.stat.state != "S":
+            return False
+        return not known or (process.reads is not None and known == LISTENING) or self._passes(process, tick, SOCKETS_REFRESH_S)
 
     def _above(self, process: Process) -> list[int]:
         """The pids of its ancestors, nearest first."""

@@ -1,0 +1,116 @@
+"""Who waits to be asked, and who starves: a trainer without workers whose GPU hardly works, beside servers that look alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop.diagnosis.phases import IDLE
+from tests.unit.diagnosis.scene import AWAIT, CHILD, EPOLL, POLL_SOCKET, READ_PIPE, SLEEP, SOCKET, Proc, Scene
+
+SHARES = (45.0, 25.0, 12.0, 8.0, 3.0, 1.0)  # per cent of the time that its GPU works
+
+
+def lone(util: float, *looks: dict, sockets: str = "", switches: int = 60, **more: object) -> Scene:
+    """A process without workers on a GPU."""
+    scene = Scene(gpus={0: {"util_pct": util, "power_w": 120.0, "power_limit_w": 700.0, "pids": [100]}})
+    return scene.add(Proc(100, run=0.01, looks=list(looks), switches=switches, info={"uses_cuda": True, "sockets": sockets} | more))
+
+
+def told(scene: Scene, seconds: float = 8.0) -> tuple[str, str]:
+    scene.play(seconds)
+    return scene.engine.verdict.symptom, scene.engine.verdict.cause
+
+
+def pulsing(scene: Scene, every_s: float, seconds: float = 30.0) -> Scene:
+    """Its GPU works for a tenth of a second, and then rests until the next step."""
+    for i in range(round(10 * seconds)):
+        scene.gpus[0]["util_pct"] = 8.0 if i % round(10 * every_s) == 0 else 0.0
+        frame = scene.next_frame(0.1)
+        scene.board.fold(frame)
+        scene.engine.look(frame)
+        if i % 5 == 4:
+            scene.engine.feed(scene.board)
+    return scene
+
+
+@pytest.mark.parametrize("util", SHARES)
+@pytest.mark.parametrize("sockets", ["connected", "none", ""])
+def test_the_worse_a_slow_store_starves_it_the_surer_that_is_told(util: float, sockets: str):
+    """It asks for each batch itself, and sleeps in recv until it is there."""
+    scene = lone(util, SOCKET, sockets=sockets)
+    assert told(scene) == ("input-bound", "network-io")
+    assert scene.engine.ledger.by_cause["network-io"] > 0.8 * (1 - util / 100) * scene.engine.ledger.gpu_total_s
+    assert scene.engine.incidents
+
+
+@pytest.mark.parametrize("util", SHARES)
+@pytest.mark.parametrize("look", [READ_PIPE, CHILD, SLEEP], ids=["pipe", "child", "timer"])
+def test_who_waits_for_something_of_its_own_and_makes_steps_is_no_server(util: float, look: dict):
+    scene = lone(util, look, sockets="none")
+    assert told(scene)[1] != "none"
+    assert scene.engine.phases[100].word != IDLE
+    assert scene.engine.ledger.gpu_lost_s > 0.7 * (1 - util / 100) * scene.engine.ledger.gpu_total_s
+
+
+@pytest.mark.parametrize("util", [45.0, 8.0, 1.0])
+def test_a_client_that_polls_for_its_answer_is_late_however_seldom_it_gets_one(util: float):
+    assert told(lone(util, POLL_SOCKET, sockets="connected")) == ("input-bound", "network-io")
+
+
+@pytest.mark.parametrize("util", [45.0, 8.0, 1.0])
+def test_a_program_that_it_started_is_its_feeder_and_asks_for_nothing(util: float):
+    """`pipe:curl`: the trainer reads what the program fetches; a store for other ranks listens in it, too."""
+    scene = lone(util, READ_PIPE, sockets="listening", other_ends=[300])
+    scene.add(Proc(300, ppid=100, comm="curl", cmdline=["curl", "-s", "http://store/1.tar"], looks=[POLL_SOCKET], info={"cgroup": "/job"}))
+    assert told(scene) == ("input-bound", "network-io")
+
+
+@pytest.mark.parametrize("every_s", [0.5, 1.0, 3.0, 6.0])
+def test_steps_that_come_seldom_are_steps(every_s: float):
+    scene = pulsing(lone(0.0, SOCKET, sockets="connected"), every_s)
+    assert scene.engine.verdict.cause == "network-io"
+
+
+def test_one_that_listens_and_reads_from_whom_it_asked_is_no_server():
+    """The collector tells that of a first rank, in which a store for the others listens."""
+    assert told(lone(8.0, SOCKET, sockets="connected")) == ("input-bound", "network-io")
+
+
+@pytest.mark.parametrize("util", [25.0, 8.0, 1.0])
+@pytest.mark.parametrize("look", [EPOLL, AWAIT], ids=["event loop", "threads"])
+def test_a_server_that_is_asked_seldom_is_idle_without_fault(util: float, look: dict):
+    scene = lone(util if look is EPOLL else min(util, 8.0), look, sockets="listening")
+    assert told(scene, 20) == ("idle", "none")
+    assert scene.engine.incidents == []
+
+
+def test_a_server_whose_main_thread_sleeps_for_ever_is_idle():
+    """gRPC's examples: threads answer, and the main thread sleeps for a day."""
+    assert told(lone(8.0, SLEEP, sockets="listening", switches=0), 20) == ("idle", "none")
+    assert told(lone(8.0, SLEEP, sockets="listening", switches=60))[1] == "main-thread-preprocessing"
+
+
+def test_a_server_that_reads_from_its_client_is_idle():
+    assert told(lone(8.0, SOCKET, sockets="listening"), 20) == ("idle", "none")
+
+
+@pytest.mark.parametrize(("other_ends", "idle"), [([77], True), ([77, 101], True), ([300], False), ([], False)])
+def test_a_pipe_brings_requests_where_who_started_it_holds_the_other_end(other_ends: list[int], idle: bool):
+    """A pool's child that computes for its parent; a model behind standard input."""
+    scene = lone(8.0, READ_PIPE, sockets="none", other_ends=other_ends)
+    scene.procs[100].ppid = 77
+    for pid in (77, 101, 300):
+        scene.add(Proc(pid, ppid=100 if pid == 300 else 1, comm="sh", cmdline=["sh", f"{pid}.sh"], looks=[SLEEP]))
+    scene.play(8)
+    assert (scene.engine.phases[100].word == IDLE) == idle
+
+
+@pytest.mark.parametrize("look", [SOCKET, READ_PIPE, AWAIT, SLEEP, EPOLL], ids=["socket", "pipe", "lock", "timer", "poll"])
+def test_a_context_that_is_kept_open_without_steps_is_idle(look: dict):
+    """Nobody runs anything in it."""
+    assert told(lone(0.0, look, sockets="none"), 20) == ("idle", "none")
+
+
+def test_whose_sockets_may_not_be_read_is_not_called_a_starving_trainer():
+    """Another user's: neither its system calls nor its descriptors are known."""
+    assert told(lone(8.0, {"state": "S"})) == ("idle", "none")
