@@ -48,7 +48,8 @@ def run(places: Places, asked: Question) -> Found:
             seconds=round((recording.end_ns - recording.start_ns) / 1e9, 1), cpus=header.cpus,
             gpus=[
                 {"index": one.index, "name_untrusted": untrusted(one.name, SHORT), "util_pct": one.util_pct,
-                 "memory_used_bytes": one.mem_used_bytes, "memory_total_bytes": one.mem_total_bytes, "power_w": one.power_w}
+                 "memory_used_bytes": one.mem_used_bytes, "memory_total_bytes": one.mem_total_bytes, "power_w": one.power_w,
+                 "lost": one.lost}
                 for one in summary.gpus[:MOST_GPUS]
             ],
             trainers=[trainer_row(one) for one in summary.ranks[:MOST_TRAINERS]],

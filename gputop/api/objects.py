@@ -30,6 +30,7 @@ class Snapshot(Struct, frozen=True):
     sources: dict[str, dict[str, Any]]
     gpus: tuple[dict[str, Any], ...]
     procs: tuple[dict[str, Any], ...]
+    incidents: tuple[Incident, ...] = ()  # those that last
 
 
 class Told(Struct, frozen=True):

@@ -199,6 +199,7 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
 
 def page(session: Session, view: View) -> list[Line]:
     """One moment as lines: header, verdict, GPUs and processes; it has no lanes."""
+    from gputop.diagnosis.lostgpus import notice
     from gputop.tui.draw import gpus, table
     from gputop.tui.draw.edges import header_lines, verdict_lines
     from gputop.tui.draw.view import Axis
@@ -207,10 +208,12 @@ def page(session: Session, view: View) -> list[Line]:
     no_axis, drawer = Axis(1, 0, 0), table.TableDrawer()
     state = newer.sources.get("nvml")
     known = "unknown" if state is not None and state.state == "partial" else "none"
+    verdict = session.engine.verdict
+    noticed = notice(session.engine.incidents, verdict)
     absent: list[Line] = [[(f" GPU  {known}{f': {state.reason}' if state else ''}", "dim")]]
     return [
         *header_lines(session, view, ("", ""), ""),
-        *verdict_lines(session.engine.verdict, view, keys=())[: 2 if session.engine.verdict.detail else 1],
+        *verdict_lines(verdict, view, keys=(), notice=noticed)[: 2 if verdict.detail or noticed[0] else 1],
         *(gpus.lines(newer, older, view, gpus.count(newer) + 1) if newer.gpus else absent),
         table.heading(view, 0),
         *(drawer.line(row, view, session.history, no_axis, None) for row in table.rows(session, view)),

@@ -271,7 +271,7 @@ def snapshot_shape() -> Any:
     return _shape("Snapshot", snapshot_shape.__doc__, {
         "schema": int, "unix_s": float, "t_ns": int, "host": str, "hardware": hardware, "sources": dict[str, dict[str, str | None]],
         "gpus": _many(_shape("Gpu", "One GPU; null is what was not measured, and ``missing`` says why.", gpu)),
-        "procs": _many(_shape("Process", "One process, as far as its fields apply to it.", proc, sometimes)),
+        "procs": _many(_shape("Process", "One process, as far as its fields apply to it.", proc, sometimes)), "incidents": list[Episode],
     })  # fmt: skip
 
 

@@ -164,25 +164,34 @@ class Starving:
 
         self._bad = frozenset(SEVERITIES[SEVERITIES.index(severity) :])
         self._for_ns = for_ns
-        self._since_ns: dict[int, int] = {}  # trainer -> since when
+        self._since_ns: dict[int, int] = {}  # trainer, or ~GPU of a trouble without one -> since when
 
     def begin(self) -> None:
         """Of another boot's clock nothing holds."""
         self._since_ns.clear()
 
     def look(self, incidents: list[Incident]) -> Incident | None:
-        """The incident with which a job has starved for the time; None while none has. A job whose cause changes starves on.
+        """The incident with which a job, or a lost GPU, has starved for the time; None while none has. A job whose cause changes starves
+        on.
 
         What counts is until when the cause was last seen: an incident lasts some seconds longer, for it may come back.
         """
-        open_ones = [one for one in incidents if one.end_ns is None and one.trainer_pid is not None and self._counts(one)]
-        since = {one.trainer_pid: one.start_ns for one in reversed(open_ones) if one.trainer_pid is not None}
-        self._since_ns = {pid: min(start_ns, self._since_ns.get(pid, start_ns)) for pid, start_ns in since.items()}
-        starved = (one for one in open_ones if one.last_ns - self._since_ns[one.trainer_pid or 0] >= self._for_ns)
+        counted = [(_whose(one), one) for one in incidents if one.end_ns is None and self._counts(one)]
+        open_ones = [(whose, one) for whose, one in counted if whose is not None]
+        since = {whose: one.start_ns for whose, one in reversed(open_ones)}
+        self._since_ns = {whose: min(start, self._since_ns.get(whose, start)) for whose, start in since.items()}
+        starved = (one for whose, one in open_ones if one.last_ns - self._since_ns[whose] >= self._for_ns)
         return next(starved, None)
 
     def _counts(self, one: Incident) -> bool:
         return one.cause != "pause" and one.severity in self._bad and one.last_ns > 0
+
+
+def _whose(one: Incident) -> int | None:
+    """The trainer, or the lost GPU, that an incident is about."""
+    from gputop.diagnosis.model import GPU_LOST
+
+    return ~one.gpu if one.trainer_pid is None and one.cause == GPU_LOST and one.gpu is not None else one.trainer_pid
 
 
 class Family:

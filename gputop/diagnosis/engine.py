@@ -14,11 +14,12 @@ from gputop.diagnosis import hangs, policy, prices, report, states
 from gputop.diagnosis.growth import Growths
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.judge import judge
+from gputop.diagnosis.lostgpus import LostGpus
 from gputop.diagnosis.measure import intensity, stepclock
-from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.measure.window import Window
-from gputop.diagnosis.model import Incident, Ledger, ProcState, Step, Verdict, WhatIf, total
+from gputop.diagnosis.model import GPU_LOST, Incident, Ledger, ProcState, Step, Verdict, WhatIf, total
 from gputop.diagnosis.orphans import Orphans
 from gputop.diagnosis.phases import DROPPED, ENDING, HELD, IDLE, STARTING, TRAINING, Phase
 from gputop.diagnosis.symptoms import Standing, judge_job, without_job
@@ -34,6 +35,7 @@ FEED_EVERY_NS = 500_000_000
 to a moment feeds at the same ones before it."""
 TrainerKey = tuple[int, int]  # (pid, start in clock ticks): a pid alone may be given again
 EARLIER: TrainerKey = (0, 0)  # whose ledger is the sum of trainers that ended long ago
+NOBODY: TrainerKey = (0, 1)  # whose ledger has the seconds of lost GPUs that no trainer has
 MOST_LEDGERS = 512  # trainers with a ledger of their own, about 0.5 MB; of more, those that ended first are summed up (a choice)
 MANY = 16  # with more trainers and workers than this, once a second must do
 
@@ -54,7 +56,8 @@ class Engine:
     def __init__(self) -> None:
         self.states: dict[int, ProcState] = {}
         self.ledgers: dict[TrainerKey, Ledger] = {}
-        """Of each trainer that had a GPU, those that ended too; where several train on a GPU, its seconds are divided among them."""
+        """Of each trainer that had a GPU, those that ended too; where several train on a GPU, its seconds are divided among them. That of
+        `NOBODY` has those of lost GPUs that no trainer has."""
         self.facts: Facts | None = None
         self.feeders: dict[int, int] = {}
         """Who, being none of its workers, was found to feed a trainer -> that trainer, for as long as both live."""
@@ -68,9 +71,11 @@ class Engine:
         self._incidents = Incidents()
         self._orphans = Orphans()
         self._growths = Growths()
+        self._lost_gpus = LostGpus()
         self.readings = Readings()
         self._pending: dict[int, list[_GpuTime]] = {}  # per trainer, not booked yet
         self._users: Counter[int] = Counter()  # how many train on each GPU
+        self._measured: dict[int, int] = {}  # GPU -> up to when its time was noted
         self._judged: dict[int, Standing] = {}  # per trainer how it stood when it was last judged
         self._paces: dict[int, float | None] = {}
         """Per trainer its steps a second since it began to train, or its CUDA calls were first probed."""
@@ -86,7 +91,11 @@ class Engine:
     def verdict(self) -> Verdict:
         """Of the last board; put in words when it is asked for, for a recording is read by its incidents and last words alone."""
         if self._verdict is None and self.facts is not None:
-            self._verdict = _paced(self._worst) if self._worst is not None else self._orphans.verdict() or without_job(self.facts)
+            worst, lost = self._worst, self._lost_gpus.verdict()
+            if worst is not None and (lost is None or worst.bereft or worst.fault):
+                self._verdict = _paced(worst)
+            else:
+                self._verdict = lost or self._orphans.verdict() or without_job(self.facts)
         return self._verdict or Verdict()
 
     @property
@@ -133,6 +142,7 @@ class Engine:
             told.clear()
         self.readings = Readings()
         self._growths.begin()
+        self._lost_gpus.begin()
         self._window.begin()
 
     def look(self, frame: Frame) -> None:
@@ -160,6 +170,9 @@ class Engine:
             self.phases = {}
         self._users = Counter(gpu.index for job in facts.jobs for gpu in job.gpus)
         standing = [self._judge(job, facts, seconds) for job in facts.jobs]
+        if not self._window.continues:
+            self._measured.clear()
+        self._measured |= {gpu.index: board.t_ns for gpu in facts.gpus if gpu.gone or gpu.util_now is not None}
         self.standing = {one.job.trainer.pid: one for one in standing}
         self.states = {proc.pid: proc.state for job in facts.jobs for proc in (job.trainer, *job.workers)}
         for one in standing:
@@ -167,7 +180,8 @@ class Engine:
                 self.readings.note(one.job, facts, one.cause)
         standing = _on_gpus(standing)
         self.feeders |= {pid: job.trainer.pid for job in facts.jobs for pid in job.fed_by}
-        self._incidents.note(board, seconds, standing)
+        self._incidents.note(board, seconds, [one for one in standing if not one.bereft])
+        self._book_jobless(self._lost_gpus.note(board, facts, seconds, standing, self._incidents))
         self._orphans.note(board, self.roles, facts.takers, self._incidents)
         self._growths.note(board, facts, self._incidents)
         self._forget_ended(board, facts.jobs)
@@ -243,7 +257,8 @@ class Engine:
         ledgers = {key: total([ledger]) for key, ledger in self.ledgers.items()}
         for pid in self._pending:
             self._settle(pid, ledgers)
-        return self._incidents.settled(self._unbooked(self._pending)), ledgers
+        unbooked = list(self._unbooked(self._pending))
+        return self._lost_gpus.settled(self._incidents.settled(unbooked), unbooked), ledgers
 
     def _ledger_of(self, pid: int, ledgers: dict[TrainerKey, Ledger]) -> Ledger:
         return ledgers.setdefault(self._keys[pid], Ledger())
@@ -270,7 +285,9 @@ class Engine:
         kept: tuple[dict[int, Any], ...] = self._pending, self._judged, self._spent, self._paces, self._unmoved, self._keys
         gone = {pid for known in kept for pid in known} - {job.trainer.pid for job in jobs}
         self.phases = {job.trainer.pid: self.phases[job.trainer.pid] for job in jobs}
-        self._incidents.count(self._unbooked(gone))
+        unbooked = list(self._unbooked(gone))
+        self._incidents.count(unbooked)
+        self._lost_gpus.count(unbooked)
         for pid in gone:
             self._settle(pid, self.ledgers)
             self._ended = self._step_of(pid) or self._ended
@@ -282,20 +299,30 @@ class Engine:
 
     def _sum_earlier(self) -> None:
         """Of more than `MOST_LEDGERS` trainers, those that ended first have one ledger."""
-        live = {EARLIER, *self._keys.values()}
+        live = {EARLIER, NOBODY, *self._keys.values()}
         while len(self.ledgers) > MOST_LEDGERS and (ended := next((key for key in self.ledgers if key not in live), None)):
             self.ledgers.setdefault(EARLIER, Ledger()).include(self.ledgers.pop(ended))
 
     def _note_time(self, job: JobFacts, t_ns: int, seconds: float) -> None:
         """To be booked when it has come to the middle of a window that can be judged."""
-        known = [gpu for gpu in job.gpus if gpu.util_now is not None]
+        known = [gpu for gpu in job.gpus if gpu.gone or gpu.util_now is not None]
         if not known:
             return
         waste = sum(job.waste.values())
-        lost = [min(1.0, 1.0 - (gpu.util_now or 0.0) + waste) * seconds for gpu in known]
+        whole = [self._unnoted_s(gpu, t_ns, seconds) if gpu.gone else seconds for gpu in known]
+        lost = [(1.0 if gpu.gone else min(1.0, 1.0 - (gpu.util_now or 0.0) + waste)) * s for gpu, s in zip(known, whole, strict=True)]
         parts = [1 / self._users[gpu.index] for gpu in known]
         pending = self._pending.setdefault(job.trainer.pid, [])
-        pending.append(_GpuTime(t_ns, len(known) * seconds, sum(lost), sum(parts) * seconds, sum(map(mul, lost, parts))))
+        pending.append(_GpuTime(t_ns, sum(whole), sum(lost), sum(map(mul, whole, parts)), sum(map(mul, lost, parts))))
+
+    def _unnoted_s(self, gpu: GpuFacts, t_ns: int, seconds: float) -> float:
+        """Seconds of a lost GPU, with those in which it was silent and that was not known yet."""
+        before_ns, since_ns = self._measured.get(gpu.index, 0), gpu.loss.since_ns if gpu.loss is not None else t_ns
+        return (t_ns - max(before_ns, since_ns)) / 1e9 if 0 < before_ns < t_ns - seconds * 1e9 else seconds
+
+    def _book_jobless(self, lost_s: float) -> None:
+        if lost_s > 0.0:
+            self.ledgers.setdefault(NOBODY, Ledger()).add(lost_s, lost_s, {GPU_LOST: 1.0})
 
     def _due(self, pid: int, t_ns: int) -> list[_GpuTime]:
         """What is in the middle of the window now, which tells best of it."""

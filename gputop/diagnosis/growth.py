@@ -168,8 +168,8 @@ class Growths(Struct):
             yield part
 
 
-def notice(incidents: Iterable[Incident]) -> tuple[str, str]:
-    """The most urgent growth that lasts in a few words, and its severity; empty where none does."""
+def growing(incidents: Iterable[Incident]) -> tuple[str, str]:
+    """The most urgent growth that lasts in a few words, and its severity; empty where none does. See `lostgpus.notice`."""
     lasting = [one for one in incidents if one.cause in GROWTHS and one.end_ns is None and one.evidence]
     if not lasting:
         return "", ""

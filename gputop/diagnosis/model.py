@@ -24,10 +24,11 @@ OWN_CAUSES = (
     "none", "cpu-contention", "worker-oversubscription", "affinity", "too-few-workers", "slow-transform", "gil-contention",
     "lock-contention", "disk-io", "network-io", "cgroup-throttle", "memory-pressure", "worker-respawn", "hung-worker",
     "main-thread-preprocessing", "h2d-transfer", "sync-storm", "small-kernels", "straggler-rank", "pause", "gpu-throttle",
-    "undersized-work", "unexplained", "host-memory-growth", "gpu-memory-growth",
+    "undersized-work", "unexplained", "host-memory-growth", "gpu-memory-growth", "gpu-lost",
 )  # fmt: skip
 CAUSES = (*OWN_CAUSES, *(one.name for one in plugins(PLUGGED) if one.name not in OWN_CAUSES))
 """With those of plug-ins."""
+GPU_LOST = "gpu-lost"
 HOST_GROWTH, GPU_GROWTH = GROWTHS = "host-memory-growth", "gpu-memory-growth"  # no GPU time is lost yet: incidents, never the verdict
 
 

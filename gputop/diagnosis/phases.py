@@ -16,7 +16,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from gputop.diagnosis import policy
-from gputop.diagnosis.causes import Judge
+from gputop.diagnosis.causes import Judge, gpu_lost
 from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
 from gputop.diagnosis.measure import feeders, waits
 from gputop.diagnosis.measure.facts import Facts, JobFacts
@@ -187,8 +187,7 @@ class Seen:
         return self.cause == "pause"
 
     def says_lost(self) -> str:
-        gone = next(gpu.index for gpu in self.job.gpus if gpu.gone)
-        return f"GPU {gone} is lost: {self.name} cannot go on; sudo dmesg tells why (Xid)"
+        return f"{gpu_lost.told(next(gpu for gpu in self.job.gpus if gpu.gone))}; {self.name} cannot go on"
 
     def says_how_little(self) -> str:
         """A single look (``--once``) may last long, but takes two readings only."""

@@ -7,13 +7,13 @@ from functools import cached_property
 from msgspec import Struct, field
 
 from gputop.diagnosis import hangs, policy
-from gputop.diagnosis.causes import Finding, Judge, unexplained
+from gputop.diagnosis.causes import Finding, Judge, gpu_lost, unexplained
 from gputop.diagnosis.causes.h2d_transfer import copies_back
 from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs, is_held_up
 from gputop.diagnosis.causes.undersized_work import work_apart
 from gputop.diagnosis.measure import feeders
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
-from gputop.diagnosis.model import LOOKING, Evidence, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
+from gputop.diagnosis.model import GPU_LOST, LOOKING, Evidence, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
 from gputop.diagnosis.path import confidence
 from gputop.diagnosis.phases import BOOKED, HELD, MOST_BESIDE, Phase, Seen, phase_of
 from gputop.diagnosis.states import host_side_loss
@@ -67,8 +67,8 @@ class Standing(Struct, dict=True):
 
     @property
     def bereft(self) -> bool:
-        """One of its GPUs is lost."""
-        return any(gpu.gone for gpu in self.job.gpus)
+        """It cannot go on, for one of its GPUs is lost, or one of its training's."""
+        return self.cause == GPU_LOST
 
     @property
     def trainer_pid(self) -> int:
@@ -108,6 +108,8 @@ def judge_job(job: JobFacts, facts: Facts, before: Phase | None) -> Standing:
     seen = Seen(job, facts)
     phase, named = phase_of(seen, before), seen.named
     shares = {claim.judge.cause: claim.share for claim in job.claims} if phase.books == BOOKED else {}
+    if gpu_lost.lost_of(job, facts):
+        return Standing(job, facts, phase, gpu_lost.JUDGE.symptom, GPU_LOST, gpu_lost.JUDGE, {GPU_LOST: 1.0})
     if phase.headline:
         return Standing(job, facts, phase, phase.symptom, shares=shares)
     cause, symptom = "unexplained", "input-bound" if job.data >= policy.HALF * (job.idle or 1.0) else "wait-heavy"
@@ -148,6 +150,8 @@ def _worded(one: Standing) -> Verdict:
 def _path(one: Standing, finding: Finding) -> tuple[PathStep, ...]:
     """The walk to its cause; of what nobody explains, along the way on which most was lost."""
     job, facts = one.job, one.facts
+    if one.bereft:
+        return gpu_lost.path_of(gpu_lost.lost_of(job, facts)[0])
     if one.judge is None and one.hangs and job.hang is not None:
         return of_hang(job.hang)
     return walk(job, facts, "" if one.judge is None else one.cause, finding.culprits)
@@ -198,13 +202,15 @@ def _headline(one: Standing, gpu: GpuFacts | None, why: str) -> str:
 
 def _why(one: Standing) -> str:
     """Who trains, and what that does to its GPU, or has done to it."""
-    if one.hangs and one.job.hang is not None and not one.job.absent_ranks:
+    if one.hangs and one.job.hang is not None and not one.job.absent_ranks and not one.bereft:
         return hangs.told(one.job.hang, one.facts.t_ns)
     return f"{one.job.trainer.role.label} ({one.job.trainer.pid}) {_does(one)}"
 
 
 def _does(one: Standing) -> str:
     job, idle = one.job, one.job.idle or 0.0
+    if one.bereft:
+        return f"cannot go on, for another rank's {gpu_lost.told(gpu_lost.lost_of(job, one.facts)[0])}"
     if job.absent_ranks and one.symptom == "straggler":
         return "waits for a rank that is gone"
     if job.straggler is job.trainer and one.symptom == "straggler":
@@ -257,9 +263,6 @@ def without_job(facts: Facts) -> Verdict:
     busiest = max(facts.unseen, key=lambda gpu: gpu.util or 0.0, default=None)
     if busiest is not None and (busiest.util or 0.0) >= policy.TENTH:
         return _for_unseen(busiest, facts)
-    gone = next((gpu.index for gpu in facts.gpus if gpu.gone), None)
-    if gone is not None:
-        return Verdict("idle", "none", gone, headline=f"GPU {gone} is lost; sudo dmesg tells why (Xid)", severity="high")
     if facts.unread:
         names = ", ".join(facts.unread[:MOST_BESIDE])
         return Verdict(headline=f"What {names} wait{'s' * (len(facts.unread) == 1)} for was not measured", detail=facts.hidden[0])

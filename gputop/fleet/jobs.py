@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from gputop.diagnosis import Ledger, policy
 from gputop.diagnosis.measure.points import WINDOW_NS
-from gputop.diagnosis.model import LOOKING
+from gputop.diagnosis.model import GPU_LOST, LOOKING
 from gputop.diagnosis.phases import ENDING, IDLE, PAUSING, STARTING
 from gputop.diagnosis.ranks import find_slowest, waited_share
 from gputop.fleet.summary import Rank, Summary, Taker
@@ -182,7 +182,7 @@ def _judged(job: Job, silent: tuple[str, ...], skews: Mapping[str, float], suspe
         job = replace(job, suspect=held.suspect)
         if suspects is not None and suspects.get(job.key) != held.suspect:
             held = None
-    return _hang(job) or held or _looking(job) or _own(job) or _with_loss(job)
+    return _bereft(job) or _hang(job) or held or _looking(job) or _own(job) or _with_loss(job)
 
 
 def _gaps(numbers: Sequence[int], size: int) -> Iterator[tuple[int, int]]:
@@ -199,6 +199,22 @@ def _differs(steps_per_s: float | None, pace: float) -> bool:
 
 
 # what a job may have, the worst first
+
+
+def _bereft(job: Job) -> Job | None:
+    """A GPU of one of its ranks is lost, and the others cannot go on without that."""
+    without = [member for member in job.members if member.rank.cause == GPU_LOST]
+    if not without:
+        return None
+    late = [replace(member, does=LATE if len(job.members) > 1 else TROUBLED, lost=_all_of(member)) for member in without]
+    others = [member for member in job.members if member not in without and member.rank.still_s >= policy.HUNG_S]
+    members = _merged(job, [*late, *(replace(member, does=WAITS, lost=_all_of(member)) for member in others)])
+    places = ", ".join(dict.fromkeys(member.place for member in late[:NAMED]))
+    which = f"{_ranks(_spans(member.number for member in late))} ({places}): " if job.size > 1 else ""
+    return _with_loss(replace(
+        job, members=members, symptom=late[0].rank.symptom or "idle", cause=GPU_LOST, severity="high", detail=f"{which}{late[0].rank.why}",
+        late=tuple(late) if len(job.members) > 1 else (), headline=f"{job.name} cannot go on: a GPU of it is lost",
+    ))  # fmt: skip
 
 
 def _hang(job: Job) -> Job | None:
@@ -382,10 +398,10 @@ def _severity(lost: float | None) -> str:
     return "low" if lost is None or lost < policy.QUARTER else "high" if lost >= policy.HALF else "medium"
 
 
-def _weight(job: Job) -> tuple[bool, float, int]:
-    """A fault before none, then by the GPUs lost."""
-    is_fault = job.cause not in ("none", "pause")
-    return is_fault or (job.symptom == LOOKING and bool(job.missing)), (job.lost or 0.0) * max(1, job.gpus), len(job.members)
+def _weight(job: Job) -> tuple[bool, bool, float, int]:
+    """One that cannot go on first, a fault before none, then by the GPUs lost."""
+    is_fault = job.cause not in ("none", "pause") or (job.symptom == LOOKING and bool(job.missing))
+    return job.cause == GPU_LOST, is_fault, (job.lost or 0.0) * max(1, job.gpus), len(job.members)
 
 
 # words

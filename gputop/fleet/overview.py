@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.diagnosis.model import LOOKING
+from gputop.diagnosis.model import GPU_LOST, LOOKING
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Member, Sight, find_jobs, with_report
 from gputop.fleet.links import CONNECTING, UP, NodeState
 from gputop.stacks.nccl import NcclReport
@@ -204,8 +204,17 @@ def node_rows(sights: Sequence[Sight], jobs: Sequence[Job]) -> list[Row]:
 def _row(sight: Sight, members: list[tuple[Member, Job]]) -> Row:
     if not sight.is_seen or sight.summary is None:
         return Row(sight, SILENT, sight.problem or ("no answer" if sight.summary else "connecting …"))
+    gone = [one for one in sight.summary.incidents if one.cause == GPU_LOST and one.end_unix_s is None]
+    if gone and all(job.cause != GPU_LOST for _, job in members):
+        row = _row_of(sight, members) if members else Row(sight, TROUBLED, "")
+        return replace(row, does=TROUBLED, says=f"{GPU_LOST}: {gone[0].headline}")
     if not members:
         return Row(sight, IDLE, sight.summary.verdict.headline or "nothing measured yet")
+    return _row_of(sight, members)
+
+
+def _row_of(sight: Sight, members: list[tuple[Member, Job]]) -> Row:
+    """Of a node by its worst rank."""
     worst, job = min(members, key=lambda one: (_WORST_FIRST.index(one[0].does), -(one[0].lost or 0.0), one[0].number))
     parts = [(member.lost, len(member.rank.gpus)) for member, _ in members if member.lost is not None and member.rank.gpus]
     lost = sum(share * gpus for share, gpus in parts) / sum(gpus for _, gpus in parts) if parts else None

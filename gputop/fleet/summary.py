@@ -21,7 +21,7 @@ from msgspec.structs import asdict, astuple, replace
 from gputop.diagnosis import Engine, Incident
 from gputop.diagnosis.measure import intensity
 from gputop.diagnosis.measure.facts import Facts
-from gputop.diagnosis.model import Culprit, Ledger, Verdict
+from gputop.diagnosis.model import GPU_LOST, Culprit, Ledger, Verdict
 from gputop.diagnosis.ranks import RankPace
 from gputop.diagnosis.symptoms import Standing
 from gputop.model.board import Board, GpuBoard
@@ -87,7 +87,7 @@ class GpuRow(Struct, frozen=True, array_like=True, gc=False):
     power_limit_w: Watts | None = None
     temp_c: Celsius | None = None
     throttle_mask: Bits | None = None  # as `gputop.model.gpu.Gpu.throttle_mask`
-    lost: bool = False  # the driver has lost it
+    lost: bool | None = None  # the driver has lost it; None: it does not say
 
 
 class LedgerRow(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -304,11 +304,10 @@ def _ledger(ledger: Ledger) -> LedgerRow:
 
 
 def _gpu(gpu: GpuBoard) -> GpuRow:
-    values = gpu.values
     return GpuRow(
         gpu.index, gpu.text("name")[:NAME], gpu.text("uuid")[:NAME], gpu.number("util_pct"), _rounded(gpu.number("sm_active_pct"), 1),
         _whole(gpu, "mem_used_bytes"), _whole(gpu, "mem_total_bytes"), _rounded(gpu.number("power_w"), 1), gpu.number("power_limit_w"),
-        gpu.number("temp_c"), _whole(gpu, "throttle_mask"), bool(values.get("lost")),
+        gpu.number("temp_c"), _whole(gpu, "throttle_mask"), gpu.lost,
     )  # fmt: skip
 
 
@@ -331,15 +330,19 @@ def _node(facts: Facts | None, ranks: list[Rank], board: Board) -> Node:
 
 
 def _incidents(found: list[Incident], board: Board) -> list[IncidentRow]:
+    """The newest, and before these GPUs that are still lost, however long."""
+
     def unix_s(t_ns: int) -> float:
         return round(board.header.unix_ns_of(t_ns) / 1e9, 3)
 
+    lost = [one for one in found if one.cause == GPU_LOST and one.end_ns is None]
+    newest = [one for one in found[: -NEWEST - 1 : -1] if one not in lost]
     return [
         IncidentRow(
             one.id, unix_s(one.start_ns), None if one.end_ns is None else unix_s(one.end_ns), one.symptom, one.cause, one.severity,
             one.trainer_pid, round(one.lost_s, 3), one.headline[:TEXT], _takers(one.culprits),
         )
-        for one in found[: -NEWEST - 1 : -1]
+        for one in [*lost, *newest][:NEWEST]
     ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ Units are base units (seconds, bytes, ratios of 0 to 1). What is not measured ha
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -147,7 +148,23 @@ def _gpu_info(at: Moment) -> Iterator[Sample]:
 
 
 def _xids(at: Moment) -> Iterator[Sample]:
-    return _gpus(at, lambda gpu: [((), None if "xid" in gpu.missing else float(at.totals.xids[gpu.index]))])
+    """Of a GPU whose driver is listened to, or has told of some."""
+
+    def of(gpu: GpuBoard) -> Iterable[tuple[tuple[str, ...], float | None]]:
+        is_known = "xid" in gpu.values or ("needs_reset" in gpu.values and "xid" not in gpu.missing)
+        return [((), float(at.totals.xids[gpu.index]) if is_known else None)]
+
+    return _gpus(at, of)
+
+
+def _lost(at: Moment) -> Iterator[Sample]:
+    lost = {gpu.index for gpu in at.engine.facts.gpus if gpu.loss is not None} if at.engine.facts is not None else frozenset[int]()
+    return _gpus(at, lambda gpu: [((), 1.0 if gpu.index in lost else None if gpu.lost is None else float(gpu.lost))])
+
+
+def _incidents(at: Moment) -> Iterator[Sample]:
+    lasting = Counter((label(one.cause), label(one.severity)) for one in at.engine.incidents if one.end_ns is None)
+    yield from (Sample(labels, float(count)) for labels, count in sorted(lasting.items()))
 
 
 def _trainer_info(at: Moment) -> Iterator[Sample]:
@@ -204,8 +221,10 @@ METRICS = (
            lambda at: _gpus(at, lambda gpu: [((k,), gpu.number(f"ecc_{k}")) for k in ("corrected", "uncorrected")]), "hw.errors"),
     Metric("gpu_xid_errors_total", COUNTER, "", _OF_GPU, GPU,
            "Xid errors since gputop began to watch; the same one again and again counts once.", _xids),
-    Metric("gpu_lost", GAUGE, "", _OF_GPU, GPU, "1 while the driver has lost the GPU.",
-           lambda at: _gpus(at, lambda gpu: [((), float(bool(gpu.values.get("lost"))))])),
+    Metric("gpu_lost", GAUGE, "", _OF_GPU, GPU,
+           "1 while the GPU is lost: off the bus, in need of a reset, or silent; 0 where the driver says that it is not.",
+           _lost),
+    Metric("incidents", GAUGE, "", ("cause", "severity"), GPU, "Incidents that last, by cause and severity.", _incidents),
     Metric("trainer_info", GAUGE, "", _INFO, TRAINER, "1; whose trainer it is. Join it by instance and trainer.", _trainer_info),
     Metric("trainer_gpu_lost_seconds_total", COUNTER, "s", ("trainer", "cause"), TRAINER,
            "GPU seconds that a trainer did not use, by cause; as the ledger of `gputop explain`.",

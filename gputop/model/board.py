@@ -38,6 +38,7 @@ from gputop.model.frame import (
     forget_parts,
     sizes_of_contexts,
 )
+from gputop.model.gpu import silent_s
 from gputop.model.probes import WAKEUP_KEY
 
 wakeup_key = attrgetter(*WAKEUP_KEY)
@@ -69,6 +70,8 @@ class GpuBoard:
                     del missing[name]
         if gpu.procs is not None:
             forget_parts(missing)
+        if gpu.needs_reset is not None:
+            missing.pop("xid", None)  # it is listened to, and none may have come
         for name, reason in gpu.missing.items():
             missing[name] = reason
             values.pop(name, None)
@@ -96,6 +99,19 @@ class GpuBoard:
         listed = self.values.get("mig")
         return listed if isinstance(listed, list) and self.values.get("mig_mode") else []
 
+    @property
+    def lost(self) -> bool | None:
+        """Whether the driver has lost it; None where it does not say, as while its calls hang or fail."""
+        lost = self.values.get("lost")
+        return None if lost is None or (not lost and self.silent_s is not None) else bool(lost)
+
+    @property
+    def silent_s(self) -> float | None:
+        """For how long no call to the driver about it has returned; None while some do."""
+        if any(name in self.values for name in _OFTEN_READ):
+            return None
+        return next((seconds for name in _OFTEN_READ if (seconds := silent_s(self.missing.get(name, ""))) is not None), None)
+
     def place(self, gpu_instance: int | None = None) -> str:
         """The GPU's name on the screen: ``3``, or ``3:1`` for the MIG device of ``gpu_instance`` (numbered as by nvidia-smi -L)."""
         device = next((one.index for one in self.instances if one.gpu_instance == gpu_instance is not None), None)
@@ -114,6 +130,7 @@ class GpuBoard:
         return twin
 
 
+_OFTEN_READ = ("util_pct", "mem_used_bytes", "power_w", "sm_clock_mhz", "throttle_mask", "energy_mj")  # some every GPU tells, each tick
 _GPU_FIELDS = tuple(f for f in Gpu.__struct_fields__ if f not in ("index", "t_ns", "missing"))
 _gpu_values = attrgetter(*_GPU_FIELDS)
 _HOST_FIELDS = tuple(f for f in Host.__struct_fields__ if f not in ("t_ns", "cgroups"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated
 
@@ -10,8 +11,28 @@ import msgspec
 from gputop.model.stream import BOUNDED
 
 SILENT = "the driver has not answered for "  # prefix of a reason in `Gpu.missing` while a call hangs; a duration follows
+ENDING_XIDS = {
+    46: "the GPU has stopped processing",
+    62: "its power management unit has halted",
+    79: "the GPU has fallen off the bus",
+    95: "an uncontained memory error",
+    119: "its firmware (GSP) does not answer",
+    120: "its firmware (GSP) has failed",
+    140: "an unrecovered ECC error",
+    143: "the GPU cannot be initialized",
+}
+"""Xid -> what it is, of those after which a GPU works again only once it was reset or the machine rebooted. By the immediate action of
+NVIDIA's Xid catalog; without those of a link (74, 136, 155), of one process or channel (48, 94, 109), of spare memory rows (63, 64, 156).
+"""
 PART = "procs."  # prefix of a name in `Gpu.missing`: a field of the processes (``sm_pct``, ``mem_bytes``) or a list (``mps``, ``graphics``)
+_SECONDS = re.compile(r"\d{1,9}(\.\d{1,3})?", re.ASCII)
 _LANE_BYTES_PER_S = (0.25e9, 0.5e9, 0.985e9, 1.97e9, 3.94e9, 7.56e9)  # PCIe 1 to 6, per lane, one way, without the line code
+
+
+def silent_s(reason: str) -> float | None:
+    """Seconds without an answer of the driver that a reason of `Gpu.missing` tells; None for another reason."""
+    number, _, unit = reason.removeprefix(SILENT).partition(" ")
+    return float(number) if reason.startswith(SILENT) and unit == "s" and _SECONDS.fullmatch(number) else None
 
 
 def link_bytes_per_s(generation: int, lanes: int) -> float | None:
@@ -138,12 +159,14 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     remapped_rows: int | None = None
     remap_pending: bool | None = None  # memory rows wait for a reset to be replaced (nvmlDeviceGetRemappedRows)
     remap_failed: bool | None = None  # a memory row could not be replaced
-    xid: int | None = None  # number of the latest Xid error since the collector started; None: no error
+    xid: int | None = None
+    """Number of the latest Xid error since the collector started, of `ENDING_XIDS` before any other; None: no error."""
+    needs_reset: bool | None = None  # true once one of `ENDING_XIDS` has come since the GPU answered, false while none has
     compute_mode: str | None = None
     mig_mode: bool | None = None
     mig: Annotated[list[MigInstance], BOUNDED] | None = None
     procs: Annotated[list[GpuProc], BOUNDED] | None = None
-    lost: bool | None = None  # true while NVML reports the GPU as lost
+    lost: bool | None = None  # true while NVML reports the GPU as lost, false while it answers for it; see ``missing`` while neither is so
     # cost of reading
     nvml_ns: int | None = None  # cumulative wall time in NVML calls for this GPU
     nvml_calls: int | None = None

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from gputop import diagnosis
 from gputop.diagnosis import Engine
-from gputop.diagnosis.model import Ledger, total
+from gputop.diagnosis.model import GPU_LOST, Ledger, total
 from gputop.diagnosis.report import MOST_TRAINED, Account, Booked, Episode, Explanation, Trained, account, booked
 from gputop.model import roles
 from gputop.recording.format import BROKEN
@@ -104,11 +104,11 @@ def _with_rest(found: Findings, recording: Recording) -> Explanation:
     before, after = found.explanation, following.engine.explain()
     incidents, first_id = list(before.incidents), max((one.id for one in before.incidents), default=0) + 1
     until_s = recording.unix_ns_of(found.end_ns) / 1e9
-    opened = {one.cause: i for i, one in enumerate(incidents) if one.end_unix_s is None}
+    opened = {_whose(one): i for i, one in enumerate(incidents) if one.end_unix_s is None}
     for i in opened.values():
         incidents[i] = replace(incidents[i], end_unix_s=round(until_s, 3))
     for number, one in enumerate(after.incidents):
-        i = opened.pop(one.cause, -1) if one.start_unix_s - until_s < SAME_S else -1
+        i = opened.pop(_whose(one), -1) if one.start_unix_s - until_s < SAME_S else -1
         if i >= 0:
             incidents[i] = _joined(incidents[i], one)
         else:
@@ -126,6 +126,11 @@ def _with_rest(found: Findings, recording: Recording) -> Explanation:
         },
         incidents=incidents, what_if=more.what_if, trainers=_trainers(before.trainers, after.trainers)[-MOST_TRAINED:],
     )  # fmt: skip
+
+
+def _whose(one: Episode) -> tuple[str, int | None]:
+    """What goes on as the same incident: a cause, of lost GPUs that of one of them."""
+    return one.cause, one.gpu if one.cause == GPU_LOST else None
 
 
 def _unrounded(told: Booked | Account) -> Ledger:

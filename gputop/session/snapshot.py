@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from gputop.diagnosis import ProcState
+from gputop.diagnosis.report import episode
 from gputop.model.board import Board, GpuBoard
 from gputop.model.fields import limits
 from gputop.model.frame import PART, SECOND_NS, Frame, Gpu, GpuProc, Hardware, Header, MigInstance, ProcInfo, ProcSample
@@ -128,7 +129,8 @@ class Snapshots:
         board, engine = self.following.board, self.following.engine
         before = self.following.past.before(board, SECOND_NS)
         self._older.threads, self._older.probed_ns = before.threads, before.probed_ns
-        return take(self._older, board, engine.roles, engine.states, only(board, engine.roles))
+        lasting = [to_builtins(episode(one, board.header)) for one in engine.incidents if one.end_ns is None]
+        return {**take(self._older, board, engine.roles, engine.states, only(board, engine.roles)), "incidents": _cleaned(lasting)}
 
 
 def _cleaned(value: Any) -> Any:

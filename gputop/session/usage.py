@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, field, to_builtins
 
-from gputop.diagnosis.engine import EARLIER, Engine
+from gputop.diagnosis.engine import EARLIER, NOBODY, Engine
 from gputop.diagnosis.model import Ledger
 from gputop.diagnosis.phases import DROPPED
 from gputop.diagnosis.report import Episode
@@ -46,6 +46,7 @@ class Owner(Struct, frozen=True, order=True):
 
 
 OTHERS = Owner(UNKNOWN, "jobs that ended early")  # of more trainers than the ledger keeps apart
+LOST_GPUS = Owner(UNKNOWN, "lost GPUs")  # that no trainer has
 
 
 class Part(Struct):
@@ -144,7 +145,7 @@ class _Usage:
     def end(self, engine: Engine) -> None:
         self._end_idle()
         for key, ledger in engine.settled()[1].items():
-            whose = OTHERS if key == EARLIER else self.owners.get(key, OTHERS)
+            whose = {EARLIER: OTHERS, NOBODY: LOST_GPUS}.get(key) or self.owners.get(key, OTHERS)
             self.told.trained.setdefault(whose, Ledger()).include(ledger)
 
     def _end_idle(self, *indices: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from gputop.diagnosis.growth import notice
+from gputop.diagnosis.lostgpus import notice
 from gputop.model.frame import SECOND_NS
 from gputop.recording.format import TICKS, TIER_NAMES
 from gputop.session.session import Session
@@ -236,9 +236,9 @@ class VerdictPanel(Panel):
         if not self.is_known:
             return [[(f" {trouble or 'starting: waiting for the first readings'}", "crit" if trouble else "dim")]]
         offer = "" if session.board.gpus else offer_of(session)
-        grows = notice(session.engine.incidents) if view.at_ns is None else ("", "")
         verdict = session.verdict_at(view.at_ns)
-        lines = edges.verdict_lines(verdict, view, trouble, offer, notice=grows)
+        noticed = notice(session.engine.incidents, verdict) if view.at_ns is None else ("", "")
+        lines = edges.verdict_lines(verdict, view, trouble, offer, notice=noticed)
         if self.rows > len(lines):
             lines.append(edges.fix_line(verdict, view) or edges.lost_line(session.ledger_at(view.at_ns), view))
         return lines[: self.rows]

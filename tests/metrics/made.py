@@ -16,7 +16,7 @@ OF_GPU = {
     "util_pct": 60.0, "gr_active_pct": 60.0, "sm_active_pct": 50.0, "tensor_active_pct": 20.0, "dram_active_pct": 30.0,
     "mem_used_bytes": 60 << 30, "mem_total_bytes": 80 << 30, "power_w": 412.3, "temp_c": 54.0, "sm_clock_mhz": 1980, "throttle_mask": 4,
     "pcie_tx_bytes": 10**12, "pcie_rx_bytes": 10**13, "nvlink_tx_bytes": 10**14, "nvlink_rx_bytes": 10**14, "ecc_corrected": 3,
-    "ecc_uncorrected": 0, "lost": False, "name": "NVIDIA H100 80GB HBM3", "pci_bus_id": "00000000:1B:00.0",
+    "ecc_uncorrected": 0, "needs_reset": False, "lost": False, "name": "NVIDIA H100 80GB HBM3", "pci_bus_id": "00000000:1B:00.0",
 }  # fmt: skip
 """All that a GPU of a server tells."""
 

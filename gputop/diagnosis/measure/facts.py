@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
+from gputop.diagnosis.measure.losses import Loss
 from gputop.diagnosis.measure.pauses import Repeated, Span
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.wakes import ThreadTime, Wake
@@ -49,7 +50,7 @@ class GpuFacts(Struct, frozen=True):
     pauses: tuple[Span, ...] = ()  # these breaks, and stretches as long as one
     worked_ns: int = 0  # when it last worked; 0 where it has not since the engine began
     unmeasurable: bool = False  # the driver gives no utilization for it
-    gone: bool = False  # the driver has lost it
+    loss: Loss | None = None  # why it is lost, or must be reset
     util_now: float | None = None  # the latest reading
     idle_s: float = 0.0  # for how long, up to now, it has done nothing at all (under 2 % of the time)
     makes_steps: bool = False
@@ -65,9 +66,14 @@ class GpuFacts(Struct, frozen=True):
         return self.index, self.instance
 
     @property
+    def gone(self) -> bool:
+        """Nobody can work on it any more."""
+        return self.loss is not None and not self.loss.works
+
+    @property
     def lost(self) -> float | None:
         """Share of the window in which it did no work."""
-        return None if self.util is None else 1.0 - self.util
+        return 1.0 if self.gone else None if self.util is None else 1.0 - self.util
 
     @property
     def link_bytes_per_s(self) -> float | None:

@@ -15,6 +15,7 @@ from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import GpuFacts
 from gputop.diagnosis.measure.intensity import slowed_by
+from gputop.diagnosis.measure.losses import loss_of
 from gputop.diagnosis.measure.pauses import Breaks
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.stepclock import Rhythm
@@ -267,7 +268,7 @@ class GpuTrack:
         facts = GpuFacts(
             index, self._mean(1) if fresh else None, self._mean(2), self._mean(3),
             **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=self.pids,
-            gone=bool(board.values.get("lost")), unmeasurable="util_pct" in board.missing and "gr_active_pct" not in board.values,
+            loss=loss_of(board, self.last_ns), unmeasurable="util_pct" in board.missing and "gr_active_pct" not in board.values,
             stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
             makes_steps=self._makes_steps(self.last_ns),
             breaks_s=self.breaks.lost_s(oldest_ns), sunk_s=self.breaks.sunk_s(oldest_ns),

@@ -47,6 +47,7 @@ NONE = {
     "raise them with `sudo nvidia-smi -pl WATTS`, `sudo nvidia-smi -rgc`",
     "undersized-work": "the GPU is bigger than the job: no experiment makes the job larger",
     "unexplained": "nobody is suspected, so there is nobody to try",
+    "gpu-lost": "no experiment brings a GPU back: see the fixes in gputop explain",
     "host-memory-growth": "memory that grows is given back by no experiment",
     "gpu-memory-growth": "memory that grows is given back by no experiment",
 }

@@ -25,12 +25,14 @@ _APART_NS = 400_000  # ns between the polls of two GPUs: on a quick driver a pol
 _KNOWN_ONCE = ("name", "uuid", "pci_bus_id", "architecture", "nvml_ns", "nvml_calls")
 _NOT_READ = {"index", "t_ns", "lost", "xid", "mig", "missing", "held_by", "mem_shared", *_KNOWN_ONCE}
 READ_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in _NOT_READ)  # fields that have no value while the GPU is lost
-NEVER_READ = (*READ_FIELDS, *_KNOWN_ONCE)  # fields that have no value before the GPU has answered at all
+NEVER_READ = (*READ_FIELDS, *_KNOWN_ONCE, "xid")  # fields that have no value before the GPU has answered at all
 
 
 def fields_of(poller: Poller) -> tuple[str, ...]:
-    """Fields that it reads and that always have a value; before the GPU has answered, all fields."""
-    return tuple(field for group in poller.groups for field in group.fields if field not in _NOT_READ) or (*NEVER_READ, "lost")
+    """Fields that it reads and that always have a value; before the GPU has answered, all fields. Whether the GPU is there, the fast polls
+    tell."""
+    read = tuple(field for group in poller.groups for field in group.fields if field not in _NOT_READ)
+    return (*(read or NEVER_READ), *(() if read and poller.is_second else ("lost",)))
 
 
 class WatchedGpu:
@@ -41,6 +43,7 @@ class WatchedGpu:
         self.index = index
         self.polls: deque[Poll] = deque(maxlen=_MOST_POLLS)
         self.absent = ""  # why it cannot be read at all, empty while it can
+        self._told_unread = ""  # why it was told that nothing can be read, empty while something can
         self._interval_ns = interval_ns
         self._handle: object = None
         self._epoch = 0
@@ -68,8 +71,15 @@ class WatchedGpu:
         if self._handle is None and not self._attach(beat_ns):
             return
         self._poll(self.fast, beat_ns)
+        self._tell_unread()
         if not self.slow.is_polled and beat_ns >= self._slow_due_ns:
             self._start_slow(beat_ns)
+
+    def _tell_unread(self) -> None:
+        """Whether a GPU is there is not known while each call for it fails."""
+        if not self.absent and self.unread != self._told_unread:
+            unread = self._told_unread = self.unread
+            self.polls.append(Poll(monotonic_ns(), {} if unread else {"lost": False}, {"lost": unread} if unread else {}))
 
     def _start_slow(self, beat_ns: int) -> None:
         """Start the slow poller; if the system refuses a thread, again in a second."""
@@ -97,8 +107,8 @@ class WatchedGpu:
             if group.fields == XID and group.works:
                 with suppress(Lost):
                     group.read(beat_ns, values, {}, self._mig)
-        if values:
-            self.polls.append(Poll(monotonic_ns(), values, {}))
+        if "xid" in values:
+            self.polls.append(Poll(monotonic_ns(), {"xid": values["xid"]}, {}))
 
     def _poll(self, poller: Poller, beat_ns: int) -> None:
         before_ns = monotonic_ns()
@@ -155,6 +165,7 @@ class WatchedGpu:
         if self.absent == reason:
             return
         self.absent = reason
-        self._handle = None
+        self._handle, self._told_unread = None, ""
         fields = READ_FIELDS if self._epoch else NEVER_READ
-        self.polls.append(Poll(monotonic_ns(), {"lost": lost}, dict.fromkeys(fields, reason)))
+        missing = dict.fromkeys(fields if lost else (*fields, "lost"), reason)
+        self.polls.append(Poll(monotonic_ns(), {"lost": True} if lost else {}, missing))

@@ -49,6 +49,11 @@ class Poller:
         self._poll = poll
         self._starter = starter
 
+    @property
+    def is_second(self) -> bool:
+        """Whether another poller starts it, and asks the same GPU more often."""
+        return self._starter is not None
+
     def poll(self, beat_ns: int) -> None:
         """Poll now; `began_ns` is set before."""
         try:

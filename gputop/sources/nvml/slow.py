@@ -9,6 +9,7 @@ from functools import partial
 import pynvml
 
 from gputop.model.frame import SECOND_NS
+from gputop.model.gpu import ENDING_XIDS
 from gputop.sources.nvml import numbers
 from gputop.sources.nvml.driver import Device, field_number, library_function, why
 from gputop.sources.nvml.groups import ONCE_NS, FieldGroup, Missing, Values, Way, made, single
@@ -16,7 +17,7 @@ from gputop.sources.nvml.mig import Mig
 from gputop.sources.nvml.procs import Processes
 
 PCIE_RATES = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
-XID = ("xid",)
+XID = ("xid", "needs_reset")
 _NVLINK_COUNTERS = ("nvlink_tx_bytes", "nvlink_rx_bytes")
 _NVLINK_FIELDS = (138, 0xFFFFFFFF), (139, 0xFFFFFFFF)  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB, scope: all links
 _MOST_LINKS = 36
@@ -157,7 +158,8 @@ class NvLink:
 
 
 class XidEvents:
-    """Fills ``xid`` with the latest Xid error since it began to listen, by NVML's event set; no call waits."""
+    """Fills ``xid`` with the latest Xid error since it began to listen, by NVML's event set; no call waits. One that ended the GPU stays:
+    others follow from it, such as one for each process (45)."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -178,6 +180,7 @@ class XidEvents:
         finally:  # also if the GPU was lost by the error that was just read
             if self._latest is not None:  # again each time: a value that was read just before a hang is dropped
                 values["xid"] = self._latest
+            values["needs_reset"] = self._latest in ENDING_XIDS
 
     def _listen(self) -> None:
         for _ in range(_MOST_EVENTS):
@@ -187,5 +190,7 @@ class XidEvents:
                 return
             if code:
                 raise pynvml.NVMLError(code)
-            if self._data.eventType == pynvml.nvmlEventTypeXidCriticalError:
+            if self._data.eventType != pynvml.nvmlEventTypeXidCriticalError:
+                continue
+            if self._latest not in ENDING_XIDS or self._data.eventData in ENDING_XIDS:
                 self._latest = self._data.eventData

@@ -213,6 +213,10 @@ class KnownGpu:
     def add(self, poll: Poll) -> Gpu:
         """Take in a poll. Returns its sample: values, and the reasons that are new."""
         values = poll.values
+        if "nvml_ns" in values and self._missing.get("lost", "").startswith(SILENT):
+            values["lost"] = False  # the fast polls go on
+        if "needs_reset" in values and "xid" not in values:
+            self._missing.pop("xid", None)
         for field in self._missing.keys() & values.keys() if self._missing else ():
             del self._missing[field]
         listed = values.get("procs")
@@ -235,6 +239,8 @@ class KnownGpu:
         news = {field: reason for field in fields_of(poller) if self._missing.get(field, SILENT).startswith(SILENT)}
         if ns < HANG_NS or not poller.groups:  # a field with a value was read just now, or by the other poller
             news = {field: reason for field in news if field not in self._latest}
+        if "lost" in news and "lost" in self._latest and self._latest["lost"].values["lost"]:
+            del news["lost"]  # nor does the driver answer for one that it has lost
         if all(self._missing.get(field) == reason for field in news):
             return None
         self._lack(news)

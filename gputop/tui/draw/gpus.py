@@ -106,7 +106,7 @@ def _absent(gpu: GpuBoard, name: str) -> Span:
 
 
 def _util(gpu: GpuBoard, _older: Board) -> Span:
-    if gpu.values.get("lost"):
+    if gpu.lost:
         return "LOST", "crit"
     value = gpu.number("util_pct")
     if value is None and gpu.missing.get("util_pct", "").startswith(SILENT):

@@ -7,7 +7,7 @@ from math import exp
 
 import pytest
 
-from gputop.diagnosis.growth import notice
+from gputop.diagnosis.growth import growing
 from gputop.diagnosis.model import GPU_GROWTH, GROWTHS, HOST_GROWTH, Incident
 from tests.unit.diagnosis.scene import Proc, Scene, training
 
@@ -61,7 +61,7 @@ def test_workers_that_keep_what_they_read_are_told_within_half_a_minute():
     assert values["room_bytes"] == ROOM
     assert values["copied_pct"] is None
     assert "cache" in incident.fixes[0].text
-    assert notice(scene.engine.incidents) == ("memory ends in 3 min", "high")
+    assert growing(scene.engine.incidents) == ("memory ends in 3 min", "high")
 
 
 def test_it_is_no_verdict_and_costs_nothing():
@@ -124,7 +124,7 @@ def test_gpu_memory_that_grows_is_told_with_what_is_left_of_that_gpu():
     assert "out of GPU memory in" in incident.headline
     assert "GPU 0 are free" in incident.detail
     assert any("expandable_segments" in fix.command for fix in incident.fixes)
-    assert notice(scene.engine.incidents)[0].startswith("GPU 0 memory ends in ")
+    assert growing(scene.engine.incidents)[0].startswith("GPU 0 memory ends in ")
 
 
 def test_while_a_training_warms_up_its_gpu_memory_may_grow():
@@ -204,7 +204,7 @@ def test_what_has_stopped_growing_ends_and_says_so():
     [incident] = growths(scene)
     assert incident.end_ns is not None
     assert incident.headline == "2 workers of train.py (100) grow by 2.3 GiB a minute, and then no more"
-    assert notice(scene.engine.incidents) == ("", "")
+    assert growing(scene.engine.incidents) == ("", "")
 
 
 def test_a_trainer_that_is_killed_ends_it():

@@ -348,8 +348,8 @@ def test_a_lost_gpu_is_no_fault_of_the_input():
     assert scene.engine.verdict.cause == "main-thread-preprocessing"
     scene.gpus[0] = {"lost": True, "missing": dict.fromkeys(("util_pct", "procs", "power_w"), "the GPU is lost")}
     verdict = scene.play(8).engine.verdict
-    assert (verdict.symptom, verdict.cause, verdict.severity) == ("idle", "none", "high")
-    assert verdict.headline == "GPU 0 is lost: train.py (100) cannot go on; sudo dmesg tells why (Xid)"
+    assert (verdict.symptom, verdict.cause, verdict.severity) == ("idle", "gpu-lost", "high")
+    assert verdict.headline == "GPU 0 is lost: it has fallen off the bus, or was removed; train.py (100) cannot go on"
 
 
 def test_a_worker_that_has_ended_is_dead_though_its_command_line_is_still_known():
@@ -433,7 +433,7 @@ def test_a_lost_gpu_on_which_nobody_trains_is_said():
     scene = unseen()
     scene.gpus[0] = {"lost": True, "missing": dict.fromkeys(("util_pct", "procs", "power_w"), "the GPU is lost")}
     verdict = scene.play(4).engine.verdict
-    assert (verdict.headline, verdict.severity) == ("GPU 0 is lost; sudo dmesg tells why (Xid)", "high")
+    assert (verdict.headline, verdict.severity) == ("GPU 0 is lost: it has fallen off the bus, or was removed", "high")
 
 
 def test_an_idle_gpu_without_processes_is_idle():

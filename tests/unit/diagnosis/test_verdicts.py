@@ -10,7 +10,7 @@ import pytest
 
 from gputop.diagnosis.causes import Judge, judges
 from gputop.diagnosis.causes.loaders import LOADERS
-from gputop.diagnosis.model import CAUSES, GROWTHS, SYMPTOMS, TRAINER_STATES, WORKER_STATES
+from gputop.diagnosis.model import CAUSES, GPU_LOST, GROWTHS, SYMPTOMS, TRAINER_STATES, WORKER_STATES
 from gputop.model.frame import ReadLimit
 from gputop.session.report import explain_lines
 from gputop.session.session import STATE_WORDS
@@ -178,7 +178,7 @@ def test_every_cause_has_one_judge_and_every_judge_a_word_of_the_list():
     assert {judge.symptom for judge in judges()} <= set(SYMPTOMS)
     rows = Counter(row for judge in judges() for row in judge.rows)
     assert {row for row, times in rows.items() if times > 1} == set(LOADERS), "a leaf is one cause, but for work of loaders"
-    assert all(judge.rows for judge in judges())
+    assert {judge.cause for judge in judges() if not judge.rows} == {GPU_LOST}, "no walk begins at a GPU that is lost"
 
 
 @pytest.mark.parametrize("judge", judges(), ids=lambda judge: judge.cause)

@@ -1,0 +1,165 @@
+"""Incidents of GPUs that are lost (gpu-lost): one for each from when it went until it answers again, whoever used it, and if nobody did.
+
+The seconds of a job that cannot go on are booked with that job; those of a lost GPU that no job has any more are counted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from gputop.diagnosis.causes import gpu_lost
+from gputop.diagnosis.growth import growing
+from gputop.diagnosis.incidents import Incidents
+from gputop.diagnosis.measure.facts import Facts, GpuFacts
+from gputop.diagnosis.measure.losses import SILENT
+from gputop.diagnosis.model import GPU_LOST, Incident, Verdict, Victim
+from gputop.diagnosis.symptoms import Standing
+from gputop.model.board import Board
+from gputop.model.gpu import ENDING_XIDS
+from gputop.model.roles import program_name
+from gputop.system.text import clean
+
+XID_NS = 1_500_000_000  # ns that the Xid of a loss is waited for, which is asked for each second: it is told once, and with its reason
+USED_NS = 10_000_000_000  # ns before its loss within which who trained on a GPU counts as its user: a window, and until hangs are told
+
+
+class _Lost(Struct):
+    """A GPU that is lost, and its incident, which has a number once it is told."""
+
+    facts: GpuFacts
+    first_ns: int
+    incident: Incident
+
+
+class LostGpus(Struct):
+    """Those that are lost now, and who used each GPU last."""
+
+    known: dict[int, _Lost] = field(default_factory=dict)
+    _users: dict[int, tuple[int, dict[int, Victim]]] = field(default_factory=dict)  # GPU -> when and by whom it was used last, by pid
+    _began_ns: int = 0
+
+    def begin(self) -> None:
+        """Go on watching; what is told is told anew."""
+        self.known.clear()
+        self._began_ns = 0
+
+    def note(self, board: Board, facts: Facts, seconds: float, standing: list[Standing], incidents: Incidents) -> float:
+        """Take in the window; incidents begin, are told anew and end. Returns the GPU seconds lost that no job has."""
+        self._began_ns = self._began_ns or board.t_ns
+        lost = {gpu.index: gpu for gpu in facts.gpus if gpu.loss is not None}
+        jobless_s = 0.0
+        for index in self.known.keys() - lost.keys():
+            self.known.pop(index).incident.end_ns = board.t_ns
+        for gpu in facts.gpus:
+            self._note_users(gpu, facts, board)
+        for index, gpu in lost.items():
+            jobs = [job for job in facts.jobs if index in {own.index for own in job.gpus}]
+            one, span_s = self.known.get(index), seconds
+            if one is None:
+                since_ns = max(gpu.loss.since_ns if gpu.loss is not None else 0, self._began_ns)
+                one, span_s = self.known.setdefault(index, _Lost(gpu, since_ns, _incident(since_ns))), (board.t_ns - since_ns) / 1e9
+            one.facts, incident = gpu, one.incident
+            if gpu.gone and not jobs:
+                incident.lost_s += span_s
+                jobless_s += span_s
+            self._tell(one, facts, jobs[0].trainer.pid if jobs else None)
+            incident.last_ns = board.t_ns
+            if not incident.id and (_has_reason(gpu) or one.first_ns == self._began_ns or board.t_ns - one.first_ns >= XID_NS):
+                incidents.append(incident)
+        self.count(standing)
+        return jobless_s
+
+    def count(self, booked: Iterable[Standing]) -> None:
+        """Add the seconds that were booked with jobs that cannot go on for want of a GPU."""
+        for one in booked:
+            self._add(one, {index: lost.incident for index, lost in self.known.items()})
+
+    def settled(self, incidents: list[Incident], unbooked: Iterable[Standing]) -> list[Incident]:
+        """``incidents``, those of lost GPUs with seconds that are not booked yet."""
+        copies = {index: replace(lost.incident) for index, lost in self.known.items()}
+        for one in unbooked:
+            self._add(one, copies)
+        by_id = {copy.id: copy for copy in copies.values()}
+        return [by_id.get(one.id, one) for one in incidents]
+
+    def verdict(self) -> Verdict | None:
+        """Of the first of them, for a host where nobody else has trouble."""
+        one = next(iter(self.known.values()), None)
+        if one is None:
+            return None
+        told = one.incident
+        return Verdict(
+            symptom=told.symptom, cause=told.cause, gpu=told.gpu, lost_pct=100.0 if one.facts.gone else None, headline=told.headline,
+            detail=told.detail, severity=told.severity, confidence=told.confidence, evidence=tuple(told.evidence), fixes=tuple(told.fixes),
+            victims=tuple(told.victims), trainer_pid=told.trainer_pid, why=told.headline, path=told.path,
+        )  # fmt: skip
+
+    def _add(self, one: Standing, incidents: dict[int, Incident]) -> None:
+        """The lost GPUs of a job share its seconds."""
+        if one.cause != GPU_LOST or not one.booked:
+            return
+        whose = [gpu.index for gpu in gpu_lost.lost_of(one.job, one.facts) if gpu.index in incidents]
+        for index in whose:
+            incident, lost_s = incidents[index], sum(part[2] for part in one.booked) / len(whose)
+            incident.lost_s += lost_s
+            incident.regain_gpu_s = incident.lost_s
+
+    def _note_users(self, gpu: GpuFacts, facts: Facts, board: Board) -> None:
+        """Who trains on it; else whom the driver lists."""
+        jobs = [job for job in facts.jobs if gpu.index in {own.index for own in job.gpus}]
+        users = {proc.pid: Victim(proc.pid, proc.role.kind, clean(proc.role.label)) for job in jobs for proc in (job.trainer, *job.workers)}
+        for pid in gpu.pids:
+            if pid not in users and (info := board.infos.get(pid)) is not None:
+                users[pid] = Victim(pid, "process", clean(program_name(info)))
+        if users:
+            self._users[gpu.index] = board.t_ns, users
+
+    def _tell(self, one: _Lost, facts: Facts, trainer_pid: int | None) -> None:
+        """Words and numbers as of now. Who has used it since it was lost, or shortly before, stays named."""
+        gpu, incident = one.facts, one.incident
+        used_ns, users = self._users.get(gpu.index, (0, {}))
+        if used_ns >= one.first_ns - USED_NS:
+            known = {victim.pid for victim in incident.victims}
+            incident.victims = [*incident.victims, *(victim for pid, victim in users.items() if pid not in known)]
+        trainers = [victim for victim in incident.victims if victim.role == "trainer"]
+        incident.trainer_pid = trainer_pid or incident.trainer_pid or next((victim.pid for victim in trainers), None)
+        incident.gpu, incident.symptom = gpu.index, "idle" if gpu.gone else "healthy"
+        named = [f"{victim.name} ({victim.pid})" for victim in incident.victims if victim.role not in ("worker", "helper")]
+        unnamed = [f"pid {pid}" for pid in sorted(gpu.pids) if pid not in {victim.pid for victim in incident.victims}]
+        found = gpu_lost.finding(gpu, facts, [*named, *unnamed])
+        incident.headline = gpu_lost.told(gpu) + _fate(trainers or incident.victims, facts, gpu)
+        incident.detail, incident.evidence, incident.fixes = found.detail, list(found.evidence), list(found.fixes)
+        incident.path = gpu_lost.path_of(gpu)
+        incident.confidence = 0.9 if gpu.loss is not None and gpu.loss.kind == SILENT else 1.0
+        incident.regain_gpu_s = incident.lost_s if gpu.gone else None
+
+
+def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
+    """What stands beside a verdict about something else, in a few words, and its severity: GPUs that are lost, memory that grows."""
+    gpus = [one.gpu for one in incidents if one.cause == GPU_LOST and one.end_ns is None and one.gpu is not None]
+    if gpus and verdict.cause != GPU_LOST:
+        return f"GPU {', '.join(map(str, sorted(gpus)))} {'is' if len(gpus) == 1 else 'are'} lost", "high"
+    return growing(incidents)
+
+
+def _fate(users: list[Victim], facts: Facts, gpu: GpuFacts) -> str:
+    """What becomes of the first of them."""
+    if not users or not gpu.gone:
+        return ""
+    first = users[0]
+    return f"; {first.name} ({first.pid}) {'cannot go on' if first.pid in facts.pids else 'used it, and has ended'}"
+
+
+def _incident(since_ns: int) -> Incident:
+    return Incident(
+        id=0, start_ns=since_ns, end_ns=None, symptom="idle", cause=GPU_LOST, severity="high", confidence=1.0, trainer_pid=None, gpu=None,
+        lost_s=0.0, headline="", detail="", victims=[], culprits=[], evidence=[], fixes=[],
+    )  # fmt: skip
+
+
+def _has_reason(gpu: GpuFacts) -> bool:
+    """Nothing that is still to come says better why."""
+    return gpu.loss is not None and (gpu.loss.kind == SILENT or gpu.loss.xid in ENDING_XIDS)
