@@ -156,7 +156,8 @@ def _print_look(items: Iterator[Header | Frame], args: argparse.Namespace) -> in
             older = following.board.counters()
     engine = following.engine
     engine.feed(following.board)
-    _print_object(snapshot.take(older, following.board, engine.roles, engine.states, _only(args, following.board, engine.roles)))
+    taken = snapshot.take(older, following.board, engine.roles, engine.states, _only(args, following.board, engine.roles))
+    _print_object(taken | {"incidents": snapshot.lasting(engine, following.board)})
     return 0
 
 

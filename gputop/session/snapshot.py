@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import structs, to_builtins
 
-from gputop.diagnosis import ProcState
+from gputop.diagnosis import Engine, ProcState
 from gputop.diagnosis.report import episode
 from gputop.model.board import Board, GpuBoard
 from gputop.model.fields import limits
@@ -129,8 +129,14 @@ class Snapshots:
         board, engine = self.following.board, self.following.engine
         before = self.following.past.before(board, SECOND_NS)
         self._older.threads, self._older.probed_ns = before.threads, before.probed_ns
-        lasting = [to_builtins(episode(one, board.header)) for one in engine.incidents if one.end_ns is None]
-        return {**take(self._older, board, engine.roles, engine.states, only(board, engine.roles)), "incidents": _cleaned(lasting)}
+        taken = take(self._older, board, engine.roles, engine.states, only(board, engine.roles))
+        return taken | {"incidents": lasting(engine, board)}
+
+
+def lasting(engine: Engine, board: Board) -> list[dict[str, object]]:
+    """The incidents that last, in the shape of `gputop explain --json`."""
+    found: list[dict[str, object]] = _cleaned([to_builtins(episode(one, board.header)) for one in engine.incidents if one.end_ns is None])
+    return found
 
 
 def _cleaned(value: Any) -> Any:

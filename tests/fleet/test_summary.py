@@ -91,7 +91,7 @@ def test_who_reads_frames_passes_over_summaries() -> None:
 def test_fields_of_a_newer_gputop_are_skipped() -> None:
     rank = {"pid": 3, "phase": "training", "mood": "fair"}
     found = read_summary(encoded(v=1, host="a", weather={"wet": True}, ranks=[rank], gpus=[[0, "H100", "GPU-1", *[None] * 8, False, 17]]))
-    assert (found.host, found.ranks, found.gpus) == ("a", [Rank(3, phase="training")], [GpuRow(0, "H100", "GPU-1")])
+    assert (found.host, found.ranks, found.gpus) == ("a", [Rank(3, phase="training")], [GpuRow(0, "H100", "GPU-1", lost=False)])
 
 
 def test_names_of_a_hostile_node_obey_no_terminal_and_do_not_grow() -> None:

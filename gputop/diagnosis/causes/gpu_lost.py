@@ -62,11 +62,11 @@ def path_of(gpu: GpuFacts) -> tuple[PathStep, ...]:
 
 
 def lost_of(job: JobFacts, facts: Facts) -> list[GpuFacts]:
-    """Its own GPUs that are lost; where none is and it hangs, those of the other ranks of its training."""
-    own = [gpu for gpu in job.gpus if gpu.gone]
-    if own or job.hang is None:
+    """Its own GPUs that are lost; where none is, and it hangs or waits for another rank, those of that."""
+    if own := [gpu for gpu in job.gpus if gpu.gone]:
         return own
-    return [gpu for other in facts.jobs if other.trainer.pid in job.kin for gpu in other.gpus if gpu.gone]
+    awaited = job.kin if job.hang is not None else {job.straggler.pid} if job.straggler is not None else set()
+    return [gpu for other in facts.jobs if other.trainer.pid in awaited for gpu in other.gpus if gpu.gone]
 
 
 def _names(loss: Loss) -> str:
