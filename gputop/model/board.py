@@ -130,7 +130,7 @@ class GpuBoard:
         return twin
 
 
-_OFTEN_READ = ("util_pct", "mem_used_bytes", "power_w", "sm_clock_mhz", "throttle_mask", "energy_mj")  # some every GPU tells, each tick
+_OFTEN_READ = ("util_pct", "mem_used_bytes", "power_w", "sm_clock_mhz", "throttle_mask")  # each tick; every GPU tells some of them
 _GPU_FIELDS = tuple(f for f in Gpu.__struct_fields__ if f not in ("index", "t_ns", "missing"))
 _gpu_values = attrgetter(*_GPU_FIELDS)
 _HOST_FIELDS = tuple(f for f in Host.__struct_fields__ if f not in ("t_ns", "cgroups"))

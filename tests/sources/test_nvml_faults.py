@@ -263,6 +263,51 @@ def test_the_xid_that_a_gpu_is_lost_for_is_told(rig: Rig, loss: tuple[str, ...])
     assert rig.gpu().values["xid"] == 79
 
 
+def test_an_xid_that_ends_a_gpu_is_not_hidden_by_those_that_follow_and_stands_until_the_gpu_answers_anew(rig: Rig) -> None:
+    rig.set("gpus 1", f"log {rig.log}")
+    source = rig.opened()
+    rig.until(source, lambda board: board.gpus[0].values.get("needs_reset") is False)
+    for xid, needs_reset in ((31, False), (95, True), (45, True)):
+        rig.set("gpus 1", f"log {rig.log}", f"xid {xid}")
+        asked = len(rig.calls("EventSetWait"))
+        rig.until(source, lambda _, asked=asked: len(rig.calls("EventSetWait")) > asked + 2)  # type: ignore[misc]
+        rig.until(source, lambda board, told=needs_reset: board.gpus[0].values["needs_reset"] is told)  # type: ignore[misc]
+    assert rig.gpu().values["xid"] == 95
+    rig.set("gpus 1", f"log {rig.log}", "xid 45", "lost 1")
+    rig.until(source, lambda board: board.gpus[0].values.get("lost") is True)
+    assert "needs_reset" not in rig.gpu().values
+    rig.set("gpus 1", f"log {rig.log}", "xid 45")
+    rig.until(source, lambda board: board.gpus[0].values.get("needs_reset") is False)
+    assert (rig.gpu().values["lost"], rig.gpu().values["xid"]) == (False, 95)
+
+
+def test_whether_a_gpu_is_there_is_not_known_while_its_calls_fail_or_hang(rig: Rig) -> None:
+    rig.set("gpus 2", "util 30")
+    source = rig.opened()
+    rig.until(source, lambda board: all(gpu.values.get("lost") is False and "util_pct" in gpu.values for gpu in board.gpus.values()))
+    rig.set("gpus 2", "util 30", "gpu1.error.* UNKNOWN")
+    rig.until(source, lambda board: "the driver failed" in board.gpus[1].missing.get("lost", ""))
+    assert (rig.gpu(0).lost, rig.gpu(1).lost) == (False, None)
+    rig.set("gpus 2", "util 30")
+    rig.until(source, lambda board: board.gpus[1].values.get("lost") is False)
+    rig.set("gpus 2", "util 30", "gpu1.hang.UtilizationRates 4000")
+    rig.until(source, lambda board: board.gpus[1].missing.get("lost", "").startswith("the driver has not answered"))
+    assert rig.gpu(1).lost is None
+    assert (rig.gpu(1).silent_s or 0.0) >= 1.0
+    rig.until(source, lambda board: board.gpus[1].values.get("lost") is False)
+    assert rig.gpu(1).silent_s is None
+
+
+def test_nobody_claims_that_there_was_no_xid_on_a_gpu_that_was_lost_from_the_start(rig: Rig) -> None:
+    rig.set("gpus 2", "util 30", "gpu1.lost 1")
+    source = rig.opened()
+    rig.until(source, lambda board: board.gpus[1].values.get("lost") is True and "util_pct" in board.gpus[0].values)
+    assert rig.gpu(1).missing["xid"].startswith("GPU lost")
+    rig.set("gpus 2", "util 30")
+    rig.until(source, lambda board: board.gpus[1].values.get("needs_reset") is False)
+    assert "xid" not in rig.gpu(1).missing
+
+
 def test_the_xid_of_a_gpu_that_is_back_at_once_is_told_before_its_events_are_freed(rig: Rig) -> None:
     rig.set("gpus 1")
     source, gpu = rig.opened(), WatchedGpu(0, INTERVAL_NS, *(PollThreads(Lock(), period_ns=SECOND_NS) for _ in range(2)))
