@@ -18,7 +18,7 @@ from gputop.commands.options import ask_sudo, duration, number, process_id, samp
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
 from gputop.system.priority import SCREEN_PRIORITY
-from gputop.system.text import clean
+from gputop.system.text import clean, counted
 
 if TYPE_CHECKING:
     from gputop.diagnosis.model import WhatIf
@@ -169,8 +169,16 @@ def _untried(
     else:
         from gputop.diagnosis.whatif import sentence
 
-        _show(f"{found.case.trainer}: {reason}", sentence(what_if))
+        _show(f"{found.case.trainer}: {reason}", sentence(what_if), *_reached(planned))
     return code
+
+
+def _reached(planned: Plan | None) -> list[str]:
+    """Whom it would change: how many, then a line for each."""
+    from gputop.experiments import reach
+
+    found = planned.reached if planned is not None else ()
+    return [text for text in (reach.summed(found), *map(reach.line, found)) if text]
 
 
 def _show(*lines: str) -> None:
@@ -186,17 +194,18 @@ def _whole_words(text: str, indent: str) -> list[str]:
 
 
 def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
-    """Ask, and name what is changed; for processes of other users even with --yes, unless there is --others. UserError where nobody can
-    be asked."""
-    names = ", ".join(map(str, planned.others))
-    if args.yes and (args.others or not names):
+    """Ask, and name each process that is changed; if some are of other users even with --yes, unless there is --others. UserError where
+    nobody can be asked."""
+    from gputop.experiments.change import named
+
+    if args.yes and (args.others or not planned.others):
         return True
-    whose = f" of other users: {names}" if names else ""
+    whose = f", and so {counted(len(planned.others), 'process')} of other users: {named(planned.others)}" if planned.others else ""
     if not sys.stdin.isatty():
-        remedy = f"say --yes{' --others' if names else ''} to try it without a question"
+        remedy = f"say --yes{' --others' if planned.others else ''} to try it without a question, --readonly to see all of it"
         raise UserError(f"it would change {planned.says}{whose}: {remedy}")
     notify("to try, on and off in turn; all is put back:")
-    said = [*_whole_words(planned.says, "  "), *_whole_words(whose, " ")]
+    said = [part for text in (planned.says + whose, *_reached(planned)) for part in _whole_words(text, "  ")]
     sys.stderr.write("\n".join([*said, "try it? [y/N] "]))
     sys.stderr.flush()
     try:
@@ -210,6 +219,7 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch
     from msgspec.structs import replace
 
     from gputop.experiments import prove
+    from gputop.experiments.guardian import Ending
     from gputop.experiments.suspect import samples
     from gputop.experiments.trial import LONGER, Outcome, Pair, Trial
     from gputop.session.marking import send_mark
@@ -222,8 +232,8 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch
         settings = replace(settings, limit_s=max(settings.limit_s, 2 * LONGER * settings.pairs * arm_s))
     trial = Trial(settings, found.case.cause)
     taken = samples(items, watch, found.case.trainer, time.monotonic_ns())
-    kept = None
-    events = prove.experiment(taken, planned, trial, send_mark, args.keep)
+    kept, ending = None, Ending()
+    events = prove.experiment(taken, planned, trial, send_mark, args.keep, ending)
     try:
         with closing(events):  # all is put back at once, whatever ends this: Ctrl-C, or nobody who reads
             for event in events:
@@ -240,16 +250,18 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch
     except BrokenPipeError:
         raise
     except KeyboardInterrupt:
-        notify("broken off: the fix stays" if _stays(args, planned, trial.outcome) else "broken off: all is put back")
+        notify(f"broken off: {'the fix stays' if _stays(args, planned, trial.outcome) and ending.is_kept else ending.told}")
         raise
     except OSError as error:
         raise UserError(error.strerror or str(error)) from None
     outcome = trial.outcome
     assert outcome is not None
+    if ending.theirs and kept is None:
+        notify(ending.told)
     if args.keep and kept is None:
         notify("the fix is not kept" + ("" if planned.may_keep else f": {planned.intervention} is for experiments alone"))
     if args.json:
-        _write_json(prove.document(found.case, planned, outcome, kept, watch.missing_clock()))
+        _write_json(prove.document(found.case, planned, outcome, kept, watch.missing_clock(), ending.theirs))
     return 1 if outcome.result == "undecided" else 0
 
 

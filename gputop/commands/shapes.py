@@ -127,6 +127,18 @@ class Pair(Struct):
     gain_pct: float | None
 
 
+class Changed(Struct):
+    """A process that an experiment changes."""
+
+    pid: int
+    name: str
+    user: str
+    other_user: bool
+    job: bool
+    cpu_pct: float | None
+    reason: str
+
+
 class Proof(Struct):
     """What `gputop prove --json` prints."""
 
@@ -151,6 +163,8 @@ class Proof(Struct):
     kept: bool
     kept_s: float | None
     kept_gain_pct: float | None
+    processes: list[Changed]
+    left: list[str]
     what_if: list[WhatIf] | UnsetType = UNSET
 
 

@@ -330,8 +330,8 @@ BACK, GONE_BY_NOW, THEIRS = "put back", "gone", "theirs"  # what `restore` tells
 def restore(record: Record) -> str:
     """Put the old value back, and read it. Raises OSError where that fails, so also where another value is read afterwards.
 
-    `BACK`: it has the old value. `GONE_BY_NOW`: there is nothing any more to put it back to. `THEIRS`: it reads neither as before nor as the
-    experiment has set it, so somebody else has changed it meanwhile, and it is left as it is.
+    `BACK`: it has the old value. `GONE_BY_NOW`: there is nothing any more to put it back to. `THEIRS`: it reads neither as before nor as
+    the experiment has set it, so somebody else has changed it meanwhile, and it is left as it is.
     """
     try:
         value = read_value(record)

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from functools import cached_property
 
 from msgspec import Struct
 
 from gputop.diagnosis.measure.hosts import parse_cpus
 from gputop.sources.cgroup import Mount, Place, mounts
-from gputop.sources.files import read_once, read_text
+from gputop.sources.files import read_list, read_once, read_text
 from gputop.sources.parse import cgroups
+from gputop.system.privilege import in_initial_pid_namespace
 from gputop.system.text import clean
 
 CPUSETS = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")  # of v2, v1, old v1
 MOST_MEMBERS = 4096  # processes of a group, and groups below it, that are looked at: a larger one is shared by many
+_LIST_BYTES = 1 << 17  # of cgroup.procs: more than so many of them
+_TGID = b"Tgid:"  # line of /proc/TID/status: the process of a thread
+
+
+class Unseen(OSError):
+    """Not all whom a change reaches can be named, so it is not made."""
 
 
 class Between(Struct, frozen=True):
@@ -60,9 +68,10 @@ class Groups:
         shared = set(job.folders)
         apart = [folder for folder in one.folders if folder not in shared]  # from below
         for folder in reversed(apart):
-            inside = members(folder)
-            if inside and inside <= set(pids):
-                return Between(folder, folder == apart[-1])
+            with suppress(Unseen):
+                inside = members(folder)
+                if inside and inside <= set(pids):
+                    return Between(folder, folder == apart[-1])
         return None
 
 
@@ -72,14 +81,42 @@ def is_apart(one: Place | None, job: Place | None) -> bool:
 
 
 def members(folder: str) -> set[int]:
-    """The processes in a group and below it; empty if they are too many, or cannot be read."""
+    """All processes in a group and in those below it. Raises Unseen where they are too many, or some cannot be seen from here."""
+    if os.path.isdir(folder) and not os.path.exists(f"{folder}/cgroup.controllers") and not in_initial_pid_namespace():
+        raise Unseen(f"cgroup {clean(folder)} may have processes that cgroup v1 does not tell in a container: run gputop prove on the host")
     found: set[int] = set()
-    for count, (path, _folders, _files) in enumerate(os.walk(folder)):
-        data = read_once(f"{path}/cgroup.procs", 1 << 16)
-        if data is None or count + len(found) > MOST_MEMBERS:
-            return set()
-        found.update(map(int, data.split()))
+    for count, (path, _folders, _files) in enumerate(os.walk(folder, onerror=_refuse)):
+        found |= _members_of(path)
+        if count + len(found) > MOST_MEMBERS:
+            raise Unseen(f"cgroup {clean(folder)} has more than {MOST_MEMBERS} processes and groups")
+        if 0 in found:  # so the kernel writes a process of another pid namespace
+            raise Unseen(f"cgroup {clean(folder)} has processes that cannot be seen from here: run gputop prove on the host")
     return found
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # removed meanwhile
+        raise Unseen(f"cgroup {clean(str(error.filename))} cannot be looked at: {error.strerror}")
+
+
+def _members_of(path: str) -> set[int]:
+    """Of this group alone. In a threaded one (cgroup.type) the kernel tells threads only."""
+    data = read_list(f"{path}/cgroup.procs", _LIST_BYTES)
+    if data is not None:
+        return set(map(int, data.split()))
+    data = read_list(f"{path}/cgroup.threads", _LIST_BYTES)
+    if data is not None:
+        return {pid for tid in map(int, data.split()) if (pid := _process_of(tid)) is not None}
+    if os.path.isdir(path):
+        raise Unseen(f"the processes of cgroup {clean(path)} cannot be read")
+    return set()
+
+
+def _process_of(tid: int) -> int | None:
+    if tid == 0:
+        return 0
+    lines = (read_once(f"/proc/{tid}/status", 4096) or b"").splitlines()
+    return next((int(line[len(_TGID) :]) for line in lines if line.startswith(_TGID)), None)
 
 
 def path_of(place: Place, folder: str) -> str:

@@ -25,6 +25,7 @@ from gputop.experiments import journal as journals
 from gputop.experiments.change import STOPPED, Plan, Record, is_new, read_value, send_signal_to, write_value
 from gputop.experiments.fuse import Fuse
 from gputop.experiments.processes import cmdline_of, read_processes, uids_of, why_no_pids
+from gputop.experiments.reach import strangers
 from gputop.experiments.subjects import find
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal
 class Ending(Struct):
     """How an experiment left things, for who tells of it, also after an exception."""
 
+    is_kept: bool = False  # whether the changes stay, for good
     is_put_back: bool = False  # whether all reads as before, but for `theirs`
     theirs: list[str] = []  # what somebody else has changed meanwhile, in words: it is left as it is
 
@@ -144,6 +146,7 @@ class Guard:
             self.check()
             self._tell(OVER)
             assert self._journal is not None
+            self.ending.is_kept = True
             self._journal.remove()
             self._release()
 
@@ -166,6 +169,7 @@ class Guard:
         assert self._journal is not None
         applied = set[journals.Subject]()
         for _pass in range(PASSES):
+            self._refuse_strangers()
             present = find(self.plan.changes, self._others)
             found = [one for one in present if one.subject not in applied and one.subject not in self._theirs and not self._is_heir(one)]
             if not found:
@@ -184,6 +188,12 @@ class Guard:
             raise OSError("somebody else has changed it meanwhile" if self._theirs else "it has ended")
         if self._fuse is not None:
             self._fuse.check()
+
+    def _refuse_strangers(self) -> None:
+        """Raise OSError where others are in a group or session that is changed than those that the user was asked about."""
+        shared = [change for change in self.plan.changes if change.target is None or change.setting == "autogroup"]
+        if shared and (found := strangers(shared, read_processes(), {one.pid: one.start_ticks for one in self.plan.others})):
+            raise OSError(f"{found[0]}, whom nobody was asked about, is in it by now: try again")
 
     def _read_back(self, found: list[Record]) -> None:
         """Write down what reads otherwise than it was set, such as a mask of which a cpuset holds a part."""

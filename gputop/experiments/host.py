@@ -28,14 +28,8 @@ class Folder(NamedTuple):
 
 def open_lock() -> int:
     """The descriptor of the host's lock, which is not taken yet. Raises OSError."""
-    failed = None
-    for path in LOCKS:
-        try:
-            return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError as error:
-            failed = failed or error
-    assert failed is not None
-    raise failed
+    path = next(filter(os.path.exists, LOCKS), LOCKS[0])
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def is_locked(lock: int) -> bool:

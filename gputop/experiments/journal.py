@@ -1,9 +1,10 @@
 """The journal: what an experiment has changed, written before it is changed, so that it can be undone whoever dies.
 
-One file (0600) for each experiment in the folder of its user (`gputop.experiments.host`): a header, then a line for each `Record`, the last
-of a subject in force. Each line begins with its checksum. A last line without its end was being written when the writer died, so its change was not made. Whoever works with a
-journal holds an flock on it: the experiment and its guardian together; without one it is a leftover. It is removed once all is undone.
-Settings of processes and control groups do not outlast a boot, so a journal of an earlier boot has nothing to undo.
+One file (0600) for each experiment in the folder of its user (`gputop.experiments.host`): a header, then a line for each `Record`, of which
+the last of a subject is in force. Each line begins with its checksum. A last line without its end was being written when the writer died,
+so its change was not made. Whoever works with a journal holds an flock on it: the experiment and its guardian together; without one it is a
+leftover. It is removed once all is undone. Settings of processes and control groups do not outlast a boot, so a journal of an earlier boot
+has nothing to undo.
 
 Root undoes what other users' experiments left behind as those users (`_as`): a journal that somebody else could write does nothing that its
 user could not.
@@ -197,14 +198,14 @@ def _leftovers_in(folder: host.Folder) -> list[Leftover]:
 
 def in_use() -> bool:
     """Whether an experiment is under way, or being undone, whose journal this user may undo."""
-    for folder in host.folders():
-        for path in _paths(folder):
-            try:
-                os.close(_open(path, folder.uid).fd)
-            except BlockingIOError:
-                return True
-            except OSError:
-                continue
+    return any(_is_in_use(path, folder.uid) for folder in host.folders() for path in _paths(folder))
+
+
+def _is_in_use(path: str, uid: int) -> bool:
+    try:
+        os.close(_open(path, uid).fd)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
     return False
 
 

@@ -1,14 +1,16 @@
 """Who may be touched by an experiment.
 
 Own processes may be; those of others only as root, after a question that names them. Never PID 1, kernel threads, sshd, systemd's own,
-gputop's own, or an ancestor of this process (its shell, terminal multiplexer, ssh session). Nothing with ``--readonly``.
+gputop's own, or an ancestor of this process (its shell, terminal multiplexer, ssh session). Nothing with ``--readonly``. Where the GPU is
+that of `gputop demo`, the demo's own processes alone.
 """
 
 from __future__ import annotations
 
 import os
 
-from gputop.experiments.processes import KTHREADD, Proc, Table, ancestors, cmdline_of, descendants, uids_of
+from gputop.experiments.processes import KTHREADD, Proc, Table, ancestors, cmdline_of, descendants, read_processes, uids_of
+from gputop.sources import simulated
 from gputop.system.program import FOLDER
 
 READONLY = "experiments are off: --readonly"
@@ -33,6 +35,21 @@ def why_never(proc: Proc, table: Table) -> str:
     if any(name == one or name.startswith((f"{one}-", f"{one}:")) for name in _names(proc) for one in _SYSTEM):
         return "is a part of the system"
     return ""
+
+
+def stage(table: Table | None = None) -> frozenset[int] | None:
+    """The processes that a demo has started, whose GPU is looked at; None where it is none. ``table``: of now."""
+    path = os.environ.get(simulated.VARIABLE)
+    if not path:
+        return None
+    words = path.split("/")  # /proc/PID/fd/NUMBER, of the demo itself
+    demo = int(words[2]) if words[:2] == ["", "proc"] and len(words) > 3 and words[2].isascii() and words[2].isdecimal() else 0
+    return frozenset(proc.pid for proc in descendants(table or read_processes(), [demo]) if proc.pid != demo)
+
+
+def why_off_stage(pid: int, own: frozenset[int] | None) -> str:
+    """Why a demo does not touch a process, as a predicate; empty if it is the demo's own, or there is none. ``own``: see `stage`."""
+    return "" if own is None or pid in own else "is not the demo's: a demo touches its own processes alone"
 
 
 def is_own(proc: Proc) -> bool:

@@ -118,6 +118,18 @@ def cmdline_of(pid: int) -> list[str]:
     return [part.decode("utf-8", "replace") for part in _content(f"/proc/{pid}/cmdline")[:4096].rstrip(b"\0").split(b"\0")]
 
 
+def cpu_ticks_of(pid: int, start_ticks: int) -> int:
+    """CPU time of this very process, and of the children that it has waited for, in clock ticks. Raises ProcessLookupError."""
+    data = _content(f"/proc/{pid}/stat")
+    try:
+        f = data[data.rindex(b")") + 2 :].split()
+        if int(f[19]) == start_ticks:
+            return sum(map(int, f[11:15]))
+    except (ValueError, IndexError):
+        pass
+    raise ProcessLookupError(pid)
+
+
 def ancestors(table: Table, pid: int) -> list[int]:
     """The parents of a process up to the first, nearest first."""
     found: list[int] = []

@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from gputop.diagnosis.model import WhatIf
 from gputop.experiments.change import Case, Plan, Told
-from gputop.experiments.guardian import Guard
+from gputop.experiments.guardian import Ending, Guard
 from gputop.experiments.interventions import plan
 from gputop.experiments.statistics import gain_pct
 from gputop.experiments.trial import HALF_PCT, Outcome, Pair, Sample, Trial, arm_of
@@ -71,17 +71,17 @@ def run(samples: Iterator[Sample], trial: Trial, switch: Switch) -> Iterator[Pai
 
 
 def experiment(
-    samples: Iterator[Sample], planned: Plan, trial: Trial, mark: Callable[[str], object], keep: bool = False
+    samples: Iterator[Sample], planned: Plan, trial: Trial, mark: Callable[[str], object], keep: bool = False, ending: Ending | None = None
 ) -> Generator[Pair | Outcome | Followed]:
     """All of it: pairs, the outcome, and with ``keep`` what the fix brings if it is proved. Everything else is put back in any case.
 
-    The user has agreed to it. ``mark`` gets the markers at its begin and end; the second one tells the result. Raises OSError with a line
-    for the user where nothing could be changed.
+    The user has agreed to it. ``ending`` tells afterwards how things were left. ``mark`` gets the markers at its begin and end; the second
+    one tells the result. Raises OSError with a line for the user where nothing could be changed.
     """
     ended = "broken off"
     mark(f"{EXPERIMENT_BEGINS}: {planned.says}")
     try:
-        with Guard(planned, agreed=True) as guard:
+        with Guard(planned, agreed=True, ending=ending) as guard:
             yield from run(_heard(samples, guard), trial, guard)
             assert trial.outcome is not None
             reason = trial.outcome.reason.removeprefix(f"{planned.says}: ")
@@ -164,8 +164,10 @@ def told_followed(found: Followed) -> str:
     return f"the fix stays: {figure(found.value, 3)} {found.unit} over {found.seconds:.0f} s{gain}"
 
 
-def document(case: Case, planned: Plan, outcome: Outcome, kept: Followed | None, no_clock: str) -> dict[str, Any]:
-    """The object of ``--json``. ``no_clock``: why no steps are counted."""
+def document(
+    case: Case, planned: Plan, outcome: Outcome, kept: Followed | None, no_clock: str, theirs: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The object of ``--json``. ``no_clock``: why no steps are counted. ``theirs``: as in `gputop.experiments.guardian.Ending`."""
     found, is_known = outcome.estimate, outcome.estimate is not None
     stands = _stood(outcome)
     pairs = [
@@ -191,7 +193,7 @@ def document(case: Case, planned: Plan, outcome: Outcome, kept: Followed | None,
         "gpu_work_off": _rounded(outcome.mean(on=False, steps=False)), "gpu_work_on": _rounded(outcome.mean(on=True, steps=False)),
         "metric": outcome.metric if is_known else None, "seconds": round(outcome.seconds, 2), "missing": missing,
         "kept": kept is not None, "kept_s": _rounded(kept.seconds) if kept is not None else None,
-        "kept_gain_pct": _rounded(kept.gain_pct) if kept is not None else None,
+        "kept_gain_pct": _rounded(kept.gain_pct) if kept is not None else None, "processes": _processes(planned), "left": list(theirs),
     }  # fmt: skip
 
 
@@ -205,8 +207,18 @@ def none_document(
         "schema": 1, "result": None, "reason": reason, "cause": cause, "trainer_pid": trainer_pid,
         "intervention": planned.intervention if planned is not None else None, "says": planned.says if planned is not None else None,
         **dict.fromkeys(names), "pairs": [], "seconds": 0.0, "missing": {}, "kept": False, "kept_s": None, "kept_gain_pct": None,
+        "processes": _processes(planned), "left": [],
         "what_if": [asdict(one) for one in what_if],
     }  # fmt: skip
+
+
+def _processes(planned: Plan | None) -> list[dict[str, Any]]:
+    """Whom it changes."""
+    return [
+        {"pid": one.target.pid, "name": one.target.name, "user": one.user, "other_user": one.is_other, "job": one.is_job,
+         "cpu_pct": None if one.cpu is None else round(100 * one.cpu, 1), "reason": one.reason}
+        for one in (planned.reached if planned is not None else ())
+    ]  # fmt: skip
 
 
 def _arm(per_min: float | None, work_pct: float | None) -> dict[str, float | None]:

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from gputop.experiments.change import Case, Plan, Target, Told, named
 from gputop.experiments.groups import Groups, may_write
-from gputop.experiments.permission import is_own, touchable, why_never
+from gputop.experiments.permission import is_own, stage, touchable, why_never, why_off_stage
 from gputop.experiments.processes import Proc, ancestors, read_processes, uids_of
+from gputop.experiments.reach import reached
 from gputop.system.privilege import CAP_SYS_NICE, capabilities
 from gputop.system.text import clean
 
@@ -24,6 +25,7 @@ class Scene:
         self.case, self.allow_stop, self.allow_others = case, allow_stop, allow_others
         self.table = read_processes()
         self.groups = Groups()
+        self.stage = stage(self.table)
         self.refused: list[str] = []  # why culprits are left out, one line each
         self.others: list[Target] = []  # those of other users in `culprits`
         self._kin = {one.pid for one in (case.trainer, *case.family, *case.victims)}
@@ -72,9 +74,18 @@ class Scene:
         """``what``, and why culprits are left out."""
         return Told("; ".join([what, *self.refused[:3]]))
 
-    def planned(self, plan: Plan) -> Plan:
-        """With those of other users."""
-        return replace(plan, others=tuple(dict.fromkeys(self.others)))
+    def planned(self, plan: Plan) -> Plan | Told:
+        """With all whom it reaches; told where one of these may not be touched. Raises Unseen where not all can be named."""
+        found = reached(plan.changes, self.table, self._kin)
+        for one in found:
+            why = why_off_stage(one.target.pid, self.stage)
+            if one.is_other and not (os.geteuid() == 0 and self.allow_others):
+                why = why or f"belongs to another user ({one.user}): run gputop prove as root (sudo)"
+            if why:
+                return Told(f"{plan.says} would change {one.target}, too, which {why}")
+        others = dict.fromkeys([*self.others, *(one.target for one in found if one.is_other)])
+        by_id = {(one.pid, one.start_ticks): one for one in reversed(others)}
+        return replace(plan, others=tuple(reversed(by_id.values())), reached=found)
 
     def _roots(self, targets: Iterable[Target]) -> list[Target]:
         """The culprits that may be touched. A process of a job (a compiler of a build) stands for the job's first process."""
@@ -118,7 +129,7 @@ class Scene:
         return self._why_not_at_all(proc)
 
     def _why_not_at_all(self, proc: Proc) -> str:
-        return why_never(proc, self.table) or self._why_foreign(proc)
+        return why_never(proc, self.table) or why_off_stage(proc.pid, self.stage) or self._why_foreign(proc)
 
     def _why_foreign(self, proc: Proc) -> str:
         try:

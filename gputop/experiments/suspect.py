@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
@@ -24,6 +24,7 @@ LOOK_NS = 20 * SECOND_NS  # ns for a verdict; a window of the diagnosis is a few
 BUSY_SHARE = 0.1  # of one CPU, from which a process may be a culprit that only --cause names (guess)
 BUSY_BYTES_PER_S = 1 << 20  # bytes a second to and from disks, likewise (guess)
 MOST_CULPRITS = 4  # of those
+LEAST_TAKEN = 0.1  # of what all culprits take, below which one is not touched: it would gain nothing (a choice)
 PREFETCH = 2  # batches that each worker prepares ahead (PyTorch's default prefetch_factor; it cannot be seen from outside)
 DRAIN = 2.0  # times as long as a queue of batches lasts, until it is empty: it is filled meanwhile, and may be longer (guess)
 LEAST_SETTLE_S, MOST_SETTLE_S = 0.5, 2.0  # s; bounds for the time after a switch: two readings of NVML's utilization, half an arm
@@ -64,7 +65,7 @@ class Watch(Followed):
         verdict = self.engine.verdict
         if verdict.trainer_pid is None or verdict.cause in ("none", "unexplained"):
             return "nothing to prove: the diagnosis names no cause at this moment"
-        return self._suspicion(verdict, verdict.cause, [one.pid for one in verdict.culprits], named=True)
+        return self._suspicion(verdict, verdict.cause, self._notable(verdict), named=True)
 
     def sample(self, trainer: Target) -> Sample:
         """What the board says of the trainer."""
@@ -100,7 +101,7 @@ class Watch(Followed):
         if self._cause is not None:
             return self._asked(self._cause, verdict, stood_ns, watched_ns)
         if verdict.symptom != LOOKING and verdict.cause not in ("none", "unexplained") and stood_ns >= STANDS_NS:
-            return self._suspicion(verdict, verdict.cause, [one.pid for one in verdict.culprits], named=True)
+            return self._suspicion(verdict, verdict.cause, self._notable(verdict), named=True)
         if verdict.cause == "none" and verdict.symptom != LOOKING and stood_ns >= HEALTHY_NS:
             return "nothing to prove: the job has no fault that the diagnosis sees"
         if watched_ns >= LOOK_NS:
@@ -110,7 +111,7 @@ class Watch(Followed):
     def _asked(self, cause: str, verdict: Verdict, stood_ns: int, watched_ns: int) -> Suspicion | None:
         """The suspicion of a cause that --cause names."""
         if verdict.cause == cause and stood_ns >= STANDS_NS:
-            return self._suspicion(verdict, cause, [one.pid for one in verdict.culprits], named=True)
+            return self._suspicion(verdict, cause, self._notable(verdict), named=True)
         if watched_ns < NAMED_NS or verdict.cause == cause:
             return None
         return self._suspicion(verdict, cause, self._busiest(cause, watched_ns), named=False)
@@ -155,16 +156,41 @@ class Watch(Followed):
             now = _used(proc.utime_ns + proc.stime_ns, proc.read_bytes, proc.write_bytes)[kind == "disk"]
             grown[pid] = now - self._first.get(pid, (0, 0))[kind == "disk"]
         busy = [pid for pid, used in grown.items() if used >= least and pid not in self.engine.roles and self._has_program(pid)]
-        return sorted(busy, key=lambda pid: -grown[pid])[:MOST_CULPRITS]
+        return self._large({pid: grown[pid] for pid in sorted(busy, key=lambda pid: -grown[pid])[:MOST_CULPRITS]})
+
+    def _notable(self, verdict: Verdict) -> list[int]:
+        """The culprits without those that hardly take anything; all, where what they take is not measured."""
+        kind = _BUSY_CAUSES.get(verdict.cause)
+        taken = {one.pid: one.cpu_s if kind == "cpu" else self._moved(one.pid) if kind == "disk" else None for one in verdict.culprits}
+        known = {pid: amount for pid, amount in taken.items() if amount is not None}
+        return self._large(known) if len(known) == len(taken) else list(taken)
+
+    def _moved(self, pid: int) -> int | None:
+        """Bytes to and from disks since it was first seen; None where that is not known, or none."""
+        proc, first = self.board.procs.get(pid), self._first.get(pid)
+        if proc is None or first is None:
+            return None
+        return (_used(0, proc.read_bytes, proc.write_bytes)[1] - first[1]) or None
+
+    def _large(self, taken: Mapping[int, float]) -> list[int]:
+        """Who takes `LEAST_TAKEN` of it all; processes of one program in one session count together, like a build's compilers."""
+        sums = dict[tuple[object, ...], float]()
+        for pid, amount in taken.items():
+            sums[self._crowd(pid)] = sums.get(self._crowd(pid), 0.0) + amount
+        least = LEAST_TAKEN * sum(taken.values())
+        return [pid for pid in taken if sums[self._crowd(pid)] >= least]
+
+    def _crowd(self, pid: int) -> tuple[object, ...]:
+        info = self.board.infos.get(pid)
+        return (info.uid, info.session, program_name(info)) if info is not None and info.session else (pid,)
 
     def _their_like(self, culprits: list[int]) -> list[int]:
         """The rest of the same programs in the same sessions, if there are more than a window of the diagnosis names: to put only some of
         64 compilers aside frees no CPU."""
-        infos = self.board.infos
-        named = {(info.uid, info.session, program_name(info)) for pid in culprits if (info := infos.get(pid)) and info.session}
+        named = {crowd for pid in culprits if len(crowd := self._crowd(pid)) > 1}
         return [
-            pid for pid, info in infos.items()
-            if len(culprits) >= MOST and (info.uid, info.session, program_name(info)) in named
+            pid for pid in self.board.infos
+            if len(culprits) >= MOST and self._crowd(pid) in named
             and pid not in culprits and pid not in self.engine.roles and self._has_program(pid)
         ]  # fmt: skip
 

@@ -31,19 +31,18 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 NOTE_S = 4.0  # s that a note stays
-MOST_NAMES = 12  # processes that a question names; it counts the others
+SCROLLING = [
+    Binding("down,j", "scroll(1)", "down", show=False),
+    Binding("up,k", "scroll(-1)", "up", show=False),
+    Binding("pagedown,space", "scroll(20)", "page down", show=False),
+    Binding("pageup", "scroll(-20)", "page up", show=False),
+]
 
 
 class Box(LoneScreen):
     """A title, and `lines`, which are asked for again every `REFRESH_S` seconds (0: never). Esc, q or the key that opened it closes it."""
 
-    BINDINGS = [
-        Binding("escape,q", "dismiss", "close"),
-        Binding("down,j", "scroll(1)", "down", show=False),
-        Binding("up,k", "scroll(-1)", "up", show=False),
-        Binding("pagedown,space", "scroll(20)", "page down", show=False),
-        Binding("pageup", "scroll(-20)", "page up", show=False),
-    ]
+    BINDINGS = [Binding("escape,q", "dismiss", "close"), *SCROLLING]
     TITLE = ""
     REFRESH_S = 1.0
     TAKES_ALL = False  # whether the box is as large as it may be, whatever it holds: what comes and folds must not make it jump
@@ -143,34 +142,45 @@ class Box(LoneScreen):
             tell(fail, crash.reason(error))
 
     def action_scroll(self, rows: int) -> None:
-        self.page.scroll_relative(y=rows, animate=False)
+        self.page.scroll_rows(rows)
 
 
 class ConfirmScreen(ModalScreen[bool]):
-    """Yes or no; every other key is no answer, Esc is no."""
+    """Yes or no, and all that it is about, which scrolls. Enter and Esc are no, every other key is no answer."""
 
-    BINDINGS = [Binding("y", "answer(True)", "yes"), Binding("n,escape,q", "answer(False)", "no")]
+    BINDINGS = [Binding("y", "answer(True)", "yes"), Binding("n,escape,q,enter", "answer(False)", "no"), *SCROLLING]
 
     def __init__(self, question: str, names: Sequence[str]) -> None:
         super().__init__()
         self.question = question
         self.names = names
         self.seen_s = math.inf  # since when it is on screen (time.monotonic)
+        self.page = Scrolled(classes="box")
 
     def compose(self) -> ComposeResult:
-        """The question, and the processes it is about."""
-        text = Text(f"{self.question}\n", style="bold")
-        for name in self.names[:MOST_NAMES]:
-            text.append(f"\n  {even(name)}", style="not bold")
-        if len(self.names) > MOST_NAMES:
-            text.append(f"\n  and {len(self.names) - MOST_NAMES} more", style="not bold")
-        text.append("\n\n[y] yes   [n] no", style="not bold")
-        with Vertical(classes="box"):
-            yield Static(text)
+        """The question and how to answer it, which do not scroll, and the processes it is about."""
+        self.refresh_text()
+        yield self.page
+
+    def refresh_text(self) -> None:
+        """Make the lines for the terminal's size."""
+        width, most = max(1, self.app.size.width - 5), max(1, self.app.size.height * 96 // 100 - 4)
+        lines = [row for name in self.names for row in folded(safe_line([(f"  {even(name)}", "")]), width)]
+        for is_long in (False, True):
+            keys = f"[y] yes   [n] no (Enter){'   ↓↑ PgDn PgUp: all ' + str(len(self.names)) + ' lines' if is_long else ''}"
+            head = [row for text in (self.question, keys) for row in folded(safe_line([(text, "title")]), width)] + [[]]
+            if len(head) + len(lines) <= most + 1:
+                break
+        self.page.take_room(min(len(head) + len(lines), most + 1), len(head) + len(lines) > most + 1)
+        self.page.show(head, lines, palette(self.app.theme))
 
     def on_mount(self) -> None:
         """Take answers from when it is drawn."""
         self.call_after_refresh(self._mark_seen)
+
+    def on_resize(self) -> None:
+        """Fold the lines anew."""
+        self.refresh_text()
 
     def _mark_seen(self) -> None:
         self.seen_s = time.monotonic()
@@ -183,6 +193,9 @@ class ConfirmScreen(ModalScreen[bool]):
     def action_answer(self, answer: bool) -> None:
         """Give the answer; a question that is too small to read is never answered with yes."""
         self.dismiss(answer and not is_too_small(*self.app.size))
+
+    def action_scroll(self, rows: int) -> None:
+        self.page.scroll_rows(rows)
 
 
 class MomentScreen(ModalScreen[int | None]):

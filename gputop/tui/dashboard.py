@@ -356,7 +356,10 @@ def send_signal(name: str, targets: dict[int, int]) -> str:
 def _why_unsent(pid: int, start_ticks: int, number: signal.Signals) -> str:
     """Signal a process; why it was not signalled, empty where it was."""
     from gputop.experiments.change import send_signal_to
+    from gputop.experiments.permission import stage, why_off_stage
 
+    if why := why_off_stage(pid, stage()):
+        return f"{pid} {why}"
     try:
         send_signal_to(pid, start_ticks, number)
     except PermissionError:

@@ -97,8 +97,10 @@ class ProveScreen(Box):
             self._say(found, "warn")
             return
         watch, suspicion, planned = found
+        from gputop.experiments import reach
+
         names = [planned.says, f"for {suspicion.case.cause} at {suspicion.case.trainer}", ABOUT]
-        names += [f"of other users: {', '.join(map(str, planned.others))}"] if planned.others else []
+        names += [reach.summed(planned.reached), *map(reach.line, planned.reached)] if planned.reached else []
         question = ConfirmScreen("Switch this on and off in turn?", names)
         self.app.push_screen(question, lambda yes: self._begin(watch, suspicion, planned, yes))
 
@@ -113,16 +115,18 @@ class ProveScreen(Box):
     def _tried(self, watch: Watch, suspicion: Suspicion, planned: Plan) -> Iterator[tuple[str, str]]:
         """The lines of the experiment, as they come."""
         from gputop.experiments import prove
+        from gputop.experiments.guardian import Ending
         from gputop.experiments.trial import Outcome, Pair, Trial
         from gputop.session.marking import send_mark
 
-        trial = Trial(replace(suspicion.settings, pulse_s=planned.pulse_s), suspicion.case.cause)
-        for event in prove.experiment(self._samples(watch, suspicion), planned, trial, send_mark):
+        trial, ending = Trial(replace(suspicion.settings, pulse_s=planned.pulse_s), suspicion.case.cause), Ending()
+        for event in prove.experiment(self._samples(watch, suspicion), planned, trial, send_mark, False, ending):
             if isinstance(event, Pair):
                 yield prove.told_pair(event, len(trial.pairs), trial.clock), ""
             elif isinstance(event, Outcome):
                 yield "", ""
                 yield prove.told(planned.says, event), STYLES[event.result]
+        yield ending.told, "warn" if ending.theirs or not ending.is_put_back else "dim"
 
     def _samples(self, watch: Watch, suspicion: Suspicion) -> Iterator[Sample]:
         """What the session's frames say of the trainer, until the box or the screen is closed."""

@@ -153,6 +153,11 @@ class Scrolled(ScrollView):
         self.styles.height = height + 2
         self.styles.overflow_y = "scroll" if scrolls else "hidden"
 
+    def scroll_rows(self, rows: int) -> None:
+        """Scroll by so many rows, but past none that was not seen."""
+        most = max(1, self.size.height - self._head)
+        self.scroll_relative(y=max(-most, min(most, rows)), animate=False)
+
     @property
     def text(self) -> str:
         """All lines as plain text."""

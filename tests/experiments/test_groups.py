@@ -22,6 +22,7 @@ def host(tmp_path: Path) -> Path:
         group = tmp_path / f"sys/fs/cgroup{path}"
         group.mkdir(parents=True, exist_ok=True)
         (group / "cgroup.procs").write_text(f"{pid}\n")
+        (group / "cgroup.controllers").touch()
     for above in ("", "system.slice"):
         (tmp_path / "sys/fs/cgroup" / above / "cgroup.procs").write_text("")
     return tmp_path

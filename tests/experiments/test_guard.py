@@ -105,6 +105,7 @@ def test_a_group_made_anew_between_two_arms_is_put_back_too(tmp_path: Path) -> N
     file = tmp_path / "group" / "cpu.weight"
     file.parent.mkdir()
     file.write_text("50")
+    (tmp_path / "group" / "cgroup.procs").touch()
     with Guard(Plan("cpu-weight", "it", (Change(FILE, "10", path=str(file)),), True)) as guard:
         guard.on()
         assert file.read_text() == "10"
@@ -112,6 +113,7 @@ def test_a_group_made_anew_between_two_arms_is_put_back_too(tmp_path: Path) -> N
         file.parent.rename(tmp_path / "gone")
         file.parent.mkdir()
         file.write_text("50")
+        (tmp_path / "group" / "cgroup.procs").touch()
         guard.on()
         assert file.read_text() == "10"
         guard.off()
@@ -146,7 +148,7 @@ def test_the_guardian_undoes_after_kill_9_of_gputop(state: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_the_guardian_ignores_signals(state: Path, number: int) -> None:
+def test_the_guardian_ignores_signals(number: int) -> None:
     with running() as hog, holder(_idle(hog)) as gputop:
         watching = _guardian_of(gputop.pid)
         os.kill(watching, number)
@@ -166,7 +168,7 @@ def test_gputop_undoes_after_kill_9_of_the_guardian() -> None:
     assert leftovers() == []
 
 
-def test_what_both_left_behind_is_undone_later(state: Path) -> None:
+def test_what_both_left_behind_is_undone_later() -> None:
     with running(THREADS) as hog:
         before = settings(hog.pid)
         with holder(_idle(hog)) as gputop:
@@ -186,7 +188,7 @@ def test_what_both_left_behind_is_undone_later(state: Path) -> None:
         assert undo_leftovers() == []
 
 
-def test_a_guardian_that_was_stopped_is_woken(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_guardian_that_was_stopped_is_woken(capsys: pytest.CaptureFixture[str]) -> None:
     with running() as hog:
         with holder(_idle(hog)) as gputop:
             watching = _guardian_of(gputop.pid)
@@ -330,7 +332,7 @@ def test_only_one_experiment_at_a_time() -> None:
         pass
 
 
-def test_a_pulse_stops_and_the_fuse_lets_go_on_whoever_dies(state: Path) -> None:
+def test_a_pulse_stops_and_the_fuse_lets_go_on_whoever_dies() -> None:
     with running(BUILD) as hog:
         made = Plan("stop", f"{hog} stopped", (Change("state", STOPPED, hog),), False, 1.0)
         with holder(made) as gputop:

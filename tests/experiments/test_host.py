@@ -178,7 +178,7 @@ def test_a_journal_of_another_user_has_that_users_rights(tmp_path: Path) -> None
 
 
 @root
-def test_a_user_is_told_of_roots_journals(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_is_told_of_roots_journals(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with running() as hog:
         one = create("root's experiment")
         one.append([record_of(hog, "nice", "3", "0")])
@@ -306,7 +306,7 @@ def test_a_guardian_leaves_what_somebody_else_has_changed() -> None:
         until(lambda: not leftovers() and not journal.in_use(), 20)
 
 
-def test_a_mask_reads_as_a_cpuset_lets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_reads_as_a_cpuset_lets_it() -> None:
     """What the kernel makes of a value is what is looked for afterwards: here a part of the mask."""
     if len(CPUS) < 2:
         pytest.skip("one CPU")
@@ -329,7 +329,7 @@ def test_put_back_is_said_only_of_what_was_read(monkeypatch: pytest.MonkeyPatch)
         setting = change.SETTINGS["nice"]
         with monkeypatch.context() as patch:
             patch.setitem(change.SETTINGS, "nice", replace(setting, write=lambda _tid, _value: None))
-            with pytest.raises(OSError, match="not put back yet: nice of .*it reads 19 after that"):
+            with pytest.raises(OSError, match=r"not put back yet: nice of .*it reads 19 after that"):
                 guard.close()
         assert not ending.is_put_back
         assert "its guardian process puts everything back" in ending.told

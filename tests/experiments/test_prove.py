@@ -27,7 +27,8 @@ HERE = [sys.executable, "-m", "tests.experiments.command"]  # `gputop` in the pl
 def prove(*arguments: str, env: dict[str, str] | None = None, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
     """Without a terminal."""
     return subprocess.run(
-        [*HERE, "prove", *arguments], env=env, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
+        [*HERE, "prove", *arguments], env=env, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds,
+        check=False,
     )  # fmt: skip
 
 

@@ -7,9 +7,11 @@ import io
 import sys
 
 import pytest
+from msgspec.structs import replace
 
 from gputop.commands.prove import _agreed
-from gputop.experiments.change import Plan, Target
+from gputop.diagnosis.model import Culprit
+from gputop.experiments.change import Plan, Reached, Target
 from gputop.experiments.suspect import Suspicion, Watch
 from gputop.model.board import Board
 from gputop.system.errors import UserError
@@ -53,12 +55,16 @@ def test_a_script_says_that_processes_of_others_may_be_touched(monkeypatch: pyte
 
 def test_a_question_names_all_in_whole_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "30")
-    others = tuple(Target(pid, 1, "\x1b[2Jhog") for pid in range(1000, 1020))
-    plan = Plan("nice", "a-name-with-hyphens (8) to niceness 19", (), may_keep=True, others=others)
+    others = tuple(Target(pid, 1, "\x1b[2Jhog") for pid in range(1000, 1200))
+    reached = tuple(Reached(one, "bob", "nice 19", True, False, 0.5) for one in others)
+    plan = Plan("nice", "a-name-with-hyphens (8) to niceness 19", (), may_keep=True, others=others, reached=reached)
     assert asked(monkeypatch, plan, yes=False, typed="y\n")
     said = capsys.readouterr().err
     assert "\x1b" not in said
-    assert all(f"({one.pid})" in said for one in others)
+    lines = [line for line in said.splitlines() if line.startswith("  bob  ")]
+    assert len(lines) == len(others)
+    assert "200 processes change:" in " ".join(said.split())
+    assert "50 % CPU nice 19" in " ".join(said.split())
     assert "  a-name-with-hyphens (8) to\n" in said
 
 
@@ -105,6 +111,24 @@ def test_of_a_healthy_job_there_is_nothing_to_prove() -> None:
     assert isinstance(found, str)
     assert found.startswith("nothing to prove")
     assert seconds < 10.0
+
+
+@pytest.mark.parametrize(("cores", "culprits"), [(0.05, [900]), (0.4, [900, 901])])
+def test_who_takes_hardly_anything_stays_out(cores: float, culprits: list[int]) -> None:
+    """A tenth of what all culprits take is the least."""
+    found, _seconds = watched(cpu_contention().add(Proc(901, comm="cron", cmdline=["/usr/sbin/cron"], run=cores, looks=[ON_CPU])))
+    assert isinstance(found, Suspicion)
+    assert sorted(one.pid for one in found.case.culprits) == culprits
+
+
+def test_a_crowd_counts_together() -> None:
+    scene, watch = cpu_contention(), Watch()
+    for pid in range(1000, 1030):
+        scene.add(Proc(pid, comm="cc1", cmdline=["/usr/lib/cc1"], run=0.06, looks=[ON_CPU], info={"session": 77}))
+    scene.play(6.0)
+    watch.following.board, watch.following.engine = scene.board, scene.engine
+    taken = (*(Culprit(pid, "cc1", 0.06) for pid in range(1000, 1030)), Culprit(900, "fluent-bit", 0.1))
+    assert watch._notable(replace(scene.engine.verdict, cause="cpu-contention", culprits=taken)) == [*range(1000, 1030)]
 
 
 @pytest.mark.parametrize(("cause", "culprits"), [("cpu-contention", ["boinc (901)"]), ("disk-io", []), ("affinity", [])])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from gputop.experiments import prove
-from gputop.experiments.change import Plan, Told
+from gputop.experiments.change import Plan, Reached, Target, Told
 from gputop.experiments.statistics import estimate
 from gputop.experiments.trial import Arm, Outcome, Pair
 from gputop.tui.box import ConfirmScreen
@@ -77,7 +78,39 @@ async def test_it_asks_first_and_shows_the_result(make_app: MakeApp, monkeypatch
             if "proved" in said(screen):
                 break
         assert "180 → 360 steps/min, +99 %" in said(screen)
-        assert said(screen).endswith("3 of 3 pairs: proved")
+        assert "3 of 3 pairs: proved" in said(screen)
+
+
+REACHED = tuple(
+    Reached(Target(pid, 1, "job\x1b[31m" if pid == 1007 else "job"), "bob", f"reason-of-{pid}", True, False, 0.01 * (pid - 1000))
+    for pid in range(1000, 1060)
+)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_a_question_lists_each_process_and_scrolls(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+    monkeypatch.setattr(prove, "planned_for", lambda _case: replace(PLAN, reached=REACHED))
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await opened(pilot)
+        await pilot.pause()
+        box = app.screen
+        assert isinstance(box, ConfirmScreen)
+        assert "60 processes change: 60 of bob" in box.page.text
+        assert all(f"bob  job ({pid})  {pid - 1000} % CPU  reason-of-{pid}" in box.page.text for pid in range(1000, 1060) if pid != 1007)
+        assert "\x1b" not in box.page.text
+        seen = set[str]()
+        for _ in range(20):
+            for y in range(box.page.size.height):
+                seen.update("".join(segment.text for segment in box.page.render_line(y)).split())
+            await pilot.press("pagedown")
+            await pilot.pause()
+            assert app.screen is box
+        assert {f"reason-of-{pid}" for pid in range(1000, 1060)} <= seen
+        assert "".join(segment.text for segment in box.page.render_line(1)).startswith("[y] yes   [n] no (Enter)")
+        await pilot.press("enter")  # the default is no
+        await pilot.pause()
+        assert isinstance(app.screen, WhyScreen)
 
 
 async def test_no_closes_it(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from gputop.experiments.change import Case, Plan, Told
+from gputop.experiments.groups import Unseen
 from gputop.experiments.permission import READONLY
 from gputop.experiments.processes import why_no_pids
 from gputop.experiments.scene import Scene
@@ -79,6 +80,8 @@ def plan(case: Case, *, allow_stop: bool = False, allow_others: bool = True, rea
         if case.cause in one.causes:
             try:
                 made = one.make(case, scene)
+            except Unseen as error:
+                made = Told(f"{case.cause}: {error}")
             except OSError as error:  # a process or group that ended meanwhile, or no more open files
                 made = Told(f"{case.cause}: what is there could not be looked at ({error.strerror or error}): try again")
             if isinstance(made, Plan):

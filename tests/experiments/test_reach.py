@@ -1,0 +1,256 @@
+"""Everybody whom a change reaches is named before, with user, CPU time and reason; others' processes need an answer, a demo leaves them."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from gputop.commands.prove import _agreed
+from gputop.experiments import groups, reach
+from gputop.experiments.change import Case, Plan, Reached, Target, Told
+from gputop.experiments.groups import Unseen, members
+from gputop.experiments.guardian import Guard
+from gputop.experiments.interventions import plan
+from gputop.experiments.permission import stage, why_off_stage
+from gputop.experiments.processes import read_process
+from gputop.sources import simulated
+from gputop.system.errors import UserError
+from gputop.tui.dashboard import send_signal
+from tests.experiments.processes import ROOT, case, running, settings, started, target
+from tests.stranger import nobodys_process
+from tests.wait import until
+from tests.workloads import cgroup
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="not root")
+SPINS = "print(flush=True)\nwhile True: pass"
+STARTS = "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\nprint(flush=True)\np.wait()"
+
+
+@pytest.fixture
+def quota() -> Iterator[Path]:
+    """A group with a quota of half a CPU, and one below it."""
+    if why := cgroup.missing("cpu"):
+        pytest.skip(why)
+    with cgroup.group("cpu", "reach") as path:
+        if cgroup.is_v2("cpu"):
+            (path / "cgroup.subtree_control").write_text("+cpu")
+        cgroup.limit_cpu(path, 0.5)
+        below = path / "below"
+        below.mkdir()
+        try:
+            yield path
+        finally:
+            cgroup.remove(below, path.parent)
+
+
+def limit(path: Path) -> str:
+    return (path / ("cpu.max" if cgroup.is_v2("cpu") else "cpu.cfs_quota_us")).read_text()
+
+
+def throttled(trainer: Target) -> Case:
+    return case(trainer, cause="cgroup-throttle")
+
+
+def planned(one: Case) -> Plan:
+    made = plan(one)
+    assert isinstance(made, Plan), made
+    return made
+
+
+@contextmanager
+def inside(*where: tuple[Path, Target]) -> Iterator[None]:
+    for path, one in where:
+        cgroup.add(path, [one.pid])
+    yield
+
+
+@root
+@pytest.mark.parametrize("is_below", [False, True])
+def test_members_of_a_changed_group_are_others_processes(quota: Path, is_below: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever's they are, and however deep: not only the job's."""
+    with running() as trainer, running() as mine, nobodys_process() as pid:
+        where = quota / "below" if is_below else quota
+        with inside((quota / "below", trainer), (quota / "below", mine), (where, target(pid))):
+            made = planned(throttled(trainer))
+            assert [one.pid for one in made.others] == [pid]
+            by_pid = {one.target.pid: one for one in made.reached}
+            assert by_pid.keys() == {trainer.pid, mine.pid, pid}
+            assert [one.is_other for one in made.reached] == [True, False, False]
+            assert (by_pid[pid].user, by_pid[trainer.pid].is_job, by_pid[mine.pid].is_job) == ("nobody", True, False)
+            assert all("of its cgroup" in one.reason for one in made.reached)
+            assert reach.summed(made.reached) in (
+                "3 processes change: 1 of nobody, 1 of root, 1 of the job", "3 processes change: 1 of nobody, 1 of the job, 1 of root",
+            )  # fmt: skip
+            monkeypatch.setattr(sys, "stdin", io.StringIO())
+            with pytest.raises(UserError, match="--others"):
+                _agreed(argparse.Namespace(yes=True, others=False), made)
+            before = limit(quota)
+            with pytest.raises(OSError, match="of another user"):
+                Guard(made).__enter__()
+            assert limit(quota) == before
+            told = plan(throttled(trainer), allow_others=False)
+            assert isinstance(told, Told)
+            assert "belongs to another user" in told.reason
+
+
+@root
+def test_who_joins_after_the_question_is_not_changed(quota: Path) -> None:
+    with running() as trainer, nobodys_process() as pid, inside((quota, trainer)):
+        made, before = planned(throttled(trainer)), limit(quota)
+        assert made.others == ()
+        with Guard(made, agreed=True) as guard:
+            guard.on()
+            guard.off()
+            cgroup.add(quota / "below", [pid])
+            with pytest.raises(OSError, match=f"sleep .{pid}., whom nobody was asked about"):
+                guard.on()
+            assert limit(quota) == before
+        assert limit(quota) == before
+
+
+@root
+def test_a_session_is_named_with_other_users_processes() -> None:
+    if Path("/proc/sys/kernel/sched_autogroup_enabled").read_text() != "1\n":
+        pytest.skip("this kernel has no autogroup")
+    code = "import os, subprocess, sys, time\np = subprocess.Popen(['setpriv', '--reuid=65534', '--regid=65534', '--clear-groups',"
+    code += " 'sleep', '600'])\nprint(flush=True)\ntime.sleep(600)"
+    with running() as trainer, started(code, own_session=True) as leader:
+        until(lambda: [child.uids().real for child in psutil.Process(leader.pid).children()] == [65534])
+        pid = psutil.Process(leader.pid).children()[0].pid
+        made = planned(case(trainer, target(leader.pid)))
+        if [change.setting for change in made.changes] != ["autogroup"]:
+            pytest.skip("its session has no weight of its own here")
+        assert [one.pid for one in made.others] == [pid]
+        assert {one.target.pid for one in made.reached} == {leader.pid, pid}
+        assert made.reached[0].reason == "the least weight for its session"
+
+
+@root
+def test_members_that_cannot_be_seen_are_told(quota: Path) -> None:
+    """From another pid namespace the kernel writes 0 for them."""
+    code = f"from gputop.experiments.groups import Unseen, members\ntry: print(members({str(quota)!r}))\nexcept Unseen as e: print(e)"
+    with running() as one, inside((quota / "below", one)):
+        command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        if "unshare" in done.stderr:
+            pytest.skip(done.stderr.strip())
+        assert "cannot be seen from here" in done.stdout or "may have processes" in done.stdout, done.stderr
+        assert members(str(quota)) == {one.pid}
+
+
+def test_a_long_list_is_read_whole_and_one_that_is_too_long_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cgroup.controllers").touch()
+    (tmp_path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in range(100_000, 104_000)))
+    assert members(str(tmp_path)) == set(range(100_000, 104_000))
+    monkeypatch.setattr(groups, "MOST_MEMBERS", 3999)
+    with pytest.raises(Unseen, match="more than 3999"):
+        members(str(tmp_path))
+    (tmp_path / "below").mkdir()  # which tells no processes
+    with pytest.raises(Unseen):
+        members(str(tmp_path))
+
+
+def test_a_threaded_group_tells_threads(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").touch()
+    (tmp_path / "cgroup.threads").write_text(f"{os.getpid()}\n")
+    assert members(str(tmp_path)) == {os.getpid()}
+
+
+def test_each_is_listed_with_its_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "LOOK_S", 1.0)
+    with running() as trainer, running(SPINS) as spinning, started(STARTS) as parent:
+        child = psutil.Process(parent.pid).children()[0].pid
+        made = planned(case(trainer, target(parent.pid), spinning))
+        assert [one.target.pid for one in made.reached][:1] == [spinning.pid]
+        by_pid = {one.target.pid: one for one in made.reached}
+        assert by_pid.keys() >= {spinning.pid, parent.pid, child}
+        assert (by_pid[spinning.pid].cpu or 0.0) > 0.1  # beside whatever else runs here
+        assert (by_pid[child].cpu or 0.0) < 0.05
+        assert made.others == ()
+        assert reach.line(by_pid[child]).endswith(f"({child})  0 % CPU  {by_pid[child].reason}")
+
+
+def test_of_who_ended_no_cpu_time_is_told() -> None:
+    one = Reached(Target(7, 1, "it"), "bob", "nice 19", False, False, None)
+    assert reach.line(one) == "bob  it (7)  CPU not measured  nice 19"
+    assert reach.summed([one]) == "1 process changes: 1 of bob"
+
+
+# in a demo
+
+
+@contextmanager
+def demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Target, Target]]:
+    """What stands for a demo: a process that started another one."""
+    with started(STARTS) as parent:
+        until(lambda: bool(psutil.Process(parent.pid).children()))
+        monkeypatch.setenv(simulated.VARIABLE, f"/proc/{parent.pid}/fd/3")
+        yield target(parent.pid), target(psutil.Process(parent.pid).children()[0].pid)
+
+
+def test_a_demo_touches_its_own_processes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running() as trainer, running() as hog, demo(monkeypatch) as (_parent, own):
+        before = settings(hog.pid)
+        told = plan(case(trainer, hog))
+        assert isinstance(told, Told)
+        assert f"{hog} is not the demo's: a demo touches its own processes alone" in told.reason
+        made = planned(case(trainer, own, hog))
+        assert {one.target.pid for one in made.reached} == {own.pid}
+        with Guard(made) as guard:
+            guard.on()
+            assert settings(hog.pid) == before
+        told = plan(case(hog, cause="affinity"))
+        assert isinstance(told, Told)
+        assert "is not the demo's" in told.reason
+        assert f"{hog.pid} is not the demo's" in send_signal("TERM", {hog.pid: hog.start_ticks})
+        assert read_process(hog.pid).state != "Z"
+        assert send_signal("TERM", {own.pid: own.start_ticks}) == "SIGTERM sent to 1 of 1"
+
+
+@root
+def test_a_demo_changes_no_group_in_which_others_are(quota: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running() as hog, demo(monkeypatch) as (parent, own), inside((quota / "below", own)):
+        before = limit(quota)
+        assert {one.target.pid for one in planned(throttled(own)).reached} == {own.pid}
+        cgroup.add(quota, [hog.pid])
+        told = plan(throttled(own))
+        assert isinstance(told, Told)
+        assert f"{hog}, too, which is not the demo's" in told.reason
+        assert limit(quota) == before
+        assert why_off_stage(parent.pid, stage())
+
+
+@pytest.mark.parametrize("path", ["/tmp/memory", "/proc/self/fd/3", "/proc/999999999/fd/3", "/proc/-1/fd/3", "/proc/1x/fd/3"])
+def test_where_it_is_not_known_what_the_demos_are_none_is_touched(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(simulated.VARIABLE, path)
+    assert stage() == frozenset()
+    with running() as trainer, running() as hog:
+        assert isinstance(plan(case(trainer, hog)), Told)
+
+
+def test_without_a_demo_there_is_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(simulated.VARIABLE, raising=False)
+    assert stage() is None
+    assert why_off_stage(1, None) == ""
+
+
+def test_the_guard_looks_again_in_a_demo(quota: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as stack:
+        hog = stack.enter_context(running())
+        _parent, own = stack.enter_context(demo(monkeypatch))
+        stack.enter_context(inside((quota, own)))
+        made = replace(planned(throttled(own)), others=())
+        with Guard(made) as guard:
+            cgroup.add(quota / "below", [hog.pid])
+            with pytest.raises(OSError, match="whom nobody was asked about"):
+                guard.on()
