@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from gputop.commands.options import WRITER, acting_as_user
 from gputop.commands.span import add_span, read_by, span
 from gputop.system.console import notify
 from gputop.system.errors import UserError
-from gputop.tables.exports import formats, writer
+from gputop.system.text import file_size
+from gputop.tables.exports import formats, how_to_open, writer
 
 EXAMPLES = """examples:
   gputop export run.gputop --to csv -o run-csv           a directory with a file per table
@@ -27,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", required=True, metavar="OUT", help="a new file; for csv a new directory, for parquet one that may have others"
     )
-    parser.add_argument("--beside", metavar="TRACE", help="with perfetto: a torch.profiler trace to merge, on one clock")
+    parser.add_argument("--beside", metavar="TRACE", help="with perfetto: a torch.profiler or Chrome trace of the same time to merge")
     parser.add_argument(
         "--mask-names", action="store_true", help="with html: hashes in place of the names of people, programs and this host"
     )
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the export, and to standard error what of the recording is lost."""
+    """Write the export; standard error gets what of the recording is lost, and how the export is opened."""
     from gputop.recording.parts import open_recording
     from gputop.system.output import ended_like_ctrl_c
 
@@ -45,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--beside goes with --to perfetto", code=2)
     if args.mask_names and args.to != "html":
         raise UserError("--mask-names goes with --to html", code=2)
-    more: dict[str, object] = {"beside": args.beside} if args.beside else {}
+    more: dict[str, object] = {}
     # With sudo the recording is read as root, and the export belongs to the user.
     with ended_like_ctrl_c(), open_recording(args.files) as recording, acting_as_user(*WRITER):
         stretch = span(args, recording)
@@ -55,10 +57,19 @@ def run(args: argparse.Namespace) -> int:
 
             mask = Mask()
             more = {"header": mask.header(recording.header), "mask": mask.frame}
+        if args.beside:
+            from gputop.tables.beside import read_trace
+
+            trace = read_trace(args.beside)
+            more = {"beside": trace}
+            if trace.left_out:
+                notify(f"{args.beside}: {trace.left_out}: left out; what is whole was read")
         try:
             writer(args.to)(recording, args.output, *stretch, **more)
         except OSError as error:
             raise UserError(f"cannot write {args.output}: {error.strerror or error}") from None
         if recording.problem:
             notify(f"{recording.path}: {recording.problem}")
+    written = f"wrote {args.output}{'' if os.path.isdir(args.output) else f' ({file_size(os.path.getsize(args.output))})'}"
+    notify(f"{written}: {how}" if (how := how_to_open(args.to, args.output)) else written)
     return 0

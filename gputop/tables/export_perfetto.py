@@ -6,7 +6,6 @@ beside its slices of torch.profiler. Times are microseconds of wall-clock time s
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -20,17 +19,14 @@ from gputop.model.frame import CudaCall, Frame, Gpu, ProcSample
 from gputop.model.rates import proc_rates
 from gputop.recording.format import TIER_NAMES
 from gputop.recording.reader import Recording
-from gputop.recording.scan import open_regular
-from gputop.system.errors import UserError
 from gputop.system.output import create, whole_or_gone
 from gputop.system.text import clean
+from gputop.tables.beside import Event, Trace, finite
 from gputop.tables.exports import Row, batches
 
-Event = dict[str, Any]
 GPU_PID = 1_000_000_000  # GPU i is process GPU_PID + i; pids end far below
 HOST_PID = GPU_PID - 1
 STATE_TID = 2_000_000_000  # thread of a process whose slices are its states
-MOST_BYTES = 512 << 20  # of a torch.profiler trace, unpacked; it takes several times as much memory while it is read
 _encode = json.JSONEncoder(allow_nan=False).encode
 _INCIDENT_ARGS = ("severity", "cause", "headline", "lost_s", "regain_gpu_s", "speedup_max")
 _INCIDENT = ("t_ns", "dt_s", "symptom", "trainer_pid", *_INCIDENT_ARGS)  # columns of the table
@@ -192,9 +188,11 @@ def events(recording: Recording, start_ns: int, end_ns: int, base_ns: int) -> It
         yield from trace.draw_incidents(rows) if table == "incident" else trace.draw_table(table, rows)
 
 
-def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside: str = "") -> None:
-    """Write the trace (see `gputop.tables.exports`); ``beside`` is a torch.profiler trace to put into the same file, on its clock."""
-    base_ns, others = _torch_trace(beside) if beside else (0, [])
+def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside: Trace | None = None) -> None:
+    """Write the trace (see `gputop.tables.exports`). ``beside``: another for the same file, on its clock; UserError without overlap."""
+    if beside is not None:
+        beside.check_overlap(recording.unix_ns_of(start_ns), recording.unix_ns_of(min(end_ns, recording.end_ns)))
+    base_ns, others = (beside.base_ns, beside.events) if beside is not None else (0, [])
     with whole_or_gone(output) as part, os.fdopen(create(part), "w", encoding="utf-8") as file:
         read_at = TIER_NAMES[max(recording.tiers_between(start_ns, end_ns, recording.tier))]
         other = f'"otherData":{{"read_at":"{read_at}"}}'
@@ -207,37 +205,8 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside:
 
 
 def _written(event: Event) -> str:
-    """An event as JSON, which has no infinity; torch's traces, which Python reads, may have."""
+    """An event as JSON, which has no infinity; other programs' traces may have."""
     try:
         return _encode(event)
     except ValueError:
-        return _encode(_finite(event))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
-
-
-def _torch_trace(path: str) -> tuple[int, list[dict[str, Any]]]:
-    """(base, events) of a torch.profiler trace, plain or gzipped. UserError where it is none."""
-    try:
-        with open(open_regular(path), "rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            content = (gzip.GzipFile(fileobj=file) if packed else file).read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise UserError(f"{clean(path)} holds more than {MOST_BYTES >> 20} MiB: profile fewer steps, or look at it apart")
-        trace = json.loads(content)
-        base_ns = int(trace.get("baseTimeNanoseconds", 0))
-        events = trace["traceEvents"]
-        if not 0 <= base_ns < 1 << 63 or not isinstance(events, list):
-            raise ValueError(base_ns)
-        return base_ns, events
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError, OverflowError):
-        raise UserError(f"{path} is no torch.profiler trace") from None
+        return _encode(finite(event))

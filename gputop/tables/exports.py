@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from shlex import quote
 from typing import Any
 
 from gputop.recording.reader import Recording
@@ -18,7 +19,12 @@ from gputop.system.text import clean_lines
 from gputop.tables.load import Loader, Wanted
 from gputop.tables.schema import TABLES
 
-FORMATS = ("csv", "sqlite", "parquet", "perfetto", "html")
+FORMATS = {
+    "csv": "a file a table, for a spreadsheet or pandas", "sqlite": "sqlite3 {} .tables",
+    "parquet": "a folder a table, for DuckDB, Spark or ClickHouse: docs/fleet.md", "perfetto": "open it in https://ui.perfetto.dev",
+    "html": "open it in a browser",
+}  # fmt: skip
+"""Name -> how what was written is opened; ``{}`` is its path."""
 Row = tuple[Any, ...]
 ALL: Wanted = {spec.name: [column.name for column in spec.columns] for spec in TABLES.values()}
 MOST_CHARACTERS = 1 << 20  # of a text; the rest is cut
@@ -43,6 +49,11 @@ def _cleaned(row: Row, texts: list[int]) -> Row:
 @lru_cache(maxsize=4096)
 def _clean(text: str) -> str:
     return clean_lines(text, MOST_CHARACTERS)
+
+
+def how_to_open(form: str, path: str) -> str:
+    """How an export is opened, in words; empty for a plug-in's."""
+    return FORMATS.get(form, "").format(quote(path))
 
 
 def formats() -> tuple[str, ...]:

@@ -6,7 +6,10 @@ import gzip
 import json
 import shutil
 import subprocess
+import time
 from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,8 @@ import pytest
 import gputop
 from gputop import cli
 from gputop.model.frame import CudaCall, Frame, Probes
-from gputop.tables import export_perfetto as perfetto
+from gputop.system.errors import UserError
+from gputop.tables import beside
 from tests.recording.made import HEADER, MS, START_NS, Session, record
 from tests.recording.test_columns import coarse
 from tests.recording.test_query import ask
@@ -105,13 +109,13 @@ def test_a_torch_trace_that_would_take_all_memory_is_refused(
     session: tuple[Path, list[Frame]], tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch, sizes = tmp_path / "torch.json", []
-    monkeypatch.setattr(perfetto, "MOST_BYTES", 1 << 20)
-    for size in (perfetto.MOST_BYTES, perfetto.MOST_BYTES + 1):
+    monkeypatch.setattr(beside, "MOST_BYTES", 1 << 20)
+    for size in (beside.MOST_BYTES, beside.MOST_BYTES + 1):
         data = json.dumps(TORCH).encode().ljust(size)
         torch.write_bytes(gzip.compress(data) if zipped else data)
         sizes.append(cli.main(["export", str(session[0]), "--to", "perfetto", "--beside", str(torch), "-o", str(tmp_path / f"{size}")]))
     assert sizes == [0, 1]
-    assert capsys.readouterr().err == f"gputop: {torch} holds more than 1 MiB: profile fewer steps, or look at it apart\n"
+    assert capsys.readouterr().err.splitlines()[-1] == f"gputop: {torch} holds more than 1 MiB: profile fewer steps, or look at it apart"
 
 
 @pytest.mark.parametrize(
@@ -129,6 +133,113 @@ def test_what_is_no_torch_trace_is_said(
     assert cli.main(["export", str(session[0]), "--to", "perfetto", *flags]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "out.json").exists()
+
+
+def torch_trace(start_us: float, count: int = 40, base_ns: int | None = BASE_NS, **more: object) -> dict[str, Any]:
+    """A trace of ``count`` slices, 10 ms apart, with their base behind them as Kineto writes it."""
+    named = {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "ts": 0, "args": {"name": "python"}}
+    slices = [
+        {"ph": "X", "cat": "kernel", "name": f"k{i} [inf, -nan]", "pid": 0, "tid": 7, "ts": start_us + i * 10_000, "dur": 5000.5,
+         "args": {"dims": [[i, 2], []], "inputs": [{"id": i}]}}
+        for i in range(count)
+    ]  # fmt: skip
+    return {"schemaVersion": 1, "traceEvents": [named, *slices], **({} if base_ns is None else {"baseTimeNanoseconds": base_ns}), **more}
+
+
+DAY_US = 86_400e6  # from BASE_NS to where the recording begins
+LASTED_US = 30e6  # of the recording
+
+
+@pytest.mark.parametrize(
+    ("trace", "spans", "is_relative"),
+    [
+        (torch_trace(1_600_000_000e6, base_ns=None), "2020-09-13 12:26:40 to 2020-09-13 12:26:40", False),  # absolute, another day
+        (torch_trace(1e6), "to", False), (torch_trace(DAY_US + 2 * LASTED_US), "to", False), (torch_trace(DAY_US - 1e6), "to", False),
+        (torch_trace(17.5, base_ns=None), "1970-01-01 00:00:00", True), (torch_trace(-5e6, base_ns=0), "after 1970", True),
+        (torch_trace(9e17), "after 1970", False),
+    ],
+)  # fmt: skip
+def test_a_trace_of_another_time_is_refused_with_both_spans(
+    session: tuple[Path, list[Frame]], tmp_path: Path, trace: dict[str, Any], spans: str, is_relative: bool,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    (tmp_path / "torch.json").write_text(json.dumps(trace))
+    flags = ["--beside", str(tmp_path / "torch.json"), "-o", str(tmp_path / "both.json")]
+    assert cli.main(["export", str(session[0]), "--to", "perfetto", *flags]) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    recorded = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(HEADER.unix_ns // 10**9))
+    assert recorded in said
+    assert spans in said
+    assert ("baseTimeNanoseconds" in said) == is_relative
+    assert not (tmp_path / "both.json").exists()
+
+
+@pytest.mark.parametrize("start_us", [DAY_US - 200_000, DAY_US + LASTED_US - 200_000, DAY_US + 1e6])
+def test_a_trace_that_overlaps_in_part_is_taken(session: tuple[Path, list[Frame]], tmp_path: Path, start_us: float) -> None:
+    (tmp_path / "torch.json").write_text(json.dumps(torch_trace(start_us)))
+    events = export(session[0], tmp_path / "both.json", "--beside", str(tmp_path / "torch.json"))
+    assert sum(event["name"].startswith("k") and event.get("cat") == "kernel" for event in events) == 40
+
+
+def test_the_stretch_that_is_exported_counts(session: tuple[Path, list[Frame]], tmp_path: Path) -> None:
+    (tmp_path / "torch.json").write_text(json.dumps(torch_trace(DAY_US + 1e6)))
+    flags = ["--to", "perfetto", "--beside", str(tmp_path / "torch.json"), "-o", str(tmp_path / "both.json")]
+    assert cli.main(["export", str(session[0]), *flags, "--from", "10"]) == 1
+    assert cli.main(["export", str(session[0]), *flags, "--until", "10"]) == 0
+
+
+def _cut(data: bytes) -> bytes:
+    return data[: len(data) * 2 // 3]
+
+
+DAMAGE: dict[str, tuple[Callable[[bytes], bytes], int, str]] = {
+    "inf": (lambda data: data.replace(b'"dur": 5000.5', b'"dur": -nan', 3).replace(b"[4, 2]", b"[inf, -Infinity]"), 37, "3 events without"),
+    "nan in args": (lambda data: data.replace(b"[4, 2]", b"[NaN, +inf, 2]"), 40, "number"),
+    "byte": (lambda data: data.replace(b"k7 ", b"k\xff\xfe "), 40, "2 bytes"),
+    "control": (lambda data: data.replace(b"k7 ", b"k\n\x01 "), 40, ""),
+    "quote": (lambda data: data.replace(b'"k7 ', b'k7 '), 39, "1 damaged"),
+    "brace": (lambda data: data.replace(b'"k7 ', b'"k7" }]} '), 39, "1 damaged"),
+    "zeros": (lambda data: data[:2000] + bytes(1000) + data[3000:], 32, "1 damaged"),
+    "cut": (_cut, 26, "end is missing"), "packed": (gzip.compress, 40, ""),
+    "packed cut": (lambda data: _cut(gzip.compress(data, 0)), 26, "end is missing"),
+    "packed broken": (lambda data: gzip.compress(data, 0)[:-8] + bytes(8), 40, "end is missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_is_whole_of_a_damaged_trace_is_read(
+    session: tuple[Path, list[Frame]], tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change, kept, told = DAMAGE[damage]
+    whole = torch_trace(HEADER.unix_ns / 1000 + 1e6, base_ns=0)
+    (tmp_path / "torch.json").write_bytes(change(json.dumps(whole).encode()))
+    events = export(session[0], tmp_path / "both.json", "--beside", str(tmp_path / "torch.json"))
+    found = [event for event in events if event.get("cat") == "kernel"]
+    assert kept - 1 <= len(found) <= kept + 1, len(found)
+    sound = [event for event in found if event in whole["traceEvents"]]
+    assert len(sound) >= kept - 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [told in line for line in lines[:-1]] == ([True] if told else [])
+
+
+def test_a_cut_trace_whose_clock_is_lost_is_refused_and_says_so(
+    session: tuple[Path, list[Frame]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "torch.json").write_bytes(_cut(json.dumps(torch_trace(DAY_US + 1e6)).encode()))
+    flags = ["--beside", str(tmp_path / "torch.json"), "-o", str(tmp_path / "both.json")]
+    assert cli.main(["export", str(session[0]), "--to", "perfetto", *flags]) == 1
+    assert "baseTimeNanoseconds" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("piece", [',{"a', '[{"a":', '[{"', '\\"', '"', ",", '{"ph":1},', "inf,", "[", '{"ph":"X","ts":inf},'])
+def test_no_text_takes_longer_than_its_length(tmp_path: Path, piece: str) -> None:
+    (tmp_path / "torch.json").write_text('{"traceEvents":[' + piece * ((1 << 20) // len(piece)))
+    began = time.process_time()
+    with suppress(UserError):
+        beside.read_trace(str(tmp_path / "torch.json"))
+    assert time.process_time() - began < 10
 
 
 def test_perfettos_trace_processor_reads_it(session: tuple[Path, list[Frame]], tmp_path: Path) -> None:
