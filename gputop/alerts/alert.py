@@ -9,6 +9,7 @@ from msgspec import Struct, to_builtins
 from gputop.diagnosis import Incident
 from gputop.diagnosis.model import GROWTHS, SEVERITIES
 from gputop.diagnosis.report import episode
+from gputop.diagnosis.sentence import plain
 from gputop.model.frame import Header
 from gputop.model.roles import program_name
 from gputop.session.following import Following
@@ -63,7 +64,7 @@ def made(event: str, incident: Incident, following: Following) -> Alert:
     header, trainer = following.board.header, _trainer(incident, following)
     document: dict[str, Any] = _cleaned({
         "schema": SCHEMA, "event": event, "text": "", "host": header.host, "trainer": trainer,
-        "incident": to_builtins(episode(incident, header)),
+        "incident": to_builtins(plain(episode(incident, header))),
     })  # fmt: skip
     document["text"] = _text(event, incident, header, following.board.t_ns)
     return Alert(event, document["text"], document)

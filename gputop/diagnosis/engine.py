@@ -22,6 +22,7 @@ from gputop.diagnosis.measure.window import Window
 from gputop.diagnosis.model import GPU_LOST, Incident, Ledger, ProcState, Step, Verdict, WhatIf, total
 from gputop.diagnosis.orphans import Orphans
 from gputop.diagnosis.phases import DROPPED, ENDING, HELD, IDLE, STARTING, TRAINING, Phase
+from gputop.diagnosis.sentence import plain
 from gputop.diagnosis.symptoms import Standing, judge_job, without_job
 from gputop.diagnosis.waitgraph import Walk
 from gputop.diagnosis.whatif import Readings
@@ -340,6 +341,10 @@ class Engine:
 
         Or from ``start_ns`` on, when the ledger stood at ``before``: of what has lasted since before that in full.
         """
+        return plain(self.found(start_ns, before))
+
+    def found(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:
+        """The same, each text with what it is made of, to be kept (`gputop.diagnosis.sentence`)."""
         settled, ledgers = self.settled()
         incidents = [incident for incident in settled if incident.end_ns is None or incident.end_ns > start_ns]
         verdict, ledger = replace(self.verdict, step=self._step()), total(ledgers.values()).since(before or Ledger())

@@ -32,6 +32,7 @@ from gputop.diagnosis.measure.feeders import with_workers
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.takers import born_ns
 from gputop.diagnosis.model import GPU_GROWTH, GROWTHS, HOST_GROWTH, Evidence, Fix, Incident, Victim
+from gputop.diagnosis.sentence import filled
 from gputop.diagnosis.trend import FLOORS, Steady, Trend
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import ProcSample
@@ -78,6 +79,7 @@ class _Series(Struct):
     last_ns: int = 0
     rested_ns: int = 0  # when its GPUs rested last
     incident: Incident | None = None
+    grows: str = ""  # who does, and how fast, as told last
 
     def may_begin(self, steady: Steady, t_ns: int) -> bool:
         """Whether it has grown enough while steps were made, and not while data or a model was loaded in a pause."""
@@ -220,15 +222,15 @@ def _case(job: JobFacts, part: str, series: _Series, board: Board) -> _Case | No
 def _host_rooms(job: JobFacts, part: str, board: Board) -> Iterator[_Room]:
     free = board.host.get("shm_free_bytes")
     if part == SHM and isinstance(free, int):
-        yield _Room(SHM, free, f"{_size(free)} are free in /dev/shm")
+        yield _Room(SHM, free, filled("{} are free in /dev/shm", _size(free)))
     available = board.host.get("mem_available_bytes")
     if isinstance(available, int):
-        yield _Room("host", available, f"{_size(available)} of the host's memory are available")
+        yield _Room("host", available, filled("{} of the host's memory are available", _size(available)))
     group = board.cgroups.get(job.trainer.info.cgroup)
     if group is not None and group.mem_limit_bytes is not None and group.mem_bytes is not None:
         path = group.mem_limit_path or group.path
         left = max(0, group.mem_limit_bytes - group.mem_bytes + (group.mem_file_bytes or 0))  # page cache yields
-        yield _Room(f"cgroup {path}", left, f"{_size(left)} are left in cgroup {path} (limit {_size(group.mem_limit_bytes)})")
+        yield _Room(f"cgroup {path}", left, filled("{} are left in cgroup {} (limit {})", _size(left), path, _size(group.mem_limit_bytes)))
 
 
 def _gpu_rooms(job: JobFacts, gpu: GpuBoard) -> Iterator[_Room]:
@@ -243,7 +245,7 @@ def _gpu_rooms(job: JobFacts, gpu: GpuBoard) -> Iterator[_Room]:
         total, used = _number(gpu.number("mem_total_bytes")) - _number(gpu.number("mem_reserved_bytes")), gpu.number("mem_used_bytes")
     if total and used is not None:
         free, place = max(0.0, total - used), gpu.place(instance)
-        yield _Room(f"GPU {place}", free, f"{_size(free)} of GPU {place} are free")
+        yield _Room(f"GPU {place}", free, filled("{} of GPU {} are free", _size(free), place))
 
 
 def _time_left(cases: list[_Case]) -> Iterator[_Left]:
@@ -274,9 +276,10 @@ def _tell(incident: Incident, case: _Case, left: _Left, swaps: bool) -> None:
     """Words and numbers as of now; severity is the worst so far."""
     steady, copied = case.steady, _copied(case)
     memory = "GPU memory" if incident.gpu is not None else "room" if left.room.key == SHM else "memory"
-    end = "swapping begins" if swaps and left.room.key == "host" else f"out of {memory}"
-    incident.headline = f"{_who(case)} by {_rate(steady.per_s)}: {end} in {_span(left.s)}{_band(left)}"
-    incident.detail = f"{_size(steady.grown)} in the last {_span(steady.seconds)}; {left.room.text}"
+    end = "swapping begins" if swaps and left.room.key == "host" else filled("out of {}", memory)
+    case.series.grows = filled("{} by {}", _who(case), _rate(steady.per_s))
+    incident.headline = filled("{}: {} in {}{}", case.series.grows, end, _span(left.s), _band(left))
+    incident.detail = filled("{} in the last {}; {}", _size(steady.grown), _span(steady.seconds), left.room.text)
     sharp = steady.high_per_s - steady.low_per_s <= policy.HALF * steady.per_s
     incident.confidence = 0.9 if sharp else 0.6
     if left.s < policy.HIGH_LEFT_S:
@@ -291,24 +294,24 @@ def _end(series: _Series, t_ns: int) -> None:
     incident, series.incident = series.incident, None
     if incident is not None and series.last is not None:
         incident.end_ns = t_ns
-        incident.headline = incident.headline.partition(":")[0] + ", and then no more"
+        incident.headline = filled("{}, and then no more", series.grows)
     series.last = None
 
 
 def _who(case: _Case) -> str:
-    trainer = f"{case.job.trainer.role.label} ({case.job.trainer.pid})"
+    trainer = filled("{} ({})", case.job.trainer.role.label, case.job.trainer.pid)
     if case.part == WORKERS:
         count = len(case.series.held)
-        return f"{counted(count, 'worker')} of {trainer} grow{'s' if count == 1 else ''}"
+        return filled("{} of {} grow{}", counted(count, "worker"), trainer, "s" if count == 1 else "")
     if case.part == SHM:
-        return f"/dev/shm, where {trainer} has its batches, grows"
-    return f"{trainer} grows" if case.part == TRAINER else f"{trainer} grows on GPU {case.part}"
+        return filled("/dev/shm, where {} has its batches, grows", trainer)
+    return filled("{} grows", trainer) if case.part == TRAINER else filled("{} grows on GPU {}", trainer, case.part)
 
 
 def _band(left: _Left) -> str:
     """Empty where it is as narrow as the words."""
     soonest, latest = _span(left.soonest_s), _span(left.latest_s)
-    return f" ({soonest} to {latest})" if soonest != latest else ""
+    return filled(" ({} to {})", soonest, latest) if soonest != latest else ""
 
 
 def _copied(case: _Case) -> float:
@@ -318,12 +321,12 @@ def _copied(case: _Case) -> float:
 
 
 def _evidence(case: _Case, left: _Left) -> Iterator[Evidence]:
-    steady, together = case.steady, f"at the rates of the {left.rates} that grow there" if left.rates > 1 else "at this rate"
+    steady, together = case.steady, filled("at the rates of the {} that grow there", left.rates) if left.rates > 1 else "at this rate"
     yield Evidence("time_left_s", round(left.s, 1), "s", together + _band(left))
     low, high = _rate(steady.low_per_s), _rate(steady.high_per_s)
-    told = _rate(steady.per_s) + (f" ({low} to {high}, 90% sure)" if low != high else "")
+    told = filled("{} ({} to {}, 90% sure)", _rate(steady.per_s), low, high) if low != high else _rate(steady.per_s)
     yield Evidence("growth_bytes_per_s", round(steady.per_s), "B/s", told)
-    yield Evidence("grown_bytes", round(steady.grown), "B", f"in the last {_span(steady.seconds)}")
+    yield Evidence("grown_bytes", round(steady.grown), "B", filled("in the last {}", _span(steady.seconds)))
     yield Evidence("room_bytes", round(left.room.free_bytes), "B", left.room.text)
 
 
@@ -332,7 +335,9 @@ def _evidence_of_workers(case: _Case, copied: float) -> Iterator[Evidence]:
         return
     held = case.series.held
     most = max(held.values(), key=lambda one: one.grown_bytes)
-    yield Evidence("most_grown_bytes", float(most.grown_bytes), "B", f"worker {most.sample.pid}, which has grown most of {len(held)}")
+    yield Evidence(
+        "most_grown_bytes", float(most.grown_bytes), "B", filled("worker {}, which has grown most of {}", most.sample.pid, len(held))
+    )
     seen = sum(one.shared_bytes is not None for one in held.values())
     told = "are copies of pages shared with the trainer (copy-on-write)" if seen else "/proc/PID/smaps_rollup is not readable, or not yet"
     yield Evidence("copied_pct", round(100 * copied, 1) if seen else None, "%", told)
@@ -378,17 +383,17 @@ def _fixes(case: _Case, copied: float) -> Iterator[Fix]:
     if case.part == WORKERS:
         pids = [pid for pid, one in case.series.held.items() if one.grown_bytes > 0]
         yield from (_COPIES, _CACHES) if copied >= policy.HALF else (_CACHES, _COPIES)
-        yield Fix("See what allocates", f"memray attach {pids[0] if pids else job.trainer.pid}")
-        yield Fix("Until then, let each epoch begin with new workers", with_workers(job, len(job.workers), persistent_workers=False))
+        yield Fix("See what allocates", filled("memray attach {:pid}", pids[0] if pids else job.trainer.pid))
+        yield Fix("Until then, let each epoch begin with new workers", with_workers(job, len(job.workers), "persistent_workers=False"))
     elif case.part == TRAINER:
         yield from _OF_TRAINER
-        yield Fix("See what allocates", f"memray attach {job.trainer.pid}")
+        yield Fix("See what allocates", filled("memray attach {:pid}", job.trainer.pid))
     else:
         yield from _OF_SHM if case.part == SHM else _OF_GPU
 
 
 def _rate(per_s: float) -> str:
-    return f"{_size(60 * per_s)} a minute" if 60 * per_s >= 1 << 20 else f"{_size(3600 * per_s)} an hour"
+    return filled("{} a minute", _size(60 * per_s)) if 60 * per_s >= 1 << 20 else filled("{} an hour", _size(3600 * per_s))
 
 
 def _size(amount: float) -> str:

@@ -22,6 +22,7 @@ from gputop.diagnosis.measure.feeders import LISTENING
 from gputop.diagnosis.measure.life import WATCHERS, has_peers, in_kernel, ranks, sees_gpus
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Culprit, Evidence, Fix
+from gputop.diagnosis.sentence import filled, joined
 from gputop.system.text import counted
 
 STDIN = 0  # who reads that is at a prompt, or fed by whoever started it
@@ -103,10 +104,10 @@ def _serves(job: JobFacts) -> bool:
 def told(hang: Hang, t_ns: int) -> str:
     """Who hangs, and for how long."""
     first, seconds = hang.family[0].trainer, (t_ns - hang.since_ns) / 1e9
-    name = f"{first.role.label} ({first.pid})" if len(hang.family) == 1 else first.role.label.partition(" rank")[0]
-    who = "nothing of it" if len(hang.family) == 1 else f"none of its {len(hang.family)} ranks"
+    name = filled("{} ({})", first.role.label, first.pid) if len(hang.family) == 1 else first.role.label.partition(" rank")[0]
+    who = "nothing of it" if len(hang.family) == 1 else filled("none of its {} ranks", len(hang.family))
     longer = ", since gputop looks, or longer" if hang.from_the_first else ""
-    return f"{name} hangs: {who} has moved for {seconds:.0f} s{longer}"
+    return filled("{} hangs: {} has moved for {:.0f} s{}", name, who, seconds, longer)
 
 
 def tell(hang: Hang, t_ns: int) -> Finding:
@@ -115,11 +116,11 @@ def tell(hang: Hang, t_ns: int) -> Finding:
     parts = [_stands(job, alone, hang) for job in hang.family[:_MOST]]
     if not hang.late:
         far = max(map(ranks, hang.family)) > len(hang.family)
-        parts.append("they wait for each other, " + ("or for ranks on other hosts" if far else "in different calls"))
+        parts.append(filled("they wait for each other, {}", "or for ranks on other hosts" if far else "in different calls"))
     seconds = round((t_ns - hang.since_ns) / 1e9, 1)
     evidence = Evidence("still_s", seconds, "s", "no step, no work of a CPU, nothing read or written, no process that begins or ends")
-    pids = " ".join(str(proc.pid) for job in hang.family[:_MOST] for proc in (job.trainer, *job.workers))
-    fixes = [Fix("See where each of them stands, and send that to who wrote it", f"gputop stacks {pids}")]
+    pids = [proc.pid for job in hang.family[:_MOST] for proc in (job.trainer, *job.workers)]
+    fixes = [Fix("See where each of them stands, and send that to who wrote it", filled("gputop stacks {:pids}", pids))]
     if not alone:
         fixes.append(Fix("Have the next one end with an error", "torch.distributed.init_process_group(..., timeout=timedelta(minutes=5))"))
     elif hang.family[0].is_torchs:
@@ -127,16 +128,16 @@ def tell(hang: Hang, t_ns: int) -> Finding:
     late = hang.late if hang.cause == "straggler-rank" else ()
     culprits = tuple(Culprit(job.trainer.pid, job.trainer.role.label.partition(" rank")[0], None) for job in late)
     victims = tuple(job.trainer.pid for job in hang.family if job not in late)
-    return Finding("; ".join(parts), (evidence,), tuple(fixes), culprits, victims)
+    return Finding(joined("; ", parts), (evidence,), tuple(fixes), culprits, victims)
 
 
 def _stands(job: JobFacts, alone: bool, hang: Hang) -> str:
     trainer, kind = job.trainer, _kind(job.trainer)
-    name = "its main thread" if alone else f"{trainer.role.label} ({trainer.pid})"
+    name = "its main thread" if alone else filled("{} ({})", trainer.role.label, trainer.pid)
     stands = "waits for its GPU, which runs the kernel of a collective" if in_kernel(job) else _WORDS.get(kind, "stands")
     if not alone and hang.late:
-        stands = f"is not in the collective: it {stands}" if job in hang.late else stands
-    return f"{name} {stands}{_workers(job)}"
+        stands = filled("is not in the collective: it {}", stands) if job in hang.late else stands
+    return filled("{} {}{}", name, stands, _workers(job))
 
 
 def _workers(job: JobFacts) -> str:
@@ -144,7 +145,8 @@ def _workers(job: JobFacts) -> str:
     if not job.workers:
         return ""
     met = Counter("has nothing to do" if worker.ahead >= policy.HALF else _WORDS.get(_kind(worker), "stands") for worker in job.workers)
-    words = ", ".join(f"{count} of {counted(len(job.workers), 'worker')}, which {does}" for does, count in met.most_common())
+    of_all = counted(len(job.workers), "worker")
+    words = joined(", ", (filled("{} of {}, which {}", count, of_all, does) for does, count in met.most_common()))
     all_ahead = met["has nothing to do"] == len(job.workers)
     takes = "; what takes their batches in its own process, such as a pin-memory thread, stands or has died" if all_ahead else ""
-    return f", with {words}{takes}"
+    return filled(", with {}{}", words, takes)

@@ -12,6 +12,7 @@ from gputop.diagnosis.measure.facts import Hang
 from gputop.diagnosis.measure.points import TICK_SLACK_NS, WINDOW_NS
 from gputop.diagnosis.measure.takers import born_ns, tree_ns
 from gputop.diagnosis.model import Incident, Verdict, of_gpus, speedup_max
+from gputop.diagnosis.sentence import filled
 from gputop.diagnosis.symptoms import Standing
 from gputop.model.board import Board
 from gputop.model.frame import ProcSample
@@ -76,7 +77,7 @@ class _Episode(Struct):
         incident.lost_s = self.lost_s
         incident.severity = "high" if self.hangs else severity(self.lost_s, (self.last_ns - self.first_ns) / 1e9, self.culpable)
         if self.whole_s:
-            incident.headline = f"{of_gpus(self.gpus)} lost {self.lost_s:.1f} of {self.whole_s:.1f} s: {self.why}"
+            incident.headline = filled("{} lost {:.1f} of {:.1f} s: {}", of_gpus(self.gpus), self.lost_s, self.whole_s, self.why)
         if self.whole_s and incident.cause != "unexplained":
             incident.regain_gpu_s, incident.speedup_max = self.regain_s, speedup_max(self.since_lost_s, self.since_whole_s)
 

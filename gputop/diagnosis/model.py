@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from gputop.diagnosis import policy
 from gputop.system.plugins import CAUSES as PLUGGED
@@ -29,6 +31,22 @@ OWN_CAUSES = (
 CAUSES = (*OWN_CAUSES, *(one.name for one in plugins(PLUGGED) if one.name not in OWN_CAUSES))
 """With those of plug-ins."""
 GPU_LOST = "gpu-lost"
+
+
+def _one_of(words: Sequence[str]) -> Meta:
+    return Meta(pattern=rf"\A({'|'.join(map(re.escape, words))})\Z")
+
+
+# What may stand in the types below, where they are read from a file or come from another host: whoever reads them may rely on it.
+Severity = Annotated[str, _one_of(SEVERITIES)]
+Symptom = Annotated[str, _one_of(SYMPTOMS)]
+Cause = Annotated[str, _one_of(CAUSES)]
+Pid = Annotated[int, Meta(ge=0, le=1 << 22)]  # up to PID_MAX_LIMIT
+GpuIndex = Annotated[int, Meta(ge=0, le=1 << 16)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Number = Annotated[float, Meta(ge=-(10**18), le=10**18)]  # a finite one
+Seconds = Annotated[float, Meta(ge=0, le=10**12)]  # 32,000 years: of GPUs together
+Times = Annotated[float, Meta(ge=0, le=10**9)]  # how many times as fast
 HOST_GROWTH, GPU_GROWTH = GROWTHS = "host-memory-growth", "gpu-memory-growth"  # no GPU time is lost yet: incidents, never the verdict
 
 
@@ -50,9 +68,9 @@ class ProcState(Struct, frozen=True):
 class Evidence(Struct, frozen=True):
     """One measured number behind a verdict."""
 
-    metric: str
-    value: float | None
-    unit: str
+    metric: Annotated[str, Meta(pattern=r"\A\w{1,64}\Z")]
+    value: Number | None
+    unit: Annotated[str, Meta(max_length=16)]
     text: str
 
 
@@ -66,15 +84,15 @@ class Fix(Struct, frozen=True):
 class Culprit(Struct, frozen=True):
     """A process that took what the victims lacked."""
 
-    pid: int
+    pid: Pid
     name: str
-    cpu_s: float | None  # CPU seconds it took over the window (of an incident: over its life so far)
+    cpu_s: Seconds | None  # CPU seconds it took over the window (of an incident: over its life so far)
 
 
 class Victim(Struct, frozen=True):
     """A process that suffered."""
 
-    pid: int
+    pid: Pid
     role: str
     name: str
 
@@ -90,14 +108,12 @@ known, ``holds`` what the one before it wants; of a GPU ``light``: kernels on fe
 class PathStep(Struct, frozen=True):
     """One step of the walk from the lost GPU time to what holds it."""
 
-    pid: int | None  # None: a GPU, or somebody who cannot be told
+    pid: Pid | None  # None: a GPU, or somebody who cannot be told
     name: str  # cleaned
-    share: float  # 0 to 1: how much of the step before it this took, of the window for the first step; so their product is of the window
-    state: str  # a word of `PATH_STATES`
+    share: Share  # how much of the step before it this took, of the window for the first step; so their product is of the window
+    state: Annotated[str, _one_of(PATH_STATES)]
     on: str  # whom or what it waited for, ready to print: ``worker 2 (833)``; empty for a leaf
     measured: bool  # False: inferred from the GPU and from who else was at work
-
-
 
 
 class Step(Struct, frozen=True):
@@ -120,8 +136,6 @@ class Step(Struct, frozen=True):
         ms = 1000.0 / self.per_s
         split = ", ".join(f"{figure(part, 3)} {word}" for part, word in parts if part >= policy.TRIFLE * ms)
         return f"{self.per_s:.2f} steps a second; {figure(ms, 3)} ms each: {split}"
-
-
 
 
 def speedup_max(lost_s: float, total_s: float) -> float | None:
@@ -189,18 +203,18 @@ class Incident(Struct):
 class Regain(Struct, frozen=True):
     """What would come back without a cause."""
 
-    cause: str
-    regain_gpu_s: float
-    speedup_max: float | None  # see `speedup_max`
+    cause: Cause
+    regain_gpu_s: Seconds
+    speedup_max: Times | None  # see `speedup_max`
 
 
 class WhatIf(Struct, frozen=True):
     """A prediction: how many times as fast steps come after a change, all else as it is."""
 
     change: str  # ready to print: ``8 workers``
-    factor: float | None  # the likeliest; None: not known, and ``assumes`` says why
-    low: float | None
-    high: float | None  # it lies between these
+    factor: Times | None  # the likeliest; None: not known, and ``assumes`` says why
+    low: Times | None
+    high: Times | None  # it lies between these
     assumes: str  # in a line
 
 

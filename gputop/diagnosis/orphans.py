@@ -11,6 +11,7 @@ from gputop.diagnosis import policy
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.measure.facts import Taker
 from gputop.diagnosis.model import Evidence, Fix, Incident, Verdict, Victim
+from gputop.diagnosis.sentence import filled
 from gputop.diagnosis.shell import kill
 from gputop.model.board import Board
 from gputop.model.roles import Role, program_name
@@ -63,8 +64,14 @@ def _incident(board: Board, pid: int, takers: list[Taker], first_ns: int) -> Inc
     place, gpu, held = _held(board, pid)
     if gpu is None and not info.uses_cuda and cores < policy.TENTH:
         return None
-    memory = f"{held / 2**30:.1f} GiB of GPU {place}" if held else f"memory of GPU {place}" if gpu is not None else "a GPU's device files"
-    holds = memory if gpu is not None or info.uses_cuda else f"{cores:.1f} CPUs"
+    memory = (
+        filled("{:.1f} GiB of GPU {}", held / 2**30, place)
+        if held
+        else filled("memory of GPU {}", place)
+        if gpu is not None
+        else "a GPU's device files"
+    )
+    holds = memory if gpu is not None or info.uses_cuda else filled("{:.1f} CPUs", cores)
     evidence = [
         Evidence("gpu_mem_bytes", held, "B", "held on a GPU, as the driver lists it"),
         Evidence("rss_bytes", float(board.procs[pid].rss_bytes), "B", "of the host's memory"),
@@ -72,8 +79,8 @@ def _incident(board: Board, pid: int, takers: list[Taker], first_ns: int) -> Inc
     ]
     return Incident(
         id=0, start_ns=first_ns, end_ns=None, symptom="idle", cause="hung-worker", severity="low", confidence=0.9, trainer_pid=None,
-        gpu=gpu, lost_s=0.0, headline=f"worker {pid} has outlived its trainer and holds {holds}",
-        detail=f"{program_name(info)} ({pid}): its parent is gone, it is still there",
+        gpu=gpu, lost_s=0.0, headline=filled("worker {} has outlived its trainer and holds {}", pid, holds),
+        detail=filled("{} ({}): its parent is gone, it is still there", program_name(info), pid),
         victims=[Victim(pid, "worker", "orphaned worker")], culprits=[], evidence=evidence,
         fixes=[Fix("Nobody will take its batches: end it", kill([pid]))],
     )  # fmt: skip

@@ -24,6 +24,7 @@ from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.pausing import is_ahead
+from gputop.diagnosis.sentence import filled, joined
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.stuck import all_are_dead, all_others_are_ahead, killed
 from gputop.model.roles import TORCH_WORKER
@@ -63,7 +64,7 @@ class Seen:
 
     def __init__(self, job: JobFacts, facts: Facts) -> None:
         self.job, self.facts = job, facts
-        self.name = f"{job.trainer.role.label} ({job.trainer.pid})"
+        self.name = filled("{} ({})", job.trainer.role.label, job.trainer.pid)
         self.staffed_ns = 0  # when it last had workers
 
     @property
@@ -187,31 +188,37 @@ class Seen:
         return self.cause == "pause"
 
     def says_lost(self) -> str:
-        return f"{gpu_lost.told(next(gpu for gpu in self.job.gpus if gpu.gone))}; {self.name} cannot go on"
+        return filled("{}; {} cannot go on", gpu_lost.told(next(gpu for gpu in self.job.gpus if gpu.gone)), self.name)
 
     def says_how_little(self) -> str:
         """A single look (``--once``) may last long, but takes two readings only."""
         seconds, feeds = self.facts.seconds, self.facts.feeds
-        little = f"for {seconds:.1f} s, too short" if seconds < policy.WATCHED_S else f"{feeds} times in {seconds:.1f} s, too seldom"
-        return f"{self.name} has been looked at {little} to judge"
+        little = (
+            filled("for {:.1f} s, too short", seconds)
+            if seconds < policy.WATCHED_S
+            else filled("{} times in {:.1f} s, too seldom", feeds, seconds)
+        )
+        return filled("{} has been looked at {} to judge", self.name, little)
 
     def says_starting(self) -> str:
         """That it starts is a guess: its GPU may have worked before anybody watched. Who starves is seen."""
-        since = f" for {self.job.unbegun_s:.0f} s now" if self.job.unbegun_s >= policy.WARM_UP_NS / 1e9 else ""
+        since = filled(" for {:.0f} s now", self.job.unbegun_s) if self.job.unbegun_s >= policy.WARM_UP_NS / 1e9 else ""
         starving = sum(bool(worker.state.starving) for worker in self.job.workers)
-        of_all = f"{starving} of {counted(len(self.job.workers), 'worker')} starve{'s' * (starving == 1)}"
-        return f"{self.name} is starting{since}{f', or held up: {of_all}' if starving else ''}"
+        of_all = filled("{} of {} starve{}", starving, counted(len(self.job.workers), "worker"), "s" * (starving == 1))
+        return filled("{} is starting{}{}", self.name, since, filled(", or held up: {}", of_all) if starving else "")
 
     def says_working(self) -> str:
         """A GPU that others share works for each of them a part of the time only, so they are named."""
         job = self.job
         if job.lost is None:
             computing = 100 * job.trainer.state.fractions.get("computing", 0.0)
-            return f"{self.name} computes {computing:.0f}% of the time; no GPU is measured (host side only)"
-        own, working = {gpu.place for gpu in job.gpus}, f"{100 * (1 - job.lost):.0f}% of the time"
+            return filled("{} computes {:.0f}% of the time; no GPU is measured (host side only)", self.name, computing)
+        own, working = {gpu.place for gpu in job.gpus}, filled("{:.0f}% of the time", 100 * (1 - job.lost))
         others = [other.trainer for other in self.facts.jobs if other is not job and any(gpu.place in own for gpu in other.gpus)]
-        names = ", ".join(f"{trainer.role.label} ({trainer.pid})" for trainer in others[:MOST_BESIDE])
-        return f"{self.name} " + (f"shares its GPU, which works {working}, with {names}" if others else f"keeps its GPU working {working}")
+        names = joined(", ", (filled("{} ({})", trainer.role.label, trainer.pid) for trainer in others[:MOST_BESIDE]))
+        if others:
+            return filled("{} shares its GPU, which works {}, with {}", self.name, working, names)
+        return filled("{} keeps its GPU working {}", self.name, working)
 
 
 def _is_idle_helper(worker: ProcFacts) -> bool:

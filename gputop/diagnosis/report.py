@@ -6,74 +6,89 @@ They are made of the engine's findings by `explanation`, rounded to ms. Also: se
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from gputop.diagnosis import policy
+from gputop.diagnosis.causes import judges
 from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.model import (
     CAUSES,
     GROWTHS,
     LOOKING,
-    SEVERITIES,
+    OWN_CAUSES,
+    Cause,
     Culprit,
     Evidence,
     Fix,
+    GpuIndex,
     Incident,
     Ledger,
+    Number,
     PathStep,
+    Pid,
     Regain,
+    Seconds,
+    Severity,
+    Share,
     Step,
+    Symptom,
+    Times,
     Verdict,
     Victim,
     WhatIf,
 )
+from gputop.diagnosis.sentence import PATH, commanded, filled, is_own, name, said
 from gputop.model.frame import Header, ProcInfo
 from gputop.model.identity import identity_of
 from gputop.model.roles import Role
+from gputop.system.text import clean
 
 SCHEMA = 1
 MOST_TRAINED = 64  # trainers that an explanation names, 1 KB each; a choice
-
-Severity = Annotated[str, Meta(pattern=rf"\A({'|'.join(SEVERITIES)})\Z")]
-"""One of `SEVERITIES`: whoever reads an explanation from a file may rely on it."""
+MOST_INCIDENTS = 100_000  # that are read: one each half a minute for a month; a choice
+_FEW, _MANY = Meta(max_length=256), Meta(max_length=4096)  # of what one incident, or one trainer, has
+UnixS = Annotated[float, Meta(ge=-9 * 10**9, le=9 * 10**9)]
+"""A wall clock's seconds since 1970, until 2255: as ns they fit into 64 bits."""
 
 
 class StepMs(Struct, frozen=True):
     """A step's milliseconds, by what the trainer's main thread spends them on."""
 
-    input_wait: float
-    transfer: float
-    compute: float
-    gpu_wait: float
-    other: float
+    input_wait: Number
+    transfer: Number
+    compute: Number
+    gpu_wait: Number
+    other: Number
 
 
 class Said(Struct, frozen=True):
     """The verdict on the whole stretch, in words of `gputop.diagnosis.model`; the step is the mean of all that was looked at."""
 
-    symptom: str | None  # None: nothing could be judged; the headline says why
-    cause: str
+    symptom: Symptom | None  # None: nothing could be judged; the headline says why
+    cause: Cause
     headline: str
     detail: str
-    steps_per_s: float | None
+    steps_per_s: Times | None
     step_ms: StepMs | None  # what a step is made of
-    path: list[PathStep]  # to the cause, of its worst incident; empty where nothing is wrong
-    regain_gpu_s: float | None  # GPU seconds that would come back without the cause, of all that was looked at
-    speedup_max: float | None  # upper bound of how much faster the work gets without it; None: not known, or hardly any work was done
+    path: Annotated[list[PathStep], _FEW]  # to the cause, of its worst incident; empty where nothing is wrong
+    regain_gpu_s: Seconds | None  # GPU seconds that would come back without the cause, of all that was looked at
+    speedup_max: Times | None  # upper bound of how much faster the work gets without it; None: not known, or hardly any work was done
 
 
 class Booked(Struct, frozen=True):
     """GPU seconds observed and lost, and the lost ones by cause. None: no GPU was measured."""
 
-    gpu_total_s: float | None
-    gpu_lost_s: float | None
-    by_cause: dict[str, float]
-    regain: list[Regain]  # each cause but ``unexplained``, most first
-    speedup_max: float | None  # without all of these: their seconds add up, their factors must not be multiplied
+    gpu_total_s: Seconds | None
+    gpu_lost_s: Seconds | None
+    by_cause: Annotated[dict[Cause, Seconds], _FEW]
+    regain: Annotated[list[Regain], _FEW]  # each cause but ``unexplained``, most first
+    speedup_max: Times | None  # without all of these: their seconds add up, their factors must not be multiplied
 
     @property
     def lost_share(self) -> float | None:
@@ -90,42 +105,43 @@ class Booked(Struct, frozen=True):
 class Episode(Struct, frozen=True):
     """An incident."""
 
-    id: int
-    start_unix_s: float
-    end_unix_s: float | None  # None: it lasts
-    symptom: str
-    cause: str
+    id: Annotated[int, Meta(ge=0, le=1 << 53)]
+    start_unix_s: UnixS
+    end_unix_s: UnixS | None  # None: it lasts
+    symptom: Symptom
+    cause: Cause
     severity: Severity
-    confidence: float  # how much of the path was measured: see `gputop.diagnosis.path.confidence`
-    trainer_pid: int | None
-    gpu: int | None
-    gpu_lost_s: float
-    regain_gpu_s: float | None  # the same, where several train on a GPU divided among them; None: no GPU measured, or unexplained
-    speedup_max: float | None  # as in `Said`, over the incident's own time
+    confidence: Share  # how much of the path was measured: see `gputop.diagnosis.path.confidence`
+    trainer_pid: Pid | None
+    gpu: GpuIndex | None
+    gpu_lost_s: Seconds
+    regain_gpu_s: Seconds | None  # the same, where several train on a GPU divided among them; None: no GPU measured, or unexplained
+    speedup_max: Times | None  # as in `Said`, over the incident's own time
     headline: str
     detail: str
-    victims: list[Victim]
-    culprits: list[Culprit]
-    evidence: list[Evidence]
-    fixes: list[Fix]
-    path: list[PathStep]  # of the moment that the headline tells of
+    victims: Annotated[list[Victim], _MANY]
+    culprits: Annotated[list[Culprit], _MANY]
+    evidence: Annotated[list[Evidence], _MANY]
+    fixes: Annotated[list[Fix], _MANY]
+    path: Annotated[list[PathStep], _FEW]  # of the moment that the headline tells of
 
 
 class Account(Struct, frozen=True):
     """GPU seconds of one trainer; those of all sum to `Booked`."""
 
-    gpu_total_s: float
-    gpu_lost_s: float
-    by_cause: dict[str, float]
+    gpu_total_s: Seconds
+    gpu_lost_s: Seconds
+    by_cause: Annotated[dict[Cause, Seconds], _FEW]
 
 
 class Trained(Struct, frozen=True):
     """A trainer, one that has ended too."""
 
-    pid: int
+    pid: Pid
     name: str  # as on the screen: ``train.py rank 3``
-    rank: int | None
-    identity: dict[str, str | dict[str, str] | None]  # as `gputop.model.identity.Identity`: container, pod, Slurm job, training …
+    rank: Annotated[int, Meta(ge=0, le=1 << 31)] | None
+    identity: Annotated[dict[str, str | Annotated[dict[str, str], _FEW] | None], _FEW]
+    """As `gputop.model.identity.Identity`: container, pod, Slurm job, training …"""
     ledger: Account | UnsetType | None = UNSET  # None: no GPU is measured; unset: of a part of what was looked at it is not known
 
 
@@ -135,10 +151,11 @@ class Explanation(Struct, frozen=True):
     schema: int
     verdict: Said
     ledger: Booked
-    workers: dict[str, float]  # share of all workers' time in each of `WORKER_STATES`, most first; empty where there were none
-    incidents: list[Episode]
-    what_if: list[WhatIf]  # of the verdict's trainer, those that bring most first; empty where it was not seen to train
-    trainers: list[Trained]  # the last `MOST_TRAINED` that were seen, in their order
+    workers: Annotated[dict[str, Share], _FEW]
+    """Share of all workers' time in each of `WORKER_STATES`, most first; empty where there were none."""
+    incidents: Annotated[list[Episode], Meta(max_length=MOST_INCIDENTS)]
+    what_if: Annotated[list[WhatIf], _FEW]  # of the verdict's trainer, those that bring most first; empty where it was not seen to train
+    trainers: Annotated[list[Trained], _FEW]  # the last `MOST_TRAINED` that were seen, in their order
 
 
 def explanation(
@@ -224,7 +241,7 @@ def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
     symptom, cause, headline, detail, path = told.symptom, told.cause, told.headline, told.detail, [*told.path]
     if worst is None and of_the_end and total_s > 0.0 and lost_s < 2 * policy.LOST * total_s:
         symptom, cause, path = "healthy", "none", []
-        headline, detail = f"The GPU worked {100 - 100 * lost_s / total_s:.0f}% of the time", "no trouble lasted"
+        headline, detail = filled("The GPU worked {:.0f}% of the time", 100 - 100 * lost_s / total_s), "no trouble lasted"
     regain = next((one for one in ledger.regains() if one.cause == cause), None)
     return Said(
         None if symptom == LOOKING else symptom, cause, headline, detail,
@@ -264,6 +281,58 @@ def episode(incident: Incident, header: Header) -> Episode:
         "start_unix_s": start_unix_s, "end_unix_s": end_unix_s, "gpu_lost_s": round(incident.lost_s, 3),
         "regain_gpu_s": None if regain_s is None else round(regain_s, 3),
     })  # fmt: skip
+
+
+def from_elsewhere(found: Explanation) -> Explanation:
+    """An explanation as a file has it, with none but our own texts: where a text is not ours, its cause is told in general, a fix is left
+    out, and a command too. Names stay what others called themselves, harmless and short."""
+    verdict = found.verdict
+    return replace(
+        found,
+        verdict=replace(
+            verdict, headline=said(verdict.headline, in_general(verdict.cause)), detail=said(verdict.detail), path=_steps(verdict.path)
+        ),
+        incidents=[_episode_from(one) for one in found.incidents],
+        what_if=[replace(one, change=said(one.change), assumes=said(one.assumes)) for one in found.what_if if is_own(one.change)],
+        workers={name(word): share for word, share in found.workers.items()},
+        trainers=[
+            replace(one, name=name(one.name), identity={name(key): _harmless(value) for key, value in one.identity.items()})
+            for one in found.trainers
+        ],
+    )  # fmt: skip
+
+
+def _episode_from(one: Episode) -> Episode:
+    return replace(
+        one, headline=said(one.headline, in_general(one.cause)), detail=said(one.detail), path=_steps(one.path),
+        victims=[replace(victim, role=name(victim.role), name=name(victim.name)) for victim in one.victims],
+        culprits=[replace(culprit, name=name(culprit.name)) for culprit in one.culprits],
+        evidence=[replace(each, unit=name(each.unit), text=said(each.text, each.metric.replace("_", " "))) for each in one.evidence],
+        fixes=[Fix(said(fix.text), commanded(fix.command)) for fix in one.fixes if is_own(fix.text)],
+    )  # fmt: skip
+
+
+def _steps(path: list[PathStep]) -> list[PathStep]:
+    return [replace(step, name=name(step.name), on=said(step.on, name(step.on))) for step in path]
+
+
+def _harmless(value: str | dict[str, str] | None) -> str | dict[str, str] | None:
+    if isinstance(value, dict):
+        return {name(key): clean(one, PATH) for key, one in value.items()}
+    return None if value is None else clean(value, PATH)
+
+
+@cache
+def in_general(cause: str) -> str:
+    """What a cause is, in a line of our own: the first part of its docstring."""
+    if cause in GROWTHS:
+        return f"{cause}: memory that grows until there is none left"
+    for judge in judges():
+        if judge.cause == cause:
+            told = " ".join((sys.modules[judge.tell.__module__].__doc__ or "").split())
+            found = re.match(r"What it is \([\w-]+\): (.*?)\.? Why it costs:", told)
+            return f"{cause}: {found[1]}" if found and cause in OWN_CAUSES else f"{cause}: a plug-in's cause"
+    return "What was found is not told in words of this gputop"
 
 
 _PIDS = re.compile(r"\((\d+)((?:, \d+)+)(?: and (\d+) more)?\)")

@@ -1,34 +1,29 @@
-"""Commands that a fix names, made of observed facts: quoted words, CPU lists, files of control groups, and how a process gives way.
+"""Commands that a fix names, made of observed facts: signals, CPU lists, files of control groups, and how a process gives way.
 
-The name of a process, a control group, a unit or a device is one word to the shell that a command is pasted into, and no option of
-the program that gets it. Numbers stand in a command as they are; every text goes through here.
+What may stand in a command, and how a text of others becomes one word of it, is told in `gputop.diagnosis.sentence`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from shlex import quote
 
 from gputop.diagnosis.measure.facts import Taker
 from gputop.diagnosis.measure.takers import names_of
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.sentence import Sentence, filled, joined
 from gputop.model.frame import ProcInfo
 
 
-def word(text: str) -> str:
-    """``text`` as one word."""
-    return quote(text)
+def kill(pids: Iterable[int]) -> str:
+    """``kill 12 13``; empty where no process is named: to kill, numbers below 1 mean groups and everybody."""
+    named = [pid for pid in pids if pid > 1]
+    return filled("kill {:targets}", named) if named else ""
 
 
-def operand(text: str) -> str:
-    """The same behind a program's options, though it begin like one."""
-    return f"-- {quote(text)}" if text.startswith("-") else quote(text)
-
-
-def kill(pids: Iterable[int], signal: str = "") -> str:
-    """``kill -CONT 12 13``; empty where no process is named: to kill, numbers below 1 mean groups and everybody."""
-    named = " ".join(str(pid) for pid in pids if pid > 1)
-    return f"kill {f'-{signal} ' if signal else ''}{named}" if named else ""
+def wake(pids: Iterable[int]) -> str:
+    """``kill -CONT 12 13``, the same for who is stopped."""
+    named = [pid for pid in pids if pid > 1]
+    return filled("kill -CONT {:targets}", named) if named else ""
 
 
 def spell_cpus(cpus: frozenset[int]) -> str:
@@ -42,9 +37,9 @@ def spell_cpus(cpus: frozenset[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def widening(cpus: str, pids: Iterable[int]) -> str:
+def widening(cpus: str, pids: Sequence[int]) -> str:
     """The command that lets all threads of these processes run on a list of CPUs."""
-    return f"for p in {' '.join(map(str, pids))}; do taskset -apc {cpus} $p; done"
+    return filled("for p in {:pids}; do taskset -apc {:cpus} $p; done", pids, cpus)
 
 
 def holds_group(group: str, path: str) -> bool:
@@ -52,14 +47,16 @@ def holds_group(group: str, path: str) -> bool:
     return path == group or path.startswith(group.rstrip("/") + "/")
 
 
-def cgroup_file(version: int, controller: str, group: str, name: str) -> str:
-    """The path of a control group's file, quoted for a shell: v1 has a hierarchy for each controller, v2 one for all."""
-    return word(f"/sys/fs/cgroup/{controller}{group}/{name}" if version == 1 else f"/sys/fs/cgroup{group}/{name}")
+def cgroup_file(version: int, controller: str, group: str, name: str) -> Sentence:
+    """The path of a control group's file, for a hole ``{:file}``: v1 has a hierarchy for each controller, v2 one for all."""
+    if version == 1:
+        return filled("/sys/fs/cgroup/{:own}{:group}/{:own}", controller, group, name)
+    return filled("/sys/fs/cgroup{:group}/{:own}", group, name)
 
 
 def as_root(command: str) -> str:
     """The command for a user who may not touch other users' processes."""
-    return f"sudo sh -c {quote(command)}"
+    return filled("sudo sh -c {:quoted}", command)
 
 
 QUOTA_PCT = 20
@@ -86,10 +83,10 @@ def _more_for(job: str, groups: set[str], version: int) -> list[Fix]:
     parent, _, unit = job.rpartition("/")
     if not unit or not any(group.rpartition("/")[0] == parent for group in groups if group):
         return []
-    value, file = ("10240", "cpu.shares") if version == 1 else ("1000", "cpu.weight")
-    by_unit = f"systemctl set-property --runtime {operand(unit)} CPUWeight=1000"
-    command = by_unit if unit.endswith(_UNITS) else f"echo {value} > {cgroup_file(version, 'cpu', job, file)}"
-    return [Fix(f"Or give the job's own cgroup {job} ten times the usual weight", command)]
+    value, file = (10240, "cpu.shares") if version == 1 else (1000, "cpu.weight")
+    by_unit = filled("systemctl set-property --runtime {:operand} CPUWeight=1000", unit)
+    command = by_unit if unit.endswith(_UNITS) else filled("echo {:d} > {:file}", value, cgroup_file(version, "cpu", job, file))
+    return [Fix(filled("Or give the job's own cgroup {} ten times the usual weight", job), command)]
 
 
 def _own_group(info: ProcInfo | None, job: ProcInfo) -> str:
@@ -110,37 +107,49 @@ def _are_siblings(group: str, job: str) -> bool:
 
 
 def _group_yields(takers: Sequence[Taker], group: str, job: ProcInfo, version: int) -> Fix:
-    names, unit = ", ".join(names_of(list(takers))), group.rpartition("/")[2]
+    names, unit = joined(", ", names_of(list(takers))), group.rpartition("/")[2]
     by_weight = _are_siblings(group, _group_of(job))
-    text = f"Give {names} the least weight: cgroup {group} has CPU time of its own, whatever its processes' priority"
+    text = filled("Give {} the least weight: cgroup {} has CPU time of its own, whatever its processes' priority", names, group)
     if not by_weight:
-        text = f"Hold {names} to {QUOTA_PCT}% of a CPU: cgroup {group} has CPU time of its own, whatever its processes' priority"
+        text = filled(
+            "Hold {} to {}% of a CPU: cgroup {} has CPU time of its own, whatever its processes' priority", names, QUOTA_PCT, group
+        )
     if unit.endswith(_UNITS):
-        return Fix(text, f"systemctl set-property --runtime {operand(unit)} {'CPUWeight=1' if by_weight else f'CPUQuota={QUOTA_PCT}%'}")
-    weight = ("2", "cpu.shares") if version == 1 else ("1", "cpu.weight")
-    quota = (str(QUOTA_PCT * 1000), "cpu.cfs_quota_us") if version == 1 else (f"{QUOTA_PCT * 1000} 100000", "cpu.max")
-    value, file = weight if by_weight else quota
-    return Fix(text, f"echo {value} > {cgroup_file(version, 'cpu', group, file)}")
+        by_quota = filled("systemctl set-property --runtime {:operand} CPUQuota={:d}%", unit, QUOTA_PCT)
+        return Fix(text, filled("systemctl set-property --runtime {:operand} CPUWeight=1", unit) if by_weight else by_quota)
+    if by_weight:
+        value, file = (2, "cpu.shares") if version == 1 else (1, "cpu.weight")
+        return Fix(text, filled("echo {:d} > {:file}", value, cgroup_file(version, "cpu", group, file)))
+    if version == 1:
+        return Fix(text, filled("echo {:d} > {:file}", QUOTA_PCT * 1000, cgroup_file(1, "cpu", group, "cpu.cfs_quota_us")))
+    return Fix(text, filled("echo {:d} 100000 > {:file}", QUOTA_PCT * 1000, cgroup_file(version, "cpu", group, "cpu.max")))
 
 
 def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) -> Fix:
-    names = ", ".join(names_of(list(takers)))
+    names = joined(", ", names_of(list(takers)))
     own_session = autogroup and all(_has_own_session(taker.info, job) for taker in takers)
-    command = "echo 19 > /proc/{0}/autogroup" if own_session else "chrt --idle --all-tasks --pid 0 {0}"
-    text = f"Let {names} run only when nobody else wants the CPU"
+    text, weighs = filled("Let {} run only when nobody else wants the CPU", names), False
     if any(taker.info is not None and taker.info.policy in REAL_TIME for taker in takers):
-        if autogroup and all(_is_in_session_apart(taker.info, job) for taker in takers):
-            command += " && echo 19 > /proc/{0}/autogroup"  # its session's weight, which counts from then on
-        text = f"End the real-time priority of {names}, which comes before all others (or give it a CPU of its own)"
+        weighs = autogroup and all(_is_in_session_apart(taker.info, job) for taker in takers)
+        text = filled("End the real-time priority of {}, which comes before all others (or give it a CPU of its own)", names)
     elif own_session:
         text += ": its session has CPU time of its own, whatever its priority"
-    pids = [str(taker.pid) for taker in takers]
-    if len(pids) == 1 or own_session:
-        command = command.format(pids[0])
-    else:
-        command = f"for pid in {' '.join(pids)}; do {command.format('$pid')}; done"
+    pids = [taker.pid for taker in takers]
+    command = filled("echo 19 > /proc/{:targets}/autogroup", pids[:1]) if own_session else _idling(pids, weighs)
     others = any(taker.info is not None and taker.info.uid not in (None, job.uid) for taker in takers)
     return Fix(text, as_root(command) if others and job.uid else command)
+
+
+def _idling(pids: list[int], weighs: bool) -> str:
+    """``weighs``: the weight of its session, too, which counts from then on."""
+    if len(pids) > 1:
+        each = (
+            "chrt --idle --all-tasks --pid 0 $pid && echo 19 > /proc/$pid/autogroup" if weighs else "chrt --idle --all-tasks --pid 0 $pid"
+        )
+        return filled("for pid in {:targets}; do {:command}; done", pids, each)
+    if weighs:
+        return filled("chrt --idle --all-tasks --pid 0 {:targets} && echo 19 > /proc/{:targets}/autogroup", pids, pids)
+    return filled("chrt --idle --all-tasks --pid 0 {:targets}", pids)
 
 
 def _has_own_session(info: ProcInfo | None, job: ProcInfo) -> bool:

@@ -16,6 +16,7 @@ from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import GPU_LOST, LOOKING, Evidence, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
 from gputop.diagnosis.path import confidence
 from gputop.diagnosis.phases import BOOKED, HELD, MOST_BESIDE, Phase, Seen, phase_of
+from gputop.diagnosis.sentence import filled, joined
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.walk import of_hang, walk
 from gputop.model.fields import CLOCKS_IDLE
@@ -164,7 +165,6 @@ def _confidence(one: Standing, path: tuple[PathStep, ...]) -> float:
     return round(confidence(path) * min(1.0, one.facts.seconds / policy.FULL_S), 2)
 
 
-
 def _loudness(one: Standing) -> str:
     """Of the moment; an incident's own severity counts the seconds lost."""
     if one.bereft or one.hangs:
@@ -194,17 +194,19 @@ def _headline(one: Standing, gpu: GpuFacts | None, why: str) -> str:
     if gpu is None or job.lost is None:
         loss = host_side_loss(job)
         share = job.data if job.data >= policy.HALF * loss else loss
-        return f"{why} {100 * share:.0f}% of the time (no GPU is measured: host side only)"
+        return filled("{} {:.0f}% of the time (no GPU is measured: host side only)", why, 100 * share)
     apart = gpu.lost is not None and gpu.lost - job.lost >= policy.TENTH
-    worst = f" (GPU {gpu.name}: {100 * (gpu.lost or 0.0):.0f}%)" if apart else ""
-    return f"{of_gpus({one.name for one in job.gpus})} lost {100 * job.lost:.0f}%{worst} of the last {facts.seconds:.0f} s: {why}"
+    worst = filled(" (GPU {}: {:.0f}%)", gpu.name, 100 * (gpu.lost or 0.0)) if apart else ""
+    return filled(
+        "{} lost {:.0f}%{} of the last {:.0f} s: {}", of_gpus({one.name for one in job.gpus}), 100 * job.lost, worst, facts.seconds, why
+    )
 
 
 def _why(one: Standing) -> str:
     """Who trains, and what that does to its GPU, or has done to it."""
     if one.hangs and one.job.hang is not None and not one.job.absent_ranks and not one.bereft:
         return hangs.told(one.job.hang, one.facts.t_ns)
-    return f"{one.job.trainer.role.label} ({one.job.trainer.pid}) {_does(one)}"
+    return filled("{} ({}) {}", one.job.trainer.role.label, one.job.trainer.pid, _does(one))
 
 
 def _does(one: Standing) -> str:
@@ -224,7 +226,7 @@ def _does(one: Standing) -> str:
     if one.cause == "undersized-work" and one.symptom == "wait-heavy":
         return "works them one after the other" if work_apart(job) else "leaves some of them without work while others compute"
     if one.cause == "pause" and job.repeated is not None:
-        return f"{_feels(one)} again and again"
+        return filled("{} again and again", _feels(one))
     if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied and not job.fed_by:
         return "cannot give it work in time"
     return _feels(one) if one.cause != "unexplained" else "waits, and what was measured does not say for what"
@@ -264,13 +266,15 @@ def without_job(facts: Facts) -> Verdict:
     if busiest is not None and (busiest.util or 0.0) >= policy.TENTH:
         return _for_unseen(busiest, facts)
     if facts.unread:
-        names = ", ".join(facts.unread[:MOST_BESIDE])
-        return Verdict(headline=f"What {names} wait{'s' * (len(facts.unread) == 1)} for was not measured", detail=facts.hidden[0])
+        names = joined(", ", facts.unread[:MOST_BESIDE])
+        return Verdict(
+            headline=filled("What {} wait{} for was not measured", names, "s" * (len(facts.unread) == 1)), detail=facts.hidden[0]
+        )
     if facts.gpus:
         return Verdict("idle", "none", headline="No training process on this host")
     busy = sum(facts.host.busy.values())
-    used = f"; the host uses {busy:.1f} of {facts.host.cpus} CPUs" if facts.host.busy else ""
-    return Verdict("idle", "none", headline=f"No GPU and no training process{used}")
+    used = filled("; the host uses {:.1f} of {} CPUs", busy, facts.host.cpus) if facts.host.busy else ""
+    return Verdict("idle", "none", headline=filled("No GPU and no training process{}", used))
 
 
 def _for_unseen(gpu: GpuFacts, facts: Facts) -> Verdict:
@@ -278,21 +282,22 @@ def _for_unseen(gpu: GpuFacts, facts: Facts) -> Verdict:
     that a GPU draws no more than at rest while it is busy is seen."""
     reason, remedy = facts.hidden
     listed = ", ".join(map(str, sorted(gpu.pids)[:3]))
-    here = f"the driver lists {listed}, of which none is here" if listed else "the driver lists none of them"
+    here = filled("the driver lists {}, of which none is here", listed) if listed else "the driver lists none of them"
     ask = Fix(remedy) if remedy else Fix("See who holds the GPUs' device files", "sudo fuser -v /dev/nvidia*")
-    detail, share = f"{remedy} ({reason})" if remedy else f"{ask.command} names them; {here}", f"{100 * (gpu.util or 0.0):.0f}%"
+    detail, share = filled("{} ({})", remedy, reason) if remedy else filled("{} names them; {}", ask.command, here), 100 * (gpu.util or 0.0)
     if not _is_at_rest(gpu):
-        headline = f"GPU {gpu.index} works {share} of the time for processes that cannot be seen from here"
+        headline = filled("GPU {} works {:.0f}% of the time for processes that cannot be seen from here", gpu.index, share)
         return Verdict(LOOKING, "none", gpu.index, headline=headline, detail=detail, fixes=(ask,))
-    drawn = f" ({gpu.power_w:.0f} W)" if gpu.power_w is not None else ""
-    reset = Fix("Reset it where nobody holds it", f"sudo nvidia-smi --gpu-reset -i {gpu.index}")
+    drawn = filled(" ({:.0f} W)", gpu.power_w) if gpu.power_w is not None else ""
+    reset = Fix("Reset it where nobody holds it", filled("sudo nvidia-smi --gpu-reset -i {:d}", gpu.index))
     evidence = (
         Evidence("gpu_busy_share", round(gpu.util or 0.0, 3), "", "share of the window in which the driver calls it busy"),
         Evidence("power_w", None if gpu.power_w is None else round(gpu.power_w, 1), "W", "drawn"),
     )
     return Verdict(
         "busy-not-working", "none", gpu.index, severity="low", evidence=evidence, detail=detail,
-        headline=f"GPU {gpu.index} is busy {share} of the time by the driver, and draws no more than at rest{drawn}: no work is seen on it",
+        headline=filled("GPU {} is busy {:.0f}% of the time by the driver, and draws no more than at rest{}: no work is seen on it",
+                        gpu.index, share, drawn),
         fixes=(ask,) if remedy or listed else (ask, reset),
     )  # fmt: skip
 

@@ -26,6 +26,7 @@ from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Culprit, WhatIf
 from gputop.diagnosis.pipeline import LEAST_TIME, Band, Fit, Pipeline
 from gputop.diagnosis.policy import AT_WORK, LAUNCH_COST_S
+from gputop.diagnosis.sentence import filled
 from gputop.system.text import counted
 
 MOST_READINGS, MOST_KEPT, MOST_COMPARED = 12, 32, 6  # windows of a trainer and cause (30 s); trainers and causes; windows for a spread
@@ -237,7 +238,7 @@ def _without_launches(mean: Pipeline, around: Around) -> list[WhatIf]:
 
 
 def _not_known(change: str, why: str) -> WhatIf:
-    return WhatIf(change, None, None, None, f"not known: {why}")
+    return WhatIf(change, None, None, None, filled("not known: {}", why))
 
 
 def predict(readings: Sequence[Reading], workers: int) -> WhatIf:
@@ -296,10 +297,10 @@ def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culp
     if mean.disk + around.main_disk >= WORTH:
         yield _Change("disk", "data set in page cache", "it fits into memory, and no read waits for the disk", _cached)
     if mean.cpus < around.host_cpus:
-        yield _Change("cpus", f"all {around.host_cpus} CPUs of the host", "no CPU mask; others there go on as they do", _unmasked)
+        yield _Change("cpus", filled("all {} CPUs of the host", around.host_cpus), "no CPU mask; others there go on as they do", _unmasked)
     elif mean.ready + mean.own_ready >= WORTH:
         cpus, workers = 2.0 * mean.cpus, max(mean.workers, min(2 * mean.workers, int(2 * mean.cpus)))
-        words = f"{cpus:g} CPUs{f' with {workers} workers' if workers > mean.workers else ''}"
+        words = filled("{:g} CPUs{}", cpus, filled(" with {} workers", workers) if workers > mean.workers else "")
         more, assumes = workers > mean.workers, "others take no more of them than now"
         yield _Change("cpus", words, assumes, partial(_resized, cpus, workers), gives_work=more)
     if mean.quota and mean.throttled >= WORTH:
@@ -308,10 +309,10 @@ def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culp
         yield _copying(around)
     if mean.workers and around.moves >= 2 * WORTH:
         moved = [partial(_move, part) for part in MOVED]
-        assumes = f"{100 * MOVED[1]:.0f} % of it is no launch of kernels"
+        assumes = filled("{:.0f} % of it is no launch of kernels", 100 * MOVED[1])
         yield _Change("main", MAIN_WORK, assumes, moved[1], moved[2], moved[0], gives_work=True)
     if mean.gpu is not None:
-        yield _Change("gpu", FASTER_GPU, f"{FASTER:g} times as fast; the host's work stays as it is", _faster)
+        yield _Change("gpu", FASTER_GPU, filled("{:g} times as fast; the host's work stays as it is", FASTER), _faster)
 
 
 def _numbers(mean: Pipeline, around: Around) -> Iterator[_Change]:
@@ -327,7 +328,10 @@ def _numbers(mean: Pipeline, around: Around) -> Iterator[_Change]:
 
 def _of_workers(mean: Pipeline, count: int) -> _Change:
     most, likely, least = (partial(_staffed, count, part) for part in MOVED)
-    words, assumes = counted(count, "worker"), f"a batch costs as much; {counted(int(mean.cpus), 'CPU')}, SMT left out"
+    words, assumes = (
+        "1 worker" if count == 1 else filled("{} workers", count),
+        filled("a batch costs as much; {}, SMT left out", counted(int(mean.cpus), "CPU")),
+    )
     unlike = not mean.workers  # how much of the main thread's work moves is a guess
     return _Change("workers", words, assumes, likely, least if unlike else None, most if unlike else None, gives_work=True)
 
@@ -346,12 +350,12 @@ def _without(cause: str, culprits: Sequence[Culprit], around: Around) -> _Change
     pids = frozenset(one.pid for one in culprits)
     if cause == "cpu-contention" and pids & around.takers.keys():
         assumes = "the CPUs that it took are left to the job"
-        return _Change("strangers", f"without {culprits[0].name}{more}", assumes, partial(_alone, pids))
+        return _Change("strangers", filled("without {}{}", culprits[0].name, more), assumes, partial(_alone, pids))
     if cause == "disk-io":
         assumes, half = "half of the disk waits are its doing (none to all)", partial(_less_disk, 0.5)
-        return _Change("strangers", f"without {culprits[0].name}{more}", assumes, half, partial(_less_disk, 1.0), _cached)
+        return _Change("strangers", filled("without {}{}", culprits[0].name, more), assumes, half, partial(_less_disk, 1.0), _cached)
     if cause == "memory-pressure":
-        return _Change("strangers", f"without {culprits[0].name}{more}", "memory has room for all pages then", _roomy)
+        return _Change("strangers", filled("without {}{}", culprits[0].name, more), "memory has room for all pages then", _roomy)
     return None
 
 
@@ -393,7 +397,7 @@ def _unlimited(_around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]
 def _copying(around: Around) -> _Change:
     if around.pinned is None:
         return _Change("copy", "without its copies", "the data lie on the GPU, or are copied beside a step", partial(_copied, 0.0))
-    assumes = f"copies at {100 * LINK_SHARE:.0f} % of the link; beside the step at best"
+    assumes = filled("copies at {:.0f} % of the link; beside the step at best", 100 * LINK_SHARE)
     return _Change("copy", "pinned memory", assumes, partial(_copied, around.pinned), None, partial(_copied, 0.0))
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from gputop.diagnosis.model import WhatIf
+from gputop.diagnosis.sentence import plain
 from gputop.experiments.change import Case, Plan, Told
 from gputop.experiments.guardian import Ending, Guard
 from gputop.experiments.interventions import plan
@@ -208,7 +209,7 @@ def none_document(
         "intervention": planned.intervention if planned is not None else None, "says": planned.says if planned is not None else None,
         **dict.fromkeys(names), "pairs": [], "seconds": 0.0, "missing": {}, "kept": False, "kept_s": None, "kept_gain_pct": None,
         "processes": _processes(planned), "left": [],
-        "what_if": [asdict(one) for one in what_if],
+        "what_if": [asdict(plain(one)) for one in what_if],
     }  # fmt: skip
 
 

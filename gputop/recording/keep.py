@@ -22,10 +22,11 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from time import time_ns
+from typing import Annotated
 
 import msgspec
 import zstandard
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from gputop.model.frame import SECOND_NS, Frame, Header
@@ -127,13 +128,16 @@ def _is_within(span: Span, spans: Sequence[Span]) -> bool:
     return i >= 0 and spans[i][1] >= span[1]
 
 
+_UnixS = Annotated[float, Meta(ge=-9e9, le=9e9)]  # as `gputop.diagnosis.report.UnixS`: a number of which ns can be made
+
+
 class _Incident(Struct):
-    start_unix_s: float
-    end_unix_s: float | None = None
+    start_unix_s: _UnixS
+    end_unix_s: _UnixS | None = None
 
 
 class _Explanation(Struct):
-    incidents: list[_Incident]
+    incidents: Annotated[list[_Incident], Meta(max_length=100_000)]
 
 
 class _Findings(Struct):

@@ -1,4 +1,4 @@
-"""What the diagnosis said while a recording was made, kept at its end: hours are explained at once.
+"""What the diagnosis found while a recording was made, kept at its end: hours are explained at once.
 
 Judging a recording anew takes seconds an hour. That is done all the same where only a part is asked for, where the recorder was
 killed, and where the rules have changed since (`rules`).
@@ -9,15 +9,17 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta
 from msgspec.structs import replace
 
 from gputop import diagnosis
 from gputop.diagnosis import Engine
 from gputop.diagnosis.model import GPU_LOST, Ledger, total
-from gputop.diagnosis.report import MOST_TRAINED, Account, Booked, Episode, Explanation, Trained, account, booked
+from gputop.diagnosis.report import MOST_TRAINED, Account, Booked, Episode, Explanation, Trained, account, booked, from_elsewhere
+from gputop.diagnosis.sentence import pack, unpack
 from gputop.model import roles
 from gputop.recording.format import BROKEN
 from gputop.recording.reader import Recording
@@ -34,16 +36,16 @@ SAME_S = 15.0  # after the findings, in which an incident of the same cause goes
 UNJUDGED_NS = 3_000_000_000  # its last frames may come after the engine's last feed
 
 
+_Ns = Annotated[int, Meta(ge=0, lt=1 << 62)]
+
+
 class Findings(msgspec.Struct, frozen=True):
-    """The payload of a findings block, as msgpack."""
+    """The payload of a findings block: msgpack whose texts are templates of ours and facts (`gputop.diagnosis.sentence`)."""
 
     rules: int  # by which it was judged
-    start_ns: int
-    end_ns: int  # the engine was fed from here to there
-    explanation: Explanation  # as `Engine.explain` gives it
-
-
-_decoder = msgspec.msgpack.Decoder(Findings)
+    start_ns: _Ns
+    end_ns: _Ns  # the engine was fed from here to there
+    explanation: Explanation  # as `Engine.found` gives it
 
 
 class Recorder:
@@ -61,7 +63,7 @@ class Recorder:
             while self._starts[1][0] <= now_ns - self._keep_ns:
                 self._starts.popleft()
         start_ns, before = self._starts[0]
-        return msgspec.msgpack.encode(Findings(rules(), start_ns, now_ns, self._engine.explain(start_ns, before)))
+        return pack(Findings(rules(), start_ns, now_ns, self._engine.found(start_ns, before)))
 
 
 def rules() -> int:
@@ -85,11 +87,14 @@ def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, 
         return None
     payload = recording.findings()
     try:
-        found = _decoder.decode(payload) if payload else None
+        found = unpack(payload, Findings) if payload else None
     except BROKEN:
         return None
     if found is None or found.rules != rules() or found.start_ns - recording.start_ns > LATE_NS:
         return None
+    if not found.start_ns <= found.end_ns <= recording.end_ns + UNJUDGED_NS:
+        return None
+    found = replace(found, explanation=from_elsewhere(found.explanation))
     rest_ns = recording.end_ns - found.end_ns
     if rest_ns > (REST_SHARE * (found.end_ns - recording.start_ns) if with_rest else UNJUDGED_NS):
         return None

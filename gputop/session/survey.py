@@ -18,6 +18,7 @@ import msgspec
 from gputop.diagnosis import Incident, Ledger, report
 from gputop.diagnosis.engine import FEED_EVERY_NS
 from gputop.diagnosis.model import total
+from gputop.diagnosis.sentence import plain
 from gputop.model.board import Board
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
@@ -150,7 +151,7 @@ def _t_ns(recording: Recording, unix_s: float) -> int:
 
 
 def _news(incidents: Iterable[Incident], known: dict[int, Episode]) -> list[Episode]:
-    episodes = (Episode(one.id, one.start_ns, one.end_ns, one.severity, one.cause, one.headline) for one in incidents)
+    episodes = (Episode(one.id, one.start_ns, one.end_ns, one.severity, one.cause, plain(one.headline)) for one in incidents)
     news = [episode for episode in episodes if known.get(episode.id) != episode]
     known.update({episode.id: episode for episode in news})
     return news

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import zstandard
+from msgspec.msgpack import Ext
 
 from gputop import cli
 from gputop.commands.once import page
@@ -37,6 +38,7 @@ from gputop.recording.format import (
     FLAG_KEY,
     FLAG_PLAIN,
     HEAD,
+    KIND_FINDINGS,
     KIND_FRAMES,
     KIND_HEADER,
     MAGIC,
@@ -51,14 +53,17 @@ from gputop.recording.format import (
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.scan import Index, pack_index
-from gputop.session import snapshot
+from gputop.recording.writer import NO_LIMIT, Rotation
+from gputop.session import findings, snapshot
 from gputop.session.session import Session
+from gputop.session.stalled import Unwatched
 from gputop.session.survey import survey
 from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.tables.schema import TABLES
 from gputop.tui.draw.view import View
 from tests.recording import made
+from tests.tui import scene
 
 MOST_ADDRESSES = 1 << 30  # bytes of address space that a child may have
 MOST_GROWTH = 300 << 20  # bytes of memory that reading a small input may take beside what an idle child takes
@@ -106,6 +111,9 @@ def joined(blocks: Sequence[Block]) -> bytes:
 
 def plain(block: Block) -> bytes | None:
     """The msgpack that a block holds, None where it holds none or builds upon another block."""
+    if block.kind == KIND_FINDINGS:
+        with suppress(zstandard.ZstdError):
+            return zstandard.ZstdDecompressor().decompressobj().decompress(block.payload)
     if block.kind != KIND_FRAMES or block.flags & FLAG_PLAIN:
         return block.payload
     above, size = _ABOVE.unpack_from(block.payload) if len(block.payload) > _ABOVE.size else (1, 0)
@@ -116,6 +124,8 @@ def plain(block: Block) -> bytes | None:
 
 def packed(block: Block, data: bytes) -> Block:
     """The block with another msgpack in it."""
+    if block.kind == KIND_FINDINGS:
+        return block._replace(payload=zstandard.ZstdCompressor(level=1).compress(data))
     if block.kind != KIND_FRAMES or block.flags & FLAG_PLAIN:
         return block._replace(payload=data)
     return block._replace(payload=_ABOVE.pack(0, len(data)) + zstandard.ZstdCompressor(level=1).compress(data))
@@ -144,8 +154,26 @@ def _saved() -> bytes:
     return out + first + second + pack_index(Index(0, chunks, [], frames[-1].t_ns))
 
 
+def _found() -> bytes:
+    """Longer than what is judged anew (`gputop.session.findings.SHORT_NS`), with the diagnosis' findings at its end."""
+    header, *each = scene.frames(340, gpus=1)
+    assert isinstance(header, Header)
+    diagnosis = Unwatched(None)
+    diagnosis.following.restate(header)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.gputop")
+        files = Rotation(str(path), header, NO_LIMIT, 0, lambda: findings.Recorder(diagnosis.following.engine).tell)
+        for seq, frame in enumerate(each[::9]):  # few, for what is found broken is judged anew
+            assert isinstance(frame, Frame)
+            frame.seq = seq
+            diagnosis.judge_frame(frame)
+            files.add(frame)
+        files.close()
+        return path.read_bytes()
+
+
 SEEDS: tuple[Callable[[], bytes], ...] = (
-    lambda: _recorded(_session()), _kept, _saved, lambda: _recorded(_session(8, 50 * made.SECOND)),
+    lambda: _recorded(_session()), _kept, _saved, lambda: _recorded(_session(8, 50 * made.SECOND)), _found,
 )  # fmt: skip
 
 
@@ -183,6 +211,11 @@ def _nodes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def _other(rng: random.Random, value: Any, nodes: list[Any]) -> Any:
     """What may stand in the place of a value: mostly of its type."""
     choice = rng.random()
+    if isinstance(value, Ext) and choice < 0.8:
+        held = bytes(value.data) or b"\xc0"
+        changed = rng.choice((changed_value, changed_value, changed_bytes))(rng, held)
+        nested = msgspec.msgpack.encode(["{}", [value]])
+        return Ext(rng.choice((value.code, value.code, value.code, 0, 5, -1)), rng.choice((changed, changed, nested)))
     if choice < 0.12:
         return msgspec.Raw(rng.choice(_RAW))
     if choice < 0.35:
@@ -355,6 +388,23 @@ def _bombs(rng: random.Random, data: bytes) -> bytes:
     return joined(blocks)
 
 
+def with_findings(data: bytes, change: Callable[[Any], object]) -> bytes:
+    """A recording whose findings, as they are kept, were changed; texts are extensions of msgpack (`gputop.diagnosis.sentence`)."""
+    blocks = split(data)
+    for i, block in enumerate(blocks):
+        if block.kind == KIND_FINDINGS:
+            told = msgspec.msgpack.decode(plain(block) or b"")
+            change(told)
+            blocks[i] = packed(block, msgspec.msgpack.encode(told))
+    return joined(blocks)
+
+
+def _findings(rng: random.Random, _: bytes) -> bytes:
+    """Of the one stream that has some: only these."""
+    blocks = split(seeds()[-1])
+    return joined([packed(one, changed_value(rng, plain(one) or b"")) if one.kind == KIND_FINDINGS else one for one in blocks])
+
+
 def _header(rng: random.Random, data: bytes) -> bytes:
     blocks = split(data)
     at = rng.choice([i for i, block in enumerate(blocks) if block.kind == KIND_HEADER])
@@ -363,7 +413,7 @@ def _header(rng: random.Random, data: bytes) -> bytes:
 
 
 CHANGES = (
-    (changed_bytes, 3), (_cut, 1), (_syncs, 1), (_blocks, 4), (_payloads, 3), (_values, 9), (_header, 1), (_bombs, 1),
+    (changed_bytes, 3), (_cut, 1), (_syncs, 1), (_blocks, 4), (_payloads, 3), (_values, 9), (_header, 1), (_bombs, 1), (_findings, 2),
 )  # fmt: skip
 """With how often each is made."""
 
@@ -371,7 +421,7 @@ CHANGES = (
 def made_from(number: int) -> tuple[bytes, str]:
     """The stream of a number, and what was done to it."""
     rng = random.Random(number)
-    data = rng.choice(seeds())
+    data = rng.choice(seeds()[:-1] * 4 + seeds()[-1:])
     change = rng.choices([change for change, _ in CHANGES], [often for _, often in CHANGES])[0]
     return change(rng, data), change.__name__.strip("_")
 

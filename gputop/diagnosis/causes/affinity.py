@@ -15,6 +15,7 @@ from gputop.diagnosis.measure.capacity import capacity, others_idle
 from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts
 from gputop.diagnosis.measure.hosts import parse_cpus
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.sentence import filled
 from gputop.system.text import counted
 
 
@@ -23,33 +24,37 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     share = sum(proc.runnable for proc in late) / len(late)
     mine, all_cpus = shell.spell_cpus(cpus.allowed), shell.spell_cpus(cpus.host)
     idle = round(cpus.idle_outside, 2) if others_idle(cpus) else None  # else it is not for that that the job is said to be held
-    elsewhere = f"its cgroup has {shell.spell_cpus(cpus.given)}" if idle is None else f"{cpus.idle_outside:.1f} of the other CPUs idle"
+    elsewhere = (
+        filled("its cgroup has {}", shell.spell_cpus(cpus.given))
+        if idle is None
+        else filled("{:.1f} of the other CPUs idle", cpus.idle_outside)
+    )
     own = parse_cpus(job.trainer.info.cpus_allowed) if job.trainer.info.cpus_allowed else cpus.allowed
     with_trainer = "trainer and " if own & cpus.host <= cpus.allowed else ""  # else only its workers are pinned
-    who = f"{with_trainer}{counted(len(job.workers), 'worker')} are" if job.workers else "the trainer is"
+    who = filled("{}{} are", with_trainer, counted(len(job.workers), "worker")) if job.workers else "the trainer is"
     evidence = (
-        Evidence("allowed_cpus", float(len(cpus.allowed)), "CPUs", f"Cpus_allowed_list {mine} of {all_cpus}"),
+        Evidence("allowed_cpus", float(len(cpus.allowed)), "CPUs", filled("Cpus_allowed_list {} of {}", mine, all_cpus)),
         Evidence("idle_outside_cpus", idle, "CPUs", "idle outside that list"),
         Evidence("lacking_cpus", round(cpus.lacking, 2) if idle is None else None, "CPUs", "it would lack with that list to itself"),
         percent("runq_pct", share, "runnable and not running"),
     )
-    ask = f"taskset -pc {late[0].pid}; cat /proc/{late[0].pid}/cpuset"
+    ask = filled("taskset -pc {:pid}; cat /proc/{:pid}/cpuset", late[0].pid, late[0].pid)
     fixes = (
         _widening(job, cpus, all_cpus),
         Fix("And find who pins it (taskset, numactl, Slurm --cpus-per-task, a container's cpuset)", ask),
     )
-    detail = f"{who} held to CPU {mine} and kept from it {100 * share:.0f}% of the time; {elsewhere}"
+    detail = filled("{} held to CPU {} and kept from it {:.0f}% of the time; {}", who, mine, 100 * share, elsewhere)
     return Finding(detail, evidence, fixes, (), tuple(proc.pid for proc in (job.trainer, *job.workers)))
 
 
 def _widening(job: JobFacts, cpus: Capacity, all_cpus: str) -> Fix:
     """Of its processes' masks; also of the cgroup's where that holds it, for the kernel cuts any mask down to that one."""
-    unpin = shell.widening(all_cpus, (proc.pid for proc in (job.trainer, *job.workers)))
+    unpin = shell.widening(all_cpus, [proc.pid for proc in (job.trainer, *job.workers)])
     if not job.cpuset or cpus.allowed != cpus.given:
         return Fix("Let the job use all CPUs now", unpin)
-    file = f'"/sys/fs/cgroup{"/cpuset" if job.cgroup_version == 1 else ""}$(cat /proc/{job.trainer.pid}/cpuset)/cpuset.cpus"'
+    below, file = "/cpuset" if job.cgroup_version == 1 else "", '"/sys/fs/cgroup{:own}$(cat /proc/{:pid}/cpuset)/cpuset.cpus"'
     text = "Let its cgroup (and those above it that have as few) use all CPUs, and then its processes: torch sets their own masks"
-    return Fix(text, f"echo {all_cpus} > {file}; {unpin}")
+    return Fix(text, filled("echo {:cpus} > {:command}; {:command}", all_cpus, filled(file, below, job.trainer.pid), unpin))
 
 
 JUDGE = Judge("affinity", "input-bound", _tell, rows=(("mask", "main"), ("mask", "worker")))

@@ -18,6 +18,7 @@ from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.measure.feeders import with_workers
 from gputop.diagnosis.measure.takers import blame, names_of
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.sentence import filled, joined
 from gputop.system.text import counted
 
 PERIOD_US = 100_000  # us, of cpu.max, unless somebody chose another
@@ -26,14 +27,14 @@ PERIOD_US = 100_000  # us, of cpu.max, unless somebody chose another
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     share, guests = max(job.throttled_periods, job.fed_throttled_periods), _guests(job, facts)
     feeders = [taker for taker in facts.takers if taker.pid in job.fed_by] if job.fed_throttled_periods else []
-    loads = f", in which {', '.join(names_of(feeders))} {'loads' if len(feeders) == 1 else 'load'} for it," if feeders else ""
-    quota = "?" if job.quota_cpus is None else f"{job.quota_cpus:g}"
-    detail = f"cgroup {job.quota_path}{loads} may use {quota} CPUs and was throttled in {100 * share:.0f}% of its periods; "
-    detail += f"the job wants {_wanted(job, facts):.1f}"
+    loads = filled(", in which {} {} for it,", joined(", ", names_of(feeders)), "loads" if len(feeders) == 1 else "load") if feeders else ""
+    quota = "?" if job.quota_cpus is None else filled("{:g}", job.quota_cpus)
+    detail = filled("cgroup {}{} may use {} CPUs and was throttled in {:.0f}% of its periods; ", job.quota_path, loads, quota, 100 * share)
+    detail += filled("the job wants {:.1f}", _wanted(job, facts))
     if guests:
-        detail += f", {', '.join(names_of(guests))} in the same group took {sum(guest.cores for guest in guests):.1f}"
+        detail += filled(", {} in the same group took {:.1f}", joined(", ", names_of(guests)), sum(guest.cores for guest in guests))
     evidence = (
-        percent("throttled_periods_pct", share, f"periods in which {job.quota_path} was throttled (cpu.stat)"),
+        percent("throttled_periods_pct", share, filled("periods in which {} was throttled (cpu.stat)", job.quota_path)),
         Evidence("quota_cpus", job.quota_cpus, "CPUs", "its quota"),
     )
     return Finding(detail, evidence, tuple(_fixes(job, facts, guests)), blame(guests, facts.seconds))
@@ -55,12 +56,14 @@ def _guests(job: JobFacts, facts: Facts) -> list[Taker]:
 def _fixes(job: JobFacts, facts: Facts, guests: list[Taker]) -> list[Fix]:
     fixes, quota = [], job.quota_cpus or 0.0
     if guests:
-        names, pids = ", ".join(names_of(guests)), ",".join(str(guest.pid) for guest in guests)
-        fixes.append(Fix(f"End {names}, or run it outside of {job.quota_path}", f"ps -o pid,ppid,etime,args -p {pids}"))
+        names, pids = joined(", ", names_of(guests)), [guest.pid for guest in guests]
+        fixes.append(
+            Fix(filled("End {}, or run it outside of {}", names, job.quota_path), filled("ps -o pid,ppid,etime,args -p {:pids,}", pids))
+        )
     wanted = _wanted(job, facts) + sum(guest.cores for guest in guests)
     # More than it has: who runs by bursts is throttled in these, though in the mean it wants less.
     cpus = min(len(capacity(job, facts).allowed), max(ceil(wanted), floor(quota) + 1))
-    fixes.append(Fix(f"Raise the quota of {job.quota_path} to {counted(cpus, 'CPU')}", _raising(job, cpus)))
+    fixes.append(Fix(filled("Raise the quota of {} to {}", job.quota_path, counted(cpus, "CPU")), _raising(job, cpus)))
     if quota and job.workers and len(job.workers) > quota + 1 and wanted <= quota:
         fixes.append(Fix("Or start no more workers than may run at once", with_workers(job, max(1, int(quota)))))
     return fixes
@@ -68,9 +71,9 @@ def _fixes(job: JobFacts, facts: Facts, guests: list[Taker]) -> list[Fix]:
 
 def _raising(job: JobFacts, cpus: int) -> str:
     if job.cgroup_version == 1:
-        period, quota = (shell.cgroup_file(1, "cpu", job.quota_path, f"cpu.cfs_{name}_us") for name in ("period", "quota"))
-        return f"echo $(({cpus} * $(cat {period}))) > {quota}"
-    return f"echo '{cpus * PERIOD_US} {PERIOD_US}' > {shell.cgroup_file(2, 'cpu', job.quota_path, 'cpu.max')}"
+        period, quota = (shell.cgroup_file(1, "cpu", job.quota_path, name) for name in ("cpu.cfs_period_us", "cpu.cfs_quota_us"))
+        return filled("echo $(({:d} * $(cat {:file}))) > {:file}", cpus, period, quota)
+    return filled("echo '{:d} {:d}' > {:file}", cpus * PERIOD_US, PERIOD_US, shell.cgroup_file(2, "cpu", job.quota_path, "cpu.max"))
 
 
 JUDGE = Judge("cgroup-throttle", "input-bound", _tell, rows=(("quota", "main"), ("quota", "worker")))

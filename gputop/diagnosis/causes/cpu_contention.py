@@ -17,6 +17,7 @@ from gputop.diagnosis.measure.hosts import parse_cpus
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.takers import MOST, blame, names_of
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.sentence import filled, joined
 from gputop.model.roles import TORCH_WORKER, program_name
 from gputop.system.text import counted
 
@@ -60,11 +61,13 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         taken = cpus.taken  # the takers ran on CPUs that it may not use, too
     names = _names(takers, cpus)
     evidence = (
-        percent("runq_pct", share, f"{subject} wanted a CPU and had none"),
-        Evidence("taken_cores", round(taken, 2), "cores", f"{names} ran on {taken:.1f} of {len(cpus.allowed)} CPUs"),
+        percent("runq_pct", share, filled("{} wanted a CPU and had none", subject)),
+        Evidence("taken_cores", round(taken, 2), "cores", filled("{} ran on {:.1f} of {} CPUs", names, taken, len(cpus.allowed))),
         percent("preempted_by_others_pct", cpus.preempted_by_others, "of these waits were behind processes outside the job"),
     )
-    detail = f"{subject} runnable but not running {100 * share:.0f}% of the time; {names} took {taken:.1f} of {len(cpus.allowed)} cores"
+    detail = filled(
+        "{} runnable but not running {:.0f}% of the time; {} took {:.1f} of {} cores", subject, 100 * share, names, taken, len(cpus.allowed)
+    )
     victims = tuple(worker.pid for worker in late) or (job.trainer.pid,)
     return Finding(detail, evidence, (*_fixes(takers, job, facts), *_moving(late, cpus, facts)), blame(takers, facts.seconds), victims)
 
@@ -84,7 +87,7 @@ def _names(takers: list[Taker], cpus: Capacity) -> str:
     names = names_of(takers)
     unseen = cpus.taken - sum(taker.cores for taker in takers)
     rest = "others" if len(takers) == MOST else "short-lived processes"
-    return ", ".join([*names, rest] if unseen > max(policy.FIFTH, policy.HALF * cpus.taken) or not names else names)
+    return joined(", ", [*names, rest] if unseen > max(policy.FIFTH, policy.HALF * cpus.taken) or not names else names)
 
 
 def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
@@ -100,7 +103,7 @@ def _moving(late: list[ProcFacts], cpus: Capacity, facts: Facts) -> list[Fix]:
     """Those held to the strangers' CPUs while others of the job's own idle."""
     pids, given = [worker.pid for worker in late if _idle_elsewhere(worker, cpus, facts) >= policy.SOME], shell.spell_cpus(cpus.given)
     if len(pids) == 1:
-        return [Fix("Or let it run on the CPUs that idle, too", f"taskset -apc {given} {pids[0]}")]
+        return [Fix("Or let it run on the CPUs that idle, too", filled("taskset -apc {:cpus} {:pid}", given, pids[0]))]
     return [Fix("Or let them run on the CPUs that idle, too", shell.widening(given, pids))] if pids else []
 
 

@@ -18,11 +18,12 @@ from gputop.diagnosis.measure.facts import Facts, JobFacts, Mover
 from gputop.diagnosis.measure.feeders import more_in_flight, programs_wait, who_waits
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Culprit, Evidence, Fix
+from gputop.diagnosis.sentence import filled, joined
 from gputop.diagnosis.waitgraph import Walk
 from gputop.model.frame import ReadLimit
 
 NAMED = 3  # of those
-_DEVICE = re.compile(r"\d+:\d+", re.ASCII)  # as the kernel names a block device: MAJOR:MINOR
+_DEVICE = re.compile(r"(\d+):(\d+)", re.ASCII)  # as the kernel names a block device: MAJOR:MINOR
 
 
 def _part(walk: Walk, leaf: Leaf) -> float:
@@ -40,14 +41,16 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     rate = sum(proc.read_bytes_per_s or 0.0 for proc in procs) or None  # programs read for them, where they do not themselves
     (device, busy), limit = facts.host.disk_busy or ("", 0.0), job.read_limit
     movers = _movers(job, facts, rate or 0.0)
-    moving = ", ".join(f"{one.name} ({one.pid}) moves {_per_s(one.bytes_per_s)}" for one in movers)
-    told = [f"{who} waited for the disk {100 * share:.0f}% of the time"]
+    moving = joined(", ", (filled("{} ({}) moves {}", one.name, one.pid, _per_s(one.bytes_per_s)) for one in movers))
+    told = [filled("{} waited for the disk {:.0f}% of the time", who, 100 * share)]
     if rate is not None:
-        told[0] += f", reading {_per_s(rate)}{f' from {device} ({100 * busy:.0f}% busy)' if busy > policy.TENTH else ''}"
+        told[0] += filled(
+            ", reading {}{}", _per_s(rate), filled(" from {} ({:.0f}% busy)", device, 100 * busy) if busy > policy.TENTH else ""
+        )
     if limit is not None:
-        told.append(f"cgroup {limit.path} may read {_allowed(limit)} from device {limit.device}")
+        told.append(filled("cgroup {} may read {} from device {}", limit.path, _allowed(limit), limit.device))
     evidence = (
-        percent("disk_pct", share, f"of the time of {who} in I/O wait"),
+        percent("disk_pct", share, filled("of the time of {} in I/O wait", who)),
         percent("lock_pct", _locked(job), "of their time they waited for the one of them who reads"),
         Evidence("read_bytes_per_s", None if rate is None else round(rate), "B/s", "they fetched from storage"),
         Evidence("write_bytes_per_s", round(job.trainer.write_bytes_per_s or 0.0) or None if writes else None, "B/s", "it sent to storage"),
@@ -56,7 +59,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     pid = max(procs, key=_share).pid
     fixes = (*_after(movers), *_lifting(limit, job.cgroup_version), *(_write_less(pid) if writes else _read_faster(job, procs, pid)))
     culprits = tuple(Culprit(one.pid, one.name, None) for one in movers)
-    return Finding("; ".join([*told, moving] if moving else told), evidence, fixes, culprits)
+    return Finding(joined("; ", [*told, moving] if moving else told), evidence, fixes, culprits)
 
 
 def _share(proc: ProcFacts) -> float:
@@ -85,31 +88,34 @@ def _writes(job: JobFacts, facts: Facts) -> bool:
 
 
 def _after(movers: list[Mover]) -> list[Fix]:
-    names, pids = ", ".join(f"{one.name} ({one.pid})" for one in movers), " ".join(str(one.pid) for one in movers)
-    text = f"Let {names} have the disk only when nobody else wants it (bfq and mq-deadline heed this)"
-    return [Fix(text, f"ionice -c 3 -p {pids}")] if movers else []
+    names = joined(", ", (filled("{} ({})", one.name, one.pid) for one in movers))
+    text = filled("Let {} have the disk only when nobody else wants it (bfq and mq-deadline heed this)", names)
+    return [Fix(text, filled("ionice -c 3 -p {:pids}", [one.pid for one in movers]))] if movers else []
 
 
 def _lifting(limit: ReadLimit | None, version: int) -> list[Fix]:
     if limit is None:
         return []
-    rate = "bps" if limit.bytes_per_s is not None else "iops"
-    value, name = f"{limit.device} r{rate}=max", "io.max"
+    text, device = filled("Lift the limit of cgroup {}", limit.path), _DEVICE.fullmatch(limit.device)
+    if device is None:
+        return [Fix(text)]
+    numbers, in_bytes = map(int, device.groups()), limit.bytes_per_s is not None
     if version == 1:
-        value, name = f"{limit.device} 0", f"blkio.throttle.read_{rate}_device"
-    command = f"echo {shell.word(value)} > {shell.cgroup_file(version, 'blkio', limit.path, name)}"
-    return [Fix(f"Lift the limit of cgroup {limit.path}", command if _DEVICE.fullmatch(limit.device) else "")]
+        name = "blkio.throttle.read_bps_device" if in_bytes else "blkio.throttle.read_iops_device"
+        return [Fix(text, filled("echo '{:d}:{:d} 0' > {:file}", *numbers, shell.cgroup_file(1, "blkio", limit.path, name)))]
+    file = shell.cgroup_file(version, "blkio", limit.path, "io.max")
+    return [Fix(text, filled("echo '{:d}:{:d} r{:own}=max' > {:file}", *numbers, "bps" if in_bytes else "iops", file))]
 
 
 def _write_less(pid: int) -> list[Fix]:
     text = "Write logs, samples and databases from a thread beside the training, without an fsync or a commit after every step"
-    return [Fix("See which files it writes", f"ls -l /proc/{pid}/fd"), Fix(text)]
+    return [Fix("See which files it writes", filled("ls -l /proc/{:pid}/fd", pid)), Fix(text)]
 
 
 def _read_faster(job: JobFacts, procs: list[ProcFacts], pid: int) -> list[Fix]:
     """Under a limit more reads at once are no faster, and a trainer beside workers makes one after another."""
     fixes = [
-        Fix("See which files they read", f"ls -l /proc/{pid}/fd"),
+        Fix("See which files they read", filled("ls -l /proc/{:pid}/fd", pid)),
         Fix("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),
     ]
     alone = bool(job.workers) and job.trainer in procs

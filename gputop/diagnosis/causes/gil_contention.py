@@ -18,6 +18,7 @@ from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import named_thread, with_workers
 from gputop.diagnosis.measure.proc import TURN
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.sentence import filled
 
 
 def _is_trainers(job: JobFacts) -> bool:
@@ -30,27 +31,33 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     met = worst.threads_met
     turns = met[TURN] / max(1, sum(met.values()))
     starves = not job.workers and owners.starves_others(worst)
-    who, threads = f"{worst.role.label} ({worst.pid})", f"its other threads{named_thread(worst)}"
+    who, threads = filled("{} ({})", worst.role.label, worst.pid), filled("its other threads{}", named_thread(worst))
     main, others = f"{100 * worst.run:.0f}%", f"{100 * worst.others_run:.0f}%"
-    detail = f"{who}: {threads} run {others} of the time, its main thread gets {main}, together no more than one CPU: they share one GIL"
+    detail = filled(
+        "{}: {} run {} of the time, its main thread gets {}, together no more than one CPU: they share one GIL", who, threads, others, main
+    )
     if starves:
-        detail = f"{who}: its main thread runs {main} of the time, and {threads} wait {100 * turns:.0f}% of theirs for the GIL"
+        detail = filled(
+            "{}: its main thread runs {} of the time, and {} wait {:.0f}% of theirs for the GIL", who, main, threads, 100 * turns
+        )
     evidence = (
         percent("main_cpu_pct", worst.run, "on-CPU share of the main thread"),
         percent("other_threads_cpu_pct", worst.others_run, "on-CPU share of its other threads together"),
         percent("turn_pct", turns or None, "of the samples met these waiting for the GIL"),
         percent("lock_pct", None if starves else worst.kinds.get("lock", 0.0), "of its time asleep on a lock"),
     )
-    stacks = Fix("See what the threads run", f"gputop stacks {worst.pid}")
+    stacks = Fix("See what the threads run", filled("gputop stacks {:pid}", worst.pid))
     if starves:
-        stacks = Fix("See what the main thread runs between the steps, and keep it short", f"gputop stacks {worst.pid} --duration 10")
+        stacks = Fix(
+            "See what the main thread runs between the steps, and keep it short", filled("gputop stacks {:pid} --duration 10", worst.pid)
+        )
     apart = _apart(job, facts) if worst is job.trainer else Fix("Use more workers with one thread each")
     return Finding(detail, evidence, (stacks, apart), (), tuple(proc.pid for proc in procs))
 
 
 def _apart(job: JobFacts, facts: Facts) -> Fix:
     workers = min(MOST_WORKERS, len(capacity(job, facts).allowed))
-    load = "" if job.workers else with_workers(job, workers, persistent_workers=True)
+    load = "" if job.workers else with_workers(job, workers, "persistent_workers=True")
     return Fix("Move the other threads' work into processes of their own", load)
 
 

@@ -12,6 +12,7 @@ from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.measure.intensity import POWER_CAP, SET_CLOCKS, slowed_by
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.sentence import filled, joined
 from gputop.model.fields import throttle_words
 
 
@@ -19,34 +20,39 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     gpu = min((gpu for gpu in job.gpus if slowed_by(gpu)), key=lambda gpu: gpu.sm_clock_mhz or 0.0)
     limit = gpu.power_limit_w if slowed_by(gpu) == POWER_CAP else None
     evidence = (
-        Evidence("sm_clock_mhz", gpu.sm_clock_mhz, "MHz", f"of {gpu.sm_clock_max_mhz:.0f} MHz; limited by: {_words(gpu)}"),
+        Evidence("sm_clock_mhz", gpu.sm_clock_mhz, "MHz", filled("of {:.0f} MHz; limited by: {}", gpu.sm_clock_max_mhz, _words(gpu))),
         Evidence("sm_clock_free_mhz", gpu.sm_clock_free_mhz, "MHz", "the SM clock at which it worked before"),
         Evidence("temp_c", gpu.temp_c, "°C", "GPU temperature"),
-        Evidence("power_limit_w", limit, "W", f"its default is {gpu.power_limit_default_w or 0:.0f} W"),
+        Evidence("power_limit_w", limit, "W", filled("its default is {:.0f} W", gpu.power_limit_default_w or 0)),
     )
     return Finding(held(gpu), evidence, (fix(gpu),), (), (job.trainer.pid,))
 
 
 def held(gpu: GpuFacts) -> str:
     """How slowly one that is `slowed_by` something runs, and by what."""
-    heat = "" if gpu.temp_c is None or not slowed_by(gpu) & ~(POWER_CAP | SET_CLOCKS) else f" at {gpu.temp_c:.0f} °C"
+    heat = "" if gpu.temp_c is None or not slowed_by(gpu) & ~(POWER_CAP | SET_CLOCKS) else filled(" at {:.0f} °C", gpu.temp_c)
     if slowed_by(gpu) == POWER_CAP and gpu.power_limit_w:
-        heat = f" of {gpu.power_limit_w:.0f} W"
-    return f"GPU {gpu.index} runs at {gpu.sm_clock_mhz:.0f} of {gpu.sm_clock_max_mhz:.0f} MHz: {_words(gpu)}{heat}"
+        heat = filled(" of {:.0f} W", gpu.power_limit_w)
+    return filled("GPU {} runs at {:.0f} of {:.0f} MHz: {}{}", gpu.index, gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, _words(gpu), heat)
 
 
 def _words(gpu: GpuFacts) -> str:
-    return ", ".join(throttle_words(slowed_by(gpu)))
+    return joined(", ", throttle_words(slowed_by(gpu)))
 
 
 def fix(gpu: GpuFacts) -> Fix:
     """What lets it run as fast as it can."""
     if slowed_by(gpu) & POWER_CAP:
-        return Fix("Someone lowered the power limit: restore it", f"sudo nvidia-smi -i {gpu.index} -pl {gpu.power_limit_default_w:.0f}")
+        return Fix(
+            "Someone lowered the power limit: restore it",
+            filled("sudo nvidia-smi -i {:d} -pl {:.0f}", gpu.index, gpu.power_limit_default_w),
+        )
     if slowed_by(gpu) == SET_CLOCKS:
-        ask = f"sudo nvidia-smi -i {gpu.index} -rgc; sudo nvidia-smi -i {gpu.index} -rac"
+        ask = filled("sudo nvidia-smi -i {:d} -rgc; sudo nvidia-smi -i {:d} -rac", gpu.index, gpu.index)
         return Fix("Someone set its clocks (nvidia-smi -lgc or -ac): let it choose them itself", ask)
-    return Fix("Check fans, airflow and the room; see when it began", f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,TEMPERATURE,POWER")
+    return Fix(
+        "Check fans, airflow and the room; see when it began", filled("nvidia-smi -i {:d} -q -d PERFORMANCE,TEMPERATURE,POWER", gpu.index)
+    )
 
 
 JUDGE = Judge("gpu-throttle", "compute-bound", _tell, rows=(("gpu", "slowed"),))

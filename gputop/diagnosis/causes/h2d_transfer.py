@@ -20,10 +20,11 @@ from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.stepclock import moves_weights
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.pausing import is_ahead
+from gputop.diagnosis.sentence import filled
 from gputop.model.rates import counter_per_s
 
 PAGE_BYTES = 4096  # bytes that a page fault brings in, at least
-_ASK = "nvidia-smi -i {} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
+_ASK = "nvidia-smi -i {:d} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
 _PIN = Fix("Copy from pinned memory, beside the computing", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)")
 _BESIDE = Fix(
     "Copy the next batch on a stream of its own while this one is computed",
@@ -54,7 +55,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         Evidence("pcie_bytes_per_s", round(traffic(job)) or None, "B/s", "over PCIe, both ways"),
     )
     ready = "; workers have batches ready" if is_ahead(job) else ""
-    return Finding(f"{_spent(job)}{ready}", evidence, tuple(_fixes(job)), (), (job.trainer.pid,))
+    return Finding(filled("{}{}", _spent(job), ready), evidence, tuple(_fixes(job)), (), (job.trainer.pid,))
 
 
 def _fixes(job: JobFacts) -> Iterator[Fix]:
@@ -68,7 +69,9 @@ def _fixes(job: JobFacts) -> Iterator[Fix]:
     for gpu in job.gpus:
         has, most = int(gpu.pcie_width or 0), int(gpu.pcie_width_max or 0)
         if 0 < has < most:
-            yield Fix(f"GPU {gpu.index} has {has} of its {most} PCIe lanes: another slot, or no riser", _ASK.format(gpu.index))
+            yield Fix(
+                filled("GPU {} has {} of its {} PCIe lanes: another slot, or no riser", gpu.index, has, most), filled(_ASK, gpu.index)
+            )
     if calls is not None and moves_weights(calls):
         yield from _OFFLOADING
     elif copies_back(job):
@@ -83,15 +86,15 @@ def _spent(job: JobFacts) -> str:
     """Copies that do not keep the trainer are told by what goes over PCIe while its GPU computes nothing; others by what they
     were asked to copy, for a counter's samples of 20 ms may miss them."""
     calls, pace, asked, moved = job.calls, _pace(job), copied(job), traffic(job)
-    beside = f"{_gb_per_s(max(moved, asked))} {'over PCIe' if moved >= asked else 'copied'}" if moved or asked else ""
+    beside = filled("{} {}", _gb_per_s(max(moved, asked)), "over PCIe" if moved >= asked else "copied") if moved or asked else ""
     if calls is not None and calls.copy >= policy.LITTLE:
-        of_link = f" of the {_gb_per_s(link_of(job))} that its link carries" if _crawls(job) else ""
-        beside = f"at {_gb_per_s(pace)}{of_link}" if pace else beside
+        of_link = filled(" of the {} that its link carries", _gb_per_s(link_of(job))) if _crawls(job) else ""
+        beside = filled("at {}{}", _gb_per_s(pace), of_link) if pace else beside
         beyond = calls.sync > calls.copy and copying(job, pinned=True) > calls.copy
-        waits = f"; waits for the GPU meanwhile {100 * calls.sync:.0f}%" if beyond else ""
-        return f"copies take {100 * calls.copy:.0f}% of the time{', ' if beside else ''}{beside}{waits}"
-    rests = "" if job.idle is None else f"no kernel runs {100 * job.idle:.0f}% of the time"
-    return ", with ".join(filter(None, (rests, beside))) or "nothing says what it copies"
+        waits = filled("; waits for the GPU meanwhile {:.0f}%", 100 * calls.sync) if beyond else ""
+        return filled("copies take {:.0f}% of the time{}{}{}", 100 * calls.copy, ", " if beside else "", beside, waits)
+    rests = "" if job.idle is None else filled("no kernel runs {:.0f}% of the time", 100 * job.idle)
+    return filled("{}, with {}", rests, beside) if rests and beside else rests or beside or "nothing says what it copies"
 
 
 def _pace(job: JobFacts) -> float | None:
@@ -121,7 +124,7 @@ def _counted(job: JobFacts) -> Iterator[Evidence]:
         return
     yield percent("copy_pct", calls.copy if calls.copy >= policy.LITTLE else None, "of the trainer's time inside memcpy calls")
     yield percent("sync_pct", calls.sync if calls.sync >= policy.LITTLE else None, "of the trainer's time in waits for its GPU")
-    yield Evidence("copies_per_s", round(calls.copy_per_s, 1), "/s", f"memcpy calls{calls.counted_in}")
+    yield Evidence("copies_per_s", round(calls.copy_per_s, 1), "/s", filled("memcpy calls{}", calls.counted_in))
     yield Evidence("copied_bytes_per_s", None if calls.copy_bytes_per_s is None else round(copied(job)), "B/s", "asked for by these")
     if pace := _pace(job):
         link, faults = link_of(job), _faults_per_s(job)

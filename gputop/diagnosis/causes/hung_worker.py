@@ -19,7 +19,8 @@ from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.shell import kill, word
+from gputop.diagnosis.sentence import filled, joined
+from gputop.diagnosis.shell import wake
 
 NAMED = 4  # workers that stand alike; of more it is said how many
 TRACED = "t"  # state in /proc/PID/stat of who is stopped by a debugger: SIGCONT does not wake it
@@ -41,23 +42,26 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
     others = "the others cannot deliver in its place" if rests else "the others go on without it"
     others = "nobody is left to deliver" if len(hung) == len(job.workers) else others
     victims = tuple(worker.pid for worker in hung)
-    return Finding(f"{_who_is_how(hung)}; {others}", tuple(map(_evidence, hung)), tuple(_fixes(hung, job.is_torchs)), (), victims)
+    return Finding(
+        filled("{}; {}", _who_is_how(hung), others), tuple(map(_evidence, hung)), tuple(_fixes(hung, job.is_torchs)), (), victims
+    )
 
 
 def _tell_of_programs(job: JobFacts) -> Finding:
     """Those that it started are stopped, or wait until somebody reads their errors."""
-    named, one = ", ".join(f"{name} ({pid})" for pid, name in (job.stopped or job.mute).items()), len(job.stopped or job.mute) == 1
+    named = joined(", ", (filled("{} ({})", name, pid) for pid, name in (job.stopped or job.mute).items()))
+    one = len(job.stopped or job.mute) == 1
     if job.stopped:
-        detail = f"{named}, which it started and waits for, {'is' if one else 'are'} stopped"
+        detail = filled("{}, which it started and waits for, {} stopped", named, "is" if one else "are")
         evidence = Evidence("stopped", len(job.stopped), "programs", "that it started have been stopped by a signal")
-        fixes: tuple[Fix, ...] = (Fix("Let it go on" if one else "Let them go on", kill(job.stopped, "CONT")),)
+        fixes: tuple[Fix, ...] = (Fix("Let it go on" if one else "Let them go on", wake(job.stopped)),)
     else:
         has, its, stands = ("has", "its", "stands") if one else ("have", "their", "stand")
-        detail = f"{named}, which it started, {has} filled the pipe to which {its} errors go, and {stands}: nobody reads it"
+        detail = filled("{}, which it started, {} filled the pipe to which {} errors go, and {}: nobody reads it", named, has, its, stands)
         evidence = Evidence("mute", len(job.mute), "programs", "that it started wait until somebody reads their errors")
         redirect = "Read the errors of what it starts, or send them to a file"
         fixes = (
-            Fix("Read it, and let it go on", f"cat /proc/{min(job.mute)}/fd/2"),
+            Fix("Read it, and let it go on", filled("cat /proc/{:pid}/fd/2", min(job.mute))),
             Fix(redirect, "subprocess.Popen(..., stderr=open('errors.log', 'ab'))"),
         )
     return Finding(detail, (evidence,), fixes, (), (job.trainer.pid,))
@@ -65,26 +69,26 @@ def _tell_of_programs(job: JobFacts) -> Finding:
 
 def _tell_of_unheard(job: JobFacts) -> Finding:
     pid, fd, still_s = job.trainer.pid, job.trainer.newer.syscall_arg, job.trainer.still_s
-    detail = f"{job.trainer.role.label} ({pid}) has not moved for {still_s:.1f} s: nobody takes what it writes to standard "
+    detail = filled("{} ({}) has not moved for {:.1f} s: nobody takes what it writes to standard ", job.trainer.role.label, pid, still_s)
     evidence = Evidence("still_s", round(still_s, 1), "s", "it has neither run nor switched, in a write")
     fixes = (
-        Fix("See where that goes, and let it go on: a pager, a terminal stopped by Ctrl-S", f"ls -l /proc/{pid}/fd/{fd}"),
-        Fix("Or read it yourself, if it is a pipe", f"cat /proc/{pid}/fd/{fd}"),
-        Fix("Write to a file the next time", f"{word(job.trainer.role.label.partition(' rank')[0])} > train.log 2>&1"),
+        Fix("See where that goes, and let it go on: a pager, a terminal stopped by Ctrl-S", filled("ls -l /proc/{:pid}/fd/{:d}", pid, fd)),
+        Fix("Or read it yourself, if it is a pipe", filled("cat /proc/{:pid}/fd/{:d}", pid, fd)),
+        Fix("Write to a file the next time", "... > train.log 2>&1"),
     )
-    return Finding(f"{detail}{'output' if fd == 1 else 'error'}", (evidence,), fixes, (), (pid,))
+    return Finding(filled("{}{}", detail, "output" if fd == 1 else "error"), (evidence,), fixes, (), (pid,))
 
 
 def _tell_of_all(job: JobFacts) -> Finding:
     still_s = job.trainer.still_s
     odd = min(_alike(job.workers, _kind).values(), key=len)
-    unlike = f"; {_who_is_how(odd)}, unlike the others" if 2 * len(odd) < len(job.workers) else ""
+    unlike = filled("; {}, unlike the others", _who_is_how(odd)) if 2 * len(odd) < len(job.workers) else ""
     lost = " a worker has died lately, and" if job.births else ""
     evidence = Evidence("still_s", round(still_s, 1), "s", "the trainer and all of its workers have neither run nor switched")
     dead = [worker for worker in job.workers if _how(worker) == "dead"]
-    look = Fix("See where they stand", f"gputop stacks {' '.join(str(proc.pid) for proc in (job.trainer, *job.workers))}")
+    look = Fix("See where they stand", filled("gputop stacks {:pids}", [proc.pid for proc in (job.trainer, *job.workers)]))
     fixes = (look, *(_fixes(dead, job.is_torchs) if dead else (Fix("Was a worker killed?", _WAS_KILLED),)))
-    detail = f"trainer and workers have not moved for {still_s:.1f} s:{lost} the batch that it waits for will not come{unlike}"
+    detail = filled("trainer and workers have not moved for {:.1f} s:{} the batch that it waits for will not come{}", still_s, lost, unlike)
     return Finding(detail, (evidence,), fixes, (), tuple(worker.pid for worker in job.workers))
 
 
@@ -94,7 +98,7 @@ def _kind(worker: ProcFacts) -> str:
 
 def _how(worker: ProcFacts) -> str:
     if not stuck.is_stopped(worker):
-        return _STANDS.get(_kind(worker), f"waiting ({_kind(worker)})")
+        return _STANDS.get(_kind(worker), filled("waiting ({})", _kind(worker)))
     if worker.newer.state in waits.ENDED_STATES or not worker.info.cmdline:
         return "dead"
     return "held by a debugger" if worker.newer.state == TRACED else "stopped"
@@ -108,19 +112,20 @@ def _alike(workers: list[ProcFacts], key: Callable[[ProcFacts], str]) -> dict[st
 
 
 def _who_is_how(workers: list[ProcFacts]) -> str:
-    return ", ".join(f"{_listed(some)} {'is' if len(some) == 1 else 'are'} {how}" for how, some in _alike(workers, _how).items())
+    told = (filled("{} {} {}", _listed(some), "is" if len(some) == 1 else "are", how) for how, some in _alike(workers, _how).items())
+    return joined(", ", told)
 
 
 def _listed(workers: list[ProcFacts]) -> str:
-    names, more = [f"{worker.role.label} ({worker.pid})" for worker in workers], len(workers) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    names, more = [filled("{} ({})", worker.role.label, worker.pid) for worker in workers], len(workers) - NAMED
+    return joined(", ", names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _evidence(worker: ProcFacts) -> Evidence:
     asks, label = worker.kinds.get(waits.TIMER, 0.0), worker.role.label
     if worker.still_s < policy.STUCK_S and asks >= policy.NEARLY_ALL:
-        return percent("timer_pct", asks, f"of its time {label} slept between one look and the next")
-    return Evidence("still_s", round(worker.still_s, 1), "s", f"{label} has neither run nor switched")
+        return percent("timer_pct", asks, filled("of its time {} slept between one look and the next", label))
+    return Evidence("still_s", round(worker.still_s, 1), "s", filled("{} has neither run nor switched", label))
 
 
 def _fixes(hung: list[ProcFacts], torchs: bool) -> Iterator[Fix]:
@@ -128,16 +133,16 @@ def _fixes(hung: list[ProcFacts], torchs: bool) -> Iterator[Fix]:
     for worker in hung:
         how, label = _how(worker), worker.role.label
         if how == "stopped":
-            yield Fix(f"Let {label} go on", kill([worker.pid], "CONT"))
+            yield Fix(filled("Let {} go on", label), wake([worker.pid]))
         elif how == "held by a debugger":
-            yield Fix("Find the debugger, and have it go on or detach", f"grep TracerPid /proc/{worker.pid}/status")
+            yield Fix("Find the debugger, and have it go on or detach", filled("grep TracerPid /proc/{:pid}/status", worker.pid))
         elif how == "dead":
-            yield Fix(f"{label} has died (killed, or out of memory?): the training must be restarted", _WAS_KILLED)
+            yield Fix(filled("{} has died (killed, or out of memory?): the training must be restarted", label), _WAS_KILLED)
         else:
             waiting.append(worker)
     if waiting:
-        names, pids = ", ".join(worker.role.label for worker in waiting), " ".join(str(worker.pid) for worker in waiting)
-        yield Fix(f"See where {names} {'stands' if len(waiting) == 1 else 'stand'}", f"gputop stacks {pids}")
+        names, pids = joined(", ", (worker.role.label for worker in waiting)), [worker.pid for worker in waiting]
+        yield Fix(filled("See where {} {}", names, "stands" if len(waiting) == 1 else "stand"), filled("gputop stacks {:pids}", pids))
         ends = "DataLoader(..., timeout=60)" if torchs else ""
         yield Fix("Have the next one end the training with an error, rather than wait for ever", ends)
 

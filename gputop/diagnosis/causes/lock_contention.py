@@ -17,6 +17,7 @@ from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.waits import LOCK
 from gputop.diagnosis.model import Culprit, Evidence, Fix
+from gputop.diagnosis.sentence import filled, joined
 from gputop.system.text import counted
 
 _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process that gives out the lock answers",
@@ -60,15 +61,15 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 def _tell_of_rivals(job: JobFacts, facts: Facts) -> Finding:
     labels = {other.trainer.pid: other.trainer.role.label for other in facts.jobs}
-    names = ", ".join(f"{labels.get(pid, 'another trainer')} ({pid})" for pid in sorted(job.rivals))
-    share, pids = sum(job.rivals.values()), " ".join(map(str, sorted({job.trainer.pid, *job.rivals})))
-    own = f"{job.trainer.role.label} ({job.trainer.pid})"
+    names = joined(", ", (filled("{} ({})", labels.get(pid, "another trainer"), pid) for pid in sorted(job.rivals)))
+    share, pids = sum(job.rivals.values()), sorted({job.trainer.pid, *job.rivals})
+    own = filled("{} ({})", job.trainer.role.label, job.trainer.pid)
     fixes = (
-        Fix("See which lock, and what is done under it", f"gputop stacks {pids}"),
+        Fix("See which lock, and what is done under it", filled("gputop stacks {:pids}", pids)),
         Fix("Hold it for shorter (not while the GPU works), or give each trainer its own part of what it guards"),
     )
     return Finding(
-        f"the main thread of {own} slept {100 * share:.0f}% of the time at a lock until {names} let go of it",
+        filled("the main thread of {} slept {:.0f}% of the time at a lock until {} let go of it", own, 100 * share, names),
         (percent("lock_pct", share, "of its time asleep at a lock that another trainer held"),), fixes, (), (job.trainer.pid,),
     )  # fmt: skip
 
@@ -76,10 +77,12 @@ def _tell_of_rivals(job: JobFacts, facts: Facts) -> Finding:
 def _tell_of_kept_out(job: JobFacts) -> Finding:
     trainer, pid = job.trainer, job.trainer.locked_out[0]
     name, share = job.holders[pid], trainer.kinds.get(LOCK, 0.0)
-    detail = f"the main thread of {trainer.role.label} ({trainer.pid}) waited for the lock of a file {100 * share:.0f}% of the time"
+    detail = filled(
+        "the main thread of {} ({}) waited for the lock of a file {:.0f}% of the time", trainer.role.label, trainer.pid, 100 * share
+    )
     fixes = (
-        Fix("See what the holder does meanwhile", f"gputop stacks {pid} --duration 5"),
-        Fix(f"Have {name} ({pid}) hold it for shorter, or lock the file less often than in each step"),
+        Fix("See what the holder does meanwhile", filled("gputop stacks {:pid} --duration 5", pid)),
+        Fix(filled("Have {} ({}) hold it for shorter, or lock the file less often than in each step", name, pid)),
     )
     evidence = percent("lock_pct", share, "of its time asleep in fcntl or flock")
     return Finding(detail + _held(job, [trainer]), (evidence,), fixes, (Culprit(pid, name, None),), (trainer.pid,))
@@ -88,11 +91,13 @@ def _tell_of_kept_out(job: JobFacts) -> Finding:
 def _tell_of_server(job: JobFacts, server: ProcFacts) -> Finding:
     clients, locked = server.clients
     victims = tuple(worker.pid for worker in job.workers if worker is not server)
-    detail = f"{server.role.label} ({server.pid}) serves trainer and workers, and {locked:.1f} of its {clients:.0f} clients wait for a "
+    detail = filled(
+        "{} ({}) serves trainer and workers, and {:.1f} of its {:.0f} clients wait for a ", server.role.label, server.pid, locked, clients
+    )
     detail += "lock that it gives out (a Manager's)"
     evidence = Evidence("locked_clients", round(locked, 1), "clients", "whose threads in the server stand at a lock, at a time")
     fixes = (
-        Fix("See who holds it, and what for", f"gputop stacks {' '.join(map(str, victims or (server.pid,)))}"),
+        Fix("See who holds it, and what for", filled("gputop stacks {:pids}", victims or (server.pid,))),
         Fix("Hold it for shorter: each call of a Manager's object is a message and an answer, so write many items in one; or take a queue"),
     )
     return Finding(detail, (evidence,), fixes, (), victims)
@@ -102,21 +107,21 @@ def _tell_of_waiting(job: JobFacts) -> Finding:
     waited = sum((Counter(worker.state.waits) for worker in job.workers), Counter[str]())
     kind = max(_WHERE, key=lambda word: waited[word])
     share, running = waited[kind] / max(1, len(job.workers)), sum(worker.run for worker in job.workers)
-    detail = f"{counted(len(job.workers), 'worker')} waited for a lock {100 * share:.0f}% of the time; "
-    detail += f"together they run on {running:.1f} CPUs{_held(job, job.workers)}"
+    detail = filled("{} waited for a lock {:.0f}% of the time; ", counted(len(job.workers), "worker"), 100 * share)
+    detail += filled("together they run on {:.1f} CPUs{}", running, _held(job, job.workers))
     if sum(worker.state.fractions.get("disk", 0.0) for worker in job.workers) >= policy.HALF:
         detail += "; who holds it waits for the disk"
     evidence = (
-        percent("lock_pct", share, f"of the workers' time asleep {_WHERE[kind]}"),
+        percent("lock_pct", share, filled("of the workers' time asleep {}", _WHERE[kind])),
         Evidence("running_cpus", round(running, 2), "CPUs", "used by all workers together"),
     )
     own = {worker.pid for worker in job.workers}
     culprits = tuple(Culprit(pid, name, None) for pid, name in job.holders.items() if pid not in own)
-    others = ", ".join(f"{one.name} ({one.pid})" for one in culprits)
+    others = joined(", ", (filled("{} ({})", one.name, one.pid) for one in culprits))
     look = "See what the holder does meanwhile" if job.holders else "See which lock, and who holds it"
     fixes = (
-        Fix(look, f"gputop stacks {' '.join(map(str, job.holders or sorted(own)))} --duration 5"),
-        *([Fix(f"Have {others} hold it for shorter (commit sooner), or keep what it writes elsewhere")] if others else []),
+        Fix(look, filled("gputop stacks {:pids} --duration 5", list(job.holders) or sorted(own))),
+        *([Fix(filled("Have {} hold it for shorter (commit sooner), or keep what it writes elsewhere", others))] if others else []),
         Fix("Give each worker its own handle or shard (HDF5, LMDB, SQLite, a file cache), opened in worker_init_fn, to read only"),
     )
     return Finding(detail, evidence, fixes, culprits)
@@ -128,7 +133,7 @@ def _held(job: JobFacts, waiting: list[ProcFacts]) -> str:
     if len({worker.pid for worker in job.workers} & set(job.holders)) > 1:
         return "; they hold it in turns"
     label = next((worker.role.label for worker in job.workers if worker.pid == pid), job.holders.get(pid, ""))
-    return f"; {label} ({pid}) held it in {100 * share:.0f}% of the samples" if pid else ""
+    return filled("; {} ({}) held it in {:.0f}% of the samples", label, pid, 100 * share) if pid else ""
 
 
 JUDGE = Judge("lock-contention", "input-bound", _tell, rows=(("lock", "sibling"), ("lock", "process"), ("lock", "worker")), felt=_felt)

@@ -22,6 +22,7 @@ from gputop.diagnosis.measure.feeders import named_thread, started, threads_at_w
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.waits import PIPE
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.sentence import filled
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.waitgraph import Walk
 from gputop.model.roles import PIN_THREAD
@@ -66,26 +67,26 @@ def is_held_up(job: JobFacts) -> bool:
 
 def _told(job: JobFacts, facts: Facts) -> _Told:
     most, cost = _most(job)
-    pid, share = job.trainer.pid, f"{100 * cost:.0f}% of the time"
-    stacks = f"gputop stacks {pid} --duration 10"
-    where = Fix("See where it waits", f"gputop stacks {pid}")
+    pid, share = job.trainer.pid, filled("{:.0f}% of the time", 100 * cost)
+    stacks = filled("gputop stacks {:pid} --duration 10", pid)
+    where = Fix("See where it waits", filled("gputop stacks {:pid}", pid))
     if is_held_up(job):
         return _of_held_up(job, share)
     if most in ("lock", "poll") and threads_at_work(job):
-        does = f"waits {share} for its own threads{named_thread(job.trainer)}, which run on {job.trainer.others_run:.1f} CPUs"
+        does = filled("waits {} for its own threads{}, which run on {:.1f} CPUs", share, named_thread(job.trainer), job.trainer.others_run)
         fixes = _PINNING if job.trainer.busiest_thread == PIN_THREAD else _loading(job, facts)
         return _Told(does, "until threads of its own are through", Fix("See what its threads do, by line", stacks), fixes)
     if most in ("pipe", "poll") and asks_programs(job):
         seldom = "Start no program for each step: ask seldom, in a thread, or a library (torch.cuda.memory_allocated, pynvml)"
-        does = f"waits {share} for short programs that it starts, which run on {job.trainer.children:.1f} CPUs"
+        does = filled("waits {} for short programs that it starts, which run on {:.1f} CPUs", share, job.trainer.children)
         return _Told(does, "for programs that it starts", where, (Fix(seldom),))
     if not job.workers and most in ("pipe", "poll"):
         return _of_fed(job, facts, share, where)
     if most == "timer":
         sleep = Fix("Take out what sleeps between the steps (time.sleep, a retry, a poll), or wait for the event itself")
         fixes = (sleep,) if job.workers else (sleep, *_loading(job, facts))
-        return _Told(f"sleeps by itself {share}", "by a timer", Fix("See where it sleeps, by line", stacks), fixes)
-    computes = f"computes {100 * job.trainer.state.fractions.get('computing', 0.0):.0f}% of the time between steps"
+        return _Told(filled("sleeps by itself {}", share), "by a timer", Fix("See where it sleeps, by line", stacks), fixes)
+    computes = filled("computes {:.0f}% of the time between steps", 100 * job.trainer.state.fractions.get("computing", 0.0))
     return _Told(computes, "", Fix("See what it computes between the steps, by line", stacks), _loading(job, facts))
 
 
@@ -96,26 +97,26 @@ _PINNING = (
 
 
 def _of_held_up(job: JobFacts, share: str) -> _Told:
-    trainer, until, pids = job.trainer, "somebody reads what it writes: nobody does so fast enough", str(job.trainer.pid)
+    trainer, until, pids = job.trainer, "somebody reads what it writes: nobody does so fast enough", [job.trainer.pid]
     fixes = Fix("Write less often, or to a file"), Fix("Or hand it to a thread that writes while the next step runs")
     if job.readers:
-        reader, pids = job.readers[0], f"{pids} {job.readers[0].pid}"
-        until = f"{reader.name} ({reader.pid}){', which it started,' if reader.is_child else ''} reads what it writes"
+        reader, pids = job.readers[0], [*pids, job.readers[0].pid]
+        until = filled("{} ({}){} reads what it writes", reader.name, reader.pid, ", which it started," if reader.is_child else "")
         if reader.cores is not None:
-            slow = f"runs on {reader.cores:.1f} CPUs and is too slow" if reader.cores >= policy.AT_WORK else "hardly runs"
-            until += f": that one {slow}"
+            slow = filled("runs on {:.1f} CPUs and is too slow", reader.cores) if reader.cores >= policy.AT_WORK else "hardly runs"
+            until += filled(": that one {}", slow)
     else:
         fixes = fixes[0], Fix("See who ought to read it: a terminal that is slow or held (Ctrl-S), a pager, a logger", _lists_ends(trainer))
-    look = Fix("See where it waits", f"gputop stacks {pids}")
-    return _Told(f"waits {share} until {until}", "until somebody reads what it writes", look, fixes)
+    look = Fix("See where it waits", filled("gputop stacks {:pids}", pids))
+    return _Told(filled("waits {} until {}", share, until), "until somebody reads what it writes", look, fixes)
 
 
 def _of_fed(job: JobFacts, facts: Facts, share: str, where: Fix) -> _Told:
     """By somebody who is neither a worker nor a thread of its own."""
-    does, feeder = f"waits {share} for what comes through a pipe or UNIX socket", next(iter(started(job, facts)), None)
+    does, feeder = filled("waits {} for what comes through a pipe or UNIX socket", share), next(iter(started(job, facts)), None)
     fixes: tuple[Fix, ...] = (Fix("Whoever feeds it is late: see who is at the other end", _lists_ends(job.trainer)),)
     if feeder is not None:
-        does += f", while {feeder.name} ({feeder.pid}), which it started, runs on {feeder.cores:.1f} CPUs"
+        does += filled(", while {} ({}), which it started, runs on {:.1f} CPUs", feeder.name, feeder.pid, feeder.cores)
         fixes = _loading(job, facts)
     return _Told(does, "for what comes by a pipe or UNIX socket", where, fixes)
 
@@ -124,16 +125,18 @@ def _lists_ends(trainer: ProcFacts) -> str:
     """Of the descriptor that it was met at most often, or of all."""
     at_pipes = [one for one in trainer.samples if trainer.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == PIPE]
     met = Counter(one.syscall_arg for one in at_pipes)
-    number = next((arg for arg, _ in met.most_common(1) if arg is not None), "0-1023")
-    return f"lsof +E -a -p {trainer.pid} -d {number}"
+    number = next((arg for arg, _ in met.most_common(1) if arg is not None), None)
+    if number is None:
+        return filled("lsof +E -a -p {:pid} -d 0-1023", trainer.pid)
+    return filled("lsof +E -a -p {:pid} -d {:d}", trainer.pid, number)
 
 
 def _loading(job: JobFacts, facts: Facts) -> tuple[Fix, ...]:
     if not job.workers:
         most = min(MOST_WORKERS, len(capacity(job, facts).allowed))
-        return (Fix("Load and transform in workers", with_workers(job, most, persistent_workers=True)),)
+        return (Fix("Load and transform in workers", with_workers(job, most, "persistent_workers=True")),)
     where = "Dataset or a collate_fn, which run in the workers" if job.is_torchs else "workers"
-    text = f"Move what makes batches into the {where}; measure less often, or on the GPU"
+    text = filled("Move what makes batches into the {}; measure less often, or on the GPU", where)
     return (Fix(text, "DataLoader(..., collate_fn=...)" if job.is_torchs else ""),)
 
 
@@ -141,15 +144,15 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     told, compiles = _told(job, facts), starts.is_compiling(job)
     does, fixes = (starts.compiling_told(job), starts.FIXES) if compiles else (told.does, told.fixes)
     ahead = sum(worker.ahead for worker in job.workers) / len(job.workers) if job.workers else None
-    workers = f"its {counted(len(job.workers), 'worker')} {'is' if len(job.workers) == 1 else 'are'}"
-    beside = "it has no workers" if ahead is None else f"{workers} ahead {100 * ahead:.0f}% of the time"
+    workers = filled("its {} {}", counted(len(job.workers), "worker"), "is" if len(job.workers) == 1 else "are")
+    beside = "it has no workers" if ahead is None else filled("{} ahead {:.0f}% of the time", workers, 100 * ahead)
     asleep = "main_sleeps_pct" if told.asleep == "by a timer" else "main_waits_pct"
     evidence = (
-        percent(asleep, _most(job)[1], f"of the main thread's time asleep {told.asleep}") if told.asleep
+        percent(asleep, _most(job)[1], filled("of the main thread's time asleep {}", told.asleep)) if told.asleep
         else percent("main_cpu_pct", job.trainer.run, "on-CPU share of the trainer's main thread"),
         percent("workers_ahead_pct", ahead, "of the workers' time with nothing to do"),
     )  # fmt: skip
-    detail, fixes = f"the trainer's main thread {does}; {beside}", (told.look, *fixes)
+    detail, fixes = filled("the trainer's main thread {}; {}", does, beside), (told.look, *fixes)
     if may_spin(job):
         detail += ". It may also launch small kernels, or spin in waits for the GPU: from /proc all look the same"
         fixes = (Fix("Tell them apart: as root, launches and waits for the GPU (.item(), .cpu()) are counted", "sudo gputop"), *fixes)

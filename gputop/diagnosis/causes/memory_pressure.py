@@ -15,6 +15,7 @@ from gputop.diagnosis.measure.facts import Facts, Grower, JobFacts
 from gputop.diagnosis.measure.feeders import MEMORY, programs_wait, threads_wait, with_workers
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Culprit, Evidence, Fix
+from gputop.diagnosis.sentence import filled, joined
 
 NAMED = 3  # who are blamed at most
 
@@ -24,7 +25,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     share = max(sum(_stalled(job, proc) for proc in procs) / len(procs), programs_wait(job, facts).get(MEMORY, 0.0))
     faults, own = sum(proc.majflt_per_s for proc in procs), _own_growth(job)
     growers = _growers(job, facts)
-    where = f"cgroup {job.memory_path} is at its limit" if job.memory_path else "the host reclaims memory"
+    where = filled("cgroup {} is at its limit", job.memory_path) if job.memory_path else "the host reclaims memory"
     evidence = (
         percent("memory_stall_pct", share, "of the loaders' time went to reclaim, swap or pages read again"),
         percent("psi_memory_pct", facts.host.psi_memory or None, "PSI memory some"),
@@ -32,10 +33,12 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Evidence("refaults_per_s", round(facts.host.refaults_per_s or 0.0) or None, "/s", "pages dropped and read again, host-wide"),
         Evidence("grown_bytes", own if own >= policy.GROWN_BYTES else None, "B", "that the job holds more than when it was first seen"),
     )
-    detail = f"{where}: loaders stalled on memory {100 * share:.0f}% of the time"
-    detail += f", {faults:.0f} major faults/s" if faults >= policy.TOLD_FAULTS_PER_S else ""
+    detail = filled("{}: loaders stalled on memory {:.0f}% of the time", where, 100 * share)
+    detail += filled(", {:.0f} major faults/s", faults) if faults >= policy.TOLD_FAULTS_PER_S else ""
     if growers:
-        detail += f"; outside of the job grew {', '.join(f'{_named(one)} by {one.grown_bytes / 1e6:.0f} MB' for one in growers)}"
+        detail += filled(
+            "; outside of the job grew {}", joined(", ", (filled("{} by {:.0f} MB", _named(one), one.grown_bytes / 1e6) for one in growers))
+        )
     culprits = tuple(Culprit(one.pid, one.name, None) for one in growers)
     return Finding(detail, evidence, (*_ending(growers), *_fixes(job)), culprits, tuple(proc.pid for proc in procs))
 
@@ -62,8 +65,12 @@ def _named(one: Grower) -> str:
 
 
 def _ending(growers: list[Grower]) -> list[Fix]:
-    names, pids = ", ".join(map(_named, growers)), ",".join(str(one.pid) for one in growers)
-    return [Fix(f"End {names}, or give it a limit of its own", f"ps -o pid,ppid,rss,args -p {pids}")] if growers else []
+    names, pids = joined(", ", map(_named, growers)), [one.pid for one in growers]
+    return (
+        [Fix(filled("End {}, or give it a limit of its own", names), filled("ps -o pid,ppid,rss,args -p {:pids,}", pids))]
+        if growers
+        else []
+    )
 
 
 def _fixes(job: JobFacts) -> list[Fix]:
@@ -72,10 +79,12 @@ def _fixes(job: JobFacts) -> list[Fix]:
     limit, cached = job.memory_limit_bytes or 0, job.memory_file_bytes or 0
     name = "memory.limit_in_bytes" if job.cgroup_version == 1 else "memory.max"
     file = shell.cgroup_file(job.cgroup_version, "memory", job.memory_path, name)
-    less = Fix("Or hold less: fewer workers, or fewer batches ahead", with_workers(job, max(1, len(job.workers) // 2), prefetch_factor=1))
+    less = Fix("Or hold less: fewer workers, or fewer batches ahead", with_workers(job, max(1, len(job.workers) // 2), "prefetch_factor=1"))
     if 2 * cached > limit:
-        less = Fix(f"Or read less: {cached / 1e6:.0f} of its {limit / 1e6:.0f} MB are pages of files, packed or smaller ones would fit")
-    return [Fix(f"Raise the memory limit of {job.memory_path}", f"echo {2 * limit} > {file}"), less]
+        less = Fix(
+            filled("Or read less: {:.0f} of its {:.0f} MB are pages of files, packed or smaller ones would fit", cached / 1e6, limit / 1e6)
+        )
+    return [Fix(filled("Raise the memory limit of {}", job.memory_path), filled("echo {:d} > {:file}", int(2 * limit), file)), less]
 
 
 JUDGE = Judge("memory-pressure", "input-bound", _tell, rows=(("memory", "main"), ("memory", "worker")))

@@ -14,26 +14,27 @@ from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import more_in_flight, who_waits
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.sentence import filled
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs, who, share = who_waits(job, facts, "network", _share)
     rate, lost = facts.host.net_rx_bytes_per_s, facts.host.retrans_per_s
     evidence = (
-        percent("network_pct", share, f"of the time of {who} asleep on sockets or a network file system"),
+        percent("network_pct", share, filled("of the time of {} asleep on sockets or a network file system", who)),
         Evidence("net_rx_bytes_per_s", None if not rate else round(rate), "B/s", "received by the host"),
         Evidence("tcp_retrans_per_s", None if lost is None else round(lost, 1), "/s", "TCP segments sent again"),
     )
-    received = "" if rate is None else f"; the host receives {rate / 1e6:.0f} MB/s"
+    received = "" if rate is None else filled("; the host receives {:.0f} MB/s", rate / 1e6)
     if rate is not None and rate < policy.MOVED_BYTES_PER_S:
         received = "; next to nothing comes from other hosts: who serves it may be on this one"
     loads = job.trainer not in procs or not job.workers
     fixes = (
-        Fix("See whom they talk to, and how fast", f"ss -tinp | grep -A1 pid={max(procs, key=_share).pid}"),
+        Fix("See whom they talk to, and how fast", filled("ss -tinp | grep -A1 pid={:pid}", max(procs, key=_share).pid)),
         Fix("Have more requests in flight, or cache the data set on this host", more_in_flight(job)) if loads
         else Fix("Send metrics, logs and samples from a thread beside the training, and not after every step"),
     )  # fmt: skip
-    return Finding(f"{who} waited for the network {100 * share:.0f}% of the time{received}", evidence, fixes)
+    return Finding(filled("{} waited for the network {:.0f}% of the time{}", who, 100 * share, received), evidence, fixes)
 
 
 def _share(proc: ProcFacts) -> float:

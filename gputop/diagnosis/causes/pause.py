@@ -18,36 +18,52 @@ from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.intensity import late_job
 from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.pausing import away_s, breaks_s, is_ahead, waits_for_first, waits_for_programs
-from gputop.diagnosis.shell import kill
+from gputop.diagnosis.sentence import filled
+from gputop.diagnosis.shell import wake
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     writer = late_job(job, facts) if waits_for_first(job, facts) else job
-    written, who = writer.trainer.write_bytes_per_s, "it" if writer is job else f"{writer.trainer.role.label} ({writer.trainer.pid})"
+    written, who = (
+        writer.trainer.write_bytes_per_s,
+        "it" if writer is job else filled("{} ({})", writer.trainer.role.label, writer.trainer.pid),
+    )
     saves = written is not None and written >= policy.MOVED_BYTES_PER_S
-    what = f"{who} writes {(written or 0.0) / 1e6:.0f} MB/s: a checkpoint" if saves else _does(job)
+    what = filled("{} writes {:.0f} MB/s: a checkpoint", who, (written or 0.0) / 1e6) if saves else _does(job)
     if writer is not job and not saves:
-        what = f"it waits for {who}, whose main thread is {_busiest(writer)[0]}"
+        what = filled("it waits for {}, whose main thread is {}", who, _busiest(writer)[0])
     idle_s, when = _rest(job, facts)
     word, share = _busiest(job)
     again = job.repeated
     repetition = () if again is None else (
-        Evidence("pauses", again.count, "pauses", f"in the last {again.seconds:.0f} s"),
+        Evidence("pauses", again.count, "pauses", filled("in the last {:.0f} s", again.seconds)),
         Evidence("pause_s", round(again.each_s, 2), "s", "each of them, on average"),
         Evidence("pauses_pct", round(100 * again.share, 1), "%", "of the time that they take together"),
     )  # fmt: skip
     evidence = (
         *repetition,
         Evidence("gpu_idle_s", None if idle_s is None else round(idle_s, 2), "s", "without any work for the GPU"),
-        Evidence("main_thread_pct", round(100 * share, 1) or None, "%", f"of the time its main thread was {word}"),
-        Evidence("write_bytes_per_s", round(written or 0.0) or None, "B/s", f"written by {'the trainer' if writer is job else who}"),
+        Evidence("main_thread_pct", round(100 * share, 1) or None, "%", filled("of the time its main thread was {}", word)),
+        Evidence(
+            "write_bytes_per_s", round(written or 0.0) or None, "B/s", filled("written by {}", "the trainer" if writer is job else who)
+        ),
     )
-    save = Fix(f"Write checkpoints {'less often, or ' if again else ''}beside the training", "torch.distributed.checkpoint.async_save(...)")
-    look = Fix("See what its main thread does meanwhile; do that less often, or in another process", f"gputop stacks {job.trainer.pid}")
+    save = Fix(
+        filled("Write checkpoints {}beside the training", "less often, or " if again else ""),
+        "torch.distributed.checkpoint.async_save(...)",
+    )
+    look = Fix(
+        "See what its main thread does meanwhile; do that less often, or in another process",
+        filled("gputop stacks {:pid}", job.trainer.pid),
+    )
     fixes = (save, look) if saves else _let_go_on(job) or (starts.FIXES if starts.is_compiling(job) else (look,))
     little = "too little" if job.away_s else "hardly any" if away_s(job) else "no"
-    rests = f"{little} work for the GPU{when}" if writer is job or (job.idle or 0.0) >= policy.HALF else "its GPU spins in a collective"
-    return Finding(f"{rests}; {what}{f'; {again.told()}' if again else ''}", evidence, fixes, (), (job.trainer.pid,))
+    rests = (
+        filled("{} work for the GPU{}", little, when)
+        if writer is job or (job.idle or 0.0) >= policy.HALF
+        else "its GPU spins in a collective"
+    )
+    return Finding(filled("{}; {}{}", rests, what, filled("; {}", again.told()) if again else ""), evidence, fixes, (), (job.trainer.pid,))
 
 
 def _let_go_on(job: JobFacts) -> tuple[Fix, ...]:
@@ -55,18 +71,18 @@ def _let_go_on(job: JobFacts) -> tuple[Fix, ...]:
     if job.trainer.state.fractions.get("stopped", 0.0) < policy.SOME:
         return ()
     if job.trainer.newer.state == TRACED:
-        return (Fix("A debugger or a profiler holds it: let that go on", f"grep TracerPid /proc/{job.trainer.pid}/status"),)
-    return (Fix("Somebody stopped it (Ctrl-Z, SIGSTOP): let it go on", kill([job.trainer.pid], "CONT")),)
+        return (Fix("A debugger or a profiler holds it: let that go on", filled("grep TracerPid /proc/{:pid}/status", job.trainer.pid)),)
+    return (Fix("Somebody stopped it (Ctrl-Z, SIGSTOP): let it go on", wake([job.trainer.pid])),)
 
 
 def _rest(job: JobFacts, facts: Facts) -> tuple[float | None, str]:
     """Seconds without work for the GPU, None where that is not measured; and in words when."""
     gpu, breaks = max(job.gpus, key=lambda gpu: gpu.stretch_s, default=None), breaks_s(job)
     if gpu is not None and gpu.stretch_s >= breaks and gpu.stretch_s > 0.0:
-        return gpu.stretch_s, f" for {gpu.stretch_s:.1f} s{' and more' if gpu.idle_s > 0.0 else ''}"
+        return gpu.stretch_s, filled(" for {:.1f} s{}", gpu.stretch_s, " and more" if gpu.idle_s > 0.0 else "")
     idle_s = breaks or (None if job.idle is None else job.idle * facts.seconds)
     again = ", again and again" if breaks else ""
-    return idle_s, "" if idle_s is None else f" in {idle_s:.1f} of the last {facts.seconds:.1f} s{again}"
+    return idle_s, "" if idle_s is None else filled(" in {:.1f} of the last {:.1f} s{}", idle_s, facts.seconds, again)
 
 
 _DOING = {"disk": "waiting for the disk", "memory": "waiting for memory", "transfer": "copying"}
@@ -81,9 +97,13 @@ def _busiest(job: JobFacts) -> tuple[str, float]:
 
 def _does(job: JobFacts) -> str:
     if starts.is_compiling(job):
-        return f"it {starts.compiling_told(job)}"
-    does = "it waits for programs of its own" if job.by_itself or waits_for_programs(job) else f"its main thread is {_busiest(job)[0]}"
-    return f"{does}{', its workers have batches ready' if is_ahead(job) else ''}"
+        return filled("it {}", starts.compiling_told(job))
+    does = (
+        "it waits for programs of its own"
+        if job.by_itself or waits_for_programs(job)
+        else filled("its main thread is {}", _busiest(job)[0])
+    )
+    return filled("{}{}", does, ", its workers have batches ready" if is_ahead(job) else "")
 
 
 JUDGE = Judge("pause", "idle", _tell, rows=(("nobody", "main"), ("pause", "main")), fault=False)

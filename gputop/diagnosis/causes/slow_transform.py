@@ -21,6 +21,7 @@ from gputop.diagnosis.measure.feeders import at_work, elsewhere, loading_program
 from gputop.diagnosis.measure.takers import names_of
 from gputop.diagnosis.measure.waits import LOCK
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.sentence import filled, joined
 from gputop.diagnosis.waitgraph import Walk
 from gputop.system.text import counted
 
@@ -42,17 +43,24 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 def _tell_of_feeders(job: JobFacts, feeders: list[Taker]) -> Finding:
-    waited, names = job.fed or programs_read(job) * job.trainer.kinds.get(LOCK, 0.0), ", ".join(names_of(feeders))
-    detail = f"the trainer waits {100 * waited:.0f}% of the time for {names}, which run on {sum(one.cores for one in feeders):.1f} CPUs "
-    evidence = percent("waited_pct", waited, f"of its time the trainer slept until {names}, or whom they work for, woke it")
-    return Finding(f"{detail}and cannot keep up", (evidence,), _fixes(feeders[0].pid), (), (job.trainer.pid,))
+    waited, names = job.fed or programs_read(job) * job.trainer.kinds.get(LOCK, 0.0), joined(", ", names_of(feeders))
+    detail = filled(
+        "the trainer waits {:.0f}% of the time for {}, which run on {:.1f} CPUs and cannot keep up",
+        100 * waited,
+        names,
+        sum(one.cores for one in feeders),
+    )
+    evidence = percent("waited_pct", waited, filled("of its time the trainer slept until {}, or whom they work for, woke it", names))
+    return Finding(detail, (evidence,), _fixes(feeders[0].pid), (), (job.trainer.pid,))
 
 
 def _tell_of_late(job: JobFacts) -> Finding:
     ahead = sum(worker.ahead for worker in job.workers) / len(job.workers)
     most, least = (chosen(worker.run for worker in job.workers) for chosen in (max, min))
-    detail = f"now and then a batch takes long: its {counted(len(job.workers), 'worker')} are ahead {100 * ahead:.0f}% of the time, and "
-    detail += f"all wait for the one that is not; the busiest ran {100 * most:.0f}% of the time, the idlest {100 * least:.0f}%"
+    detail = filled(
+        "now and then a batch takes long: its {} are ahead {:.0f}% of the time, and ", counted(len(job.workers), "worker"), 100 * ahead
+    )
+    detail += filled("all wait for the one that is not; the busiest ran {:.0f}% of the time, the idlest {:.0f}%", 100 * most, 100 * least)
     evidence = (
         percent("ahead_pct", ahead, "of the workers' time with nothing to do"),
         percent("busiest_cpu_pct", most, "on-CPU share of the busiest of them"),
@@ -60,7 +68,7 @@ def _tell_of_late(job: JobFacts) -> Finding:
     fixes = (
         Fix("Take batches as they are done (from torch 2.6 on), if their order does not matter", "DataLoader(..., in_order=False)"),
         Fix("Or have more of them ready, for as long as the longest takes", "DataLoader(..., prefetch_factor=8)"),
-        Fix("See which samples take long", f"gputop stacks {' '.join(str(worker.pid) for worker in job.workers)} --duration 10"),
+        Fix("See which samples take long", filled("gputop stacks {:pids} --duration 10", [worker.pid for worker in job.workers])),
     )
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
@@ -73,15 +81,15 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     waited = (sum(worker.state.waits.get(kind, 0.0) for kind in _FOR_PROGRAMS for worker in busy) - asked) / workers
     threads = sum(worker.others_run for worker in busy) / workers
     most = max(ran, slept, waited, threads)
-    how, takes = f"on a CPU {100 * ran:.0f}% of the time{' that it asks them' if asked else ''}", "the work itself is too slow"
+    how, takes = filled("on a CPU {:.0f}% of the time{}", 100 * ran, " that it asks them" if asked else ""), "the work itself is too slow"
     if waited > max(ran, slept):
-        how, takes = f"{100 * waited:.0f}% of the time waiting for programs of their own", "the programs are too slow"
+        how, takes = filled("{:.0f}% of the time waiting for programs of their own", 100 * waited), "the programs are too slow"
     elif slept == most > 0.0:
-        how = f"asleep by their own will {100 * slept:.0f}% of the time"
+        how = filled("asleep by their own will {:.0f}% of the time", 100 * slept)
         takes = "a timer (time.sleep, a rate limit, a retry) takes the time"
     elif threads > policy.FIFTH * ran:
-        how = f"with threads of their own on {workers * (threads + ran):.1f} CPUs"
-    who = "its only worker" if workers == 1 else f"its {counted(workers, 'worker')}"
+        how = filled("with threads of their own on {:.1f} CPUs", workers * (threads + ran))
+    who = "its only worker" if workers == 1 else filled("its {}", counted(workers, "worker"))
     evidence = (
         percent("worker_cpu_pct", ran, "on-CPU share of the workers' loading threads"),
         percent("worker_timer_pct", slept if slept > ran else None, "of their time they slept by their own will"),
@@ -89,13 +97,13 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     )
     pid = max(busy, key=lambda worker: worker.run).pid if busy else job.trainer.pid
     fixes = _wake(job, workers, pid) if slept == most > 0.0 else _fixes(pid)
-    detail = f"{who}, {how} ({counted(len(capacity(job, facts).allowed), 'CPU')}), cannot keep up: {takes}"
+    detail = filled("{}, {} ({}), cannot keep up: {}", who, how, counted(len(capacity(job, facts).allowed), "CPU"), takes)
     return Finding(detail, evidence, fixes, (), tuple(worker.pid for worker in busy))
 
 
 def _fixes(pid: int) -> tuple[Fix, ...]:
     return (
-        Fix("See which transform it is", f"gputop stacks {pid} --duration 10"),
+        Fix("See which transform it is", filled("gputop stacks {:pid} --duration 10", pid)),
         Fix("Make it cheaper: decode to the size needed, do it once and store it, or move it to the GPU (DALI, torchvision v2)"),
     )
 
@@ -103,7 +111,7 @@ def _fixes(pid: int) -> tuple[Fix, ...]:
 def _wake(job: JobFacts, workers: int, pid: int) -> tuple[Fix, ...]:
     return (
         Fix("More workers: they sleep side by side", with_workers(job, 2 * workers)),
-        Fix("See where they sleep, by line", f"gputop stacks {pid} --duration 10"),
+        Fix("See where they sleep, by line", filled("gputop stacks {:pid} --duration 10", pid)),
         Fix("Wait for the event itself rather than for a time; of a store that allows so much only, keep what it gave on this host"),
     )
 

@@ -16,14 +16,15 @@ from gputop.diagnosis.gpuside import launching, outlasting
 from gputop.diagnosis.measure import intensity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.sentence import filled
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
     rate, worked = job.launches_per_s, 1.0 - (job.idle or 0.0)
-    used = "" if intensity.intensity(gpu) is None else f", which use {share_used(gpu)} while they run"
+    used = "" if intensity.intensity(gpu) is None else filled(", which use {} while they run", share_used(gpu))
     if rate and outlasting(job) > 0.0:
-        used = f": {rate:,.0f} a second, each at most {1e6 * worked / rate:.0f} µs of the GPU's work"
+        used = filled(": {:,.0f} a second, each at most {:.0f} µs of the GPU's work", rate, 1e6 * worked / rate)
     spins = ". It may also spin in waits for the GPU: from /proc both look the same" if may_spin(job) else ""
     counted = "kernels launched, about, by how often it was met launching" if job.sampled else "kernels launched, counted now and then"
     evidence = (
@@ -37,7 +38,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         Fix("Fuse the optimizer's kernels", "torch.optim.AdamW(..., fused=True)"),
         Fix("Or give each kernel more to do: a larger batch"),
     )
-    detail = f"the trainer launches kernels {100 * launching(job):.0f}% of the time{used}{spins}"
+    detail = filled("the trainer launches kernels {:.0f}% of the time{}{}", 100 * launching(job), used, spins)
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 

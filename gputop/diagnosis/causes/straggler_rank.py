@@ -22,6 +22,7 @@ from gputop.diagnosis.measure.intensity import late_job, slowed_by, used
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.takers import blame, names_of
 from gputop.diagnosis.model import Culprit, Evidence, Fix
+from gputop.diagnosis.sentence import filled, joined
 from gputop.system.text import counted
 
 NAMED, PEERS = 8, 4  # ranks, and peers, that are told one by one
@@ -37,23 +38,23 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     detail, evidence, fixes = (_late_gpu if (own.idle or 0.0) < policy.FIFTH else _late_host)(own, waiting)
     takers = _takers(own, facts)
     if takers:
-        detail += f"; {', '.join(names_of(takers))} took {sum(taker.cores for taker in takers):.1f} CPUs meanwhile"
+        detail += filled("; {} took {:.1f} CPUs meanwhile", joined(", ", names_of(takers)), sum(taker.cores for taker in takers))
         fixes = (*shell.fixes(takers, slow.info, own.cgroup_version, facts.host.autogroup), *fixes)
     culprit = Culprit(slow.pid, slow.role.label.partition(" rank")[0], round(slow.cpu_s, 3))
     return Finding(detail, evidence, fixes, (culprit, *blame(takers, facts.seconds)), tuple(other.trainer.pid for other in waiting))
 
 
 def _tell_of_absent(job: JobFacts) -> Finding:
-    ranks, waiting = ", ".join(map(str, job.absent_ranks[:NAMED])), len(job.kin) or 1
-    gone = f"rank {ranks} of its training has" if len(job.absent_ranks) == 1 else f"ranks {ranks} of its training have"
-    stand = f"{counted(waiting, 'other')} {'stands' if waiting == 1 else 'stand'}"
+    ranks, waiting = joined(", ", map(str, job.absent_ranks[:NAMED])), len(job.kin) or 1
+    gone = filled("rank {} of its training has", ranks) if len(job.absent_ranks) == 1 else filled("ranks {} of its training have", ranks)
+    stand = filled("{} {}", counted(waiting, "other"), "stands" if waiting == 1 else "stand")
     evidence = Evidence("absent_ranks", float(len(job.absent_ranks)), "", "ranks that their launcher told of and that have no process")
     fixes = (
         Fix("Restart the training from its last checkpoint: they will wait until the collective's timeout"),
         Fix("Was it killed, or out of memory?", "dmesg | grep -i 'killed process'"),
         Fix("Have a launcher end all ranks as one of them ends", "torchrun --nproc-per-node=..."),
     )
-    detail = f"{gone} no process on this host any more, and {stand} in a collective that needs all"
+    detail = filled("{} no process on this host any more, and {} in a collective that needs all", gone, stand)
     return Finding(detail, (evidence,), fixes, (), (job.trainer.pid,))
 
 
@@ -71,17 +72,17 @@ def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
     share, loaders = fractions.get(word, 0.0), own.workers if word == "waiting-data" else []
     seems = "seems to be" if loaders and slow.state.inferred else "is"
     evidence = (
-        percent("straggler_idle_pct", own.idle, f"of the time the GPU of {label} has nothing to do"),
-        percent("straggler_state_pct", share, f"of the time its main thread is {word}"),
-        *(percent("peer_idle_pct", other.idle, f"the same of {other.trainer.role.label}") for other in waiting[:PEERS]),
+        percent("straggler_idle_pct", own.idle, filled("of the time the GPU of {} has nothing to do", label)),
+        percent("straggler_state_pct", share, filled("of the time its main thread is {}", word)),
+        *(percent("peer_idle_pct", other.idle, filled("the same of {}", other.trainer.role.label)) for other in waiting[:PEERS]),
     )
-    pids = " ".join(str(proc.pid) for proc in (slow, *loaders))
-    fixes: tuple[Fix, ...] = (Fix(f"See what {label} does that the others do not", f"gputop stacks {pids}"),)
+    pids = [proc.pid for proc in (slow, *loaders)]
+    fixes: tuple[Fix, ...] = (Fix(filled("See what {} does that the others do not", label), filled("gputop stacks {:pids}", pids)),)
     if loaders and all(worker.state.fractions.get("running", 0.0) >= policy.MOST for worker in loaders):
-        text = f"Give {label} more workers (where CPUs are left), or even out what its samples cost"
+        text = filled("Give {} more workers (where CPUs are left), or even out what its samples cost", label)
         fixes = Fix(text, with_workers(own, len(loaders) + 1)), *fixes
-    detail = f"{label} ({slow.pid}) {seems} {word} {100 * share:.0f}% of the time{_do(loaders)}"
-    return f"{detail}, with {counted(len(waiting), 'other rank')} waiting for it", evidence, fixes
+    detail = filled("{} ({}) {} {} {:.0f}% of the time{}", label, slow.pid, seems, word, 100 * share, _do(loaders))
+    return filled("{}, with {} waiting for it", detail, counted(len(waiting), "other rank")), evidence, fixes
 
 
 def _do(workers: list[ProcFacts]) -> str:
@@ -93,23 +94,28 @@ def _do(workers: list[ProcFacts]) -> str:
         return ""
     word, share = did.most_common(1)[0]
     verb = "is" if len(workers) == 1 else "are"
-    return f" (its {counted(len(workers), 'worker')} {verb} {word} {100 * share / len(workers):.0f}%)"
+    return filled(" (its {} {} {} {:.0f}%)", counted(len(workers), "worker"), verb, word, 100 * share / len(workers))
 
 
 def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:
     """Its GPU is busy all the time, and the others' are done before it."""
     label, spin = own.trainer.role.label, all((other.idle or 0.0) < policy.FIFTH for other in waiting)
-    detail = f"the GPU of {label} ({own.trainer.pid}) works without a pause, while those of {counted(len(waiting), 'other rank')} "
-    detail += f"{'spin' if spin else 'idle'} until it is done"
+    detail = filled(
+        "the GPU of {} ({}) works without a pause, while those of {} ", label, own.trainer.pid, counted(len(waiting), "other rank")
+    )
+    detail += filled("{} until it is done", "spin" if spin else "idle")
     evidence = (
-        percent("straggler_used_pct", used(own), f"of GPU {own.gpus[0].name} is used by kernels of {label}"),
-        *(percent("peer_used_pct", used(other), f"the same of {other.trainer.role.label}") for other in waiting[:PEERS]),
+        percent("straggler_used_pct", used(own), filled("of GPU {} is used by kernels of {}", own.gpus[0].name, label)),
+        *(percent("peer_used_pct", used(other), filled("the same of {}", other.trainer.role.label)) for other in waiting[:PEERS]),
     )
     slowed = [gpu for gpu in own.gpus if slowed_by(gpu)]
     if slowed:
-        return f"{detail}; {', '.join(map(gpu_throttle.held, slowed))}", evidence, (gpu_throttle.fix(slowed[0]),)
+        return filled("{}; {}", detail, joined(", ", map(gpu_throttle.held, slowed))), evidence, (gpu_throttle.fix(slowed[0]),)
     fixes = (
-        Fix("See whether that GPU is slower than the others", f"nvidia-smi -i {own.gpus[0].index} -q -d CLOCK,PERFORMANCE,TEMPERATURE"),
+        Fix(
+            "See whether that GPU is slower than the others",
+            filled("nvidia-smi -i {:d} -q -d CLOCK,PERFORMANCE,TEMPERATURE", own.gpus[0].index),
+        ),
         Fix("If it is not, its rank has more to do: even out the batches (by tokens rather than by samples)"),
     )
     return detail, evidence, fixes

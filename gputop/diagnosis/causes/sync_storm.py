@@ -14,30 +14,31 @@ from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.gpuside import calls_per_s, spins_per_s, waits_per_s
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.sentence import filled
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     calls, sampled = job.calls, job.sampled if spins_per_s(job) is not None else None
     rate = waits_per_s(job) if calls is None else calls_per_s(calls)
-    often = f"{rate:,.0f} sleeps of the main thread, as many as synchronizing calls make, per second"
+    often = filled("{:,.0f} sleeps of the main thread, as many as synchronizing calls make, per second", rate)
     if calls is not None:
-        often = f"{rate:,.0f} synchronizing calls per second"
+        often = filled("{:,.0f} synchronizing calls per second", rate)
     elif sampled is not None:
-        often = f"{sampled.seen_per_s:,.0f} waits per second and more, in which its main thread spins"
+        often = filled("{:,.0f} waits per second and more, in which its main thread spins", sampled.seen_per_s)
     inside, counted = calls or sampled, "" if calls is None else calls.counted_in
     evidence = (
-        Evidence("syncs_per_s", None if calls is None else round(rate, 1), "/s", f"synchronizing calls{counted}"),
+        Evidence("syncs_per_s", None if calls is None else round(rate, 1), "/s", filled("synchronizing calls{}", counted)),
         percent("sync_pct", None if inside is None else inside.sync, "of the trainer's time inside them"),
         Evidence("launches_per_s", None if calls is None else job.launches_per_s, "/s", "kernels launched, counted now and then"),
         Evidence("sleeps_per_s", round(job.trainer.sleeps_per_s or 0.0, 1), "/s", "voluntary switches of the main thread"),
     )
     find = "Find the call that waits: .item(), .cpu(), print(tensor), nonzero(), a boolean mask, torch.cuda.synchronize()"
     fixes = (
-        Fix(find, f"gputop stacks {job.trainer.pid} --duration 10"),
+        Fix(find, filled("gputop stacks {:pid} --duration 10", job.trainer.pid)),
         Fix("Let torch name each one", 'torch.cuda.set_sync_debug_mode("warn")'),
         Fix("Keep the loss on the GPU and read it every hundred steps"),
     )
-    return Finding(f"{often}: GPU and host take turns instead of overlapping", evidence, fixes, (), (job.trainer.pid,))
+    return Finding(filled("{}: GPU and host take turns instead of overlapping", often), evidence, fixes, (), (job.trainer.pid,))
 
 
 JUDGE = Judge("sync-storm", "wait-heavy", _tell, rows=(("turn", "main"),))

@@ -18,6 +18,7 @@ from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.measure.feeders import at_work, elsewhere, loading_programs, with_workers
 from gputop.diagnosis.measure.takers import names_of
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.sentence import filled, joined
 from gputop.diagnosis.waitgraph import Walk
 
 
@@ -31,11 +32,13 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 def _tell_of_programs(job: JobFacts, facts: Facts, programs: list[Taker]) -> Finding:
-    cpus, ran, names = capacity(job, facts), sum(one.cores for one in programs), ", ".join(names_of(programs))
+    cpus, ran, names = capacity(job, facts), sum(one.cores for one in programs), joined(", ", names_of(programs))
     does = "which loads for it, runs" if len(programs) == 1 else "which load for it, run"
-    detail = f"{names}, {does} on {ran:.1f} CPUs, while the job uses {cpus.used:.1f} of the {len(cpus.allowed)} CPUs it may use"
+    detail = filled(
+        "{}, {} on {:.1f} CPUs, while the job uses {:.1f} of the {} CPUs it may use", names, does, ran, cpus.used, len(cpus.allowed)
+    )
     evidence = (
-        Evidence("programs_cpus", round(ran, 2), "CPUs", f"on which {names} ran"),
+        Evidence("programs_cpus", round(ran, 2), "CPUs", filled("on which {} ran", names)),
         Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),
     )
     fix = Fix("Start more of them side by side, each with a part of the data and a thread that reads it")
@@ -46,12 +49,12 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     cpus, busy = capacity(job, facts), at_work(job)
     workers, unused = len(busy), job.finished + len(job.workers) - len(busy)
     share = sum(max(worker.run, worker.others_run) for worker in busy) / workers
-    who = "its only worker runs" if workers == 1 else f"all {workers} workers run"
+    who = "its only worker runs" if workers == 1 else filled("all {} workers run", workers)
     if unused:
         runs = "runs" if workers == 1 else "run"
-        who = f"only {workers} of its {workers + unused} workers got work in the last {policy.STUCK_S:.0f} s, and {runs}"
-    used = f"the job uses {cpus.used - job.spun:.1f} of the {len(cpus.allowed)} CPUs it may use"
-    spins = f", and its trainer spins on {job.spun:.1f} in waits for the GPU" if job.spun >= policy.SOME else ""
+        who = filled("only {} of its {} workers got work in the last {:.0f} s, and {}", workers, workers + unused, policy.STUCK_S, runs)
+    used = filled("the job uses {:.1f} of the {} CPUs it may use", cpus.used - job.spun, len(cpus.allowed))
+    spins = filled(", and its trainer spins on {:.1f} in waits for the GPU", job.spun) if job.spun >= policy.SOME else ""
     evidence = (
         percent("worker_cpu_pct", share, "on-CPU share of the workers' loading threads"),
         Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),
@@ -60,9 +63,11 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     fix = Fix("Start more workers", with_workers(job, more))
     if unused:
         total = workers + unused
-        fix = Fix(f"Give each worker as much of the data: a stream needs at least as many shards as the {total} workers, of like size")
+        fix = Fix(
+            filled("Give each worker as much of the data: a stream needs at least as many shards as the {} workers, of like size", total)
+        )
     victims = tuple(worker.pid for worker in busy)
-    return Finding(f"{who} {100 * share:.0f}% of the time, while {used}{spins}", evidence, (fix,), (), victims)
+    return Finding(filled("{} {:.0f}% of the time, while {}{}", who, 100 * share, used, spins), evidence, (fix,), (), victims)
 
 
 JUDGE = Judge("too-few-workers", "input-bound", _tell, rows=LOADERS, part=_part)

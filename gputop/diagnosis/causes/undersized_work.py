@@ -14,13 +14,16 @@ from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure import intensity
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix, of_gpus
+from gputop.diagnosis.sentence import filled, joined
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:
     if _take_turns(job):
         return _tell_of_turns(job)
     gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
-    detail = f"kernels run {100 * (gpu.util or 0.0):.0f}% of the time and use {share_used(gpu)} meanwhile: it is bigger than the job"
+    detail = filled(
+        "kernels run {:.0f}% of the time and use {} meanwhile: it is bigger than the job", 100 * (gpu.util or 0.0), share_used(gpu)
+    )
     fixes = (
         Fix("Give it more at once: a larger batch, or a larger model"),
         Fix("Or run the next one beside others: on a part of a GPU (MIG, set up while nothing runs there), or under MPS"),
@@ -41,14 +44,14 @@ def work_apart(job: JobFacts) -> bool:
 
 def _tell_of_turns(job: JobFacts) -> Finding:
     worked, idle = 1.0 - (job.idle or 0.0), [gpu for gpu in job.gpus if gpu.util is not None and gpu.util < policy.HARDLY]
-    names = ", ".join(f"GPU {gpu.name} {100 * (gpu.util or 0.0):.0f}%" for gpu in job.gpus)
-    detail = f"its {len(job.gpus)} GPUs {'hardly ever work at once' if work_apart(job) else 'do not work alike'}: {names} of the time"
-    detail += f", some of them {100 * worked:.0f}%"
-    why = f"{of_gpus([gpu.name for gpu in idle])} got no work" if idle else "each waits for what another computes"
+    names = joined(", ", (filled("GPU {} {:.0f}%", gpu.name, 100 * (gpu.util or 0.0)) for gpu in job.gpus))
+    how = "hardly ever work at once" if work_apart(job) else "do not work alike"
+    detail = filled("its {} GPUs {}: {} of the time, some of them {:.0f}%", len(job.gpus), how, names, 100 * worked)
+    why = filled("{} got no work", of_gpus([gpu.name for gpu in idle])) if idle else "each waits for what another computes"
     if worked >= 1.0 - policy.LOST:
-        detail += f". The host is not late: {why}"
+        detail += filled(". The host is not late: {}", why)
     elif idle or work_apart(job):
-        detail += f": {why}"
+        detail += filled(": {}", why)
     evidence = (
         percent("any_gpu_pct", worked, "of the time some of its GPUs worked"),
         percent("turns_pct", job.turns, "of each GPU's time, in the mean, it had nothing to do while another worked"),
@@ -69,16 +72,16 @@ def share_used(gpu: GpuFacts) -> str:
     """How much of it kernels use while they run, and by what that is told."""
     working = intensity.intensity(gpu)
     used = "little" if working is None else f"{100 * working:.0f}%"
-    return f"{used} of the GPU{' (by its power)' if working is not None and gpu.sm_active is None else ''}"
+    return filled("{} of the GPU{}", used, " (by its power)" if working is not None and gpu.sm_active is None else "")
 
 
 def how_used(gpu: GpuFacts) -> tuple[Evidence, ...]:
     """What that rests on."""
-    limit = f" of {gpu.power_limit_w:.0f} W" if gpu.power_limit_w else ""
+    limit = filled(" of {:.0f} W", gpu.power_limit_w) if gpu.power_limit_w else ""
     return (
         percent("util_pct", gpu.util, "of the time some kernel ran"),
         percent("sm_active_pct", gpu.sm_active, "of the SMs had work"),
-        Evidence("power_w", None if gpu.power_w is None else round(gpu.power_w, 1), "W", f"drawn{limit}"),
+        Evidence("power_w", None if gpu.power_w is None else round(gpu.power_w, 1), "W", filled("drawn{}", limit)),
     )
 
 

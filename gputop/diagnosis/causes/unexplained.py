@@ -7,6 +7,7 @@ from gputop.diagnosis.causes import Finding, percent
 from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts, blocked_on
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.sentence import filled, joined
 from gputop.system.text import counted
 
 MOST = 3  # shares of the time that are told
@@ -16,20 +17,20 @@ SHOWN = 4  # workers whose stacks are asked for
 def tell(job: JobFacts) -> Finding:
     """How its main thread's and its workers' time was split."""
     main, workers = _split([job.trainer]), _split(job.workers)
-    detail = f"main thread: {_spelled(main)} of the time"
+    detail = filled("main thread: {} of the time", _spelled(main))
     if workers:
-        detail += f"; {counted(len(job.workers), 'worker')}: {_spelled(workers)}"
+        detail += filled("; {}: {}", counted(len(job.workers), "worker"), _spelled(workers))
     evidence = tuple(
-        percent(f"{metric}_{word.replace('-', '_')}_pct", share, f"of the time of {who}: {word}")
+        percent(f"{metric}_{word.replace('-', '_')}_pct", share, filled("of the time of {}: {}", who, word))
         for metric, who, parts in (("main", "its main thread", main), ("workers", "its workers", workers))
         for word, share in parts
     )
-    pids = " ".join(str(proc.pid) for proc in (job.trainer, *job.workers[:SHOWN]))
-    return Finding(detail, evidence, (Fix("See where they stand", f"gputop stacks {pids}"),))
+    pids = [proc.pid for proc in (job.trainer, *job.workers[:SHOWN])]
+    return Finding(detail, evidence, (Fix("See where they stand", filled("gputop stacks {:pids}", pids)),))
 
 
 def _spelled(parts: list[tuple[str, float]]) -> str:
-    return ", ".join(f"{word} {100 * share:.0f}%" for word, share in parts)
+    return joined(", ", (filled("{} {:.0f}%", word, 100 * share) for word, share in parts))
 
 
 def _split(procs: list[ProcFacts]) -> list[tuple[str, float]]:

@@ -15,24 +15,29 @@ from gputop.diagnosis.measure.capacity import capacity, wanted
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import with_workers
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.sentence import filled
 from gputop.system.text import counted
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     cpus, procs = len(capacity(job, facts).allowed), job.workers or [job.trainer]
     share = sum(proc.runnable for proc in procs) / len(procs)
-    crowd = f"{counted(len(job.workers), 'worker')} and the trainer" if job.workers else f"the threads of {job.trainer.role.label}"
+    crowd = (
+        filled("{} and the trainer", counted(len(job.workers), "worker"))
+        if job.workers
+        else filled("the threads of {}", job.trainer.role.label)
+    )
     evidence = (
         percent("runq_pct", share, "the workers' mean run-queue delay" if job.workers else "the main thread's run-queue delay"),
-        Evidence("wanted_cpus", round(wanted(job), 1), "CPUs", f"wanted by the job, of {cpus} it may use"),
+        Evidence("wanted_cpus", round(wanted(job), 1), "CPUs", filled("wanted by the job, of {} it may use", cpus)),
     )
     fixes = []
     if any(worker.others_run + worker.others_runnable > policy.HALF for worker in job.workers):
         text = "Each worker runs several compute threads: give each one, also where it sets them itself (torch.set_num_threads, cv2)"
         fixes.append(Fix(text, "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"))
     if len(job.workers) > cpus:
-        fixes.append(Fix(f"No more workers than the {cpus} CPUs it may use", with_workers(job, max(1, cpus))))
-    detail = f"{crowd} share {counted(cpus, 'CPU')} and wait for one another {100 * share:.0f}% of the time"
+        fixes.append(Fix(filled("No more workers than the {} CPUs it may use", cpus), with_workers(job, max(1, cpus))))
+    detail = filled("{} share {} and wait for one another {:.0f}% of the time", crowd, counted(cpus, "CPU"), 100 * share)
     return Finding(detail, evidence, tuple(fixes))
 
 

@@ -15,25 +15,28 @@ from collections import Counter
 from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.model import Evidence, Fix
+from gputop.diagnosis.sentence import filled
 from gputop.system.text import counted
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     born, in_a_set = len(job.births), max(Counter(job.births).values(), default=0)  # those of a set are first seen together
     span = max(1.0, (facts.t_ns - job.births[0]) / 1e9) if job.births else 0.0
-    longer = f", {job.respawn_s:.1f} s longer than for later ones" if job.respawn_s > 0.0 else ""
-    detail = f"{counted(born, 'worker')} made anew in the last {span:.0f} s: each epoch, or each loader, makes its own and waits for their "
+    longer = filled(", {:.1f} s longer than for later ones", job.respawn_s) if job.respawn_s > 0.0 else ""
+    detail = filled(
+        "{} made anew in the last {:.0f} s: each epoch, or each loader, makes its own and waits for their ", counted(born, "worker"), span
+    )
     took = "from the birth of a set of workers until steps are made again, beyond what these take later on, in the mean"
     evidence = (
-        Evidence("workers_started", float(born), "", f"workers born after the first set, in {span:.0f} s"),
+        Evidence("workers_started", float(born), "", filled("workers born after the first set, in {:.0f} s", span)),
         Evidence("respawn_s", round(job.respawn_s, 2) if job.respawned is not None else None, "s", took),
     )
     workers = len(job.workers) or (in_a_set if in_a_set > 1 else born)
     keep = "Keep the workers over epochs, in one DataLoader that is made once (over all files or shards)"
-    fixes = [Fix(keep, f"DataLoader(..., num_workers={workers}, persistent_workers=True)")]
+    fixes = [Fix(keep, filled("DataLoader(..., num_workers={:d}, persistent_workers=True)", workers))]
     if any("--multiprocessing-fork" in worker.info.cmdline for worker in job.workers):
         fixes.append(Fix("Spawned workers import everything again; fork does not", 'DataLoader(..., multiprocessing_context="fork")'))
-    return Finding(f"{detail}first batches{longer}", evidence, tuple(fixes), (), tuple(worker.pid for worker in job.workers))
+    return Finding(filled("{}first batches{}", detail, longer), evidence, tuple(fixes), (), tuple(worker.pid for worker in job.workers))
 
 
 JUDGE = Judge("worker-respawn", "input-bound", _tell, rows=(("birth", "worker"),))

@@ -11,6 +11,7 @@ from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.measure.proc import ASKING, TURN, ProcFacts
+from gputop.diagnosis.sentence import filled
 from gputop.model.frame import ProcInfo
 from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import clean, counted
@@ -83,15 +84,15 @@ def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts
     """
     own, owed = (job.pools.get(f"{who}.{kind}", 0.0) for who in ("main", "data"))
     if job.workers and own > owed:
-        return [job.trainer], f"the main thread of {job.trainer.role.label} ({job.trainer.pid})", share(job.trainer)
+        return [job.trainer], filled("the main thread of {} ({})", job.trainer.role.label, job.trainer.pid), share(job.trainer)
     procs = job.workers or [job.trainer]
     for proc in procs:
         if kind in threads_wait(job, proc):
-            return procs, f"loading threads of {proc.role.label} ({proc.pid})", threads_wait(job, proc)[kind]
+            return procs, filled("loading threads of {} ({})", proc.role.label, proc.pid), threads_wait(job, proc)[kind]
     programs = programs_wait(job, facts)
     if kind in programs:
         return procs, "programs that it reads from", programs[kind]
-    name = counted(len(procs), "loader") if job.workers else f"the main thread of {job.trainer.role.label} ({job.trainer.pid})"
+    name = counted(len(procs), "loader") if job.workers else filled("the main thread of {} ({})", job.trainer.role.label, job.trainer.pid)
     return procs, name, sum(map(share, procs)) / len(procs)
 
 
@@ -223,10 +224,10 @@ def is_torchs(job: JobFacts) -> bool:
 
 
 _OTHERS = {
-    "grain": "grain.MultiprocessingOptions(num_workers={})",
-    "tensorflow": "dataset.map(..., num_parallel_calls={0}).prefetch({0})",
-    "dali": "Pipeline(..., num_threads={})",
-    "multiprocessing": "multiprocessing.Pool({})",
+    "grain": "grain.MultiprocessingOptions(num_workers={:d})",
+    "tensorflow": "dataset.map(..., num_parallel_calls={:d}).prefetch({:d})",
+    "dali": "Pipeline(..., num_threads={:d})",
+    "multiprocessing": "multiprocessing.Pool({:d})",
 }  # by the words of `gputop.model.roles.Role.loader`
 
 
@@ -240,19 +241,20 @@ def _is_unused(worker: ProcFacts) -> bool:
     return worker.ahead >= policy.NEARLY_ALL and (worker.still_s >= policy.STUCK_S or looks)
 
 
-def with_workers(job: JobFacts, count: int, **torchs: object) -> str:
-    """``count`` of them, and the options ``torchs`` where these are torch's DataLoader's."""
+def with_workers(job: JobFacts, count: int, torchs: str = "") -> str:
+    """``count`` of them, and the option ``torchs`` where these are torch's DataLoader's."""
     loader = _loader(job)
     if loader == "torch":
-        return f"DataLoader(..., {', '.join(f'{name}={value}' for name, value in {'num_workers': count, **torchs}.items())})"
-    return _OTHERS[loader].format(count)
+        more = filled(", {:own}", torchs) if torchs else ""
+        return filled("DataLoader(..., num_workers={:d}{:command})", count, more)
+    return filled(_OTHERS[loader], *[count] * _OTHERS[loader].count("{"))
 
 
 def more_in_flight(job: JobFacts) -> str:
     """Twice as many who read at once; empty where these are threads of the trainer's own, made as its author pleased."""
     if not job.workers and threads_wait(job, job.trainer):
         return ""
-    return with_workers(job, 2 * max(1, len(job.workers)), prefetch_factor=4)
+    return with_workers(job, 2 * max(1, len(job.workers)), "prefetch_factor=4")
 
 
 def _loader(job: JobFacts) -> str:

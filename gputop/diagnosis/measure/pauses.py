@@ -13,10 +13,10 @@ from msgspec import Struct
 
 from gputop.diagnosis import policy
 from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.sentence import filled
 from gputop.model.frame import CudaCall
 
 Span = tuple[int, int]  # since when, until when: CLOCK_MONOTONIC, ns
-
 
 
 def length_s(spans: Iterable[Span], oldest_ns: int = 0) -> float:
@@ -178,7 +178,9 @@ class Repeated(Struct, frozen=True):
 
     def told(self) -> str:
         """In words."""
-        return f"{self.count} pauses of {self.each_s:.1f} s each took {100 * self.share:.0f}% of the last {self.seconds:.0f} s"
+        return filled(
+            "{} pauses of {:.1f} s each took {:.0f}% of the last {:.0f} s", self.count, self.each_s, 100 * self.share, self.seconds
+        )
 
 
 def merged(spans: Iterable[Span], now_ns: int) -> list[Span]:

@@ -16,6 +16,7 @@ from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.model import Fix
+from gputop.diagnosis.sentence import filled
 from gputop.model.board import GpuBoard
 from gputop.model.frame import ProcSample
 
@@ -114,4 +115,4 @@ def is_compiling(job: JobFacts) -> bool:
 
 def compiling_told(job: JobFacts) -> str:
     """What a trainer does that compiles."""
-    return f"compiles, torch.compile's processes run on {job.compiling:.1f} CPUs"
+    return filled("compiles, torch.compile's processes run on {:.1f} CPUs", job.compiling)

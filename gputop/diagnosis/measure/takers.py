@@ -18,6 +18,7 @@ from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Grower, Mover, Taker
 from gputop.diagnosis.measure.waits import KindOf
 from gputop.diagnosis.model import Culprit
+from gputop.diagnosis.sentence import filled
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Preempt, ProcInfo, ProcSample
 from gputop.model.rates import pair_growth
@@ -110,10 +111,17 @@ class TakerTrack:
                 watching += cores
             else:
                 kept_s = sum(waits.get(pid, 0.0) for waits in behind.values())
-                found.append(Taker(
-                    pid=pid, name=stranger.name, cores=cores, preempted_s=kept_s, where=shares(stranger.ns_on),
-                    before_ns=stranger.before_ns(oldest_ns), info=stranger.info,
-                ))
+                found.append(
+                    Taker(
+                        pid=pid,
+                        name=stranger.name,
+                        cores=cores,
+                        preempted_s=kept_s,
+                        where=shares(stranger.ns_on),
+                        before_ns=stranger.before_ns(oldest_ns),
+                        info=stranger.info,
+                    )
+                )
         others = {pid: one for pid, one in self._strangers.items() if pid not in roles and pid not in self._recorders}
         found = gather(found, others, board, oldest_ns)
         found.sort(key=lambda taker: -taker.cores)
@@ -252,8 +260,8 @@ def names_of(takers: list[Taker]) -> list[str]:
     for taker in takers:
         pids.setdefault((taker.name, _started(taker)), []).append(str(taker.pid))
     told = [
-        f"{name} ({', '.join(some[:PIDS])}{_more(len(some) - PIDS)})"
-        + (f" and {started} {'it starts' if len(some) == 1 else 'they start'}" if started else "")
+        filled("{} ({}{})", name, ", ".join(some[:PIDS]), _more(len(some) - PIDS))
+        + (filled(" and {} {}", started, "it starts" if len(some) == 1 else "they start") if started else "")
         for (name, started), some in pids.items()
     ]
     return told[:NAMES] + ["others"] * (len(told) > NAMES)

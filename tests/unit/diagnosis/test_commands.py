@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.shell import cgroup_file, kill, operand, word
+from gputop.diagnosis.sentence import filled
+from gputop.diagnosis.shell import cgroup_file, kill, wake
 from gputop.model.frame import Host, ProcInfo
 from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.scene import Scene
@@ -73,23 +74,24 @@ def test_names_of_strangers_are_one_word(unit: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", ["a b", "-x", "-", "'", "$(x)", "a\nb", "", "*", "~", "!x", "é", "\udcff"])
 def test_a_word_is_one_word(name: str) -> None:
-    assert shlex.split(word(name)) == [name]
-    assert shlex.split(f"systemctl stop {operand(name)}")[-1] == name
-    assert (shlex.split(f"x {operand(name)}")[1] == "--") == name.startswith("-")
-    assert shlex.split(f"cat {cgroup_file(2, 'cpu', f'/{name}', 'cpu.max')}")[1:] == [f"/sys/fs/cgroup/{name}/cpu.max"]
+    assert shlex.split(filled("{:word}", name)) == [name]
+    assert shlex.split(filled("systemctl stop {:operand}", name))[-1] == name
+    assert (shlex.split(filled("x {:operand}", name))[1] == "--") == name.startswith("-")
+    file = cgroup_file(2, "cpu", f"/{name}", "cpu.max")
+    assert shlex.split(filled("cat {:file}", file))[1:] == [f"/sys/fs/cgroup/{name}/cpu.max"]
 
 
 def test_nobody_is_told_to_kill_everybody() -> None:
-    assert kill([12, 13], "CONT") == "kill -CONT 12 13"
+    assert wake([12, 13]) == "kill -CONT 12 13"
     assert kill([12]) == "kill 12"
-    assert kill([-1, 0, 1], "CONT") == kill([]) == ""
+    assert wake([-1, 0, 1]) == kill([]) == ""
 
 
-def test_no_command_is_made_of_a_text_that_is_not_quoted() -> None:
-    """Who writes a fix puts numbers into its command, and texts by way of `gputop.diagnosis.shell`: names that a command may be made of."""
+def test_each_hole_of_a_command_says_what_may_stand_in_it() -> None:
+    """Who writes a fix gives its command numbers and pids, and texts as words: in `{}`, which quotes nothing, there is never one."""
     folder = Path(__file__).parents[3] / "gputop" / "diagnosis"
-    named = re.compile(r"\{[^{}]*\b(name|label|unit|group|path|comm|cgroup|device|user|host|exe)\b[^{}]*\}")
+    program = re.compile(r"(sudo |echo |cat |ls |ps |kill|taskset|nvidia-smi|gputop stacks|systemctl|chrt|ionice|DataLoader)")
     for path in folder.rglob("*.py"):
-        for command in re.findall(r'Fix\([^\n]*?, f(".*?"|\'.*?\')\)', path.read_text()):
-            for used in named.finditer(command):
-                assert re.search(r"\b(word|operand|cgroup_file)\(", used[0]), f"{path.name}: {command}"
+        assert not re.findall(r'Fix\([^\n]*?, f(".*?"|\'.*?\')\)', path.read_text()), path
+        for template in re.findall(r'filled\(\s*"([^"]*)"', path.read_text()):
+            assert not (program.match(template) and "{}" in template), f"{path.name}: {template}"

@@ -19,7 +19,7 @@ def job(scene: Scene):
 
 
 def test_torchs_workers():
-    assert with_workers(job(too_few()), 4, prefetch_factor=4) == "DataLoader(..., num_workers=4, prefetch_factor=4)"
+    assert with_workers(job(too_few()), 4, "prefetch_factor=4") == "DataLoader(..., num_workers=4, prefetch_factor=4)"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_torchs_workers():
 def test_workers_of_another_library_and_those_that_a_script_made(loader: str, spelt: str):
     found = job(too_few())
     first = replace(found.workers[0], role=Role("worker", loader=loader))
-    assert with_workers(replace(found, is_torchs=False, workers=[first]), 4, prefetch_factor=4) == spelt
+    assert with_workers(replace(found, is_torchs=False, workers=[first]), 4, "prefetch_factor=4") == spelt
 
 
 @pytest.mark.parametrize(("libs", "spelt"), [(["torch"], "DataLoader(..., num_workers=4)"), (["jax"], "multiprocessing.Pool(4)")])
