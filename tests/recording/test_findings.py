@@ -323,8 +323,8 @@ def test_nobody_elses_text_is_told_as_ours(
     if found is not None:
         shown += repr(msgspec.to_builtins(found))
         assert all(not one.command for incident in found.incidents for one in incident.fixes if "Use more workers" in one.text)
-        assert found.verdict.headline and all(one.headline for one in found.incidents)
-    for word in ("curl", "evil", "hotfix", "/etc/", "cgroup.kill", "kill -1", "kill 1"):
+        assert all([found.verdict.headline, *(one.headline for one in found.incidents)])
+    for word in ("curl", "evil.example", "hotfix", "/etc/", "cgroup.kill", "kill -1", "kill 1"):
         assert word not in shown, word
 
 
@@ -343,7 +343,9 @@ def test_a_name_stays_a_name(made: Path, tmp_path: Path) -> None:
     found = kept(reforged(made, tmp_path, lambda told: [one.update(name=name) for one in first(told)["culprits"]]))
     assert found is not None
     shown = found.incidents[0].culprits[0].name
-    assert len(shown) <= 64 and shown.isprintable() and not set("|;&$`<>") & set(shown)
+    assert len(shown) <= 64
+    assert shown.isprintable()
+    assert not set("|;&$`<>") & set(shown)
 
 
 def test_the_replay_knows_its_incidents_at_once(made: Path) -> None:
