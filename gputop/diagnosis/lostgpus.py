@@ -16,6 +16,7 @@ from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.measure.facts import Facts, GpuFacts
 from gputop.diagnosis.measure.losses import SILENT
 from gputop.diagnosis.model import GPU_LOST, Incident, Verdict, Victim
+from gputop.diagnosis.sentence import filled
 from gputop.diagnosis.symptoms import Standing
 from gputop.model.board import Board
 from gputop.model.gpu import ENDING_XIDS
@@ -127,8 +128,8 @@ class LostGpus(Struct):
         trainers = [victim for victim in incident.victims if victim.role == "trainer"]
         incident.trainer_pid = trainer_pid or incident.trainer_pid or next((victim.pid for victim in trainers), None)
         incident.gpu, incident.symptom = gpu.index, "idle" if gpu.gone else "healthy"
-        named = [f"{victim.name} ({victim.pid})" for victim in incident.victims if victim.role not in ("worker", "helper")]
-        unnamed = [f"pid {pid}" for pid in sorted(gpu.pids) if pid not in {victim.pid for victim in incident.victims}]
+        named = [filled("{} ({})", victim.name, victim.pid) for victim in incident.victims if victim.role not in ("worker", "helper")]
+        unnamed = [filled("pid {}", pid) for pid in sorted(gpu.pids) if pid not in {victim.pid for victim in incident.victims}]
         found = gpu_lost.finding(gpu, facts, [*named, *unnamed])
         incident.headline = gpu_lost.told(gpu) + _fate(trainers or incident.victims, facts, gpu)
         incident.detail, incident.evidence, incident.fixes = found.detail, list(found.evidence), list(found.fixes)
@@ -150,7 +151,8 @@ def _fate(users: list[Victim], facts: Facts, gpu: GpuFacts) -> str:
     if not users or not gpu.gone:
         return ""
     first = users[0]
-    return f"; {first.name} ({first.pid}) {'cannot go on' if first.pid in facts.pids else 'used it, and has ended'}"
+    fate = "cannot go on" if first.pid in facts.pids else "used it, and has ended"
+    return filled("; {} ({}) {}", first.name, first.pid, fate)
 
 
 def _incident(since_ns: int) -> Incident:

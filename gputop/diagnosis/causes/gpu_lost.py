@@ -16,26 +16,29 @@ from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.measure.losses import GONE, RESET, Loss
 from gputop.diagnosis.model import GPU_LOST, Evidence, Fix, PathStep
+from gputop.diagnosis.sentence import NAME, filled, joined
 from gputop.model.gpu import ENDING_XIDS
 from gputop.system.text import clean
 
 FALLEN_OFF = 79  # Xid
 MOST_NAMED = 8  # users of a GPU, and other lost GPUs, that are named
-MOST_NAME, MOST_REASON = 80, 200  # characters of a model, an UUID or a bus address, and of the driver's reason
 
 
 def told(gpu: GpuFacts) -> str:
     """``GPU 0 is lost: it has fallen off the bus (Xid 79)``."""
     loss = gpu.loss
     if loss is None:
-        return f"GPU {gpu.name} works"
+        return filled("GPU {} works", gpu.name)
     what = {GONE: "it has fallen off the bus, or was removed", RESET: "it works again only after a reset"}.get(loss.kind, loss.reason)
     if loss.xid in ENDING_XIDS:
         meaning = ENDING_XIDS[loss.xid].replace("the GPU", "it")
-        what = f"{meaning} (Xid {loss.xid})" if loss.kind in (GONE, RESET) else f"{what} (Xid {loss.xid}: {meaning})"
+        known = loss.kind in (GONE, RESET)
+        what = filled("{} (Xid {})", meaning, loss.xid) if known else filled("{} (Xid {}: {})", what, loss.xid, meaning)
     elif loss.xid is not None:
-        what += f" (latest Xid: {loss.xid})"
-    return f"GPU {gpu.name} must be reset, though it still works: {what}" if loss.works else f"GPU {gpu.name} is lost: {what}"
+        what = filled("{} (latest Xid: {})", what, loss.xid)
+    if loss.works:
+        return filled("GPU {} must be reset, though it still works: {}", gpu.name, what)
+    return filled("GPU {} is lost: {}", gpu.name, what)
 
 
 def finding(
@@ -46,19 +49,20 @@ def finding(
     if loss is None:
         return Finding("")
     also = [other.name for other in others if other is not gpu][:MOST_NAMED]
-    used = f"used by {', '.join(users[:MOST_NAMED])}" if users else ""
-    parts = [_names(loss), used, f"GPU {', '.join(also)} too" if also else ""]
+    used = filled("used by {}", joined(", ", users[:MOST_NAMED])) if users else ""
+    parts = [_names(loss), used, filled("GPU {} too", joined(", ", also)) if also else ""]
     lost_s = round(max(0, facts.t_ns - loss.since_ns) / 1e9, 1)
-    evidence = [Evidence("lost_for_s", lost_s, "s", f"GPU {gpu.name}: {clean(loss.reason, MOST_REASON) or 'the driver has lost it'}")]
+    reason = clean(loss.reason, NAME) or "the driver has lost it"
+    evidence = [Evidence("lost_for_s", lost_s, "s", filled("GPU {}: {}", gpu.name, reason))]
     if loss.xid is not None:
         evidence.append(Evidence("xid", float(loss.xid), "", ENDING_XIDS.get(loss.xid, "the latest that the driver has reported")))
     living = [pid for pid in sorted(gpu.pids) if pid in facts.pids]
-    return Finding("; ".join(filter(None, parts)), tuple(evidence), _fixes(gpu, living), (), victims)
+    return Finding(joined("; ", filter(None, parts)), tuple(evidence), _fixes(gpu, living), (), victims)
 
 
 def path_of(gpu: GpuFacts) -> tuple[PathStep, ...]:
     """The GPU itself."""
-    return (PathStep(None, f"GPU {gpu.name}", 1.0, "still", "", True),)
+    return (PathStep(None, filled("GPU {}", gpu.name), 1.0, "still", "", True),)
 
 
 def lost_of(job: JobFacts, facts: Facts) -> list[GpuFacts]:
@@ -70,19 +74,21 @@ def lost_of(job: JobFacts, facts: Facts) -> list[GpuFacts]:
 
 
 def _names(loss: Loss) -> str:
-    return ", ".join(clean(text, MOST_NAME) for text in (loss.model, loss.uuid, loss.pci_bus_id) if text)
+    return joined(", ", (clean(text, NAME) for text in (loss.model, loss.uuid, loss.pci_bus_id) if text))
 
 
 def _fixes(gpu: GpuFacts, living: list[int]) -> tuple[Fix, ...]:
     """What NVIDIA advises; nothing here ends anybody's work. A reset is a command only where nobody is seen to use the GPU."""
     loss, fixes = gpu.loss, [Fix("See what the driver says of it", "sudo dmesg | grep -iE 'xid|nvrm' | tail -20")]
-    fixes.append(Fix(f"Let no new work begin on it: drain the node in its scheduler, or leave GPU {gpu.index} out of CUDA_VISIBLE_DEVICES"))
+    drain = "Let no new work begin on it: drain the node in its scheduler, or leave GPU {} out of CUDA_VISIBLE_DEVICES"
+    fixes.append(Fix(filled(drain, gpu.index)))
     if living:
-        pids = ", ".join(map(str, living[:MOST_NAMED]))
-        fixes.append(Fix(f"Save what can be saved and end who still holds it ({pids}): it is not reset while somebody does"))
+        pids = joined(", ", map(str, living[:MOST_NAMED]))
+        fixes.append(Fix(filled("Save what can be saved and end who still holds it ({}): it is not reset while somebody does", pids)))
     fails = "fails, as it mostly does after Xid 79" if loss is not None and loss.xid == FALLEN_OFF else "fails"
-    ask = "" if living else f"sudo nvidia-smi --gpu-reset -i {gpu.index}"
-    fixes.append(Fix(f"Reset it when nobody uses it any more; where that {fails}, reboot the machine when its other work is done", ask))
+    ask = "" if living else filled("sudo nvidia-smi --gpu-reset -i {:d}", gpu.index)
+    reset = filled("Reset it when nobody uses it any more; where that {}, reboot the machine when its other work is done", fails)
+    fixes.append(Fix(reset, ask))
     return tuple(fixes)
 
 
@@ -90,7 +96,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     lost = lost_of(job, facts)
     trainer = job.trainer
     pids = (trainer.pid, *(worker.pid for worker in job.workers))
-    return finding(lost[0], facts, [f"{clean(trainer.role.label)} ({trainer.pid})"], lost, pids) if lost else Finding("")
+    return finding(lost[0], facts, [filled("{} ({})", clean(trainer.role.label), trainer.pid)], lost, pids) if lost else Finding("")
 
 
 JUDGE = Judge(GPU_LOST, "idle", _tell)
