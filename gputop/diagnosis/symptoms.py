@@ -212,7 +212,7 @@ def _why(one: Standing) -> str:
 def _does(one: Standing) -> str:
     job, idle = one.job, one.job.idle or 0.0
     if one.bereft:
-        return f"cannot go on, for another rank's {gpu_lost.told(gpu_lost.lost_of(job, one.facts)[0])}"
+        return filled("cannot go on, for another rank's {}", gpu_lost.told(gpu_lost.lost_of(job, one.facts)[0]))
     if job.absent_ranks and one.symptom == "straggler":
         return "waits for a rank that is gone"
     if job.straggler is job.trainer and one.symptom == "straggler":
