@@ -48,11 +48,11 @@ def test_it_is_an_incident_that_names_gpu_job_and_xid_and_all_its_seconds_are_lo
     assert {victim.pid for victim in one.victims} == {100, 101, 102}
     assert {item.metric: item.value for item in one.evidence}["xid"] == 79.0
     found = scene.engine.explain()
-    [told] = [told for told in found["incidents"] if told["cause"] == GPU_LOST]
-    assert found["verdict"]["cause"] == GPU_LOST
-    assert found["ledger"]["by_cause"][GPU_LOST] == pytest.approx(10.0, abs=0.5)
-    assert told["gpu_lost_s"] == told["regain_gpu_s"] == pytest.approx(found["ledger"]["by_cause"][GPU_LOST], abs=0.01)
-    assert found["trainers"][0]["ledger"]["by_cause"][GPU_LOST] == pytest.approx(told["gpu_lost_s"], abs=0.01)
+    [told] = [told for told in found.incidents if told.cause == GPU_LOST]
+    assert found.verdict.cause == GPU_LOST
+    assert found.ledger.by_cause[GPU_LOST] == pytest.approx(10.0, abs=0.5)
+    assert told.gpu_lost_s == told.regain_gpu_s == pytest.approx(found.ledger.by_cause[GPU_LOST], abs=0.01)
+    assert found.trainers[0].ledger.by_cause[GPU_LOST] == pytest.approx(told.gpu_lost_s, abs=0.01)
 
 
 def test_a_reset_is_a_command_only_where_nobody_uses_it():
@@ -72,7 +72,7 @@ def test_it_is_one_incident_whether_its_job_lives_on_or_ends():
     assert one.trainer_pid == 100
     assert one.headline.endswith("train.py (100) used it, and has ended")
     found = scene.engine.explain()
-    assert found["ledger"]["by_cause"][GPU_LOST] == pytest.approx(25.0, abs=2.0)
+    assert found.ledger.by_cause[GPU_LOST] == pytest.approx(25.0, abs=2.0)
     assert scene.engine.ledgers[NOBODY].gpu_lost_s == pytest.approx(20.0, abs=1.0)
     assert scene.engine.verdict.cause == GPU_LOST
 
@@ -87,7 +87,7 @@ def test_one_that_nobody_uses_is_told_beside_a_training_that_is_well():
     assert find(scene, 1).headline == "GPU 1 is lost: it has fallen off the bus (Xid 79)"
     assert find(scene, 1).trainer_pid is None
     assert scene.engine.verdict.gpu == 1
-    assert scene.engine.explain()["ledger"]["by_cause"][GPU_LOST] == pytest.approx(20.0, abs=0.5)
+    assert scene.engine.explain().ledger.by_cause[GPU_LOST] == pytest.approx(20.0, abs=0.5)
     assert scene.engine.standing[100].cause == "none"
 
 
@@ -139,7 +139,7 @@ def test_a_driver_that_does_not_come_back_is_one_too():
     silent_for = silent(scene, 20)
     assert find(silent_for).headline.startswith("GPU 0 is lost: no call to the driver about it has returned for 20 s; train.py (100)")
     assert find(silent_for).confidence < 1.0
-    assert scene.engine.explain()["ledger"]["by_cause"][GPU_LOST] >= 18.0
+    assert scene.engine.explain().ledger.by_cause[GPU_LOST] >= 18.0
 
 
 def test_a_driver_that_is_just_started_is_waited_for_longer():
@@ -178,7 +178,7 @@ def test_one_that_works_on_though_a_reset_is_asked_for_is_told_and_loses_nothing
     one = find(scene.play(10))
     assert one.headline.startswith("GPU 0 must be reset, though it still works")
     assert (one.severity, one.lost_s, one.symptom) == ("high", 0.0, "healthy")
-    assert GPU_LOST not in scene.engine.explain()["ledger"]["by_cause"]
+    assert GPU_LOST not in scene.engine.explain().ledger.by_cause
     assert scene.engine.standing[100].cause == "none"
 
 
@@ -199,7 +199,7 @@ def test_ranks_that_stand_with_the_one_that_lost_its_gpu_lose_theirs_to_it():
     scene.play(25)
     assert {one.cause for one in scene.engine.standing.values()} == {GPU_LOST}
     assert "another rank's GPU 1 is lost" in scene.engine.standing[200].verdict.why
-    assert scene.engine.explain()["ledger"]["by_cause"][GPU_LOST] >= 40.0
+    assert scene.engine.explain().ledger.by_cause[GPU_LOST] >= 40.0
     assert [one.cause for one in scene.engine.incidents if one.end_ns is None] == [GPU_LOST]
 
 
@@ -208,5 +208,5 @@ def test_the_incidents_of_lost_gpus_have_the_ledgers_seconds():
     lose(scene, 1, xid=None)
     scene.add(Proc(300, 10, run=0.3, looks=[ON_CPU], info={"uses_cuda": True})).play(7)
     found = scene.engine.explain()
-    booked = sum(one["gpu_lost_s"] for one in found["incidents"] if one["cause"] == GPU_LOST)
-    assert booked == pytest.approx(found["ledger"]["by_cause"][GPU_LOST], abs=0.05)
+    booked = sum(one.gpu_lost_s for one in found.incidents if one.cause == GPU_LOST)
+    assert booked == pytest.approx(found.ledger.by_cause[GPU_LOST], abs=0.05)
