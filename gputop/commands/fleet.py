@@ -145,7 +145,7 @@ def _write(args: argparse.Namespace, fleet: Overview) -> None:
     if args.line:
         write(f"{fleet.used(line_of).form(args.line, draws_ascii(args.ascii))}\n")
         return
-    write(fleet.used(lambda seen: msgspec.json.encode(as_object(seen))) + b"\n")
+    write(fleet.used(lambda seen: msgspec.json.encode(as_object(seen), enc_hook=str)) + b"\n")
 
 
 def _await_report(fleet: Overview, questions: Questions) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from gputop.diagnosis import policy
+from gputop.model.ranges import Number, Pid, Seconds, Share, Times
 from gputop.system.plugins import CAUSES as PLUGGED
 from gputop.system.plugins import plugins
 from gputop.system.text import figure
@@ -41,12 +42,6 @@ def _one_of(words: Sequence[str]) -> Meta:
 Severity = Annotated[str, _one_of(SEVERITIES)]
 Symptom = Annotated[str, _one_of(SYMPTOMS)]
 Cause = Annotated[str, _one_of(CAUSES)]
-Pid = Annotated[int, Meta(ge=0, le=1 << 22)]  # up to PID_MAX_LIMIT
-GpuIndex = Annotated[int, Meta(ge=0, le=1 << 16)]
-Share = Annotated[float, Meta(ge=0, le=1)]
-Number = Annotated[float, Meta(ge=-(10**18), le=10**18)]  # a finite one
-Seconds = Annotated[float, Meta(ge=0, le=10**12)]  # 32,000 years: of GPUs together
-Times = Annotated[float, Meta(ge=0, le=10**9)]  # how many times as fast
 HOST_GROWTH, GPU_GROWTH = GROWTHS = "host-memory-growth", "gpu-memory-growth"  # no GPU time is lost yet: incidents, never the verdict
 
 

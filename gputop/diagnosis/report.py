@@ -26,19 +26,13 @@ from gputop.diagnosis.model import (
     Culprit,
     Evidence,
     Fix,
-    GpuIndex,
     Incident,
     Ledger,
-    Number,
     PathStep,
-    Pid,
     Regain,
-    Seconds,
     Severity,
-    Share,
     Step,
     Symptom,
-    Times,
     Verdict,
     Victim,
     WhatIf,
@@ -46,6 +40,7 @@ from gputop.diagnosis.model import (
 from gputop.diagnosis.sentence import PATH, commanded, filled, is_own, name, said
 from gputop.model.frame import Header, ProcInfo
 from gputop.model.identity import identity_of
+from gputop.model.ranges import Count, Gpus, Number, Pid, Ranks, Seconds, Share, Times, UnixSeconds
 from gputop.model.roles import Role
 from gputop.system.text import clean
 
@@ -53,8 +48,6 @@ SCHEMA = 1
 MOST_TRAINED = 64  # trainers that an explanation names, 1 KB each; a choice
 MOST_INCIDENTS = 100_000  # that are read: one each half a minute for a month; a choice
 _FEW, _MANY = Meta(max_length=256), Meta(max_length=4096)  # of what one incident, or one trainer, has
-UnixS = Annotated[float, Meta(ge=-9 * 10**9, le=9 * 10**9)]
-"""A wall clock's seconds since 1970, until 2255: as ns they fit into 64 bits."""
 
 
 class StepMs(Struct, frozen=True):
@@ -105,15 +98,15 @@ class Booked(Struct, frozen=True):
 class Episode(Struct, frozen=True):
     """An incident."""
 
-    id: Annotated[int, Meta(ge=0, le=1 << 53)]
-    start_unix_s: UnixS
-    end_unix_s: UnixS | None  # None: it lasts
+    id: Count
+    start_unix_s: UnixSeconds
+    end_unix_s: UnixSeconds | None  # None: it lasts
     symptom: Symptom
     cause: Cause
     severity: Severity
     confidence: Share  # how much of the path was measured: see `gputop.diagnosis.path.confidence`
     trainer_pid: Pid | None
-    gpu: GpuIndex | None
+    gpu: Gpus | None
     gpu_lost_s: Seconds
     regain_gpu_s: Seconds | None  # the same, where several train on a GPU divided among them; None: no GPU measured, or unexplained
     speedup_max: Times | None  # as in `Said`, over the incident's own time
@@ -139,7 +132,7 @@ class Trained(Struct, frozen=True):
 
     pid: Pid
     name: str  # as on the screen: ``train.py rank 3``
-    rank: Annotated[int, Meta(ge=0, le=1 << 31)] | None
+    rank: Ranks | None
     identity: Annotated[dict[str, str | Annotated[dict[str, str], _FEW] | None], _FEW]
     """As `gputop.model.identity.Identity`: container, pod, Slurm job, training …"""
     ledger: Account | UnsetType | None = UNSET  # None: no GPU is measured; unset: of a part of what was looked at it is not known

@@ -30,16 +30,17 @@ import msgspec
 from msgspec import Struct, structs
 from msgspec.msgpack import Ext
 
+from gputop.model.ranges import MOST_PID
 from gputop.system.text import clean
 
 NAME, PATH = 64, 256  # characters of a name, and of what begins with a slash: a program has 32, a control group 200
 MOST_TEXT = 4096  # characters of a text; long ones have 500
 MOST_BYTES = 16 << 10  # of a text's template and facts
 MOST_PIDS = 1024  # in a command
-MOST_PID = 1 << 22  # PID_MAX_LIMIT of the kernel
 MOST_NUMBER = 10**18  # an exabyte
 DEEPEST = 8  # texts within texts; 4 occur
 CODE = 1  # of msgpack's extension that holds a text
+NOT_OURS = chr(0xFFFD)  # what is read instead of another's text; no literal, for these are all ours
 _BETWEEN = (", ", "; ", " ", "")  # what texts are joined by
 _PLAIN = re.compile(r"[\w./=-]*", re.ASCII)
 _CPUS = re.compile(r"[0-9][0-9,-]*", re.ASCII)
@@ -291,17 +292,17 @@ def _decoder(depth: int) -> msgspec.msgpack.Decoder[Any]:
 
     def read(code: int, data: memoryview) -> str:
         if code != CODE or inner is None or len(data) > MOST_BYTES:
-            return ""
+            return NOT_OURS
         node = inner.decode(data)
         if not (isinstance(node, list) and len(node) == 2 and isinstance(node[0], str) and isinstance(node[1], list)):
-            return ""
+            return NOT_OURS
         template, args = node
         holes = _holes(template) or [""] * len(args)
         facts = tuple(_fact(spec, arg) for spec, arg in zip(holes, args, strict=False))
         if len(facts) != len(args) or not _is_sound(template, facts):
-            return ""
+            return NOT_OURS
         text = Sentence(template, facts)
-        return text if len(text) <= MOST_TEXT else ""
+        return text if len(text) <= MOST_TEXT else NOT_OURS
 
     return msgspec.msgpack.Decoder(ext_hook=read)
 

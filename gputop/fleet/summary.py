@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-import msgspec
 import zstandard
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, astuple, replace
 
-from gputop.diagnosis import Engine, Incident
+from gputop.diagnosis import Engine, Incident, sentence
 from gputop.diagnosis.measure import intensity
 from gputop.diagnosis.measure.facts import Facts
 from gputop.diagnosis.model import GPU_LOST, Culprit, Ledger, Verdict
 from gputop.diagnosis.ranks import RankPace
+from gputop.diagnosis.report import in_general
 from gputop.diagnosis.symptoms import Standing
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import ProcInfo
@@ -57,11 +57,13 @@ LEVEL = 1  # of zstd; 3 takes twice the CPU for 3 % fewer bytes
 MOST_RANKS, MOST_GPUS, MOST_CAUSES, MOST_NAMES = 256, 1024, 64, 64  # in a summary; see MOST_TRAINERS of `gputop.model.roles`
 NEWEST = 8  # incidents that are told
 NAMED = 3  # culprits of a rank, and of an incident
-TEXT, NAME = 300, 80  # characters of a headline, and of a name
+TEXT, NAME = 300, 80  # characters of a source's reason, and of a name
 LEAST_SHARE = 0.005  # of the window, to be told
 
-_Shares = Annotated[dict[str, Share], Meta(max_length=MOST_CAUSES)]
-_SecondsBy = Annotated[dict[str, Seconds], Meta(max_length=MOST_CAUSES)]
+Word = Annotated[str, Meta(pattern=r"\A[\w-]{0,64}\Z")]
+"""Of a closed list of the node's gputop (`gputop.diagnosis.model`), which may know more of them: no sentence, whatever it is."""
+_Shares = Annotated[dict[Word, Share], Meta(max_length=MOST_CAUSES)]
+_SecondsBy = Annotated[dict[Word, Seconds], Meta(max_length=MOST_CAUSES)]
 _Names = Annotated[dict[str, str], Meta(max_length=MOST_NAMES)]
 
 
@@ -104,9 +106,9 @@ class IncidentRow(Struct, frozen=True, array_like=True, gc=False):
     id: Count
     start_unix_s: UnixSeconds
     end_unix_s: UnixSeconds | None  # None: it lasts
-    symptom: str
-    cause: str
-    severity: str
+    symptom: Word
+    cause: Word
+    severity: Word
     trainer_pid: Pid | None
     lost_s: Seconds
     headline: str
@@ -116,9 +118,9 @@ class IncidentRow(Struct, frozen=True, array_like=True, gc=False):
 class Said(Struct, frozen=True, omit_defaults=True, gc=False):
     """The node's own verdict: of its worst trainer."""
 
-    symptom: str = ""
-    cause: str = "none"
-    severity: str = "info"
+    symptom: Word = ""
+    cause: Word = "none"
+    severity: Word = "info"
     confidence: Share = 0.0
     headline: str = ""
     detail: str = ""
@@ -149,12 +151,12 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     size: Ranks | None = None  # ranks of that training
     program: str = ""
     gpus: Annotated[list[Gpus], Meta(max_length=MOST_GPUS)] = []
-    phase: str = ""  # a word of `gputop.diagnosis.phases.ANY`
+    phase: Word = ""  # a word of `gputop.diagnosis.phases.ANY`
     states: _Shares = {}  # of its main thread
     pace: RankPace | None = None  # what tells the rank that the others wait for; None: it is not known whether its GPUs work
     steps_per_s: PerSecond | None = None
-    symptom: str = ""
-    cause: str = "none"  # of one that the others of its training wait for: why it is late, where that is known
+    symptom: Word = ""
+    cause: Word = "none"  # of one that the others of its training wait for: why it is late, where that is known
     shares: _Shares = {}  # cause -> share of what is lost now
     lost: Share | None = None  # share of its GPUs' time now
     why: str = ""  # what is wrong, in a line
@@ -192,10 +194,6 @@ class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
     took_s: Seconds = 0.0  # what this summary took the node to make, diagnosis included; 0: not told
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Summary).decode
-
-
 def pack_summary(summary: Summary) -> bytes:
     """The block."""
     return pack(KIND_SUMMARY, summary_payload(summary), t_ns=summary.t_ns)
@@ -203,41 +201,49 @@ def pack_summary(summary: Summary) -> bytes:
 
 def summary_payload(summary: Summary) -> bytes:
     """What `read_summary` reads."""
-    return zstandard.ZstdCompressor(level=LEVEL).compress(_encode(summary))
+    return zstandard.ZstdCompressor(level=LEVEL).compress(sentence.pack(summary))
 
 
 def read_summary(payload: bytes) -> Summary:
-    """The summary in a block. Anybody may have written it: texts are cleaned and cut. ValueError where it is too large, a number is out
-    of its range, or it is no summary."""
+    """The summary in a block. Anybody may have written it: names are cleaned and cut, and sentences are made of templates of ours
+    (`gputop.diagnosis.sentence`). ValueError where it is too large, a number is out of its range, or it is no summary."""
     try:
         size = zstandard.get_frame_parameters(payload).content_size  # the decompressor allocates so much
         if size > MOST_BYTES:
             raise ValueError(f"it is larger than {MOST_BYTES >> 10} KiB")
-        found: Summary = _cleaned(_decode(zstandard.ZstdDecompressor(max_window_size=MOST_BYTES << 2).decompress(payload)))
+        data = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES << 2).decompress(payload)
+        found: Summary = _cleaned(sentence.unpack(data, Summary))
         return found
     except (*BROKEN, zstandard.ZstdError) as error:
         raise ValueError(f"a summary cannot be read: {clean(str(error), NAME)}") from None
 
 
 def _cleaned(value: Any, limit: int = NAME) -> Any:
-    """The value with harmless texts."""
+    """The value with harmless names, and with sentences of ours: where one is another's, what its cause is in general."""
     kind = type(value)
-    if kind is str:
-        return value if len(value) <= limit and value.isascii() and value.isprintable() else clean(value, limit)
+    if kind is str or kind is sentence.Sentence:
+        text = str(value)
+        return text if len(text) <= limit and text.isascii() and text.isprintable() else clean(text, limit)
     if kind is list:
         return [_cleaned(one) for one in value]
     if kind is dict:
         return {_cleaned(key): _cleaned(one, TEXT) for key, one in value.items()}
-    if kind in _LIMITS:
-        return kind(*map(_cleaned, astuple(value), _LIMITS[kind]))
-    return value
+    if kind not in _KINDS:
+        return value
+    fields = [_cleaned(one) if type(one) in _MADE_OF else one for one in astuple(value)]
+    for name in _SENTENCES.get(kind, ()):
+        told: str = getattr(value, name)  # where it is ours it stays as it came, for it may be sent on
+        fields[_KINDS[kind][name]] = told if not told or sentence.is_own(told) else in_general(value.cause)
+    return kind(*fields)
 
 
-_LONG = ("headline", "detail", "why")
-_LIMITS = {
-    kind: tuple(TEXT if name in _LONG else NAME for name in kind.__struct_fields__)
+_SENTENCES = {IncidentRow: ("headline",), Said: ("headline", "detail"), Rank: ("why",)}
+_KINDS = {
+    kind: {name: i for i, name in enumerate(kind.__struct_fields__)}
     for kind in (Taker, GpuRow, LedgerRow, IncidentRow, Said, Node, RankPace, Rank, Summary)
 }
+"""What a summary is made of, and where its fields stand."""
+_MADE_OF = {*_KINDS, str, sentence.Sentence, list, dict}
 
 
 def summarize(board: Board, engine: Engine, rules: int = 0) -> Summary:
@@ -256,7 +262,7 @@ def summarize(board: Board, engine: Engine, rules: int = 0) -> Summary:
 
 def _said(verdict: Verdict) -> Said:
     return Said(
-        verdict.symptom, verdict.cause, verdict.severity, verdict.confidence, verdict.headline[:TEXT], verdict.detail[:TEXT],
+        verdict.symptom, verdict.cause, verdict.severity, verdict.confidence, verdict.headline, verdict.detail,
         verdict.lost_pct, verdict.trainer_pid,
     )  # fmt: skip
 
@@ -275,7 +281,7 @@ def _rank(one: Standing, engine: Engine, host: str) -> Rank:
         pace=None if pace is None else replace(pace, **{name: _rounded(value) for name, value in asdict(pace).items()}),
         steps_per_s=None if step is None else _rounded(step.per_s), symptom=one.symptom, cause=one.cause,
         shares={cause: round(share, 3) for cause, share in one.shares.items() if share >= LEAST_SHARE}, lost=_rounded(job.lost),
-        why=worded.why[:TEXT] if worded else "", culprits=_takers(worded.culprits) if worded else [],
+        why=worded.why if worded else "", culprits=_takers(worded.culprits) if worded else [],
         ledger=_ledger(ledger), workers=len(job.workers),
         starving=sum(bool(worker.state.starving) for worker in job.workers), still_s=round(job.still_s, 1),
         waits_for=job.straggler.pid if job.straggler is not None else None, absent=list(job.absent_ranks[:MOST_RANKS]),
@@ -340,7 +346,7 @@ def _incidents(found: list[Incident], board: Board) -> list[IncidentRow]:
     return [
         IncidentRow(
             one.id, unix_s(one.start_ns), None if one.end_ns is None else unix_s(one.end_ns), one.symptom, one.cause, one.severity,
-            one.trainer_pid, round(one.lost_s, 3), one.headline[:TEXT], _takers(one.culprits),
+            one.trainer_pid, round(one.lost_s, 3), one.headline, _takers(one.culprits),
         )
         for one in [*lost, *newest][:NEWEST]
     ]  # fmt: skip

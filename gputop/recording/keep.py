@@ -30,6 +30,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from gputop.model.frame import SECOND_NS, Frame, Header
+from gputop.model.ranges import UnixSeconds
 from gputop.recording.format import (
     BROKEN,
     KIND_FINDINGS,
@@ -128,12 +129,9 @@ def _is_within(span: Span, spans: Sequence[Span]) -> bool:
     return i >= 0 and spans[i][1] >= span[1]
 
 
-_UnixS = Annotated[float, Meta(ge=-9e9, le=9e9)]  # as `gputop.diagnosis.report.UnixS`: a number of which ns can be made
-
-
 class _Incident(Struct):
-    start_unix_s: _UnixS
-    end_unix_s: _UnixS | None = None
+    start_unix_s: UnixSeconds
+    end_unix_s: UnixSeconds | None = None
 
 
 class _Explanation(Struct):

