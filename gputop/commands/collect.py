@@ -89,8 +89,9 @@ def _node(args: argparse.Namespace, out: Out) -> Node:
 
 
 def _relay(args: argparse.Namespace, out: Out) -> Relay:
+    from gputop.fleet.hosts import expand
     from gputop.fleet.links import Links
+    from gputop.fleet.reach import Target
     from gputop.fleet.relay import Relay
-    from gputop.fleet.targets import by_names
 
-    return Relay(Links(by_names(args.host, None), sampling_argv(args)), sys.stdin.fileno(), out)
+    return Relay(Links([Target(name) for name in expand(args.host)], sampling_argv(args)), sys.stdin.fileno(), out)

@@ -1,4 +1,4 @@
-"""Several hosts in one terminal: what `gputop --host node[01-16]`, `--hosts`, `--job`, `--pods` and
+"""Several hosts in one terminal: what `gputop --host 'node[01-16]'`, `--hosts`, `--job`, `--pods` and
 `gputop replay FOLDER` do.
 
 A node diagnoses itself; jobs are judged here.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gputop.tui.app import GputopApp
 
 EXAMPLES = """examples:
-  gputop --host node[01-16]    other machines, over ssh, and their jobs
+  gputop --host 'node[01-16]'  other machines, over ssh, and their jobs
   gputop --once --json         one object for a script
 """
 MOST_NOTES = 4  # lines about alerts that wait to be shown
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sampling(parser)
     parser.add_argument("--pid", type=process_id, metavar="PID", help="list only this process and its family")
     parser.add_argument("--user", metavar="NAME", help="list only processes of this user")
-    parser.add_argument("--host", metavar="[USER@]NODE", help="another machine over ssh, or several: node[01-16]")
+    parser.add_argument("--host", metavar="[USER@]NODE", help="another machine over ssh, or several: node01-16")
     parser.add_argument("--hosts", metavar="FILE", help="watch the machines that a file lists, one a line")
     parser.add_argument("--through", metavar="NODE", help="reach them from this login node: one ssh for all")
     parser.add_argument("--job", nargs="?", const="", metavar="ID", help="the nodes of a Slurm job (inside one: its own)")

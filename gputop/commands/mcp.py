@@ -21,7 +21,7 @@ LEAST_TOKEN, MOST_TOKEN = 16, 4096  # bytes
 EXAMPLES = f"""examples:
   gputop mcp                                    this machine, and any recording that is named
   gputop mcp run.gputop                         this recording, if nothing else is named
-  gputop mcp --host node[01-16]                 these hosts, over ssh
+  gputop mcp --host 'node[01-16]'               these hosts, over ssh
   gputop mcp --http 127.0.0.1:{PORT} --recordings runs/
   gputop mcp --http :{PORT} --token-file ~/.config/gputop/token   beyond this machine; the file's mode is 0600
   claude mcp add gputop -- gputop mcp           how one client is told of it
@@ -31,7 +31,7 @@ EXAMPLES = f"""examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="*", metavar="FILE", help="recordings; the first is asked about where none is named")
     parser.add_argument("--recordings", metavar="DIR", help="a folder of recordings; no others may be named")
-    parser.add_argument("--host", metavar="LIST", help="hosts over ssh: node[01-16]")
+    parser.add_argument("--host", metavar="LIST", help="hosts over ssh: node01-16")
     parser.add_argument("--hosts", metavar="FILE", help="the hosts that a file lists, one a line")
     parser.add_argument("--http", nargs="?", type=address, const=("127.0.0.1", PORT), metavar="ADDRESS",
                         help=f"serve HTTP at /mcp (127.0.0.1:{PORT})")  # fmt: skip

@@ -39,7 +39,7 @@ EXAMPLES = """examples:
   gputop record                                  until Ctrl-C, to gputop-HOST-DATE-TIME.gputop
   gputop record -o run.gputop -- python train.py
   gputop record --max-size 100M --max-files 3    the last 200 MB or more, in files of 100 MB
-  gputop record --host node[01-16] -o run        a file a host; gputop replay run shows them together
+  gputop record --host 'node[01-16]' -o run      a file a host; gputop replay run shows them together
   gputop record --keep 30d --max-size 1G         a month: ticks around incidents and markers, seconds of days, minutes of all
 with --keep and -o node.gputop each start makes a file (node.gputop, node.2.gputop …); older ones are thinned with it, and go when too old
 a growing recording can be opened; recording pauses while less than 15% of the disk (4 GB at most) is free
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-size", type=size, metavar="SIZE", help="begin the next file, .2, .3 …, before this one is larger")
     parser.add_argument("--max-files", type=number(), default=0, metavar="N", help="with --max-size: keep only the newest N files (all)")
     parser.add_argument("--keep", type=duration("10m"), metavar="TIME", help="with --max-size: hold 30d, 12h in all, older is coarser")
-    parser.add_argument("--host", metavar="[USER@]NODE", help="another machine over ssh, or several: node[01-16]")
+    parser.add_argument("--host", metavar="[USER@]NODE", help="another machine over ssh, or several: node01-16")
     parser.add_argument("--hosts", metavar="FILE", help="record the machines that a file lists, one a line")
     parser.add_argument("--through", metavar="NODE", help="reach them from this login node: one ssh for all")
     parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")

@@ -1,18 +1,22 @@
-"""Lists of hosts, as Slurm, pdsh and ClusterShell write them: ``node[01-16,18],gpu7``. Read, written as short as they came, and checked."""
+"""Lists of hosts, as Slurm, pdsh and ClusterShell write them: ``node[01-16,18],gpu7``. Read, written as short as they came, and checked.
+
+Shells take brackets for themselves (zsh: "no matches found"), so a list that is typed may say ``node01-16`` as well: see `expand`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 from itertools import product
-from math import prod
 from pathlib import Path
 
 from gputop.system.errors import UserError
-from gputop.system.text import clean
+from gputop.system.text import clean, decoded
 
 MOST_HOSTS = 4096  # in a list; more is a typing error (guess: the largest GPU clusters have as many nodes)
 MOST_BYTES = 1 << 20  # of a file of hosts
+MOST_NAME = 320  # characters of a host's name: 253 of DNS, and a user's in front
+MOST_MADE = 1 << 18  # names that the brackets of a list make, the same ones again and again included
 LEAST_RUN = 3  # numbers in a row that are written as a range: ``[01,02]``, ``[01-03]``
 MOST_DIGITS = 18  # of a number: below 2**63
 SHOWN = 60  # characters of a wrong text in its error
@@ -21,33 +25,78 @@ _RANGE = re.compile(rf"(\d{{1,{MOST_DIGITS}}})(?:-(\d{{1,{MOST_DIGITS}}})(?:/(\d
 _ODD = re.compile(r"[^\w.:@%+=/~-]")  # what names, addresses, users and ssh:// do not hold: it would mean something to a shell
 _LAST_NUMBER = re.compile(rf"(.*?)(\d{{1,{MOST_DIGITS}}})(\D*)", re.ASCII | re.DOTALL)
 _SLOTS = re.compile(r"(?P<host>[^:]+):\d+")  # MPICH: ``node1:8``; an IPv6 address has more colons
+_TOKEN = re.compile(r"\[[^\[\]]*\]|[^\[\],\s]+|[,\s]+|[\[\]]")
+_TYPED_RANGE = re.compile(r"(.*[A-Za-z])(\d+)-(\d+)((?:\..*)?)", re.ASCII)  # ``node01-16``, ``node01-16.lab``
+_INVENTORIES = (  # by a line that none of our lists has
+    ("a JSON inventory", re.compile(r"\{.*|\[( ?\".*)?")), ("a YAML inventory", re.compile(r"---|-( .*)?|[^:#\[]+:( .*)?")),
+    ("an INI inventory", re.compile(r"\[[A-Za-z_][\w:.-]*\]")),
+)  # fmt: skip
 
 
-def expand(text: str) -> list[str]:
-    """The hosts of a list, each once, in its order. UserError for a list that cannot be read, too many hosts, or what is no host."""
+def expand(text: str, typed: bool = False) -> list[str]:
+    """The hosts of a list, each once, in its order. UserError for a list that cannot be read, too many hosts, or what is no host.
+
+    ``typed``: by a person in a shell, so that ``node01-16`` means ``node[01-16]``: a letter, two numbers of as many digits, the first of
+    them smaller, and nothing behind them but a domain. ``node-1``, ``gpu-a100-2`` and ``ip-10-0-12-34`` are names, and so is
+    ``rack01-[02]``.
+    """
     found: dict[str, None] = {}
-    for part in _parts(text):
-        pieces = [_ranges(piece[1:-1], part) if piece[0] == "[" else (piece,) for piece in re.findall(r"\[[^\[\]]*\]|[^\[\]]+", part)]
-        if len(found) + prod(map(len, pieces)) > MOST_HOSTS:
+    made = 0
+    for part in dict.fromkeys(_parts(text)):
+        names = _product(part) if "[" in part else _typed_range(part) if typed else [part]
+        made += len(names) - 1
+        if made > MOST_MADE:
+            raise _wrong(part, f"names the same hosts again and again, more than {MOST_MADE} in all")
+        for name in names:
+            if name not in found:
+                check(name)
+                found[name] = None
+        if len(found) > MOST_HOSTS:
             raise _wrong(part, f"more than {MOST_HOSTS} hosts")
-        for name in map("".join, product(*pieces)):
-            check(name)
-            found[name] = None
     if not found:
         raise _wrong(text, "no host in it")
     return list(found)
+
+
+def _product(part: str) -> list[str]:
+    """The names that the brackets of a part make."""
+    pieces: list[list[str]] = []
+    count = 1
+    for piece in _TOKEN.findall(part):
+        values = _ranges(piece[1:-1], part) if piece[0] == "[" else [piece]
+        count *= len(values)
+        if count > MOST_HOSTS:
+            raise _wrong(part, f"more than {MOST_HOSTS} hosts")
+        if len(pieces) > MOST_NAME:
+            break
+        pieces.append(values)
+    if sum(len(values[0]) for values in pieces) > MOST_NAME:
+        raise _wrong(part, "no name of a machine: it is too long")
+    return list(map("".join, product(*pieces)))
+
+
+def _typed_range(part: str) -> list[str]:
+    """The hosts that a part without brackets means."""
+    match = _TYPED_RANGE.fullmatch(part) if len(part) <= MOST_NAME else None
+    if match is None or len(match[2]) != len(match[3]) or int(match[2]) >= int(match[3]):
+        return [part]
+    before, first, last, after = match.groups()
+    return _product(f"{before}[{first}-{last}]{after}")
 
 
 def check(host: str) -> None:
     """UserError for what no machine is called, or what ssh would take for an option."""
     if host[:1] in ("", "-", "@") or "@-" in host or host[-1] == "@":
         raise _wrong(host, "no name of a machine")
+    if len(host) > MOST_NAME:
+        raise _wrong(host, "no name of a machine: it is too long")
     if wrong := _ODD.search(host):
         raise _wrong(host, f"no name of a machine: it has {clean(wrong[0])!r} in it")
 
 
 def read(path: str) -> list[str]:
-    """The hosts of a file: a list or a host a line, as pdsh, MPI and DeepSpeed write them (``node1 slots=8``, ``node1:8``, comments)."""
+    """The hosts of a file: a list or a host a line, as pdsh, MPI and DeepSpeed write them (``node1 slots=8``, ``node1:8``, comments).
+    UserError for another kind of file."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(MOST_BYTES + 1)
@@ -55,13 +104,22 @@ def read(path: str) -> list[str]:
         raise UserError(f"cannot read {clean(path)}: {error.strerror}", code=2) from None
     if len(data) > MOST_BYTES:
         raise UserError(f"{clean(path)} is no file of hosts: it has more than {MOST_BYTES >> 20} MiB", code=2)
+    try:
+        lines = decoded(data).splitlines()
+    except UnicodeDecodeError:
+        raise UserError(f"{clean(path)} is no file of hosts: it is no text in UTF-8", code=2) from None
     found: dict[str, None] = {}
-    for number, line in enumerate(data.decode(errors="replace").splitlines(), 1):
+    seen: set[str] = set()
+    for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].split()
+        if words and (what := next((what for what, sign in _INVENTORIES if sign.fullmatch(" ".join(words))), "")):
+            raise UserError(f"{clean(path)}, line {number}: it is {what}; gputop reads one host a line", code=2)
         try:
             for word in [word for i, word in enumerate(words) if "=" not in word and not (i and word.isdecimal())]:
                 slots = _SLOTS.fullmatch(word)
-                found |= dict.fromkeys(expand(slots["host"] if slots else word))
+                if (name := slots["host"] if slots else word) not in seen:
+                    seen.add(name)
+                    found |= dict.fromkeys(expand(name))
         except UserError as error:
             raise UserError(f"{clean(path)}, line {number}: {error}", code=2) from None
         if len(found) > MOST_HOSTS:
@@ -104,11 +162,21 @@ def _runs(values: list[int], width: int) -> Iterator[str]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The text split at commas and spaces outside of brackets."""
-    if text.count("[") != text.count("]") or re.search(r"\[[^\]]*\[|\][^\[]*\]|^[^\[]*\]", text):
-        raise _wrong(text, "its brackets do not match")
-    within = re.sub(r"\[[^\]]*\]", lambda match: re.sub(r"\s", "", match[0]), text)
-    yield from filter(None, re.split(r"[,\s](?![^\[]*\])", within))
+    """The text split at commas and spaces outside of brackets; within them spaces mean nothing."""
+    part: list[str] = []
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token in ("[", "]"):
+            raise _wrong(text, "its brackets do not match")
+        if token[0] == "[":
+            part.append("".join(token.split()))
+        elif token[0] == "," or token[0].isspace():
+            yield from ("".join(part),) if part else ()
+            part = []
+        else:
+            part.append(token)
+    if part:
+        yield "".join(part)
 
 
 def _ranges(text: str, whole: str) -> list[str]:

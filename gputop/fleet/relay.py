@@ -1,6 +1,6 @@
 """Many nodes by one link: a relay on a login node links to them, and says over one stream what each of them says and how its link is.
 
-    gputop --host node[01-64] --through login01        ssh login01 gputop collect --summary --host node01,node02,…
+    gputop --host 'node[01-64]' --through login01      ssh login01 gputop collect --summary --host node01,node02,…
 
 The relay's stream is a node's: its own summary each second is its pulse. Beside it stand a block of kind 11 for each host with news
 (`Told`), answers, whose numbers tell of which host they are, and a block of kind 12 for each frame of a node that is opened or recorded

@@ -16,8 +16,9 @@ STARTS_S = 1.0  # s until the players run: nothing of the beginning is played in
 
 
 def by_names(text: str | None, path: str | None) -> list[Target]:
-    """The machines of a list of hosts, and of a file of hosts, each once, over ssh. UserError where one cannot be read."""
-    named = (hosts.expand(text) if text is not None else []) + (hosts.read(path) if path is not None else [])
+    """The machines of a list of hosts that somebody typed, and of a file of hosts, each once, over ssh. UserError where one cannot be
+    read."""
+    named = (hosts.expand(text, typed=True) if text is not None else []) + (hosts.read(path) if path is not None else [])
     return [Target(name) for name in dict.fromkeys(named)]
 
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from gputop.system.errors import UserError
+from gputop.system.text import decoded
 
 KEYS = "keys"  # the table of config.toml that maps actions to keys
 ALERTS = "alerts"  # the table that says where incidents are told
@@ -183,8 +184,8 @@ def _read(path: str) -> dict[str, Any]:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        values: dict[str, Any] = toml.loads(data.decode())
-    except ValueError as error:  # wrong syntax, or not UTF-8
+        values: dict[str, Any] = toml.loads(decoded(data))
+    except ValueError as error:  # wrong syntax, or no text
         raise UserError(f"{path}: {error}") from None
     return values
 

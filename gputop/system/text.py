@@ -12,6 +12,14 @@ _UNSAFE = re.compile(
 )
 
 
+def decoded(data: bytes) -> str:
+    """The text of a file that people edit: UTF-8, or UTF-16 by its byte order mark, which editors of Windows put first; without the mark.
+    UnicodeDecodeError where it is neither."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16")
+    return data.decode("utf-8-sig")
+
+
 def clean(text: str, limit: int = 4096) -> str:
     """The first ``limit`` characters of ``text``, with a dot for each that a terminal would obey or that would move its neighbours.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputop.fleet.hosts import MOST_HOSTS, expand, fold, read
+from gputop.fleet.targets import by_names
 from gputop.system.errors import UserError
 
 
@@ -139,3 +143,91 @@ def test_a_wrong_file_is_told_with_its_line(tmp_path: Path) -> None:
         assert why in str(refused.value)
     with pytest.raises(UserError, match="No such file"):
         read(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("node01-16", [f"node{i:02}" for i in range(1, 17)]), ("gpu7-9", ["gpu7", "gpu8", "gpu9"]),
+        ("n098-101.lab.example", [f"n{i:03}.lab.example" for i in range(98, 102)]), ("ana@n1-2,b", ["ana@n1", "ana@n2", "b"]),
+        ("rack1node1-2", ["rack1node1", "rack1node2"]), ("node[01-02]", ["node01", "node02"]),
+        *((name, [name]) for name in (
+            "node-1", "gpu-a100-2", "ip-10-0-12-34", "node1-16", "node16-01", "node7-7", "a-b", "192.168.1.10-20", "fe80::1-2", "n1-2x",
+            "dgx-a100-01", "node01-", "-".join(["x1"] * 4),
+        )),
+        ("rack01-[02]", ["rack01-02"]), ("node1-2 " * 3, ["node1", "node2"]),
+    ],
+)  # fmt: skip
+def test_a_typed_range_needs_no_brackets(text: str, hosts: list[str]) -> None:
+    assert expand(text, typed=True) == hosts
+    assert [target.host for target in by_names(text, None)] == hosts
+
+
+def test_what_a_file_or_slurm_names_is_a_name(tmp_path: Path) -> None:
+    assert expand("rack01-16") == ["rack01-16"]
+    (tmp_path / "hosts").write_text("rack01-16\n")
+    assert read(str(tmp_path / "hosts")) == ["rack01-16"]
+    with pytest.raises(UserError, match="more than 4096"):
+        expand("n0001-9999", typed=True)
+
+
+LONG = {
+    "brackets that do not match": "[" * (1 << 20), "commas": "a," * (1 << 19), "one range": f"n[{'1,' * (1 << 19)}1]",
+    "pairs": "a[1]" * (1 << 18), "twos": "n[1-2]" * 170_000, "names": ",".join(f"n{i % 4000}" for i in range(160_000)),
+    "spaces in brackets": f"n[{' ' * (1 << 20)}1]", "the same range": "node[1-4000]," * 70_000, "lines": "\n" * (1 << 20),
+    "many ranges": ",".join(f"node[1-{2000 - i % 1000}]" for i in range(65_000)), "typed": "n10-99," * 140_000,
+    "typed ranges": ",".join(f"n{i:03}-999" for i in range(100, 999)) * 80, "one name": "a" * (1 << 20), "digits": "1" * (1 << 20),
+    "slots": "".join(f"a:{i}\n" for i in range(140_000)), "colons": ":" * (1 << 20), "dashes": "n1-" * 340_000, "dots": "a1-2." * 200_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG)
+def test_a_megabyte_is_read_or_refused_within_a_second(text: str, tmp_path: Path) -> None:
+    text = text[: 1 << 20]
+    path = tmp_path / "hosts"
+    path.write_text(text)
+    for work in (lambda: expand(text), lambda: expand(text, typed=True), lambda: read(str(path))):
+        began_s = time.process_time()
+        with suppress(UserError):
+            work()
+        assert time.process_time() - began_s < 3.0, "a quiet machine takes a third of a second"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_file_of_another_editor_is_read(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_bytes("node1\r\nnöde2 slots=4\r\n".encode(encoding))
+    assert read(str(path)) == ["node1", "nöde2"]
+
+
+INVENTORIES = {
+    "a YAML inventory": (
+        "all:\n  hosts:\n    node1:\n", "---\nnodes: [a, b]\n", "- node1\n- node2\n", "# ours\nhosts: a, b\n", "all:  # x\n",
+    ),
+    "an INI inventory": ("[gpus]\nnode1\n", "node0\n[all:vars]\nansible_user=x\n"),
+    "a JSON inventory": ('{"all": {"hosts": ["a"]}}\n', '[\n"a"\n]\n', '["a", "b"]\n'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "text"), [(what, text) for what, texts in INVENTORIES.items() for text in texts])
+def test_an_inventory_is_refused_by_name(what: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(text, encoding="utf-8-sig")
+    with pytest.raises(UserError, match=f"{what}; gputop reads one host a line"):
+        read(str(path))
+
+
+def test_bytes_that_are_no_text_are_no_list(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_bytes(b"node1\n\xff\xfa\x80")
+    with pytest.raises(UserError, match="no text in UTF-8"):
+        read(str(path))
+
+
+def test_every_list_that_is_to_be_typed_is_quoted_for_zsh() -> None:
+    root = Path(__file__).parent.parent.parent
+    own = root / "gputop"
+    pages = [root / "README.md", root / "CHANGELOG.md", *(root / "docs").glob("*.md"), *own.rglob("*.py"), *own.rglob("*.md")]
+    assert len(pages) > 100
+    bare = re.compile(r"--host[ =](?!')\S*\[\d")
+    assert [f"{page.name}: {found[0]}" for page in pages for found in bare.finditer(page.read_text(encoding="utf-8"))] == []

@@ -33,6 +33,15 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_file_of_an_editor_of_windows_is_read(encoding: str) -> None:
+    path = Path(config.config_path())
+    path.parent.mkdir(parents=True)
+    path.write_bytes('interval = 0.3\r\n[keys]\r\nquit = "x"\r\n'.encode(encoding))
+    assert _parsed().interval == 0.3
+    assert config.key_map() == {"quit": "x"}
+
+
 def _parsed(*arguments: str, strict: bool = True) -> argparse.Namespace:
     parser = cli.Parser()
     live.add_arguments(parser)
