@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -91,6 +93,45 @@ def test_nodes_are_read_through_a_login_node(tmp_path: Path) -> None:
             assert (node.summary.host, node.skew_s) == ("node1", pytest.approx(0.0, abs=1.0))
             until(lambda: links.poll()["dead"].state == DOWN)
             assert links.poll()["dead"].reason.startswith("ssh: connect to host 10.213.7.99 port 22: ")
+        finally:
+            links.close()
+
+
+FOR_A_SHELL = {
+    "tmux": "RemoteCommand tmux new -A -s main\n  RequestTTY yes",
+    "terminal": "RequestTTY force",
+    "forward": "LocalForward 127.0.0.1:1 127.0.0.1:22\n  RemoteForward 1 127.0.0.1:22\n  ExitOnForwardFailure yes\n  ForwardX11 yes",
+    "prints": "PermitLocalCommand yes\n  LocalCommand echo connected to %h\n  VisualHostKey yes",
+}
+"""What people set in ~/.ssh/config for hosts that they log in to."""
+
+
+def test_settings_for_a_persons_shell_are_taken_back(tmp_path: Path) -> None:
+    require("net", "ssh")
+    with machines(tmp_path, ["node1"], aliases=list(FOR_A_SHELL)):
+        own = "\n".join(f"Host {name}\n  {lines}" for name, lines in FOR_A_SHELL.items())
+        (tmp_path / "client").write_text(f"{own}\n{(tmp_path / 'client').read_text()}")
+        links = Links([Target(host) for host in FOR_A_SHELL], flags=["--no-ebpf"])
+        try:
+            until(lambda: all(one.state == UP for one in links.poll().values()), 60.0)
+            assert {one.summary.host for one in links.poll().values() if one.summary} == {"node1"}
+        finally:
+            links.close()
+        for host in FOR_A_SHELL:
+            words = [sys.executable, "-m", "gputop", "--host", host, "--once", "--no-ebpf"]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+            assert (done.returncode, "node1" in done.stdout) == (0, True), done.stderr
+
+
+def test_a_host_that_refuses_a_login_is_told_in_its_words(tmp_path: Path) -> None:
+    """Though its config asks for pictures of keys."""
+    require("net", "ssh")
+    with machines(tmp_path, ["node1"]):
+        (tmp_path / "client").write_text(f"Host node1\n  VisualHostKey yes\n  User nobody\n{(tmp_path / 'client').read_text()}")
+        links = Links([Target("node1")])
+        try:
+            until(lambda: links.poll()["node1"].state == DOWN)
+            assert "Permission denied" in links.poll()["node1"].reason
         finally:
             links.close()
 
