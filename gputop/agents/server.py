@@ -52,7 +52,7 @@ class Desk:
     def __init__(self, places: Places) -> None:
         self.places = places
         self._turn = anyio.Lock()
-        self._works = False  # in a thread; it is left to its work where its client goes
+        self.works = False  # a thread of its own, which is left to its work where its client goes
         self._asked: set[anyio.CancelScope] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -85,9 +85,9 @@ class Desk:
     async def _called(self, name: str, arguments: Row) -> types.CallToolResult:
         try:
             async with self._turn:
-                while self._works:
+                while self.works:
                     await anyio.sleep(LOOK_S)
-                self._works = True
+                self.works = True
                 found = await anyio.to_thread.run_sync(self._work, name, arguments, abandon_on_cancel=True)
         except UserError as error:
             return _failed(str(error))
@@ -100,7 +100,7 @@ class Desk:
         try:
             return call(self.places, name, arguments)
         finally:
-            self._works = False
+            self.works = False
 
 
 async def _progress(session: Any, name: str, began_s: float) -> None:
@@ -162,9 +162,9 @@ def _failed(text: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=untrusted(text, MOST_SAID))], is_error=True)
 
 
-def serve_stdio(places: Places, names: Sequence[str]) -> int:
+def serve_stdio(desk: Desk, names: Sequence[str]) -> int:
     """Until standard input ends, the client is gone, or a signal comes, whose number is returned."""
-    desk, ending = Desk(places), Ending()
+    ending = Ending()
     try:
         anyio.run(_stdio, make(desk, names), desk, ending)
     except BaseException as error:
@@ -190,12 +190,12 @@ def _is_gone(error: BaseException) -> bool:
     return all(map(_is_gone, parts)) if parts else isinstance(error, BrokenPipeError | ConnectionResetError)
 
 
-def serve_http(places: Places, names: Sequence[str], host: str, port: int, token: str) -> int:
+def serve_http(desk: Desk, names: Sequence[str], host: str, port: int, token: str) -> int:
     """Until a signal comes, whose number is returned. ``token``: what a request's header Authorization must bear; empty: none is asked
     for."""
     import uvicorn
 
-    desk, ending = Desk(places), Ending()
+    ending = Ending()
     ending.listen()  # uvicorn has handlers of its own while it serves, and raises the signal again afterwards
 
     class Serving(uvicorn.Server):

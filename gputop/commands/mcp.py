@@ -58,17 +58,18 @@ def run(args: argparse.Namespace) -> int:
     places = Places(args.files, args.recordings or "", chosen_targets(args), sampling_argv(args), anywhere=not args.http)
     names = [*TOOLS, *(EXPERIMENTS if args.allow_experiments else ())]
     try:
-        from gputop.agents.server import serve_http, serve_stdio
+        from gputop.agents.server import Desk, serve_http, serve_stdio
 
+        desk = Desk(places)
         if args.http:
             notify(f"serving http://{args.http[0] or '0.0.0.0'}:{args.http[1]}/mcp until Ctrl-C")
-            stopped_by = serve_http(places, names, args.http[0] or "0.0.0.0", args.http[1], token)
+            stopped_by = serve_http(desk, names, args.http[0] or "0.0.0.0", args.http[1], token)
         else:
-            stopped_by = serve_stdio(places, names)
+            stopped_by = serve_stdio(desk, names)
     finally:
         places.close()
     code = 128 + stopped_by if stopped_by else 0
-    if places.lock.locked():
+    if desk.works:
         os._exit(code)  # Python would wait for the thread that still answers a question
     return code
 

@@ -42,6 +42,7 @@ PAGE = ROOT / "gputop" / "data" / "agents.md"
 BLOCK = re.compile(r"(?<=<!-- made by tests/agents/table\.py -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
 BEFORE_S, RECORDED_S = 2.0, 14.0  # s of a demo's recording before its trouble, and in all
 OTHERS_CPUS, ATTEMPTS = 0.6, 4  # CPUs of others during a run that is kept, and tries, as in the corpus
+ANSWER_S = 60.0  # s for an answer: ten times and more what it takes on a quiet machine
 CALM_CPUS, PATIENCE_S = 0.3, 90.0  # CPUs of others before a run begins, and s that are waited for that
 ALL, LOOPS = "| all, both modes", "| a script is slow for"  # how lines begin
 Row = tuple[str, str, Asked, bool]  # what was asked about, the cause that is right, what was found, whether that is it
@@ -51,7 +52,8 @@ Row = tuple[str, str, Asked, bool]  # what was asked about, the cause that is ri
 async def server(folder: Path) -> AsyncIterator[Client]:
     """A real one over the recordings of a folder."""
     argv = ["-m", "gputop", "mcp", "--recordings", str(folder)]
-    async with Client(StdioServerParameters(command=sys.executable, args=argv, env=dict(os.environ))) as client:
+    parameters = StdioServerParameters(command=sys.executable, args=argv, env=dict(os.environ))
+    async with Client(parameters, read_timeout_seconds=ANSWER_S) as client:
         yield client
 
 
@@ -60,7 +62,7 @@ async def through(client: Client, target: str) -> Asked:
     loop = asyncio.get_running_loop()
 
     def ask(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        found = asyncio.run_coroutine_threadsafe(client.call_tool(tool, arguments), loop).result(60)
+        found = asyncio.run_coroutine_threadsafe(client.call_tool(tool, arguments), loop).result(ANSWER_S)
         assert not found.is_error, found.content
         answer: dict[str, Any] = found.structured_content
         return answer
