@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -10,7 +11,7 @@ from gputop.diagnosis import Incident
 from gputop.diagnosis.model import GROWTHS, SEVERITIES
 from gputop.diagnosis.report import episode
 from gputop.diagnosis.sentence import plain
-from gputop.model.frame import Header
+from gputop.model.frame import SECOND_NS, Header
 from gputop.model.roles import program_name
 from gputop.session.following import Following
 from gputop.system.text import clean
@@ -19,6 +20,8 @@ SCHEMA = 1
 MOST_TEXT = 500  # characters of any text of others; a headline has about 200 (a choice)
 MOST_LISTED = 16  # entries of any list: victims, culprits, evidence (a choice)
 BEGIN, END = "begin", "end"
+MINUTE_NS = 60 * SECOND_NS
+QUIET_NS = 10 * MINUTE_NS  # between two alerts about an incident that comes and goes (a choice)
 
 
 class Alert(Struct, frozen=True):
@@ -27,6 +30,7 @@ class Alert(Struct, frozen=True):
     event: str  # `BEGIN` or `END`
     text: str  # one line for people
     document: dict[str, Any]  # ready for JSON; ``incident`` in the shape of `gputop explain --json`
+    key: tuple[int, int]  # (id, start_ns) of the incident: ids begin anew with another boot
 
     @property
     def facts(self) -> dict[str, str]:
@@ -35,7 +39,8 @@ class Alert(Struct, frozen=True):
         facts = {
             "host": found["host"], "severity": incident["severity"], "symptom": incident["symptom"], "cause": incident["cause"],
             "trainer": found["trainer"], "trainer_pid": incident["trainer_pid"], "gpu": incident["gpu"],
-            "gpu_lost_s": incident["gpu_lost_s"], "culprits": ", ".join(f"{one['name']} ({one['pid']})" for one in incident["culprits"]),
+            "times": found["times"] if found["times"] > 1 else None, "gpu_lost_s": incident["gpu_lost_s"],
+            "culprits": ", ".join(f"{one['name']} ({one['pid']})" for one in incident["culprits"]),
         }  # fmt: skip
         return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
@@ -59,15 +64,78 @@ class Teller:
         return one.cause != "pause" and SEVERITIES.index(one.severity) >= self._least
 
 
-def made(event: str, incident: Incident, following: Following) -> Alert:
-    """The alert about an incident of a stream, as it stands now."""
+class Damper:
+    """Decides what is sent of what is told: of an incident that comes and goes the first, and then one each `QUIET_NS` with how often it
+    came meanwhile. What is worse than was sent is not held back."""
+
+    def __init__(self) -> None:
+        self._known: dict[_Kind, _Sent] = {}
+        self._begun: set[tuple[int, int]] = set()  # of which it was sent that they began
+
+    def sent(self, news: list[tuple[str, Incident]], now_ns: int) -> list[tuple[str, Incident, int]]:
+        """(`BEGIN` or `END`, incident, how often such a one has come since the last was sent)."""
+        if any(now_ns < one.t_ns for one in self._known.values()):
+            self._known.clear()  # another boot's clock
+        found = [(event, one, times) for event, one in news if (times := (self._begins if event == BEGIN else self._ends)(one, now_ns))]
+        return [*found, *self._due(now_ns)]
+
+    def _begins(self, one: Incident, now_ns: int) -> int:
+        kind, rank = _kind(one), SEVERITIES.index(one.severity)
+        known = self._known.get(kind)
+        if known is None or now_ns - known.t_ns >= QUIET_NS or rank > known.rank:
+            times = 1 if known is None else known.held + 1
+            self._known[kind] = _Sent(now_ns, rank, one)
+            self._begun.add((one.id, one.start_ns))
+            return times
+        known.held, known.last = known.held + 1, one
+        return 0
+
+    def _ends(self, one: Incident, _now_ns: int) -> int:
+        key = one.id, one.start_ns
+        was_sent = key in self._begun
+        self._begun.discard(key)
+        return int(was_sent)
+
+    def _due(self, now_ns: int) -> Iterator[tuple[str, Incident, int]]:
+        """What was held back for long enough. What has not come again for as long is forgotten."""
+        for kind, known in list(self._known.items()):
+            if now_ns - known.t_ns < QUIET_NS:
+                continue
+            if not known.held:
+                del self._known[kind]
+                continue
+            one, lasts = known.last, known.last.end_ns is None
+            self._known[kind] = _Sent(now_ns, SEVERITIES.index(one.severity), one)
+            if lasts:
+                self._begun.add((one.id, one.start_ns))
+            yield BEGIN if lasts else END, one, known.held
+
+
+_Kind = tuple[str, int | None, int | None]  # cause, trainer, GPU where there is none: what makes two incidents the same one again
+
+
+def _kind(one: Incident) -> _Kind:
+    return one.cause, one.trainer_pid, one.gpu if one.trainer_pid is None else None
+
+
+class _Sent(Struct):
+    """The last that was sent of a kind."""
+
+    t_ns: int
+    rank: int  # of its severity
+    last: Incident  # such a one
+    held: int = 0  # times that it came since
+
+
+def made(event: str, incident: Incident, following: Following, times: int = 1) -> Alert:
+    """The alert about an incident of a stream, as it stands now. ``times``: how often it has come since the last one was sent."""
     header, trainer = following.board.header, _trainer(incident, following)
     document: dict[str, Any] = _cleaned({
-        "schema": SCHEMA, "event": event, "text": "", "host": header.host, "trainer": trainer,
+        "schema": SCHEMA, "event": event, "text": "", "host": header.host, "trainer": trainer, "times": times,
         "incident": to_builtins(plain(episode(incident, header))),
     })  # fmt: skip
-    document["text"] = _text(event, incident, header, following.board.t_ns)
-    return Alert(event, document["text"], document)
+    document["text"] = _text(event, incident, header, following.board.t_ns, times)
+    return Alert(event, document["text"], document, (incident.id, incident.start_ns))
 
 
 def _trainer(incident: Incident, following: Following) -> str:
@@ -77,13 +145,14 @@ def _trainer(incident: Incident, following: Following) -> str:
     return program_name(info) + (f" rank {role.rank}" if role is not None and role.rank is not None else "")
 
 
-def _text(event: str, incident: Incident, header: Header, now_ns: int) -> str:
+def _text(event: str, incident: Incident, header: Header, now_ns: int, times: int) -> str:
     what = incident.cause if incident.cause in GROWTHS else f"{incident.symptom} ← {incident.cause}"
+    often = f", {times} times in {QUIET_NS // MINUTE_NS} min" if times > 1 else ""
     if event == BEGIN:
         told = f"{incident.headline}. {incident.detail}" if incident.detail else incident.headline
-        return clean(f"▲ {header.host}: {what} ({incident.severity}): {told}", MOST_TEXT)
+        return clean(f"▲ {header.host}: {what} ({incident.severity}{often}): {told}", MOST_TEXT)
     seconds = ((incident.end_ns or now_ns) - incident.start_ns) / 1e9
-    return clean(f"✓ {header.host}: {what} is over after {seconds:.0f} s: {incident.headline}", MOST_TEXT)
+    return clean(f"✓ {header.host}: {what} is over after {seconds:.0f} s{often}: {incident.headline}", MOST_TEXT)
 
 
 def _cleaned(value: Any) -> Any:

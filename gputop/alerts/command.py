@@ -15,6 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from gputop.alerts.alert import Alert
+from gputop.alerts.sinks import Refused
 from gputop.system.errors import UserError, not_run
 from gputop.system.priority import ordinary_priority
 
@@ -23,7 +24,7 @@ LAST_WORDS = 200  # characters of its standard error that an error quotes
 
 
 class Command:
-    """Runs the command for each alert, one after the other."""
+    """Runs the command for each alert, one after the other; again where it fails."""
 
     def __init__(self, argv: list[str]) -> None:
         self.name = f"exec:{argv[0]}"
@@ -56,7 +57,8 @@ class Command:
                     env=os.environ | given,
                 )  # fmt: skip
         except OSError as error:
-            raise OSError(error.errno, not_run(error)) from None
+            kind = Refused if isinstance(error, FileNotFoundError | PermissionError) else OSError
+            raise kind(error.errno, not_run(error)) from None
 
 
 def make(text: str) -> Command:

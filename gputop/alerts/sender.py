@@ -1,20 +1,36 @@
-"""Alerts of a stream on their way: a queue and a thread for each sink, so that a dead one delays neither the stream nor the others."""
+"""Alerts of a stream on their way: a queue and a thread for each sink, so that a dead one delays neither the stream nor the others.
+
+What fails is tried again for `TRIED_S`, one at a time, in the order in which it was told. The newest alert about an incident takes the
+place of an older one that has not been sent: nobody hears that something has begun once it is over.
+"""
 
 from __future__ import annotations
 
-import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
 
-from gputop.alerts.alert import Alert, Teller, made
-from gputop.alerts.sinks import Sink
+from msgspec import Struct
+
+from gputop.alerts.alert import Alert, Damper, Teller, made
+from gputop.alerts.sinks import Busy, Refused, Sink
 from gputop.diagnosis import Incident
 from gputop.session.following import Following
-from gputop.system.errors import start_thread
+from gputop.system.errors import NO_MORE_THREADS, start_thread
 from gputop.system.text import counted, one_line
 
 MOST_WAITING = 64  # alerts in a sink's queue; more are dropped and counted (a choice; all-smi has the same)
-LEAVE_S = 2.5  # s that the end waits for what is on its way: an attempt at a webhook takes 2 (`gputop.alerts.webhook.TIMEOUT_S`)
+PAUSES_S = (1.0, 5.0, 25.0, 60.0)  # s before each further try; the last one repeats (a choice)
+TRIED_S = 600.0  # s for which an alert is tried (a choice)
+LEAST_S = 1.0  # s before a further try, whatever the other side says
+LEAVE_S = 3.5  # s that the end waits for what is on its way: an attempt at a webhook takes 3 (`gputop.alerts.webhook.WHOLE_S`)
+
+
+class _Waiting(Struct):
+    """An alert that has not been sent."""
+
+    alert: Alert
+    until_s: float  # CLOCK_MONOTONIC, when it is given up
 
 
 class Sender:
@@ -24,39 +40,91 @@ class Sender:
         self.sent = self.failed = self.dropped = 0
         self.sink = sink
         self._notify = notify
-        self._queue: queue.Queue[Alert] = queue.Queue(MOST_WAITING)
+        self._changed = threading.Condition()
+        self._queue: dict[tuple[int, int], _Waiting] = {}  # by incident; the first one is next
+        self._tries = 0  # in a row that failed
+        self._due_s = 0.0  # CLOCK_MONOTONIC of the next try
+        self._is_set = False  # that moment, by the other side
+        self._told_trying = self._told_lost = False
+        self._is_closing = False
         self._running = False
 
     def put(self, alert: Alert) -> None:
         """Send it as soon as the sink takes it; never waits."""
+        with self._changed:
+            waiting = self._queue.get(alert.key)
+            if waiting is not None:
+                waiting.alert, waiting.until_s = alert, time.monotonic() + TRIED_S
+            elif len(self._queue) >= MOST_WAITING:
+                self.dropped += 1
+            else:
+                self._queue[alert.key] = _Waiting(alert, time.monotonic() + TRIED_S)
+            self._changed.notify()
         self._running = self._running or start_thread(self._work, f"alert {self.sink.name}"[:15]) is not None
-        try:
-            self._queue.put_nowait(alert)
-        except queue.Full:
-            self.dropped += 1
+        if not self._running and not self._told_lost:
+            self._told_lost = True
+            self._tell(NO_MORE_THREADS)
 
     @property
     def waiting(self) -> int:
-        """Alerts that are neither sent nor failed nor dropped."""
-        return self._queue.unfinished_tasks
+        """Alerts that are neither sent nor given up nor dropped."""
+        return len(self._queue)
+
+    def close(self) -> bool:
+        """Try what waits once more without a pause, unless the other side has said when; whether that is worth waiting for."""
+        with self._changed:
+            if not self._is_closing:
+                self._is_closing = True
+                self._due_s = self._due_s if self._is_set else 0.0
+                self._changed.notify()
+            return bool(self._queue) and self._running and self._due_s - time.monotonic() < LEAVE_S
 
     def _work(self) -> None:
         while True:
-            alert = self._queue.get()
+            waiting = self._next()
+            alert = waiting.alert
             try:
                 self.sink.send(alert)
-                self.sent += 1
             except Exception as error:  # noqa: BLE001 - whatever a sink fails by, the others go on, and so does the stream
+                self._fail(waiting, alert, error)
+            else:
+                self._succeed(waiting, alert)
+
+    def _next(self) -> _Waiting:
+        """The alert whose turn it is, once it is time."""
+        with self._changed:
+            while not self._queue or (left_s := self._due_s - time.monotonic()) > 0.0:
+                self._changed.wait(left_s if self._queue else None)
+            return next(iter(self._queue.values()))
+
+    def _succeed(self, waiting: _Waiting, alert: Alert) -> None:
+        with self._changed:
+            self.sent += 1
+            self._tries, self._due_s, self._is_set, self._told_lost = 0, 0.0, False, False
+            if waiting.alert is alert:  # no newer one has come meanwhile
+                del self._queue[alert.key]
+
+    def _fail(self, waiting: _Waiting, alert: Alert, error: Exception) -> None:
+        with self._changed:
+            now_s = time.monotonic()
+            is_refused, is_newest = isinstance(error, Refused), waiting.alert is alert
+            is_lost = is_newest and (is_refused or self._is_closing or now_s >= waiting.until_s)
+            if is_lost:
                 self.failed += 1
-                self._notify_once(error)
-            finally:
-                self._queue.task_done()
-
-
-    def _notify_once(self, error: Exception) -> None:
-        if self.failed == 1:
+                del self._queue[alert.key]
+            self._is_set = isinstance(error, Busy)
+            pause_s = error.after_s if isinstance(error, Busy) else PAUSES_S[min(self._tries, len(PAUSES_S) - 1)]
+            self._due_s = 0.0 if is_lost or is_refused else now_s + max(LEAST_S, min(pause_s, waiting.until_s - now_s))
+            self._tries = 0 if is_lost or is_refused else self._tries + 1
+            is_new = not (self._told_lost if is_lost else self._told_trying)
+            self._told_trying, self._told_lost = True, self._told_lost or is_lost
+        if is_new:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            self._notify(f"alert not sent to {self.sink.name}: {one_line(reason) or type(error).__name__}")
+            again = "" if is_lost else f"; it is tried again for {TRIED_S / 60:.0f} min"
+            self._tell(f"{one_line(reason) or type(error).__name__}{again}")
+
+    def _tell(self, why: str) -> None:
+        self._notify(f"alert not sent to {self.sink.name}: {why}")
 
 
 class Alerts:
@@ -65,7 +133,7 @@ class Alerts:
     def __init__(
         self, sinks: Sequence[Sink], severity: str, notify: Callable[[str], None], said: Callable[[str], None] | None = None
     ) -> None:
-        self._teller = Teller(severity)
+        self._teller, self._damper = Teller(severity), Damper()
         self._notify, self._said = notify, said
         self.senders = [Sender(sink, notify) for sink in sinks]
         self._seen_ns = 0
@@ -83,21 +151,22 @@ class Alerts:
         self._tell(following, [])
 
     def _tell(self, following: Following, incidents: list[Incident]) -> None:
-        for event, incident in self._teller.news(incidents):
-            alert = made(event, incident, following)
-            if self._said is not None:
-                self._said(alert.text)
+        news = self._teller.news(incidents)
+        if self._said is not None:
+            for event, incident in news:
+                self._said(made(event, incident, following).text)
+        for event, incident, times in self._damper.sent(news, following.board.t_ns):
+            alert = made(event, incident, following, times)
             for sender in self.senders:
                 sender.put(alert)
 
     def close(self) -> None:
         """Wait a little for what is on its way, and say what was not sent."""
         until = time.monotonic() + LEAVE_S
-        while any(one.waiting for one in self.senders) and time.monotonic() < until:
+        while sum(one.close() for one in self.senders) and time.monotonic() < until:
             time.sleep(0.02)
         for one in self.senders:
-            late = one.dropped + one.waiting
-            if late or one.failed > 1:
-                told = f"{one.failed} failed, {late} came too fast"
-                self._notify(f"{counted(one.failed + late, 'alert')} not sent to {one.sink.name}: {told}")
-
+            counts = {"failed": one.failed, "waited for another try": one.waiting, "came too fast": one.dropped}
+            if (lost := sum(counts.values())) > 1 or one.waiting:
+                told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+                self._notify(f"{counted(lost, 'alert')} not sent to {one.sink.name}: {told}")

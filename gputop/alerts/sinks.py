@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -28,7 +29,20 @@ class Sink(Protocol):
     name: str  # for errors; without what is secret in an address
 
     def send(self, alert: Alert) -> None:
-        """Send, in a thread of its own, within seconds. Raises OSError with the reason where that fails."""
+        """Send, in a thread of its own, within seconds. Raises OSError with the reason where that fails: `Refused`, `Busy`, or another
+        for what is worth another try."""
+
+
+class Refused(OSError):
+    """Nothing will be different next time."""
+
+
+class Busy(OSError):
+    """The other side has said when to come again."""
+
+    def __init__(self, reason: str, after_s: float) -> None:
+        super().__init__(reason)
+        self.after_s = after_s  # s
 
 
 def sink_of(text: str) -> Sink:
@@ -42,5 +56,12 @@ def sink_of(text: str) -> Sink:
 
 
 def sinks_of(texts: Iterable[str]) -> list[Sink]:
-    """The sinks of `texts`, each once."""
-    return [sink_of(text) for text in dict.fromkeys(texts) if text != NO_SINK]
+    """The sinks of `texts`, each once. Those of one name are numbered: more of an address would be its secret."""
+    sinks = [sink_of(text) for text in dict.fromkeys(texts) if text != NO_SINK]
+    count, seen = Counter(sink.name for sink in sinks), Counter[str]()
+    for sink in sinks:
+        name = sink.name
+        seen[name] += 1
+        if count[name] > 1:
+            sink.name = f"{name} #{seen[name]}"
+    return sinks

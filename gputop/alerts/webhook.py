@@ -5,29 +5,35 @@ Proxies are those of the environment (https_proxy, no_proxy). Redirects are not 
 
 from __future__ import annotations
 
+import http.client
+import socket
+import ssl
+import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
+from datetime import timezone
+from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
+from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from gputop.alerts.alert import BEGIN, Alert
-from gputop.system.errors import UserError
+from gputop.alerts.sinks import Busy, Refused
+from gputop.system.errors import NO_MORE_THREADS, UserError, start_thread
 from gputop.system.program import __version__
+from gputop.system.text import clean
 
-TIMEOUT_S = 2.0  # s for each of: connect, send, answer
+WHOLE_S = 3.0  # s for all of an exchange (a choice: Slack answers in less than one)
+MOST_AFTER_S = 600.0  # s of Retry-After; for longer no alert is tried
+MOST_REASON = 120  # characters of what a server gives as a reason
+TOO_MANY, SERVER_ERROR = 429, 500  # codes of answers
 SLACK_HOSTS = ("hooks.slack.com", "hooks.slack-gov.com")
 _COLOURS = {"high": "danger", "medium": "warning"}
 _SHORT = 40  # characters from which a field takes a whole line
-
-
-class _Unmoved(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: an alert goes where the user sent it."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 class Webhook:
@@ -37,18 +43,117 @@ class Webhook:
         parts = urlsplit(url)
         self.name = f"{parts.scheme}://{parts.hostname}"  # the rest of the address is a secret
         self._url, self._slack = url, slack
+        self._left: Thread | None = None  # one that has not come to its end in time, as where no name server answers
 
     def send(self, alert: Alert) -> None:
-        body = msgspec.json.encode(slack_message(alert) if self._slack else alert.document)
+        """All of it within `WHOLE_S`: names, connections, what is sent, and what comes however slowly."""
+        if self._left is not None and self._left.is_alive():
+            raise TimeoutError("the last try has not come to its end yet")
+        exchange = _Exchange(self._url, msgspec.json.encode(slack_message(alert) if self._slack else alert.document))
+        self._left = start_thread(exchange.run, "webhook")
+        if self._left is None:
+            raise OSError(NO_MORE_THREADS)
+        self._left.join(WHOLE_S)
+        exchange.end()
+
+
+class _Exchange:
+    """One request and the head of its answer, in a thread: nothing but the end of its connection bounds an answer that trickles."""
+
+    def __init__(self, url: str, body: bytes) -> None:
         headers = {"Content-Type": "application/json", "User-Agent": f"gputop/{__version__}"}
-        request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")
+        self._request = urllib.request.Request(url, data=body, headers=headers, method="POST")
+        self._connections: list[http.client.HTTPConnection] = []
+        self._is_over = False
+        self._failure: Exception | None = None
+
+    def run(self) -> None:
+        """Until the answer has begun."""
+        opener = urllib.request.build_opener(_Unmoved, _Http(self._connections), _Https(self._connections))
         try:
-            with urllib.request.build_opener(_Unmoved).open(request, timeout=TIMEOUT_S):
+            with opener.open(self._request, timeout=WHOLE_S):
                 pass
-        except urllib.error.HTTPError as error:
-            raise OSError(f"it answered {error.code} {error.reason}") from None
-        except urllib.error.URLError as error:
-            raise OSError(str(error.reason)) from None
+        except Exception as error:  # noqa: BLE001 - told by `end`, in the sender's thread
+            self._failure = error
+        finally:
+            self._is_over = True
+
+    def end(self) -> None:
+        """Raise what went wrong, or that it took too long."""
+        if not self._is_over:
+            for one in self._connections:
+                if one.sock is not None:
+                    with suppress(OSError, ValueError):
+                        one.sock.shutdown(socket.SHUT_RDWR)
+            raise TimeoutError(f"it took longer than {WHOLE_S:g} s")
+        if isinstance(self._failure, urllib.error.HTTPError):
+            with self._failure as answer:
+                raise _refusal(answer.code, clean(str(answer.reason), MOST_REASON), answer.headers.get("Retry-After"))
+        if isinstance(self._failure, urllib.error.URLError):
+            reason = self._failure.reason
+            kind = Refused if isinstance(reason, ssl.SSLCertVerificationError) else OSError
+            raise kind(clean(str(reason), MOST_REASON))
+        if self._failure is not None:
+            raise OSError(clean(str(self._failure) or type(self._failure).__name__, MOST_REASON))
+
+
+class _Unmoved(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects: an alert goes where the user sent it."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class _Http(urllib.request.HTTPHandler):
+    """Keeps the connections that it makes."""
+
+    def __init__(self, connections: list[http.client.HTTPConnection]) -> None:
+        super().__init__()
+        self._connections = connections
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._made, req)
+
+    def _made(self, *arguments: Any, **named: Any) -> http.client.HTTPConnection:
+        self._connections.append(one := http.client.HTTPConnection(*arguments, **named))
+        return one
+
+
+class _Https(urllib.request.HTTPSHandler):
+    """The same with TLS."""
+
+    def __init__(self, connections: list[http.client.HTTPConnection]) -> None:
+        super().__init__()
+        self._connections = connections
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._made, req, context=ssl.create_default_context())
+
+    def _made(self, *arguments: Any, **named: Any) -> http.client.HTTPConnection:
+        self._connections.append(one := http.client.HTTPSConnection(*arguments, **named))
+        return one
+
+
+def _refusal(code: int, reason: str, after: str | None) -> OSError:
+    """What an answer means that is none of success: 429 and those from 500 on are worth another try."""
+    told = f"it answered {code} {reason}".rstrip()
+    if code == TOO_MANY or code >= SERVER_ERROR:
+        after_s = retry_after_s(after or "", time.time())
+        return OSError(told) if after_s is None else Busy(told, after_s)
+    return Refused(told)
+
+
+def retry_after_s(text: str, now_unix_s: float) -> float | None:
+    """Seconds of the header Retry-After, which is a number or a date, within `MOST_AFTER_S`; None where it is neither."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:9]), MOST_AFTER_S)
+    try:
+        at = parsedate_to_datetime(text)
+        after_s = (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp() - now_unix_s
+    except (TypeError, ValueError, OverflowError, IndexError):
+        return None
+    return min(max(0.0, after_s), MOST_AFTER_S)
 
 
 def make(text: str) -> Webhook:

@@ -59,6 +59,7 @@ class Alert(Struct):
     text: str
     host: str
     trainer: str
+    times: int
     incident: Episode
 
 

@@ -31,5 +31,5 @@ def following() -> Following:
     return one
 
 
-def alert(event: str = BEGIN, **changed: object) -> Alert:
-    return made(event, incident(**changed), following())  # type: ignore[arg-type]
+def alert(event: str = BEGIN, times: int = 1, number: int = 1, **changed: object) -> Alert:
+    return made(event, incident(number, **changed), following(), times)

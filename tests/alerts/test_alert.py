@@ -7,7 +7,8 @@ import json
 import msgspec
 import pytest
 
-from gputop.alerts.alert import BEGIN, END, MOST_TEXT, Teller
+from gputop.alerts.alert import BEGIN, END, MOST_TEXT, Damper, Teller
+from gputop.diagnosis import Incident
 from gputop.diagnosis.model import Culprit
 from gputop.model.frame import SECOND_NS
 from gputop.session.following import Following
@@ -55,6 +56,71 @@ def test_one_that_turned_out_to_be_part_of_another_is_over() -> None:
     teller, one, hang = Teller("medium"), incident(1), incident(2, cause="hung-worker")
     teller.news([one])
     assert teller.news([hang]) == [(END, one), (BEGIN, hang)]
+
+
+def sent(damper: Damper, at_s: float, *news: tuple[str, Incident]) -> list[tuple[str, int, int]]:
+    """(event, number of the incident, how often it came)."""
+    return [(event, one.id, times) for event, one, times in damper.sent(list(news), round(at_s * SECOND_NS))]
+
+
+def at(number: int, start_s: float, **changed: object) -> Incident:
+    return incident(number, start_ns=round(start_s * SECOND_NS), **changed)
+
+
+def test_what_comes_and_goes_is_sent_once_and_then_every_ten_minutes_with_how_often() -> None:
+    damper, found = Damper(), []
+    for number in range(1, 41):
+        start_s = 60.0 * number
+        one = at(number, start_s)
+        found += [(start_s, *row) for row in sent(damper, start_s, (BEGIN, one))]
+        one.end_ns = round((start_s + 30) * SECOND_NS)
+        found += [(start_s + 30, *row) for row in sent(damper, start_s + 30, (END, one))]
+    assert found[:2] == [(60.0, BEGIN, 1, 1), (90.0, END, 1, 1)]
+    assert found[2:4] == [(660.0, BEGIN, 11, 10), (690.0, END, 11, 1)]
+    begins = [at_s for at_s, event, *_ in found if event == BEGIN]
+    assert begins == [60.0, 660.0, 1260.0, 1860.0]
+    assert len(found) == 2 * len(begins)
+
+
+def test_what_was_held_back_is_told_after_ten_minutes_whether_it_lasts_or_not() -> None:
+    for lasts in (True, False):
+        damper = Damper()
+        assert sent(damper, 0, (BEGIN, at(1, 0)), (BEGIN, at(7, 0, cause="disk-io"))) == [(BEGIN, 1, 1), (BEGIN, 7, 1)]
+        second = at(2, 100)
+        assert sent(damper, 60, (END, at(1, 0)), (BEGIN, second)) == [(END, 1, 1)]
+        if not lasts:
+            second.end_ns = 200 * SECOND_NS
+            assert sent(damper, 200, (END, second)) == []
+        assert sent(damper, 599) == []
+        assert sent(damper, 600) == [(BEGIN if lasts else END, 2, 1)]
+        assert sent(damper, 1199) == []
+        assert sent(damper, 1201, *([(END, second)] if lasts else [])) == ([(END, 2, 1)] if lasts else [])
+
+
+def test_what_is_another_or_worse_is_not_held_back() -> None:
+    damper = Damper()
+    assert sent(damper, 0, (BEGIN, at(1, 0))) == [(BEGIN, 1, 1)]
+    assert sent(damper, 9, (END, at(1, 0))) == [(END, 1, 1)]
+    assert sent(damper, 10, (BEGIN, at(2, 10))) == []
+    assert sent(damper, 11, (BEGIN, at(3, 11, trainer_pid=7)), (BEGIN, at(4, 11, cause="disk-io"))) == [(BEGIN, 3, 1), (BEGIN, 4, 1)]
+    assert sent(damper, 12, (BEGIN, at(5, 12, severity="high"))) == [(BEGIN, 5, 2)]
+    assert sent(damper, 13, (BEGIN, at(6, 13, trainer_pid=None, gpu=0)), (BEGIN, at(7, 13, trainer_pid=None, gpu=1))) == [
+        (BEGIN, 6, 1), (BEGIN, 7, 1),
+    ]  # fmt: skip
+
+
+def test_another_boot_knows_nothing_of_it() -> None:
+    damper = Damper()
+    sent(damper, 5000, (BEGIN, at(1, 5000)))
+    assert sent(damper, 30, (END, at(1, 5000)), (BEGIN, at(1, 30))) == [(END, 1, 1), (BEGIN, 1, 1)]
+
+
+def test_how_often_it_came_is_told_in_words_and_as_a_number() -> None:
+    one, last = alert(times=9), alert(END, times=9, end_ns=52 * SECOND_NS)
+    assert one.text.startswith("▲ node7: input-bound ← cpu-contention (medium, 9 times in 10 min): GPU 0")
+    assert last.text.startswith("✓ node7: input-bound ← cpu-contention is over after 42 s, 9 times in 10 min: GPU 0")
+    assert (one.document["times"], one.facts["times"]) == (9, "9")
+    assert "times" not in alert().facts
 
 
 def test_the_text_says_where_what_and_who() -> None:

@@ -12,16 +12,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gputop.alerts import command, desktop
-from gputop.alerts.alert import BEGIN, END
-from gputop.alerts.sender import MOST_WAITING, Alerts, Sender
-from gputop.alerts.sinks import sink_of, sinks_of
-from gputop.alerts.webhook import slack_message
+from gputop.alerts import command, desktop, webhook
+from gputop.alerts import sender as sender_module
+from gputop.alerts.alert import BEGIN, END, Alert
+from gputop.alerts.sender import LEAVE_S, MOST_WAITING, TRIED_S, Alerts, Sender
+from gputop.alerts.sinks import Busy, Refused, sink_of, sinks_of
+from gputop.alerts.webhook import WHOLE_S, retry_after_s, slack_message
+from gputop.model.frame import SECOND_NS
 from gputop.session.following import Following
 from gputop.system.errors import UserError
 from tests.alerts.made import alert
@@ -38,9 +42,12 @@ class Received(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.taken.append((self.path, dict(self.headers), json.loads(body)))
-        self.send_response(self.server.answer)
-        if self.server.answer in (301, 307):
+        answer = self.server.answers.pop(0) if self.server.answers else self.server.answer
+        self.send_response(answer)
+        if answer in (301, 307):
             self.send_header("Location", "/elsewhere")
+        if self.server.after:
+            self.send_header("Retry-After", self.server.after)
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
@@ -50,12 +57,14 @@ class Received(http.server.BaseHTTPRequestHandler):
 class Server(http.server.ThreadingHTTPServer):
     taken: list[tuple[str, dict[str, str], Any]]
     answer = 200
+    answers: list[int]  # the first ones, before that
+    after = ""  # Retry-After
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server(("127.0.0.1", 0), Received) as one:
-        one.taken = []
+        one.taken, one.answers = [], []
         serving = threading.Thread(target=one.serve_forever, daemon=True)
         serving.start()
         yield one
@@ -98,9 +107,9 @@ def test_a_refusal_is_told_and_a_redirect_is_not_followed(server: Server, answer
 
 def test_a_dead_webhook_gives_up_in_time(dead: int) -> None:
     began = time.monotonic()
-    with pytest.raises(OSError, match="time"):
+    with pytest.raises(OSError, match="longer than 3 s"):
         sink_of(f"http://127.0.0.1:{dead}/").send(alert())
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 10 * WHOLE_S
 
 
 def test_a_dead_webhook_delays_neither_the_stream_nor_the_other_sinks(dead: int, tmp_path: Path) -> None:
@@ -116,29 +125,264 @@ def test_a_dead_webhook_delays_neither_the_stream_nor_the_other_sinks(dead: int,
         longest = max(longest, time.monotonic() - began)
     assert longest < 0.05, "starting two threads takes no longer"
     until((tmp_path / "told").exists)
-    for _ in range(MOST_WAITING + 10):
-        alerts.senders[0].put(alert())
+    for number in range(100, MOST_WAITING + 110):
+        alerts.senders[0].put(alert(number=number))
     assert alerts.senders[0].dropped >= 9
     began = time.monotonic()
     alerts.close()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 10 * LEAVE_S
     assert "came too fast" in told[-1]
     assert not any("secret" in line for line in told)
 
 
-def test_a_failure_is_told_once() -> None:
-    class Broken:
-        name = "broken"
+class Made:
+    """A sink that does what it is told, one word an attempt, and keeps what came through."""
 
-        def send(self, _alert: object) -> None:
-            raise OSError(5, "it is\nbroken")
+    name = "made"
 
+    def __init__(self, *outcomes: Exception | None) -> None:
+        self.outcomes, self.tried, self.taken = list(outcomes), list[str](), list[Alert]()
+        self.may = threading.Event()
+        self.may.set()
+
+    def send(self, one: Alert) -> None:
+        self.tried.append(one.event)
+        assert self.may.wait(60)
+        if self.outcomes and (failure := self.outcomes.pop(0)) is not None:
+            raise failure
+        self.taken.append(one)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of a hundredth."""
+    monkeypatch.setattr(sender_module, "PAUSES_S", (0.01, 0.05, 0.25, 0.6))
+    monkeypatch.setattr(sender_module, "LEAST_S", 0.01)
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_fails_is_tried_again_and_told_once() -> None:
     told: list[str] = []
-    sender = Sender(Broken(), told.append)
-    for _ in range(3):
+    sink = Made(OSError(5, "it is\nbroken"), TimeoutError("slow"), Busy("429", 0.1))
+    sender = Sender(sink, told.append)
+    sender.put(alert())
+    until(lambda: sender.sent == 1)
+    assert (len(sink.tried), sender.failed, sender.waiting) == (4, 0, 0)
+    assert told == ["alert not sent to made: it is broken; it is tried again for 10 min"]
+
+
+def test_the_pauses_grow_and_the_other_side_may_set_them() -> None:
+    sender = Sender(Made(), lambda _: None)
+    waiting = sender_module._Waiting(alert(), time.monotonic() + TRIED_S)
+    sender._queue[waiting.alert.key] = waiting
+
+    def pause_after(error: Exception) -> float:
+        sender._fail(waiting, waiting.alert, error)
+        return round(sender._due_s - time.monotonic())
+
+    assert [pause_after(OSError("x")) for _ in range(6)] == [1, 5, 25, 60, 60, 60]
+    assert pause_after(Busy("x", 120.0)) == 120
+    assert pause_after(Busy("x", 0.0)) == 1
+    assert pause_after(Busy("x", 1e9)) == pytest.approx(TRIED_S, abs=2), "its last try"
+    waiting.until_s = time.monotonic()
+    sender._fail(waiting, waiting.alert, OSError("x"))
+    assert (sender.failed, sender.waiting) == (1, 0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_refused_is_not_tried_again_and_the_next_goes_at_once() -> None:
+    told: list[str] = []
+    sink = Made(Refused("404"))
+    sender = Sender(sink, told.append)
+    sender.put(alert())
+    sender.put(alert(number=2))
+    until(lambda: sender.sent == 1)
+    assert (sink.tried, sender.failed) == ([BEGIN, BEGIN], 1)
+    assert told == ["alert not sent to made: 404"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_one_at_a_time_in_their_order() -> None:
+    sink = Made(*[OSError("x")] * 3)
+    sender = Sender(sink, lambda _: None)
+    for number in (1, 2, 3):
+        sender.put(alert(number=number))
+    until(lambda: sender.sent == 3)
+    assert [one.document["incident"]["id"] for one in sink.taken] == [1, 2, 3]
+    assert len(sink.tried) == 6
+
+
+@pytest.mark.usefixtures("quick")
+def test_nobody_hears_that_something_began_once_it_is_over() -> None:
+    """Whether the end comes while it waits, or during a try that fails."""
+    sink = Made(OSError("x"), OSError("x"))
+    sender = Sender(sink, lambda _: None)
+    sink.may.clear()
+    sender.put(alert())
+    until(lambda: sink.tried == [BEGIN])
+    sender.put(alert(END, end_ns=52 * SECOND_NS))
+    sink.may.set()
+    until(lambda: sender.sent == 1)
+    assert sink.tried == [BEGIN, END, END]
+    assert [one.event for one in sink.taken] == [END]
+    assert (sender.failed, sender.waiting) == (0, 0)
+
+
+def test_an_end_that_comes_during_a_try_that_works_is_sent_after_it() -> None:
+    sink = Made()
+    sender = Sender(sink, lambda _: None)
+    sink.may.clear()
+    sender.put(alert())
+    until(lambda: sink.tried == [BEGIN])
+    sender.put(alert(END, end_ns=52 * SECOND_NS))
+    sink.may.set()
+    until(lambda: sender.sent == 2)
+    assert [one.event for one in sink.taken] == [BEGIN, END]
+
+
+def test_at_the_end_what_waits_is_tried_once_more_and_what_was_not_sent_is_told() -> None:
+    told: list[str] = []
+    alerts = Alerts([Made(OSError("x")), Made(OSError("x"), OSError("y")), Made(Busy("z", 300.0))], "low", told.append)  # type: ignore[list-item]
+    works, fails, waits = alerts.senders
+    for sender in alerts.senders:
         sender.put(alert())
-    until(lambda: sender.failed == 3)
-    assert told == ["alert not sent to broken: it is broken"]
+    until(lambda: all(sender._tries == 1 for sender in alerts.senders))
+    began = time.monotonic()
+    alerts.close()
+    assert time.monotonic() - began < LEAVE_S, "there is nothing to wait for"
+    assert (works.sent, fails.failed, waits.waiting) == (1, 1, 1)
+    assert told[3:] == ["alert not sent to made: y", "1 alert not sent to made: 1 waited for another try"]
+
+
+@pytest.mark.parametrize(("answers", "after", "took_s"), [([500], "", 1.0), ([503], "2", 2.0), ([429], "1", 1.0), ([429], "DATE", 1.0)])
+def test_a_server_that_is_busy_gets_it_later(server: Server, answers: list[int], after: str, took_s: float) -> None:
+    server.answers, server.after = answers, formatdate(time.time() + 3, usegmt=True) if after == "DATE" else after
+    sender, began = Sender(sink_of(f"http://127.0.0.1:{server.server_port}/"), lambda _: None), time.monotonic()
+    sender.put(alert())
+    until(lambda: sender.sent == 1, 60)
+    assert time.monotonic() - began >= took_s
+    assert len(server.taken) == 2
+
+
+def test_a_server_that_is_not_there_yet_gets_it_later() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    told: list[str] = []
+    sender = Sender(sink_of(f"http://127.0.0.1:{port}/"), told.append)
+    sender.put(alert())
+    until(lambda: sender._tries == 1)
+    with Server(("127.0.0.1", port), Received) as one:
+        one.taken, one.answers = [], []
+        threading.Thread(target=one.serve_forever, daemon=True).start()
+        until(lambda: sender.sent == 1, 60)
+        one.shutdown()
+    assert "refused" in told[0]
+
+
+@pytest.mark.parametrize("answer", [400, 401, 404, 410, 301])
+def test_a_server_that_will_not_have_it_is_asked_once(server: Server, answer: int) -> None:
+    server.answer = answer
+    sender = Sender(sink_of(f"http://127.0.0.1:{server.server_port}/"), lambda _: None)
+    sender.put(alert())
+    until(lambda: sender.failed == 1)
+    sender.put(alert(number=2))
+    until(lambda: sender.failed == 2)
+    assert len(server.taken) == 2
+
+
+@pytest.mark.parametrize(("text", "wanted"), [
+    ("0", 0.0), (" 30 ", 30.0), ("99999999999999", 600.0), ("-5", None), ("soon", None), ("", None), ("1e3", None), ("٣", None),
+    ("Sun, 06 Nov 1994 08:49:37 GMT", 0.0), ("Thu, 01 Jan 1970 00:02:40 GMT", 60.0), ("Thu, 01 Jan 9999 00:00:00 GMT", 600.0),
+    ("Thu, 01 Jan 1970 00:02:40 -0000", 60.0), ("Thu, 99 Jan 1970 99:99:99 GMT", None),
+])  # fmt: skip
+def test_when_to_come_again_is_a_number_or_a_date(text: str, wanted: float | None) -> None:
+    assert retry_after_s(text, 784111777.0 if "1994" in text else 100.0) == wanted
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n", b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 3])
+def test_an_answer_that_trickles_has_no_more_time(monkeypatch: pytest.MonkeyPatch, head: bytes) -> None:
+    """A byte now and then is no answer: the bound is for all of it."""
+    monkeypatch.setattr(webhook, "WHOLE_S", 0.5)
+    over = threading.Event()
+
+    def trickle(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(head)
+            while not over.wait(0.05):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=trickle, args=(listener,), daemon=True)
+        thread.start()
+        sink = sink_of(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        began = time.monotonic()
+        with pytest.raises(OSError, match="longer than"):
+            sink.send(alert())
+        assert time.monotonic() - began < 10 * 0.5
+        until(lambda: not sink._left.is_alive())  # type: ignore[attr-defined]
+        over.set()
+        thread.join(20)
+
+
+def test_names_that_are_not_found_in_time_hold_nobody_and_are_sought_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook, "WHOLE_S", 0.2)
+    found, asked = threading.Event(), []
+
+    def getaddrinfo(*arguments: object, **_: object) -> None:
+        asked.append(arguments)
+        found.wait(60)
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    sink = sink_of("https://hooks.example/x")
+    for said in ("longer than", "not come to its end"):
+        with pytest.raises(OSError, match=said):
+            sink.send(alert())
+    assert len(asked) == 1
+    found.set()
+    until(lambda: not sink._left.is_alive())  # type: ignore[attr-defined]
+    with pytest.raises(OSError, match="Temporary failure"):
+        sink.send(alert())
+
+
+def test_a_body_is_not_waited_for() -> None:
+    over = threading.Event()
+
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nx")
+            over.wait(60)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, args=(listener,), daemon=True).start()
+        sink_of(f"http://127.0.0.1:{listener.getsockname()[1]}/").send(alert())
+        over.set()
+
+
+def test_a_terminal_that_is_not_there_is_not_tried_again() -> None:
+    script = (
+        "import os; os.setsid(); from tests.alerts.made import alert; from gputop.alerts.sinks import sink_of, Refused\n"
+        "try: sink_of('desktop').send(alert())\nexcept Refused as error: print(error)"
+    )
+    # A child of a child: who leads a group of processes may begin no session.
+    told = subprocess.run(
+        ["sh", "-c", f'{sys.executable} -c "$0"; true', script], capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2],
+        check=True,
+    )  # fmt: skip
+    assert "no terminal here" in told.stdout
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_command_that_fails_is_run_again(tmp_path: Path) -> None:
+    sender = Sender(sink_of(f"exec:sh -c 'echo x >> {tmp_path}/runs; test $(wc -l < {tmp_path}/runs) -ge 3'"), lambda _: None)
+    sender.put(alert())
+    until(lambda: sender.sent == 1, 60)
+    assert (tmp_path / "runs").read_text() == "x\n" * 3
 
 
 def test_a_command_gets_the_document_and_the_variables(tmp_path: Path) -> None:
@@ -195,6 +439,12 @@ def test_none_is_no_sink_and_one_twice_is_one() -> None:
     assert [one.name for one in sinks_of(["bell", "desktop", "bell", "https://hooks.slack.com/services/T/B/x"])] == [
         "bell", "desktop", "https://hooks.slack.com",
     ]  # fmt: skip
+
+
+def test_sinks_of_one_name_are_told_apart_without_a_secret() -> None:
+    address = "https://hooks.slack.com/services/T/B/secret"
+    names = [one.name for one in sinks_of([f"{address}1", "exec:true 1", f"slack:{address}2", "exec:true 2"])]
+    assert names == ["https://hooks.slack.com #1", "exec:true #1", "https://hooks.slack.com #2", "exec:true #2"]
 
 
 # terminals
