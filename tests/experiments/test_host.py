@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from gputop.experiments.guardian import Ending, Guard
 from gputop.experiments.host import Folder, why_not, why_not_in
 from gputop.experiments.journal import create, leftovers, of_others, undo_leftovers
 from gputop.experiments.processes import read_process
-from tests.experiments.processes import ROOT, THREADS, holder, record_of, running, settings, started, target, threads
+from tests.experiments.processes import ROOT, THREADS, holder, record_of, settings, started, target, threads
+from tests.experiments.processes import running as running_in
 from tests.probes.swapping import NOBODY
 from tests.stranger import nobodys_process
 from tests.wait import until
@@ -28,6 +30,9 @@ from tests.workloads import cgroup
 root = pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 CPUS = sorted(os.sched_getaffinity(0))
 REAL_WHY = host.why_not_in
+running = partial(
+    running_in, own_session=True
+)  # who shares a session with those of another experiment, of a test beside this one, is its heir
 
 
 def nice(*targets: Target) -> Plan:
@@ -52,6 +57,7 @@ if os.fork() == 0:
     os.write(write, repr((host.is_locked(other), host.holders(other) == [os.getppid()])).encode())
     os._exit(0)
 print(os.read(read, 100).decode())
+os.wait()
 os.close(lock)
 print(host.is_locked(host.open_lock()))
 """
@@ -351,7 +357,7 @@ def test_a_leftover_is_not_put_back_over_what_others_set_since() -> None:
 
 def test_a_second_ctrl_c_leaves_it_to_the_guardian(monkeypatch: pytest.MonkeyPatch) -> None:
     ending = Ending()
-    with started(THREADS) as child:
+    with started(THREADS, own_session=True) as child:
         hog, before = target(child.pid), settings(child.pid)
         guard = Guard(nice(hog), ending=ending).__enter__()
         guard.on()
