@@ -97,6 +97,7 @@ def make_folder() -> Folder:
         try:
             with suppress(FileExistsError):
                 os.mkdir(folder.path, 0o755)
+                os.chmod(folder.path, 0o755)  # whatever the umask: its names are everybody's to see
             if not (why := why_not(folder)):
                 return folder
             problems.append(why)

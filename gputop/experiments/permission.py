@@ -15,8 +15,7 @@ from gputop.system.program import FOLDER
 
 READONLY = "experiments are off: --readonly"
 _SYSTEM = ("sshd", "systemd", "dbus-daemon", "dbus-broker", "init", "(sd-pam)")  # names, or beginnings of names, of what others stand on
-
-
+STAGE = "gputop.demo.stage"  # module that a demo runs as its child (`gputop.demo.stage.staged`)
 MOST_WORDS = 8  # of a command line, in which an interpreter's module or script stands, also behind sudo
 _MODULE_AFTER = {"-m": 1, "-c": 2}  # option -> how many words later its module stands (`gputop.system.program.argv_of`)
 
@@ -38,13 +37,25 @@ def why_never(proc: Proc, table: Table) -> str:
 
 
 def stage(table: Table | None = None) -> frozenset[int] | None:
-    """The processes that a demo has started, whose GPU is looked at; None where it is none. ``table``: of now."""
+    """The processes on the stage of the demo whose GPU is looked at: its trainers, and who disturbs them; None where it is no demo's.
+
+    Nothing else is the demo's own, also not what its terminal or script has started beside it. ``table``: of now.
+    """
     path = os.environ.get(simulated.VARIABLE)
     if not path:
         return None
     words = path.split("/")  # /proc/PID/fd/NUMBER, of the demo itself
     demo = int(words[2]) if words[:2] == ["", "proc"] and len(words) > 3 and words[2].isascii() and words[2].isdecimal() else 0
-    return frozenset(proc.pid for proc in descendants(table or read_processes(), [demo]) if proc.pid != demo)
+    table = read_processes() if table is None else table
+    stages = [proc.pid for proc in table.values() if proc.ppid == demo and _is_stage(proc)]
+    return frozenset(proc.pid for proc in descendants(table, stages) if proc.pid not in stages)
+
+
+def _is_stage(proc: Proc) -> bool:
+    try:
+        return STAGE in cmdline_of(proc.pid)[:MOST_WORDS]
+    except ProcessLookupError:
+        return False
 
 
 def why_off_stage(pid: int, own: frozenset[int] | None) -> str:
@@ -86,7 +97,7 @@ def _names(proc: Proc) -> set[str]:
 
 
 def _is_gputop(proc: Proc) -> bool:
-    """``gputop``, ``python … /bin/gputop``, ``python -m gputop.…``, a file of the package; not what a demo disturbs itself with."""
+    """``gputop``, ``python … /bin/gputop``, ``python -m gputop.…``, a file of the package; not what a demo trains and disturbs itself with."""
     try:
         words = cmdline_of(proc.pid)[:MOST_WORDS]
     except ProcessLookupError:
@@ -95,4 +106,5 @@ def _is_gputop(proc: Proc) -> bool:
     if any(module == "gputop" or module.startswith("gputop.") for module in modules):
         return not modules[0].startswith("gputop.demo")
     is_run = any(os.path.basename(word) in ("gputop", "gputop-ebpf") for word in words[:2])
-    return is_run or any(word.startswith(f"{FOLDER}/") for word in words)  # ``python3 -I …/loader.py``, ``sudo -n python3 …``
+    files = [word for word in words if word.startswith(f"{FOLDER}/") and not word.startswith(f"{FOLDER}/demo/")]
+    return is_run or bool(files)  # ``python3 -I …/loader.py``, ``sudo -n python3 …``
