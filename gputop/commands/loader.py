@@ -1,7 +1,8 @@
 """Find out how many workers a DataLoader needs: measure each number, and say what holds it back.
 
 The script is imported, so what stands under `if __name__ == "__main__"` does not run. NAME is a DataLoader of it, or a function without
-arguments that returns one. The script's own arguments follow after --.
+arguments that returns one; a script with one loader needs no NAME. With -m the script is a module, as for `python -m`. The script's own
+arguments follow after --.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gputop.commands.options import STANDARD, duration, leave_root, number
 from gputop.system.console import as_it_is, notify, show, write
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """examples:
   gputop loader train.py:train_loader
+  gputop loader -m pkg.sub.train:train_loader    a module of a package, as in python -m
   gputop loader train.py:make_loader --workers 0,2,4,8,16 --seconds 5 --plot
   gputop loader train.py:train_loader --json -- --data /data/imagenet
 """
@@ -36,6 +38,7 @@ _NOT_THERE = "what a function or `if __name__ == '__main__'` makes is not there:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="SCRIPT:NAME", type=from_shell, help="the script, and the loader or function in it")
+    parser.add_argument("-m", "--module", action="store_true", help="it is a module: pkg.sub.train:train_loader")
     parser.add_argument("--workers", type=_numbers, default=(0, 2, 4, 8, 12), metavar="LIST", help="numbers to try (0,2,4,8,12)")
     parser.add_argument("--seconds", type=duration("100ms", "1h"), default=3.0, metavar="TIME", help="measure each for so long (3)")
     parser.add_argument("--batches", type=number(), metavar="N", help="end each after so many batches")
@@ -71,16 +74,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sweep(args: argparse.Namespace) -> Sweep:
-    path, colon, name = args.target.rpartition(":")
-    if not colon or not path or not name:
-        raise UserError(f"{args.target!r}: write SCRIPT:NAME, such as train.py:train_loader", code=2)
-    if not os.path.isfile(path):
-        raise UserError(f"there is no script {path}", code=2)
+    path, name = _split(args.target)
+    script = _as_module(path) if args.module or _is_module(path) else _as_script(path)
     from gputop.experiments.loaders import said
     from gputop.experiments.sweep import sweep_loader
 
-    module = _imported(path, args.script_args)
-    loader = _loader(module, path, name)
+    loader = _loader(_imported(script, args.script_args), script, name)
     try:
         return sweep_loader(loader, args.workers, batches=args.batches, seconds=args.seconds, progress=_tell)
     except UserError as error:
@@ -97,57 +96,133 @@ def _tell(point: Point) -> None:
         notify(f"{counted(point.workers, 'worker')}: {rate}")
 
 
-def _imported(path: str, arguments: list[str]) -> Any:
-    """The script as a module. It sees its own arguments and imports what lies beside it, as when Python runs it."""
+class _Script(NamedTuple):
+    """What is imported: ``name`` as Python knows it, the file, and the folder in front of ``sys.path``."""
+
+    name: str
+    path: str
+    folder: str
+    is_module: bool
+
+    @property
+    def told(self) -> str:
+        """As the user knows it."""
+        return clean(self.name if self.is_module else self.path)
+
+
+def _split(target: str) -> tuple[str, str]:
+    """(script or module, name); an empty name where none is given."""
+    path, _, name = target.rpartition(":")
+    if not path and not name:
+        raise UserError(f"{target!r}: write SCRIPT:NAME, such as train.py:train_loader", code=2)
+    return (path, name) if path and not os.path.isfile(target) else (target.rstrip(":"), "")
+
+
+def _is_module(path: str) -> bool:
+    """Whether a text that names no file can be a module's name."""
+    return not os.path.exists(path) and not path.endswith(".py") and all(part.isidentifier() for part in path.split("."))
+
+
+def _as_script(path: str) -> _Script:
+    """A script, run as ``python PATH`` would: what lies beside it can be imported."""
+    if not os.path.isfile(path):
+        raise UserError(f"there is no script {clean(path)}", code=2)
+    name = os.path.splitext(os.path.basename(path))[0]
+    # Workers that are spawned import it by its name.
+    return _Script(f"{name}_" if name in sys.modules else name, path, os.path.dirname(os.path.abspath(path)), is_module=False)
+
+
+def _as_module(name: str) -> _Script:
+    """A module, run as ``python -m NAME`` would: it is looked for in the current folder, then where Python's modules are."""
+    if name.endswith(".py") or os.sep in name:
+        raise UserError(f"{clean(name)} is a script: leave -m out, or write it as {_dotted(name)}", code=2)
+    return _Script(name, "", os.getcwd(), is_module=True)
+
+
+def _dotted(path: str) -> str:
+    """The module name of a script, from the folder that holds its outermost package."""
+    parts = [os.path.splitext(os.path.basename(path))[0]]
+    folder = os.path.dirname(os.path.abspath(path))
+    while os.path.isfile(os.path.join(folder, "__init__.py")) and os.path.basename(folder):
+        parts.insert(0, os.path.basename(folder))
+        folder = os.path.dirname(folder)
+    return clean(".".join(parts))
+
+
+def _imported(script: _Script, arguments: list[str]) -> Any:
+    """The script as a module. It sees its own arguments, and imports what it does when Python runs it."""
+    import importlib
+
+    from gputop.experiments.loaders import said
+
+    sys.path.insert(0, script.folder)
+    sys.argv = [script.path or script.name, *arguments]
+    try:
+        if script.is_module:
+            return importlib.import_module(script.name)
+        return _from_file(script)
+    except SystemExit as error:
+        raise UserError(f"{script.told} ended itself with {error.code!r}: its arguments follow after --") from None
+    except Exception as error:  # noqa: BLE001 - the script is the user's
+        if isinstance(error, ModuleNotFoundError):
+            if error.name == "torch":
+                raise UserError(
+                    f"torch is not installed for {sys.executable}, which runs gputop: install gputop-ebpf beside torch"
+                ) from None
+            if script.is_module and error.name and f"{script.name}.".startswith(f"{error.name}."):
+                raise UserError(
+                    f"there is no script and no module {script.told}: go to the folder where python -m finds it", code=2
+                ) from None
+        if isinstance(error, ImportError) and "relative import" in str(error) and not script.is_module:
+            raise UserError(
+                f"{script.told} imports from its package: name it as a module, gputop loader -m {_dotted(script.path)}:NAME", code=2
+            ) from None
+        raise UserError(f"{script.told} fails: {said(error)}{_line(error, script)}") from None
+
+
+def _from_file(script: _Script) -> Any:
     import importlib.machinery
     import importlib.util
 
-    from gputop.experiments.loaders import said
-
-    name = os.path.splitext(os.path.basename(path))[0]
-    name = f"{name}_" if name in sys.modules else name  # workers that are spawned import it by its name
-    spec = importlib.util.spec_from_file_location(name, path, loader=importlib.machinery.SourceFileLoader(name, path))
+    loader = importlib.machinery.SourceFileLoader(script.name, script.path)
+    spec = importlib.util.spec_from_file_location(script.name, script.path, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    sys.argv = [path, *arguments]
-    try:
-        spec.loader.exec_module(module)
-    except SystemExit as error:
-        raise UserError(f"{path} ended itself with {error.code!r}: its arguments follow after --") from None
-    except Exception as error:  # noqa: BLE001 - the script is the user's
-        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-            raise UserError(f"torch is not installed for {sys.executable}, which runs gputop: install gputop-ebpf beside torch") from None
-        raise UserError(f"{path} fails: {said(error)}{_line(error, path)}") from None
+    sys.modules[script.name] = module
+    loader.exec_module(module)
     return module
 
 
-def _line(error: Exception, path: str) -> str:
+def _line(error: Exception, script: _Script) -> str:
     """The line of the script where it failed."""
     import traceback
 
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    stem = os.path.join(script.folder, *script.name.split("."))  # an import that failed leaves no module that names its file
+    files = (f"{stem}.py", os.path.join(stem, "__init__.py")) if script.is_module else (script.path,)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     return f" (line {lines[-1]})" if lines else ""
 
 
-def _loader(module: Any, path: str, name: str) -> Any:
-    """The loader called ``name``, which may be dotted; a function is called."""
+def _loader(module: Any, script: _Script, name: str) -> Any:
+    """The loader called ``name``, which may be dotted; a function is called. Without a name, the only one there is."""
     from gputop.experiments.loaders import said
 
+    loaders = [key for key, value in vars(module).items() if _is_loader(value)]
+    there = f"its loaders are {', '.join(clean(key, 80) for key in loaders)}" if loaders else _NOT_THERE
+    if not name:
+        if len(loaders) == 1:
+            return getattr(module, loaders[0])
+        raise UserError(f"{script.told}: name the loader behind a colon, {script.told}:NAME: {there}", code=2)
     try:
         found = attrgetter(name)(module)
     except AttributeError:
-        others = ", ".join(clean(key, 80) for key, value in vars(module).items() if _is_loader(value))
-        there = f"its loaders are {others}" if others else _NOT_THERE
-        raise UserError(f"{path} has no {clean(name)}: {there}", code=2) from None
+        raise UserError(f"{script.told} has no {clean(name)}: {there}", code=2) from None
     if _is_loader(found) or not callable(found):
         return found
     try:
         return found()
     except Exception as error:  # noqa: BLE001 - the function is the user's
-        raise UserError(f"{name}() of {path} fails: {said(error)}{_line(error, path)}") from None
+        raise UserError(f"{name}() of {script.told} fails: {said(error)}{_line(error, script)}") from None
 
 
 def _is_loader(value: object) -> bool:

@@ -451,7 +451,12 @@ def test_a_script_gets_its_arguments_and_its_neighbours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "target", "told"),
     [
-        ("", "train.py", "write SCRIPT:NAME"),
+        ("", "train.py", "name the loader behind a colon, train.py:NAME: what a function"),
+        ("", ":", "write SCRIPT:NAME"),
+        ("", "train.nonesuch:loader", "there is no script and no module train.nonesuch"),
+        ("", "nonesuch.train", "there is no script and no module nonesuch.train"),
+        ("\n\nimport nonesuch", "train:loader", "train fails: ModuleNotFoundError: No module named 'nonesuch' (line 3)"),
+        ("from .beside import x", "train.py:loader", "gputop loader -m train:NAME"),
         ("", "other.py:loader", "there is no script other.py"),
         ("x = 1", "train.py:loader", "train.py has no loader: what a function"),
         ("x = 1", "train.py:x", "int is no torch.utils.data.DataLoader"),
@@ -470,6 +475,46 @@ def test_a_wrong_target_is_one_line(tmp_path: Path, script: str, target: str, to
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package whose training has relative imports, as `python -m jobs.vision.train` runs it; the folder that holds it."""
+    (tmp_path / "jobs" / "vision").mkdir(parents=True)
+    (tmp_path / "beside.py").write_text("LENGTH = 40\n")
+    (tmp_path / "jobs" / "__init__.py").write_text("")
+    (tmp_path / "jobs" / "base.py").write_text(
+        "from beside import LENGTH\nclass Set:\n"
+        "    def __len__(self):\n        return LENGTH\n    def __getitem__(self, i):\n        return i\n"
+    )
+    (tmp_path / "jobs" / "vision" / "__init__.py").write_text("")
+    (tmp_path / "jobs" / "vision" / "train.py").write_text(
+        "import sys\nfrom torch.utils.data import DataLoader\nfrom ..base import Set\n"
+        "loader = DataLoader(Set(), batch_size=int(sys.argv[1]), num_workers=1, multiprocessing_context='spawn')\n"
+        "def make():\n    return DataLoader(Set(), batch_size=int(sys.argv[1]))\n"
+    )
+    return tmp_path
+
+
+@pytest.mark.usefixtures("made")
+@pytest.mark.parametrize(
+    ("target", "workers"),
+    [(("-m", "jobs.vision.train:loader"), "0,1"), (("jobs.vision.train:make",), "0"), (("-m", "jobs.vision.train"), "0"),
+     (("jobs.vision.train",), "0")],
+)  # fmt: skip
+def test_a_module_of_a_package(package: Path, target: tuple[str, ...], workers: str) -> None:
+    done = loader_command(*target, "--workers", workers, "--seconds", "0.2", "--json", "--", "5", cwd=package)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["data_set"], found["batch_size"]) == ("Set", 5)
+    assert {point["error"] for point in found["points"]} == {""}
+
+
+@pytest.mark.usefixtures("made")
+def test_a_script_of_a_package_is_told_its_module(package: Path) -> None:
+    done = loader_command("jobs/vision/train.py:loader", cwd=package)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "gputop loader -m jobs.vision.train:NAME" in done.stderr
 
 
 @pytest.mark.usefixtures("made")
