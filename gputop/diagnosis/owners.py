@@ -35,7 +35,8 @@ def served_in_turns(job: JobFacts, facts: Facts, ahead: Mapping[int, float]) -> 
     whoever they ask hardly runs."""
     asking = [worker for worker in job.workers if worker.kinds.get(PIPE, 0.0) - ahead[worker.pid] >= policy.SOME]
     running = sum(worker.run for worker in job.workers)
-    served = max((worker.clients[1] for worker in job.workers if worker.kinds.get(LOCK, 0.0) >= policy.NEARLY_ALL), default=0.0)
+    may_serve = [one for one in (*job.managers, *job.workers) if one.kinds.get(LOCK, 0.0) >= policy.NEARLY_ALL]
+    served = max((one.clients[1] for one in may_serve), default=0.0)
     idle = not programs_at_work(job, facts) and not programs_wait(job, facts)
     all_ask = len(asking) >= 2 and len(asking) == len(job.workers) and policy.MOST <= running <= policy.GIL_CPUS and idle
     return all_ask or (served >= 1.0 and len(asking) >= 2)

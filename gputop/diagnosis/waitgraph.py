@@ -30,7 +30,8 @@ class Walk:
         self.see(job, facts)
         self.leaves: Leaves = {}
         self.readers = {reader.pid for reader in job.readers}
-        self.feeds = (self.workers.keys() | job.services) - self.readers
+        self.managers = {manager.pid for manager in job.managers}
+        self.feeds = (self.workers.keys() | job.services | (self.managers if job.workers else set())) - self.readers
         self.left_out = owners.left_out(job)
         self.asks = frozenset({self.trainer.pid, *job.services})  # whose wake-ups bring a worker work
         self.children = {one.pid for one in feeders.started(job, facts)}
@@ -276,7 +277,7 @@ class Walk:
             return self._is_relayed_rest(edge.tid)
         if self.job.is_torchs or edge.kind not in (waits.PIPE, waits.LOCK, waits.UNKNOWN, waits.POLL):
             return False
-        if edge.pid in self.workers:  # a queue's lock: the sibling that holds it waits for work itself
+        if edge.pid in self.workers or edge.pid in self.managers:  # a queue's lock: the sibling that holds it waits for work itself
             return self._siblings_rest >= policy.HALF
         if edge.pid or edge.measured or worker.run + worker.runnable >= policy.TENTH or worker.locked_out[0]:
             return False
@@ -315,7 +316,7 @@ class Walk:
             self.book("memory" if self.is_short_of_memory(proc) else "disk", who, share, trail)
         elif edge.pid == proc.pid:
             self.to_thread(proc, edge, share, who, trail)
-        elif edge.pid and edge.pid in self.workers and edge.pid not in self.readers:
+        elif edge.pid and (edge.pid in self.workers or edge.pid in self.managers) and edge.pid not in self.readers:
             self.to_sibling(edge, share, trail)
         elif edge.pid:
             self.to_process(proc, edge, share, who, trail)

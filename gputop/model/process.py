@@ -60,6 +60,8 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     read_by: list[int] = []
     """For a trainer: pids at the other ends of the pipes, FIFOs and sockets to which its main thread waited to write."""
     other_cgroups: Annotated[list[str], BOUNDED] = []  # paths in other hierarchies that tell of a container, pod or Slurm job
+    serves: bool = False
+    """Of a trainer's child: its main thread waits for its end, one thread for who connects, and one for each client for what that asks."""
     names: Names | None = None  # for a trainer; None while they are not read
 
 

@@ -55,6 +55,7 @@ _SHELL_COMMAND = re.compile("-[a-zA-Z]*c")  # a shell's option -c, alone or join
 _OPTIONS_WITH_VALUE = frozenset(("-W", "-X", "-o", "-O", "--rcfile", "--init-file"))  # of Python and shells: the next word is a value
 _NAMELESS_PATHS = ("/dev/fd/", "/proc/")  # a script read from there has no name
 COMPILES = "torch.compile"  # label of helpers that compile kernels: the process pool of torch's inductor and its children
+MANAGER = "manager"  # label of a helper that serves others, a thread each: `multiprocessing.Manager`
 _KTHREADD = "kthreadd"  # comm of pid 2, the parent of the kernel's threads
 WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, TORCH_WORKER, PIN_THREAD, _KTHREADD))  # program names that identify no person
 Contexts = Mapping[int, Mapping[int, int]]  # pid -> GPU index -> size class of its context, see `gputop.model.board.Board.contexts`
@@ -105,8 +106,9 @@ def is_foreign_list(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int]) -> 
 
 
 def hot(roles: Mapping[int, Role]) -> frozenset[int]:
-    """Pids of the trainers and their workers: the collector reads these in every tick and per thread."""
-    return frozenset(pid for pid, role in roles.items() if role.kind != "helper" and role.trainer_pid is not None)
+    """Pids of the trainers, their workers and managers: the collector reads these in every tick and per thread."""
+    own = ((pid, role) for pid, role in roles.items() if role.trainer_pid is not None)
+    return frozenset(pid for pid, role in own if role.kind != "helper" or role.label == MANAGER)
 
 
 def without_workers(roles: Mapping[int, Role]) -> frozenset[int]:
@@ -280,7 +282,8 @@ class _Assignment:
             if loader:
                 workers.append((child, loader))
             elif _is_service(child) or self._is_forkserver(child) or child.cmdline == trainer.cmdline or _is_spawned(child):
-                found[child.pid] = Role("helper", trainer_pid, label=COMPILES if _compiles(child) else "helper")
+                label = COMPILES if _compiles(child) else MANAGER if child.serves else "helper"
+                found[child.pid] = Role("helper", trainer_pid, label=label)
                 if _compiles(child):
                     self._add_descendants([child.pid], trainer_pid, found, COMPILES)
         workers.sort(key=lambda pair: (pair[0].start_ticks, pair[0].pid))
@@ -423,6 +426,7 @@ def _is_service(info: ProcInfo) -> bool:
         _runs(info, "multiprocessing.resource_tracker import")
         or _runs(info, "multiprocessing.semaphore_tracker import")
         or _compiles(info)
+        or info.serves
     )
 
 

@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing.connection import Listener
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 
 import msgspec
@@ -175,6 +177,25 @@ def test_threads_are_asked_what_they_wait_in(live: Live) -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+def share_descriptors() -> None:
+    """As torch's workers do: a thread hands them out to who connects, while the main thread waits for room in a queue."""
+    listener = Listener(family="AF_UNIX")
+    threading.Thread(target=listener.accept, daemon=True).start()
+    threading.Semaphore(0).acquire()
+
+
+def test_who_serves_a_thread_for_each_client(live: Live) -> None:
+    """A Manager, and nobody who is only ready for clients."""
+    with SyncManager() as manager, child(share_descriptors) as other:
+        queue = manager.Queue()  # the connection lasts as long as this
+        queue.put(1)
+        pid = manager._process.pid  # type: ignore[attr-defined]
+        live.until(lambda _: live.board.infos[pid].serves, {pid, other})
+        waits = {one.wchan for one in live.board.procs[other].threads}
+        assert any(waits), "it was asked as well"
+        assert not live.board.infos[other].serves
+
+
 def test_a_program_that_a_worker_started_is_asked_too_behind_a_shell_as_well(live: Live) -> None:
     with child(lambda: subprocess.run(["sh", "-c", "sleep 60; true"], check=False)) as worker, child(poll_a_minute) as stranger:
         live.beat()

@@ -111,6 +111,21 @@ def test_plain_multiprocessing():
     assert {found[12].loader, found[13].loader} == {"multiprocessing"}
 
 
+@pytest.mark.parametrize("cmdline", [TRAIN, SPAWN], ids=["fork", "spawn"])
+def test_a_manager_loads_nothing(cmdline: list[str]):
+    """It is started as loaders are, and told by what it does; it is read as they are, for the lock that it may give out."""
+    found = assigned(info(1), info(2, 1, cmdline=cmdline, serves=True), info(3, 1, cmdline=cmdline), info(4, 1, cmdline=cmdline), gpu=[1])
+    assert [(pid, role.kind, role.label) for pid, role in sorted(found.items())][1:] == [
+        (2, "helper", "manager"), (3, "worker", "worker 0"), (4, "worker", "worker 1"),
+    ]  # fmt: skip
+    assert roles.hot(found) == {1, 2, 3, 4}
+
+
+def test_a_torch_worker_that_shares_descriptors_loads():
+    """A thread of it hands them out to who connects."""
+    assert kinds(info(1), info(2, 1, comm=TORCH, serves=True), gpu=[1])[2] == "worker"
+
+
 def test_a_dead_worker_not_yet_waited_for_is_still_a_worker():
     found = assigned(info(10, uses_cuda=True, libs=["torch"]), info(12, 10, cmdline=[], exe=""), info(13, 10, "sh", [], exe=""), gpu={10})
     assert found[12].kind == "worker"

@@ -43,7 +43,7 @@ def _server(job: JobFacts) -> ProcFacts | None:
     """Who gives out a lock for which most of those wait whom it serves, at pipes. Of an empty queue, or a full one, only one side waits."""
     if sum(proc.kinds.get("pipe", 0.0) >= policy.QUARTER for proc in (job.trainer, *job.workers)) < policy.SEVERAL:
         return None
-    for worker in job.workers:
+    for worker in (*job.managers, *job.workers):
         clients, locked = worker.clients if worker.kinds.get(LOCK, 0.0) >= policy.NEARLY_ALL else (0.0, 0.0)
         if locked >= max(1.0, policy.HALF * (clients - 1.0)):
             return worker

@@ -248,6 +248,7 @@ class JobFacts(Struct, frozen=True, dict=True):
     fed_by: frozenset[int] = frozenset()  # of these, who loads for it without being of a job: for these it slept a good part of the window
     readers: list[Reader] = field(default_factory=list)
     """Those who read what its main thread waits to write, the one it waited for most first."""
+    managers: list[ProcFacts] = field(default_factory=list)  # those that serve it and its workers, a thread each: they load nothing
     services: frozenset[int] = frozenset()  # trainers without a GPU, by pid, whose workers load for it: they are among its ``workers``
     throttled_periods: float = 0.0
     fed_throttled_periods: float = 0.0  # of the control group of who feeds it, where that is another and has the quota told here

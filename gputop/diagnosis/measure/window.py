@@ -255,6 +255,7 @@ class Window:
         """What processes and GPUs tell by themselves."""
         procs: dict[int, ProcFacts] = {}
         workers: dict[int, list[ProcFacts]] = {}
+        managers: dict[int | None, list[ProcFacts]] = {}
         for pid, track in self._procs.items():
             role, info = self.roles.get(pid), board.infos.get(pid)
             if role is None or info is None:
@@ -264,6 +265,8 @@ class Window:
             procs[pid] = facts = track.facts(info, role, own_wakes)
             if role.kind == "worker" and role.trainer_pid is not None:
                 workers.setdefault(role.trainer_pid, []).append(facts)
+            elif role.label == who.MANAGER:
+                managers.setdefault(role.trainer_pid, []).append(facts)
         trainers = [facts for facts in procs.values() if facts.role.kind == "trainer"]
         jobs = []
         for trainer in trainers:
@@ -271,7 +274,8 @@ class Window:
             working = _without_finished(own)
             used = self._gpus_of(trainer, trainers, gpus)
             calls = self._points.calls(trainer.pid, used)
-            jobs.append(JobFacts(trainer, working, used, calls, finished=len(own) - len(working)))
+            serve = managers.get(trainer.pid, [])
+            jobs.append(JobFacts(trainer, working, used, calls, finished=len(own) - len(working), managers=serve))
         return feeders.with_lent(jobs, lambda job: self._woken_by(board, job))
 
     def _complete(self, job: JobFacts, board: Board, host: HostFacts) -> JobFacts:

@@ -17,6 +17,7 @@ from gputop.model.syscalls import syscall_numbers
 from gputop.sources.files import open_files, read_list, read_once
 
 # System calls whose first argument is the descriptor.
+ACCEPTS = syscall_numbers("accept", "accept4")
 READS = syscall_numbers("read", "readv", "recvfrom", "recvmsg", "recvmmsg")
 WRITES = syscall_numbers("write", "writev", "sendto", "sendmsg", "sendmmsg")
 POLLS = syscall_numbers("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2", "accept", "accept4")

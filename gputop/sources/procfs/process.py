@@ -23,6 +23,8 @@ IO_PER_S = 1  # readings of a hot process's I/O
 MEMORY_S = 1.5  # s between two readings of a hot process's anonymous memory, 8 us each (measured); twice in a stretch of `diagnosis.trend`
 RESTS_AFTER, RESTS_BELOW_NS = 3, 1_000_000  # readings, with less ns on a CPU between two, after which a kernel thread rests
 RESTS_S = 3  # s between two readings of a kernel thread that rests: of hundreds on a large machine most do nothing all day
+SERVES_AFTER = 10  # readings in which it was met at serving, after which a process serves (guess)
+MOST_SERVED = 128  # threads of one that serves; of more it is not known
 _NEVER = -(1 << 40)  # tick number before the first reading
 _NO_NEWS: tuple[list[ThreadInfo], str] = ([], "")
 _UNREAD = parse.Stat(
@@ -40,8 +42,8 @@ class Process:
 
     __slots__ = (
         "_anon_bytes", "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_memory_due", "_news", "_number", "_ran", "_rested",
-        "_sched", "_sched_data", "_sched_numbers", "_stat", "_stat_seen", "_status", "_switches", "_switches_due", "_threads", "_wait",
-        "_waits", "folder", "identity", "pid", "sample", "shared_bytes", "since", "slot", "stat",
+        "_sched", "_sched_data", "_sched_numbers", "_served", "_stat", "_stat_seen", "_status", "_switches", "_switches_due", "_threads",
+        "_wait", "_waits", "folder", "identity", "pid", "sample", "shared_bytes", "since", "slot", "stat",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: Descriptors, users: Users) -> None:
@@ -73,6 +75,7 @@ class Process:
         self._wait = UNKNOWN
         self._files: OpenFiles | None = None
         self._locked_by: int | None = None
+        self._served = 0  # readings in which it served, since its main thread last did anything else
 
     @property
     def info(self) -> ProcInfo:
@@ -224,10 +227,19 @@ class Process:
         """Add the thread names and the reason for unreadable waits to its identity; True if they changed."""
         threads = self._threads.infos if self._threads else _NO_NEWS[0]
         reason = self._waits.unreadable() if self._waits else ""
-        if threads is self._news[0] and reason == self._news[1]:
+        began = not self.info.serves and self._begins_to_serve(threads)
+        if threads is self._news[0] and reason == self._news[1] and not began:
             return False
         self._news = (threads, reason)
-        return self.identity.change(threads=threads, wait_unreadable=reason)
+        return self.identity.change(threads=threads, wait_unreadable=reason, serves=began or self.info.serves)
+
+    def _begins_to_serve(self, threads: list[ThreadInfo]) -> bool:
+        """Whether it is known by now to serve. The main thread of a Manager does nothing but wait, which it does a second at a time."""
+        if self._wait[0] not in (FUTEX, None, RUNNING):
+            self._served = 0
+        elif self._threads is not None and 1 < len(threads) <= MOST_SERVED and self._threads.serve:
+            self._served += 1
+        return self._served >= SERVES_AFTER
 
     def refresh(self, titled: bool) -> bool:
         """See `Identity.refresh`."""

@@ -14,6 +14,7 @@ from msgspec import Struct
 from gputop.model.frame import ThreadInfo, ThreadSample
 from gputop.sources import parse
 from gputop.sources.files import Descriptors, KeptFile, read_once
+from gputop.sources.procfs.ends import ACCEPTS, READS
 from gputop.sources.procfs.locks import Locks
 from gputop.sources.waits import UNKNOWN, Waits
 
@@ -182,6 +183,13 @@ class Threads:
         if self._lost or self._woke or (self._resting and not self._readings % RESTING_AFTER):
             self._sort()
         return samples
+
+    @property
+    def serve(self) -> bool:
+        """Whether one of them waits for who connects, and another reads what a client sends over such a connection."""
+        met = [one.sample for one in self._known.values() if one.sample is not None and one.sample.wchan]
+        local = {(one.wchan or "").startswith("inet_") for one in met if one.syscall in ACCEPTS}
+        return any((not (one.wchan or "").startswith("unix_")) in local for one in met if one.syscall in READS)
 
     def _read(self, thread: Thread, tick: Tick, look: bool) -> ThreadSample | None:
         try:

@@ -151,6 +151,23 @@ def lock_of_a_replay_buffer() -> Scene:
     return scene
 
 
+def known_manager_of_a_replay_buffer() -> Scene:
+    """The same server once it is known to be one: no actor."""
+    scene = lock_of_a_replay_buffer()
+    scene.procs[101].info["serves"] = True
+    return scene
+
+
+def queue_of_a_manager() -> Scene:
+    """Two loaders wait for a slow store, and hand over through a Manager's queue; its threads wait for them."""
+    scene = starved(util=15.0, workers=0)
+    scene.procs[100].looks, scene.procs[100].run = [READ], 0.03
+    scene.add(*(Proc(102 + i, 100, start_ticks=50_101 + i, run=0.02, looks=[SLEEP, SLEEP, SLEEP, SLEEP, READ]) for i in range(2)))
+    server = Proc(101, 100, start_ticks=50_100, run=0.0, looks=[AWAIT], threads={150 + i: (0.01, 0.0) for i in range(4)})
+    server.thread_looks, server.info = [ACCEPT, READ, READ, READ], {"serves": True}
+    return scene.add(server)
+
+
 def lock_between_trainers() -> Scene:
     """Three ranks update one table in shared memory, from the lookup to the step: who has the semaphore wakes the next."""
     scene = Scene(gpus={i: {"util_pct": 35.0, "pids": [100 + 100 * i]} for i in range(3)})
@@ -475,6 +492,8 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     metrics_over_the_network: ("input-bound", "network-io"),
     images_to_the_disk: ("input-bound", "disk-io"),
     lock_of_a_manager: ("input-bound", "lock-contention"),
+    known_manager_of_a_replay_buffer: ("input-bound", "lock-contention"),
+    queue_of_a_manager: ("input-bound", "slow-transform"),
     lock_of_a_replay_buffer: ("input-bound", "lock-contention"),
     lock_between_trainers: ("wait-heavy", "lock-contention"),
     lock_of_a_file: ("input-bound", "lock-contention"),
