@@ -1,4 +1,4 @@
-"""What it is (worker-oversubscription): the job has more runnable workers, or threads in them, than CPUs.
+"""What it is (worker-oversubscription): the job has more runnable workers, threads in them or compilers (torch.compile's) than CPUs.
 
 Why it costs: its own processes stand in each other's way; caches and context switches make each of them slower than fewer would be.
 How it is seen: row cpu x own: waits for a CPU that no stranger, quota or mask explains, while the job fills the CPUs that it may use, or
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.measure import starts
 from gputop.diagnosis.measure.capacity import capacity, wanted
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import with_workers
@@ -37,8 +38,16 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         fixes.append(Fix(text, "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"))
     if len(job.workers) > cpus:
         fixes.append(Fix(filled("No more workers than the {} CPUs it may use", cpus), with_workers(job, max(1, cpus))))
-    detail = filled("{} share {} and wait for one another {:.0f}% of the time", crowd, counted(cpus, "CPU"), 100 * share)
-    return Finding(detail, evidence, tuple(fixes))
+    if job.compiling < policy.QUARTER * cpus:
+        detail = filled("{} share {} and wait for one another {:.0f}% of the time", crowd, counted(cpus, "CPU"), 100 * share)
+        return Finding(detail, evidence, tuple(fixes))
+    least = filled("export TORCHINDUCTOR_COMPILE_THREADS={:d}", max(1, cpus // 4))
+    compiled = Evidence("compile_cpus", round(job.compiling, 1), "CPUs", "on which torch.compile's processes ran")
+    return Finding(
+        filled("torch.compile's processes take {:.1f} of {} in the midst of the training; {} wait for one {:.0f}% of the time",
+               job.compiling, counted(cpus, "CPU"), crowd, 100 * share),
+        (*evidence, compiled), (*starts.FIXES, Fix("Have fewer of them compile at once", least), *fixes),
+    )  # fmt: skip
 
 
 JUDGE = Judge("worker-oversubscription", "input-bound", _tell, rows=(("cpu", "own"),))

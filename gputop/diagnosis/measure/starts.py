@@ -68,7 +68,10 @@ class Start(Struct):
         elif self._has_blinked(worked_ns, now_ns) and not 0 < loading_ns < self.first_ns - policy.STEADY_NS:  # else that was a batch
             self.blinked, self.after_ns, self.first_ns, self.began_ns = True, worked_ns, 0, 0
         grew = held_bytes > (1.0 + policy.LITTLE) * self.held_bytes > 0
-        if self.first_ns and (grew or still) and now_ns - max(self.born_ns, self.first_ns) < policy.WARM_UP_NS:
+        warms_up = now_ns - max(self.born_ns, self.first_ns) < policy.WARM_UP_NS
+        # Who was at work when the first look came compiles in the midst of a training, unless it was born shortly before.
+        compiles = still and (self.first_ns - since_ns >= policy.STALE_NS or now_ns - self.born_ns < policy.WARM_UP_NS)
+        if self.first_ns and warms_up and (grew or compiles):
             self.began_ns = now_ns
         self.held_bytes = held_bytes if grew or not self.held_bytes else self.held_bytes
 

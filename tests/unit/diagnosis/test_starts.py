@@ -221,3 +221,51 @@ def test_batches_that_were_made_and_wait_are_one(ran: float):
     scene = taking().play(0.8)
     scene.procs[101].run, scene.procs[101].switches = ran, 1
     assert scene.play(12).engine.verdict.headline.partition(" for ")[0].endswith(" is starting")
+
+
+POOL = ["python", "/venv/torch/_inductor/compile_worker/__main__.py", "--workers=4"]
+
+
+def compiling(age_s: int, workers: int, before_s: float = 3.0) -> Scene:
+    """A trainer of that age, which is at work when the first look comes, compiles anew: its pool takes the CPUs that its workers want, and
+    its main thread waits for that."""
+    born = (START_S - age_s) * 100
+    scene = Scene(cpus=4, cpu_busy=[0.5] * 4, gpus={0: {"util_pct": 70.0, "pids": [100]}})
+    scene.add(Proc(100, run=0.3, looks=[FUTEX], info={"uses_cuda": True}, start_ticks=born))
+    scene.add(*(Proc(101 + i, 100, comm="pt_data_worker", run=0.3, looks=[QUEUE], start_ticks=born + i) for i in range(workers)))
+    scene.add(Proc(600, 100, cmdline=POOL, run=0.01, looks=[SLEEP], start_ticks=born)).play(before_s)
+    scene.cpu_busy, scene.gpus[0]["util_pct"] = [1.0] * 4, 5.0
+    main = scene.procs[100]
+    main.run, main.switches, main.threads = 0.0, 0, {140: (0.3, 0.0)}
+    for pid in range(101, 101 + workers):
+        scene.procs[pid].run, scene.procs[pid].wait, scene.procs[pid].looks = 0.3, 0.65, [ON_CPU]
+    return scene.add(*(Proc(601 + i, 600, cmdline=POOL, run=0.65, wait=0.3, looks=[ON_CPU], start_ticks=scene.ticks) for i in range(4)))
+
+
+@pytest.mark.parametrize("before_s", [3.0, 20.0])
+def test_who_compiles_in_the_midst_of_a_training_does_not_start(before_s: float):
+    """However lately somebody began to watch."""
+    verdict = compiling(400, 3, before_s).play(8).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("input-bound", "worker-oversubscription")
+    assert "torch.compile's processes take 2.6 of 4 CPUs in the midst of the training" in str(verdict.detail)
+    assert [str(fix.command) for fix in verdict.fixes] == [
+        "TORCH_LOGS=recompiles", "torch.compile(model, dynamic=True)", "export TORCHINDUCTOR_COMPILE_THREADS=1",
+    ]  # fmt: skip
+
+
+def test_without_workers_it_is_the_main_thread_that_compiles():
+    verdict = compiling(400, 0).play(8).engine.verdict
+    assert verdict.cause == "main-thread-preprocessing"
+    assert "compiles, torch.compile's processes run on 2.6 CPUs" in str(verdict.detail)
+
+
+def test_who_was_born_just_now_and_compiles_starts():
+    assert " is starting" in compiling(10, 3).play(8).engine.verdict.headline
+
+
+def test_few_compilers_beside_many_workers_are_not_the_cause():
+    scene = compiling(400, 8)
+    for pid in range(601, 605):
+        scene.procs[pid].run = 0.1
+    verdict = scene.play(8).engine.verdict
+    assert "TORCHINDUCTOR_COMPILE_THREADS" not in str(verdict.fixes)
