@@ -7,6 +7,7 @@ from typing import Any
 from gputop.agents.answer import SHORT, Answer, Asked, Next, Row, untrusted
 from gputop.agents.look import ALL, NOW, Look, cause_of, look, symptom_of
 from gputop.agents.places import Places
+from gputop.diagnosis.model import SEVERITIES
 from gputop.diagnosis.report import Episode
 from gputop.fleet.jobs import LATE, WAITS, Job
 from gputop.fleet.overview import Overview
@@ -48,6 +49,7 @@ class Found(Answer):
     what_if_untrusted: list[str] = []
     late_ranks: list[Row] = []
     incidents: int = 0
+    also: list[Row] = []
 
 
 def run(places: Places, asked: Question) -> Found:
@@ -71,10 +73,21 @@ def found_in(target: str, seen: Look, window: str) -> Found:
         lost_share=None if share is None else round(share, 3), speedup_max=said.speedup_max, steps_per_s=said.steps_per_s,
         lost_by_cause={one: round(part, 3) for one, part in by_cause[:MOST_CAUSES] if part >= 0.001},
         what_if_untrusted=[untrusted(f"{one.change}: {one.factor} times as fast") for one in seen.explanation.what_if[:3]],
-        incidents=len(incidents), not_measured_untrusted=[untrusted(line) for line in seen.missing],
+        incidents=len(incidents), also=[*map(_beside, _others(incidents, cause))],
+        not_measured_untrusted=[untrusted(line) for line in seen.missing],
         next=_next(target, symptom_of(said.symptom), cause, window),
         **({} if worst is None else details(worst)),
     )  # fmt: skip
+
+
+def _others(incidents: list[Episode], cause: str | None) -> list[Episode]:
+    """The worst incidents that last and are not the verdict's: lost GPUs, memory that grows, workers that outlived their trainer."""
+    lasting = [one for one in incidents if one.end_unix_s is None and one.cause != cause and one.severity != SEVERITIES[0]]
+    return sorted(lasting, key=lambda one: -SEVERITIES.index(one.severity))[:MOST_NAMED]
+
+
+def _beside(one: Episode) -> Row:
+    return {"id": one.id, "severity": one.severity, "cause": cause_of(one.cause), "headline_untrusted": untrusted(one.headline)}
 
 
 def details(one: Episode) -> dict[str, Any]:

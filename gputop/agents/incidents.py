@@ -60,5 +60,6 @@ def _row(one: Episode) -> dict[str, Any]:
     return {
         "id": one.id, "start_unix_s": one.start_unix_s, "end_unix_s": one.end_unix_s, "severity": one.severity,
         "symptom": symptom_of(one.symptom), "cause": cause_of(one.cause), "lost_gpu_s": one.gpu_lost_s,
+        "gpu": one.gpu, "trainer_pid": one.trainer_pid,
         "headline_untrusted": untrusted(one.headline),
     }  # fmt: skip

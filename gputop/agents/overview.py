@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from gputop.agents.answer import SHORT, Answer, Asked, Next, Row, untrusted
 from gputop.agents.look import SHORT as BRIEFLY
-from gputop.agents.look import follow, missing_of, summary_of
+from gputop.agents.look import cause_of, follow, missing_of, summary_of
 from gputop.agents.places import Places
+from gputop.diagnosis.model import SEVERITIES
 from gputop.diagnosis.phases import ANY
 from gputop.fleet.overview import SILENT, Overview, worst_first
-from gputop.fleet.summary import Rank
+from gputop.fleet.summary import IncidentRow, Rank
 
 SAYS = (
     "What is there: machine, GPUs, trainers, what cannot be measured and why. target, here and in all tools: 'live' (this machine), a "
     "recording's path, 'host:NAME', or 'hosts' (all together); '' is the server's default."
 )
+INFO = SEVERITIES[0]
 MOST_GPUS = MOST_TRAINERS = MOST_NODES = 16  # of an answer
 
 
@@ -31,6 +33,7 @@ class Found(Answer):
     cpus: int | None = None
     gpus: list[Row] = []
     trainers: list[Row] = []
+    incidents: list[Row] = []
     nodes: list[Row] = []
     targets_untrusted: list[str] = []
 
@@ -53,6 +56,7 @@ def run(places: Places, asked: Question) -> Found:
                 for one in summary.gpus[:MOST_GPUS]
             ],
             trainers=[trainer_row(one) for one in summary.ranks[:MOST_TRAINERS]],
+            incidents=[incident_row(one) for one in summary.incidents if one.end_unix_s is None and one.severity != INFO],
             truncated=max(len(summary.gpus) - MOST_GPUS, len(summary.ranks) - MOST_TRAINERS) > 0,
             not_measured_untrusted=[untrusted(line) for line in missing_of(recording, following.board)],
             targets_untrusted=[untrusted(one) for one in places.known()], next=Next("diagnose", {"target": target}),
@@ -64,6 +68,14 @@ def trainer_row(rank: Rank) -> Row:
     return {
         "pid": rank.pid, "name_untrusted": untrusted(rank.program, SHORT), "rank": rank.rank, "gpus": rank.gpus, "workers": rank.workers,
         "phase": rank.phase if rank.phase in ANY else None, "steps_per_s": rank.steps_per_s, "lost_share_now": rank.lost,
+    }  # fmt: skip
+
+
+def incident_row(one: IncidentRow) -> Row:
+    """An incident that lasts; tool `incidents` has its evidence and fixes."""
+    return {
+        "severity": one.severity if one.severity in SEVERITIES else None, "cause": cause_of(one.cause), "gpu": one.gpu,
+        "trainer_pid": one.trainer_pid, "headline_untrusted": untrusted(one.headline),
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.measure.facts import Facts, GpuFacts
 from gputop.diagnosis.measure.losses import SILENT
 from gputop.diagnosis.model import GPU_LOST, Incident, Verdict, Victim
+from gputop.diagnosis.orphans import is_orphan
 from gputop.diagnosis.sentence import filled
 from gputop.diagnosis.symptoms import Standing
 from gputop.model.board import Board
@@ -139,11 +140,17 @@ class LostGpus(Struct):
 
 
 def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
-    """What stands beside a verdict about something else, in a few words, and its severity: GPUs that are lost, memory that grows."""
+    """What stands beside a verdict about something else, in a few words, and its severity: GPUs that are lost, memory that grows, workers
+    that outlived their trainer."""
     gpus = [one.gpu for one in incidents if one.cause == GPU_LOST and one.end_ns is None and one.gpu is not None]
     if gpus and verdict.cause != GPU_LOST:
         return f"GPU {', '.join(map(str, sorted(gpus)))} {'is' if len(gpus) == 1 else 'are'} lost", "high"
-    return growing(incidents)
+    orphans = [one for one in incidents if is_orphan(one) and one.end_ns is None and one.headline != verdict.headline]
+    if (grows := growing(incidents))[0] or not orphans:
+        return grows
+    first = ", ".join(f"worker {victim.pid}" for victim in orphans[0].victims)
+    more = f" and {len(orphans) - 1} more" if len(orphans) > 1 else ""
+    return f"{first}{more} outlived {'its' if not more else 'their'} trainer", orphans[0].severity
 
 
 def _fate(users: list[Victim], facts: Facts, gpu: GpuFacts) -> str:

@@ -58,6 +58,11 @@ class Orphans(Struct):
         )  # fmt: skip
 
 
+def is_orphan(incident: Incident) -> bool:
+    """Whether an incident is one of these."""
+    return incident.cause == "hung-worker" and incident.trainer_pid is None
+
+
 def _incident(board: Board, pid: int, takers: list[Taker], first_ns: int) -> Incident | None:
     """None for one that holds nothing worth a word."""
     info, cores = board.infos[pid], next((taker.cores for taker in takers if taker.pid == pid), 0.0)

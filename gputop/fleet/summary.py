@@ -113,6 +113,7 @@ class IncidentRow(Struct, frozen=True, array_like=True, gc=False):
     lost_s: Seconds
     headline: str
     culprits: Annotated[list[Taker], Meta(max_length=MOST_NAMES)] = []
+    gpu: Gpus | None = None
 
 
 class Said(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -346,7 +347,7 @@ def _incidents(found: list[Incident], board: Board) -> list[IncidentRow]:
     return [
         IncidentRow(
             one.id, unix_s(one.start_ns), None if one.end_ns is None else unix_s(one.end_ns), one.symptom, one.cause, one.severity,
-            one.trainer_pid, round(one.lost_s, 3), one.headline, _takers(one.culprits),
+            one.trainer_pid, round(one.lost_s, 3), one.headline, _takers(one.culprits), one.gpu,
         )
         for one in [*lost, *newest][:NEWEST]
     ]  # fmt: skip

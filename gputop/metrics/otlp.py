@@ -116,6 +116,8 @@ def _record(one: Incident, unix_ns: int) -> LogRecord:
         "gputop.incident.severity": one.severity, "gputop.incident.state": "begun" if one.end_ns is None else "ended",
         "gputop.incident.gpu_lost_s": round(one.lost_s, 3), "gputop.incident.culprits": culprits,
     }  # fmt: skip
+    about = {"gputop.incident.gpu": one.gpu, "gputop.incident.trainer_pid": one.trainer_pid}
+    attributes |= {name: number for name, number in about.items() if number is not None}
     return LogRecord(
         timestamp=unix_ns, observed_timestamp=unix_ns, severity_text=one.severity, severity_number=_SEVERITIES.get(one.severity),
         body=clean(one.headline, 500), attributes=attributes, event_name="gputop.incident",

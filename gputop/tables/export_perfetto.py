@@ -14,6 +14,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from gputop.diagnosis import Engine
+from gputop.diagnosis.model import GPU_LOST, GROWTHS
 from gputop.model.board import Board
 from gputop.model.frame import CudaCall, Frame, Gpu, ProcSample
 from gputop.model.rates import proc_rates
@@ -28,8 +29,8 @@ GPU_PID = 1_000_000_000  # GPU i is process GPU_PID + i; pids end far below
 HOST_PID = GPU_PID - 1
 STATE_TID = 2_000_000_000  # thread of a process whose slices are its states
 _encode = json.JSONEncoder(allow_nan=False).encode
-_INCIDENT_ARGS = ("severity", "cause", "headline", "lost_s", "regain_gpu_s", "speedup_max")
-_INCIDENT = ("t_ns", "dt_s", "symptom", "trainer_pid", *_INCIDENT_ARGS)  # columns of the table
+_INCIDENT_ARGS = ("severity", "cause", "headline", "lost_s", "regain_gpu_s", "speedup_max", "trainer_pid", "gpu")
+_INCIDENT = ("t_ns", "dt_s", "symptom", *_INCIDENT_ARGS)  # columns of the table
 _GPU_COUNTERS = (
     "util_pct", "power_w", "mem_used_bytes", "gr_active_pct", "sm_active_pct", "tensor_active_pct", "dram_active_pct", "sm_clock_mhz",
     "temp_c",
@@ -168,11 +169,12 @@ class _Trace:
             yield from self.end_state(pid, self.board.t_ns)
 
     def draw_incidents(self, incidents: Iterable[Row]) -> Iterator[Event]:
-        """Slices of incidents (rows of `_INCIDENT`), each trainer's of one cause in a lane of its own."""
-        lanes: dict[tuple[int | None, str], int] = {}
-        for t_ns, dt_s, symptom, trainer_pid, *told in incidents:
+        """Slices of incidents (rows of `_INCIDENT`), each trainer's of one cause in a lane of its own, those of a GPU's own by GPU."""
+        lanes: dict[tuple[int | None, str, int | None], int] = {}
+        for t_ns, dt_s, symptom, *told in incidents:
             args = dict(zip(_INCIDENT_ARGS, told, strict=True))
-            lane = lanes.setdefault((trainer_pid, args["cause"]), len(lanes) + 1)
+            gpu = args["gpu"] if args["cause"] in (GPU_LOST, *GROWTHS) else None
+            lane = lanes.setdefault((args["trainer_pid"], args["cause"], gpu), len(lanes) + 1)
             yield self.slice(HOST_PID, lane, f"{symptom}: {args['cause']}", "incident", t_ns, t_ns + round(dt_s * 1e9), args)
 
 

@@ -27,7 +27,8 @@ def machine(gpus: int = 1) -> Scene:
 def lose(scene: Scene, index: int = 0, xid: int | None = 79, reason: str = "GPU lost: it has fallen off the bus or been removed") -> Scene:
     """As the driver does it: the Xid comes, and nothing else any more."""
     held = scene.gpus[index].get("pids", [])
-    scene.gpus[index] = {"lost": True, "missing": dict.fromkeys(FIELDS, reason), "held_by": list(held), "procs": None}
+    known = {name: scene.gpus[index][name] for name in WHOSE if name in scene.gpus[index]}
+    scene.gpus[index] = {"lost": True, "missing": dict.fromkeys(FIELDS, reason), "held_by": list(held), "procs": None, **known}
     if xid is not None:
         scene.gpus[index] |= {"xid": xid}
     return scene
@@ -128,7 +129,8 @@ def test_one_that_was_lost_from_the_start_is_told():
 def silent(scene: Scene, seconds: float, known: bool = True) -> Scene:
     """No call returns for so long; each second the source says for how long."""
     for second in range(1, round(seconds) + 1):
-        scene.gpus[0] = {"missing": dict.fromkeys(FIELDS, f"{SILENT}{second} s"), "held_by": [100] if known else [], "procs": None}
+        whose = {"held_by": [100], **WHOSE} if known else {}
+        scene.gpus[0] = {"missing": dict.fromkeys(FIELDS, f"{SILENT}{second} s"), "procs": None, **whose}
         scene.play(1)
     return scene
 
