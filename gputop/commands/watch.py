@@ -164,7 +164,7 @@ class Starving:
 
         self._bad = frozenset(SEVERITIES[SEVERITIES.index(severity) :])
         self._for_ns = for_ns
-        self._since_ns: dict[int, int] = {}  # trainer, or ~GPU of a trouble without one -> since when
+        self._since_ns: dict[int, int] = {}  # trainer, or what `_whose` says -> since when
 
     def begin(self) -> None:
         """Of another boot's clock nothing holds."""
@@ -188,10 +188,12 @@ class Starving:
 
 
 def _whose(one: Incident) -> int | None:
-    """The trainer, or the lost GPU, that an incident is about."""
+    """The trainer that an incident is about; of a lost GPU that none has, a negative number."""
     from gputop.diagnosis.model import GPU_LOST
 
-    return ~one.gpu if one.trainer_pid is None and one.cause == GPU_LOST and one.gpu is not None else one.trainer_pid
+    if one.trainer_pid is not None or one.cause != GPU_LOST:
+        return one.trainer_pid
+    return -1 if one.gpu is None else -2 - one.gpu
 
 
 class Family:

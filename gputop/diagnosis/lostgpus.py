@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gputop.diagnosis import policy
 from gputop.diagnosis.causes import gpu_lost
 from gputop.diagnosis.growth import growing
 from gputop.diagnosis.incidents import Incidents
@@ -42,15 +43,18 @@ class LostGpus(Struct):
     known: dict[int, _Lost] = field(default_factory=dict)
     _users: dict[int, tuple[int, dict[int, Victim]]] = field(default_factory=dict)  # GPU -> when and by whom it was used last, by pid
     _began_ns: int = 0
+    _mute_ns: int = 0  # since when the driver has not said which GPUs there are; 0: it has
+    _mute: Incident | None = None
 
     def begin(self) -> None:
         """Go on watching; what is told is told anew."""
         self.known.clear()
-        self._began_ns = 0
+        self._began_ns, self._mute = 0, None
 
     def note(self, board: Board, facts: Facts, seconds: float, standing: list[Standing], incidents: Incidents) -> float:
         """Take in the window; incidents begin, are told anew and end. Returns the GPU seconds lost that no job has."""
         self._began_ns = self._began_ns or board.t_ns
+        self._note_driver(board, facts, incidents)
         lost = {gpu.index: gpu for gpu in facts.gpus if gpu.loss is not None}
         jobless_s = 0.0
         for index in self.known.keys() - lost.keys():
@@ -74,6 +78,24 @@ class LostGpus(Struct):
         self.count(standing)
         return jobless_s
 
+    def _note_driver(self, board: Board, facts: Facts, incidents: Incidents) -> None:
+        """A driver that does not even start: it may take long, but not for ever. How many GPU seconds that costs, nobody knows."""
+        if not facts.unanswered:
+            if self._mute is not None:
+                self._mute.end_ns = board.t_ns
+            self._mute, self._mute_ns = None, 0
+            return
+        self._mute_ns = self._mute_ns or board.t_ns
+        silent_s = (board.t_ns - self._mute_ns) / 1e9
+        if silent_s < policy.FAR_S:
+            return
+        if self._mute is None:
+            self._mute = _incident(self._mute_ns)
+            incidents.append(self._mute)
+        found = gpu_lost.of_driver(silent_s)
+        self._mute.headline, self._mute.confidence = f"No GPU can be read: {found.detail}", 0.9
+        self._mute.evidence, self._mute.fixes, self._mute.last_ns = list(found.evidence), list(found.fixes), board.t_ns
+
     def count(self, booked: Iterable[Standing]) -> None:
         """Add the seconds that were booked with jobs that cannot go on for want of a GPU."""
         for one in booked:
@@ -90,11 +112,12 @@ class LostGpus(Struct):
     def verdict(self) -> Verdict | None:
         """Of the first of them, for a host where nobody else has trouble."""
         one = next(iter(self.known.values()), None)
-        if one is None:
+        told = one.incident if one is not None else self._mute
+        if told is None:
             return None
-        told = one.incident
         return Verdict(
-            symptom=told.symptom, cause=told.cause, gpu=told.gpu, lost_pct=100.0 if one.facts.gone else None, headline=told.headline,
+            symptom=told.symptom, cause=told.cause, gpu=told.gpu, headline=told.headline,
+            lost_pct=100.0 if one is not None and one.facts.gone else None,
             detail=told.detail, severity=told.severity, confidence=told.confidence, evidence=tuple(told.evidence), fixes=tuple(told.fixes),
             victims=tuple(told.victims), trainer_pid=told.trainer_pid, why=told.headline, path=told.path,
         )  # fmt: skip
@@ -142,9 +165,10 @@ class LostGpus(Struct):
 def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
     """What stands beside a verdict about something else, in a few words, and its severity: GPUs that are lost, memory that grows, workers
     that outlived their trainer."""
-    gpus = [one.gpu for one in incidents if one.cause == GPU_LOST and one.end_ns is None and one.gpu is not None]
-    if gpus and verdict.cause != GPU_LOST:
-        return f"GPU {', '.join(map(str, sorted(gpus)))} {'is' if len(gpus) == 1 else 'are'} lost", "high"
+    lost = [one for one in incidents if one.cause == GPU_LOST and one.end_ns is None]
+    if lost and verdict.cause != GPU_LOST:
+        gpus = sorted(one.gpu for one in lost if one.gpu is not None)
+        return (f"GPU {', '.join(map(str, gpus))} {'is' if len(gpus) == 1 else 'are'} lost" if gpus else lost[0].headline), "high"
     orphans = [one for one in incidents if is_orphan(one) and one.end_ns is None and one.headline != verdict.headline]
     if (grows := growing(incidents))[0] or not orphans:
         return grows

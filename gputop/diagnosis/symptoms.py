@@ -272,6 +272,8 @@ def without_job(facts: Facts) -> Verdict:
         )
     if facts.gpus:
         return Verdict("idle", "none", headline="No training process on this host")
+    if facts.unanswered:
+        return Verdict(headline="The NVIDIA driver has not answered yet: which GPUs there are is not known")
     busy = sum(facts.host.busy.values())
     used = filled("; the host uses {:.1f} of {} CPUs", busy, facts.host.cpus) if facts.host.busy else ""
     return Verdict("idle", "none", headline=filled("No GPU and no training process{}", used))

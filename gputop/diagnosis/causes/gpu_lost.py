@@ -24,6 +24,10 @@ FALLEN_OFF = 79  # Xid
 MOST_NAMED = 8  # users of a GPU, and other lost GPUs, that are named
 
 
+_DMESG = Fix("See what the driver says of it", "sudo dmesg | grep -iE 'xid|nvrm' | tail -20")
+_STUCK = Fix("See who stands in a call to it", "ps -eo pid,stat,wchan:32,args | awk '$2 ~ /^D/'")
+
+
 def told(gpu: GpuFacts) -> str:
     """``GPU 0 is lost: it has fallen off the bus (Xid 79)``."""
     loss = gpu.loss
@@ -60,6 +64,13 @@ def finding(
     return Finding(joined("; ", filter(None, parts)), tuple(evidence), _fixes(gpu, living), (), victims)
 
 
+def of_driver(silent_s: float) -> Finding:
+    """Of a driver that does not even say which GPUs there are."""
+    evidence = Evidence("silent_for_s", round(silent_s, 1), "s", "the driver's start has not returned")
+    reboot = Fix("If nothing else helps, reboot the machine when its other work is done")
+    return Finding(filled("the NVIDIA driver has not answered for {:.0f} s", silent_s), (evidence,), (_DMESG, _STUCK, reboot))
+
+
 def path_of(gpu: GpuFacts) -> tuple[PathStep, ...]:
     """The GPU itself."""
     return (PathStep(None, filled("GPU {}", gpu.name), 1.0, "still", "", True),)
@@ -79,7 +90,7 @@ def _names(loss: Loss) -> str:
 
 def _fixes(gpu: GpuFacts, living: list[int]) -> tuple[Fix, ...]:
     """What NVIDIA advises; nothing here ends anybody's work. A reset is a command only where nobody is seen to use the GPU."""
-    loss, fixes = gpu.loss, [Fix("See what the driver says of it", "sudo dmesg | grep -iE 'xid|nvrm' | tail -20")]
+    loss, fixes = gpu.loss, [_DMESG]
     drain = "Let no new work begin on it: drain the node in its scheduler, or leave GPU {} out of CUDA_VISIBLE_DEVICES"
     fixes.append(Fix(filled(drain, gpu.index)))
     if living:

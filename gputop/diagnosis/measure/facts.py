@@ -354,6 +354,7 @@ class Facts(Struct, frozen=True):
     unseen: list[GpuFacts] = field(default_factory=list)  # GPUs on which no process that is seen here was in all the window
     hidden: tuple[str, str] = ("", "")  # why the machine's other processes are not seen, and what would show them; empty where all are
     probes_load: bool = False  # the probes are on their way
+    unanswered: bool = False  # the NVIDIA driver has not said yet which GPUs there are
     watched_s: float = inf  # since the first board; the window is a part of that
     unread: list[str] = field(default_factory=list)  # trainers of whom nothing was read, as in a trace that has their names and calls only
     pids: Container[int] = frozenset()  # of all processes that are seen

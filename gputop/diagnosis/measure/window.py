@@ -214,6 +214,7 @@ class Window:
             movers=self._takers.movers(self.roles, self._points.oldest_ns) if waits.DISK in late_for else [],
             growers=self._takers.growers(board, self.roles) if pressed or waits.DISK in late_for else [], watching=watching,
             unseen=[facts for index, facts in gpus.items() if self._gpus[index].held_ns < self._points.oldest_ns], hidden=_hidden(board),
+            unanswered=not board.gpus and "nvml" in board.sources and board.sources["nvml"].state == "partial",
             probes_load="ebpf" in board.sources and board.sources["ebpf"].state == "partial",
             watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=self._woken, pids=frozenset(board.infos), threads=self._wakes.threads(),
             main_calls=self._wakes.main_calls(),

@@ -6,7 +6,8 @@ import pytest
 
 from gputop.diagnosis.engine import NOBODY
 from gputop.diagnosis.lostgpus import notice
-from gputop.diagnosis.model import GPU_LOST, Incident
+from gputop.diagnosis.model import GPU_LOST, LOOKING, Incident
+from gputop.model.frame import SourceState
 from gputop.model.gpu import ENDING_XIDS, SILENT
 from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.scene import AWAIT, FUTEX, ON_CPU, Proc, Scene, training
@@ -212,3 +213,18 @@ def test_the_incidents_of_lost_gpus_have_the_ledgers_seconds():
     found = scene.engine.explain()
     booked = sum(one.gpu_lost_s for one in found.incidents if one.cause == GPU_LOST)
     assert booked == pytest.approx(found.ledger.by_cause[GPU_LOST], abs=0.05)
+
+
+def test_a_driver_that_never_starts_is_told_and_no_absence_of_gpus():
+    scene = Scene()
+    scene.board.sources["nvml"] = SourceState("nvml", "partial", "the driver has not answered yet")
+    scene.play(10)
+    assert (scene.engine.verdict.symptom, scene.engine.incidents) == (LOOKING, [])
+    assert "has not answered" in scene.engine.verdict.headline
+    [one] = scene.play(25).engine.incidents
+    assert (one.cause, one.severity, one.gpu, one.lost_s) == (GPU_LOST, "high", None, 0.0)
+    assert scene.engine.verdict.headline == one.headline
+    scene.gpus[0] = {"util_pct": 0.0, "lost": False}
+    scene.board.sources["nvml"] = SourceState("nvml", "ok")
+    scene.play(2)
+    assert one.end_ns is not None
