@@ -212,7 +212,7 @@ class Engine:
         if standing.phase.books == DROPPED:
             self._pending.pop(job.trainer.pid, None)
         elif standing.phase.books != HELD and job.trainer.pid in self._pending:
-            due = self._due(job.trainer.pid, facts.t_ns)
+            due = self._pending.pop(job.trainer.pid) if standing.bereft else self._due(job.trainer.pid, facts.t_ns)
             _book(self._ledger_of(job.trainer.pid, self.ledgers), due, standing.shares)
             self._rebook(standing, sum(part.own_lost_s for part in due))
             self._judged[job.trainer.pid] = standing
@@ -334,6 +334,8 @@ class Engine:
 
     def what_if(self, one: Verdict | Incident) -> list[WhatIf]:
         """What changes would bring to the trainer that a verdict or incident is about, by the last windows in which its cause stood."""
+        if one.cause == GPU_LOST:
+            return []
         return self.readings.options(one.trainer_pid, one.cause, one.culprits, one.speedup_max)
 
     def explain(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:

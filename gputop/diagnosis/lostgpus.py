@@ -93,7 +93,7 @@ class LostGpus(Struct):
             self._mute = _incident(self._mute_ns)
             incidents.append(self._mute)
         found = gpu_lost.of_driver(silent_s)
-        self._mute.headline, self._mute.confidence = f"No GPU can be read: {found.detail}", 0.9
+        self._mute.headline, self._mute.confidence = filled("No GPU can be read: {}", found.detail), 0.9
         self._mute.evidence, self._mute.fixes, self._mute.last_ns = list(found.evidence), list(found.fixes), board.t_ns
 
     def count(self, booked: Iterable[Standing]) -> None:

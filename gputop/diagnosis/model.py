@@ -94,10 +94,11 @@ class Victim(Struct, frozen=True):
 
 PATH_STATES = (
     "waits", "runs", "runnable", "throttled", "disk", "memory", "network", "copies", "sleeps", "stopped", "still", "starts", "holds",
-    "light", "slowed",
+    "light", "slowed", "lost",
 )  # fmt: skip
 """What a step of a path did: ``waits`` for another process or thread, ``sleeps`` by a timer, ``still``: has not moved and waits for nobody
-known, ``holds`` what the one before it wants; of a GPU ``light``: kernels on few SMs, and ``slowed``: clocks held down."""
+known, ``holds`` what the one before it wants; of a GPU ``light``: kernels on few SMs, ``slowed``: clocks held down,
+``lost``: gone or silent."""
 
 
 class PathStep(Struct, frozen=True):

@@ -24,6 +24,7 @@ _VERBS = {  # state -> it does so, it seems to do so, it did so
     "starts": ("starts", "start", "started"),
     "holds": ("holds it", "hold it", "held it"),
     "light": ("runs kernels on few SMs", "run kernels on few SMs", "ran kernels on few SMs"),
+    "lost": ("is lost", "be lost", "was lost"),
     "slowed": ("runs at lowered clocks", "run at lowered clocks", "ran at lowered clocks"),
 }
 _BEFORE_ON = {

@@ -173,7 +173,7 @@ GPU = TableSpec("gpu", "each GPU in each tick; NULL was not read in this tick (N
     _gauge("ecc_corrected", "INTEGER", "corrected memory errors since the driver loaded"),
     _gauge("ecc_uncorrected", "INTEGER", "uncorrected memory errors since the driver loaded"),
     _gauge("xid", "INTEGER", "number of the latest Xid error since the collector began"),
-    _gauge("lost", "INTEGER", "1: the driver has lost it, 0: it answers for it; NULL: it does not say"),
+    _gauge("lost", "INTEGER", "1: the driver has lost it, 0: it answers for it; told when that changes, and every 10 s or so"),
     _gauge("needs_reset", "INTEGER", "1: an Xid error has come after which it must be reset"),
 ))  # fmt: skip
 

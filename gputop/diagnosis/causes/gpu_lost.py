@@ -73,7 +73,7 @@ def of_driver(silent_s: float) -> Finding:
 
 def path_of(gpu: GpuFacts) -> tuple[PathStep, ...]:
     """The GPU itself."""
-    return (PathStep(None, filled("GPU {}", gpu.name), 1.0, "still", "", True),)
+    return (PathStep(None, filled("GPU {}", gpu.name), 1.0, "lost", "", True),)
 
 
 def lost_of(job: JobFacts, facts: Facts) -> list[GpuFacts]:

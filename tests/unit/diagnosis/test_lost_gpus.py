@@ -109,6 +109,8 @@ def test_it_is_over_when_the_gpu_is_back_and_begins_anew_when_it_goes_again():
     scene.play(6)
     [first] = [one for one in scene.engine.incidents if one.cause == GPU_LOST]
     assert first.end_ns is not None
+    assert first.lost_s == pytest.approx(5.0, abs=0.5)
+    assert scene.engine.explain().what_if == []
     assert 4.0 <= (first.end_ns - first.start_ns) / 1e9 <= 6.0
     assert scene.engine.verdict.cause == "none"
     assert lose(scene).play(5).engine.incidents[-1].cause == GPU_LOST
