@@ -40,12 +40,13 @@ COMMANDS = {
     "import": "turn an Ingero trace into a recording",
     "doctor": "what works here, what is missing, and the command that fixes it",
     "config": "the settings: where they stand, what holds, what is wrong",
+    "files": "systemd units, a dashboard, rules, manifests: list, print, copy",
     "schema": "the JSON Schema of what gputop prints as JSON",
     "completion": "complete commands and flags in bash, zsh or fish",
     "collect": "write the stream of frames to standard output",
 }
 SELDOM = (  # only named there
-    "stacks", "loader", "watch", "exporter", "mcp", "skill", "mark", "import", "config", "schema", "completion", "collect",
+    "stacks", "loader", "watch", "exporter", "mcp", "skill", "mark", "import", "config", "files", "schema", "completion", "collect",
 )  # fmt: skip
 WATCHING = ("live", "record", "watch", "collect", "prove")  # these watch this machine; they raise their priority before any import
 CONFIGURED = ("live", "demo", "replay", "record", "watch")  # these take defaults from the user's configuration; scripts use the others

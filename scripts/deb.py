@@ -23,6 +23,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from gputop.system.shipped import text_of
+
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 HOME = "usr/lib/gputop"
@@ -143,7 +145,7 @@ def add_files(tree: Path, info: dict[str, str]) -> None:
     for unit in ("gputop-record.service", "gputop-exporter.service", "gputop-report.service", "gputop-report.timer"):
         place = tree / "usr/lib/systemd/system" / unit
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text((ROOT / "packaging" / unit).read_text().replace("/usr/local/bin/gputop", "/usr/bin/gputop"))
+        place.write_text(text_of(unit, "/usr/bin/gputop"))
     about = tree / "usr/share/doc/gputop-ebpf"
     about.mkdir(parents=True)
     licences = [path.read_text(encoding="utf-8") for path in (ROOT / "probes/LICENSE", ROOT / "LICENSE")]

@@ -21,6 +21,7 @@ from gputop.cli import COMMANDS, make_parser
 from gputop.commands.replay import sample
 from gputop.recording.reader import Recording
 from gputop.system.program import __version__
+from gputop.system.shipped import FILES, text_of
 from tests.require import require
 from tests.stranger import nobodys_process
 
@@ -71,6 +72,78 @@ def test_the_wheel_carries_everything(wheel: Path) -> None:
     assert wanted - carried == set()
     versioned = f"gputop_ebpf-{__version__}"
     assert {name.split("/")[0] for name in carried} == {"gputop", f"{versioned}.dist-info", f"{versioned}.data"}
+
+
+NOT_SHIPPED = {
+    "Containerfile": "builds from a clone", "conda/recipe.yaml": "builds from a release",
+    "prometheus/rules.test.yml": "a test of the rules",
+}  # fmt: skip
+
+
+def test_each_file_for_other_programs_is_in_the_wheel_or_has_a_reason(wheel: Path) -> None:
+    there = {str(path.relative_to(ROOT / "packaging")) for path in (ROOT / "packaging").rglob("*") if path.is_file()}
+    assert there == FILES.keys() | NOT_SHIPPED.keys()
+    for name in FILES:
+        assert (wheel / "gputop/packaging" / name).read_bytes() == (ROOT / "packaging" / name).read_bytes()
+
+
+@pytest.fixture(scope="module", params=["home", "opt"])
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """The command of the wheel, in a folder as pipx makes it and linked from another; it lies where this machine has room for tests."""
+    folder = tmp_path_factory.mktemp(request.param)
+    script = folder / "venvs/gputop-ebpf/bin/gputop"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(wheel)!r})\nfrom gputop.__main__ import main\nsys.exit(main())\n"
+    )
+    script.chmod(0o755)
+    link = folder / "bin/gputop"
+    link.parent.mkdir()
+    link.symlink_to(script)
+    return link
+
+
+def files(command: Path, *arguments: str, cwd: Path) -> str:
+    """What `gputop files` prints, started by its name as a shell does."""
+    environ = {**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(["gputop", "files", *arguments], env=environ, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_files_are_listed_printed_and_copied(installed: Path, tmp_path: Path) -> None:
+    listed = [line.split()[0] for line in files(installed, cwd=tmp_path).splitlines()]
+    assert listed == list(FILES)
+    for name in listed:
+        told = files(installed, name, cwd=tmp_path)
+        files(installed, os.path.basename(name), "-o", str(tmp_path), cwd=tmp_path)
+        copy = tmp_path / os.path.basename(name)
+        assert copy.read_text() == told
+        assert copy.stat().st_mode & 0o777 == 0o644
+        if not name.endswith(".service"):
+            assert told == (ROOT / "packaging" / name).read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".service")])
+def test_a_unit_starts_the_gputop_that_wrote_it(installed: Path, tmp_path: Path, name: str) -> None:
+    unit = files(installed, name, cwd=tmp_path)
+    (started,) = set(re.findall(r"^(?:ExecStart=| {2})(\S*gputop) (?:record|exporter|report) ", unit, re.MULTILINE))
+    assert started == str(installed)
+    assert "/usr/local" not in unit
+    assert "PrivateTmp=yes" not in unit or not str(tmp_path).startswith("/tmp/"), "its sandbox would hide the program"
+    require("systemd")
+    (tmp_path / name).write_text(unit)
+    done = subprocess.run(["systemd-analyze", "verify", str(tmp_path / name)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "line", "kept"),
+    [("/home/ada/.local/bin/gputop", "ProtectHome", "read-only"), ("/opt/pipx/bin/gputop", "ProtectHome", "yes"),
+     ("/root/.local/bin/gputop", "ProtectHome", "read-only"), ("/var/tmp/v/bin/gputop", "PrivateTmp", "no")],
+)  # fmt: skip
+def test_a_sandbox_does_not_hide_the_program(command: str, line: str, kept: str) -> None:
+    assert f"\n{line}={kept}\n" in text_of("gputop-report.service", command)
 
 
 def test_the_wheel_has_the_manual_completions_and_both_scripts(wheel: Path) -> None:

@@ -15,6 +15,7 @@ from gputop.commands.options import RECORDER, add_alerts, add_sampling, alerts_o
 from gputop.system.console import notify
 from gputop.system.ending import Ending
 from gputop.system.errors import UserError
+from gputop.system.install import require
 from gputop.system.program import return_freed_memory, return_pages
 from gputop.system.text import clean
 
@@ -62,9 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export until a signal comes."""
-    needs("prometheus_client", "prometheus")
+    require("gputop exporter", "prometheus_client", "prometheus")
     if args.otlp:
-        needs("opentelemetry.exporter.otlp.proto.http", "otlp")
+        require("gputop exporter --otlp", "opentelemetry.exporter.otlp.proto.http", "otlp")
     if bool(args.tls_cert) != bool(args.tls_key):
         raise UserError("--tls-cert and --tls-key need each other", code=2)
     if args.tls_cert and (args.textfile or args.otlp) and args.listen is None:
@@ -93,18 +94,6 @@ def run(args: argparse.Namespace) -> int:
         for close in closes:
             close()
     return 0
-
-
-def needs(module: str, extra: str) -> None:
-    """UserError where an optional package is not installed."""
-    from importlib.util import find_spec
-
-    try:
-        found = find_spec(module) is not None
-    except ModuleNotFoundError:
-        found = False
-    if not found:
-        raise UserError(f"the exporter needs a package more: pip install 'gputop-ebpf[{extra}]'")
 
 
 def _open(args: argparse.Namespace, metered: Metered, closes: list[Callable[[], None]]) -> None:

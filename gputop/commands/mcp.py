@@ -9,10 +9,11 @@ import argparse
 import os
 import stat
 
-from gputop.commands.exporter import address, needs
+from gputop.commands.exporter import address
 from gputop.commands.options import RECORDER, add_sampling, ask_sudo, leave_root, sampling_argv
 from gputop.system.console import notify
 from gputop.system.errors import UserError
+from gputop.system.install import require
 from gputop.system.program import return_freed_memory
 from gputop.system.text import clean
 
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until standard input ends, or a signal comes."""
-    needs("mcp", "mcp")
+    require("gputop mcp", "mcp", "mcp")
     token = _token(args)
     return_freed_memory()
     ask_sudo(args)

@@ -23,7 +23,7 @@ EXAMPLES = """examples:
   gputop report /data/recordings --since 7d --price 3.5/h
   gputop report --since 2026-11-20 --until 2026-11-27 --price 3.5EUR/h --to html -o week.html
 """
-FOLDER = "/var/lib/gputop"  # where packaging/gputop-record.service records
+FOLDER = "/var/lib/gputop"  # where gputop-record.service (gputop files) records
 WAYS = "yesterday, today, now, 7d, 24h, 2026-11-20 or 2026-11-20 14:03"
 _AGO = re.compile(r"(\d{1,5})([mhdw])", re.ASCII)
 _AGO_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -82,7 +82,7 @@ def recordings(paths: Sequence[str]) -> list[str]:
     for path in paths:
         inside = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names if name.endswith(".gputop")]
         if not inside and (os.path.isdir(path) or path == FOLDER):
-            raise UserError(f"{clean(path)} has no recordings: gputop record, or packaging/gputop-record.service, makes them")
+            raise UserError(f"{clean(path)} has no recordings: gputop record makes them, or its unit (gputop files)")
         for one in sorted(inside) if os.path.isdir(path) else [path]:
             found.setdefault(os.path.realpath(one), one)
     return list(found.values())

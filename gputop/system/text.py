@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections.abc import Iterable
 
 # C0 and C1 controls, DEL, surrogates, and Unicode characters that reorder or hide text (bidi, zero width, line separators, tags).
 _UNSAFE = re.compile(
@@ -173,6 +174,14 @@ _CUT = re.compile(r"(?<=\S)…")  # the end of a cut name: ``>`` in ASCII, not `
 def ascii_text(text: str) -> str:
     """``text`` in ASCII, with as many columns."""
     return text if text.isascii() and is_narrow(text) else _CUT.sub(">", text).translate(_ASCII)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``: did you mean explain?``; empty where nothing known is spelled alike."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word[:80], list(known), 1, 0.7)
+    return f": did you mean {close[0]}?" if close else ""
 
 
 def from_shell(text: str) -> str:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
+from gputop.system.install import missing
 from gputop.system.output import create, new_directory
 from gputop.system.text import clean
 from gputop.tables.database import within_64_bits
@@ -31,7 +32,7 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None
     try:
         import pyarrow.parquet
     except ImportError:
-        raise UserError("Parquet needs pyarrow, beside gputop: pip install pyarrow, or pipx inject gputop-ebpf pyarrow") from None
+        raise missing("gputop export --to parquet", "parquet") from None
     types = {"INTEGER": pyarrow.int64(), "REAL": pyarrow.float64(), "TEXT": pyarrow.string()}
     shapes = {
         name: pyarrow.schema([pyarrow.field(c.name, types[c.type], metadata={"help": c.help}) for c in spec.columns])
