@@ -472,6 +472,11 @@ class Walk:
             self.ready(share * (1.0 - keep), who, trail, crowd=work if who == "main" else ("cpu", "own"))
         elif who == "worker" and self.turns:
             self.book("lock", "process", share, trail)
+        elif slept := feeders.programs_sleep(self.job, self.facts) if who == "main" else 0.0:
+            if trail[-1].kind == RUN:  # it ended the wait; what it did meanwhile samples tell
+                trail = (*trail[:-1], trail[-1]._replace(kind=waits.TIMER, measured=False))
+            self.book(waits.TIMER, f"{who}'s program", share * slept, trail)
+            self.book(waits.UNKNOWN, f"{who}'s program", share * (1.0 - slept), trail)
         elif who == "worker":
             self.book(waits.CHILD if kind == waits.POLL else kind, who, share, trail)
         else:
@@ -560,8 +565,8 @@ def pool_of(leaf: Leaf, trail: Trail) -> str:
     kind = _POOLS.get(leaf.resource, leaf.resource)
     if leaf.resource == "work":
         kind = "running" if data else "runnable" if trail[0].kind == READY else "lock" if leaf.holder != "main" else "computing"
-        if leaf.holder.endswith(("program", "feeder")):
-            kind = trail[data].kind if trail[data].kind not in (RUN, READY) else waits.PIPE
+    if leaf.resource in ("work", waits.TIMER, waits.UNKNOWN) and leaf.holder.endswith(("program", "feeder")):
+        kind = trail[data].kind if trail[data].kind not in (RUN, READY) else waits.PIPE
     elif leaf.resource == "nobody" and trail and trail[-1].kind != waits.STOPPED:
         kind = trail[-1].kind
     return f"{'data' if data else 'main'}.{kind}"

@@ -149,7 +149,8 @@ class _Steps(Struct):
         if procs:
             label = clean(procs[0].role.label)
             return label if hop.tid in (0, hop.pid) else f"threads of {label}"
-        names = {taker.pid: taker.name for taker in self.facts.takers} | {culprit.pid: culprit.name for culprit in self.culprits}
+        names = self.job.programs | {taker.pid: taker.name for taker in self.facts.takers}
+        names |= {culprit.pid: culprit.name for culprit in self.culprits}
         return clean(names.get(hop.pid, "process"))
 
     def ends(self, hop: Hop) -> tuple[str, _Held]:

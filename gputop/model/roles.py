@@ -226,11 +226,18 @@ class _Assignment:
         if self._feeds_from_workers(info):
             return False
         if info.pid in self.listed:
-            related = _is_spawned(info) or _is_forkserving(info) or info.cmdline == trainer.cmdline or _is_connected(info, trainer)
+            related = _is_spawned(info) or _is_forkserving(info) or info.cmdline == trainer.cmdline or self._is_connected(info, trainer)
             return related and rank_of(info) is None and self._has_smaller_context(info.pid, trainer.pid)
         if trainer.pid in self.listed and rank_of(info) is None:
             return True  # it maps the library only because a module imports it
         return info.cmdline == trainer.cmdline or (_is_spawned(info) and not self._uses_cuda_alone(info))
+
+    def _is_connected(self, info: ProcInfo, trainer: ProcInfo) -> bool:
+        """Whether it holds the other end of a pipe or socket at which the trainer's main thread waits, as a decoder does; or one like it
+        does that was started beside it: who is never waited for is ahead."""
+        ends = {*trainer.other_ends, *trainer.read_by}
+        alike = (one for pid in ends if (one := self.infos.get(pid)) is not None)
+        return info.pid in ends or any(one.ppid == info.ppid and one.cmdline == info.cmdline for one in alike)
 
     def _has_smaller_context(self, pid: int, trainer: int) -> bool:
         """Whether it has contexts only on the trainer's GPUs, each much smaller than the trainer's: it decodes or transforms there.
@@ -400,11 +407,6 @@ def _own_child(parent: ProcInfo, child: ProcInfo) -> bool:
     if parent.exe and child.exe:
         return parent.exe == child.exe
     return _is_python(parent)
-
-
-def _is_connected(info: ProcInfo, trainer: ProcInfo) -> bool:
-    """Whether it holds the other end of a pipe or socket at which the trainer's main thread waits, as a decoder does."""
-    return info.pid in trainer.other_ends or info.pid in trainer.read_by
 
 
 def _is_spawned(info: ProcInfo) -> bool:

@@ -248,6 +248,29 @@ def test_who_writes_what_trainers_without_workers_read(live: Live) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+def test_whoever_wakes_a_trainer_is_looked_at_first_for_what_it_reads(live: Live) -> None:
+    """The probe tells who wakes it; that this one holds the other end of its pipe, /proc alone."""
+    reads, writes = os.pipe()
+
+    def read() -> None:
+        os.close(writes)
+        os.read(reads, 1)
+
+    def write() -> None:
+        os.close(reads)
+        poll_a_minute()
+
+    def neither() -> None:
+        os.closerange(3, 4096)
+        poll_a_minute()
+
+    with child(write) as writer, child(neither) as other, child(read) as reader:
+        for descriptor in (reads, writes):
+            os.close(descriptor)
+        live.until(lambda _: live.board.infos[reader].other_ends == [writer], {reader}, wakers={writer, other}, alone={reader})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
 def test_who_reads_what_a_trainer_waits_to_write(live: Live) -> None:
     theirs, ours = os.pipe()
 

@@ -240,6 +240,14 @@ def test_one_at_the_other_end_of_the_trainers_pipe_serves_it(ends: dict[str, lis
     assert kinds(info(10, uses_cuda=True, **ends), program, held={10: {0: 30.0}, 12: {0: 20.0}})[12] == "trainer"  # an engine
 
 
+def test_one_that_is_never_waited_for_serves_as_its_like_does():
+    """Two loaders started by the script, each with a context; the first is always the later one, so only at its pipe the trainer waits."""
+    trainer, held = info(10, uses_cuda=True, other_ends=[12]), {10: {0: 30.0}, 12: {0: 0.5}, 13: {0: 0.5}, 14: {0: 0.5}}
+    loaders = [info(pid, 10, cmdline=["python", "load.py"], uses_cuda=True) for pid in (12, 13)]
+    other = info(14, 10, cmdline=["python", "evaluate.py"], uses_cuda=True)
+    assert kinds(trainer, *loaders, other, held=held) == {10: "trainer", 14: "trainer"}
+
+
 def test_a_program_of_a_trainers_that_loads_the_library_alone_trains_nothing():
     program = info(11, 10, cmdline=["python", "lookup.py"], uses_cuda=True)
     assert kinds(info(10, uses_cuda=True), program, gpu={10}) == {10: "trainer"}

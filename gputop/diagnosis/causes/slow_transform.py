@@ -2,7 +2,8 @@
 
 Why it costs: a batch needs more CPU time, or sleep, than the GPU needs for it.
 How it is seen: rows work x worker, its thread or a program that loads, where no CPUs idle that more workers could use (too-few-workers);
-timer, pipe and child x worker: it sleeps by its own will, or for a program that it started; work x feeder and pipe x process: somebody
+timer, pipe and child x worker: it sleeps by its own will, or for a program that it started; timer x main's program: one that the trainer
+started and reads from does; work x feeder and pipe x process: somebody
 outside loads. Work x worker is also a main thread's wait for a CPU on which workers run that do not crowd one another. Of a worker's work
 it is the part (busiest - `policy.SOME`) / (`policy.MOST` - `policy.SOME`). In a loader that keeps the order of its batches one that takes
 long keeps all (`loaders.one_is_late`).
@@ -17,16 +18,20 @@ from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help,
 from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.measure.feeders import at_work, elsewhere, loading_programs, programs_read, with_workers
+from gputop.diagnosis.measure.feeders import at_work, elsewhere, loading_programs, programs_read, programs_sleep, with_workers
 from gputop.diagnosis.measure.takers import names_of
 from gputop.diagnosis.measure.waits import LOCK
 from gputop.diagnosis.model import Fix
 from gputop.diagnosis.sentence import filled, joined
+from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.waitgraph import Walk
-from gputop.system.text import counted
+from gputop.system.text import clean, counted
+
+MOST_NAMED = 3  # programs that are told
 
 _FOR_PROGRAMS = ("child", "pipe", "poll")
-_ROWS = (("timer", "worker"), ("pipe", "worker"), ("child", "worker"), ("work", "worker's feeder"), ("pipe", "process"))
+_ROWS = (("timer", "worker"), ("pipe", "worker"), ("child", "worker"), ("work", "worker's feeder"), ("pipe", "process"),
+         ("timer", "main's program"))  # fmt: skip
 
 
 def _part(walk: Walk, leaf: Leaf) -> float:
@@ -39,6 +44,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     feeders = elsewhere(job, facts) or loading_programs(job, facts)
     if feeders:
         return _tell_of_feeders(job, feeders)
+    if not job.workers:
+        return _tell_of_programs(job, facts)
     return _tell_of_late(job) if one_is_late(job) else _tell_of_workers(job, facts)
 
 
@@ -52,6 +59,23 @@ def _tell_of_feeders(job: JobFacts, feeders: list[Taker]) -> Finding:
     )
     evidence = percent("waited_pct", waited, filled("of its time the trainer slept until {}, or whom they work for, woke it", names))
     return Finding(detail, (evidence,), _fixes(feeders[0].pid), (), (job.trainer.pid,))
+
+
+def _tell_of_programs(job: JobFacts, facts: Facts) -> Finding:
+    """Of a trainer without workers, fed by programs that do not compute."""
+    held = sum(claim.share for claim in job.claims if claim.judge is JUDGE)
+    waited, slept = held * (job.lost if job.lost is not None else host_side_loss(job)), programs_sleep(job, facts)
+    named = [filled("{} ({})", clean(name), pid) for pid, name in sorted(job.programs.items())[:MOST_NAMED]]
+    names, feed = joined(", ", named) or "others", "feeds" if len(named) == 1 else "feed"
+    detail = filled("the trainer waits {:.0f}% of the time for {}, which {} it", 100 * waited, names, feed)
+    evidence = [percent("waited_pct", waited, "of its time the trainer slept for what they write")]
+    pids = sorted(job.programs)[:MOST_NAMED] or [job.trainer.pid]
+    fixes = [Fix("See what they wait for", filled("gputop stacks {:pids}", pids))]
+    if slept >= policy.HALF:
+        detail = joined("", (detail, ": a timer (time.sleep, a rate limit, a retry) takes their time"))
+        evidence.append(percent("program_timer_pct", slept, "of the samples met them asleep by their own will"))
+        fixes.insert(0, Fix("More of them: they sleep side by side"))
+    return Finding(detail, tuple(evidence), tuple(fixes), (), (job.trainer.pid,))
 
 
 def _tell_of_late(job: JobFacts) -> Finding:

@@ -272,6 +272,7 @@ class JobFacts(Struct, frozen=True, dict=True):
     programs_met: Counter[str] = field(default_factory=Counter)
     """What programs that its loaders (its workers, the trainer where it has none) started were met at, and who feeds it: words of
     `waits`."""
+    programs: dict[int, str] = field(default_factory=dict)  # those of them that are there, with their names
     stopped: dict[int, str] = field(default_factory=dict)  # those of these programs that are stopped, with their names
     mute: dict[int, str] = field(default_factory=dict)  # those that cannot go on, for nobody reads their errors
     still_s: float = 0.0

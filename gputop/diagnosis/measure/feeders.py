@@ -76,6 +76,12 @@ def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
     return {} if programs_at_work(job, facts) else _programs_late_for(met)
 
 
+def programs_sleep(job: JobFacts, facts: Facts) -> float:
+    """Share of their samples in which programs that its loaders started, and that hardly compute, slept by their own will."""
+    met = job.programs_met
+    return 0.0 if programs_at_work(job, facts) else met[waits.TIMER] / max(1, _samples(met))
+
+
 def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts], float]) -> tuple[list[ProcFacts], str, float]:
     """Who waits for the ``disk`` or the ``network``: processes, in words, and for which part of the time (of the samples, where it is
     threads or programs that were met there). ``share`` tells how long a process's main thread did.

@@ -162,6 +162,10 @@ class TakerTrack:
         found = {pid: self._starter(pid, roles) for pid, stranger in self._strangers.items() if stranger.asked}
         return {pid: starter for pid, starter in found.items() if starter is not None}
 
+    def programs_of(self, starters: Mapping[int, int], board: Board) -> dict[int, dict[int, str]]:
+        """Those of ``starters`` that are there, with their names, by the pid of who started them."""
+        return self._names(starters, lambda pid, _: pid in board.procs)
+
     def stopped(self, board: Board, starters: Mapping[int, int]) -> dict[int, dict[int, str]]:
         """Stopped programs that trainers and workers started, with their names, by the pid of who started them."""
         return self._names(starters, lambda pid, stranger: pid in board.procs and stranger.latest.state in waits.STOPPED_STATES)
@@ -181,7 +185,7 @@ class TakerTrack:
     def met(self, starters: Mapping[int, int], kind_of: KindOf, oldest_ns: int) -> dict[int, Counter[str]]:
         """How often in the window programs that trainers and workers started were met at what, by the pid of who started them.
 
-        Not those that are ahead of their reader: nobody waits for them. Who feeds a trainer polls for what that one asks.
+        Not those that are ahead of their reader: nobody waits for them. Who feeds a trainer that did not start it polls for what that asks.
         """
         found: dict[int, Counter[str]] = {}
         for pid, starter in starters.items():
@@ -191,7 +195,7 @@ class TakerTrack:
             kinds = _kinds_of(late, kind_of)
             if len(recent) == len(late) > 1 and kinds[waits.ONCPU]:
                 kinds = _by_counters(kinds, _kinds_of(stranger.asked, kind_of), min(1.0, sum(_wanted(recent[0], recent[-1]))))
-            if pid in self.fed:
+            if pid in self.fed and (stranger.info is None or stranger.info.ppid != starter):
                 del kinds[waits.POLL]
             found.setdefault(starter, Counter()).update(kinds)
         return found

@@ -230,6 +230,7 @@ class Window:
         ended_ns = self._takers.ended_ns(board, self.roles)
         programs = self._takers.programs(starters, oldest_ns)
         stopped, mute = self._takers.stopped(board, starters), self._takers.mute(board, starters)
+        names = self._takers.programs_of(starters, board)
 
         def with_own(proc: ProcFacts) -> ProcFacts:
             children = max(0.0, proc.children - ended_ns.get(proc.pid, 0) / span_ns)
@@ -241,6 +242,7 @@ class Window:
             found.append(replace(
                 job, trainer=job.trainer if job.workers else with_own(job.trainer), workers=[with_own(worker) for worker in job.workers],
                 programs_met=sum((met.get(pid, Counter()) for pid in (pids[1:] or pids)), Counter()),
+                programs={pid: name for parent in pids for pid, name in names.get(parent, {}).items()},
                 stopped={pid: name for parent in pids for pid, name in stopped.get(parent, {}).items()},
                 mute={pid: name for parent in pids for pid, name in mute.get(parent, {}).items()},
             ))  # fmt: skip
