@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from tests.agents.agent import Ask, Asked, find_cause
 from tests.workloads import environment
 
 SECONDS = 4.0  # s of training
+RECORDED_S = 300.0  # s for a recording, ten times and more what it takes on a quiet machine
 LATENCY_S = 0.025  # s of an answer of the store
 SCRIPT = '''"""A training script."""
 import sys
@@ -57,7 +58,7 @@ class Job:
         command = [*self.launcher, sys.executable, str(script), str(SECONDS)]
         argv = [sys.executable, "-m", "gputop", "record", "--no-ebpf", "-o", str(path), "--", *command]
         env = {**environment.make(self.folder), "PYTHONWARNINGS": "ignore", **self.env}
-        subprocess.run(argv, env=env, check=True, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        subprocess.run(argv, env=env, check=True, timeout=RECORDED_S, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         return str(path)
 
 
@@ -143,9 +144,19 @@ def _far_store() -> Iterator[str]:
 JOBS = ("network-io", "main-thread-preprocessing", "cpu-contention", "affinity")
 
 
-def close(ask: Ask, folder: Path, name: str) -> tuple[Asked, dict[str, Any]]:
-    """The whole loop; what was found, and the comparison. AssertionError where there is no fix to apply."""
+def undisturbed() -> list[str]:
+    """What starts a job that others on the host do not slow down: at the lowest real-time priority, where that is allowed."""
+    launcher = ["chrt", "--rr", "1"]
+    with suppress(OSError):
+        if subprocess.run([*launcher, "true"], check=False, capture_output=True, timeout=60).returncode == 0:
+            return launcher
+    return []
+
+
+def close(ask: Ask, folder: Path, name: str, launcher: Sequence[str] = ()) -> tuple[Asked, dict[str, Any]]:
+    """The whole loop; what was found, and the comparison. AssertionError where there is no fix to apply. ``launcher``: starts the job."""
     with slow_jobs(folder, name) as job:
+        job.launcher = [*launcher, *job.launcher]
         before = job.record("before")
         found = find_cause(ask, before)
         assert found.cause in FIXES, (found.symptom, found.cause)

@@ -72,10 +72,10 @@ def test_the_page_promises_no_more(demos: list[Row], labelled: list[Row]) -> Non
 
 
 def test_a_slow_script_is_fixed_and_faster(tmp_path: Path) -> None:
-    """The others of `closing.JOBS` want an idle host: `python -m tests.agents.table --loops`."""
+    """The others of `closing.JOBS` want an idle host: `python -m tests.agents.table --loops`. Beside hogs this one would wait for a CPU."""
     require("torch")
     require("cc")
-    found, compared = closing.close(table.in_process(Places()), tmp_path, "network-io")
+    found, compared = closing.close(table.in_process(Places()), tmp_path, "network-io", closing.undisturbed())
     assert found.cause == "network-io"
     assert '"num_workers": 1' not in (tmp_path / "train.py").read_text().replace("'", '"')
     assert compared["improved"], compared
