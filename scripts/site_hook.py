@@ -26,6 +26,7 @@ def addresses() -> dict[str, str]:
 def on_config(config: Any) -> Any:
     """Where the site and its source stand."""
     config.site_url, config.repo_url = addresses()["Documentation"], addresses()["Source"]
+    config.repo_name = addresses()["Source"].partition("github.com/")[2]  # in the header of each page
     return config
 
 

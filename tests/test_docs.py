@@ -224,7 +224,7 @@ def test_links_of_the_pages_beside_docs_lead_somewhere() -> None:
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     """Pages, links and anchors; without network. A page that the menu does not name has its place in it."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     environ = {"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -232,6 +232,9 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert [page.stem for page in PAGES[1:] if page.stem != "index" and f'href="{page.stem}/"' not in front] == []
     assert re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://(?!gputop-ebpf\.github\.io)[^"]+)"', front) == []
     assert (tmp_path / "screenshots/h200.svg").exists()
+    assert "WARNING" not in done.stderr
+    named = [re.sub(r"\s+", "", name) for name in re.findall(r'class="md-source__repository">(.*?)</div>', front, re.DOTALL)]
+    assert set(named) == {"gputop-ebpf/gputop"}
 
 
 def test_a_link_to_nowhere_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
