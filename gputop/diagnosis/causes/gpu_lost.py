@@ -16,7 +16,7 @@ from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.measure.losses import GONE, RESET, Loss
 from gputop.diagnosis.model import GPU_LOST, Evidence, Fix, PathStep
-from gputop.diagnosis.sentence import NAME, filled, joined
+from gputop.diagnosis.sentence import NAME, Sentence, filled, joined
 from gputop.model.gpu import ENDING_XIDS
 from gputop.system.text import clean
 
@@ -56,7 +56,7 @@ def finding(
     used = filled("used by {}", joined(", ", users[:MOST_NAMED])) if users else ""
     parts = [_names(loss), used, filled("GPU {} too", joined(", ", also)) if also else ""]
     lost_s = round(max(0, facts.t_ns - loss.since_ns) / 1e9, 1)
-    reason = clean(loss.reason, NAME) or "the driver has lost it"
+    reason = loss.reason if isinstance(loss.reason, Sentence) else clean(loss.reason, NAME) or "the driver has lost it"
     evidence = [Evidence("lost_for_s", lost_s, "s", filled("GPU {}: {}", gpu.name, reason))]
     if loss.xid is not None:
         evidence.append(Evidence("xid", float(loss.xid), "", ENDING_XIDS.get(loss.xid, "the latest that the driver has reported")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from gputop.diagnosis import policy
+from gputop.diagnosis.sentence import filled
 from gputop.model.board import GpuBoard
 from gputop.model.gpu import ENDING_XIDS
 
@@ -43,7 +44,7 @@ def _kind(gpu: GpuBoard, t_ns: int) -> tuple[str, int, str] | None:
         return RESET if "reset" in reason else GONE, gpu.read_ns.get("lost", t_ns), reason
     silent_s = gpu.silent_s
     if silent_s is not None and silent_s >= (policy.HUNG_S if gpu.text("name") else policy.FAR_S):
-        return SILENT, t_ns - int(silent_s * 1e9), f"no call to the driver about it has returned for {silent_s:.0f} s"
+        return SILENT, t_ns - int(silent_s * 1e9), filled("no call to the driver about it has returned for {:.0f} s", silent_s)
     if gpu.values.get("needs_reset"):
         return RESET, gpu.read_ns.get("needs_reset", t_ns), ENDING_XIDS.get(gpu.values.get("xid"), "")  # type: ignore[call-overload]
     return None
