@@ -97,7 +97,7 @@ def _names(proc: Proc) -> set[str]:
 
 
 def _is_gputop(proc: Proc) -> bool:
-    """``gputop``, ``python … /bin/gputop``, ``python -m gputop.…``, a file of the package; none that a demo trains or disturbs with."""
+    """``gputop``, ``python … /bin/gputop``, ``python -m gputop.…``, a file of the package; not what a demo puts on its stage."""
     try:
         words = cmdline_of(proc.pid)[:MOST_WORDS]
     except ProcessLookupError:

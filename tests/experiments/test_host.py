@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -153,6 +154,7 @@ def of_nobody(tmp_path: Path, *records: Record) -> None:
     command = [sys.executable, "-c", AS_NOBODY, str(ROOT), msgspec.json.encode(list(records)).decode()]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
+    until(lambda: not any(one.name == "gputop-guardian" for one in threading.enumerate()))  # `gputop prove --undo` forks without threads
 
 
 @root
