@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from gputop.experiments.guardian import Ending, Guard
 from gputop.experiments.host import Folder, why_not, why_not_in
 from gputop.experiments.journal import create, leftovers, of_others, undo_leftovers
 from gputop.experiments.processes import read_process
+from tests.experiments.place import set_place
 from tests.experiments.processes import ROOT, THREADS, holder, record_of, settings, started, target, threads
 from tests.experiments.processes import running as running_in
 from tests.probes.swapping import NOBODY
@@ -143,14 +146,20 @@ if sys.argv[3:]:
 """
 
 
-def of_nobody(tmp_path: Path, *records: Record) -> None:
+@pytest.fixture
+def everybodys(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place that other users may enter and write, as pytest's own folders must not be."""
+    path = Path(tempfile.mkdtemp(prefix="gputop-tests-"))
+    path.chmod(0o1777)
+    set_place(path, monkeypatch)
+    yield path
+    shutil.rmtree(path)
+
+
+def of_nobody(*records: Record) -> None:
     """Leave a journal of nobody's behind."""
     import msgspec
 
-    for above in (tmp_path, *tmp_path.parents):  # as /tmp is
-        if above.stat().st_uid == 0 and above != Path("/") and not above.stat().st_mode & 0o001:
-            above.chmod(above.stat().st_mode | 0o011)
-    tmp_path.chmod(0o1777)
     command = [sys.executable, "-c", AS_NOBODY, str(ROOT), msgspec.json.encode(list(records)).decode()]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -158,14 +167,15 @@ def of_nobody(tmp_path: Path, *records: Record) -> None:
 
 
 @root
-def test_root_undoes_what_every_user_left_behind(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("everybodys")
+def test_root_undoes_what_every_user_left_behind() -> None:
     with nobodys_process() as pid, running() as hog:
         one = target(pid)
         os.sched_setaffinity(pid, CPUS[:1])
         own = create("root's experiment")
         own.append([record_of(hog, "nice", "3", str(niceness(hog.pid)))])
         os.close(own.fd)
-        of_nobody(tmp_path, record_of(one, "cpu-mask", ",".join(map(str, CPUS)), str(CPUS[0])))
+        of_nobody(record_of(one, "cpu-mask", ",".join(map(str, CPUS)), str(CPUS[0])))
         assert {(left.says, left.uid) for left in leftovers()} == {("root's experiment", 0), ("nobody's experiment", NOBODY)}
         with pytest.raises(OSError, match="gputop prove --undo"):
             Guard(nice(hog)).__enter__()
@@ -175,10 +185,11 @@ def test_root_undoes_what_every_user_left_behind(tmp_path: Path) -> None:
 
 
 @root
-def test_a_journal_of_another_user_has_that_users_rights(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("everybodys")
+def test_a_journal_of_another_user_has_that_users_rights() -> None:
     """Whoever may write a journal has root put back nothing that is not its own."""
     with running() as roots:
-        of_nobody(tmp_path, record_of(roots, "nice", str(niceness(roots.pid) + 5), str(niceness(roots.pid))))
+        of_nobody(record_of(roots, "nice", str(niceness(roots.pid) + 5), str(niceness(roots.pid))))
         before = settings(roots.pid)
         [told] = undo_leftovers()
         assert told.startswith("nobody's experiment: not all could be put back: nice of ")
@@ -199,9 +210,9 @@ def test_a_user_is_told_of_roots_journals(capsys: pytest.CaptureFixture[str], mo
 
 
 @root
-def test_what_a_user_spoils_does_not_keep_root_from_experiments(tmp_path: Path) -> None:
-    of_nobody(tmp_path)
-    [left] = (tmp_path / f"{host.PREFIX}{NOBODY}").glob("*.journal")
+def test_what_a_user_spoils_does_not_keep_root_from_experiments(everybodys: Path) -> None:
+    of_nobody()
+    [left] = (everybodys / f"{host.PREFIX}{NOBODY}").glob("*.journal")
     left.write_bytes(b"\xff\n")
     assert leftovers() == []
     with running() as hog, Guard(nice(hog)):
