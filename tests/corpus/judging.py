@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import astuple
+
 from gputop.diagnosis.model import GROWTHS
+from gputop.diagnosis.report import Explanation, from_elsewhere
+from gputop.diagnosis.sentence import pack, unpack
 from gputop.model.frame import Frame
 from gputop.session.following import Following
 from tests.corpus.runs import Run, load
@@ -34,6 +39,7 @@ class Outcome:
     victims: set[int] = field(default_factory=set)  # pids, over the incidents of the labelled cause
     family: set[int] = field(default_factory=set)  # pids of the workload and of all that it started
     sources: dict[str, str] = field(default_factory=dict)  # name -> state
+    unkept: list[str] = field(default_factory=list)  # what an explanation says, and not once it was kept in a recording and read
 
     @property
     def right(self) -> bool:
@@ -81,7 +87,9 @@ def judge(run: Run, mode: str) -> Outcome:
         right = (engine.verdict.symptom, engine.verdict.cause) == (label.symptom, label.cause)
         if right and delay_s is None and run.onset_ns is not None and board.t_ns > run.onset_ns:
             delay_s = (board.t_ns - run.onset_ns) / 1e9
-    verdict = engine.explain().verdict
+    explained = engine.explain()
+    kept = from_elsewhere(unpack(pack(engine.found()), Explanation))
+    verdict = explained.verdict
     found = [incident for incident in engine.incidents if incident.cause == label.cause]
     return Outcome(
         workload=run.workload, label=label, mode=mode, symptom=verdict.symptom, cause=verdict.cause, delay_s=delay_s,
@@ -91,7 +99,18 @@ def judge(run: Run, mode: str) -> Outcome:
         culprits={one.pid: (one.name, one.cpu_s) for incident in found for one in incident.culprits}, true_culprits=run.culprits,
         victims={one.pid for incident in found for one in incident.victims}, family=_family(run, items),
         sources={state.name: state.state for state in following.board.sources.values()},
+        unkept=[text for text in _texts(explained) if text not in set(_texts(kept))],
     )  # fmt: skip
+
+
+def _texts(found: object) -> Iterator[str]:
+    """All texts in it."""
+    if isinstance(found, str):
+        yield found
+    for inner in astuple(found) if isinstance(found, Struct) else found.values() if isinstance(found, dict) else ():
+        yield from _texts(inner)
+    for inner in found if isinstance(found, (list, tuple)) else ():
+        yield from _texts(inner)
 
 
 def _family(run: Run, items: Sequence[object]) -> set[int]:

@@ -1,0 +1,104 @@
+"""Texts that know what they are made of: as a reader makes them, and what it takes for none of ours."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Struct
+from msgspec.msgpack import Ext
+
+from gputop.diagnosis import report
+from gputop.diagnosis.model import CAUSES
+from gputop.diagnosis.report import Explanation, from_elsewhere
+from gputop.diagnosis.sentence import (
+    NAME,
+    commanded,
+    filled,
+    is_command,
+    is_own,
+    joined,
+    literals,
+    name,
+    pack,
+    plain,
+    said,
+    unpack,
+)
+from tests.unit.diagnosis.all_causes import ALL
+
+STACKS = "gputop stacks {:pids} --duration 5"
+
+
+class Kept(Struct):
+    text: str
+
+
+def read(text: str) -> str:
+    return unpack(pack(Kept(text)), Kept).text
+
+
+def test_a_text_comes_back_as_it_was() -> None:
+    waits = filled("{} waited for the network {:.0f}% of the time{}", filled("{} ({})", "train.py", 7), 41.7, "; workers have batches ready")
+    assert waits == "train.py (7) waited for the network 42% of the time; workers have batches ready"
+    for text in (waits, joined(", ", [waits, "agent"]), waits + "agent", "agent" + waits, filled(STACKS, [7, 8])):
+        assert read(text) == text
+        assert pickle.loads(pickle.dumps(text)) == text
+    assert is_own(read(waits))
+    assert is_command(read(filled(STACKS, [7, 8])))
+    assert joined(", ", []) == ""
+
+
+def test_only_what_stands_in_our_code_is_ours() -> None:
+    assert STACKS in literals()
+    assert said("received by the host") == "received by the host"
+    assert said("apply the vendor's hotfix", "network-io") == "network-io"
+    assert said(read(filled("apply the {}", "hotfix")), "network-io") == "network-io"
+    assert commanded("apply the vendor's hotfix") == commanded(filled("{} grows", "x")) == ""
+
+
+@pytest.mark.parametrize("arg", [[0], [-1], [True], ["7"], [7.0], [1 << 40], [], [7] * 9999, 7, None, "7; reboot"])
+def test_a_hole_for_pids_holds_pids(arg: Any) -> None:
+    assert not is_command(read(filled(STACKS, arg)))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e300, "9", None, True, [1]])
+def test_a_hole_for_a_number_holds_one(number: Any) -> None:
+    kept = msgspec.msgpack.encode(["{:.0f} major faults/s", [number]])
+    assert not is_own(unpack(msgspec.msgpack.encode({"text": Ext(1, kept)}), Kept).text)
+
+
+def test_a_reading_of_another_kind_ends_no_diagnosis() -> None:
+    assert filled("kill {:targets}", 5) == "kill 5"
+    assert filled("{:.0f}% of the time", None) == "None% of the time"
+
+
+def test_texts_within_texts_end() -> None:
+    text = filled("{} ({})", "x", 1)
+    for _ in range(200):
+        text = filled("{} ({})", text, 1)
+    assert not is_own(read(text))
+
+
+def test_names_are_short_and_obey_nobody() -> None:
+    assert name("train.py rank 3") == "train.py rank 3"
+    assert name("/kubepods.slice/" + "a" * 100) == "/kubepods.slice/" + "a" * 100
+    assert name("x" * 999) == "x" * NAME
+    assert name("a | b; c && $(d) `e` > f\x1b[2J") == "a · b· c ·· ·(d) ·e· · f·[2J"
+    assert read(filled("{} grows", "a | b")) == "a · b grows"
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_what_is_said_of_each_scene_is_kept(make: Any) -> None:
+    engine = make().play(12).engine
+    told = engine.explain()
+    assert from_elsewhere(unpack(pack(engine.found()), Explanation)) == told
+    assert msgspec.json.encode(told) == msgspec.json.encode(plain(engine.found()))
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_each_cause_is_told_in_general(cause: str) -> None:
+    assert report.in_general(cause).startswith(f"{cause}: ") or cause in ("none", "unexplained")
+    assert len(report.in_general(cause)) < 200
