@@ -1,7 +1,7 @@
 """Texts of the diagnosis that know what they are made of: a template that stands in our own code, and facts.
 
 A recording keeps, and a node sends, templates and facts. Whoever reads them takes no template that is not a literal of its own
-`gputop.diagnosis`, and fills it itself: so no advice is anybody else's text. A hole of a template is
+`gputop.diagnosis` or `gputop.model`, and fills it itself: so no advice is anybody else's text. A hole of a template is
     {}                       a number, a name (cleaned and cut), or another such text
     {:.0f}, {:d}             a number
     {:pid}                   a process
@@ -192,9 +192,10 @@ def _is_number(arg: Any) -> bool:
 
 @cache
 def literals() -> frozenset[str]:
-    """All that stands between quotes in the diagnosis' own code."""
+    """All that stands between quotes in the code of the diagnosis, and of the vocabulary."""
     found = set[str]()
-    for module in pkgutil.walk_packages(importlib.import_module("gputop.diagnosis").__path__, "gputop.diagnosis."):
+    rooms = (importlib.import_module(room) for room in ("gputop.diagnosis", "gputop.model"))
+    for module in (one for room in rooms for one in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")):
         spec = importlib.util.find_spec(module.name)
         code = getattr(spec.loader, "get_code", lambda _: None)(module.name) if spec is not None else None
         found.update(_literals_of(code) if code is not None else ())

@@ -19,6 +19,7 @@ from urllib.parse import quote
 import msgspec
 
 from gputop.model.frame import CpuSample, CudaCall, Frame, Gpu, Header, Host, Mark, Probes, ProcInfo, SourceState
+from gputop.model.stream import IMPORTED
 from gputop.recording.scan import open_regular
 from gputop.system.errors import UserError
 from gputop.system.program import __version__
@@ -120,7 +121,7 @@ class _Trace:
         )  # fmt: skip
         infos, gpus = self._infos(start), self._gpus(session, start)
         version = {"ingero": str(session.get("ingero_ver") or "")}
-        state = SourceState("import", "partial", "an Ingero trace: CUDA calls and host load only", "", version)
+        state = SourceState("import", "partial", IMPORTED, "", version)
         # Counters begin at 0, or what happened in the first tick would be nobody's growth.
         called = filter(_is_sound, self._rows(f"SELECT DISTINCT pid, op FROM ({self._call_sql})"))
         self._calls = {key: CudaCall(*key, 0, 0, 0) for key in map(_key, called)}

@@ -28,6 +28,7 @@ from gputop.model import roles as who
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Gpu, GpuReading, Met, ProcInfo, ProcSample
 from gputop.model.roles import Role
+from gputop.model.stream import HIDDEN
 
 RHYTHM_NS = 4_500_000_000
 ROLES_NS = 1_000_000_000
@@ -469,7 +470,9 @@ class Window:
 
 def _hidden(board: Board) -> tuple[str, str]:
     source = board.sources.get("procfs") or board.sources.get("import")
-    return ("", "") if source is None or who.is_whole_machine(board.infos) else (source.reason, source.remedy)
+    if source is None or source.reason not in HIDDEN or who.is_whole_machine(board.infos):
+        return "", ""
+    return source.reason, HIDDEN[source.reason]
 
 
 def _visible(trainer: ProcFacts, gpus: dict[int, GpuFacts]) -> list[GpuFacts]:

@@ -14,6 +14,7 @@ import os
 import time
 
 from gputop.model.frame import Frame, SourceState
+from gputop.model.stream import CAPABILITY, HIDDEN, HIDEPID, NAMESPACE, OTHERS
 from gputop.sources import FEW, Beat, Settings, Unavailable, parse
 from gputop.sources.files import Descriptors, KeptFile, read_once
 from gputop.sources.procfs.ends import LISTENING, Ends, use_of_sockets
@@ -418,13 +419,13 @@ class ProcfsSource:
 
 def hidden_processes(root: str = "/") -> tuple[str, str]:
     """(what /proc hides of other processes, the remedy), both empty if nothing."""
+    reason = _hidden(root)
+    return reason, HIDDEN.get(reason, "")
+
+
+def _hidden(root: str) -> str:
     if not in_initial_pid_namespace():
-        return "the machine's other processes are hidden: this pid namespace is a container's own", "start the container with --pid=host"
+        return NAMESPACE
     if os.geteuid() == 0:
-        if may_ptrace():
-            return "", ""
-        reason = "of processes outside this container no I/O, libraries, waits: no CAP_SYS_PTRACE"
-        return reason, "start the container with --cap-add SYS_PTRACE"
-    if not os.path.exists(os.path.join(root, "proc/1/stat")):
-        return "other users' processes are hidden: /proc is mounted with hidepid", "run gputop as root to see them"
-    return "of other users' processes no I/O, libraries, waits", "run gputop as root to see them"
+        return "" if may_ptrace() else CAPABILITY
+    return OTHERS if os.path.exists(os.path.join(root, "proc/1/stat")) else HIDEPID

