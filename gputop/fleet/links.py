@@ -33,7 +33,7 @@ from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording.budget import Budget
 from gputop.recording.chunks import Decoder
 from gputop.recording.format import KIND_ANSWER, KIND_FRAMES, KIND_SUMMARY, Head, VersionError
-from gputop.session.child import END_S, LAST_WORDS_BYTES, LAST_WORDS_S, NOT_FOUND, PIPE_BYTES, widen
+from gputop.session.child import END_S, LAST_WORDS_BYTES, LAST_WORDS_S, MOST_LOST_BYTES, NOT_FOUND, PIPE_BYTES, widen
 from gputop.session.findings import rules
 from gputop.session.following import Following
 from gputop.session.restarts import RESTART_S, STEADY_S
@@ -59,7 +59,6 @@ SKEW_NS = 60 * SECOND_NS  # over which the least difference of clocks is looked 
 SKEW_TOLD_S = 1.0  # s of skew, from which it is told
 MOST_JUDGED = 16  # nodes with an old gputop that are judged here, at 1.5 % of a core each
 MOST_ANSWERED_BYTES = 64 << 20  # of all pieces of an answer; ten minutes are 40 MiB at most (`gputop.recording.ring`)
-MOST_LOST_BYTES = 1 << 20  # of damage in a stream, before it is called none
 LINK_SHARE = 0.25  # CPU seconds per second that one node's stream may cost here; beyond, it is left unread for a while
 SLICE_S = 0.05  # s of CPU after which the next node has its turn
 MOST_OVER_S = 30.0  # s for which judging a node may cost all that it may; then it is left alone for a while

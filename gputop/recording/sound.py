@@ -1,7 +1,7 @@
 """What is asked of any header and frame that is read, whatever codec it came by: numbers that can be, in bounded numbers.
 
 Who reads a stream (board, history, diagnosis, tables) need not doubt it then. ValueError is a broken block; a single reading that is no
-number (NaN, infinity) is one that was not taken.
+number (NaN, infinity), or none that a sensor gives (1e306), is one that was not taken.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gputop.model.frame import MOST_IN_FRAME, CgroupSample, Frame, Gpu, GpuProc, GpuReading, Hardware, Header, Host, MigInstance
+from gputop.model.frame import MOST_IN_FRAME, CgroupSample, Frame, Gpu, GpuProc, GpuReading, Hardware, Header, Host, MigInstance, Probes
 from gputop.model.ranges import MOST_COUNT, MOST_CPUS, MOST_GPUS, MOST_NS
 
 LONGEST_INTERVAL_NS = 3600 * 1_000_000_000
+LEAST_READING, MOST_READING = -274.0, 1e15  # of gauges in °C, %, W, MHz, CPUs and bytes per second
 MOST_TICK_HZ = 1 << 20  # Linux knows 1,000
 MOST_WAKES = 1 << 16  # of a machine that sleeps every ten minutes for a year
 
@@ -52,9 +53,16 @@ def check_frames(frames: list[Frame]) -> list[Frame]:
             frame.readings = list(map(_measured, frame.readings))
         if frame.host is not None:
             frame.host = _host(frame.host)
-        if frame.probes is not None and not all(isfinite(rate.per_s) for rate in frame.probes.launches):
-            raise ValueError("a rate is no number")
+        if frame.probes is not None:
+            _check_rates(frame.probes)
     return frames
+
+
+def _check_rates(probes: Probes) -> None:
+    if not all(0.0 <= rate.per_s <= MOST_READING for rate in probes.launches):
+        raise ValueError("a rate is no number")
+    if not 0.0 <= probes.share <= 1.0 or not all(0.0 <= call.share <= 1.0 for call in probes.calls):
+        raise ValueError("a share is none")
 
 
 def _lists(frame: Frame) -> Iterable[list[Any]]:
@@ -85,9 +93,10 @@ def _measured(struct: _One) -> _One:
     """With None for its numbers that are none."""
     names, values_of = _NUMBERS[type(struct)]
     values = values_of(struct)
-    if isfinite(sum(filter(None, values))):  # of huge ones this may be infinite: they are then looked at one by one
+    taken = list(filter(None, values))
+    if not taken or (isfinite(sum(taken)) and min(taken) >= LEAST_READING and max(taken) <= MOST_READING):
         return struct
-    none = {name: None for name, value in zip(names, values, strict=True) if value and not isfinite(value)}
+    none = {name: None for name, value in zip(names, values, strict=True) if value and not LEAST_READING <= value <= MOST_READING}
     return msgspec.structs.replace(struct, **none)
 
 

@@ -24,6 +24,7 @@ END_S = 1.0  # s for a child to end; after that it is killed, and then left to t
 PIPE_BYTES = 1 << 20  # bytes that a pipe holds: seconds of frames
 MOST_CHUNKS = 16  # reads before a rest: with one read a rest, a stream that is behind would never catch up
 POLL_S = 0.2  # s between looks whether the stream was closed
+MOST_LOST_BYTES = 1 << 20  # of damage in a stream, before it is called none
 MOST_ITEMS = 64  # that are handed out together: what comes compressed may be thousands
 SHARE = 0.75  # CPU seconds per second that taking a stream in may cost the screen; beyond, the pipe fills and its collector drops frames
 
@@ -83,9 +84,8 @@ class ChildStream:
                 news = True
                 while items:
                     yield items.pop(0)  # what was taken in must not outlast the next wait
-                before_s, spent_s = spent_s, time.thread_time()
-                self._budget.spend(spent_s - before_s)
-                self._rest_within_budget()
+                spent_s = self._rest_within_budget(spent_s)
+            spent_s = self._rest_within_budget(spent_s)
             if self._rest is not None and news:
                 self._rest()
 
@@ -100,14 +100,19 @@ class ChildStream:
             self._decoder.push(data)
         return self._next_items(MOST_ITEMS)
 
-    def _rest_within_budget(self) -> None:
-        """Leave the stream unread while it has cost more than it may, until `close`."""
+    def _rest_within_budget(self, before_s: float) -> float:
+        """Leave the stream unread while it has cost more than it may, until `close`. ``before_s``: CPU time of the thread up to which it
+        was booked; returns that of now."""
         assert self._child.stdout is not None
+        spent_s = time.thread_time()
+        self._budget.spend(spent_s - before_s)
         while (rest_s := self._budget.rest_s) and not self._child.stdout.closed:
             time.sleep(min(rest_s, POLL_S))
+        return spent_s
 
     def _next_items(self, most: int) -> list[Header | Frame]:
-        """The next items, of as many blocks as it takes for ``most``. FormatError where more frames come than a collector sends."""
+        """The next items, of as many blocks as it takes for ``most``. UserError where more frames come than a collector sends, or only what
+        cannot be read."""
         found: list[Header | Frame] = []
         self.is_behind = True
         while len(found) < most:
@@ -116,6 +121,8 @@ class ChildStream:
                 self.is_behind = False
                 break
             found += items
+        if self._decoder.lost_bytes > MOST_LOST_BYTES:
+            raise UserError("it sends no stream of gputop")
         header = self._decoder.header
         if found and header is not None:
             self._budget.begin(header.interval_ns)

@@ -149,7 +149,8 @@ def test_a_header_whose_numbers_cannot_be_is_refused(lie: dict[str, Any], tmp_pa
 @pytest.mark.parametrize(
     "lie",
     [{"t_ns": 1 << 63}, {"t_ns": -1}, {"seq": 1 << 62}, {"missed": -1}, {"gpus": [{"index": 1 << 40, "t_ns": 5}]},
-     {"host": {"t_ns": 5, "cpus": [[1 << 40, 0, 0, 0, 0, 0, 0]]}}],
+     {"host": {"t_ns": 5, "cpus": [[1 << 40, 0, 0, 0, 0, 0, 0]]}}, {"probes": {"t_ns": 5, "share": float("nan")}},
+     {"probes": {"t_ns": 5, "share": 1e306}}, {"probes": {"t_ns": 5, "launches": [[7, 1e306]]}}, {"probes": {"t_ns": 5, "share": -1}}],
     ids=str,
 )  # fmt: skip
 def test_a_frame_whose_numbers_cannot_be_is_left_out_and_counted(lie: dict[str, Any]) -> None:
@@ -161,11 +162,14 @@ def test_a_frame_whose_numbers_cannot_be_is_left_out_and_counted(lie: dict[str, 
 
 def test_a_reading_that_is_no_number_was_not_taken() -> None:
     nan, inf = float("nan"), float("inf")
-    frame = Frame(0, 5, gpus=[Gpu(0, 5, util_pct=nan, power_w=5.0, temp_c=-inf)], host=Host(5, load1=inf))
+    gpus = [Gpu(0, 5, util_pct=nan, power_w=5.0, temp_c=-inf),
+            Gpu(1, 5, util_pct=1.7e308, sm_active_pct=1.7e308, power_w=-1e306, temp_c=-5.0)]  # fmt: skip
+    frame = Frame(0, 5, gpus=gpus, host=Host(5, load1=inf))
     [_, found] = Decoder().feed(pack_header(made.HEADER) + pack_frames([frame]))
     assert isinstance(found, Frame)
     assert found.host is not None
     assert (found.gpus[0].util_pct, found.gpus[0].power_w, found.gpus[0].temp_c, found.host.load1) == (None, 5.0, None, None)
+    assert (found.gpus[1].util_pct, found.gpus[1].sm_active_pct, found.gpus[1].power_w, found.gpus[1].temp_c) == (None, None, None, -5.0)
 
 
 def test_too_little_memory_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
