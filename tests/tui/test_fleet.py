@@ -71,7 +71,7 @@ class FakeNodes:
         found, self.replies = self.replies, []
         return found
 
-    def tap(self, host: str, take: Callable[[Header | Frame], None] | None) -> None:
+    def tap(self, host: str, take: Callable[[Header | Frame], None] | None, has_room: Callable[[], bool] | None = None) -> None:  # noqa: ARG002
         self.taps.pop(host, None)
         if take is not None:
             self.taps[host] = take
