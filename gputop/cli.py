@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from typing import Any, NoReturn
 from gputop.system import config, crash, priority
 from gputop.system.console import clean_errors, discard_output, notify, replace_closed, write
 from gputop.system.errors import UserError
+from gputop.system.text import did_you_mean
 
 COMMANDS = {
     "live": "watch this machine (what `gputop` alone does)",
@@ -51,13 +53,18 @@ SELDOM = (  # only named there
 WATCHING = ("live", "record", "watch", "collect", "prove")  # these watch this machine; they raise their priority before any import
 CONFIGURED = ("live", "demo", "replay", "record", "watch")  # these take defaults from the user's configuration; scripts use the others
 
+_WRONG = re.compile(r"invalid choice: '([^']*)'|unrecognized arguments: (-[^\s=]*)")  # argparse's words about one that it does not know
+
 
 class Parser(argparse.ArgumentParser):
     """argparse with errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit 2 with one line on standard error."""
-        raise UserError(f"{message} (see {self.prog} --help)", code=2)
+        """Exit 2 with one line on standard error, which names what is spelled alike."""
+        wrong = _WRONG.search(message)
+        known = [str(word) for action in self._actions for word in (*action.option_strings, *(action.choices or ()))]
+        close = did_you_mean(wrong[1] or wrong[2], known) if wrong else ""
+        raise UserError(f"{message}{close} (see {self.prog} --help)", code=2)
 
     def print_help(self, file: object = None) -> None:  # noqa: ARG002 - argparse's own
         """Print to standard output."""
@@ -142,12 +149,14 @@ def _outcome(arguments: list[str], is_own: bool) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments[:1] == ["help"]:  # gputop help COMMAND
+        arguments = [*arguments[1:2], "--help"]
     if arguments[:1] in (["-h"], ["--help"]):
         write(f"{overview()}\n")
         return 0
     name = _name(arguments)
     if name not in COMMANDS:
-        raise UserError(f"there is no command {name!r}: see gputop --help", code=2)
+        raise UserError(f"there is no command {name!r}{did_you_mean(name, ('help', *COMMANDS))}: see gputop --help", code=2)
     rest = arguments[1:] if arguments and arguments[0] == name else arguments
     parser, module = make_parser(name)
     if name in CONFIGURED:
@@ -210,4 +219,5 @@ def overview() -> str:
     flags = [action.option_strings[-1] for action in parser._actions[1:] if action.option_strings]
     more = textwrap.fill(f"live's flags (gputop live --help): {' '.join(flags)}", 79, subsequent_indent="  ", break_on_hyphens=False)
     seldom = textwrap.fill(f"  also {', '.join(SELDOM)}", 79, subsequent_indent="  ")
-    return f"usage: gputop [COMMAND] [OPTIONS]\n{module.__doc__}\n\n{listed}\n{seldom}\n{more}\n\n{module.EXAMPLES.rstrip()}"
+    usage = "usage: gputop [COMMAND] [OPTIONS], gputop help COMMAND"
+    return f"{usage}\n{module.__doc__}\n\n{listed}\n{seldom}\n{more}\n\n{module.EXAMPLES.rstrip()}"

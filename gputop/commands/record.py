@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import re
 import resource
+import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -153,6 +154,8 @@ class _Run(Attending):
         runs_on = "; the command runs on" if self.command is not None and self.command.poll() is None else ""
         if rotation.frames or not self.problem:
             notify(f"{counted(rotation.frames, 'frame')} in {rotation.summary()}{f'; {missing}' if missing else ''}{runs_on}")
+            if rotation.frames:
+                notify(f"why it was slow: gputop explain {shlex.quote(rotation.writer.path)}")
         if rotation.problem and not missing and not self.problem:
             notify(rotation.problem)
         self.problem = self.problem or rotation.problem or missing

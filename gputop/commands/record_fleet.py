@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import resource
+import shlex
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -124,6 +125,8 @@ def run(args: argparse.Namespace, chosen: list[Target]) -> int:
     if not sizes:
         raise UserError("nothing was recorded: no host has answered")
     notify(f"recorded {counted(len(sizes), 'host')} of {len(files)} to {clean(args.output)}/ ({file_size(sum(sizes))})")
+    if sizes:
+        notify(f"why they were slow: gputop replay {shlex.quote(args.output)}")
     return 0
 
 

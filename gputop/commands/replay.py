@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import stat
 import sys
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ EXAMPLES = """examples:
   ssh node7 gputop collect | gputop replay -      another machine, live
 keys: space play  < > speed  f F step  ( ) 10 s  { } 1 min  n N incidents  @ go to a time  a loop  ? all
 """
-INSTEAD = "gputop query or gputop export"
+INSTEAD = "gputop explain {}, gputop query or gputop export"
 LEAST_SPEED, MOST_SPEED = 0.25, 64.0
 
 
@@ -82,7 +83,7 @@ def _replay_files(args: argparse.Namespace, paths: list[str]) -> int:
 
     with open_recording(paths) as recording:
         at_ns = _start(recording, args.at)
-        use_terminal(INSTEAD)
+        use_terminal(INSTEAD.format(shlex.join(paths)))
         return _play(args, recording, paths, at_ns)
 
 
@@ -124,7 +125,7 @@ def _watch_pipe(args: argparse.Namespace) -> int:
 
     pacer = Pacer()
     stream = PipeStream(_keys_from_terminal(), pacer)
-    use_terminal(INSTEAD)
+    use_terminal(INSTEAD.format("FILE"))
     stream.begin()
     from gputop.session.session import Session
     from gputop.tui.app import GputopApp

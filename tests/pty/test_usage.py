@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from gputop.cli import COMMANDS, make_parser
+from gputop.commands.replay import sample
 from tests.pty.conftest import GPUTOP, Launch
 
 GONE_PID = "4194305"  # above any pid_max the kernel allows
@@ -54,6 +57,50 @@ def test_dumb_terminal_is_told_so(launch: Launch, kind: str, told: str) -> None:
     assert told in terminal.text()
     assert "\x1b" not in terminal.text()
     assert len([line for line in terminal.text().splitlines() if line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [("exlain", "explain"), ("help recrod", "record"), ("hepl", "help"), ("demo slow-dsk", "slow-disk"),
+     ("record --duratoin 5", "--duration"), ("--onec", "--once"), ("schema snapshto", "snapshot"),
+     ("export a --to perfeto -o b", "perfetto"),
+     ("files gputop-recorder.service", "gputop-record.service"), ("files gputop.jso", "gputop.json")],
+)  # fmt: skip
+def test_what_is_spelled_alike_is_named(env: dict[str, str], wrong: str, meant: str) -> None:
+    done = run(env, *wrong.split())
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"did you mean {meant}?" in line
+
+
+@pytest.mark.parametrize("wrong", ["zzzz", "--zzzz", "demo zzzz"])
+def test_nothing_is_named_where_nothing_is_alike(env: dict[str, str], wrong: str) -> None:
+    assert "did you mean" not in run(env, *wrong.split()).stderr
+
+
+def test_help_may_be_asked_for_as_a_command(env: dict[str, str]) -> None:
+    assert run(env, "help").stdout == run(env, "--help").stdout
+    assert run(env, "help", "record").stdout == run(env, "record", "--help").stdout != ""
+
+
+def test_a_replay_without_a_terminal_names_what_prints(env: dict[str, str]) -> None:
+    done = run(env, "replay", sample())
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert f"gputop explain {shlex.quote(sample())}" in done.stderr
+
+
+def test_a_recording_and_an_export_end_with_what_comes_next(env: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "a run.gputop"
+    recorded = run(env, "record", "--no-ebpf", "-o", str(path), "--duration", "2").stderr.splitlines()[-1]
+    next_command = shlex.split(recorded[recorded.index("gputop explain") :])
+    assert next_command == ["gputop", "explain", str(path)]
+    assert run(env, *next_command[1:]).returncode == 0
+    for form in ("csv", "sqlite", "html", "perfetto"):
+        out = tmp_path / f"out of.{form}"
+        told = run(env, "export", str(path), "--to", form, "-o", str(out)).stderr.splitlines()[-1]
+        assert str(out) in told
+        opened = {"csv": "spreadsheet", "sqlite": f"sqlite3 {shlex.quote(str(out))}", "html": "browser", "perfetto": "ui.perfetto.dev"}
+        assert opened[form] in told
 
 
 def test_help_fits_a_screen(env: dict[str, str]) -> None:
