@@ -366,7 +366,7 @@ class ProcfsSource:
         return [process for process in found if self._read(process, tick, frame)]
 
     def _find_writers(self, beat: Beat) -> None:
-        """Search for the processes that write what trainers without workers read. The eBPF probe, if loaded, tells better."""
+        """Search for the processes that write what trainers without workers read, where the eBPF probe tells who wakes them among these."""
         alone = sorted(beat.alone & self._hot.keys(), key=lambda pid: (pid not in beat.gpu_pids, pid))[:FEW]
         reading = {pid: self._hot[pid].reads for pid in alone}
         for pid, descriptor in reading.items():
@@ -376,11 +376,12 @@ class ProcfsSource:
             del self._ends[pid]
         found = frozenset[int]().union(*(ends.holders for ends in self._ends.values()))
         until_ns = time.thread_time_ns() + ENDS_NS
-        for pid, ends in list(self._ends.items()) if beat.wakers <= found else ():
+        pids = self._processes.keys() if beat.wakers <= found else beat.wakers & self._processes.keys()
+        for pid, ends in list(self._ends.items()):
             if time.thread_time_ns() > until_ns:
                 break
             self._ends[pid] = self._ends.pop(pid)  # move it to the end
-            if ends.search_processes(self._processes.keys()):
+            if ends.search_processes(pids):
                 self._hot[pid].identity.change(other_ends=sorted(ends.holders))
                 self._changed[pid] = self._hot[pid]
 
