@@ -153,9 +153,9 @@ class _Run(Attending):
         rotation, missing = self._file.rotation, self._file.missing
         runs_on = "; the command runs on" if self.command is not None and self.command.poll() is None else ""
         if rotation.frames or not self.problem:
-            notify(f"{counted(rotation.frames, 'frame')} in {rotation.summary()}{f'; {missing}' if missing else ''}{runs_on}")
-            if rotation.frames:
-                notify(f"why it was slow: gputop explain {shlex.quote(rotation.writer.path)}")
+            told = f"{counted(rotation.frames, 'frame')} in {rotation.summary()}{f'; {missing}' if missing else ''}"
+            shown = f": gputop explain {shlex.quote(rotation.writer.path)}" if rotation.frames else ""
+            notify(f"{told}{shown}{runs_on}")
         if rotation.problem and not missing and not self.problem:
             notify(rotation.problem)
         self.problem = self.problem or rotation.problem or missing

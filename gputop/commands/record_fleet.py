@@ -124,9 +124,8 @@ def run(args: argparse.Namespace, chosen: list[Target]) -> int:
             notify(f"{file.host}: {clean(file.problem)}")
     if not sizes:
         raise UserError("nothing was recorded: no host has answered")
-    notify(f"recorded {counted(len(sizes), 'host')} of {len(files)} to {clean(args.output)}/ ({file_size(sum(sizes))})")
-    if sizes:
-        notify(f"why they were slow: gputop replay {shlex.quote(args.output)}")
+    shown = f": gputop replay {shlex.quote(args.output)}" if sizes else ""
+    notify(f"recorded {counted(len(sizes), 'host')} of {len(files)} to {clean(args.output)}/ ({file_size(sum(sizes))}){shown}")
     return 0
 
 
