@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gputop.api.marks import mark as mark
     from gputop.api.recordings import open as open
     from gputop.api.watching import watch as watch
-    from gputop.experiments.sweep import sweep_loader as sweep_loader
+    from gputop.loader.sweep import sweep_loader as sweep_loader
     from gputop.system.errors import UserError
 
     Error = UserError
@@ -20,7 +20,7 @@ _PLACES = {
     "Error": ("gputop.system.errors", "UserError"),
     "mark": ("gputop.api.marks", "mark"),
     "open": ("gputop.api.recordings", "open"),
-    "sweep_loader": ("gputop.experiments.sweep", "sweep_loader"),
+    "sweep_loader": ("gputop.loader.sweep", "sweep_loader"),
     "watch": ("gputop.api.watching", "watch"),
 }
 

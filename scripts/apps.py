@@ -18,8 +18,8 @@ from gputop.commands.replay import sample  # noqa: E402
 from gputop.model.frame import Frame, Header  # noqa: E402
 from gputop.recording.parts import open_recording  # noqa: E402
 from gputop.recording.reader import Recording  # noqa: E402
-from gputop.session.session import Session  # noqa: E402
-from gputop.session.survey import Survey  # noqa: E402
+from gputop.stream.session import Session  # noqa: E402
+from gputop.stream.survey import Survey  # noqa: E402
 from gputop.tui.app import GputopApp  # noqa: E402
 from gputop.tui.draw.view import View  # noqa: E402
 from gputop.tui.feed import Look, live_context  # noqa: E402

@@ -15,8 +15,8 @@ from textual.pilot import Pilot
 from gputop.commands.demo import Story
 from gputop.demo.scenarios import HOGS, SCENARIOS
 from gputop.recording.reader import Recording
-from gputop.session.session import Session
 from gputop.sources import simulated
+from gputop.stream.session import Session
 from gputop.tui.app import GputopApp
 
 SIZE = (100, 30)

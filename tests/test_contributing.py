@@ -235,7 +235,7 @@ JUDGE = Judge("answer", "input-bound", _tell, rows=(("thread", "worker"),))
 '''
     tree.follow("A cause", body, cause="answer", module="answer")
     known = """
-from gputop.diagnosis.model import CAUSES
+from gputop.findings.verdict import CAUSES
 from gputop.diagnosis.causes import judges
 print("answer" in CAUSES, [judge.rows for judge in judges() if judge.cause == "answer"])
 """
@@ -246,9 +246,9 @@ def test_an_intervention(tree: Tree) -> None:
     body = '''
 """What it changes: nobody. Whether it may be kept: no. What right it needs: none. How it is undone: it is not."""
 
-from gputop.experiments.change import Case, Told
-from gputop.experiments.interventions import Intervention
-from gputop.experiments.scene import Scene
+from gputop.prove.change import Case, Told
+from gputop.prove.interventions import Intervention
+from gputop.prove.scene import Scene
 
 
 def _make(case: Case, scene: Scene) -> Told:
@@ -259,8 +259,8 @@ INTERVENTION = Intervention("answer", ("sync-storm",), _make)
 '''
     tree.follow("An intervention", body, module="answer")
     code = """
-from gputop.experiments.change import Case, Target
-from gputop.experiments.interventions import plan
+from gputop.prove.change import Case, Target
+from gputop.prove.interventions import plan
 nobody = Target(1, 0, "init")
 print(plan(Case("sync-storm", nobody, (), (), ())).reason)
 """

@@ -27,7 +27,7 @@ from gputop.cli import main
 from gputop.commands import once
 from gputop.commands.fleet import as_object
 from gputop.commands.watch import STARVED, _Watching
-from gputop.diagnosis.model import GPU_LOST
+from gputop.findings.verdict import GPU_LOST
 from gputop.fleet.jobs import Sight
 from gputop.fleet.overview import Overview
 from gputop.fleet.summary import Summary, read_summary, summarize, summary_payload
@@ -36,10 +36,10 @@ from gputop.metrics.prometheus import Pages
 from gputop.model.frame import Frame, Header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
-from gputop.session import findings
-from gputop.session.following import Following
-from gputop.session.session import Session
-from gputop.session.snapshot import Snapshots
+from gputop.stream import kept as findings
+from gputop.stream.following import Following
+from gputop.stream.session import Session
+from gputop.stream.snapshot import Snapshots
 from gputop.tui.draw.edges import VERDICT_COLOURS
 from gputop.tui.draw.fleet import Choice, page
 from gputop.tui.draw.view import View

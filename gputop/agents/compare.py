@@ -7,7 +7,7 @@ from msgspec import field
 from gputop.agents.answer import Answer, Asked, Row, untrusted
 from gputop.agents.look import ALL, Look, cause_of, look, symptom_of
 from gputop.agents.places import Places
-from gputop.session.report import LEAST_LOST
+from gputop.findings.text import LEAST_LOST
 
 SAYS = (
     "Before and after a fix: share of GPU time lost, by cause, pace, verdicts. before and after are targets, or two windows of one target "

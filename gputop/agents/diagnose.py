@@ -7,8 +7,8 @@ from typing import Any
 from gputop.agents.answer import SHORT, Answer, Asked, Next, Row, untrusted
 from gputop.agents.look import ALL, NOW, Look, cause_of, look, symptom_of
 from gputop.agents.places import Places
-from gputop.diagnosis.model import SEVERITIES
-from gputop.diagnosis.report import Episode
+from gputop.findings.explanation import Episode
+from gputop.findings.verdict import SEVERITIES
 from gputop.fleet.jobs import LATE, WAITS, Job
 from gputop.fleet.overview import Overview
 

@@ -10,8 +10,8 @@ from gputop.agents.answer import Answer, Asked, Next, Row, untrusted
 from gputop.agents.diagnose import details
 from gputop.agents.look import ALL, cause_of, look, symptom_of
 from gputop.agents.places import Places
-from gputop.diagnosis.model import SEVERITIES
-from gputop.diagnosis.report import Episode
+from gputop.findings.explanation import Episode
+from gputop.findings.verdict import SEVERITIES
 from gputop.system.errors import UserError
 
 SAYS = "What went wrong and when, newest first. id: one of them with culprits, evidence and fixes. window as in diagnose ('': all)."

@@ -8,17 +8,17 @@ from time import time
 
 from msgspec import Struct
 
-from gputop.diagnosis.model import CAUSES, SYMPTOMS
-from gputop.diagnosis.report import Explanation
+from gputop.findings.explanation import Explanation
+from gputop.findings.verdict import CAUSES, SYMPTOMS
 from gputop.fleet.jobs import Job, Sight, find_jobs
 from gputop.fleet.summary import Summary, summarize
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
 from gputop.recording.reader import Recording
-from gputop.session.findings import explanation
-from gputop.session.following import Following
-from gputop.session.judged import judged
-from gputop.session.moment import bounds, moment
+from gputop.stream.following import Following
+from gputop.stream.judged import judged
+from gputop.stream.kept import explanation
+from gputop.stream.moment import bounds, moment
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 
@@ -29,7 +29,7 @@ _BETWEEN = ".."
 
 
 def stretch(recording: Recording, window: str) -> tuple[int, int]:
-    """(start_ns, end_ns) of ``all``, ``90s`` or ``5m`` (the last), or ``FROM..UNTIL`` by `gputop.session.moment`. UserError."""
+    """(start_ns, end_ns) of ``all``, ``90s`` or ``5m`` (the last), or ``FROM..UNTIL`` by `gputop.stream.moment`. UserError."""
     first, end = recording.start_ns, recording.end_ns + 1
     window = window.strip()
     if window in ("", ALL):

@@ -6,8 +6,7 @@ from gputop.agents.answer import SHORT, Answer, Asked, Next, Row, untrusted
 from gputop.agents.look import SHORT as BRIEFLY
 from gputop.agents.look import cause_of, follow, missing_of, summary_of
 from gputop.agents.places import Places
-from gputop.diagnosis.model import SEVERITIES
-from gputop.diagnosis.phases import ANY
+from gputop.findings.verdict import ANY, SEVERITIES
 from gputop.fleet.overview import SILENT, Overview, worst_first
 from gputop.fleet.summary import IncidentRow, Rank
 

@@ -16,11 +16,11 @@ import msgspec
 from gputop.agents.children import Children
 from gputop.fleet.links import CONNECTING, UP, Links, NodeState
 from gputop.fleet.overview import Overview, sight_of
-from gputop.fleet.reach import Target
 from gputop.model.frame import Stack
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
-from gputop.session.played import parts_of
+from gputop.stream.played import parts_of
+from gputop.stream.reach import Target
 from gputop.system.errors import UserError
 from gputop.system.text import clean, counted, from_shell
 

@@ -16,7 +16,7 @@ from gputop.agents.children import Children
 from gputop.agents.look import ALL, missing_of, stretch
 from gputop.agents.places import Places
 from gputop.recording.reader import Recording
-from gputop.session.moment import moment
+from gputop.stream.moment import moment
 from gputop.system.errors import UserError
 from gputop.system.program import argv_of
 from gputop.system.text import clean, one_line

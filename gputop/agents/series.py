@@ -9,10 +9,10 @@ from msgspec import Meta
 from gputop.agents.answer import Answer, Asked, Row, untrusted
 from gputop.agents.look import NOW, missing_of, stretch
 from gputop.agents.places import Places
-from gputop.history.columns import History
-from gputop.history.observers import OBSERVERS
 from gputop.model.fields import FIELDS
-from gputop.session.judged import tier_for
+from gputop.stream.history import History
+from gputop.stream.judged import tier_for
+from gputop.stream.observers import OBSERVERS
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 

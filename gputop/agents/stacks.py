@@ -11,9 +11,9 @@ from gputop.agents.look import ALL, SHORT, follow, missing_of, stretch
 from gputop.agents.places import Places
 from gputop.model.frame import Stack
 from gputop.recording.reader import Recording
-from gputop.session.judged import LONG_NS
-from gputop.session.stalled import stalled_pids
 from gputop.stacks.group import Group, group
+from gputop.stream.judged import LONG_NS
+from gputop.stream.stalled import stalled_pids
 
 SAYS = (
     "Python stacks, equal ones grouped, and what each thread waits for. Of a machine they are taken now (pids: [] means those that stall); "

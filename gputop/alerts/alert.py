@@ -7,13 +7,12 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from gputop.diagnosis import Incident
-from gputop.diagnosis.model import GROWTHS, SEVERITIES
-from gputop.diagnosis.report import episode
-from gputop.diagnosis.sentence import plain
+from gputop.findings.explanation import episode
+from gputop.findings.sentence import plain
+from gputop.findings.verdict import GROWTHS, SEVERITIES, Incident
 from gputop.model.frame import SECOND_NS, Header
 from gputop.model.roles import program_name
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from gputop.system.text import clean
 
 SCHEMA = 1

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from gputop.alerts.alert import Alert, Damper, Teller, made
 from gputop.alerts.sinks import Busy, Refused, Sink
-from gputop.diagnosis import Incident
-from gputop.session.following import Following
+from gputop.findings.verdict import Incident
+from gputop.stream.following import Following
 from gputop.system.errors import NO_MORE_THREADS, start_thread
 from gputop.system.text import counted, one_line
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from gputop.diagnosis.report import booked, episode
+from gputop.findings.explanation import booked, episode
 from gputop.model.frame import SECOND_NS
-from gputop.session.child import ChildStream
-from gputop.session.restarts import LastingStream
-from gputop.session.snapshot import Snapshots
+from gputop.stream.child import ChildStream
+from gputop.stream.restarts import LastingStream
+from gputop.stream.snapshot import Snapshots
 from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputop.session.marking import send_mark
+from gputop.stream.marking import send_mark
 
 
 def mark(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The objects of the API: those of `gputop explain --json`, which `gputop.diagnosis.report` defines; None is what was not measured."""
+"""The objects of the API: those of `gputop explain --json`, which `gputop.findings.explanation` defines; None is what was not measured."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from gputop.diagnosis.model import Regain as Regain
-from gputop.diagnosis.model import Verdict
-from gputop.diagnosis.report import Account as Account
-from gputop.diagnosis.report import Booked as Ledger
-from gputop.diagnosis.report import Episode as Incident
-from gputop.diagnosis.report import Explanation as Explanation
-from gputop.diagnosis.report import Said as Overall
-from gputop.diagnosis.report import StepMs as StepMs
-from gputop.diagnosis.report import Trained as Trainer
+from gputop.findings.explanation import Account as Account
+from gputop.findings.explanation import Booked as Ledger
+from gputop.findings.explanation import Episode as Incident
+from gputop.findings.explanation import Explanation as Explanation
+from gputop.findings.explanation import Said as Overall
+from gputop.findings.explanation import StepMs as StepMs
+from gputop.findings.explanation import Trained as Trainer
+from gputop.findings.verdict import Regain as Regain
+from gputop.findings.verdict import Verdict
 
 __all__ = ["Account", "Explanation", "Incident", "Ledger", "Overall", "Regain", "Snapshot", "StepMs", "Told", "Trainer"]
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from gputop.api.objects import Explanation
-from gputop.history.columns import History
-from gputop.history.observers import OBSERVERS
 from gputop.model.fields import FIELDS
 from gputop.model.frame import Frame
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording as Reader
-from gputop.session import findings
-from gputop.session.following import Following
-from gputop.session.judged import judged, tier_for
-from gputop.session.moment import moment
+from gputop.stream import kept as findings
+from gputop.stream.following import Following
+from gputop.stream.history import History
+from gputop.stream.judged import judged, tier_for
+from gputop.stream.moment import moment
+from gputop.stream.observers import OBSERVERS
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:

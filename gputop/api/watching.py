@@ -17,8 +17,8 @@ from typing import IO, TypeVar
 import msgspec
 
 from gputop.api.objects import Explanation, Incident, Ledger, Snapshot, Told
-from gputop.diagnosis.model import LOOKING, SEVERITIES, Verdict
-from gputop.session.child import collector_argv
+from gputop.findings.verdict import LOOKING, SEVERITIES, Verdict
+from gputop.stream.child import collector_argv
 from gputop.system.errors import UserError, start_thread, starting
 from gputop.system.program import argv_of
 from gputop.system.text import clean
@@ -53,7 +53,7 @@ def watch(
         flags += ["--gpu", ",".join(str(int(one)) for one in gpus)]
     if host is None:
         return Watching(collector_argv(flags), on_incident, severity)
-    from gputop.fleet.reach import Target
+    from gputop.stream.reach import Target
 
     return Watching(Target(host).argv("collect", *flags), on_incident, severity)
 

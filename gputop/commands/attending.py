@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from gputop.model.frame import Frame, Header
-    from gputop.session.restarts import LastingStream
+    from gputop.stream.restarts import LastingStream
 
 WAIT_S = 0.2  # s for the stream, between looks at the command and at signals
 SILENT_S = 10.0  # s (and two intervals) without a reading, after which a line says so: the collector hangs or was stopped; a choice
@@ -44,8 +44,8 @@ def command_of(args: argparse.Namespace) -> list[str]:
 
 def lasting_stream(args: argparse.Namespace) -> LastingStream:
     """What a collector says, here or on --host; another one is started where it ends."""
-    from gputop.session.child import ChildStream
-    from gputop.session.restarts import LastingStream
+    from gputop.stream.child import ChildStream
+    from gputop.stream.restarts import LastingStream
 
     ask_sudo(args)
     if args.host is not None:

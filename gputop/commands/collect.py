@@ -81,17 +81,17 @@ def _summarize(args: argparse.Namespace) -> int:
 
 def _node(args: argparse.Namespace, out: Out) -> Node:
     from gputop.fleet.node import Node
-    from gputop.session.child import ChildStream, collector_argv
-    from gputop.session.played import PlayedStream
+    from gputop.stream.child import ChildStream, collector_argv
+    from gputop.stream.played import PlayedStream
 
     stream = PlayedStream(args.source, args.shift) if args.source else ChildStream(collector_argv(sampling_argv(args)))
     return Node(stream, sys.stdin.fileno(), out)
 
 
 def _relay(args: argparse.Namespace, out: Out) -> Relay:
-    from gputop.fleet.hosts import expand
     from gputop.fleet.links import Links
-    from gputop.fleet.reach import Target
     from gputop.fleet.relay import Relay
+    from gputop.stream.reach import Target
+    from gputop.stream.reach.hosts import expand
 
     return Relay(Links([Target(name) for name in expand(args.host)], sampling_argv(args)), sys.stdin.fileno(), out)

@@ -20,7 +20,7 @@ from gputop.system.console import show
 if TYPE_CHECKING:
     from textual.pilot import Pilot
 
-    from gputop.session.session import Session
+    from gputop.stream.session import Session
 
 TOUR = "tour"
 EXAMPLES = (
@@ -175,8 +175,8 @@ def _print_verdicts(flags: list[str], seconds: float) -> int:
     """Print a line when the verdict changes."""
     from contextlib import closing
 
-    from gputop.session.child import ChildStream, collector_argv
-    from gputop.session.session import Session
+    from gputop.stream.child import ChildStream, collector_argv
+    from gputop.stream.session import Session
 
     session, told, began = Session(), ("", ""), time.monotonic()
     with closing(ChildStream(collector_argv(flags))) as stream:

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         both = {"schema": 1, "before": before.explanation, "after": after.explanation, "experiments": tried}
         write(msgspec.json.encode(both) + b"\n")
     else:
-        from gputop.session.report import dated_lines, diff_lines
+        from gputop.findings.text import dated_lines, diff_lines
 
         show(diff_lines((args.before, args.after), before.explanation, after.explanation))
         for name, found in ((args.before, before), (args.after, after)):

@@ -11,11 +11,11 @@ from msgspec import Struct, field
 
 from gputop.commands.options import RECORDER, add_sampling, ask_sudo, leave_root, sampling_argv
 from gputop.commands.span import add_span, read_by, span
-from gputop.diagnosis.model import SEVERITIES
-from gputop.diagnosis.report import Episode, Explanation
+from gputop.findings.explanation import Episode, Explanation
+from gputop.findings.verdict import SEVERITIES
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
 from gputop.system.text import clean
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         said = {"nccl": [{"unix_s": round(unix_s, 3), "text": text} for unix_s, text in found.nccl]} if found.nccl else {}
         write(msgspec.json.encode({**structs.asdict(found.explanation), **found.source, **said}) + b"\n")
     else:
-        from gputop.session.report import dated_lines, explain_lines, plot, without_colour
+        from gputop.findings.text import dated_lines, explain_lines, plot, without_colour
 
         dated = [*dated_lines("experiments", found.experiments), *dated_lines("NCCL said of ranks that hung", found.nccl)]
         show([*explain_lines(found.explanation, found.ongoing), *dated])
@@ -100,8 +100,8 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
     """Explain the stretch of a recording that the flags choose. UserError where it cannot be read."""
     from gputop.recording.format import TIER_NAMES
     from gputop.recording.parts import open_recording
-    from gputop.session.findings import explanation
-    from gputop.session.judged import judged
+    from gputop.stream.judged import judged
+    from gputop.stream.kept import explanation
 
     with open_recording(paths) as recording:
         start, end = span(args, recording)
@@ -129,7 +129,7 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
 
 
 def _live(args: argparse.Namespace) -> Found:
-    from gputop.session.child import ChildStream, collector_argv
+    from gputop.stream.child import ChildStream, collector_argv
 
     ask_sudo(args)
     seconds = LIVE_S if args.last is None else args.last

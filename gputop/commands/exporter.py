@@ -22,7 +22,7 @@ from gputop.system.text import clean
 if TYPE_CHECKING:
     from gputop.alerts.sender import Alerts
     from gputop.metrics.metered import Metered
-    from gputop.session.restarts import LastingStream
+    from gputop.stream.restarts import LastingStream
 
 PORT = 9838  # of no other exporter in Prometheus' list of default ports
 LEVELS = ("node", "gpu", "trainer")
@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--tls-cert and --tls-key need each other", code=2)
     if args.tls_cert and (args.textfile or args.otlp) and args.listen is None:
         raise UserError("--tls-cert is for --listen", code=2)
-    from gputop.session.child import ChildStream, collector_argv
-    from gputop.session.restarts import LastingStream
+    from gputop.stream.child import ChildStream, collector_argv
+    from gputop.stream.restarts import LastingStream
 
     alerts = alerts_of(args, notify)
     return_freed_memory()

@@ -20,12 +20,12 @@ from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
+    from gputop.findings.line import Line
     from gputop.fleet.jobs import Job, Sight
     from gputop.fleet.overview import Overview, Row
     from gputop.fleet.questions import Nodes, Questions
-    from gputop.fleet.reach import Target
     from gputop.fleet.targets import Folder
-    from gputop.session.line import Line
+    from gputop.stream.reach import Target
 
 PATIENCE_S = 10.0  # s that `--once` waits for nodes that have not answered: ssh gives up after 5 s, a collector starts in 1 s
 REPORTS_S = 8.0  # s that `--once` waits for NCCL's report of a job that hangs: a node gives it 6 s
@@ -185,8 +185,8 @@ def _print_table(args: argparse.Namespace, fleet: Overview) -> None:
 
 def line_of(fleet: Overview) -> Line:
     """The worst job in a line, and how many nodes are seen."""
-    from gputop.diagnosis.model import SEVERITIES
-    from gputop.session.line import FINE, IDLE, LOOKS, MARKS, Line, fault_of, kind_of
+    from gputop.findings.line import FINE, IDLE, LOOKS, MARKS, Line, fault_of, kind_of
+    from gputop.findings.verdict import SEVERITIES
 
     seen = [sight.summary for sight in fleet.sights if sight.summary is not None]
     util = [gpu.util_pct for summary in seen for gpu in summary.gpus if gpu.util_pct is not None]

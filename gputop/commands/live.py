@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gputop.commands.screen import Guide
-    from gputop.session.session import Session
+    from gputop.stream.session import Session
     from gputop.tui.app import GputopApp
 
 EXAMPLES = """examples:
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
         return run_once(args)
     use_terminal("gputop --once, gputop --once --json, or gputop record")
     ask_sudo(args)
-    from gputop.session.child import ChildStream
+    from gputop.stream.child import ChildStream
 
     argv = stream_argv(args)
     notes: deque[str] = deque(maxlen=MOST_NOTES)
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     # The collector starts during the imports, so that the screen begins with data.
     return_freed_memory()
     from gputop.diagnosis.judge import table as causes
-    from gputop.session.session import Session
+    from gputop.stream.session import Session
     from gputop.tui.app import GputopApp
     from gputop.tui.draw.table import SORTS
     from gputop.tui.draw.view import USUAL_WINDOW_S, View
@@ -139,11 +139,11 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
 
 def left_behind() -> str:
     """A line about an experiment that nobody undid, for both gputop and its guardian died; empty if there is none."""
-    from gputop.experiments import host
+    from gputop.prove import host
 
     if not any(map(host.names, host.folders())):
         return ""  # without the imports
-    from gputop.experiments.journal import leftovers
+    from gputop.prove.journal import leftovers
 
     return "an experiment has left something changed: gputop prove --undo puts it back" if leftovers() else ""
 

@@ -22,7 +22,7 @@ from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
 
 if TYPE_CHECKING:
-    from gputop.experiments.sweep import Point, Sweep
+    from gputop.loader.sweep import Point, Sweep
 
 EXAMPLES = """examples:
   gputop loader train.py:train_loader
@@ -58,7 +58,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table. Returns 1 for a loader that cannot be read, by `UserError`."""
-    leave_root("gputop.experiments", "gputop.session", *STANDARD)
+    leave_root("gputop.prove", "gputop.session", *STANDARD)
     with _standard_output_to_errors():
         sweep = _sweep(args)
     if args.json:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     show(sweep.lines(max(LEAST_WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None))
     if args.plot:
-        from gputop.session.report import without_colour
+        from gputop.findings.text import without_colour
 
         picture = sweep.plot()
         write(f"{picture if sys.stdout.isatty() else without_colour(picture)}\n")
@@ -76,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
 def _sweep(args: argparse.Namespace) -> Sweep:
     path, name = _split(args.target)
     script = _as_module(path) if args.module or _is_module(path) else _as_script(path)
-    from gputop.experiments.loaders import said
-    from gputop.experiments.sweep import sweep_loader
+    from gputop.loader.loaders import said
+    from gputop.loader.sweep import sweep_loader
 
     loader = _loader(_imported(script, args.script_args), script, name)
     try:
@@ -153,7 +153,7 @@ def _imported(script: _Script, arguments: list[str]) -> Any:
     """The script as a module. It sees its own arguments, and imports what it does when Python runs it."""
     import importlib
 
-    from gputop.experiments.loaders import said
+    from gputop.loader.loaders import said
 
     sys.path.insert(0, script.folder)
     sys.argv = [script.path or script.name, *arguments]
@@ -205,7 +205,7 @@ def _line(error: Exception, script: _Script) -> str:
 
 def _loader(module: Any, script: _Script, name: str) -> Any:
     """The loader called ``name``, which may be dotted; a function is called. Without a name, the only one there is."""
-    from gputop.experiments.loaders import said
+    from gputop.loader.loaders import said
 
     loaders = [key for key, value in vars(module).items() if _is_loader(value)]
     there = f"its loaders are {', '.join(clean(key, 80) for key in loaders)}" if loaders else _NOT_THERE
@@ -226,7 +226,7 @@ def _loader(module: Any, script: _Script, name: str) -> Any:
 
 
 def _is_loader(value: object) -> bool:
-    from gputop.experiments.loaders import torch_base
+    from gputop.loader.loaders import torch_base
 
     try:
         torch_base(value)

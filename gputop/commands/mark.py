@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Send the marker to every collector. UserError where none took it."""
-    from gputop.session.marking import PATIENCE_S, send_mark
     from gputop.sources.marks import MAX_TEXT, places
+    from gputop.stream.marking import PATIENCE_S, send_mark
 
     text = " ".join(args.text).strip()
     if not text:

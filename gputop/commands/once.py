@@ -22,8 +22,8 @@ from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
     from gputop.model.roles import Role
-    from gputop.session.child import ChildStream
-    from gputop.session.session import Session
+    from gputop.stream.child import ChildStream
+    from gputop.stream.session import Session
     from gputop.tui.draw import Line
     from gputop.tui.draw.view import View
 
@@ -70,7 +70,7 @@ def _first(items: Iterator[Header | Frame], look_ns: int) -> Iterator[Header | F
 
 def _stream(args: argparse.Namespace) -> Iterator[Header | Frame]:
     """The stream of a collector of its own, without end."""
-    from gputop.session.child import ChildStream
+    from gputop.stream.child import ChildStream
 
     if args.host is not None:
         leave_root(*RECORDER)
@@ -109,7 +109,7 @@ def _child_frames(stream: ChildStream) -> Iterator[Header | Frame]:
 
 
 def _print_stream(items: Iterator[Header | Frame], args: argparse.Namespace) -> int:
-    from gputop.session.snapshot import Snapshots
+    from gputop.stream.snapshot import Snapshots
 
     snapshots = Snapshots()
     for item in items:
@@ -121,8 +121,8 @@ def _print_stream(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
 
 def _print_lines(args: argparse.Namespace) -> int:
     """One line after a look, or a line whenever it is another one, once a second at most."""
-    from gputop.session.following import Following
-    from gputop.session.line import line_of
+    from gputop.findings.line import line_of
+    from gputop.stream.following import Following
 
     following, told, due_ns = Following(), "", 0
     reader = select.poll()
@@ -146,8 +146,8 @@ def _print_lines(args: argparse.Namespace) -> int:
 
 def _print_look(items: Iterator[Header | Frame], args: argparse.Namespace) -> int:
     """One object, whose rates are over all of the look."""
-    from gputop.session import snapshot
-    from gputop.session.following import Following
+    from gputop.stream import snapshot
+    from gputop.stream.following import Following
 
     older, following = Board(), Following()
     for item in items:
@@ -182,7 +182,7 @@ def _only(args: argparse.Namespace, board: Board, roles: dict[int, Role]) -> fro
 def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> int:
     import shutil
 
-    from gputop.session.session import Session
+    from gputop.stream.session import Session
     from gputop.tui.draw import ascii_line, safe_line
     from gputop.tui.draw.view import View
 

@@ -28,7 +28,7 @@ _PART = rf"({_NUMBER}) ?(ms|[smhd]) ?"
 _SECONDS_OF = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 MOST_GPUS = 4096
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 60.0
-LINE_FORMS = ("plain", "tmux", "waybar")  # see `gputop.session.line`
+LINE_FORMS = ("plain", "tmux", "waybar")  # see `gputop.findings.line`
 ALERT_SEVERITIES = ("low", "medium", "high")
 ALERT_EVERY_S = 0.5  # s between looks for what to tell: an alert is told within 3 s of its incident
 
@@ -157,10 +157,10 @@ def stream_argv(args: argparse.Namespace) -> list[str]:
     """The command that writes the stream: a collector here, or with --host one at the other end of ssh. UserError for a wrong host."""
     flags = sampling_argv(args)
     if args.host is None:
-        from gputop.session.child import collector_argv
+        from gputop.stream.child import collector_argv
 
         return collector_argv(flags)
-    from gputop.fleet.reach import Target
+    from gputop.stream.reach import Target
 
     return Target(args.host).argv("collect", *flags)
 

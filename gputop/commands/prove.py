@@ -21,12 +21,12 @@ from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import clean, counted
 
 if TYPE_CHECKING:
-    from gputop.diagnosis.model import WhatIf
-    from gputop.experiments.change import Plan
-    from gputop.experiments.suspect import Suspicion, Watch
-    from gputop.experiments.trial import Outcome
+    from gputop.findings.verdict import WhatIf
     from gputop.model.frame import Frame, Header
-    from gputop.session.child import ChildStream
+    from gputop.prove.change import Plan
+    from gputop.prove.suspect import Suspicion, Watch
+    from gputop.prove.trial import Outcome
+    from gputop.stream.child import ChildStream
 
 WAKE_S = 5.0  # s for a guardian that was stopped to undo all (guess)
 WAIT_S, SILENT_S = 0.2, 15.0  # s of a wait for frames; s without one, after which the collector is given up
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if args.undo:
         return _undo()
     ask_sudo(args)
-    from gputop.session.child import ChildStream, collector_argv
+    from gputop.stream.child import ChildStream, collector_argv
 
     stream = ChildStream(collector_argv(sampling_argv(args)))
     try:
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Raise UserError for words that mean nothing."""
-    from gputop.diagnosis.model import CAUSES, GROWTHS
+    from gputop.findings.verdict import CAUSES, GROWTHS
 
     known = [cause for cause in CAUSES if cause not in (*GROWTHS, "none", "unexplained")]
     if args.cause is not None and args.cause not in known:
@@ -88,8 +88,8 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _undo() -> int:
-    from gputop.experiments.guardian import wake_guardians
-    from gputop.experiments.journal import in_use, of_others, undo_leftovers
+    from gputop.prove.guardian import wake_guardians
+    from gputop.prove.journal import in_use, of_others, undo_leftovers
 
     woken = wake_guardians()
     until = time.monotonic() + WAKE_S if woken else 0.0
@@ -108,9 +108,9 @@ def _undo() -> int:
 
 def _prove(args: argparse.Namespace, stream: ChildStream) -> int:
     from gputop.commands.live import left_behind
-    from gputop.experiments.change import Told
-    from gputop.experiments.prove import planned_for
-    from gputop.experiments.suspect import Watch
+    from gputop.prove.change import Told
+    from gputop.prove.prove import planned_for
+    from gputop.prove.suspect import Watch
 
     if told := left_behind():
         raise UserError(told)  # no other experiment is begun before
@@ -160,14 +160,14 @@ def _untried(
 ) -> int:
     """Say why nothing was tried, what could be, and what changes would bring."""
     if args.json:
-        from gputop.experiments.prove import none_document
+        from gputop.prove.prove import none_document
 
         cause, trainer = (found.case.cause, found.case.trainer.pid) if found is not None else (args.cause, args.pid)
         _write_json(none_document(reason, cause, trainer, what_if, planned))
     elif found is None:
         _show(reason)
     else:
-        from gputop.diagnosis.whatif import sentence
+        from gputop.findings.outlook import sentence
 
         _show(f"{found.case.trainer}: {reason}", sentence(what_if), *_reached(planned))
     return code
@@ -175,7 +175,7 @@ def _untried(
 
 def _reached(planned: Plan | None) -> list[str]:
     """Whom it would change: how many, then a line for each."""
-    from gputop.experiments import reach
+    from gputop.prove import reach
 
     found = planned.reached if planned is not None else ()
     return [text for text in (reach.summed(found), *map(reach.line, found)) if text]
@@ -196,7 +196,7 @@ def _whole_words(text: str, indent: str) -> list[str]:
 def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
     """Ask, and name each process that is changed; if some are of other users even with --yes, unless there is --others. UserError where
     nobody can be asked."""
-    from gputop.experiments.change import named
+    from gputop.prove.change import named
 
     if args.yes and (args.others or not planned.others):
         return True
@@ -218,11 +218,11 @@ def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
 def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch, found: Suspicion, planned: Plan) -> int:
     from msgspec.structs import replace
 
-    from gputop.experiments import prove
-    from gputop.experiments.guardian import Ending
-    from gputop.experiments.suspect import samples
-    from gputop.experiments.trial import LONGER, Outcome, Pair, Trial
-    from gputop.session.marking import send_mark
+    from gputop.prove import prove
+    from gputop.prove.guardian import Ending
+    from gputop.prove.suspect import samples
+    from gputop.prove.trial import LONGER, Outcome, Pair, Trial
+    from gputop.stream.marking import send_mark
 
     settings = replace(found.settings, pairs=args.pairs or found.settings.pairs, pulse_s=planned.pulse_s)
     if args.seconds:

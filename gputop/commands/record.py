@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from gputop.model.frame import Frame, Header
     from gputop.recording.lasting import Lasting
     from gputop.recording.writer import Tell
-    from gputop.session.restarts import LastingStream
-    from gputop.session.stalled import Unwatched
+    from gputop.stream.restarts import LastingStream
+    from gputop.stream.stalled import Unwatched
 
 EXAMPLES = """examples:
   gputop record                                  until Ctrl-C, to gputop-HOST-DATE-TIME.gputop
@@ -177,7 +177,7 @@ class _Run(Attending):
 
     def take_header(self, header: Header) -> None:
         if self._diagnosis is None:
-            from gputop.session.stalled import AutoStacks, Unwatched
+            from gputop.stream.stalled import AutoStacks, Unwatched
 
             # Stacks can be taken on this machine only.
             self._diagnosis = Unwatched(None if self._args.no_auto_stacks or self._args.host is not None else AutoStacks())
@@ -204,7 +204,7 @@ class _Run(Attending):
 
     def _begin_account(self) -> Tell | None:
         """Called when a file begins; the result gives its findings when the file ends."""
-        from gputop.session.findings import Recorder
+        from gputop.stream.kept import Recorder
 
         diagnosis = self._diagnosis
         if diagnosis is None or diagnosis.problem:

@@ -26,7 +26,7 @@ from gputop.system.program import calm_garbage_collection, return_freed_memory
 from gputop.system.text import clean, counted, file_size
 
 if TYPE_CHECKING:
-    from gputop.fleet.reach import Target
+    from gputop.stream.reach import Target
 
 LOOK_S = 0.5  # s between looks at the links
 GAP_TICKS = 5  # frames that are missing in a row, behind which a marker tells why

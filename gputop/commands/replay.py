@@ -89,7 +89,7 @@ def _replay_files(args: argparse.Namespace, paths: list[str]) -> int:
 
 def _start(recording: Recording, at: str | None) -> int:
     """The moment to begin at. UserError for a recording without frames."""
-    from gputop.session.moment import moment_within
+    from gputop.stream.moment import moment_within
 
     if not len(recording.chunks()):
         raise UserError(f"{recording.path} holds no frames{'' if recording.growing else ': nothing was recorded'}")
@@ -97,7 +97,7 @@ def _start(recording: Recording, at: str | None) -> int:
 
 
 def _play(args: argparse.Namespace, recording: Recording, paths: list[str], at_ns: int) -> int:
-    from gputop.session.survey import Survey
+    from gputop.stream.survey import Survey
     from gputop.tui.app import GputopApp
     from gputop.tui.player import Playback
     from gputop.tui.replay import replay_context
@@ -121,13 +121,13 @@ def _watch_pipe(args: argparse.Namespace) -> int:
         raise UserError("--at, --speed and --loop need a file: a stream from standard input is shown as it comes", code=2)
     if sys.stdin.isatty():
         raise UserError("standard input is this terminal: ssh NODE gputop collect | gputop replay -")
-    from gputop.session.child import PipeStream
+    from gputop.stream.child import PipeStream
 
     pacer = Pacer()
     stream = PipeStream(_keys_from_terminal(), pacer)
     use_terminal(INSTEAD.format("FILE"))
     stream.begin()
-    from gputop.session.session import Session
+    from gputop.stream.session import Session
     from gputop.tui.app import GputopApp
     from gputop.tui.feed import live_context
 

@@ -15,7 +15,7 @@ from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
 
 if TYPE_CHECKING:
-    from gputop.session.usage import Price
+    from gputop.tables.usage import Price
 
 EXAMPLES = """examples:
   gputop report run.gputop                            all that it tells
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print or write the report. UserError where no recording tells of the time."""
-    from gputop.session import usage
+    from gputop.tables import usage
 
     now_s = time.time()
     since_s, until_s = (None if text is None else instant(text, now_s) for text in (args.since, args.until))
@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace, found: dict[str, object]) -> None:
-    from gputop.session import usage_text
     from gputop.system.console import write
+    from gputop.tables import usage_text
 
     if args.to == "json":
         import msgspec
@@ -115,7 +115,7 @@ def _midnight(day: date) -> float:
 
 def price(text: str) -> Price:
     """Of a GPU hour: ``3.5``, ``3.5/h``, ``$3.5/h``, ``3.5EUR/h``."""
-    from gputop.session.usage import Price
+    from gputop.tables.usage import Price
 
     found = _PRICE.fullmatch(text.strip())
     if not found or (found[1] and found[3]):

@@ -55,8 +55,8 @@ def schema(name: str) -> dict[str, Any]:
 def shape(name: str) -> Any:
     """The type of an output."""
     from gputop.commands import shapes
-    from gputop.experiments.sweep import Sweep
     from gputop.fleet.summary import Summary
+    from gputop.loader.sweep import Sweep
 
     found: dict[str, Callable[[], Any]] = {
         "snapshot": shapes.snapshot_shape, "explain": lambda: shapes.Explained, "diff": lambda: shapes.Diff, "prove": lambda: shapes.Proof,

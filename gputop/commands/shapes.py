@@ -9,13 +9,13 @@ from typing import Any, get_type_hints
 
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
-from gputop.diagnosis.model import WhatIf
-from gputop.diagnosis.report import Episode, Explanation
+from gputop.findings.explanation import Episode, Explanation
+from gputop.findings.verdict import WhatIf
 from gputop.fleet.summary import Summary
 from gputop.model import frame
-from gputop.session import snapshot
 from gputop.stacks.group import Group
 from gputop.stacks.nccl import NcclReport
+from gputop.stream import snapshot
 
 Missing = dict[str, str]  # field -> why it is null
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import duration
-from gputop.session.moment import WAYS, bounds, moment
+from gputop.stream.moment import WAYS, bounds, moment
 from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
@@ -42,7 +42,7 @@ def span(args: argparse.Namespace, recording: Recording) -> tuple[int, int]:
 
 def read_by(args: argparse.Namespace, recording: Recording, start_ns: int, end_ns: int) -> None:
     """Let the recording be read by the tier that suits the stretch; on standard error stands which, where it is not every tick."""
-    from gputop.session.judged import tier_for, tier_words
+    from gputop.stream.judged import tier_for, tier_words
 
     recording.tier = tier_for(start_ns, min(end_ns, recording.end_ns), args.fine)
     if words := tier_words(recording, start_ns, end_ns):

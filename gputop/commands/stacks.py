@@ -104,9 +104,9 @@ def _look() -> tuple[list[int], dict[int, Role], dict[int, str]]:
     from gputop.collector.beat import Collector, make_header
     from gputop.model.board import Board
     from gputop.model.frame import Frame
-    from gputop.session.following import Following
-    from gputop.session.stalled import stalled_pids, waits
     from gputop.sources import Settings
+    from gputop.stream.following import Following
+    from gputop.stream.stalled import stalled_pids, waits
 
     settings = Settings(interval_ns=LOOK_INTERVAL_NS, ebpf=False)
     following = Following(Board(header=make_header(settings)))

@@ -26,10 +26,10 @@ from gputop.system.program import return_freed_memory
 
 if TYPE_CHECKING:
     from gputop.alerts.sender import Alerts
-    from gputop.diagnosis import Incident
+    from gputop.findings.verdict import Incident
     from gputop.model.board import Board
     from gputop.model.frame import Frame, Header
-    from gputop.session.restarts import LastingStream
+    from gputop.stream.restarts import LastingStream
 
 EXAMPLES = """examples:
   gputop watch --alert desktop                          until Ctrl-C
@@ -87,7 +87,7 @@ class _Watching(Attending):
 
     def __init__(self, args: argparse.Namespace, stream: LastingStream, alerts: Alerts) -> None:
         super().__init__(stream, args.interval, args.duration)
-        from gputop.session.following import Following
+        from gputop.stream.following import Following
 
         self._args = args
         self._following = Following()
@@ -160,7 +160,7 @@ class Starving:
     """Since when jobs have had an incident of at least a severity; pure."""
 
     def __init__(self, severity: str, for_ns: int) -> None:
-        from gputop.diagnosis.model import SEVERITIES
+        from gputop.findings.verdict import SEVERITIES
 
         self._bad = frozenset(SEVERITIES[SEVERITIES.index(severity) :])
         self._for_ns = for_ns
@@ -189,7 +189,7 @@ class Starving:
 
 def _whose(one: Incident) -> int | None:
     """The trainer that an incident is about; of a lost GPU that none has, a negative number."""
-    from gputop.diagnosis.model import GPU_LOST
+    from gputop.findings.verdict import GPU_LOST
 
     if one.trainer_pid is not None or one.cause != GPU_LOST:
         return one.trainer_pid

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Facts
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.wakes import Wake
+from gputop.findings import policy
 
 RUN, READY, GIL, WORKERS = "run", "ready", "gil", "workers"
 

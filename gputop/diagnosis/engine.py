@@ -10,33 +10,44 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import hangs, policy, prices, report, states
+from gputop.diagnosis import hangs, prices, states
 from gputop.diagnosis.growth import Growths
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.judge import judge
 from gputop.diagnosis.lostgpus import LostGpus
 from gputop.diagnosis.measure import intensity, stepclock
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
-from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.measure.window import Window
-from gputop.diagnosis.model import GPU_LOST, Incident, Ledger, ProcState, Step, Verdict, WhatIf, total
 from gputop.diagnosis.orphans import Orphans
-from gputop.diagnosis.phases import DROPPED, ENDING, HELD, IDLE, STARTING, TRAINING, Phase
-from gputop.diagnosis.sentence import plain
+from gputop.diagnosis.phases import Phase
 from gputop.diagnosis.symptoms import Standing, judge_job, without_job
 from gputop.diagnosis.waitgraph import Walk
 from gputop.diagnosis.whatif import Readings
+from gputop.findings import explanation as report
+from gputop.findings import policy
+from gputop.findings.policy import EARLIER, FEED_EVERY_NS, NOBODY, WINDOW_NS, TrainerKey
+from gputop.findings.sentence import plain
+from gputop.findings.verdict import (
+    DROPPED,
+    ENDING,
+    GPU_LOST,
+    HELD,
+    IDLE,
+    STARTING,
+    TRAINING,
+    Incident,
+    Ledger,
+    ProcState,
+    Step,
+    Verdict,
+    WhatIf,
+    total,
+)
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, ProcInfo
 from gputop.model.roles import Role
 
 MIDDLE_NS = WINDOW_NS // 2
-FEED_EVERY_NS = 500_000_000
-"""The pace of feeding: twice a second, as often as a column of the lanes ends at the usual time base. By the clock, so that whoever comes
-to a moment feeds at the same ones before it."""
-TrainerKey = tuple[int, int]  # (pid, start in clock ticks): a pid alone may be given again
-EARLIER: TrainerKey = (0, 0)  # whose ledger is the sum of trainers that ended long ago
-NOBODY: TrainerKey = (0, 1)  # whose ledger has the seconds of lost GPUs that no trainer has
 MOST_LEDGERS = 512  # trainers with a ledger of their own, about 0.5 MB; of more, those that ended first are summed up (a choice)
 MANY = 16  # with more trainers and workers than this, once a second must do
 
@@ -339,14 +350,14 @@ class Engine:
         return self.readings.options(one.trainer_pid, one.cause, one.culprits, one.speedup_max)
 
     def explain(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:
-        """What was found over the whole stream, in the shape of `gputop.diagnosis.report`; ready for JSON.
+        """What was found over the whole stream, in the shape of `gputop.findings.explanation`; ready for JSON.
 
         Or from ``start_ns`` on, when the ledger stood at ``before``: of what has lasted since before that in full.
         """
         return plain(self.found(start_ns, before))
 
     def found(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:
-        """The same, each text with what it is made of, to be kept (`gputop.diagnosis.sentence`)."""
+        """The same, each text with what it is made of, to be kept (`gputop.findings.sentence`)."""
         settled, ledgers = self.settled()
         incidents = [incident for incident in settled if incident.end_ns is None or incident.end_ns > start_ns]
         verdict, ledger = replace(self.verdict, step=self._step()), total(ledgers.values()).since(before or Ledger())

@@ -25,15 +25,15 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import with_workers
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.takers import born_ns
-from gputop.diagnosis.model import GPU_GROWTH, GROWTHS, HOST_GROWTH, Evidence, Fix, Incident, Victim
-from gputop.diagnosis.sentence import filled
 from gputop.diagnosis.trend import FLOORS, Steady, Trend
+from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import GPU_GROWTH, GROWTHS, HOST_GROWTH, Evidence, Fix, Incident, Victim
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import ProcSample
 from gputop.system.text import counted

@@ -14,15 +14,15 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Facts, Hang, JobFacts
 from gputop.diagnosis.measure.feeders import LISTENING
 from gputop.diagnosis.measure.life import WATCHERS, has_peers, in_kernel, ranks, sees_gpus
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.model import Culprit, Evidence, Fix
-from gputop.diagnosis.sentence import filled, joined
+from gputop.findings import policy
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Culprit, Evidence, Fix
 from gputop.system.text import counted
 
 STDIN = 0  # who reads that is at a prompt, or fed by whoever started it

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure.facts import Hang
-from gputop.diagnosis.measure.points import TICK_SLACK_NS, WINDOW_NS
 from gputop.diagnosis.measure.takers import born_ns, tree_ns
-from gputop.diagnosis.model import Incident, Verdict, of_gpus, speedup_max
-from gputop.diagnosis.sentence import filled
 from gputop.diagnosis.symptoms import Standing
+from gputop.findings import policy
+from gputop.findings.policy import TICK_SLACK_NS, WINDOW_NS
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Incident, Verdict, of_gpus, speedup_max
 from gputop.model.board import Board
 from gputop.model.frame import ProcSample
 

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import gpu_lost
 from gputop.diagnosis.growth import growing
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.measure.facts import Facts, GpuFacts
 from gputop.diagnosis.measure.losses import SILENT
-from gputop.diagnosis.model import GPU_LOST, Incident, Verdict, Victim
 from gputop.diagnosis.orphans import is_orphan
-from gputop.diagnosis.sentence import filled
 from gputop.diagnosis.symptoms import Standing
+from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import GPU_LOST, Incident, Verdict, Victim
 from gputop.model.board import Board
 from gputop.model.gpu import ENDING_XIDS
 from gputop.model.roles import program_name

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.measure.facts import Taker
-from gputop.diagnosis.model import Evidence, Fix, Incident, Verdict, Victim
-from gputop.diagnosis.sentence import filled
 from gputop.diagnosis.shell import kill
+from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Evidence, Fix, Incident, Verdict, Victim
 from gputop.model.board import Board
 from gputop.model.roles import Role, program_name
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure.capacity import wanted
 from gputop.diagnosis.measure.facts import Capacity, Facts, HostFacts, JobFacts
 from gputop.diagnosis.measure.feeders import programs_at_work, programs_wait
 from gputop.diagnosis.measure.proc import TURN, ProcFacts
 from gputop.diagnosis.measure.waits import LOCK, PIPE, POLL, QUEUE
+from gputop.findings import policy
 
 
 def fights(proc: ProcFacts, spun: float = 0.0) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.intensity import late_job
+from gputop.findings import policy
 
 
 def paused(job: JobFacts, facts: Facts) -> float:

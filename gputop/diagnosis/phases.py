@@ -15,27 +15,23 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Judge, gpu_lost
 from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
 from gputop.diagnosis.measure import feeders, waits
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.points import WINDOW_NS
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.model import LOOKING
 from gputop.diagnosis.pausing import is_ahead
-from gputop.diagnosis.sentence import filled, joined
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.stuck import all_are_dead, all_others_are_ahead, killed
+from gputop.findings import policy
+from gputop.findings.policy import WINDOW_NS
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import ANY, BOOKED, DROPPED, ENDING, HELD, IDLE, LOOKING, PAUSING, SAME, STARTING, TRAINING
 from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import counted
 
 MOST_BESIDE = 3  # others on the same GPU that are told
 
-STARTING, TRAINING, PAUSING, ENDING, IDLE = "starting", "training", "pausing", "ending", "idle"
-ANY = (STARTING, TRAINING, PAUSING, ENDING, IDLE)
-SAME = ""  # in a row: it goes on with what it did
-BOOKED, DROPPED, HELD = "booked", "dropped", "held"
 
 _RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")  # what a main thread sleeps on that waits to be asked
 _ANSWERS = ("timer", "network", "pipe", "child")  # of these, what it sleeps on for something of its own rather than for anybody

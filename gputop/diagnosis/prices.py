@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import gpuside, pausing, policy, stuck
+from gputop.diagnosis import gpuside, pausing, stuck
 from gputop.diagnosis.edges import Leaf, Way
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import threads_at_work
 from gputop.diagnosis.waitgraph import Walk
+from gputop.findings import policy
 
 
 class Price(NamedTuple):

@@ -1,6 +1,6 @@
 """Commands that a fix names, made of observed facts: signals, CPU lists, files of control groups, and how a process gives way.
 
-What may stand in a command, and how a text of others becomes one word of it, is told in `gputop.diagnosis.sentence`.
+What may stand in a command, and how a text of others becomes one word of it, is told in `gputop.findings.sentence`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from gputop.diagnosis.measure.facts import Taker
 from gputop.diagnosis.measure.takers import names_of
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.sentence import Sentence, filled, joined
+from gputop.findings.sentence import Sentence, filled, joined
+from gputop.findings.verdict import Fix
 from gputop.model.frame import ProcInfo
 
 

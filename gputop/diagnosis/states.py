@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import owners, policy
+from gputop.diagnosis import owners
 from gputop.diagnosis.edges import READY, RUN, Edge
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import JobFacts, may_spin
 from gputop.diagnosis.measure.proc import ProcFacts, knowing
-from gputop.diagnosis.model import ProcState
 from gputop.diagnosis.waitgraph import Walk
+from gputop.findings import policy
+from gputop.findings.verdict import ProcState
 
 _COUNTED = ("running", "computing", "runnable", "throttled", "disk", "memory", "stopped")  # states that no sleep is guessed into
 

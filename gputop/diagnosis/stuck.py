@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.findings import policy
 
 
 def is_unanswered(job: JobFacts) -> bool:

@@ -6,19 +6,20 @@ from functools import cached_property
 
 from msgspec import Struct, field
 
-from gputop.diagnosis import hangs, policy
+from gputop.diagnosis import hangs
 from gputop.diagnosis.causes import Finding, Judge, gpu_lost, unexplained
 from gputop.diagnosis.causes.h2d_transfer import copies_back
 from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs, is_held_up
 from gputop.diagnosis.causes.undersized_work import work_apart
 from gputop.diagnosis.measure import feeders
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
-from gputop.diagnosis.model import GPU_LOST, LOOKING, Evidence, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
-from gputop.diagnosis.path import confidence
-from gputop.diagnosis.phases import BOOKED, HELD, MOST_BESIDE, Phase, Seen, phase_of
-from gputop.diagnosis.sentence import filled, joined
+from gputop.diagnosis.phases import MOST_BESIDE, Phase, Seen, phase_of
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.walk import of_hang, walk
+from gputop.findings import policy
+from gputop.findings.path import confidence
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import BOOKED, GPU_LOST, HELD, LOOKING, Evidence, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
 from gputop.model.fields import CLOCKS_IDLE
 
 

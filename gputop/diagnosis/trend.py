@@ -22,7 +22,7 @@ from math import inf, sqrt
 from statistics import median
 from typing import NamedTuple
 
-from gputop.diagnosis import policy
+from gputop.findings import policy
 
 STRETCH_NS = 3_000_000_000  # ns, the shortest stretch: memory is read every 1.5 s
 SCALES = 12  # lengths of stretches, each twice the one before; the longest is 1.7 h

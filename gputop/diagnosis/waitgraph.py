@@ -15,12 +15,13 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import owners, policy
+from gputop.diagnosis import owners
 from gputop.diagnosis.edges import GIL, READY, RUN, WORKERS, Booked, Edge, Hop, Leaf, Leaves, Trail, Way, edges_of, take
 from gputop.diagnosis.measure import feeders, waits
 from gputop.diagnosis.measure.capacity import capacity, is_held
 from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
 from gputop.diagnosis.measure.proc import ASKING, TURN, ProcFacts
+from gputop.findings import policy
 
 
 class Walk:

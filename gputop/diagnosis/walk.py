@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.edges import READY, RUN, WORKERS, Hop, Leaf, Trail, Way
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.capacity import capacity
@@ -14,9 +13,10 @@ from gputop.diagnosis.measure.facts import Facts, Hang, JobFacts
 from gputop.diagnosis.measure.feeders import started
 from gputop.diagnosis.measure.intensity import late_job, slowed_by
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.model import Culprit, PathStep
-from gputop.diagnosis.path import who
 from gputop.diagnosis.stuck import held, is_stopped
+from gputop.findings import policy
+from gputop.findings.path import who
+from gputop.findings.verdict import Culprit, PathStep
 from gputop.system.text import clean
 
 _STATES = {

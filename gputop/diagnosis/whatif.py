@@ -21,17 +21,16 @@ from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.capacity import beside, capacity
 from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts
 from gputop.diagnosis.measure.feeders import at_work, threads_at_work
-from gputop.diagnosis.measure.points import TICK_SLACK_NS, WINDOW_NS
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.model import Culprit, WhatIf
 from gputop.diagnosis.pipeline import LEAST_TIME, Band, Fit, Pipeline
-from gputop.diagnosis.policy import AT_WORK, LAUNCH_COST_S
-from gputop.diagnosis.sentence import filled
+from gputop.findings.outlook import NOTHING
+from gputop.findings.policy import AT_WORK, LAUNCH_COST_S, TICK_SLACK_NS, WINDOW_NS
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Culprit, WhatIf
 from gputop.system.text import counted
 
 MOST_READINGS, MOST_KEPT, MOST_COMPARED = 12, 32, 6  # windows of a trainer and cause (30 s); trainers and causes; windows for a spread
 WORTH = 0.02  # of a step, from which a part of it is worth asking what would be without
-NOTHING = 0.02  # off 1, up to which a factor is called nothing
 LIKE_BEST = 0.98  # of the best factor, at which no more workers are added
 FASTER = 2.0  # times as fast as this GPU
 MOVED = (1.0, 0.9, 0.6)  # of the main thread's work that is no launch: at most, likely and at least the loader's (guess)
@@ -206,7 +205,7 @@ class _Change(Struct, frozen=True):
 
 
 def options(readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit], bound: float | None) -> list[WhatIf]:
-    """Changes, those that bring most first; what is not known last. ``bound``: `gputop.diagnosis.model.speedup_max` of the cause."""
+    """Changes, those that bring most first; what is not known last. ``bound``: `gputop.findings.verdict.speedup_max` of the cause."""
     if not readings or cause == "hung-worker":
         return []
     mean, around, alike = _mean(readings)
@@ -414,20 +413,3 @@ def _faster(_around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
     return replace(one, gpu=(one.gpu or 0.0) / FASTER), fit
 
 
-WIDE = 1.3  # of the upper to the lower end of a band, from which it is told
-
-
-def told(one: WhatIf, closely: bool = False) -> str:
-    """``8 workers: 1.9×``; with its band where that is wide, or ``closely``."""
-    if one.factor is None or one.low is None or one.high is None:
-        return f"{one.change}: not known"
-    if abs(one.factor - 1.0) <= NOTHING and not closely:
-        return f"{one.change}: nothing"
-    band = f" ({one.low:.2g} to {one.high:.2g})" if closely or one.high > WIDE * one.low else ""
-    return f"{one.change}: {one.factor:.{2 if closely or one.factor < 2 else 1}f}×{band}"
-
-
-def sentence(found: Sequence[WhatIf]) -> str:
-    """In a line, without those that would make it slower; empty without any."""
-    kept = [one for one in found if one.factor is None or one.factor >= 1.0 - NOTHING]
-    return f"What if: {' · '.join(map(told, kept))}" if kept else ""

@@ -1,7 +1,7 @@
 """Jobs over many nodes: whose ranks belong together, which rank the others wait for, and what that costs all of them.
 
 Each node says how its ranks stand (`gputop.fleet.summary`). Here they are joined by the key of their training, and the rule that names the
-slowest rank of one host (`gputop.diagnosis.ranks`) is asked about all of them. What it finds overrules what the waiting nodes say of
+slowest rank of one host (`gputop.findings.ranks`) is asked about all of them. What it finds overrules what the waiting nodes say of
 themselves: alone, a node whose GPU spins in a collective looks healthy. Pure functions, but for `Books`, which add up.
 """
 
@@ -14,11 +14,10 @@ from statistics import median
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.diagnosis import Ledger, policy
-from gputop.diagnosis.measure.points import WINDOW_NS
-from gputop.diagnosis.model import GPU_LOST, LOOKING
-from gputop.diagnosis.phases import ENDING, IDLE, PAUSING, STARTING
-from gputop.diagnosis.ranks import find_slowest, waited_share
+from gputop.findings import policy
+from gputop.findings.policy import WINDOW_NS
+from gputop.findings.ranks import find_slowest, waited_share
+from gputop.findings.verdict import ENDING, GPU_LOST, IDLE, LOOKING, PAUSING, STARTING, Ledger
 from gputop.fleet.summary import Rank, Summary, Taker
 from gputop.stacks.nccl import NcclReport
 from gputop.system.text import counted
@@ -82,7 +81,7 @@ class Job(Struct, frozen=True):
     name: str
     size: int  # ranks that it has, seen or not
     members: tuple[Member, ...]  # those seen, by their number
-    symptom: str = "healthy"  # a word of `gputop.diagnosis.model.SYMPTOMS`, or `LOOKING`
+    symptom: str = "healthy"  # a word of `gputop.findings.verdict.SYMPTOMS`, or `LOOKING`
     cause: str = "none"
     severity: str = "info"
     headline: str = ""

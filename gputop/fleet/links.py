@@ -27,16 +27,16 @@ from msgspec import Struct
 
 from gputop.fleet.asking import MOST_ANSWER_BYTES, Answer, Ask, pack_ask, read_answer
 from gputop.fleet.lines import FromLines
-from gputop.fleet.reach import Target
 from gputop.fleet.summary import Summary, read_summary, summarize
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording.budget import Budget
 from gputop.recording.chunks import Decoder
 from gputop.recording.format import KIND_ANSWER, KIND_FRAMES, KIND_SUMMARY, Head, VersionError
-from gputop.session.child import END_S, LAST_WORDS_BYTES, LAST_WORDS_S, MOST_LOST_BYTES, NOT_FOUND, PIPE_BYTES, widen
-from gputop.session.findings import rules
-from gputop.session.following import Following
-from gputop.session.restarts import RESTART_S, STEADY_S
+from gputop.stream.child import END_S, LAST_WORDS_BYTES, LAST_WORDS_S, MOST_LOST_BYTES, NOT_FOUND, PIPE_BYTES, widen
+from gputop.stream.following import Following
+from gputop.stream.kept import rules
+from gputop.stream.reach import Target
+from gputop.stream.restarts import RESTART_S, STEADY_S
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.text import clean, one_line

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from gputop.diagnosis import policy
-from gputop.diagnosis.engine import FEED_EVERY_NS
-from gputop.diagnosis.ranks import RankPace
+from gputop.findings import policy
+from gputop.findings.policy import FEED_EVERY_NS
+from gputop.findings.ranks import RankPace
 from gputop.fleet.asking import ASKS, MOST_LINE_BYTES, PIECE_BYTES, Answer, Ask, AskLines, pack_answer
 from gputop.fleet.lines import to_lines
 from gputop.fleet.summary import pack_summary, summarize
@@ -23,11 +23,11 @@ from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording.format import pack_end, pack_frames, pack_header, restated
 from gputop.recording.pipe import to_a_reader
 from gputop.recording.ring import Ring, write_blocks
-from gputop.session.child import ChildStream
-from gputop.session.findings import rules
-from gputop.session.following import Following
-from gputop.session.played import PlayedStream
-from gputop.session.stalled import waits
+from gputop.stream.child import ChildStream
+from gputop.stream.following import Following
+from gputop.stream.kept import rules
+from gputop.stream.played import PlayedStream
+from gputop.stream.stalled import waits
 from gputop.system import crash
 from gputop.system.errors import UserError, start_thread
 from gputop.system.program import return_pages

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.diagnosis.model import GPU_LOST, LOOKING
+from gputop.findings.verdict import GPU_LOST, LOOKING
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Member, Sight, find_jobs, with_report
 from gputop.fleet.links import CONNECTING, UP, NodeState
 from gputop.stacks.nccl import NcclReport

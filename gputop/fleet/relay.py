@@ -26,13 +26,13 @@ from msgspec.structs import replace
 from gputop.fleet.asking import MOST_ANSWER_BYTES, MOST_LINE_BYTES, Answer, Ask, AskLines, pack_answer
 from gputop.fleet.links import CONNECTING, STATES, UP, Links, NodeState
 from gputop.fleet.node import Out
-from gputop.fleet.reach import Target
 from gputop.fleet.summary import NAME, TEXT, Summary, pack_summary, read_summary, summary_payload
 from gputop.model.frame import Frame, Header
 from gputop.model.ranges import Bits, Seconds, Skew, fitted
 from gputop.recording.chunks import Decoder, pack_alone
 from gputop.recording.format import BROKEN, KIND_PASSED, KIND_TOLD, Head, flags_of, pack, pack_end, pack_frames, pack_header, restated
-from gputop.session.findings import rules
+from gputop.stream.kept import rules
+from gputop.stream.reach import Target
 from gputop.system.program import __version__, return_pages
 from gputop.system.text import clean
 

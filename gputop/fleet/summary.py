@@ -17,13 +17,14 @@ import zstandard
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, astuple, replace
 
-from gputop.diagnosis import Engine, Incident, sentence
+from gputop.diagnosis import Engine
 from gputop.diagnosis.measure import intensity
 from gputop.diagnosis.measure.facts import Facts
-from gputop.diagnosis.model import GPU_LOST, Culprit, Ledger, Verdict
-from gputop.diagnosis.ranks import RankPace
-from gputop.diagnosis.report import in_general
 from gputop.diagnosis.symptoms import Standing
+from gputop.findings import sentence
+from gputop.findings.explanation import in_general
+from gputop.findings.ranks import RankPace
+from gputop.findings.verdict import GPU_LOST, Culprit, Incident, Ledger, Verdict
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import ProcInfo
 from gputop.model.identity import SHORT_ID, job_key, known_of
@@ -61,7 +62,7 @@ TEXT, NAME = 300, 80  # characters of a source's reason, and of a name
 LEAST_SHARE = 0.005  # of the window, to be told
 
 Word = Annotated[str, Meta(pattern=r"\A[\w-]{0,64}\Z")]
-"""Of a closed list of the node's gputop (`gputop.diagnosis.model`), which may know more of them: no sentence, whatever it is."""
+"""Of a closed list of the node's gputop (`gputop.findings.verdict`), which may know more of them: no sentence, whatever it is."""
 _Shares = Annotated[dict[Word, Share], Meta(max_length=MOST_CAUSES)]
 _SecondsBy = Annotated[dict[Word, Seconds], Meta(max_length=MOST_CAUSES)]
 _Names = Annotated[dict[str, str], Meta(max_length=MOST_NAMES)]
@@ -152,7 +153,7 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     size: Ranks | None = None  # ranks of that training
     program: str = ""
     gpus: Annotated[list[Gpus], Meta(max_length=MOST_GPUS)] = []
-    phase: Word = ""  # a word of `gputop.diagnosis.phases.ANY`
+    phase: Word = ""  # a word of `gputop.findings.verdict.ANY`
     states: _Shares = {}  # of its main thread
     pace: RankPace | None = None  # what tells the rank that the others wait for; None: it is not known whether its GPUs work
     steps_per_s: PerSecond | None = None
@@ -176,7 +177,7 @@ class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
 
     v: Count = VERSION
     gputop: str = ""
-    rules: Count = 0  # CRC-32 of the rules by which the node judged (`gputop.session.findings.rules`)
+    rules: Count = 0  # CRC-32 of the rules by which the node judged (`gputop.stream.kept.rules`)
     host: str = ""  # as it calls itself; who reads it knows it by its link
     boot_id: str = ""
     t_ns: Ns = 0  # CLOCK_MONOTONIC of the last frame in it
@@ -207,7 +208,7 @@ def summary_payload(summary: Summary) -> bytes:
 
 def read_summary(payload: bytes) -> Summary:
     """The summary in a block. Anybody may have written it: names are cleaned and cut, and sentences are made of templates of ours
-    (`gputop.diagnosis.sentence`). ValueError where it is too large, a number is out of its range, or it is no summary."""
+    (`gputop.findings.sentence`). ValueError where it is too large, a number is out of its range, or it is no summary."""
     try:
         size = zstandard.get_frame_parameters(payload).content_size  # the decompressor allocates so much
         if size > MOST_BYTES:

@@ -6,8 +6,7 @@ import os
 import time
 from glob import escape, glob
 
-from gputop.fleet import hosts
-from gputop.fleet.reach import Target, kubectl, srun
+from gputop.stream.reach import Target, hosts, kubectl, srun
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 
@@ -27,10 +26,10 @@ class Folder:
     there are none, or one cannot be read."""
 
     def __init__(self, folder: str, at: str | None = None) -> None:
-        """``at``: the moment to begin with, as `gputop.session.moment` reads it; without it the earliest beginning."""
+        """``at``: the moment to begin with, as `gputop.stream.moment` reads it; without it the earliest beginning."""
         from gputop.recording.parts import open_recording
-        from gputop.session.moment import moment_within
-        from gputop.session.played import parts_of
+        from gputop.stream.moment import moment_within
+        from gputop.stream.played import parts_of
 
         firsts = sorted(path for path in glob(os.path.join(escape(folder), "*.gputop")) if parts_of(path)[0] == path)
         if not firsts:

@@ -9,7 +9,7 @@ import logging
 from typing import Any
 
 from gputop.api.watching import Watching, watch
-from gputop.diagnosis.model import LOOKING
+from gputop.findings.verdict import LOOKING
 from gputop.system.errors import UserError
 
 log = logging.getLogger("gputop")

@@ -9,7 +9,7 @@ from gputop.metrics.dcgm import dcgm
 from gputop.metrics.registry import MOST_SERIES, TRAINER, Metric, Moment, Sample, collect
 from gputop.metrics.totals import Totals
 from gputop.model.frame import Frame, Header
-from gputop.session.following import Followed, Following
+from gputop.stream.following import Followed, Following
 from gputop.system import crash
 
 SILENT_S = 15.0  # s (and two intervals) without a frame, after which only the node's own metrics are told (guess)

@@ -20,7 +20,7 @@ from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from gputop.diagnosis import Incident
+from gputop.findings.verdict import Incident
 from gputop.metrics.metered import Family, Metered
 from gputop.metrics.registry import COUNTER, Metric, Sample
 from gputop.metrics.totals import label

@@ -12,10 +12,11 @@ from itertools import islice
 
 from msgspec import Struct, field
 
-from gputop.diagnosis import Engine, Incident, Ledger, policy
-from gputop.diagnosis.engine import TrainerKey
-from gputop.diagnosis.model import CAUSES, GROWTHS, TRAINER_STATES, WORKER_STATES
+from gputop.diagnosis import Engine
 from gputop.diagnosis.symptoms import Standing
+from gputop.findings import policy
+from gputop.findings.policy import TrainerKey
+from gputop.findings.verdict import CAUSES, GROWTHS, TRAINER_STATES, WORKER_STATES, Incident, Ledger
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame
 from gputop.system.text import clean

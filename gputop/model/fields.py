@@ -3,7 +3,7 @@
 Also a GPU's limits, and the host's slow facts, in words.
 
 The screen, the help and the charts read the registry; SQL and exports have columns of their own (`gputop.tables.schema`). What puts a
-series into the history stands in `gputop.history.observers`.
+series into the history stands in `gputop.stream.observers`.
 """
 
 from __future__ import annotations

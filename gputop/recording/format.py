@@ -8,7 +8,7 @@
     kind    = 1 header   msgpack of `gputop.model.frame.Header`; first in every stream, repeated in files and when a clock has jumped
               2 frames   a *piece*: some `gputop.model.frame.Frame` as msgpack, see flags
               3 index    where chunks begin, see `gputop.recording.scan`; in files only
-              6 findings   the diagnosis of all before it, see `gputop.session.findings`; in files only
+              6 findings   the diagnosis of all before it, see `gputop.stream.kept`; in files only
               8 end      the collector ended by itself: a stream without it (or, in a file, without an index) was cut short
               9 summary  of the last second, see `gputop.fleet.summary`; in streams of `collect --summary` only
               10 answer  to a question, see `gputop.fleet.asking`; in the same streams

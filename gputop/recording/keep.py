@@ -139,7 +139,7 @@ class _Explanation(Struct):
 
 
 class _Findings(Struct):
-    """As far as it is read here of `gputop.session.findings`."""
+    """As far as it is read here of `gputop.stream.kept`."""
 
     explanation: _Explanation
 

@@ -312,7 +312,7 @@ class Recording:
         return chunks[max(0, bisect_right(chunks, place.offset, key=lambda chunk: chunk.offset) - 1)].offset
 
     def findings(self) -> bytes | None:
-        """What its recorder left of the diagnosis as it ended (see `gputop.session.findings`), None where it left nothing sound."""
+        """What its recorder left of the diagnosis as it ended (see `gputop.stream.kept`), None where it left nothing sound."""
         place = place_at(self._fd, self._contents.findings) if self._contents.findings else None
         if place is None or place.head.kind != KIND_FINDINGS:
             return None

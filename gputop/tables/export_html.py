@@ -22,18 +22,17 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field, to_builtins
 
-from gputop.diagnosis import Verdict
-from gputop.diagnosis.model import PathStep
-from gputop.diagnosis.path import sentence, tree, without
-from gputop.diagnosis.report import Explanation
+from gputop.findings.explanation import Explanation
+from gputop.findings.path import sentence, tree, without
+from gputop.findings.verdict import PathStep, Verdict
 from gputop.model.fields import FIELDS
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording.reader import Recording
-from gputop.session import snapshot
-from gputop.session.judged import LEAD_NS, SELDOM_FROM_NS, SELDOM_NS, tier_words
-from gputop.session.session import STATE_WORDS, Session, code_of
 from gputop.stacks.group import group
 from gputop.stacks.lines import text_lines
+from gputop.stream import snapshot
+from gputop.stream.judged import LEAD_NS, SELDOM_FROM_NS, SELDOM_NS, tier_words
+from gputop.stream.session import STATE_WORDS, Session, code_of
 from gputop.system.output import create, whole_or_gone
 from gputop.system.program import __version__
 from gputop.system.text import clean

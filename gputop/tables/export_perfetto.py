@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from gputop.diagnosis import Engine
-from gputop.diagnosis.model import GPU_LOST, GROWTHS
+from gputop.findings.verdict import GPU_LOST, GROWTHS
 from gputop.model.board import Board
 from gputop.model.frame import CudaCall, Frame, Gpu, ProcSample
 from gputop.model.rates import proc_rates

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 from msgspec import structs, to_builtins
 
-from gputop.diagnosis.report import Account, Explanation
+from gputop.findings.explanation import Account, Explanation
 from gputop.model.frame import SECOND_NS, Frame, Mark
 from gputop.model.identity import FIELDS, identity_of
 from gputop.model.roles import program_name
 from gputop.recording.format import TICKS
 from gputop.recording.reader import Recording
-from gputop.session.findings import explanation
-from gputop.session.following import Following
-from gputop.session.judged import judged
+from gputop.stream.following import Following
+from gputop.stream.judged import judged
+from gputop.stream.kept import explanation
 from gputop.tables.events import TALLIED, Tally
 from gputop.tables.rows import FieldNames, Known, Rows, rows_at
 from gputop.tables.schema import GPU, NS, PROC, TABLES, TALLY, TableSpec

@@ -15,8 +15,8 @@ from textual.dom import DOMNode
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
 
-from gputop.session.following import Following
-from gputop.session.stalled import AutoCapture, AutoStacks
+from gputop.stream.following import Following
+from gputop.stream.stalled import AutoCapture, AutoStacks
 from gputop.tui import bindings
 from gputop.tui.dashboard import DashboardScreen
 from gputop.tui.feed import Context

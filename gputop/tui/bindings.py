@@ -9,7 +9,7 @@ from textual.binding import Binding
 from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
 
 from gputop.model.fields import FIELDS
-from gputop.session.session import STATE_WORDS
+from gputop.stream.session import STATE_WORDS
 from gputop.tui.box import Box
 from gputop.tui.draw import Line
 from gputop.tui.draw.table import GLYPHS, STARVING_GLYPH

@@ -17,7 +17,7 @@ from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from gputop.session.moment import moment_within
+from gputop.stream.moment import moment_within
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.text import even, fit

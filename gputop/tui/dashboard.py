@@ -234,7 +234,7 @@ class Actions:
 
     def action_stacks(self) -> None:
         """Show the stacks of everything that is stalled, or of the selected process: of a trainer with its workers."""
-        from gputop.session.stalled import family
+        from gputop.stream.stalled import family
 
         session, view = self._session, self._view
         with session.lock:
@@ -355,8 +355,8 @@ def send_signal(name: str, targets: dict[int, int]) -> str:
 
 def _why_unsent(pid: int, start_ticks: int, number: signal.Signals) -> str:
     """Signal a process; why it was not signalled, empty where it was."""
-    from gputop.experiments.change import send_signal_to
-    from gputop.experiments.permission import stage, why_off_stage
+    from gputop.prove.change import send_signal_to
+    from gputop.prove.permission import stage, why_off_stage
 
     if why := why_off_stage(pid, stage()):
         return f"{pid} {why}"

@@ -18,8 +18,8 @@ from gputop.model.identity import BY_HOSTNAME, SHORT_ID, Identity, identity_of
 from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
 from gputop.model.roles import Role
 from gputop.model.syscalls import syscall_names
-from gputop.session.process import Connection, Descriptors, Limit, Place, ProcessDetails, read
-from gputop.session.session import Session, word_of
+from gputop.sources.closeup.process import Connection, Descriptors, Limit, Place, ProcessDetails, read
+from gputop.stream.session import Session, word_of
 from gputop.system.text import counted, cut, fit
 from gputop.tui.box import Box
 from gputop.tui.draw import Line, room_for, time_of_day

@@ -17,7 +17,7 @@ from gputop.tui.feed import Context
 from gputop.tui.panels import Time
 
 if TYPE_CHECKING:
-    from gputop.session.report import Times
+    from gputop.findings.text import Times
 
 PERCENTILES = (50, 90, 99)
 GAP_S = 2.5  # s without a reading that leave a gap in the line
@@ -66,7 +66,7 @@ class EnlargeScreen(Box):
         elif self.distribution:
             drawn = self._bars(lane, points, waits)
         else:
-            from gputop.session.report import Times
+            from gputop.findings.text import Times
 
             total_s, columns = axis.columns * axis.cell_ns / SECOND_NS, self.text_width * 2 // 3
             marks = Times(-total_s, 0.0, {-back: text for back, text in times(total_s, columns, self._time.axis_end_s)})
@@ -115,7 +115,7 @@ def value_bars(values: list[float], bins: int = 12) -> list[tuple[str, int]]:
 
 def plot(lane: Lane, points: list[tuple[float, float]], shown: Times, width: int, height: int) -> str:
     """The chart as text over the times ``shown``, on the lane's scale, with gaps where nothing was measured."""
-    from gputop.session.report import chart
+    from gputop.findings.text import chart
 
     top = lane.field.high if lane.field.high is not None else lane.top
     title = f"{lane.title} [{lane.field.unit}]"

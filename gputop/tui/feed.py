@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
 
-from gputop.diagnosis.model import GROWTHS
+from gputop.findings.verdict import GROWTHS
 from gputop.model.frame import Frame, Header
-from gputop.session.restarts import Restarts
-from gputop.session.session import Session
+from gputop.stream.restarts import Restarts
+from gputop.stream.session import Session
 from gputop.system.errors import UserError
 from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.program import return_pages
@@ -23,10 +23,9 @@ from gputop.tui.draw.view import View
 from gputop.tui.draw.why import Findings
 
 if TYPE_CHECKING:
-    from gputop.diagnosis import Incident, Ledger
-    from gputop.diagnosis.model import WhatIf
+    from gputop.findings.verdict import Incident, Ledger, WhatIf
     from gputop.recording.writer import Writer
-    from gputop.session.survey import Episode, Survey
+    from gputop.stream.survey import Episode, Survey
     from gputop.tui.player import Player
 
 TROUBLE_S = 5.0  # s that the end of a stream stays on screen although frames come again: time to read it
@@ -153,7 +152,7 @@ class Recorder:
     def start(self, path: str, session: Session) -> None:
         """Record to a new file, from the last key frame on, so that it is whole from its first frame. Raises UserError."""
         from gputop.recording.writer import Writer
-        from gputop.session.findings import Recorder
+        from gputop.stream.kept import Recorder
 
         with self._lock:
             with session.lock:

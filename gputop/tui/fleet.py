@@ -19,7 +19,6 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from gputop.fleet.asking import Answer
-from gputop.fleet.hosts import fold as fold_hosts
 from gputop.fleet.jobs import Job, Member, Sight
 from gputop.fleet.links import UP, Links
 from gputop.fleet.overview import SORTS, Overview, sight_of
@@ -27,11 +26,12 @@ from gputop.fleet.questions import Hangs, Nodes, Questions, ask_nccl
 from gputop.fleet.targets import Folder
 from gputop.model.frame import Frame, Header, Stack
 from gputop.model.roles import Role
-from gputop.session.session import Session
 from gputop.stacks import nccl
 from gputop.stacks.group import group
 from gputop.stacks.lines import TextLine, text_lines
 from gputop.stacks.nccl import NcclReport
+from gputop.stream.reach.hosts import fold as fold_hosts
+from gputop.stream.session import Session
 from gputop.system.errors import UserError
 from gputop.system.output import create, unused
 from gputop.system.text import clean, counted, file_size, fit

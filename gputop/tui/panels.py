@@ -15,7 +15,7 @@ from msgspec import Struct
 from gputop.diagnosis.lostgpus import notice
 from gputop.model.frame import SECOND_NS
 from gputop.recording.format import TICKS, TIER_NAMES
-from gputop.session.session import Session
+from gputop.stream.session import Session
 from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import file_size, fit
 from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, table, why
@@ -26,7 +26,7 @@ from gputop.tui.feed import Context, Replay
 from gputop.tui.widgets import Drawn
 
 if TYPE_CHECKING:
-    from gputop.diagnosis.model import WhatIf
+    from gputop.findings.verdict import WhatIf
 
 LATE_S = 2.0  # s (and two intervals) after which a reading is overdue
 NEVER_S = 10.0  # s after which the first reading of a stream is overdue

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gputop.model.frame import Frame, Header, Mark
 from gputop.recording.reader import Recording
-from gputop.session.session import Session
+from gputop.stream.session import Session
 
 ROUND_S = 0.1  # s between two rounds of reading
 MOST_WORK_S, LEAST_REST_S = 0.06, 0.03  # s of reading in a round at most, and of rest at least, for keys and drawing

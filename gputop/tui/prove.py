@@ -15,9 +15,9 @@ from gputop.tui.draw import Line
 from gputop.tui.feed import Context
 
 if TYPE_CHECKING:
-    from gputop.experiments.change import Plan
-    from gputop.experiments.suspect import Suspicion, Watch
-    from gputop.experiments.trial import Sample
+    from gputop.prove.change import Plan
+    from gputop.prove.suspect import Suspicion, Watch
+    from gputop.prove.trial import Sample
 
 POLL_S = 0.05  # s between two looks for a new frame: half a tick
 STYLES = {"proved": "accent", "disproved": "warn", "undecided": "warn"}
@@ -71,10 +71,10 @@ class ProveScreen(Box):
         self.refresh_text()
 
     def _plan(self) -> Iterator[tuple[Watch, Suspicion, Plan] | str]:
-        from gputop.diagnosis.whatif import sentence
-        from gputop.experiments.change import Told
-        from gputop.experiments.prove import planned_for
-        from gputop.experiments.suspect import Watch
+        from gputop.findings.outlook import sentence
+        from gputop.prove.change import Told
+        from gputop.prove.prove import planned_for
+        from gputop.prove.suspect import Watch
 
         watch = Watch()
         with self.session.lock:
@@ -97,7 +97,7 @@ class ProveScreen(Box):
             self._say(found, "warn")
             return
         watch, suspicion, planned = found
-        from gputop.experiments import reach
+        from gputop.prove import reach
 
         names = [planned.says, f"for {suspicion.case.cause} at {suspicion.case.trainer}", ABOUT]
         names += [reach.summed(planned.reached), *map(reach.line, planned.reached)] if planned.reached else []
@@ -114,10 +114,10 @@ class ProveScreen(Box):
 
     def _tried(self, watch: Watch, suspicion: Suspicion, planned: Plan) -> Iterator[tuple[str, str]]:
         """The lines of the experiment, as they come."""
-        from gputop.experiments import prove
-        from gputop.experiments.guardian import Ending
-        from gputop.experiments.trial import Outcome, Pair, Trial
-        from gputop.session.marking import send_mark
+        from gputop.prove import prove
+        from gputop.prove.guardian import Ending
+        from gputop.prove.trial import Outcome, Pair, Trial
+        from gputop.stream.marking import send_mark
 
         trial, ending = Trial(replace(suspicion.settings, pulse_s=planned.pulse_s), suspicion.case.cause), Ending()
         for event in prove.experiment(self._samples(watch, suspicion), planned, trial, send_mark, False, ending):

@@ -10,8 +10,8 @@ from textual.widgets import Input
 
 from gputop.model.frame import SECOND_NS, Header
 from gputop.recording.reader import Recording
-from gputop.session.session import Session
-from gputop.session.survey import Survey
+from gputop.stream.session import Session
+from gputop.stream.survey import Survey
 from gputop.tui import bindings
 from gputop.tui.box import Box, MomentScreen
 from gputop.tui.dashboard import Actions, DashboardScreen
@@ -23,7 +23,7 @@ from gputop.tui.player import LEAST_PAST_NS, Playback, Player
 from gputop.tui.widgets import Drawn
 
 if TYPE_CHECKING:
-    from gputop.session.survey import Episode
+    from gputop.stream.survey import Episode
 
 AGAIN_NS = 2 * SECOND_NS  # while playing, `N` skips an incident that began less than this ago: it was just seen
 

@@ -10,9 +10,9 @@ from textual.binding import Binding
 
 from gputop.model.frame import SECOND_NS, Stack
 from gputop.model.roles import Role
-from gputop.session.stalled import stalled_pids, waits
 from gputop.stacks.frames import Weighted
 from gputop.stacks.lines import TextLine, plain, weigh_stacks
+from gputop.stream.stalled import stalled_pids, waits
 from gputop.system.errors import UserError
 from gputop.system.text import cut
 from gputop.tui.box import Box

@@ -12,8 +12,8 @@ from gputop.agents import places as places_module
 from gputop.agents import tools
 from gputop.agents.places import Places
 from gputop.commands.replay import sample
-from gputop.fleet.reach import Target
 from gputop.recording.reader import Recording
+from gputop.stream.reach import Target
 from gputop.system.errors import UserError
 
 IN_TROUBLE_S = 12.0  # s from the beginning of the sample, soon after its first trouble began; it lasts for 23 s more

@@ -20,7 +20,7 @@ from gputop.agents.answer import DEFAULT_BYTES, MOST_BYTES, Asked, bounded
 from gputop.agents.overview import trainer_row
 from gputop.agents.places import Places
 from gputop.commands.replay import sample
-from gputop.diagnosis.phases import TRAINING
+from gputop.findings.verdict import TRAINING
 from gputop.fleet.summary import Rank
 from gputop.model.frame import Frame
 from gputop.recording.writer import Writer

@@ -5,10 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gputop.alerts.alert import BEGIN, Alert, made
-from gputop.diagnosis import Incident
-from gputop.diagnosis.model import Culprit, Victim
+from gputop.findings.verdict import Culprit, Incident, Victim
 from gputop.model.frame import SECOND_NS, Header, ProcInfo
-from gputop.session.following import Following
+from gputop.stream.following import Following
 
 INCIDENT = Incident(
     id=1, start_ns=10 * SECOND_NS, end_ns=None, symptom="input-bound", cause="cpu-contention", severity="medium", confidence=0.9,

@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from gputop.alerts.alert import BEGIN, END, MOST_TEXT, Damper, Teller
-from gputop.diagnosis import Incident
-from gputop.diagnosis.model import Culprit
+from gputop.findings.verdict import Culprit, Incident
 from gputop.model.frame import SECOND_NS
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from tests.alerts.made import alert, incident
 from tests.corpus import accuracy, split
 from tests.corpus.runs import load

@@ -26,7 +26,7 @@ from gputop.alerts.sender import LEAVE_S, MOST_WAITING, TRIED_S, Alerts, Sender
 from gputop.alerts.sinks import Busy, Refused, sink_of, sinks_of
 from gputop.alerts.webhook import WHOLE_S, retry_after_s, slack_message
 from gputop.model.frame import SECOND_NS
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from gputop.system.errors import UserError
 from tests.alerts.made import alert
 from tests.pty.terminal import Pty

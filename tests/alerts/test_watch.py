@@ -131,8 +131,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """`gputop watch` on a scene."""
 
     def start(stream: Made, *arguments: str) -> int:
-        monkeypatch.setattr("gputop.session.child.ChildStream", lambda *_: None)
-        monkeypatch.setattr("gputop.session.restarts.LastingStream", lambda *_: stream)
+        monkeypatch.setattr("gputop.stream.child.ChildStream", lambda *_: None)
+        monkeypatch.setattr("gputop.stream.restarts.LastingStream", lambda *_: stream)
         monkeypatch.setattr("gputop.commands.attending.signal.signal", lambda *_: None)
         parser, _ = cli.make_parser("watch")
         try:

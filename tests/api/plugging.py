@@ -12,7 +12,7 @@ import tempfile
 from gputop import cli
 from gputop.collector.beat import Collector
 from gputop.commands.replay import sample
-from gputop.diagnosis.model import CAUSES
+from gputop.findings.verdict import CAUSES
 from gputop.model.frame import Frame
 from gputop.sources import Settings
 from gputop.system.program import report

@@ -24,13 +24,13 @@ from gputop.commands.fleet import as_object
 from gputop.commands.replay import sample
 from gputop.commands.schema import SCHEMAS, schema, shape
 from gputop.doctor.checks import Check
-from gputop.experiments.prove import none_document
-from gputop.experiments.sweep import Point, Sweep
 from gputop.fleet.overview import Overview
 from gputop.fleet.summary import summarize
+from gputop.loader.sweep import Point, Sweep
 from gputop.model.ranges import MOST_S
+from gputop.prove.prove import none_document
 from gputop.recording.reader import Recording
-from gputop.session.snapshot import Snapshots
+from gputop.stream.snapshot import Snapshots
 from tests.alerts.made import alert
 from tests.fleet.nodes import fleet
 

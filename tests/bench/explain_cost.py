@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gputop.recording.writer import NO_LIMIT, Rotation
-from gputop.session.findings import Recorder
-from gputop.session.stalled import Unwatched
+from gputop.stream.kept import Recorder
+from gputop.stream.stalled import Unwatched
 from tests.bench.figures import spread
 from tests.recording.made import HEADER, Session
 

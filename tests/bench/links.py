@@ -19,10 +19,10 @@ from pathlib import Path
 import msgspec
 
 from gputop.fleet.links import UP, Links
-from gputop.fleet.reach import Target
 from gputop.fleet.summary import pack_summary
 from gputop.model.frame import Header
 from gputop.recording.format import pack_header
+from gputop.stream.reach import Target
 from tests.fleet.test_summary import told
 
 

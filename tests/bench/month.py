@@ -18,7 +18,7 @@ from gputop.model.frame import SECOND_NS, Frame
 from gputop.recording.format import MINUTES, SECONDS, TICKS
 from gputop.recording.keep import Keeping
 from gputop.recording.reader import Recording
-from gputop.session.findings import Findings, rules
+from gputop.stream.kept import Findings, rules
 from tests.bench.explain_cost import waited
 from tests.bench.figures import spread
 from tests.recording.made import HEADER, MS, START_NS, Session

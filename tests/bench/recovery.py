@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from tests.bench.figures import table
 from tests.corpus.runs import MODES, Run, record
 from tests.workloads import runner

@@ -9,11 +9,11 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from gputop.diagnosis.model import GROWTHS
-from gputop.diagnosis.report import Explanation, from_elsewhere
-from gputop.diagnosis.sentence import pack, unpack
+from gputop.findings.explanation import Explanation, from_elsewhere
+from gputop.findings.sentence import pack, unpack
+from gputop.findings.verdict import GROWTHS
 from gputop.model.frame import Frame
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from tests.corpus.runs import Run, load
 from tests.workloads.scenario import Label
 

@@ -8,7 +8,7 @@ from gputop.diagnosis import engine
 from gputop.diagnosis.judge import judge
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.waitgraph import Walk
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from tests.corpus import accuracy, split
 from tests.corpus.runs import load
 

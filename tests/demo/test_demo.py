@@ -16,8 +16,8 @@ import pytest
 from gputop.demo import resources
 from gputop.demo.scenarios import SCENARIOS, Scenario
 from gputop.demo.stage import staged
-from gputop.session.child import ChildStream, collector_argv
-from gputop.session.session import Session
+from gputop.stream.child import ChildStream, collector_argv
+from gputop.stream.session import Session
 from gputop.system.errors import UserError
 
 _PATIENCE_S = 60.0

@@ -10,7 +10,7 @@ import pytest
 
 from gputop.commands.demo import HINT_NS, NEWS_NS, Story
 from gputop.demo.scenarios import SCENARIOS
-from gputop.diagnosis.model import Verdict
+from gputop.findings.verdict import Verdict
 from gputop.model.board import Board
 from gputop.model.frame import Mark
 from gputop.sources import simulated

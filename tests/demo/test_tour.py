@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gputop.commands import demo
-from gputop.session.session import Session
+from gputop.stream.session import Session
 from gputop.tui.app import GputopApp
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Look, live_context

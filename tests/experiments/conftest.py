@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.experiments import change
+from gputop.prove import change
 from tests.experiments.place import folder_in, set_place
 
 

@@ -10,8 +10,8 @@ import time
 
 import msgspec
 
-from gputop.experiments.change import Plan
-from gputop.experiments.guardian import Guard
+from gputop.prove.change import Plan
+from gputop.prove.guardian import Guard
 from tests.experiments.place import from_environment
 
 

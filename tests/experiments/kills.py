@@ -20,9 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-from gputop.experiments.change import FILE, IDLE, STOPPED, Change, Plan, Target
-from gputop.experiments.journal import leftovers, undo_leftovers
-from gputop.experiments.processes import read_process
+from gputop.prove.change import FILE, IDLE, STOPPED, Change, Plan, Target
+from gputop.prove.journal import leftovers, undo_leftovers
+from gputop.prove.processes import read_process
 from tests.experiments import place
 from tests.experiments.processes import BUILD, ORPHANS, ROOT, THREADS, group_members, running, settings
 from tests.workloads import cgroup
@@ -113,7 +113,7 @@ def _gputop(plan: Plan, state: Path) -> Iterator[subprocess.Popen[bytes]]:
 def _guardian_of(pid: int) -> int | None:
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError, ProcessLookupError):
-            if read_process(int(name)).ppid == pid and b"gputop.experiments.guardian" in Path(f"/proc/{name}/cmdline").read_bytes():
+            if read_process(int(name)).ppid == pid and b"gputop.prove.guardian" in Path(f"/proc/{name}/cmdline").read_bytes():
                 return int(name)
     return None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.experiments import host
+from gputop.prove import host
 
 VARIABLE = "TESTS_PLACE"  # environment variable of `tests.experiments.holder` and `tests.experiments.command`: gputop itself knows none
 

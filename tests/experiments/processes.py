@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from gputop.experiments.change import Case, Plan, Record, Target
-from gputop.experiments.processes import read_process
+from gputop.prove.change import Case, Plan, Record, Target
+from gputop.prove.processes import read_process
 
 ROOT = Path(__file__).parents[2]
 SLEEPS = "import time; print(flush=True); time.sleep(600)"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.experiments.groups import Between, Groups, is_apart, members
+from gputop.prove.groups import Between, Groups, is_apart, members
 
 JOB, LOGS, CRON, SHELL = 100, 200, 300, 400
 PATHS = {JOB: "/user.slice/job.scope", LOGS: "/system.slice/logs.service", CRON: "/system.slice/cron.service", SHELL: "/user.slice"}

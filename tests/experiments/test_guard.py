@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from gputop.commands.prove import _undo
-from gputop.experiments import guardian
-from gputop.experiments.change import FILE, IDLE, STOPPED, Change, Plan, Target
-from gputop.experiments.fuse import Fuse
-from gputop.experiments.guardian import Guard
-from gputop.experiments.interventions import plan
-from gputop.experiments.journal import leftovers, undo_leftovers
-from gputop.experiments.processes import read_process, read_thread
+from gputop.prove import guardian
+from gputop.prove.change import FILE, IDLE, STOPPED, Change, Plan, Target
+from gputop.prove.fuse import Fuse
+from gputop.prove.guardian import Guard
+from gputop.prove.interventions import plan
+from gputop.prove.journal import leftovers, undo_leftovers
+from gputop.prove.processes import read_process, read_thread
 from tests.experiments.processes import (
     BUILD,
     ORPHANS,
@@ -59,7 +59,7 @@ def _guardian_of(pid: int) -> int:
 
 def _is_guardian_of(pid: int, parent: int) -> bool:
     try:
-        return read_process(pid).ppid == parent and b"gputop.experiments.guardian" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return read_process(pid).ppid == parent and b"gputop.prove.guardian" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (ProcessLookupError, FileNotFoundError):
         return False
 

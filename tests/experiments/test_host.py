@@ -17,12 +17,12 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.commands.prove import _undo
-from gputop.experiments import change, host, journal
-from gputop.experiments.change import BACK, FILE, IDLE, THEIRS, Change, Plan, Record, Target, restore
-from gputop.experiments.guardian import Ending, Guard
-from gputop.experiments.host import Folder, why_not, why_not_in
-from gputop.experiments.journal import create, leftovers, of_others, undo_leftovers
-from gputop.experiments.processes import read_process
+from gputop.prove import change, host, journal
+from gputop.prove.change import BACK, FILE, IDLE, THEIRS, Change, Plan, Record, Target, restore
+from gputop.prove.guardian import Ending, Guard
+from gputop.prove.host import Folder, why_not, why_not_in
+from gputop.prove.journal import create, leftovers, of_others, undo_leftovers
+from gputop.prove.processes import read_process
 from tests.experiments.place import set_place
 from tests.experiments.processes import ROOT, THREADS, holder, record_of, settings, started, target, threads
 from tests.experiments.processes import running as running_in
@@ -51,7 +51,7 @@ def niceness(pid: int) -> int:
 
 LOCKED = """
 import os
-from gputop.experiments import host
+from gputop.prove import host
 lock = host.open_lock()
 print(host.is_locked(lock))
 read, write = os.pipe()
@@ -129,9 +129,9 @@ AS_NOBODY = """
 import os, sys
 sys.path[:0] = sys.argv[1:2]
 import msgspec, psutil
-from gputop.experiments import host
-from gputop.experiments.change import Record
-from gputop.experiments.journal import create, in_use, leftovers, of_others
+from gputop.prove import host
+from gputop.prove.change import Record
+from gputop.prove.journal import create, in_use, leftovers, of_others
 from tests.experiments.place import from_environment
 from_environment()
 open("/dev/null", encoding="ascii").close()  # who becomes somebody else may not be able to import any more

@@ -12,13 +12,13 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.model import CAUSES
-from gputop.experiments.change import BACK, DEVICE, FILE, Change, Plan, Record, Told, autogroup_of, restore, write_value
-from gputop.experiments.groups import Groups
-from gputop.experiments.guardian import Guard
-from gputop.experiments.interventions import INTERVENTIONS, NONE, idle_priority, interventions, io_priority, memory_limit, plan, stop
-from gputop.experiments.processes import read_process
-from gputop.experiments.scene import Scene
+from gputop.findings.verdict import CAUSES
+from gputop.prove.change import BACK, DEVICE, FILE, Change, Plan, Record, Told, autogroup_of, restore, write_value
+from gputop.prove.groups import Groups
+from gputop.prove.guardian import Guard
+from gputop.prove.interventions import INTERVENTIONS, NONE, idle_priority, interventions, io_priority, memory_limit, plan, stop
+from gputop.prove.processes import read_process
+from gputop.prove.scene import Scene
 from gputop.system.text import counted
 from tests.experiments.processes import STARTS_A_THREAD, THREADS, case, running, settings, started, target, threads
 from tests.wait import until
@@ -47,7 +47,7 @@ def cpu_group() -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", INTERVENTIONS)
 def test_a_docstring_says_what_right_and_how_it_is_undone(name: str) -> None:
-    doc = importlib.import_module(f"gputop.experiments.interventions.{name}").__doc__ or ""
+    doc = importlib.import_module(f"gputop.prove.interventions.{name}").__doc__ or ""
     parts = ("What it changes: ", "Whether it may be kept: ", "What right it needs: ", "How it is undone: ")
     at = [doc.find(part) for part in parts]
     assert min(at) >= 0

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.commands.prove import _agreed
-from gputop.diagnosis.model import Culprit
-from gputop.experiments.change import Plan, Reached, Target
-from gputop.experiments.suspect import Suspicion, Watch
+from gputop.findings.verdict import Culprit
 from gputop.model.board import Board
+from gputop.prove.change import Plan, Reached, Target
+from gputop.prove.suspect import Suspicion, Watch
 from gputop.system.errors import UserError
 from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.scene import ON_CPU, Proc, Scene, training

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from gputop.commands.prove import _agreed
 from gputop.demo.stage import staged
 from gputop.demo.work import WORKER_NAME
-from gputop.experiments import groups, reach
-from gputop.experiments.change import Case, Plan, Reached, Target, Told
-from gputop.experiments.groups import Unseen, members
-from gputop.experiments.guardian import Guard
-from gputop.experiments.interventions import plan
-from gputop.experiments.permission import stage, why_off_stage
-from gputop.experiments.processes import read_process, read_processes
+from gputop.prove import groups, reach
+from gputop.prove.change import Case, Plan, Reached, Target, Told
+from gputop.prove.groups import Unseen, members
+from gputop.prove.guardian import Guard
+from gputop.prove.interventions import plan
+from gputop.prove.permission import stage, why_off_stage
+from gputop.prove.processes import read_process, read_processes
 from gputop.sources import simulated
 from gputop.system.errors import UserError
 from gputop.tui.dashboard import send_signal
@@ -140,7 +140,7 @@ def test_a_session_is_named_with_other_users_processes() -> None:
 @root
 def test_members_that_cannot_be_seen_are_told(quota: Path) -> None:
     """From another pid namespace the kernel writes 0 for them."""
-    code = f"from gputop.experiments.groups import Unseen, members\ntry: print(members({str(quota)!r}))\nexcept Unseen as e: print(e)"
+    code = f"from gputop.prove.groups import Unseen, members\ntry: print(members({str(quota)!r}))\nexcept Unseen as e: print(e)"
     with running() as one, inside((quota / "below", one)):
         command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)

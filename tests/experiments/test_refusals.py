@@ -19,15 +19,15 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.commands.live import left_behind
-from gputop.experiments import host
-from gputop.experiments.change import FILE, GONE_BY_NOW, IDLE, Change, Plan, Record, Target, Told, held, read_value, restore
-from gputop.experiments.guardian import Guard
-from gputop.experiments.interventions import plan, stop
-from gputop.experiments.journal import create, leftovers, undo_leftovers
-from gputop.experiments.permission import why_never
-from gputop.experiments.processes import KTHREADD, read_process, read_processes
-from gputop.experiments.scene import Scene, may_raise
-from gputop.experiments.subjects import find
+from gputop.prove import host
+from gputop.prove.change import FILE, GONE_BY_NOW, IDLE, Change, Plan, Record, Target, Told, held, read_value, restore
+from gputop.prove.guardian import Guard
+from gputop.prove.interventions import plan, stop
+from gputop.prove.journal import create, leftovers, undo_leftovers
+from gputop.prove.permission import why_never
+from gputop.prove.processes import KTHREADD, read_process, read_processes
+from gputop.prove.scene import Scene, may_raise
+from gputop.prove.subjects import find
 from tests.experiments.processes import ROOT, case, record_of, running, started, target
 from tests.stranger import nobodys_process
 from tests.wait import until
@@ -61,7 +61,7 @@ def test_gputops_own_are_never_touched(words: list[str]) -> None:
 
 def _why_with(pid: int, line: bytes) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gputop.experiments.permission.cmdline_of", lambda _pid: line.decode().rstrip("\0").split("\0"))
+        patch.setattr("gputop.prove.permission.cmdline_of", lambda _pid: line.decode().rstrip("\0").split("\0"))
         return why_never(read_process(pid), read_processes())
 
 
@@ -121,12 +121,12 @@ def test_without_root_what_cannot_be_taken_back_is_not_begun() -> None:
     code = """
 import os, sys
 sys.path[:0] = sys.argv[2:]
-import gputop.experiments.interventions as them
-from gputop.experiments.change import Case, Plan, Target
-from gputop.experiments.guardian import Guard
-from gputop.experiments.interventions import idle_priority
-from gputop.experiments.processes import read_process
-from gputop.experiments.scene import Scene
+import gputop.prove.interventions as them
+from gputop.prove.change import Case, Plan, Target
+from gputop.prove.guardian import Guard
+from gputop.prove.interventions import idle_priority
+from gputop.prove.processes import read_process
+from gputop.prove.scene import Scene
 them.interventions()
 open('/dev/null', encoding='ascii').close()  # who becomes somebody else may not be able to import any more
 import json, psutil, subprocess, time
@@ -370,7 +370,7 @@ def cpu_quota_of_nobody() -> Iterator[Target]:
 
 def test_who_became_another_users_since_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with running() as hog:
-        monkeypatch.setattr("gputop.experiments.subjects.is_own", lambda _proc: False)
+        monkeypatch.setattr("gputop.prove.subjects.is_own", lambda _proc: False)
         assert find((Change("policy", IDLE, hog),)) == []
         assert len(find((Change("policy", IDLE, hog),), frozenset({hog.pid}))) == 1
 
@@ -381,7 +381,7 @@ def test_a_job_does_not_stand_for_what_runs_with_other_rights(monkeypatch: pytes
     with running() as trainer, started(code) as script:
         until(lambda: bool(psutil.Process(script.pid).children()))
         child = target(psutil.Process(script.pid).children()[0].pid)
-        monkeypatch.setattr("gputop.experiments.scene.uids_of", lambda pid: frozenset({pid}))
+        monkeypatch.setattr("gputop.prove.scene.uids_of", lambda pid: frozenset({pid}))
         scene = Scene(case(trainer, child), allow_stop=False, allow_others=True)
         assert [one.pid for one in scene.culprits] == [child.pid]
 
@@ -391,8 +391,8 @@ def test_what_ends_while_it_is_looked_at_is_told(monkeypatch: pytest.MonkeyPatch
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
 
     with running() as trainer, running() as hog:
-        monkeypatch.setattr("gputop.experiments.interventions.idle_priority._first_nice", gone)
-        monkeypatch.setattr("gputop.experiments.interventions.one_cpu.narrowed", gone)
+        monkeypatch.setattr("gputop.prove.interventions.idle_priority._first_nice", gone)
+        monkeypatch.setattr("gputop.prove.interventions.one_cpu.narrowed", gone)
         made = plan(case(trainer, hog))
         assert isinstance(made, Told)
         assert made.reason == "cpu-contention: what is there could not be looked at (No such process): try again"
@@ -432,8 +432,8 @@ time.sleep(600)
 def test_pids_of_another_namespaces_proc_are_refused(state: Path) -> None:
     """A container with the host's /proc: the pids there are other processes to its system calls."""
     code = (
-        "from gputop.experiments.change import Case, Plan, Target\nfrom gputop.experiments.guardian import Guard\n"
-        "from gputop.experiments.interventions import plan\none = Target(1, 1, 'it')\n"
+        "from gputop.prove.change import Case, Plan, Target\nfrom gputop.prove.guardian import Guard\n"
+        "from gputop.prove.interventions import plan\none = Target(1, 1, 'it')\n"
         "print(plan(Case('cpu-contention', one, (one,), (), (one,))).reason)\nGuard(Plan('nice', 'it', (), True)).__enter__()"
     )
     command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
@@ -463,7 +463,7 @@ def test_a_rank_of_the_same_training_is_not_put_aside() -> None:
 def test_a_journal_of_an_earlier_boot_is_moot(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running() as hog:
         with monkeypatch.context() as patch:
-            patch.setattr("gputop.experiments.journal.boot_id", lambda: "another")
+            patch.setattr("gputop.prove.journal.boot_id", lambda: "another")
             journal = create("it")
         journal.append([record_of(hog, "nice", "3", "0")])
         os.close(journal.fd)

@@ -23,10 +23,10 @@ import pytest
 
 from gputop import sweep_loader
 from gputop.diagnosis.measure import waits
-from gputop.experiments import sweep
-from gputop.experiments.bottleneck import IDLE, RUNNABLE, Usage, reason
-from gputop.experiments.loaders import Interrupts, Rebuilt, same_random_numbers
-from gputop.experiments.sweep import Point, Sweep, _judged, _Run
+from gputop.loader import sweep
+from gputop.loader.bottleneck import IDLE, RUNNABLE, Usage, reason
+from gputop.loader.loaders import Interrupts, Rebuilt, same_random_numbers
+from gputop.loader.sweep import Point, Sweep, _judged, _Run
 from gputop.system.errors import UserError
 from tests.require import require
 from tests.wait import until
@@ -401,7 +401,7 @@ import gputop
 print(time.process_time() - began, *sorted(set(sys.modules) - before))"""
     command = [sys.executable, "-S", "-c", code]
     told = [subprocess.check_output(command, cwd=HERE.parent.parent, text=True, timeout=20).split() for _ in range(3)]
-    assert not {"torch", "msgspec", "typing", "re", "gputop.experiments"} & set(told[0][1:])
+    assert not {"torch", "msgspec", "typing", "re", "gputop.prove"} & set(told[0][1:])
     assert min(float(seconds) for seconds, *_ in told) < 0.01
 
 

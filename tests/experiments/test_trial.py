@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
-from gputop.experiments.change import Case, Plan, Target
-from gputop.experiments.prove import document, follow, run, told
-from gputop.experiments.statistics import FALSE_POSITIVE, estimate, part_of, t_quantile
-from gputop.experiments.suspect import settings_of
-from gputop.experiments.trial import Outcome, Sample, Settings, Trial, arm_of
 from gputop.model.frame import SECOND_NS, CudaCall
+from gputop.prove.change import Case, Plan, Target
+from gputop.prove.prove import document, follow, run, told
+from gputop.prove.statistics import FALSE_POSITIVE, estimate, part_of, t_quantile
+from gputop.prove.suspect import settings_of
+from gputop.prove.trial import Outcome, Sample, Settings, Trial, arm_of
 
 TICK_S = 0.1
 CASE = Case("cpu-contention", Target(7, 1, "train.py"), (), (), ())

@@ -25,10 +25,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from gputop.diagnosis.model import Culprit, WhatIf
 from gputop.diagnosis.whatif import predict
+from gputop.findings.verdict import Culprit, WhatIf
 from gputop.recording.chunks import Decoder
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from tests.corpus import calm
 from tests.stubs.build import build
 from tests.workloads import cgroup, environment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gputop.diagnosis.ranks import RankPace
+from gputop.findings.ranks import RankPace
 from gputop.fleet.jobs import Sight
 from gputop.fleet.summary import GpuRow, LedgerRow, Node, Rank, Said, Summary, Taker
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from gputop.diagnosis.model import SEVERITIES
+from gputop.findings.verdict import SEVERITIES
 from gputop.model.frame import Frame, Header
 from gputop.recording.writer import Writer
 from tests.bench.figures import table

@@ -16,13 +16,13 @@ import pytest
 from gputop.fleet import links as links_module
 from gputop.fleet.asking import MOST_ANSWER_BYTES
 from gputop.fleet.links import DOWN, UP, Links
-from gputop.fleet.reach import Target
 from gputop.model.frame import Frame, Header, ProcSample
 from gputop.recording import budget as budget_module
 from gputop.recording.budget import BURST_FRAMES, BURST_S, Budget
 from gputop.recording.chunks import Decoder, pack_alone
 from gputop.recording.format import FLAG_KEY, KIND_END, pack, pack_end, pack_frames, pack_header
-from gputop.session.child import MOST_ITEMS, ChildStream, PipeStream
+from gputop.stream.child import MOST_ITEMS, ChildStream, PipeStream
+from gputop.stream.reach import Target
 from gputop.system.errors import UserError
 from tests.fleet.fakes import SPEAK, FakeSsh, ssh, wait_for
 from tests.recording import made

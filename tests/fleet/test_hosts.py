@@ -12,8 +12,8 @@ from ClusterShell.NodeSet import NodeSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputop.fleet.hosts import MOST_HOSTS, expand, fold, read
 from gputop.fleet.targets import by_names
+from gputop.stream.reach.hosts import MOST_HOSTS, expand, fold, read
 from gputop.system.errors import UserError
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.ranks import RankPace
+from gputop.findings.ranks import RankPace
 from gputop.fleet.asking import Answer
 from gputop.fleet.jobs import LATE as LATE_WORD
 from gputop.fleet.jobs import TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Sight, find_jobs, with_report

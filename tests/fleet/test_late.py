@@ -7,13 +7,13 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.ranks import RankPace
+from gputop.findings.ranks import RankPace
 from gputop.fleet.jobs import Job, Sight
 from gputop.fleet.node import moves
 from gputop.fleet.overview import Overview
 from gputop.fleet.summary import Summary, summarize
 from gputop.model.frame import SECOND_NS, Frame
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from tests.fleet.late import SIZE, VICTIMS, Part, cases, host_of, part_of
 from tests.fleet.nodes import fleet as made
 from tests.fleet.splitting import Item

@@ -15,12 +15,12 @@ import pytest
 from gputop.fleet import links as links_module
 from gputop.fleet.asking import Answer, pack_answer
 from gputop.fleet.links import CONNECTING, DOWN, MISSING, NEWER, REFUSED, SILENT, UP, Links
-from gputop.fleet.reach import Target
 from gputop.fleet.summary import MOST_BYTES, Node, Summary
 from gputop.model.frame import Frame, Header, Stack
 from gputop.recording.format import KIND_HEADER, KIND_SUMMARY, MAGIC, pack
 from gputop.recording.reader import Recording
 from gputop.stacks.nccl import unpack_report
+from gputop.stream.reach import Target
 from gputop.system.errors import UserError
 from tests.fleet.fakes import SPEAK, FakeSsh, ssh, wait_for
 from tests.stacks import ras

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from msgspec.inspect import DictType, FloatType, IntType, ListType, StructType, Type, UnionType
 
-from gputop.diagnosis.ranks import RankPace
+from gputop.findings.ranks import RankPace
 from gputop.fleet import overview as overview_module
 from gputop.fleet.asking import Answer, Ask, pack_answer, read_answer, read_ask
 from gputop.fleet.jobs import Sight

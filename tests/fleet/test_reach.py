@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gputop.fleet.links import DOWN, SILENT, UP, Links
-from gputop.fleet.reach import Target
 from gputop.fleet.relay import Relayed
 from gputop.fleet.summary import Summary, pack_summary
 from gputop.model.frame import Header
 from gputop.recording.format import pack_header
+from gputop.stream.reach import Target
 from tests.fleet.sshd import machines, took
 from tests.require import require
 from tests.wait import until

@@ -12,7 +12,7 @@ import pytest
 from gputop.fleet.links import UP, Links
 from gputop.fleet.targets import Folder
 from gputop.recording.reader import Recording
-from gputop.session.played import parts_of
+from gputop.stream.played import parts_of
 from gputop.system.errors import UserError
 from tests.fleet.fakes import FakeSsh, ssh
 from tests.wait import until

@@ -17,12 +17,12 @@ import pytest
 
 from gputop.fleet.asking import Answer
 from gputop.fleet.links import CONNECTING, DOWN, MISSING, NEWER, UP, NodeState
-from gputop.fleet.reach import Target
 from gputop.fleet.relay import Relayed, Told
 from gputop.fleet.summary import Node, Summary
 from gputop.model.frame import Frame, Header, Stack
 from gputop.recording.format import KIND_HEADER, KIND_PASSED, KIND_TOLD, MAGIC, pack
 from gputop.recording.reader import Recording
+from gputop.stream.reach import Target
 from gputop.system.errors import UserError
 from tests.fleet.fakes import FakeSsh, ssh
 from tests.wait import until

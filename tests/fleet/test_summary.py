@@ -10,7 +10,7 @@ import zstandard
 from msgspec.msgpack import Ext
 
 from gputop.diagnosis import Engine
-from gputop.diagnosis.ranks import find_slowest
+from gputop.findings.ranks import find_slowest
 from gputop.fleet.summary import MOST_BYTES, NAME, GpuRow, Rank, Summary, pack_summary, read_summary, summarize
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from gputop.fleet.asking import Answer
 from gputop.fleet.lines import FromLines, to_lines
 from gputop.fleet.links import UP, Links
-from gputop.fleet.reach import WAYS, Target
 from gputop.fleet.targets import targets
 from gputop.recording.reader import Recording
-from gputop.session.played import PlayedStream
+from gputop.stream.played import PlayedStream
+from gputop.stream.reach import WAYS, Target
 from gputop.system.errors import UserError
 from tests.fleet.fakes import wait_for
 from tests.wait import until

@@ -20,7 +20,7 @@ from gputop.metrics.prometheus import Pages
 from gputop.metrics.registry import METRICS
 from gputop.metrics.server import Server
 from gputop.model.frame import Frame
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from tests.metrics.made import contended_server, played, run_of
 from tests.metrics.prom import PACKAGING, ROOT, RULES, Prometheus, prometheus, promtool
 from tests.require import require

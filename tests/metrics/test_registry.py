@@ -7,12 +7,12 @@ from collections import deque
 
 import pytest
 
-from gputop.diagnosis.model import total
+from gputop.findings.verdict import total
 from gputop.metrics.metered import Metered
 from gputop.metrics.registry import COUNTER, METRICS, SUFFIXES
 from gputop.metrics.totals import LOST_TO
 from gputop.model.frame import Names
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from tests.corpus.accuracy import paths
 from tests.corpus.runs import load
 from tests.metrics.made import played, run_of, series, server_of, taken

@@ -12,9 +12,9 @@ from functools import wraps
 from typing import Any
 
 import gputop.cli
-from gputop.session.child import ChildStream
-from gputop.session.session import Session
 from gputop.sources.procfs.identity import Users
+from gputop.stream.child import ChildStream
+from gputop.stream.session import Session
 from gputop.system import crash
 from gputop.tui.app import GputopApp
 from gputop.tui.dashboard import Actions, DashboardScreen

@@ -54,10 +54,11 @@ from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.scan import Index, pack_index
 from gputop.recording.writer import NO_LIMIT, Rotation
-from gputop.session import findings, snapshot
-from gputop.session.session import Session
-from gputop.session.stalled import Unwatched
-from gputop.session.survey import survey
+from gputop.stream import kept as findings
+from gputop.stream import snapshot
+from gputop.stream.session import Session
+from gputop.stream.stalled import Unwatched
+from gputop.stream.survey import survey
 from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.tables.schema import TABLES
@@ -155,7 +156,7 @@ def _saved() -> bytes:
 
 
 def _found() -> bytes:
-    """Longer than what is judged anew (`gputop.session.findings.SHORT_NS`), with the diagnosis' findings at its end."""
+    """Longer than what is judged anew (`gputop.stream.kept.SHORT_NS`), with the diagnosis' findings at its end."""
     header, *each = scene.frames(340, gpus=1)
     assert isinstance(header, Header)
     diagnosis = Unwatched(None)
@@ -389,7 +390,7 @@ def _bombs(rng: random.Random, data: bytes) -> bytes:
 
 
 def with_findings(data: bytes, change: Callable[[Any], object]) -> bytes:
-    """A recording whose findings, as they are kept, were changed; texts are extensions of msgpack (`gputop.diagnosis.sentence`)."""
+    """A recording whose findings, as they are kept, were changed; texts are extensions of msgpack (`gputop.findings.sentence`)."""
     blocks = split(data)
     for i, block in enumerate(blocks):
         if block.kind == KIND_FINDINGS:
@@ -517,9 +518,9 @@ DRIVERS: tuple[Callable[[str], None], ...] = (_read, _explain, _query, _export, 
 _TURNS = (*DRIVERS, _read, _pipe, _read, _explain_json, _survey)
 """The quick ones come more often."""
 IMPORTED = (
-    "gputop.commands.explain", "gputop.commands.query", "gputop.commands.export", "gputop.session.report", "gputop.tables.database",
+    "gputop.commands.explain", "gputop.commands.query", "gputop.commands.export", "gputop.findings.text", "gputop.tables.database",
     "gputop.tables.export_csv", "gputop.tables.export_sqlite", "gputop.tables.export_perfetto", "gputop.tables.export_html",
-    "gputop.commands.report", "gputop.session.usage_text",
+    "gputop.commands.report", "gputop.tables.usage_text",
 )  # fmt: skip
 """Before the children are made: what they import themselves would count as memory that an input took."""
 

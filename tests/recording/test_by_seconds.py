@@ -11,7 +11,7 @@ import pytest
 from gputop import cli
 from gputop.model.frame import Mark, Stack
 from gputop.recording.reader import Recording
-from gputop.session import judged
+from gputop.stream import judged
 from tests.recording.made import HEADER, START_NS, Session, record
 from tests.recording.test_events import MOST_SWITCHES, WINDOWS
 

@@ -18,8 +18,8 @@ from gputop.recording.parts import open_recording
 from gputop.recording.pipe import PipeSink
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Rotation, Writer
-from gputop.session.following import Following
-from gputop.session.session import Session as Known
+from gputop.stream.following import Following
+from gputop.stream.session import Session as Known
 from gputop.tables.load import Loader
 from gputop.tui.feed import Recorder
 from tests.recording.made import HEADER, SECOND, START_NS, Session, record

@@ -15,16 +15,16 @@ from msgspec.msgpack import Ext
 from gputop.agents.places import Places
 from gputop.agents.tools import call
 from gputop.cli import main
-from gputop.diagnosis.model import PathStep
-from gputop.diagnosis.report import Explanation
+from gputop.findings.explanation import Explanation
+from gputop.findings.verdict import PathStep
 from gputop.model.frame import Frame, Header
 from gputop.recording.keep import _File
 from gputop.recording.reader import Recording
 from gputop.recording.writer import NO_LIMIT, Rotation, Writer
-from gputop.session import findings
-from gputop.session.session import Session
-from gputop.session.stalled import Unwatched
-from gputop.session.survey import survey
+from gputop.stream import kept as findings
+from gputop.stream.session import Session
+from gputop.stream.stalled import Unwatched
+from gputop.stream.survey import survey
 from gputop.system.errors import UserError
 from gputop.tui.feed import Recorder
 from tests.recording import fuzz
@@ -84,7 +84,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise UserError("judged anew")
 
-    monkeypatch.setattr("gputop.session.following.Following.through", refuse)
+    monkeypatch.setattr("gputop.stream.following.Following.through", refuse)
 
 
 @pytest.fixture

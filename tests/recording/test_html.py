@@ -18,9 +18,8 @@ from gputop.commands.replay import sample
 from gputop.commands.report import price
 from gputop.model.frame import Frame, ProcInfo
 from gputop.recording.reader import Recording
-from gputop.session import usage, usage_text
-from gputop.session.session import Session
-from gputop.tables import export_html
+from gputop.stream.session import Session
+from gputop.tables import export_html, usage, usage_text
 from tests.browser import Browser, browser
 from tests.recording.made import HEADER, record
 from tests.recording.test_report import seconds, week
@@ -231,7 +230,7 @@ def test_a_column_is_what_went_in() -> None:
 
 def test_a_reading_of_a_second_fills_its_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long stretch there is one a second, and more columns than that."""
-    monkeypatch.setattr("gputop.session.judged.LONG_NS", 10 * 10**9)
+    monkeypatch.setattr("gputop.stream.judged.LONG_NS", 10 * 10**9)
     path, out = tmp_path / "a.gputop", tmp_path / "a.html"
     record(path, seconds(300, interval_s=0.1, util=50.0))
     assert cli.main(["export", str(path), "--to", "html", "-o", str(out)]) == 0

@@ -24,7 +24,7 @@ from gputop.recording.format import KIND_INDEX, SYNC
 from gputop.recording.ingero import read
 from gputop.recording.reader import Recording
 from gputop.recording.writer import write_all
-from gputop.session.session import Session
+from gputop.stream.session import Session
 from gputop.system.errors import UserError
 from gputop.tables.database import Database
 from gputop.tui.draw.lanes import all_lanes

@@ -28,9 +28,9 @@ from gputop.recording.lasting import TRY_S, Lasting
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.writer import NO_LIMIT, Rotation
-from gputop.session import restarts
-from gputop.session.child import ChildStream
-from gputop.session.restarts import RESTART_S, LastingStream, Restarts
+from gputop.stream import restarts
+from gputop.stream.child import ChildStream
+from gputop.stream.restarts import RESTART_S, LastingStream, Restarts
 from gputop.tables.database import Database
 from tests.pty.tree import tree
 from tests.recording.made import HEADER, Session

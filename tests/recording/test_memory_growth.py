@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gputop import cli
-from gputop.diagnosis import Engine, Incident, Ledger
+from gputop.diagnosis import Engine
 from gputop.diagnosis.growth import notice
-from gputop.diagnosis.model import HOST_GROWTH
+from gputop.findings.verdict import HOST_GROWTH, Incident, Ledger
 from gputop.model.frame import Frame
-from gputop.session import judged
-from gputop.session.session import Session
+from gputop.stream import judged
+from gputop.stream.session import Session
 from gputop.tui.draw import why
 from gputop.tui.draw.edges import verdict_lines
 from gputop.tui.draw.lanes import all_lanes

@@ -16,7 +16,7 @@ from gputop.model.board import Board
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Rotation, Writer
-from gputop.session.survey import survey
+from gputop.stream.survey import survey
 from gputop.system.errors import UserError
 from tests.recording.made import HEADER, SECOND, Session, record
 

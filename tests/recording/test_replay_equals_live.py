@@ -17,7 +17,7 @@ import pytest
 from gputop.model.frame import Frame
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
-from gputop.session.session import Session
+from gputop.stream.session import Session
 from gputop.tui.draw import gpus, table
 from gputop.tui.draw.edges import header_lines, verdict_lines
 from gputop.tui.draw.lanes import LaneDrawer, all_lanes

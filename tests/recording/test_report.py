@@ -25,12 +25,12 @@ from gputop.cli import make_parser
 from gputop.commands import report
 from gputop.commands.replay import sample
 from gputop.commands.report import instant, price, recordings
-from gputop.diagnosis.model import CAUSES, Ledger
+from gputop.findings.verdict import CAUSES, Ledger
 from gputop.model.frame import Frame, Gpu, GpuProc, ProcInfo, ProcSample
 from gputop.recording.reader import Recording
-from gputop.session import usage, usage_text
-from gputop.session.usage import Owner, Part, Price
 from gputop.system.errors import UserError
+from gputop.tables import usage, usage_text
+from gputop.tables.usage import Owner, Part, Price
 from tests.recording.made import HEADER, SECOND, START_NS, Session, record
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from gputop.recording.format import pack_frames, pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.ring import Ring, write_blocks
 from gputop.recording.shelf import Shelved
-from gputop.session.session import Session as Watched
+from gputop.stream.session import Session as Watched
 from gputop.system.errors import UserError
 from gputop.system.output import create, unused
 from tests.recording.made import HEADER, SECOND, Session

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputop.diagnosis.engine import FEED_EVERY_NS
+from gputop.findings.policy import FEED_EVERY_NS
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Host, MainSamples, Preempt, Probes, ProcInfo, ProcSample, SchedThread
 from gputop.recording.format import MINUTES, SECONDS, TICKS, TIERS, FormatError
@@ -19,7 +19,7 @@ from gputop.recording.reader import Recording
 from gputop.recording.scan import payload_at
 from gputop.recording.seconds import Minutes, Seconds, merge_second
 from gputop.recording.writer import Writer
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from tests.recording.made import HEADER, MS, SECOND, START_NS, Session, record
 from tests.recording.test_columns import coarse
 

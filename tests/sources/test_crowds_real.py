@@ -14,7 +14,7 @@ from gputop.diagnosis import Engine
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
 from gputop.model.roles import MOST_WORKERS
-from gputop.session.child import PipeStream
+from gputop.stream.child import PipeStream
 from tests.require import require
 from tests.stubs.build import build
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gputop.recording.format import pack_frames
-from gputop.session.snapshot import _gpu_proc
 from gputop.sources import Unavailable
 from gputop.sources.nvml import numbers
 from gputop.sources.nvml.gpu import WatchedGpu
 from gputop.sources.nvml.groups import Poll
+from gputop.stream.snapshot import _gpu_proc
 from gputop.system import crash
 from tests.sources.nvml_rig import Rig
 

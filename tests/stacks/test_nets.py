@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from gputop.diagnosis import Engine, Incident
+from gputop.diagnosis import Engine
+from gputop.findings.verdict import Incident
 from gputop.model.board import Board
 from gputop.model.frame import Stack
-from gputop.session import stalled
-from gputop.session.stalled import AutoCapture, AutoStacks
-from gputop.session.survey import Survey
 from gputop.stacks import capture as capture_module
 from gputop.stacks import sampling
 from gputop.stacks.capture import capture
+from gputop.stream import stalled
+from gputop.stream.stalled import AutoCapture, AutoStacks
+from gputop.stream.survey import Survey
 from gputop.tui.stacks import StacksScreen
 from tests.stacks.test_screen import app, shown
 from tests.wait import until

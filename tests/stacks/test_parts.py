@@ -16,13 +16,13 @@ import pytest
 
 from gputop.model.frame import Stack
 from gputop.model.syscalls import syscall_names
-from gputop.session.stalled import AutoStacks
 from gputop.stacks import kernel, permission, pyspy, source_line
 from gputop.stacks.capture import which_python
 from gputop.stacks.frames import Line, Unreadable
 from gputop.stacks.lines import save, to_folded, to_speedscope, weigh_stacks
 from gputop.stacks.sampling import by_line, parse_raw
 from gputop.stacks.source_line import read_lines
+from gputop.stream.stalled import AutoStacks
 from gputop.system.errors import UserError
 from tests.probes.swapping import NOBODY
 from tests.stranger import GROUP, nobodys_process

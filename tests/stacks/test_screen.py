@@ -11,16 +11,17 @@ from types import SimpleNamespace
 import pytest
 
 from gputop.cli import main
-from gputop.diagnosis import Engine, Incident
+from gputop.diagnosis import Engine
+from gputop.findings.verdict import Incident
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, Stack
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
-from gputop.session.session import Session
-from gputop.session.stalled import AutoStacks, Unwatched
 from gputop.stacks.capture import StackSet, capture
 from gputop.stacks.frames import parse
 from gputop.stacks.nccl import NcclRank, NcclReport
+from gputop.stream.session import Session
+from gputop.stream.stalled import AutoStacks, Unwatched
 from gputop.tui import stacks as stacks_screen
 from gputop.tui.app import GputopApp
 from gputop.tui.draw.view import View
@@ -213,7 +214,7 @@ def test_stacks_join_the_sessions_next_frame_and_survive_a_recording() -> None:
 def test_what_nccl_says_of_a_job_that_hangs_is_a_marker(
     report: NcclReport | None, told: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gputop.session.following.Engine", Diagnosed)
+    monkeypatch.setattr("gputop.stream.following.Engine", Diagnosed)
     monkeypatch.setattr("gputop.stacks.capture.capture", lambda *_, **__: StackSet(0, 1000, False, ()))
     monkeypatch.setattr("gputop.stacks.nccl.ask", lambda _: report)
     watcher = Unwatched(AutoStacks(least_gap_ns=SECOND))
@@ -255,7 +256,7 @@ def test_a_recorded_stall_has_its_stacks(monkeypatch: pytest.MonkeyPatch) -> Non
         taken.append(incident)
         return StackSet(0, 1000, False, (Stack(5, 5, 0, python=["f (a.py:1)"], incident=incident),))
 
-    monkeypatch.setattr("gputop.session.following.Engine", Diagnosed)
+    monkeypatch.setattr("gputop.stream.following.Engine", Diagnosed)
     monkeypatch.setattr("gputop.stacks.capture.capture", one_set)
     watcher = Unwatched(AutoStacks(least_gap_ns=SECOND))
     frames: list[Frame] = []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from gputop.diagnosis import ProcState, Verdict
-from gputop.diagnosis.model import Culprit, Victim
+from gputop.findings.verdict import Culprit, ProcState, Verdict, Victim
 from gputop.model.board import Board
 from gputop.model.frame import SchedThread
 from gputop.model.roles import Role
-from gputop.session.stalled import family, stalled_pids, waits
+from gputop.stream.stalled import family, stalled_pids, waits
 
 ROLES = {
     3: Role("worker", 1, None, 1, "torch", "worker 1"), 2: Role("worker", 1, None, 0, "torch", "worker 0"),

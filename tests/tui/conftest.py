@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gputop.model.frame import Frame, Header
-from gputop.session.session import Session
+from gputop.stream.session import Session
 from gputop.tui.app import GputopApp
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Look, live_context

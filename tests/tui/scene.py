@@ -19,7 +19,7 @@ from gputop.model.frame import (
     ThreadInfo,
     ThreadSample,
 )
-from gputop.session.session import Session
+from gputop.stream.session import Session
 
 TICK_NS = 100_000_000
 START_NS = 1_000_000_000_000

@@ -14,7 +14,7 @@ from textual.widgets import Input, OptionList
 
 from gputop.model.board import GpuBoard
 from gputop.model.frame import Frame, Gpu, GpuProc, ProcInfo
-from gputop.session.session import Session
+from gputop.stream.session import Session
 from gputop.system.privilege import INITIAL_PID_NAMESPACE
 from gputop.system.text import cell_width
 from gputop.tui import bindings

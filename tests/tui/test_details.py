@@ -13,9 +13,9 @@ from msgspec import structs
 from textual.pilot import Pilot
 
 from gputop.model.frame import FileSystem, Frame, Hardware, Names, Nic
-from gputop.session import process
-from gputop.session.session import Session
 from gputop.sources import parse
+from gputop.sources.closeup import process
+from gputop.stream.session import Session
 from gputop.system.text import cell_width
 from gputop.tui.app import GputopApp
 from gputop.tui.details import DetailsScreen
@@ -128,7 +128,7 @@ def test_another_users_process_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = """
 import os, sys
 import psutil
-from gputop.session import process
+from gputop.sources.closeup import process
 os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
 *_, found = process.read(int(sys.argv[1]), int(sys.argv[2]))
 print(found.rights, *(f"{part}={found.missing.get(part)}" for part in ("descriptors", "connections", "environment", "limits")), sep="|")

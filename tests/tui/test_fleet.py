@@ -15,11 +15,11 @@ from gputop.fleet.asking import Answer
 from gputop.fleet.jobs import Sight
 from gputop.fleet.links import DOWN, UP, NodeState
 from gputop.fleet.overview import Alike, Overview, fold, worst_first
-from gputop.fleet.reach import Target
 from gputop.fleet.summary import Summary
 from gputop.fleet.targets import STARTS_S, Folder
 from gputop.model.frame import Frame, Header, Stack
 from gputop.stacks.nccl import NcclRank, NcclReport, pack_report
+from gputop.stream.reach import Target
 from gputop.system.errors import UserError
 from gputop.tui import fleet as screens
 from gputop.tui.draw import fleet as draw

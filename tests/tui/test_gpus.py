@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import Frame, GpuProc, MigInstance
-from gputop.session.session import Session
+from gputop.stream.session import Session
 from gputop.tui.draw.lanes import all_lanes
 from gputop.tui.draw.table import held_bytes, mean_share, place_of
 from gputop.tui.draw.view import View

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from gputop.history.columns import History
-from gputop.session.session import Session
+from gputop.stream.history import History
+from gputop.stream.session import Session
 from gputop.system.text import clean
 from gputop.tui.app import GputopApp
 from gputop.tui.box import ConfirmScreen

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from gputop.history.columns import History
 from gputop.model.frame import SECOND_NS
+from gputop.stream.history import History
 from gputop.tui.draw import Span
 from gputop.tui.draw.lanes import Lane, LaneDrawer, RollingCells, fold, merge, nice_top, share_rows
 from gputop.tui.draw.view import Axis, View, axis_line, cell_for, with_signs

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from gputop.history.observers import histogram
 from gputop.model.frame import Frame, Preempt, Probes, SchedThread, SourceState, Wakeup
 from gputop.model.histogram import bucket_of
-from gputop.session.session import Session
+from gputop.stream.observers import histogram
+from gputop.stream.session import Session
 from gputop.tui.draw import time_of_day
 from gputop.tui.draw.view import WINDOWS_S
 from gputop.tui.enlarge import EnlargeScreen, value_bars, wait_bars

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gputop.experiments import prove
-from gputop.experiments.change import Plan, Reached, Target, Told
-from gputop.experiments.statistics import estimate
-from gputop.experiments.trial import Arm, Outcome, Pair
+from gputop.prove import prove
+from gputop.prove.change import Plan, Reached, Target, Told
+from gputop.prove.statistics import estimate
+from gputop.prove.trial import Arm, Outcome, Pair
 from gputop.tui.box import ConfirmScreen
 from gputop.tui.prove import ProveScreen
 from gputop.tui.why import WhyScreen

@@ -12,7 +12,7 @@ import pytest
 from gputop.model.frame import Frame, Header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
-from gputop.session.session import Session
+from gputop.stream.session import Session
 from gputop.system.errors import UserError
 from gputop.tui.feed import Feed, Recorder
 from tests.tui import scene

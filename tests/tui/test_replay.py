@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from gputop.diagnosis import Ledger
-from gputop.diagnosis.model import CAUSES
+from gputop.findings.verdict import CAUSES, Ledger
 from gputop.recording.format import KIND_FRAMES, KIND_HEADER, MAGIC, SECONDS
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.scan import places
 from gputop.recording.writer import Writer
-from gputop.session.survey import Episode, Survey, survey
+from gputop.stream.survey import Episode, Survey, survey
 from gputop.tui import bindings
 from gputop.tui.app import GputopApp
 from gputop.tui.bindings import HelpScreen

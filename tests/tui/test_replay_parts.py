@@ -11,11 +11,11 @@ import pytest
 from gputop.model.frame import Header
 from gputop.recording.format import pack_end, pack_frames, pack_header
 from gputop.recording.reader import Recording
-from gputop.session.child import PipeStream
-from gputop.session.following import Following
-from gputop.session.judged import judged
-from gputop.session.session import Session
-from gputop.session.survey import Episode, Survey
+from gputop.stream.child import PipeStream
+from gputop.stream.following import Following
+from gputop.stream.judged import judged
+from gputop.stream.session import Session
+from gputop.stream.survey import Episode, Survey
 from gputop.tui.draw import duration, edges, time_of_day
 from gputop.tui.draw.edges import header_lines
 from gputop.tui.draw.view import Axis, View, axis_line

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 from textual.pilot import Pilot
 
-from gputop.experiments.processes import read_process
+from gputop.prove.processes import read_process
 from gputop.tui.app import GputopApp
 from gputop.tui.box import ConfirmScreen
 from gputop.tui.dashboard import DashboardScreen, send_signal

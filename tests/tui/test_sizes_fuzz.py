@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from gputop.model.frame import ProcInfo
-from gputop.session.session import Session
+from gputop.stream.session import Session
 from gputop.tui import dashboard, drawing
 from gputop.tui.app import GputopApp
 from gputop.tui.draw import TOO_SMALL

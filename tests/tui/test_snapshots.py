@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gputop.session.process import Connection, Descriptors, Limit, OpenFile, Place, Priority, ProcessDetails, Program
-from gputop.session.surroundings import Container
+from gputop.sources.closeup.process import Connection, Descriptors, Limit, OpenFile, Place, Priority, ProcessDetails, Program
+from gputop.sources.closeup.surroundings import Container
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 

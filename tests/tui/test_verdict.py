@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputop.commands.once import page
-from gputop.diagnosis.model import Verdict
+from gputop.findings.verdict import Verdict
 from gputop.tui.draw.edges import verdict_lines
 from gputop.tui.draw.view import View
 from tests.tui import scene

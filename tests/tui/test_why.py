@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.model import Evidence, Ledger, PathStep
+from gputop.findings.verdict import Evidence, Ledger, PathStep
 from gputop.model.stream import Mark
 from gputop.tui.draw.why import ledger
 from gputop.tui.why import WhyScreen

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gputop.session.child import ChildStream
+from gputop.stream.child import ChildStream
 from gputop.system import crash
 from gputop.system.errors import NO_MORE_THREADS, UserError
 

@@ -16,8 +16,8 @@ from gputop.model import roles
 from gputop.model.board import Board
 from gputop.model.frame import CpuSample, Frame, Gpu, GpuProc, Header, Host, ProcInfo, ProcSample, ThreadSample
 from gputop.recording.reader import Recording
-from gputop.session import snapshot
-from gputop.session.session import Session
+from gputop.stream import snapshot
+from gputop.stream.session import Session
 from gputop.tables.load import Loader
 from gputop.tui.draw.table import rows
 from gputop.tui.draw.view import View

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from gputop.cli import main
-from gputop.diagnosis.report import Booked, Explanation
+from gputop.findings.explanation import Booked, Explanation
+from gputop.findings.text import diff_lines
 from gputop.model.frame import Names
 from gputop.recording.format import pack_end, pack_frames, pack_header
-from gputop.session.report import diff_lines
 from tests.tui import scene
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.scene import ON_CPU, Scene, training

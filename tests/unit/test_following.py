@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.engine import FEED_EVERY_NS
+from gputop.findings.policy import FEED_EVERY_NS
 from gputop.model.frame import SECOND_NS, Frame, Header
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from tests.unit.diagnosis.scene import Scene, training
 from tests.unit.diagnosis.test_engine import contended
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from gputop.history.columns import STRETCH, History
+from gputop.stream.history import STRETCH, History
 
 TICK = 100_000_000
 KEY = ("gpu.util_pct", 0)

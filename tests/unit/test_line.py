@@ -12,12 +12,12 @@ from gputop.cli import main, make_parser
 from gputop.commands import once
 from gputop.commands.fleet import line_of as line_of_fleet
 from gputop.commands.replay import sample
-from gputop.diagnosis.model import Culprit, Step, Verdict
+from gputop.findings.line import Line, line_of
+from gputop.findings.verdict import Culprit, Step, Verdict
 from gputop.fleet.overview import Overview
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import Frame, Header
 from gputop.recording.reader import Recording
-from gputop.session.line import Line, line_of
 from tests.fleet.nodes import fleet
 
 AGENTS = (Culprit(7, "fluent-bit", 1.0), Culprit(8, "cron", 0.5))

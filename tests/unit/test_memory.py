@@ -11,7 +11,7 @@ import pytest
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Preempt, Probes, ProcInfo, ProcSample
 
-SCREEN = "gputop.cli, gputop.commands.live, gputop.session.child, gputop.session.session, gputop.tui.app, gputop.stacks.capture"
+SCREEN = "gputop.cli, gputop.commands.live, gputop.stream.child, gputop.stream.session, gputop.tui.app, gputop.stacks.capture"
 COLLECTOR = (
     "gputop.commands.collect, gputop.collector.beat, gputop.sources.procfs, gputop.sources.nvml, gputop.sources.marks, "
     "gputop.sources.ebpf.source, gputop.recording.pipe"

@@ -10,7 +10,7 @@ import pytest
 from msgspec import Struct
 
 from gputop.model.frame import SECOND_NS, Header, Mark
-from gputop.session.moment import moment, moment_within
+from gputop.stream.moment import moment, moment_within
 from gputop.system.errors import UserError
 
 BOOTED_NS = 5_000 * SECOND_NS

@@ -9,7 +9,7 @@ import pytest
 
 from gputop.commands import once
 from gputop.model.frame import Frame, Header, ProcInfo, ProcSample
-from gputop.session import snapshot
+from gputop.stream import snapshot
 
 TICK_NS = 10**8
 ARGS = argparse.Namespace(once=True, json=True, line=None, interval=0.1, pid=None, user=None)

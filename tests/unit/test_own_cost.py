@@ -7,7 +7,7 @@ import time
 import pytest
 
 from gputop.model.frame import Frame, Header, SelfCost
-from gputop.session.session import Session
+from gputop.stream.session import Session
 from gputop.tui.panels import own_cost
 
 START_NS = 10**12

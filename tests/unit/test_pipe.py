@@ -12,7 +12,7 @@ from gputop.recording.chunks import Decoder
 from gputop.recording.format import pack_frames, pack_header
 from gputop.recording.pipe import PipeSink
 from gputop.recording.writer import write_all
-from gputop.session import child
+from gputop.stream import child
 
 
 def test_the_last_frames_are_not_cut_off() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gputop.session import process
-from gputop.session.process import Connection, Limit, ProcessDetails
-from gputop.session.surroundings import HIDDEN, Container, container_of, masked, slurm_of
+from gputop.sources.closeup import process
+from gputop.sources.closeup.process import Connection, Limit, ProcessDetails
+from gputop.sources.closeup.surroundings import HIDDEN, Container, container_of, masked, slurm_of
 from gputop.sources.files import mounted
 from gputop.tui import details as drawn
 from tests.wait import until

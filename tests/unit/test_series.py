@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputop.model.frame import CpuSample, CudaCall, Frame, Gpu, Header, Host, Probes
-from gputop.session.session import Session
+from gputop.stream.session import Session
 
 SECOND = 1_000_000_000
 

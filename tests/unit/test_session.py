@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gputop.diagnosis import ProcState, Verdict
 from gputop.diagnosis.engine import MANY
+from gputop.findings.verdict import ProcState, Verdict
 from gputop.model.frame import Frame, Gpu, GpuProc, Header, Mark, Probes, ProcInfo, ProcSample, SchedThread, Stack
 from gputop.model.roles import COMPILES
-from gputop.session.session import Session, code_of, word_of
-from gputop.session.survey import Episode
+from gputop.stream.session import Session, code_of, word_of
+from gputop.stream.survey import Episode
 from gputop.tui.draw.table import rows
 from gputop.tui.draw.view import View
 from tests.unit.diagnosis.causes import alone

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis import ProcState
+from gputop.findings.verdict import ProcState
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Gpu, GpuProc, MigInstance, Names, ProcInfo, ProcSample, SourceState
 from gputop.model.roles import Role
-from gputop.session import snapshot
+from gputop.stream import snapshot
 from gputop.tui.draw.table import gpus_by_pid
 
 

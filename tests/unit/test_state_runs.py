@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputop.history.columns import StateRuns
+from gputop.stream.history import StateRuns
 
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(1, 9), st.booleans()), max_size=30)
 STRETCH = 16

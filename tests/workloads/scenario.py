@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The verdict it should get (words of `gputop.diagnosis.model`) and the names of the processes to blame."""
+    """The verdict it should get (words of `gputop.findings.verdict`) and the names of the processes to blame."""
 
     symptom: str
     cause: str

@@ -17,9 +17,9 @@ from gputop.model import roles
 from gputop.model.board import Board
 from gputop.model.frame import Frame
 from gputop.recording.chunks import Decoder
-from gputop.session.following import Following
 from gputop.sources import Beat, Settings
 from gputop.sources.procfs import ProcfsSource
+from gputop.stream.following import Following
 from tests.require import require
 from tests.workloads import environment, jobs, runner, simgpu
 

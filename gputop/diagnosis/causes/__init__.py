@@ -2,7 +2,7 @@
 
 The docstring of a cause has four parts: what it is, why it costs, how it is seen, when it abstains. Its ``JUDGE`` has the leaves of the
 wait-for graph that are this cause (``rows``), and ``tell``: evidence, and what to do.
-A new cause is one new file, and its word in `gputop.diagnosis.model.OWN_CAUSES`. Those of plug-ins (docs/plugins.md) stand behind them.
+A new cause is one new file, and its word in `gputop.findings.verdict.OWN_CAUSES`. Those of plug-ins (docs/plugins.md) stand behind them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from msgspec.structs import force_setattr, replace
 
 from gputop.diagnosis.edges import Leaf, Way
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.model import OWN_CAUSES, SYMPTOMS, Culprit, Evidence, Fix
 from gputop.diagnosis.waitgraph import Walk
+from gputop.findings.verdict import OWN_CAUSES, SYMPTOMS, Culprit, Evidence, Fix
 from gputop.system import plugins
 
 

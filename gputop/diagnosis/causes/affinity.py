@@ -14,8 +14,8 @@ from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.capacity import capacity, others_idle
 from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts
 from gputop.diagnosis.measure.hosts import parse_cpus
-from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.sentence import filled
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Evidence, Fix
 from gputop.system.text import counted
 
 

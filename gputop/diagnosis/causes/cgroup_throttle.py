@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-from gputop.diagnosis import policy, shell
+from gputop.diagnosis import shell
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.capacity import capacity, needed, strangers
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.measure.feeders import with_workers
 from gputop.diagnosis.measure.takers import blame, names_of
-from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.sentence import filled, joined
+from gputop.findings import policy
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Evidence, Fix
 from gputop.system.text import counted
 
 PERIOD_US = 100_000  # us, of cpu.max, unless somebody chose another

@@ -9,15 +9,16 @@ When it abstains: the job wants more CPUs than there are anyway (worker-oversubs
 
 from __future__ import annotations
 
-from gputop.diagnosis import owners, policy, shell
+from gputop.diagnosis import owners, shell
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.capacity import beside, capacity
 from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts, Taker
 from gputop.diagnosis.measure.hosts import parse_cpus
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.takers import MOST, blame, names_of
-from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.sentence import filled, joined
+from gputop.findings import policy
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Evidence, Fix
 from gputop.model.roles import TORCH_WORKER, program_name
 from gputop.system.text import counted
 

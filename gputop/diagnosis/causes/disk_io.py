@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import re
 
-from gputop.diagnosis import owners, policy, shell
+from gputop.diagnosis import owners, shell
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Mover
 from gputop.diagnosis.measure.feeders import more_in_flight, programs_wait, who_waits
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.model import Culprit, Evidence, Fix
-from gputop.diagnosis.sentence import filled, joined
 from gputop.diagnosis.waitgraph import Walk
+from gputop.findings import policy
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Culprit, Evidence, Fix
 from gputop.model.frame import ReadLimit
 
 NAMED = 3  # of those

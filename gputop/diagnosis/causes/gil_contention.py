@@ -17,8 +17,8 @@ from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import named_thread, with_workers
 from gputop.diagnosis.measure.proc import TURN
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.sentence import filled
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Fix
 
 
 def _is_trainers(job: JobFacts) -> bool:

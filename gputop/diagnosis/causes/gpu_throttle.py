@@ -11,8 +11,8 @@ from __future__ import annotations
 from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.measure.intensity import POWER_CAP, SET_CLOCKS, slowed_by
-from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.sentence import filled, joined
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Evidence, Fix
 from gputop.model.fields import throttle_words
 
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.gpuside import copied, copying, link_of, traffic
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.stepclock import moves_weights
-from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.pausing import is_ahead
-from gputop.diagnosis.sentence import filled
+from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Evidence, Fix
 from gputop.model.rates import counter_per_s
 
 PAGE_BYTES = 4096  # bytes that a page fault brings in, at least

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gputop.diagnosis import policy, stuck
+from gputop.diagnosis import stuck
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.sentence import filled, joined
 from gputop.diagnosis.shell import wake
+from gputop.findings import policy
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Evidence, Fix
 
 NAMED = 4  # workers that stand alike; of more it is said how many
 TRACED = "t"  # state in /proc/PID/stat of who is stopped by a debugger: SIGCONT does not wake it

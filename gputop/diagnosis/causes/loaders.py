@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure import feeders
 from gputop.diagnosis.measure.capacity import capacity
@@ -10,6 +9,7 @@ from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.waits import PIPE
 from gputop.diagnosis.waitgraph import Walk
+from gputop.findings import policy
 
 LOADERS = tuple(
     ("work", holder)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.waits import LOCK
-from gputop.diagnosis.model import Culprit, Evidence, Fix
-from gputop.diagnosis.sentence import filled, joined
+from gputop.findings import policy
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Culprit, Evidence, Fix
 from gputop.system.text import counted
 
 _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process that gives out the lock answers",

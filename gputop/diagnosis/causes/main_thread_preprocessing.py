@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure import starts
@@ -21,10 +20,11 @@ from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
 from gputop.diagnosis.measure.feeders import named_thread, started, threads_at_work, with_workers
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.waits import PIPE
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.sentence import filled
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.waitgraph import Walk
+from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Fix
 from gputop.model.roles import PIN_THREAD
 from gputop.system.text import counted
 

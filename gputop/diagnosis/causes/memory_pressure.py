@@ -9,13 +9,14 @@ When it abstains: pages are read for the first time (disk-io).
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy, shell
+from gputop.diagnosis import shell
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.facts import Facts, Grower, JobFacts
 from gputop.diagnosis.measure.feeders import MEMORY, programs_wait, threads_wait, with_workers
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.model import Culprit, Evidence, Fix
-from gputop.diagnosis.sentence import filled, joined
+from gputop.findings import policy
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Culprit, Evidence, Fix
 
 NAMED = 3  # who are blamed at most
 

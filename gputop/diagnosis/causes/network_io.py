@@ -8,13 +8,13 @@ When it abstains: of one of several ranks whose workers are ahead, or whose thre
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import more_in_flight, who_waits
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.sentence import filled
+from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Evidence, Fix
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:

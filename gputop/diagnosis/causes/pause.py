@@ -10,16 +10,16 @@ When it abstains: a worker owes the trainer a batch, or its own threads keep it 
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.causes.hung_worker import TRACED
 from gputop.diagnosis.measure import starts
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.intensity import late_job
-from gputop.diagnosis.model import Evidence, Fix
 from gputop.diagnosis.pausing import away_s, breaks_s, is_ahead, waits_for_first, waits_for_programs
-from gputop.diagnosis.sentence import filled
 from gputop.diagnosis.shell import wake
+from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Evidence, Fix
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:

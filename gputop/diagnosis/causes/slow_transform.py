@@ -12,7 +12,6 @@ When it abstains: the workers idle between their batches, or wait for CPUs, a lo
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help, one_is_late, unasked
 from gputop.diagnosis.edges import Leaf
@@ -21,10 +20,11 @@ from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.measure.feeders import at_work, elsewhere, loading_programs, programs_read, programs_sleep, with_workers
 from gputop.diagnosis.measure.takers import names_of
 from gputop.diagnosis.measure.waits import LOCK
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.sentence import filled, joined
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.waitgraph import Walk
+from gputop.findings import policy
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Fix
 from gputop.system.text import clean, counted
 
 MOST_NAMED = 3  # programs that are told

@@ -9,14 +9,14 @@ When it abstains: the trainer mostly waits for the GPU (undersized-work); or the
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.causes.undersized_work import how_used, share_used
 from gputop.diagnosis.gpuside import launching, outlasting
 from gputop.diagnosis.measure import intensity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
-from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.sentence import filled
+from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Evidence, Fix
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis import owners, policy, shell
+from gputop.diagnosis import owners, shell
 from gputop.diagnosis.causes import Finding, Judge, gpu_throttle, percent
 from gputop.diagnosis.causes.cpu_contention import culprits
 from gputop.diagnosis.measure.capacity import capacity
@@ -21,8 +21,9 @@ from gputop.diagnosis.measure.feeders import with_workers
 from gputop.diagnosis.measure.intensity import late_job, slowed_by, used
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.takers import blame, names_of
-from gputop.diagnosis.model import Culprit, Evidence, Fix
-from gputop.diagnosis.sentence import filled, joined
+from gputop.findings import policy
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Culprit, Evidence, Fix
 from gputop.system.text import counted
 
 NAMED, PEERS = 8, 4  # ranks, and peers, that are told one by one

@@ -13,8 +13,8 @@ from __future__ import annotations
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.gpuside import calls_per_s, spins_per_s, waits_per_s
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.sentence import filled
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Evidence, Fix
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:

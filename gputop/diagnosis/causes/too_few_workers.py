@@ -9,7 +9,6 @@ When it abstains: CPUs are full (slow-transform), or even the busiest worker idl
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help
 from gputop.diagnosis.edges import Leaf
@@ -17,9 +16,10 @@ from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.measure.feeders import at_work, elsewhere, loading_programs, with_workers
 from gputop.diagnosis.measure.takers import names_of
-from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.sentence import filled, joined
 from gputop.diagnosis.waitgraph import Walk
+from gputop.findings import policy
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Evidence, Fix
 
 
 def _part(walk: Walk, leaf: Leaf) -> float:

@@ -9,12 +9,12 @@ over 0.1 s and more: two at 40 % may work together.
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure import intensity
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
-from gputop.diagnosis.model import Evidence, Fix, of_gpus
-from gputop.diagnosis.sentence import filled, joined
+from gputop.findings import policy
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Evidence, Fix, of_gpus
 
 
 def _tell(job: JobFacts, _facts: Facts) -> Finding:

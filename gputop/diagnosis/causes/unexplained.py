@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, percent
 from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts, blocked_on
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.sentence import filled, joined
+from gputop.findings import policy
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Fix
 from gputop.system.text import counted
 
 MOST = 3  # shares of the time that are told

@@ -9,14 +9,14 @@ or gputop itself does, as while it loads its probes (`policy.QUARTER`).
 
 from __future__ import annotations
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure import starts
 from gputop.diagnosis.measure.capacity import capacity, wanted
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import with_workers
-from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.sentence import filled
+from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Evidence, Fix
 from gputop.system.text import counted
 
 

@@ -14,8 +14,8 @@ from collections import Counter
 
 from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.model import Evidence, Fix
-from gputop.diagnosis.sentence import filled
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Evidence, Fix
 from gputop.system.text import counted
 
 

@@ -6,10 +6,10 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts, Taker
 from gputop.diagnosis.measure.hosts import parse_cpus
 from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.findings import policy
 
 
 def capacity(job: JobFacts, facts: Facts) -> Capacity:

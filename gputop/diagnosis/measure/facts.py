@@ -10,13 +10,13 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.losses import Loss
 from gputop.diagnosis.measure.pauses import Repeated, Span
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.wakes import ThreadTime, Wake
-from gputop.diagnosis.model import Step
+from gputop.findings import policy
+from gputop.findings.verdict import Step
 from gputop.model.board import GpuBoard
 from gputop.model.frame import MigInstance, ProcInfo, ReadLimit, link_bytes_per_s
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Container, Mapping
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.measure.proc import ASKING, TURN, ProcFacts
-from gputop.diagnosis.sentence import filled
+from gputop.findings import policy
+from gputop.findings.sentence import filled
 from gputop.model.frame import ProcInfo
 from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import clean, counted

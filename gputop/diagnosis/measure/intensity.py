@@ -11,12 +11,12 @@ from collections.abc import Callable, Hashable
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.measure.feeders import threads_at_work
 from gputop.diagnosis.measure.proc import blocked_on
 from gputop.diagnosis.measure.stepclock import from_calls
-from gputop.diagnosis.ranks import RankPace, find_slowest, waited_share
+from gputop.findings import policy
+from gputop.findings.ranks import RankPace, find_slowest, waited_share
 from gputop.model.identity import job_key
 
 _BRAKES = 0x8 | 0x20 | 0x40 | 0x80

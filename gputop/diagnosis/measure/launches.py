@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
-from gputop.diagnosis import policy
+from gputop.findings import policy
 from gputop.model.frame import MainSamples
 
 TOLD_NS = 100_000_000  # a burst of samples is told of so late at most: at the next beat

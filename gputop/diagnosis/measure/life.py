@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.measure.intensity import is_light
 from gputop.diagnosis.measure.proc import DRIVER, ProcFacts
+from gputop.findings import policy
 from gputop.model.board import Board
 from gputop.model.frame import ProcInfo, ProcSample
 from gputop.model.identity import JobKey, job_key

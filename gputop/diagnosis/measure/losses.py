@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from gputop.diagnosis import policy
-from gputop.diagnosis.sentence import filled
+from gputop.findings import policy
+from gputop.findings.sentence import filled
 from gputop.model.board import GpuBoard
 from gputop.model.gpu import ENDING_XIDS
 

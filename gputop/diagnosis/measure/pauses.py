@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.sentence import filled
+from gputop.findings import policy
+from gputop.findings.sentence import filled
 from gputop.model.frame import CudaCall
 
 Span = tuple[int, int]  # since when, until when: CLOCK_MONOTONIC, ns

@@ -10,17 +10,15 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure.facts import CallFacts, GpuFacts, JobFacts, SampledFacts
 from gputop.diagnosis.measure.pauses import Quiet
+from gputop.findings import policy
+from gputop.findings.policy import TICK_SLACK_NS, WINDOW_NS
 from gputop.model.board import Board
 from gputop.model.frame import CgroupSample, CudaCall, MainSamples, Probes
 from gputop.model.rates import counter_per_s, throttled_periods_pct
 from gputop.model.roles import Role
 
-WINDOW_NS = 2_500_000_000  # long enough to tell shares apart by samples, short enough that a verdict stands 3 s after its cause began
-TICK_SLACK_NS = 50_000_000
-"""Feeds come on whole ticks: whether one more belongs to the window is not left to the microseconds by which a tick was late."""
 MIN_FEEDS, MIN_LOOKED = 6, 3
 """A recording fed once a second keeps more time in the window instead of fewer samples; less where frames between are looked at."""
 

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure.waits import LOCK, NETWORK, ONCPU, PIPE, POLL, UNKNOWN, KindOf, is_accepting, is_unread
-from gputop.diagnosis.model import ProcState
+from gputop.findings import policy
+from gputop.findings.verdict import ProcState
 from gputop.model.frame import ProcInfo, ProcSample, ThreadSample
 from gputop.model.rates import counter_per_s, thread_deltas
 from gputop.model.roles import Role

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import dropwhile
 from typing import NamedTuple
 
-from gputop.diagnosis import policy
+from gputop.findings import policy
 
 
 class _Note(NamedTuple):

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.model import Fix
-from gputop.diagnosis.sentence import filled
+from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Fix
 from gputop.model.board import GpuBoard
 from gputop.model.frame import ProcSample
 

@@ -13,9 +13,9 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from operator import mul
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure.facts import CallFacts, JobFacts
-from gputop.diagnosis.model import Step
+from gputop.findings import policy
+from gputop.findings.verdict import Step
 
 GRID_NS = 100_000_000
 _NEAR_NS = GRID_NS * 3 // 4

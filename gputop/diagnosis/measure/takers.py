@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Grower, Mover, Taker
 from gputop.diagnosis.measure.waits import KindOf
-from gputop.diagnosis.model import Culprit
-from gputop.diagnosis.sentence import filled
+from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Culprit
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Preempt, ProcInfo, ProcSample
 from gputop.model.rates import pair_growth

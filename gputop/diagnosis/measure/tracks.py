@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import GpuFacts
 from gputop.diagnosis.measure.intensity import slowed_by
@@ -19,6 +18,7 @@ from gputop.diagnosis.measure.losses import loss_of
 from gputop.diagnosis.measure.pauses import Breaks
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.stepclock import Rhythm
+from gputop.findings import policy
 from gputop.model.board import GpuBoard
 from gputop.model.frame import Gpu, GpuReading, Met, ProcInfo, ProcSample, SchedThread
 from gputop.model.roles import Role

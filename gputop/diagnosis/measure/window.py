@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure import feeders, intensity, waits
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, HostFacts, JobFacts, Reader, Taker, awaited_gpus, mig_parts
 from gputop.diagnosis.measure.hosts import HostTrack
@@ -23,7 +22,8 @@ from gputop.diagnosis.measure.stepclock import Clock, step_of
 from gputop.diagnosis.measure.takers import TakerTrack, born_ns, name_of
 from gputop.diagnosis.measure.tracks import GpuTrack, ProcTrack, some_worked
 from gputop.diagnosis.measure.wakes import Wake, WakeTrack
-from gputop.diagnosis.model import Step
+from gputop.findings import policy
+from gputop.findings.verdict import Step
 from gputop.model import roles as who
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Gpu, GpuReading, Met, ProcInfo, ProcSample

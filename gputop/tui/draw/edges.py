@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from gputop.diagnosis.model import Ledger, Verdict
-from gputop.diagnosis.path import factor
-from gputop.diagnosis.report import brief, without_pids
+from gputop.findings.explanation import brief, without_pids
+from gputop.findings.path import factor
+from gputop.findings.verdict import Ledger, Verdict
 from gputop.model.board import Board
 from gputop.model.frame import SourceState
-from gputop.session.session import Session
+from gputop.stream.session import Session
 from gputop.system.text import ascii_text, cell_width, cut, fit
 from gputop.tui.draw import Line, Span, time_of_day
 from gputop.tui.draw.lanes import merge
 from gputop.tui.draw.view import View
 
 if TYPE_CHECKING:
-    from gputop.session.survey import Episode
+    from gputop.stream.survey import Episode
 
 WIDE = 110  # columns of a terminal that has room for the verdict's keys beside the evidence
 VERDICT_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}  # severity -> colour

@@ -7,12 +7,12 @@ from math import ceil
 
 from msgspec import Struct
 
-from gputop.diagnosis import Ledger
-from gputop.diagnosis.policy import LOST, QUARTER
-from gputop.fleet.hosts import fold as fold_hosts
+from gputop.findings.policy import LOST, QUARTER
+from gputop.findings.verdict import Ledger
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, Member, Sight
 from gputop.fleet.links import RECORDED
 from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, Overview, Row, Second, finds, fold
+from gputop.stream.reach.hosts import fold as fold_hosts
 from gputop.system.text import cell_width, clean, counted, cut, fit
 from gputop.tui.draw import Line, Span, duration, time_of_day
 from gputop.tui.draw.edges import VERDICT_COLOURS, Key, key_lines

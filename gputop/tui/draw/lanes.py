@@ -15,12 +15,12 @@ from operator import itemgetter
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.diagnosis.model import GROWTHS
-from gputop.history.columns import History, SeriesKey
+from gputop.findings.verdict import GROWTHS
 from gputop.model.board import TICK_SLACK_NS, Board, GpuBoard
 from gputop.model.fields import FIELDS, JOBS_MEMORY, Field
 from gputop.model.frame import SECOND_NS
-from gputop.session.session import Session
+from gputop.stream.history import History, SeriesKey
+from gputop.stream.session import Session
 from gputop.system.text import fit
 from gputop.tui.draw import Span
 from gputop.tui.draw.view import LABEL_WIDTH, Axis, View

@@ -15,15 +15,15 @@ from math import ceil
 
 from msgspec import Struct
 
-from gputop.diagnosis.engine import FEED_EVERY_NS
-from gputop.history.columns import History
+from gputop.findings.policy import FEED_EVERY_NS
 from gputop.model.board import Board
 from gputop.model.fields import FIELDS
 from gputop.model.frame import SECOND_NS, GpuProc, ProcInfo, ProcSample
 from gputop.model.identity import brief_of
 from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
 from gputop.model.roles import COMPILES, Role, is_foreign_list, is_whole_machine, program_name
-from gputop.session.session import Session, word_of
+from gputop.stream.history import History
+from gputop.stream.session import Session, word_of
 from gputop.system.privilege import INITIAL_PID_NAMESPACE
 from gputop.system.text import clean, cut, fit
 from gputop.tui.draw import Line, Span

@@ -13,9 +13,9 @@ from math import ceil
 
 from msgspec import Struct, field
 
-from gputop.diagnosis import Incident
+from gputop.findings.verdict import Incident
 from gputop.model.frame import SECOND_NS
-from gputop.session.session import Session
+from gputop.stream.session import Session
 from gputop.system.text import clean
 from gputop.tui.draw import Span, time_of_day
 

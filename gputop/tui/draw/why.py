@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from gputop.diagnosis import Verdict
-from gputop.diagnosis.model import CAUSES, Evidence, Fix, WhatIf
-from gputop.diagnosis.path import factor, tree, who, without
-from gputop.diagnosis.whatif import told
+from gputop.findings.outlook import told
+from gputop.findings.path import factor, tree, who, without
+from gputop.findings.verdict import CAUSES, Evidence, Fix, Verdict, WhatIf
 from gputop.system.text import cell_width, clean, cut, figure, fit
 from gputop.tui.draw import Line, folded, room_for
 from gputop.tui.draw.edges import VERDICT_COLOURS
 from gputop.tui.draw.table import size
 
 if TYPE_CHECKING:
-    from gputop.diagnosis import Incident, Ledger
-    from gputop.session.survey import Episode
+    from gputop.findings.verdict import Incident, Ledger
+    from gputop.stream.survey import Episode
 
 LAST_EXPERIMENTS = 4  # experiments that are listed
 LAST_INCIDENTS = 8  # incidents that are listed, the newest first

@@ -6,7 +6,7 @@ from typing import Any
 
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.model import Fix
+from gputop.findings.verdict import Fix
 from gputop.model.frame import Frame, Gpu, SourceState
 from gputop.recording.reader import Recording
 from gputop.sources import Beat, Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.phases import IDLE
+from gputop.findings.verdict import IDLE
 from tests.unit.diagnosis.scene import AWAIT, CHILD, EPOLL, POLL_SOCKET, READ_PIPE, SLEEP, SOCKET, Proc, Scene
 
 SHARES = (45.0, 25.0, 12.0, 8.0, 3.0, 1.0)  # per cent of the time that its GPU works

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.sentence import filled
 from gputop.diagnosis.shell import cgroup_file, kill, wake
+from gputop.findings.sentence import filled
 from gputop.model.frame import Host, ProcInfo
 from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.scene import Scene

@@ -8,7 +8,7 @@ import pytest
 
 from gputop.diagnosis.measure.facts import CallFacts
 from gputop.diagnosis.measure.points import copied_beside, facts_of
-from gputop.diagnosis.model import Verdict
+from gputop.findings.verdict import Verdict
 from gputop.model.frame import CudaCall
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.scene import DISK, EPOLL, FUTEX, HIDDEN, ON_CPU, QUEUE, SLEEP, TURN, Proc, Scene

@@ -10,7 +10,7 @@ import pytest
 
 from gputop.cli import main
 from gputop.recording.chunks import Decoder
-from gputop.session.following import Following
+from gputop.stream.following import Following
 from tests.corpus.split import LEARN, half_of
 from tests.device.labels import KEPT
 

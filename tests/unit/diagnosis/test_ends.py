@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.model import LOOKING
+from gputop.findings.verdict import LOOKING
 from tests.unit.diagnosis.causes import alone, starved
 from tests.unit.diagnosis.scene import FUTEX, ON_CPU, Scene
 

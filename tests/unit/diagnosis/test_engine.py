@@ -8,12 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from gputop.diagnosis import Engine
-from gputop.diagnosis.engine import EARLIER
-from gputop.diagnosis.measure.points import WINDOW_NS
-from gputop.diagnosis.model import LOOKING, total
+from gputop.findings.policy import EARLIER, WINDOW_NS
+from gputop.findings.text import explain_lines
+from gputop.findings.verdict import LOOKING, total
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, SourceState
-from gputop.session.report import explain_lines
 from tests.unit.diagnosis import causes
 from tests.unit.diagnosis.scene import FUTEX, ON_CPU, QUEUE, Proc, Scene, training
 

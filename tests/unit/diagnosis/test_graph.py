@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis import owners, policy, waitgraph
+from gputop.diagnosis import owners, waitgraph
 from gputop.diagnosis.causes import judges
 from gputop.diagnosis.edges import READY, RESOURCES, RUN, WORKERS, Edge, Leaf, edges_of, take
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.wakes import ThreadTime, Wake
-from gputop.diagnosis.model import CAUSES
 from gputop.diagnosis.waitgraph import Walk
+from gputop.findings import policy
+from gputop.findings.verdict import CAUSES
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.scene import ON_CPU, QUEUE, Scene, training
 

@@ -8,7 +8,7 @@ from math import exp
 import pytest
 
 from gputop.diagnosis.growth import growing
-from gputop.diagnosis.model import GPU_GROWTH, GROWTHS, HOST_GROWTH, Incident
+from gputop.findings.verdict import GPU_GROWTH, GROWTHS, HOST_GROWTH, Incident
 from tests.unit.diagnosis.scene import Proc, Scene, training
 
 MIB, GIB = 1 << 20, 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis import policy
+from gputop.findings import policy
 from gputop.model.frame import ThreadInfo
 from tests.unit.diagnosis.scene import (
     AWAIT,

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis import report
 from gputop.diagnosis.incidents import severity
-from gputop.diagnosis.model import Ledger
+from gputop.findings import explanation as report
+from gputop.findings.verdict import Ledger
 from tests.unit.diagnosis.scene import EPOLL, ON_CPU, QUEUE, START_S, Proc, Scene, training
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure.launches import Launches
+from gputop.findings import policy
 from gputop.model.frame import MainSamples
 
 MS = 1_000_000

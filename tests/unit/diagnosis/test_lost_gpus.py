@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.engine import NOBODY
 from gputop.diagnosis.lostgpus import notice
-from gputop.diagnosis.model import GPU_LOST, LOOKING, Incident
+from gputop.findings.policy import NOBODY
+from gputop.findings.verdict import GPU_LOST, LOOKING, Incident
 from gputop.model.frame import SourceState
 from gputop.model.gpu import ENDING_XIDS, SILENT
 from tests.unit.diagnosis.causes import cpu_contention

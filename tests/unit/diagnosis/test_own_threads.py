@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.model import Verdict
+from gputop.findings.verdict import Verdict
 from gputop.model.frame import ThreadInfo
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.scene import AWAIT, HIDDEN, ON_CPU, SLEEP, TURN, Proc, Scene

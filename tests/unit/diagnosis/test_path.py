@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 
 from gputop.diagnosis.edges import Booked, Hop
-from gputop.diagnosis.model import PATH_STATES, Incident, Ledger, PathStep, Verdict, speedup_max, total
-from gputop.diagnosis.path import _VERBS, confidence, factor, sentence, tree, who, without
-from gputop.diagnosis.report import booked
-from gputop.session.report import explain_lines, ledger_lines
+from gputop.findings.explanation import booked
+from gputop.findings.path import _VERBS, confidence, factor, sentence, tree, who, without
+from gputop.findings.text import explain_lines, ledger_lines
+from gputop.findings.verdict import PATH_STATES, Incident, Ledger, PathStep, Verdict, speedup_max, total
 from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.causes import cpu_contention, hidden_contention, probed_contention, starved, straggling_gpu, throttled
 from tests.unit.diagnosis.causes_behind import lock_between_trainers, lock_of_a_file, programs_on_the_disk, stopped_programs

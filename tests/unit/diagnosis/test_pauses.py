@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gputop.diagnosis.model import LOOKING
+from gputop.findings.verdict import LOOKING
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.scene import AWAIT, DISK, EPOLL, FUTEX, ON_CPU, QUEUE, READ, SLEEP, SOCKET, TURN, Proc, Scene, training
 

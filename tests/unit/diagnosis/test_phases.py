@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.phases import ANY, BOOKED, DROPPED, ENDING, HELD, IDLE, PAUSING, SAME, STARTING, TABLE, TRAINING, Phase
+from gputop.diagnosis.phases import TABLE, Phase
+from gputop.findings.verdict import ANY, BOOKED, DROPPED, ENDING, HELD, IDLE, PAUSING, SAME, STARTING, TRAINING
 from gputop.model.frame import GpuProc
 from tests.unit.diagnosis.causes import alone, starved
 from tests.unit.diagnosis.scene import AWAIT, DISK, EPOLL, FUTEX, ON_CPU, START_S, Proc, Scene

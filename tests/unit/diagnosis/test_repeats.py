@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis import policy
 from gputop.diagnosis.measure.pauses import Span, merged, repeated
+from gputop.findings import policy
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.test_pauses import blurred, evaluating, saving
 

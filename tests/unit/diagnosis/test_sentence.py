@@ -10,23 +10,10 @@ import pytest
 from msgspec import Struct
 from msgspec.msgpack import Ext
 
-from gputop.diagnosis import report
-from gputop.diagnosis.model import CAUSES
-from gputop.diagnosis.report import Explanation, from_elsewhere
-from gputop.diagnosis.sentence import (
-    NAME,
-    commanded,
-    filled,
-    is_command,
-    is_own,
-    joined,
-    literals,
-    name,
-    pack,
-    plain,
-    said,
-    unpack,
-)
+from gputop.findings import explanation as report
+from gputop.findings.explanation import Explanation, from_elsewhere
+from gputop.findings.sentence import NAME, commanded, filled, is_command, is_own, joined, literals, name, pack, plain, said, unpack
+from gputop.findings.verdict import CAUSES
 from tests.unit.diagnosis.all_causes import ALL
 
 STACKS = "gputop stacks {:pids} --duration 5"

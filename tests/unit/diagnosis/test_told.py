@@ -8,10 +8,10 @@ import pytest
 
 from gputop.diagnosis.causes import unexplained
 from gputop.diagnosis.measure.facts import JobFacts
-from gputop.diagnosis.model import LOOKING, Verdict
+from gputop.findings.line import line_of
+from gputop.findings.verdict import LOOKING, Verdict
 from gputop.model.frame import ReadLimit, SourceState
 from gputop.model.stream import NAMESPACE
-from gputop.session.line import line_of
 from gputop.system.text import figure
 from tests.unit.diagnosis.causes import (
     affinity,

@@ -10,10 +10,10 @@ import pytest
 
 from gputop.diagnosis.causes import Judge, judges
 from gputop.diagnosis.causes.loaders import LOADERS
-from gputop.diagnosis.model import CAUSES, GPU_LOST, GROWTHS, SYMPTOMS, TRAINER_STATES, WORKER_STATES
+from gputop.findings.text import explain_lines
+from gputop.findings.verdict import CAUSES, GPU_LOST, GROWTHS, SYMPTOMS, TRAINER_STATES, WORKER_STATES
 from gputop.model.frame import ReadLimit
-from gputop.session.report import explain_lines
-from gputop.session.session import STATE_WORDS
+from gputop.stream.session import STATE_WORDS
 from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.causes import alone, beside_another_training, cpu_contention, starved, storm, thrashing, throttled
 from tests.unit.diagnosis.causes_behind import FLOCK, dead_game, lock_of_a_file, lock_of_the_trainers_file, programs_on_the_disk

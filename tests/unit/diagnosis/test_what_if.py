@@ -7,10 +7,11 @@ from statistics import fmean
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.model import Culprit, WhatIf
 from gputop.diagnosis.pipeline import Pipeline
-from gputop.diagnosis.whatif import Around, Reading, options, sentence, told
-from gputop.session.report import explain_lines
+from gputop.diagnosis.whatif import Around, Reading, options
+from gputop.findings.outlook import sentence, told
+from gputop.findings.text import explain_lines
+from gputop.findings.verdict import Culprit, WhatIf
 from tests.unit.diagnosis.causes import cpu_contention, starved
 from tests.unit.diagnosis.scene import DISK, ON_CPU, Proc, Scene, training
 

@@ -1,0 +1,358 @@
+"""What was found in a stretch of time: the objects that `gputop explain --json` prints, `gputop.open` gives, and recordings keep.
+
+They are made of the engine's findings by `explanation`, rounded to ms. Also: sentences in less room (`brief`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import asdict, replace
+
+from gputop.findings import policy
+from gputop.findings.policy import WINDOW_NS
+from gputop.findings.sentence import PATH, commanded, filled, is_own, name, said
+from gputop.findings.verdict import (
+    CAUSES,
+    GROWTHS,
+    LOOKING,
+    OWN_CAUSES,
+    Cause,
+    Culprit,
+    Evidence,
+    Fix,
+    Incident,
+    Ledger,
+    PathStep,
+    Regain,
+    Severity,
+    Step,
+    Symptom,
+    Verdict,
+    Victim,
+    WhatIf,
+)
+from gputop.model.frame import Header, ProcInfo
+from gputop.model.identity import identity_of
+from gputop.model.ranges import Count, Gpus, Number, Pid, Ranks, Seconds, Share, Times, UnixSeconds
+from gputop.model.roles import Role
+from gputop.system.text import clean
+
+SCHEMA = 1
+MOST_TRAINED = 64  # trainers that an explanation names, 1 KB each; a choice
+MOST_INCIDENTS = 100_000  # that are read: one each half a minute for a month; a choice
+_FEW, _MANY = Meta(max_length=256), Meta(max_length=4096)  # of what one incident, or one trainer, has
+
+
+class StepMs(Struct, frozen=True):
+    """A step's milliseconds, by what the trainer's main thread spends them on."""
+
+    input_wait: Number
+    transfer: Number
+    compute: Number
+    gpu_wait: Number
+    other: Number
+
+
+class Said(Struct, frozen=True):
+    """The verdict on the whole stretch, in words of `gputop.findings.verdict`; the step is the mean of all that was looked at."""
+
+    symptom: Symptom | None  # None: nothing could be judged; the headline says why
+    cause: Cause
+    headline: str
+    detail: str
+    steps_per_s: Times | None
+    step_ms: StepMs | None  # what a step is made of
+    path: Annotated[list[PathStep], _FEW]  # to the cause, of its worst incident; empty where nothing is wrong
+    regain_gpu_s: Seconds | None  # GPU seconds that would come back without the cause, of all that was looked at
+    speedup_max: Times | None  # upper bound of how much faster the work gets without it; None: not known, or hardly any work was done
+
+
+class Booked(Struct, frozen=True):
+    """GPU seconds observed and lost, and the lost ones by cause. None: no GPU was measured."""
+
+    gpu_total_s: Seconds | None
+    gpu_lost_s: Seconds | None
+    by_cause: Annotated[dict[Cause, Seconds], _FEW]
+    regain: Annotated[list[Regain], _FEW]  # each cause but ``unexplained``, most first
+    speedup_max: Times | None  # without all of these: their seconds add up, their factors must not be multiplied
+
+    @property
+    def lost_share(self) -> float | None:
+        """Lost share of the GPU time, 0 to 1; None where no GPU was measured."""
+        return None if not self.gpu_total_s or self.gpu_lost_s is None else self.gpu_lost_s / self.gpu_total_s
+
+    @property
+    def cause_shares(self) -> dict[str, float]:
+        """Cause -> lost share of the GPU time; empty where no GPU was measured."""
+        total = self.gpu_total_s
+        return {cause: seconds / total for cause, seconds in self.by_cause.items() if seconds} if total else {}
+
+
+class Episode(Struct, frozen=True):
+    """An incident."""
+
+    id: Count
+    start_unix_s: UnixSeconds
+    end_unix_s: UnixSeconds | None  # None: it lasts
+    symptom: Symptom
+    cause: Cause
+    severity: Severity
+    confidence: Share  # how much of the path was measured: see `gputop.findings.path.confidence`
+    trainer_pid: Pid | None
+    gpu: Gpus | None
+    gpu_lost_s: Seconds
+    regain_gpu_s: Seconds | None  # the same, where several train on a GPU divided among them; None: no GPU measured, or unexplained
+    speedup_max: Times | None  # as in `Said`, over the incident's own time
+    headline: str
+    detail: str
+    victims: Annotated[list[Victim], _MANY]
+    culprits: Annotated[list[Culprit], _MANY]
+    evidence: Annotated[list[Evidence], _MANY]
+    fixes: Annotated[list[Fix], _MANY]
+    path: Annotated[list[PathStep], _FEW]  # of the moment that the headline tells of
+
+
+class Account(Struct, frozen=True):
+    """GPU seconds of one trainer; those of all sum to `Booked`."""
+
+    gpu_total_s: Seconds
+    gpu_lost_s: Seconds
+    by_cause: Annotated[dict[Cause, Seconds], _FEW]
+
+
+class Trained(Struct, frozen=True):
+    """A trainer, one that has ended too."""
+
+    pid: Pid
+    name: str  # as on the screen: ``train.py rank 3``
+    rank: Ranks | None
+    identity: Annotated[dict[str, str | Annotated[dict[str, str], _FEW] | None], _FEW]
+    """As `gputop.model.identity.Identity`: container, pod, Slurm job, training …"""
+    ledger: Account | UnsetType | None = UNSET  # None: no GPU is measured; unset: of a part of what was looked at it is not known
+
+
+class Explanation(Struct, frozen=True):
+    """All that was found: what `gputop explain --json` prints."""
+
+    schema: int
+    verdict: Said
+    ledger: Booked
+    workers: Annotated[dict[str, Share], _FEW]
+    """Share of all workers' time in each of `WORKER_STATES`, most first; empty where there were none."""
+    incidents: Annotated[list[Episode], Meta(max_length=MOST_INCIDENTS)]
+    what_if: Annotated[list[WhatIf], _FEW]  # of the verdict's trainer, those that bring most first; empty where it was not seen to train
+    trainers: Annotated[list[Trained], _FEW]  # the last `MOST_TRAINED` that were seen, in their order
+
+
+def explanation(
+    verdict: Verdict,
+    ledger: Ledger,
+    incidents: list[Incident],
+    workers: Mapping[str, float],
+    header: Header,
+    now_ns: int,
+    what_if: Callable[[Verdict | Incident], Sequence[WhatIf]],
+    trainers: Iterable[tuple[Role, ProcInfo, Ledger | None]] = (),
+) -> Explanation:
+    """The whole of it. The verdict is the cause that cost most over the stream, or lasted longest where no GPU is measured; where none
+    cost enough, that nothing did."""
+    worst = _dearest([one for one in incidents if one.cause not in GROWTHS], ledger, now_ns)
+    return Explanation(
+        schema=SCHEMA, verdict=_verdict(verdict, ledger, worst), ledger=booked(ledger),
+        workers={word: round(share, 4) for word, share in shares(workers).items()},
+        incidents=[episode(incident, header) for incident in incidents], what_if=[*what_if(verdict if worst is None else worst)],
+        trainers=[_trained(role, info, header.host, own) for role, info, own in trainers],
+    )  # fmt: skip
+
+
+def _trained(role: Role, info: ProcInfo, host: str, own: Ledger | None) -> Trained:
+    return Trained(info.pid, role.label, role.rank, asdict(identity_of(info, host)), UNSET if own is None else account(own))
+
+
+def account(own: Ledger) -> Account | None:
+    """A trainer's ledger; None where no GPU is measured."""
+    if not own.gpu_total_s:
+        return None
+    by_cause = {cause: round(lost_s, 3) for cause, lost_s in own.by_cause.items()}
+    return Account(round(own.gpu_total_s, 3), round(own.gpu_lost_s, 3), by_cause)
+
+
+def shares(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Parts of the whole, most first."""
+    total = sum(seconds.values())
+    most_first = sorted(seconds.items(), key=lambda item: -item[1])
+    return {word: part / total for word, part in most_first if part > 0.0}
+
+
+def _dearest(incidents: list[Incident], ledger: Ledger, now_ns: int) -> Incident | None:
+    """The worst incident of the cause that cost most in all; None where that is little and all losses together are not much."""
+    costs: dict[str, float] = {}
+    lasted: dict[str, float] = {}
+    for incident in incidents:
+        costs[incident.cause] = costs.get(incident.cause, 0.0) + incident.lost_s
+        lasted[incident.cause] = lasted.get(incident.cause, 0.0) + _span_s(incident, now_ns)
+    booked = {cause: ledger.by_cause.get(cause, 0.0) for cause in costs}
+    cause = max(costs, key=lambda one: (booked[one], costs[one], lasted[one]), default="")
+    found = [incident for incident in incidents if incident.cause == cause]
+    counts = any(incident.severity in ("medium", "high") for incident in found) or _lasts(found, ledger, now_ns)
+    total_s = ledger.gpu_total_s
+    if not costs or (total_s > 0.0 and not counts and _is_little(costs[cause], ledger)):
+        return None
+    return max(found, key=lambda incident: (incident.lost_s, _span_s(incident, now_ns)))
+
+
+def _lasts(incidents: list[Incident], ledger: Ledger, now_ns: int) -> bool:
+    """Whether they were felt for a window and a good part of the time, however little the GPU lost before and after: that is what a screen
+    would have shown."""
+    span_s = sum(_span_s(incident, now_ns) for incident in incidents)
+    cost_s = sum(incident.lost_s for incident in incidents)
+    return span_s >= max(WINDOW_NS / 1e9, policy.QUARTER * ledger.gpu_total_s) and cost_s >= policy.LOST / 2 * span_s
+
+
+def _is_little(cost_s: float, ledger: Ledger) -> bool:
+    """Whether a cause is not worth naming: neither it nor all losses are much, nor is it most of a loss that is felt."""
+    total_s, lost_s = ledger.gpu_total_s, ledger.gpu_lost_s
+    most_of_it = lost_s >= policy.LOST * total_s and cost_s >= policy.HALF * lost_s
+    return cost_s < policy.LOST * total_s and lost_s < 2 * policy.LOST * total_s and not most_of_it
+
+
+def _span_s(incident: Incident, now_ns: int) -> float:
+    return ((incident.end_ns or now_ns) - incident.start_ns) / 1e9
+
+
+def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
+    total_s, lost_s = ledger.gpu_total_s, ledger.gpu_lost_s
+    of_the_end = verdict.cause != "none" or (total_s >= WINDOW_NS / 1e9 and (verdict.symptom == LOOKING or _has_ended(verdict)))
+    told = verdict if worst is None else worst
+    symptom, cause, headline, detail, path = told.symptom, told.cause, told.headline, told.detail, [*told.path]
+    if worst is None and of_the_end and total_s > 0.0 and lost_s < 2 * policy.LOST * total_s:
+        symptom, cause, path = "healthy", "none", []
+        headline, detail = filled("The GPU worked {:.0f}% of the time", 100 - 100 * lost_s / total_s), "no trouble lasted"
+    regain = next((one for one in ledger.regains() if one.cause == cause), None)
+    return Said(
+        None if symptom == LOOKING else symptom, cause, headline, detail,
+        None if verdict.step is None else round(verdict.step.per_s, 2), _step_ms(verdict.step), path,
+        *((None, None) if regain is None else (round(regain.regain_gpu_s, 3), regain.speedup_max)),
+    )  # fmt: skip
+
+
+def _has_ended(verdict: Verdict) -> bool:
+    """Whether nobody trains any more, and nothing is wrong with that: it says nothing of those who did."""
+    return verdict.symptom == "idle" and verdict.trainer_pid is None and verdict.severity == "info"
+
+
+def _step_ms(step: Step | None) -> StepMs | None:
+    parts = () if step is None else (step.input_wait_ms, step.transfer_ms, step.compute_ms, step.gpu_wait_ms, step.other_ms)
+    return StepMs(*(round(ms, 2) for ms in parts)) if parts else None
+
+
+def booked(ledger: Ledger) -> Booked:
+    """The ledger, rounded to ms."""
+    if ledger.gpu_total_s == 0.0:
+        return Booked(None, None, {}, [], None)
+    order = {cause: i for i, cause in enumerate(CAUSES)}
+    parts = {cause: round(ledger.by_cause[cause], 3) for cause in sorted(ledger.by_cause, key=lambda cause: order.get(cause, len(order)))}
+    regain = [Regain(one.cause, round(one.regain_gpu_s, 3), one.speedup_max) for one in ledger.regains()]
+    return Booked(round(ledger.gpu_total_s, 3), round(sum(parts.values()), 3), parts, regain, ledger.speedup_of_all())
+
+
+def episode(incident: Incident, header: Header) -> Episode:
+    """An incident, rounded to ms."""
+    ends = (None if t_ns is None else round(header.unix_ns_of(t_ns) / 1e9, 3) for t_ns in (incident.start_ns, incident.end_ns))
+    regain_s = incident.regain_gpu_s
+    told = {name: getattr(incident, name) for name in Episode.__struct_fields__ if hasattr(incident, name)}
+    lists = {name: [*told[name]] for name in ("victims", "culprits", "evidence", "fixes", "path")}
+    start_unix_s, end_unix_s = ends
+    return Episode(**told | lists | {
+        "start_unix_s": start_unix_s, "end_unix_s": end_unix_s, "gpu_lost_s": round(incident.lost_s, 3),
+        "regain_gpu_s": None if regain_s is None else round(regain_s, 3),
+    })  # fmt: skip
+
+
+def from_elsewhere(found: Explanation) -> Explanation:
+    """An explanation as a file has it, with none but our own texts: where a text is not ours, its cause is told in general, a fix is left
+    out, and a command too. Names stay what others called themselves, harmless and short."""
+    verdict = found.verdict
+    return replace(
+        found,
+        verdict=replace(
+            verdict, headline=said(verdict.headline, in_general(verdict.cause)), detail=said(verdict.detail), path=_steps(verdict.path)
+        ),
+        incidents=[_episode_from(one) for one in found.incidents],
+        what_if=[replace(one, change=said(one.change), assumes=said(one.assumes)) for one in found.what_if if is_own(one.change)],
+        workers={name(word): share for word, share in found.workers.items()},
+        trainers=[
+            replace(one, name=name(one.name), identity={name(key): _harmless(value) for key, value in one.identity.items()})
+            for one in found.trainers
+        ],
+    )  # fmt: skip
+
+
+def _episode_from(one: Episode) -> Episode:
+    return replace(
+        one, headline=said(one.headline, in_general(one.cause)), detail=said(one.detail), path=_steps(one.path),
+        victims=[replace(victim, role=name(victim.role), name=name(victim.name)) for victim in one.victims],
+        culprits=[replace(culprit, name=name(culprit.name)) for culprit in one.culprits],
+        evidence=[replace(each, unit=name(each.unit), text=said(each.text, each.metric.replace("_", " "))) for each in one.evidence],
+        fixes=[Fix(said(fix.text), commanded(fix.command)) for fix in one.fixes if is_own(fix.text)],
+    )  # fmt: skip
+
+
+def _steps(path: list[PathStep]) -> list[PathStep]:
+    return [replace(step, name=name(step.name), on=said(step.on, name(step.on))) for step in path]
+
+
+def _harmless(value: str | dict[str, str] | None) -> str | dict[str, str] | None:
+    if isinstance(value, dict):
+        return {name(key): clean(one, PATH) for key, one in value.items()}
+    return None if value is None else clean(value, PATH)
+
+
+@cache
+def in_general(cause: str) -> str:
+    """What a cause is, in a line of our own: the first part of its docstring."""
+    if cause in GROWTHS:
+        return f"{cause}: memory that grows until there is none left"
+    if cause not in CAUSES:
+        return "What was found is not told in words of this gputop"
+    try:  # by name, for the causes stand above this room, and a reader of findings may have loaded none of them
+        document = importlib.import_module(f"gputop.diagnosis.causes.{cause.replace('-', '_')}").__doc__ if cause in OWN_CAUSES else None
+    except ModuleNotFoundError:
+        document = None
+    found = re.match(r"What it is \([\w-]+\): (.*?)\.? Why it costs:", " ".join((document or "").split()))
+    return f"{cause}: {found[1]}" if found else f"{cause}: a plug-in's cause" if cause not in OWN_CAUSES else cause
+
+
+_PIDS = re.compile(r"\((\d+)((?:, \d+)+)(?: and (\d+) more)?\)")
+_STARTS = r"(?: and (?:the [^,;()]+|what) (?:it starts|they start))?"
+_NAMES = re.compile(rf"(\w[^,;()]* \(\d[^()]*\){_STARTS})((?:, (?:[^,;()]+ \(\d[^()]*\){_STARTS}|others|short-lived processes))+)")
+_WORDS = re.compile(r" but not running| of the time| of the last \d+ s|(?<= for) its(?= data)")
+_PID = re.compile(r" \(\d+(?: and \d+ more)?\)")  # a process's own, or how many more
+
+
+def brief(text: str, room: int) -> str:
+    """A sentence that is longer than ``room`` characters with what it can spare left out: further pids, further names, set phrases."""
+    for pattern, instead in ((_PIDS, _fewer_pids), (_NAMES, _fewer_names), (_WORDS, lambda _: "")):
+        if len(text) > room:
+            text = pattern.sub(instead, text)
+    return text
+
+
+def without_pids(text: str) -> str:
+    """The names alone."""
+    return _PID.sub("", text)
+
+
+def _fewer_pids(found: re.Match[str]) -> str:
+    return f"({found[1]} and {found[2].count(',') + int(found[3] or 0)} more)"
+
+
+def _fewer_names(found: re.Match[str]) -> str:
+    count = len(_PID.findall(found[2]))
+    return f"{found[1]} and {f'{count} more' if count == found[2].count(', ') else 'others'}"

@@ -1,0 +1,91 @@
+"""The words of a path and of what would come back without its cause; how sure a path is. `gputop.diagnosis.walk` builds the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gputop.findings import policy
+from gputop.findings.verdict import PathStep
+
+INFERRED = 0.5  # weight of an inferred step in `confidence`, where a measured one has 1 (guess)
+_OF_ITS_OWN = ("straggler-rank", "hung-worker")  # causes whose culprits are parts of the job: without them there is none
+_VERBS = {  # state -> it does so, it seems to do so, it did so
+    "waits": ("waits", "wait", "waited"),
+    "runs": ("runs", "run", "ran"),
+    "runnable": ("is runnable", "be runnable", "was runnable"),
+    "throttled": ("is throttled", "be throttled", "was throttled"),
+    "disk": ("waits for the disk", "wait for the disk", "waited for the disk"),
+    "memory": ("waits for memory", "wait for memory", "waited for memory"),
+    "network": ("waits for the network", "wait for the network", "waited for the network"),
+    "copies": ("copies", "copy", "copied"),
+    "sleeps": ("sleeps", "sleep", "slept"),
+    "stopped": ("is stopped", "be stopped", "was stopped"),
+    "still": ("does not move", "stand still", "did not move"),
+    "starts": ("starts", "start", "started"),
+    "holds": ("holds it", "hold it", "held it"),
+    "light": ("runs kernels on few SMs", "run kernels on few SMs", "ran kernels on few SMs"),
+    "lost": ("is lost", "be lost", "was lost"),
+    "slowed": ("runs at lowered clocks", "run at lowered clocks", "ran at lowered clocks"),
+}
+_BEFORE_ON = {
+    "waits": " for ", "runnable": ", behind ", "throttled": " by ", "disk": ", at ", "network": ", at ", "copies": " over ",
+}  # fmt: skip
+
+
+def confidence(path: Sequence[PathStep]) -> float:
+    """How much of a path was measured, 0.5 to 1: the mean of its steps, an inferred one counted half, each weighted by its share of the
+    window. 1 for an empty path."""
+    whole, sure, share = 0.0, 0.0, 1.0
+    for step in path:
+        share *= step.share
+        whole += share
+        sure += share * (1.0 if step.measured else INFERRED)
+    return sure / whole if whole > 0.0 else 1.0
+
+
+def who(pid: int | None, name: str) -> str:
+    """``worker 2 (833)``."""
+    return name if pid is None else f"{name} ({pid})"
+
+
+def sentence(path: Sequence[PathStep]) -> str:
+    """``train.py (812) waits 62 % of the time for worker 2 (833), which was runnable 71 % of that, behind fluent-bit (903)``."""
+    text = ""
+    for i, step in enumerate(path):
+        follows = i > 0 and path[i - 1].on.startswith(who(step.pid, step.name))
+        subject = who(step.pid, step.name) if i == 0 else ", which" if follows else f"; {who(step.pid, step.name)}"
+        text += f"{subject} {_does(step, i, was=i > 0)}"
+    return text
+
+
+def tree(path: Sequence[PathStep]) -> list[tuple[str, str]]:
+    """(indent, line) of each step, each deeper than the one before it."""
+    lines = (f"{'└ ' if i else ''}{who(step.pid, step.name)} {_does(step, i, was=False)}" for i, step in enumerate(path))
+    return [(" " * (2 * i - 2), line) for i, line in enumerate(lines)]
+
+
+def factor(speedup_max: float | None) -> str:
+    """``up to 1.74×``; empty where there is none, or none that two digits show."""
+    if speedup_max is None or speedup_max < 1.0 + policy.TRIFLE:
+        return ""
+    return f"up to {speedup_max:.{2 if speedup_max < 2 else 1 if speedup_max < 10 else 0}f}×"
+
+
+def without(cause: str, culprits: Sequence[str], gpu_s: float | None, speedup_max: float | None) -> str:
+    """``without fluent-bit (903): up to 1.74× as fast; 12.3 GPU s would come back``; empty where that is not known.
+
+    ``culprits``: those to blame, as `who` names them.
+    """
+    if not gpu_s:
+        return ""
+    others = [] if cause in _OF_ITS_OWN else culprits
+    whom = f"{others[0]} and {len(others) - 1} more" if len(others) > 1 else others[0] if others else cause
+    bound = f"{told} as fast; " if (told := factor(speedup_max)) else ""
+    return f"without {whom}: {bound}{gpu_s:.1f} GPU s would come back"
+
+
+def _does(step: PathStep, depth: int, was: bool) -> str:
+    does, seems, did = _VERBS[step.state]
+    verb = f"seems to {seems}" if not step.measured else did if was else does
+    on = f"{_BEFORE_ON.get(step.state, ', at ')}{step.on}" if step.on else ""
+    return f"{verb} {100 * step.share:.0f} % of {'that' if depth else 'the time'}{on}"

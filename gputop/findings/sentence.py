@@ -1,0 +1,317 @@
+"""Texts of the diagnosis that know what they are made of: a template that stands in our own code, and facts.
+
+A recording keeps, and a node sends, templates and facts. Whoever reads them takes no template that is not a literal of its own
+`gputop.diagnosis`, `gputop.findings` or `gputop.model`, and fills it itself: so no advice is anybody else's text. A hole of a template is
+    {}                       a number, a name (cleaned and cut), or another such text
+    {:.0f}, {:d}             a number
+    {:pid}                   a process
+    {:pids}, {:pids,}        processes, with spaces or commas between them; {:targets}: none of them is 1
+    {:cpus}                  a list of CPUs as the kernel writes it
+    {:word}, {:operand}      any text, as one word to a shell, which is no option of the program that gets it
+    {:file}                  a file of a control group, whose own template has the group at {:group}; as one word
+    {:command}, {:quoted}    another command, and one as one word
+    {:own}                   a word that is a literal of our own code
+A command is a literal, or has no other holes than these, the first excepted: no fact becomes a second command.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from shlex import quote
+from string import Formatter
+from types import CodeType
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct, structs
+from msgspec.msgpack import Ext
+
+from gputop.model.ranges import MOST_PID
+from gputop.system.text import clean
+
+NAME, PATH = 64, 256  # characters of a name, and of what begins with a slash: a program has 32, a control group 200
+MOST_TEXT = 4096  # characters of a text; long ones have 500
+MOST_BYTES = 16 << 10  # of a text's template and facts
+MOST_PIDS = 1024  # in a command
+MOST_NUMBER = 10**18  # an exabyte
+DEEPEST = 8  # texts within texts; 4 occur
+CODE = 1  # of msgpack's extension that holds a text
+NOT_OURS = chr(0xFFFD)  # what is read instead of another's text; no literal, for these are all ours
+_BETWEEN = (", ", "; ", " ", "")  # what texts are joined by
+_PLAIN = re.compile(r"[\w./=-]*", re.ASCII)
+_CPUS = re.compile(r"[0-9][0-9,-]*", re.ASCII)
+_WORDS = re.compile("[A-Za-z]{3}")
+_JOINS = re.compile("[|;&$`<>\\\\]")  # by which a shell makes one command of two, or puts one into another
+_T = TypeVar("_T")
+
+
+class Sentence(str):
+    """A text with the template and the facts that it is made of."""
+
+    __slots__ = ("args", "template")
+    template: str
+    args: tuple[Any, ...]
+
+    def __new__(cls, template: str, args: tuple[Any, ...]) -> Sentence:
+        self = super().__new__(cls, _text(template, args))
+        self.template, self.args = template, args
+        return self
+
+    def __getnewargs__(self) -> tuple[str, tuple[Any, ...]]:  # type: ignore[override]
+        return self.template, self.args
+
+    def __add__(self, other: str) -> Sentence:
+        return joined("", (self, other)) if other else self
+
+    def __radd__(self, other: str) -> Sentence:
+        return joined("", (other, self)) if other else self
+
+
+def filled(template: str, *args: Any) -> Sentence:
+    """A template with its holes filled, see above."""
+    return Sentence(template, args)
+
+
+def joined(between: str, texts: Iterable[str]) -> Sentence:
+    """Texts and names with ``between`` (one of `_BETWEEN`) between them."""
+    parts = tuple(texts)
+    return Sentence(between if parts else "", parts)
+
+
+def plain(value: _T) -> _T:
+    """The same with mere texts, which any encoder knows."""
+    found: Any = value
+    if isinstance(value, Sentence):
+        found = str(value)
+    elif isinstance(value, Struct):
+        found = type(value)(*map(plain, structs.astuple(value)))
+    elif isinstance(value, (list, tuple)):
+        found = type(value)(map(plain, value))
+    elif isinstance(value, dict):
+        found = {key: plain(one) for key, one in value.items()}
+    return found  # type: ignore[no-any-return]
+
+
+# -- making a text
+
+
+@cache
+def _parsed(template: str) -> tuple[tuple[str, str | None], ...]:
+    """(literal, what stands in the hole behind it or None); without any hole empty, as where the braces are no holes."""
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError:
+        return ()
+    if any(name or conversion for _, name, _, conversion in parts) or all(name is None for _, name, _, _ in parts):
+        return ()
+    return tuple((literal, None if name is None else spec) for literal, name, spec, _ in parts)
+
+
+def _holes(template: str) -> list[str]:
+    return [spec for _, spec in _parsed(template) if spec is not None]
+
+
+def _text(template: str, args: Sequence[Any]) -> str:
+    if not (parts := _parsed(template)):
+        return template.join(map(str, args)) if args else template
+    left = iter(args)
+    return "".join(literal if spec is None else literal + _shown(spec, next(left)) for literal, spec in parts)
+
+
+def _shown(spec: str, arg: Any) -> str:
+    kind = _KINDS.get(spec)
+    try:
+        return kind.show(arg) if kind is not None else format(arg, spec)
+    except (TypeError, ValueError):  # a reading of another kind than was thought: nobody's diagnosis ends for that
+        return quote(str(arg))
+
+
+def _operand(text: str) -> str:
+    return f"-- {quote(text)}" if text.startswith("-") else quote(text)
+
+
+class _Kind(Struct, frozen=True):
+    """What may stand in a hole."""
+
+    show: Callable[[Any], str]
+    sound: Callable[[Any], bool]
+    safe: bool = True  # in a command
+
+
+def _are_pids(least: int) -> Callable[[Any], bool]:
+    def sound(arg: Any) -> bool:
+        known = isinstance(arg, (list, tuple)) and 0 < len(arg) <= MOST_PIDS
+        return known and all(type(pid) is int and least <= pid <= MOST_PID for pid in arg)
+
+    return sound
+
+
+def _is_text(arg: Any) -> bool:
+    return isinstance(arg, str) and 0 < len(arg) <= PATH and clean(arg) == arg
+
+
+def _is_group(arg: Any) -> bool:
+    return arg == "" or (_is_text(arg) and arg.startswith("/") and ".." not in arg.split("/"))
+
+
+def _is_file(arg: Any) -> bool:
+    return isinstance(arg, Sentence) and bool(set(_holes(arg.template)) & {"group"}) and set(_holes(arg.template)) <= {"group", "own"}
+
+
+def _is_own_word(arg: Any) -> bool:
+    return isinstance(arg, str) and _PLAIN.fullmatch(arg) is not None and arg in literals()
+
+
+_KINDS = {
+    "": _Kind(str, lambda arg: isinstance(arg, str) or _is_number(arg), safe=False),
+    "pid": _Kind(str, lambda pid: _are_pids(1)([pid])),
+    "pids": _Kind(lambda pids: " ".join(map(str, pids)), _are_pids(1)),
+    "pids,": _Kind(lambda pids: ",".join(map(str, pids)), _are_pids(1)),
+    "targets": _Kind(lambda pids: " ".join(map(str, pids)), _are_pids(2)),
+    "cpus": _Kind(str, lambda arg: isinstance(arg, str) and len(arg) <= PATH and _CPUS.fullmatch(arg) is not None),
+    "word": _Kind(quote, _is_text),
+    "operand": _Kind(_operand, _is_text),
+    "group": _Kind(str, _is_group, safe=False),
+    "file": _Kind(quote, _is_file),
+    "command": _Kind(str, lambda arg: is_command(arg)),
+    "quoted": _Kind(quote, lambda arg: is_command(arg)),
+    "own": _Kind(str, _is_own_word),
+}
+
+
+def _is_number(arg: Any) -> bool:
+    return type(arg) in (int, float) and -MOST_NUMBER <= arg <= MOST_NUMBER
+
+
+# -- whose text it is
+
+
+@cache
+def literals() -> frozenset[str]:
+    """All that stands between quotes in the code of the diagnosis, and of the vocabulary."""
+    found = set[str]()
+    rooms = (importlib.import_module(room) for room in ("gputop.diagnosis", "gputop.findings", "gputop.model"))
+    for module in (one for room in rooms for one in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")):
+        spec = importlib.util.find_spec(module.name)
+        code = getattr(spec.loader, "get_code", lambda _: None)(module.name) if spec is not None else None
+        found.update(_literals_of(code) if code is not None else ())
+    return frozenset(found)
+
+
+def _literals_of(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, CodeType):
+        for one in value.co_consts:
+            yield from _literals_of(one)
+    elif isinstance(value, (tuple, frozenset)):
+        for one in value:
+            yield from _literals_of(one)
+
+
+def is_own(text: str) -> bool:
+    """Whether it is one of our own texts, in words of ours, whatever facts stand in it."""
+    if not isinstance(text, Sentence):
+        return text in literals()
+    return _is_sound(text.template, text.args) and _has_words(text)
+
+
+def is_command(text: object) -> bool:
+    """Whether it is a command of ours."""
+    if not isinstance(text, Sentence):
+        return isinstance(text, str) and text in literals()
+    if not _is_sound(text.template, text.args):
+        return False
+    if not (holes := _holes(text.template)):
+        return all(map(is_command, text.args))
+    return all(spec not in _KINDS or _KINDS[spec].safe for spec in holes)
+
+
+def _is_sound(template: str, args: Sequence[Any]) -> bool:
+    """Whether the template is ours, and what stands in its holes fits."""
+    if template not in literals():
+        return False
+    if not (holes := _holes(template)):
+        return not args or (template in _BETWEEN and all(isinstance(arg, str) for arg in args))
+    if len(holes) != len(args):
+        return False
+    return all(_KINDS[spec].sound(arg) if spec in _KINDS else _is_number(arg) for spec, arg in zip(holes, args, strict=True))
+
+
+def _has_words(text: str) -> bool:
+    """Not names alone."""
+    if not isinstance(text, Sentence):
+        return text in literals() and _WORDS.search(text) is not None
+    own = "".join(literal for literal, _ in _parsed(text.template)) or text.template
+    return _WORDS.search(own) is not None or any(_has_words(arg) for arg in text.args if isinstance(arg, str))
+
+
+def name(text: str) -> str:
+    """Somebody's name from a recording or another host: cut, without what a terminal obeys or a shell takes for more than a word."""
+    return _JOINS.sub("·", clean(text, PATH if text.startswith("/") else NAME))
+
+
+# -- kept and sent
+
+
+def pack(value: object) -> bytes:
+    """A struct in msgpack, its texts as templates and facts."""
+    return _encode(value)
+
+
+def unpack(data: bytes, kind: type[_T]) -> _T:
+    """The same read. Texts of ours are `Sentence`; `said` and `commanded` know what else stands where they should. Raises what msgspec
+    does."""
+    return msgspec.convert(_DECODER.decode(data), kind)
+
+
+def said(text: str, otherwise: str = "") -> str:
+    """A text that was read; ``otherwise`` where it is not one of ours."""
+    return str(text) if is_own(text) else otherwise
+
+
+def commanded(text: str) -> str:
+    """A command that was read; empty where it is not one of ours."""
+    return str(text) if is_command(text) else ""
+
+
+def _kept(value: object) -> Ext:
+    if not isinstance(value, Sentence):
+        raise NotImplementedError(type(value))
+    return Ext(CODE, _encode([value.template, value.args]))
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_kept).encode
+
+
+def _decoder(depth: int) -> msgspec.msgpack.Decoder[Any]:
+    inner = _decoder(depth - 1) if depth else None
+
+    def read(code: int, data: memoryview) -> str:
+        if code != CODE or inner is None or len(data) > MOST_BYTES:
+            return NOT_OURS
+        node = inner.decode(data)
+        if not (isinstance(node, list) and len(node) == 2 and isinstance(node[0], str) and isinstance(node[1], list)):
+            return NOT_OURS
+        template, args = node
+        holes = _holes(template) or [""] * len(args)
+        facts = tuple(_fact(spec, arg) for spec, arg in zip(holes, args, strict=False))
+        if len(facts) != len(args) or not _is_sound(template, facts):
+            return NOT_OURS
+        text = Sentence(template, facts)
+        return text if len(text) <= MOST_TEXT else NOT_OURS
+
+    return msgspec.msgpack.Decoder(ext_hook=read)
+
+
+def _fact(spec: str, arg: Any) -> Any:
+    if type(arg) is str and spec == "" and arg not in literals():
+        return name(arg)
+    return arg
+
+
+_DECODER = _decoder(DEEPEST)

@@ -1,0 +1,255 @@
+"""Explanations as text: `gputop explain` and `gputop diff`, and the plot."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from time import localtime, strftime
+from typing import Any, NamedTuple
+
+from msgspec.structs import astuple
+
+from gputop.findings.explanation import Booked, Episode, Explanation, Said, StepMs, Trained
+from gputop.findings.outlook import sentence as what_if_sentence
+from gputop.findings.path import factor, sentence, tree, who, without
+from gputop.findings.verdict import GROWTHS, LOOKING, Culprit, Step
+from gputop.model.identity import FIELDS, Identity
+from gputop.system.text import clean, figure
+
+WIDTH = 100
+LEAST_SHARE = 0.005  # of the workers' time that is printed
+_NAMED = 8  # culprits of an incident that are named; on a large host dozens share the blame
+NAMED = 8  # trainers whose container, pod or job is printed; a choice
+LEAST_BOOKED_S = 0.05  # GPU seconds of a cause that are printed: less is 0.0 s
+LEAST_LOST = 0.0005  # of the GPUs' time that is printed: less is 0.0 %
+
+
+def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
+    """The verdict, lost GPU time by cause, and each incident with evidence and fixes. ``ongoing``: more frames may follow, so incidents
+    without an end still go on."""
+    verdict = found.verdict
+    cause = "" if verdict.cause == "none" else f" <- {clean(verdict.cause)}"
+    yield f"{clean(_symptom(verdict).upper())}{cause}"
+    yield from _wrapped(verdict.headline, "  ")
+    yield from _wrapped(verdict.detail, "  ")
+    for indent, line in tree(verdict.path):
+        yield from _wrapped(line, f"  {indent}")
+    yield from _step(verdict)
+    yield from _workers(found.workers)
+    yield from _wrapped(what_if_sentence(found.what_if), "  ")
+    yield ""
+    yield from ledger_lines(found.ledger)
+    yield from _trained(found.trainers)
+    for incident in found.incidents:
+        yield ""
+        yield from _incident(incident, "still going on" if ongoing else "to the end")
+
+
+def _trained(trainers: Sequence[Trained]) -> Iterator[str]:
+    """Whose the trainers are, where a container, a pod, a Slurm job or a place where ranks meet tells it."""
+    told = [(one, _identity(one)) for one in trainers]
+    named = [(one, whose) for one, whose in told if whose.brief() or (whose.training or "~")[0] != "~"]
+    for one, whose in named[:NAMED]:
+        parts = (whose.brief(), whose.training and f"training {whose.training}", whose.user and f"user {whose.user}")
+        yield from _wrapped(f"{one.name} ({one.pid}): {', '.join(filter(None, parts))}", "")
+    if len(named) > NAMED:
+        yield f"… {len(named) - NAMED} more trainers (--json)"
+
+
+def _identity(one: Trained) -> Identity:
+    """Of a file that anybody may have written: what is no text is left out."""
+    found: dict[str, Any] = {name: text for name in FIELDS if isinstance(text := one.identity.get(name), str)}
+    return Identity(**found)
+
+
+def _symptom(verdict: Said) -> str:
+    return LOOKING if verdict.symptom is None else verdict.symptom
+
+
+def _step(verdict: Said) -> Iterator[str]:
+    pace, parts = verdict.steps_per_s, verdict.step_ms
+    if pace and parts:
+        step = Step(pace, "", *astuple(parts))
+        yield from _wrapped(step.told(), "  ")
+
+
+def _workers(states: dict[str, float]) -> Iterator[str]:
+    told = [f"{clean(word)} {100 * share:.0f}%" for word, share in states.items() if share >= LEAST_SHARE]
+    if told:
+        yield from _wrapped(f"all workers: {', '.join(told)} of the time", "  ")
+
+
+def ledger_lines(ledger: Booked) -> Iterator[str]:
+    """Lost GPU seconds by cause, largest first, and how much faster the work gets at most without it."""
+    total, lost = ledger.gpu_total_s, ledger.gpu_lost_s
+    if lost is None or not total:
+        yield "GPU time lost: none counted (no GPU is measured, or nobody trained on one)"
+        return
+    yield f"GPU time lost: {lost:.1f} of {total:.1f} GPU seconds ({100 * lost / total:.0f} %)"
+    bounds = {one.cause: one.speedup_max for one in ledger.regain if one.regain_gpu_s >= LEAST_BOOKED_S}
+    for cause, seconds in sorted(ledger.by_cause.items(), key=lambda item: -item[1]):
+        if seconds >= LEAST_BOOKED_S:
+            bound = f"   without it {told}" if (told := factor(bounds.get(cause))) else ""
+            yield f"  {clean(cause):<28}{seconds:>10.1f} s {100 * seconds / lost if lost else 0:>5.0f} %{bound}"
+    if len(bounds) > 1 and (told := factor(ledger.speedup_max)):
+        yield f"  without any of these {told} (bounds on the speed; their seconds add up, the factors do not)"
+
+
+def _incident(incident: Episode, unended: str) -> Iterator[str]:
+    end = unended if incident.end_unix_s is None else f"to {_clock(incident.end_unix_s)}"
+    lost = incident.gpu_lost_s
+    cost = "" if not lost else f", {lost:.1f} GPU s lost"
+    felt = "" if incident.cause in GROWTHS else f"{incident.symptom} <- "
+    what = clean(f"{felt}{incident.cause} ({incident.severity}{cost})")
+    yield f"#{incident.id} {_clock(incident.start_unix_s)} {end}: {what}"
+    yield from _wrapped(incident.headline, "   ")
+    yield from _wrapped(incident.detail, "   ")
+    yield from _wrapped(sentence(incident.path), "   ")
+    for item in incident.evidence:
+        value = "not measured" if item.value is None else f"{figure(item.value)} {item.unit}"
+        yield from _wrapped(f"{clean(item.metric)} = {value}: {item.text}", "   . ")
+    yield from _culprits(sorted(incident.culprits, key=lambda one: -(one.cpu_s or 0.0)))
+    culprits = [who(one.pid, one.name) for one in incident.culprits]
+    yield from _wrapped(without(incident.cause, culprits, incident.regain_gpu_s, incident.speedup_max), "   ")
+    for fix in incident.fixes:
+        yield from _wrapped(fix.text, "   > ")
+        if fix.command:
+            yield f"       {clean(fix.command)}"
+
+
+def _culprits(ranked: Sequence[Culprit]) -> Iterator[str]:
+    """The culprits that took most by name, the others as a number."""
+    named = ranked if len(ranked) <= _NAMED + 1 else ranked[:_NAMED]
+    for one in named:
+        yield f"   by {clean(who(one.pid, one.name))}{_cpu_s(one.cpu_s)}"
+    if rest := ranked[len(named) :]:
+        yield f"   by {len(rest)} more{_cpu_s(sum(one.cpu_s or 0.0 for one in rest) or None)}"
+
+
+def _cpu_s(seconds: float | None) -> str:
+    return "" if seconds is None else f", {seconds:.1f} CPU s"
+
+
+def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) -> Iterator[str]:
+    """Two explanations side by side: verdicts, lost GPU time by cause, steps, workers, incidents."""
+    for name, found in zip(names, (before, after), strict=True):
+        verdict = found.verdict
+        yield clean(f"{name}: {_symptom(verdict)} <- {verdict.cause}")
+        yield from _wrapped(verdict.headline, "   ")
+    shares = [found.ledger.lost_share for found in (before, after)]
+    yield ""
+    yield f"{'share of GPU time lost':<30}{_percent(shares[0]):>12}{_percent(shares[1]):>12}{_change(*shares):>12}"
+    parts = [found.ledger.cause_shares for found in (before, after)]
+    most = {cause: max(part.get(cause, 0.0) for part in parts) for part in parts for cause in part}
+    for cause in sorted((cause for cause, share in most.items() if share >= LEAST_LOST), key=lambda cause: -most[cause]):
+        old, new = (part.get(cause, 0.0) if share is not None else None for part, share in zip(parts, shares, strict=True))
+        yield f"  {cause:<28}{_percent(old):>12}{_percent(new):>12}{_change(old, new):>12}"
+    yield _row("steps a second", *(found.verdict.steps_per_s for found in (before, after)))
+    yield from _step_rows(*(found.verdict.step_ms for found in (before, after)))
+    yield from _worker_rows(*(found.workers for found in (before, after)))
+    yield _row("incidents", *(len(found.incidents) for found in (before, after)))
+
+
+def dated_lines(heading: str, told: Sequence[tuple[float, str]]) -> Iterator[str]:
+    """Markers (unix seconds, text) of a recording: how experiments ended, what NCCL said."""
+    if told:
+        yield from ("", clean(heading))
+    for unix_s, text in told:
+        yield from _wrapped(clean(f"{_clock(unix_s)} {text}"), "  ")
+
+
+def _step_rows(before: StepMs | None, after: StepMs | None) -> Iterator[str]:
+    if before is None and after is None:
+        return
+    yield _row("a step, ms", *(sum(astuple(parts)) if parts else None for parts in (before, after)))
+    for word in StepMs.__struct_fields__:
+        old, new = (getattr(parts, word) if parts else None for parts in (before, after))
+        yield _row(f"  {word.replace('_', ' ')}", old, new)
+
+
+def _worker_rows(before: dict[str, float], after: dict[str, float]) -> Iterator[str]:
+    words = [word for word in {**before, **after} if max(before.get(word, 0.0), after.get(word, 0.0)) >= LEAST_SHARE]
+    yield from ["workers' time"] if words else []
+    for word in words:
+        old, new = (states.get(word, 0.0) if states else None for states in (before, after))
+        yield f"  {clean(word):<28}{_percent(old):>12}{_percent(new):>12}{_change(old, new):>12}"
+
+
+def _row(title: str, old: float | None, new: float | None) -> str:
+    return f"{title:<30}{_number(old):>12}{_number(new):>12}"
+
+
+def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Episode], width: int = WIDTH, height: int = 16) -> str:
+    """Mean utilization of the GPUs over time (seconds since the start, %), incidents below."""
+    if not points:
+        return "no GPU utilization in this stretch"
+    first = points[0][0]
+    line = [(x - first, y) for x, y in points]
+    drawn = chart("GPU utilization [%], mean of all GPUs, over seconds", [line], 0.0, 100.0, width, height)
+    marks = [f"  #{one.id} {clean(one.cause)} from {one.start_unix_s - first:.0f} s" for one in incidents]
+    return "\n".join([drawn, *marks])
+
+
+class Times(NamedTuple):
+    """The x axis of a chart: first and last value, and the texts at its ticks."""
+
+    first: float
+    last: float
+    texts: dict[float, str]
+
+
+def chart(
+    title: str,
+    lines: Iterable[Sequence[tuple[float, float]]],
+    low: float,
+    high: float | None,
+    width: int,
+    height: int,
+    times: Times | None = None,
+) -> str:
+    """Lines through (x, y) points, as text; y from ``low`` to ``high`` (None: by the values), x by ``times``."""
+    import plotext
+
+    figure = plotext.figure
+    figure.clear.all()
+    figure.plot_size(width, height)
+    figure.theme("colorless")
+    figure.title(title)
+    for points in lines:
+        signal = figure.signal([x for x, _ in points], [y for _, y in points], marker="hd")
+        signal.lines(True)
+        figure.draw(signal)
+    if high:
+        figure.ruler("y", "left").lim(low, high)
+    if times:
+        ruler = figure.ruler("x", "lower")
+        ruler.lim(times.first, times.last)
+        ruler.ticks(list(times.texts), list(times.texts.values()))
+    return str(figure.build())
+
+
+def without_colour(text: str) -> str:
+    """The text without escape sequences of colours."""
+    return re.sub("\x1b\\[[0-9;]*m", "", text)
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    rest = " " * len(indent)
+    return textwrap.wrap(clean(text), WIDTH, initial_indent=indent, subsequent_indent=rest) if text else []
+
+
+def _clock(unix_s: float) -> str:
+    return strftime("%H:%M:%S", localtime(unix_s))
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+def _change(old: float | None, new: float | None) -> str:
+    return "" if old is None or new is None else f"{round(100 * (new - old), 1) or 0.0:+.1f}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else figure(value)

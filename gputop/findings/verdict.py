@@ -1,0 +1,279 @@
+"""What a diagnosis says: the closed lists of its words, and its types. Everything here is plain data, ready for JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from gputop.findings import policy
+from gputop.model.ranges import Number, Pid, Seconds, Share, Times
+from gputop.system.plugins import CAUSES as PLUGGED
+from gputop.system.plugins import plugins
+from gputop.system.text import figure
+
+STARTING, TRAINING, PAUSING, ENDING, IDLE = "starting", "training", "pausing", "ending", "idle"
+ANY = (STARTING, TRAINING, PAUSING, ENDING, IDLE)
+SAME = ""  # in a row: it goes on with what it did
+BOOKED, DROPPED, HELD = "booked", "dropped", "held"
+
+SEVERITIES = ("info", "low", "medium", "high")
+"""In rising order. ``info`` is no fault: a rare pause, a GPU bigger than the job, everything well."""
+
+WORKER_STATES = ("running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped")
+TRAINER_STATES = (
+    "computing", "waiting-data", "waiting-gpu", "runnable", "transfer", "blocked", "throttled", "disk", "memory", "stopped",
+)  # fmt: skip
+SYMPTOMS = ("input-bound", "transfer-bound", "wait-heavy", "straggler", "compute-bound", "busy-not-working", "idle", "healthy")
+LOOKING = "looking"  # in place of a symptom while nothing can be judged yet, or a GPU gives no readings
+OWN_CAUSES = (
+    "none", "cpu-contention", "worker-oversubscription", "affinity", "too-few-workers", "slow-transform", "gil-contention",
+    "lock-contention", "disk-io", "network-io", "cgroup-throttle", "memory-pressure", "worker-respawn", "hung-worker",
+    "main-thread-preprocessing", "h2d-transfer", "sync-storm", "small-kernels", "straggler-rank", "pause", "gpu-throttle",
+    "undersized-work", "unexplained", "host-memory-growth", "gpu-memory-growth", "gpu-lost",
+)  # fmt: skip
+CAUSES = (*OWN_CAUSES, *(one.name for one in plugins(PLUGGED) if one.name not in OWN_CAUSES))
+"""With those of plug-ins."""
+GPU_LOST = "gpu-lost"
+
+
+def _one_of(words: Sequence[str]) -> Meta:
+    return Meta(pattern=rf"\A({'|'.join(map(re.escape, words))})\Z")
+
+
+# What may stand in the types below, where they are read from a file or come from another host: whoever reads them may rely on it.
+Severity = Annotated[str, _one_of(SEVERITIES)]
+Symptom = Annotated[str, _one_of(SYMPTOMS)]
+Cause = Annotated[str, _one_of(CAUSES)]
+HOST_GROWTH, GPU_GROWTH = GROWTHS = "host-memory-growth", "gpu-memory-growth"  # no GPU time is lost yet: incidents, never the verdict
+
+
+class ProcState(Struct, frozen=True):
+    """One trainer's or worker's state over the window."""
+
+    pid: int
+    state: str  # the state that took most of the window: a word of `WORKER_STATES` or `TRAINER_STATES`
+    starving: bool | None = False
+    """A worker whose trainer waits for data while it is neither ahead nor running freely; None where it was seen too shortly to tell."""
+    fractions: dict[str, float] = field(default_factory=dict)  # state -> share of the window, summing to 1
+    confidence: float = 0.0  # 0 to 1: 1 where every part was measured, less where a wait had to be guessed from samples or from the GPU
+    waits: dict[str, float] = field(default_factory=dict)
+    """What ``blocked`` is made of: ``lock``, ``network``, ``pipe``, ``timer``, ``queue``, ``child``, ``unknown``; shares of the window."""
+    inferred: bool = False
+    """What it waits for cannot be read (another user's process): the word is inferred from the GPU and from who else is at work."""
+
+
+class Evidence(Struct, frozen=True):
+    """One measured number behind a verdict."""
+
+    metric: Annotated[str, Meta(pattern=r"\A\w{1,64}\Z")]
+    value: Number | None
+    unit: Annotated[str, Meta(max_length=16)]
+    text: str
+
+
+class Fix(Struct, frozen=True):
+    """What to do. ``command`` is what to type or write, made from observed facts; empty where only a person can do it."""
+
+    text: str
+    command: str = ""
+
+
+class Culprit(Struct, frozen=True):
+    """A process that took what the victims lacked."""
+
+    pid: Pid
+    name: str
+    cpu_s: Seconds | None  # CPU seconds it took over the window (of an incident: over its life so far)
+
+
+class Victim(Struct, frozen=True):
+    """A process that suffered."""
+
+    pid: Pid
+    role: str
+    name: str
+
+
+PATH_STATES = (
+    "waits", "runs", "runnable", "throttled", "disk", "memory", "network", "copies", "sleeps", "stopped", "still", "starts", "holds",
+    "light", "slowed", "lost",
+)  # fmt: skip
+"""What a step of a path did: ``waits`` for another process or thread, ``sleeps`` by a timer, ``still``: has not moved and waits for nobody
+known, ``holds`` what the one before it wants; of a GPU ``light``: kernels on few SMs, ``slowed``: clocks held down,
+``lost``: gone or silent."""
+
+
+class PathStep(Struct, frozen=True):
+    """One step of the walk from the lost GPU time to what holds it."""
+
+    pid: Pid | None  # None: a GPU, or somebody who cannot be told
+    name: str  # cleaned
+    share: Share  # how much of the step before it this took, of the window for the first step; so their product is of the window
+    state: Annotated[str, _one_of(PATH_STATES)]
+    on: str  # whom or what it waited for, ready to print: ``worker 2 (833)``; empty for a leaf
+    measured: bool  # False: inferred from the GPU and from who else was at work
+
+
+class Step(Struct, frozen=True):
+    """One training step, as the trainer's main thread spends it."""
+
+    per_s: float
+    source: str  # ``CUDA calls`` (probe) or ``GPU rhythm``
+    input_wait_ms: float
+    transfer_ms: float
+    compute_ms: float  # on the host's CPU
+    gpu_wait_ms: float
+    other_ms: float
+
+    def told(self) -> str:
+        """In a line: the pace, and what a step is made of."""
+        parts = (
+            (self.input_wait_ms, "input wait"), (self.transfer_ms, "transfer"), (self.compute_ms, "compute"),
+            (self.gpu_wait_ms, "wait for the GPU"), (self.other_ms, "other"),
+        )  # fmt: skip
+        ms = 1000.0 / self.per_s
+        split = ", ".join(f"{figure(part, 3)} {word}" for part, word in parts if part >= policy.TRIFLE * ms)
+        return f"{self.per_s:.2f} steps a second; {figure(ms, 3)} ms each: {split}"
+
+
+def speedup_max(lost_s: float, total_s: float) -> float | None:
+    """Upper bound of how much faster the work on GPUs gets without a loss of ``lost_s`` of their ``total_s`` seconds: 1 / (1 - share).
+
+    The work itself takes as long, and all other losses stay; less is won where another resource is short next. None where nothing is
+    known, or next to nothing would be left to compare with.
+    """
+    left = 1.0 - lost_s / total_s if total_s > 0.0 else 0.0
+    return round(1.0 / left, 2) if left >= policy.HARDLY else None
+
+
+class Verdict(Struct, frozen=True):
+    """What the window says about the GPU that lost most."""
+
+    symptom: str = LOOKING  # a word of `SYMPTOMS`, or `LOOKING`
+    cause: str = "none"
+    gpu: int | None = None
+    lost_pct: float | None = None  # share of the window in which that GPU did no work; None without a GPU
+    headline: str = "Nothing measured yet"
+    detail: str = ""
+    severity: str = "info"
+    confidence: float = 0.0
+    """How much of the path was measured (`gputop.findings.path.confidence`), less in a window under 2 s; 0.3 of ``unexplained``."""
+    evidence: tuple[Evidence, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
+    victims: tuple[Victim, ...] = ()
+    trainer_pid: int | None = None
+    step: Step | None = None  # of the window; None where its pace is not found
+    why: str = ""  # the headline without the loss
+    path: tuple[PathStep, ...] = ()  # from the trainer, or its GPU, to the leaf that holds the bottleneck; empty where nothing is wrong
+    regain_gpu_s: float | None = None  # GPU seconds of the window that would come back without the cause; None: no GPU, or unexplained
+    speedup_max: float | None = None
+    """See `speedup_max`, of the window; what nobody explains may be its doing, too. None as above, and where hardly any work is left."""
+
+
+class Incident(Struct):
+    """One episode of one cause at one trainer, however long."""
+
+    id: int
+    start_ns: int
+    end_ns: int | None  # CLOCK_MONOTONIC; None while it lasts, and for some seconds after, for it may come back
+    symptom: str
+    cause: str
+    severity: str
+    confidence: float
+    trainer_pid: int | None
+    gpu: int | None
+    lost_s: float  # GPU seconds lost to this cause so far; 0 where no GPU is measured
+    headline: str
+    detail: str
+    victims: list[Victim]
+    culprits: list[Culprit]
+    evidence: list[Evidence]
+    fixes: list[Fix]
+    path: tuple[PathStep, ...] = ()  # of the moment that headline and evidence tell of
+    regain_gpu_s: float | None = None
+    """GPU seconds that would come back without it; those of a GPU on which several train are divided among them, so these add up. None:
+    no GPU is measured, or the cause is ``unexplained``."""
+    speedup_max: float | None = None  # see `speedup_max`, of the episode; what nobody explains meanwhile may be its doing, too
+    last_ns: int = 0  # when its cause last stood; 0 of one that loses no GPU time
+
+
+class Regain(Struct, frozen=True):
+    """What would come back without a cause."""
+
+    cause: Cause
+    regain_gpu_s: Seconds
+    speedup_max: Times | None  # see `speedup_max`
+
+
+class WhatIf(Struct, frozen=True):
+    """A prediction: how many times as fast steps come after a change, all else as it is."""
+
+    change: str  # ready to print: ``8 workers``
+    factor: Times | None  # the likeliest; None: not known, and ``assumes`` says why
+    low: Times | None
+    high: Times | None  # it lies between these
+    assumes: str  # in a line
+
+
+class Ledger(Struct):
+    """The GPU seconds not worked, split over causes; the parts sum to ``gpu_lost_s``."""
+
+    gpu_total_s: float = 0.0  # seconds observed of all GPUs that a trainer uses
+    gpu_lost_s: float = 0.0
+    by_cause: dict[str, float] = field(default_factory=dict)
+
+    def add(self, total_s: float, lost_s: float, shares: dict[str, float]) -> None:
+        """Book one interval. What ``shares`` (cause -> share of the loss, summing to 1 at most) leaves over is ``unexplained``."""
+        self.gpu_total_s += total_s
+        self.gpu_lost_s += lost_s
+        rest = lost_s
+        for cause, share in shares.items():
+            self.by_cause[cause] = self.by_cause.get(cause, 0.0) + share * lost_s
+            rest -= share * lost_s
+        if rest > 0:
+            self.by_cause["unexplained"] = self.by_cause.get("unexplained", 0.0) + rest
+
+    def move(self, causes: dict[str, float], to: str) -> None:
+        """Seconds that were booked to these causes are another one's."""
+        for cause, lost_s in causes.items():
+            self.by_cause[cause] = max(0.0, self.by_cause.get(cause, 0.0) - lost_s)
+            self.by_cause[to] = self.by_cause.get(to, 0.0) + lost_s
+
+    def regains(self) -> list[Regain]:
+        """Of each cause what would come back without it, most first; of ``unexplained`` nobody knows what to take away."""
+        known = [(cause, lost_s) for cause, lost_s in self.by_cause.items() if cause != "unexplained" and lost_s > 0.0]
+        return [Regain(cause, lost_s, speedup_max(lost_s, self.gpu_total_s)) for cause, lost_s in sorted(known, key=lambda one: -one[1])]
+
+    def speedup_of_all(self) -> float | None:
+        """Without any of them. A lost second has one cause, so their seconds add up; their factors must not be multiplied."""
+        return speedup_max(sum(one.regain_gpu_s for one in self.regains()), self.gpu_total_s)
+
+    def include(self, other: Ledger) -> None:
+        """Add what another one holds."""
+        self.gpu_total_s += other.gpu_total_s
+        self.gpu_lost_s += other.gpu_lost_s
+        for cause, lost_s in other.by_cause.items():
+            self.by_cause[cause] = self.by_cause.get(cause, 0.0) + lost_s
+
+    def since(self, before: Ledger) -> Ledger:
+        """What was booked after it stood at ``before``."""
+        grown = {cause: lost_s - before.by_cause.get(cause, 0.0) for cause, lost_s in self.by_cause.items()}
+        causes = {cause: lost_s for cause, lost_s in grown.items() if lost_s > 0.0}
+        return Ledger(self.gpu_total_s - before.gpu_total_s, self.gpu_lost_s - before.gpu_lost_s, causes)
+
+
+def total(ledgers: Iterable[Ledger]) -> Ledger:
+    """Their sum."""
+    found = Ledger()
+    for one in ledgers:
+        found.include(one)
+    return found
+
+
+def of_gpus(names: Collection[str]) -> str:
+    """``GPU 3``, on a MIG device ``GPU 3:1``, ``2 GPUs``."""
+    return f"GPU {min(names)}" if len(names) == 1 else f"{len(names)} GPUs"

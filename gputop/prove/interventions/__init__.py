@@ -1,0 +1,90 @@
+"""What can be tried against a cause. Each file has an `INTERVENTION`; its docstring has four parts: what it changes and for which causes,
+whether it may be kept, what right it needs, how it is undone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import lru_cache
+
+from msgspec import Struct
+
+from gputop.prove.change import Case, Plan, Told
+from gputop.prove.groups import Unseen
+from gputop.prove.permission import READONLY
+from gputop.prove.processes import why_no_pids
+from gputop.prove.scene import Scene
+
+INTERVENTIONS = (
+    "cpu_weight", "idle_priority", "nice", "cpu_quota", "memory_limit", "io_limit", "io_priority", "io_throttle", "cpu_mask", "resume",
+    "stop", "one_cpu",
+)  # fmt: skip
+"""Modules of this folder, in the order in which they are tried."""
+
+
+class Intervention(Struct, frozen=True):
+    """One thing to try."""
+
+    name: str
+    causes: tuple[str, ...]  # words of `gputop.findings.verdict.CAUSES`
+    make: Callable[[Case, Scene], Plan | Told | None]  # None: not for this case, and no reason worth telling
+
+
+NONE = {
+    "none": "nothing is wrong that could be switched off",
+    "worker-oversubscription": "how many workers and threads there are is decided when the loader starts: gputop loader measures that",
+    "too-few-workers": "how many workers there are is decided when the loader starts: gputop loader measures that",
+    "slow-transform": "the transforms cannot be left out while they run: see what_if in gputop explain",
+    "gil-contention": "who holds the GIL cannot be changed from outside: see what_if in gputop explain",
+    "lock-contention": "to take a lock from its holder is not harmless: gputop stacks shows the holder",
+    "network-io": "the other end of the network is not gputop's to change",
+    "worker-respawn": "whether workers stay is decided when the loader starts: set persistent_workers=True",
+    "main-thread-preprocessing": "work of the trainer itself cannot be left out while it runs",
+    "h2d-transfer": "how batches are copied is decided by the program: pin_memory=True, non_blocking=True",
+    "sync-storm": "the program waits for the GPU by itself: see what_if in gputop explain",
+    "small-kernels": "what the program launches is its own: CUDA graphs, torch.compile, larger batches",
+    "gpu-throttle": "power and clock limits are not touched: see them with `nvidia-smi -q -d PERFORMANCE,POWER,CLOCK`, "
+    "raise them with `sudo nvidia-smi -pl WATTS`, `sudo nvidia-smi -rgc`",
+    "undersized-work": "the GPU is bigger than the job: no experiment makes the job larger",
+    "unexplained": "nobody is suspected, so there is nobody to try",
+    "gpu-lost": "no experiment brings a GPU back: see the fixes in gputop explain",
+    "host-memory-growth": "memory that grows is given back by no experiment",
+    "gpu-memory-growth": "memory that grows is given back by no experiment",
+}
+"""Cause -> why there is no harmless experiment for it, and what to do instead."""
+
+
+@lru_cache(maxsize=1)
+def interventions() -> tuple[Intervention, ...]:
+    """All of them, in their order."""
+    modules = (importlib.import_module(f"{__name__}.{name}") for name in INTERVENTIONS)
+    return tuple(module.INTERVENTION for module in modules)
+
+
+def plan(case: Case, *, allow_stop: bool = False, allow_others: bool = True, readonly: bool = False) -> Plan | Told:
+    """What to try in this case, or why there is nothing to try.
+
+    ``allow_others``: processes of other users may be in it, as root; `Plan.others` names them, and the user must be asked.
+    """
+    if readonly:
+        return Told(READONLY)
+    if problem := why_no_pids():
+        return Told(problem)
+    try:
+        scene = Scene(case, allow_stop, allow_others)
+    except OSError as error:
+        return Told(f"the processes of this machine could not be looked at: {error.strerror or error}")
+    told = None
+    for one in interventions():
+        if case.cause in one.causes:
+            try:
+                made = one.make(case, scene)
+            except Unseen as error:
+                made = Told(f"{case.cause}: {error}")
+            except OSError as error:  # a process or group that ended meanwhile, or no more open files
+                made = Told(f"{case.cause}: what is there could not be looked at ({error.strerror or error}): try again")
+            if isinstance(made, Plan):
+                return made
+            told = told or made
+    return told or Told(f"{case.cause}: {NONE.get(case.cause, 'there is no harmless experiment for it')}")

@@ -1,0 +1,115 @@
+"""What it changes: culprits, with their threads and descendants, get SCHED_IDLE: they run where nobody else wants the CPU (cpu-contention,
+straggler-rank). Where autogroup gives their session CPU time of its own it gets the least weight: policies count only inside of it. All
+that is in the session is named then. Those of several culprits who cannot give way like that are held to one CPU, see `one_cpu`.
+
+Whether it may be kept: yes.
+What right it needs: to give it, the same user; to take SCHED_IDLE back, CAP_SYS_NICE or RLIMIT_NICE, so it is not begun without.
+How it is undone: policy, priority and SCHED_RESET_ON_FORK of each thread are put back, and the session's weight; who began meanwhile gets
+what its parent had.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from gputop.prove.change import DEADLINE, IDLE, Case, Change, Plan, Target, Told, autogroup_of, named
+from gputop.prove.interventions import Intervention
+from gputop.prove.interventions.cpu_weight import yielding
+from gputop.prove.interventions.one_cpu import narrowed
+from gputop.prove.processes import read_threads
+from gputop.prove.scene import Scene, may_raise
+from gputop.sources.files import read_text
+
+NAME = "idle-priority"
+LEAST = "19"  # niceness of an autogroup (sched(7))
+REAL_TIME = (os.SCHED_FIFO, os.SCHED_RR)
+
+
+def _make(case: Case, scene: Scene) -> Plan | Told | None:
+    if not scene.culprits:
+        return scene.told(f"{case.cause}: nobody can be put aside")
+    changes: list[Change] = []
+    idle: list[Target] = []
+    says: list[str] = []
+    session: list[Target] = []
+    left: list[tuple[Target, Told]] = []
+    for target in scene.culprits:
+        by_group = yielding(scene, target)
+        if isinstance(by_group, tuple):
+            changes.append(by_group[0])
+            says.append(by_group[1])
+            continue
+        made = by_group or _of_process(scene, target)
+        if isinstance(made, Told):
+            left.append((target, made))
+        else:
+            changes += made[0]
+            session += made[1]
+            idle.append(target)
+    if not changes:
+        return left[0][1]
+    for target, _why in left:
+        if narrow := narrowed(scene, target):
+            changes.append(narrow)
+            says.append(f"{target} to CPU {narrow.new} alone")
+    if idle:
+        whose = "its session" if len(idle) == 1 else "their sessions"
+        beside = f", with the rest of {whose}: {named(tuple(dict.fromkeys(session)))}" if session else ""
+        says.insert(0, f"{named(idle)} to idle priority{beside}")
+    keeps = not any(change.path.endswith(("cpu.max", "cpu.cfs_quota_us")) for change in changes)
+    return scene.planned(Plan(NAME, ", ".join(says), tuple(dict.fromkeys(changes)), keeps))
+
+
+def _of_process(scene: Scene, target: Target) -> tuple[list[Change], list[Target]] | Told:
+    """What is changed of it, and who else is in its session where that gets another weight."""
+    try:
+        policy = os.sched_getscheduler(target.pid) & ~os.SCHED_RESET_ON_FORK
+        apart = session_apart(scene, target)
+    except OSError:
+        return Told(f"{target} has ended")
+    if policy == DEADLINE:
+        return Told(f"{target} runs with SCHED_DEADLINE, whose parameters are not gputop's to set")
+    changes = [] if apart and policy not in REAL_TIME else [Change("policy", IDLE, target)]
+    if changes and not may_raise(target.pid, _first_nice(scene, target)):
+        return Told(f"{target}: you may give it idle priority, but only root can take that back: run gputop prove as root (sudo)")
+    session: list[Target] = []
+    if apart:
+        name, old = autogroup_of(target.pid)
+        if name == autogroup_of(os.getpid())[0]:
+            return Told(f"{target} shares its terminal's CPU time with gputop (autogroup): run gputop in another terminal")
+        rest = scene.rest_of_session(target)
+        if isinstance(rest, Told):
+            return rest
+        session = rest
+        if old < 0 and not may_raise(target.pid, old):
+            return Told(f"{target}: only root can give its session back the weight that it has: run gputop prove as root (sudo)")
+        changes.append(Change("autogroup", LEAST, target))
+    return changes, session
+
+
+def _first_nice(scene: Scene, target: Target) -> int:
+    """The lowest niceness of its threads and descendants; -20 where one of them has a real-time policy."""
+    lowest = 19
+    for pid in scene.pids_of([target]):
+        for thread in read_threads(pid):
+            with suppress(OSError):
+                is_first = os.sched_getscheduler(thread.pid) & ~os.SCHED_RESET_ON_FORK in REAL_TIME
+                lowest = min(lowest, -20 if is_first else os.getpriority(os.PRIO_PROCESS, thread.pid))
+    return lowest
+
+
+def session_apart(scene: Scene, target: Target) -> bool:
+    """Whether its session shares CPU time with the job as one group with others: autogroup, which counts in the root group alone."""
+    if read_text("/", "proc/sys/kernel/sched_autogroup_enabled").strip() != "1" or not _in_root(scene, target.pid):
+        return False
+    name, trainer = autogroup_of(target.pid)[0], scene.case.trainer.pid
+    return name != "" and (not _in_root(scene, trainer) or name != autogroup_of(trainer)[0])
+
+
+def _in_root(scene: Scene, pid: int) -> bool:
+    place = scene.groups.place(pid, "cpu")
+    return place is None or place.mount.path(place.folders[0]) == "/"
+
+
+INTERVENTION = Intervention(NAME, ("cpu-contention", "straggler-rank"), _make)

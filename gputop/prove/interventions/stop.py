@@ -1,0 +1,31 @@
+"""What it changes: culprits, with their descendants, are stopped for a second at a time (SIGSTOP; cpu-contention, disk-io, straggler-rank).
+Only where the user allowed it (`gputop prove --stop`).
+
+Whether it may be kept: no.
+What right it needs: the same user.
+How it is undone: SIGCONT, for those that were not stopped before. A third process, the fuse, sends it after 1.5 s whatever happens.
+"""
+
+from __future__ import annotations
+
+from gputop.prove.change import STOPPED, Case, Change, Plan, Told, named
+from gputop.prove.interventions import Intervention
+from gputop.prove.scene import Scene
+
+NAME = "stop"
+PULSE_S = 1.0  # s that they are stopped at a stretch; `gputop.prove.fuse.BURNS_S` is longer
+
+
+def _make(case: Case, scene: Scene) -> Plan | Told | None:
+    del case
+    if not scene.allow_stop or not scene.culprits:
+        return None
+    for target in scene.culprits:
+        for proc in map(scene.table.__getitem__, scene.pids_of([target])):  # a shell's job is in the foreground, not the shell
+            if proc.foreground == proc.group:
+                return Told(f"{scene.target(proc)} is in the foreground of a terminal: stopping it would give that back to its shell")
+    says = f"{named(scene.culprits)} stopped for {PULSE_S:g} s at a time"
+    return scene.planned(Plan(NAME, says, tuple(Change("state", STOPPED, one) for one in scene.culprits), False, PULSE_S))
+
+
+INTERVENTION = Intervention(NAME, ("cpu-contention", "disk-io", "straggler-rank"), _make)

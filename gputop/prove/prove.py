@@ -1,0 +1,269 @@
+"""Runs a trial of a plan on a stream, and says how it went: in a line, as JSON, and as a marker in recordings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from gputop.findings.sentence import plain
+from gputop.findings.verdict import WhatIf
+from gputop.model.frame import SECOND_NS
+from gputop.model.stream import EXPERIMENT_BEGINS, EXPERIMENT_ENDED
+from gputop.prove.change import Case, Plan, Told
+from gputop.prove.guardian import Ending, Guard
+from gputop.prove.interventions import plan
+from gputop.prove.statistics import gain_pct
+from gputop.prove.trial import HALF_PCT, Outcome, Pair, Sample, Trial, arm_of
+from gputop.system.text import figure
+
+FOLLOW_S = 60.0  # s that a kept fix is followed, as is promised to users
+LEAST_FOLLOWED_S = 5.0  # s without which nothing is said of it
+GONE = "all that was to be changed has ended meanwhile: try again"
+UNMEASURED, STANDSTILL = "not measured", "from a standstill"  # in place of a gain
+
+
+class Switch(Protocol):
+    """What a trial switches: a guard around a plan. Both raise OSError with a line for the user."""
+
+    def on(self) -> None: ...
+
+    def off(self) -> None: ...
+
+
+class Followed(Struct, frozen=True):
+    """How the job got on after a fix was kept."""
+
+    seconds: float
+    value: float | None  # in the unit of the trial's metric
+    gain_pct: float | None  # against the arms without the fix
+    unit: str = ""
+
+
+def planned_for(case: Case, allow_stop: bool = False) -> Plan | Told:
+    """What can be tried in this case; or in words why nothing can."""
+    return plan(case, allow_stop=allow_stop)
+
+
+def run(samples: Iterator[Sample], trial: Trial, switch: Switch) -> Iterator[Pair]:
+    """Drive the trial to its end; each pair when it is complete. `Trial.outcome` is set afterwards.
+
+    A switch that fails ends it undecided, and so does the end of the samples.
+    """
+    is_on, told, last_ns = False, 0, 0
+    for sample in samples:
+        last_ns = sample.t_ns
+        trial.feed(sample)
+        if trial.on != is_on:
+            try:
+                (switch.on if trial.on else switch.off)()
+            except OSError as error:
+                return trial.end(str(error.strerror or error), last_ns)
+            is_on = trial.on
+            trial.switched(time.monotonic_ns())
+        yield from trial.pairs[told:]
+        told = len(trial.pairs)
+        if trial.outcome is not None:
+            return None
+    return trial.end("the stream of frames ended", last_ns)
+
+
+def experiment(
+    samples: Iterator[Sample], planned: Plan, trial: Trial, mark: Callable[[str], object], keep: bool = False, ending: Ending | None = None
+) -> Generator[Pair | Outcome | Followed]:
+    """All of it: pairs, the outcome, and with ``keep`` what the fix brings if it is proved. Everything else is put back in any case.
+
+    The user has agreed to it. ``ending`` tells afterwards how things were left. ``mark`` gets the markers at its begin and end; the second
+    one tells the result. Raises OSError with a line for the user where nothing could be changed.
+    """
+    ended = "broken off"
+    mark(f"{EXPERIMENT_BEGINS}: {planned.says}")
+    try:
+        with Guard(planned, agreed=True, ending=ending) as guard:
+            yield from run(_heard(samples, guard), trial, guard)
+            assert trial.outcome is not None
+            reason = trial.outcome.reason.removeprefix(f"{planned.says}: ")
+            trial.outcome.reason = GONE if reason == "it has ended" else reason
+            ended = _ended(trial.outcome)
+            yield trial.outcome
+            if keep and planned.may_keep and trial.outcome.result == "proved":
+                guard.keep()
+                found = follow(samples, trial.outcome, trial.settings.settle_s)
+                ended = f"{ended}; {told_followed(found)}"
+                yield found
+    finally:
+        mark(f"{EXPERIMENT_ENDED} {ended}: {planned.says}")
+
+
+def _heard(samples: Iterator[Sample], guard: Guard) -> Iterator[Sample]:
+    for sample in samples:
+        guard.beat()
+        yield sample
+
+
+def follow(samples: Iterator[Sample], outcome: Outcome, settle_s: float, seconds: float = FOLLOW_S) -> Followed:
+    """The job's pace with the fix that stays, over ``seconds`` of samples after ``settle_s``."""
+    taken: list[Sample] = []
+    begin_ns: int | None = None
+    for sample in samples:
+        begin_ns = sample.t_ns + round(settle_s * SECOND_NS) if begin_ns is None else begin_ns
+        if sample.gone:
+            break
+        if sample.t_ns >= begin_ns:
+            taken.append(sample)
+        if sample.t_ns >= begin_ns + seconds * SECOND_NS:
+            break
+    if len(taken) < 2 or (lasted := (taken[-1].t_ns - taken[0].t_ns) / SECOND_NS) < LEAST_FOLLOWED_S:
+        return Followed(0.0, None, None)
+    arm, is_steps = arm_of(True, taken), outcome.metric == "steps"
+    value, before = arm.per_min(outcome.clock) if is_steps else arm.work_pct, outcome.mean(on=False, steps=is_steps)
+    gain = 100.0 * (value / before - 1.0) if value is not None and before else None
+    return Followed(lasted, value, gain, "steps/min" if is_steps else "% GPU work")
+
+
+def told_pair(pair: Pair, number: int, clock: str) -> str:
+    """A line for a pair: ``pair 2 (on-off): 182 → 311 steps/min, +71 %``."""
+    change = pair.ratio_log(clock)
+    moved = _from_to(pair.off.per_min(clock), pair.on.per_min(clock), pair.off.work_pct, pair.on.work_pct)
+    gain = STANDSTILL if _stands(pair, clock) else _signed(None if change is None else gain_pct(change))
+    return f"pair {number} ({pair.order}): {moved}, {gain}"
+
+
+def told(says: str, outcome: Outcome) -> str:
+    """The result in a line: ``fluent-bit (903) to idle priority: 182 → 311 steps/min, +71 % ± 6, 4 of 4 pairs: proved``."""
+    if not outcome.pairs or outcome.estimate is None:
+        return f"{says}: {outcome.result}: {outcome.reason}"
+    moved = _moved(outcome)
+    counted = f"{outcome.faster_pairs} of {len(outcome.pairs)} pairs"
+    if outcome.result == "proved":
+        return f"{says}: {moved}, {_gain(outcome)}, {counted}: proved"
+    if outcome.result == "disproved":
+        is_slower = outcome.estimate.high < 0.0
+        return f"{says}: {moved}: disproved: {'slower' if is_slower else 'no change'} ({_gain(outcome)})"
+    return f"{says}: {moved}, {_gain(outcome)}, {counted}: undecided: {outcome.reason}"
+
+
+def _ended(outcome: Outcome) -> str:
+    """The result for a marker, whose end may be cut: ``proved, 182 → 311 steps/min, +71 % ± 6``."""
+    if outcome.estimate is None:
+        return f"{outcome.result} ({outcome.reason})"
+    return f"{outcome.result}, {_moved(outcome)}, {_gain(outcome)}"
+
+
+def _moved(outcome: Outcome) -> str:
+    return _from_to(*(outcome.mean(on, steps) for steps in (True, False) for on in (False, True)))
+
+
+def told_followed(found: Followed) -> str:
+    """What a kept fix has brought."""
+    if found.value is None:
+        return "the fix stays; the job could not be followed"
+    gain = f", {_signed(found.gain_pct)}" if found.gain_pct is not None else ""
+    return f"the fix stays: {figure(found.value, 3)} {found.unit} over {found.seconds:.0f} s{gain}"
+
+
+def document(
+    case: Case, planned: Plan, outcome: Outcome, kept: Followed | None, no_clock: str, theirs: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The object of ``--json``. ``no_clock``: why no steps are counted. ``theirs``: as in `gputop.prove.guardian.Ending`."""
+    found, is_known = outcome.estimate, outcome.estimate is not None
+    stands = _stood(outcome)
+    pairs = [
+        {"order": pair.order, "off": _arm(pair.off.per_min(outcome.clock), pair.off.work_pct),
+         "on": _arm(pair.on.per_min(outcome.clock), pair.on.work_pct), "gain_pct": _rounded(_pair_gain(pair, outcome.clock))}
+        for pair in outcome.pairs
+    ]  # fmt: skip
+    missing = {}
+    if not outcome.clock:
+        missing["steps_per_min"] = no_clock
+    if outcome.mean(on=False, steps=False) is None:
+        missing["gpu_work"] = "no utilization of the trainer's GPUs was read"
+    if stands:
+        missing["gain_pct"] = f"the job {'made no step' if outcome.metric == 'steps' else 'gave its GPUs no work'} without the change"
+    return {
+        "schema": 1, "result": outcome.result, "reason": outcome.reason or None, "cause": case.cause,
+        "trainer_pid": case.trainer.pid, "intervention": planned.intervention, "says": planned.says, "pairs": pairs,
+        "gain_pct": _rounded(gain_pct(found.mean)) if found is not None and not stands else None,
+        "gain_low_pct": _rounded(gain_pct(found.low)) if found is not None else None,
+        "gain_high_pct": _rounded(gain_pct(found.high)) if found is not None and not stands else None,
+        "steps_per_min_off": _rounded(outcome.mean(on=False, steps=True)) if outcome.clock else None,
+        "steps_per_min_on": _rounded(outcome.mean(on=True, steps=True)) if outcome.clock else None,
+        "gpu_work_off": _rounded(outcome.mean(on=False, steps=False)), "gpu_work_on": _rounded(outcome.mean(on=True, steps=False)),
+        "metric": outcome.metric if is_known else None, "seconds": round(outcome.seconds, 2), "missing": missing,
+        "kept": kept is not None, "kept_s": _rounded(kept.seconds) if kept is not None else None,
+        "kept_gain_pct": _rounded(kept.gain_pct) if kept is not None else None, "processes": _processes(planned), "left": list(theirs),
+    }  # fmt: skip
+
+
+def none_document(
+    reason: str, cause: str | None, trainer_pid: int | None, what_if: Sequence[WhatIf] = (), planned: Plan | None = None
+) -> dict[str, Any]:
+    """The object of ``--json`` where nothing was tried. ``planned``: what would have been."""
+    names = ("gain_pct", "gain_low_pct", "gain_high_pct", "steps_per_min_off", "steps_per_min_on",
+             "gpu_work_off", "gpu_work_on", "metric")  # fmt: skip
+    return {
+        "schema": 1, "result": None, "reason": reason, "cause": cause, "trainer_pid": trainer_pid,
+        "intervention": planned.intervention if planned is not None else None, "says": planned.says if planned is not None else None,
+        **dict.fromkeys(names), "pairs": [], "seconds": 0.0, "missing": {}, "kept": False, "kept_s": None, "kept_gain_pct": None,
+        "processes": _processes(planned), "left": [],
+        "what_if": [asdict(plain(one)) for one in what_if],
+    }  # fmt: skip
+
+
+def _processes(planned: Plan | None) -> list[dict[str, Any]]:
+    """Whom it changes."""
+    return [
+        {"pid": one.target.pid, "name": one.target.name, "user": one.user, "other_user": one.is_other, "job": one.is_job,
+         "cpu_pct": None if one.cpu is None else round(100 * one.cpu, 1), "reason": one.reason}
+        for one in (planned.reached if planned is not None else ())
+    ]  # fmt: skip
+
+
+def _arm(per_min: float | None, work_pct: float | None) -> dict[str, float | None]:
+    return {"steps_per_min": _rounded(per_min), "gpu_work": _rounded(work_pct)}
+
+
+def _pair_gain(pair: Pair, clock: str) -> float | None:
+    change = pair.ratio_log(clock)
+    return None if change is None or _stands(pair, clock) else gain_pct(change)
+
+
+def _stands(pair: Pair, clock: str) -> bool:
+    """Whether no step was made without the change, or no GPU worked: there is no finite gain over nothing."""
+    return not pair.off.counts.get(clock) if clock else pair.off.work_pct is not None and pair.off.work_pct < HALF_PCT
+
+
+def _stood(outcome: Outcome) -> bool:
+    """Whether it stands in the mean of all pairs without the change."""
+    before = outcome.mean(on=False, steps=outcome.metric == "steps")
+    return not before if outcome.metric == "steps" else before is not None and before < HALF_PCT
+
+
+def _from_to(steps_off: float | None, steps_on: float | None, work_off: float | None, work_on: float | None) -> str:
+    """``182 → 311 steps/min``; by GPU work where steps are not counted."""
+    if steps_off is not None and steps_on is not None:
+        return f"{figure(steps_off, 3)} → {figure(steps_on, 3)} steps/min"
+    if work_off is not None and work_on is not None:
+        return f"GPU work {figure(work_off, 3)} → {figure(work_on, 3)} %"
+    return UNMEASURED
+
+
+def _gain(outcome: Outcome) -> str:
+    """``+71 % ± 6``."""
+    found = outcome.estimate
+    assert found is not None
+    if _stood(outcome):
+        return STANDSTILL
+    low, mean, high = (gain_pct(value) for value in (found.low, found.mean, found.high))
+    return f"{_signed(mean)} ± {(high - low) / 2:.0f}"
+
+
+def _signed(value: float | None) -> str:
+    return UNMEASURED if value is None else f"{value:+.0f} %".replace("-", "−")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)

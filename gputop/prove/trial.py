@@ -1,0 +1,304 @@
+"""A trial: a cause is switched off and on in turn, and the job's pace is compared pair by pair.
+
+A state machine without a clock or a thread of its own. Samples come in, `Trial.on` says what has to be in force, and whoever drives it says
+when that is so (`switched`). Each pair has an arm ``off`` (all as it was) and an arm ``on`` (the intervention in force).
+
+The order within a pair is drawn by lot, and the next pair has the other order, so that what drifts steadily cancels out in two pairs and
+never looks like a gain. After each switch the job has `Settings.settle_s` to use up what was prepared before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import log
+from random import Random
+
+from msgspec import Struct, field
+
+from gputop.diagnosis.measure.points import facts_of
+from gputop.diagnosis.measure.stepclock import from_calls
+from gputop.model.frame import SECOND_NS, CudaCall
+from gputop.prove.statistics import LEAST_PAIRS, Estimate, estimate
+
+LEAST_STEPS = 4  # steps for which an arm is made longer; with fewer on the faster side the GPU's work is compared instead (guess)
+SAME_RATE = 0.05  # relative distance within which a call sets the pace that the step clock found (`stepclock.WHOLE`)
+HALF_STEP, HALF_PCT = 0.5, 0.5  # steps and % of GPU work that a side of a ratio has at least: a job that stands still has one, too
+PAUSED_SHARE = 0.25  # of an arm's samples in which the job paused, from which the pause is told (guess)
+PULSE_SETTLE_S, PULSE_END_S = 0.2, 0.15  # s of a pulse that are not measured: its beginning, and its end before the next sample comes
+LONGER = 2  # times as many pairs as asked for, where it is not clear before and the time is left
+PULSE_PAIRS = 2  # times as many pairs where an arm is a pulse of a second
+PAIRS, SECONDS = 4, 3.0  # of a trial; s of an arm: 20 s for three pairs, and a few readings of NVML's utilization in each arm
+
+
+class Settings(Struct, frozen=True):
+    """How long a trial takes."""
+
+    pairs: int = PAIRS  # `LONGER` times as many where these are too noisy to tell
+    seconds: float = SECONDS  # of an arm, settling included
+    settle_s: float = 0.5
+    limit_s: float = 60.0
+    pulse_s: float | None = None  # longest time that the intervention may be on at a stretch
+    most_s: float = 0.0  # of an arm in which there were fewer than `LEAST_STEPS` before
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of pairs after which it is decided if it is clear; after the last one it ends in any case."""
+        pairs = self.pairs * PULSE_PAIRS if self.pulse_s is not None else self.pairs
+        chosen = {LEAST_PAIRS, pairs, pairs + (pairs + 1) // 2, LONGER * pairs}
+        return tuple(sorted(look for look in chosen if LEAST_PAIRS <= look <= LONGER * pairs)) or (pairs,)
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds of an arm that count, at least half of it."""
+        if self.pulse_s is not None:
+            return self.pulse_s - PULSE_SETTLE_S - PULSE_END_S
+        return max(self.seconds - self.settle_s, self.seconds / 2)
+
+    @property
+    def settled_s(self) -> float:
+        """Seconds after a switch that do not count."""
+        return PULSE_SETTLE_S if self.pulse_s is not None else self.settle_s
+
+
+class Sample(Struct):
+    """What one frame says of the job."""
+
+    t_ns: int
+    calls: Mapping[str, CudaCall] = {}  # the trainer's CUDA calls, cumulative; empty where they are not probed
+    calls_ns: int = 0  # when they were read
+    work_pct: float | None = None  # how busy its GPUs were since the last sample; None: no fresh reading
+    paused: bool = False
+    cause: str = "none"  # the diagnosis's cause at this moment
+    gone: bool = False  # the trainer has ended
+
+
+class Arm(Struct):
+    """One arm as measured."""
+
+    on: bool
+    seconds: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)  # CUDA call -> how many were made
+    pace: float | None = None  # steps a second by the step clock, None where it finds none
+    counted_s: float = 0.0  # between the first and the last reading of the calls
+    work_pct: float | None = None
+    paused: bool = False
+    steps: dict[str, float] = field(default_factory=dict)  # as ``counts``, with the parts of steps at both ends
+
+    def per_min(self, clock: str) -> float | None:
+        """Steps a minute by the call that sets the pace; None without one."""
+        return 60.0 * self.steps.get(clock, 0.0) / self.counted_s if clock and self.counted_s > 0.0 else None
+
+
+class Pair(Struct):
+    """Two arms that follow each other."""
+
+    order: str  # ``off-on`` or ``on-off``
+    off: Arm
+    on: Arm
+
+    def ratio_log(self, clock: str) -> float | None:
+        """The logarithm of on : off, of steps by ``clock``, without one of GPU work; None where that was not read."""
+        off, on = self.off, self.on
+        if clock:
+            rates = [max(arm.steps.get(clock, 0.0), HALF_STEP) / arm.counted_s for arm in (off, on) if arm.counted_s > 0.0]
+        else:
+            rates = [max(arm.work_pct, HALF_PCT) for arm in (off, on) if arm.work_pct is not None]
+        return log(rates[1] / rates[0]) if len(rates) == 2 else None
+
+
+class Outcome(Struct):
+    """How a trial ended."""
+
+    result: str  # ``proved``, ``disproved`` or ``undecided``
+    reason: str  # of ``undecided``; otherwise empty
+    pairs: list[Pair]
+    metric: str = ""  # ``steps`` or ``gpu_work``; empty where neither could be compared
+    clock: str = ""  # the CUDA call that comes once a step
+    estimate: Estimate | None = None
+    seconds: float = 0.0
+
+    def mean(self, on: bool, steps: bool) -> float | None:
+        """Steps a minute, or % of GPU work, of all arms of a side; None where it was not measured."""
+        arms = [pair.on if on else pair.off for pair in self.pairs]
+        values = [arm.per_min(self.clock) if steps else arm.work_pct for arm in arms]
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def faster_pairs(self) -> int:
+        """Pairs in which the job was faster with the intervention."""
+        return sum(1 for pair in self.pairs if (pair.ratio_log(self.clock) or 0.0) > 0.0)
+
+
+class Trial:
+    """Feed it samples; `on` is what has to be in force, `outcome` is set at the end."""
+
+    def __init__(self, settings: Settings, cause: str, lot: Random | None = None) -> None:
+        self.on = False
+        self.pairs: list[Pair] = []
+        self.outcome: Outcome | None = None
+        self.settings, self._cause = settings, cause
+        self._plan = _segments(lot or Random(), settings)
+        self._arms: list[Arm] = []  # of the pair that is being measured
+        self._measures = False
+        self._in_force = False
+        self._ready_ns: int | None = None  # from when on samples count; None while a switch is due
+        self._samples: list[Sample] = []  # of the arm that is being measured
+        self._began_ns = 0
+        self._others: list[str] = []  # other causes that the diagnosis named while nothing was changed
+
+    @property
+    def clock(self) -> str:
+        """The CUDA call that comes once a step, as far as is known by now; empty if none does."""
+        return _clock(self.pairs)
+
+    def switched(self, t_ns: int) -> None:
+        """What `on` asks for is in force since ``t_ns`` (CLOCK_MONOTONIC)."""
+        self._in_force = self.on
+        self._ready_ns = t_ns + round(self.settings.settled_s * SECOND_NS)
+
+    def feed(self, sample: Sample) -> None:
+        """Take the next sample."""
+        if self.outcome is not None:
+            return
+        if not self._began_ns:
+            self._began_ns = sample.t_ns
+            self._next_segment(sample.t_ns)
+        if sample.gone:
+            self.end("the trainer has ended", sample.t_ns)
+        elif sample.t_ns - self._began_ns > self.settings.limit_s * SECOND_NS:
+            metric, _clock, found = self._judged()
+            self.end(self._why_undecided(metric, found), sample.t_ns)
+        elif self._ready_ns is not None and sample.t_ns >= self._ready_ns:
+            self._measure(sample)
+
+    def end(self, reason: str, t_ns: int) -> None:
+        """End undecided."""
+        self._finish("undecided", reason, t_ns, self._judged())
+
+    def _next_segment(self, t_ns: int) -> None:
+        self.on, self._measures = next(self._plan)
+        self._samples = []
+        self._ready_ns = t_ns if self.on == self._in_force else None
+
+    def _measure(self, sample: Sample) -> None:
+        self._samples.append(sample)
+        seconds = (sample.t_ns - self._samples[0].t_ns) / SECOND_NS
+        if seconds < self.settings.measured_s or (seconds < self.settings.most_s and self._has_few_steps()):
+            return
+        if self._measures:
+            self._arms.append(arm_of(self.on, self._samples))
+            if not self.on and sample.cause not in ("none", "unexplained", self._cause):
+                self._others.append(sample.cause)
+        if len(self._arms) == 2:
+            first, second = self._arms
+            off, on = (second, first) if first.on else (first, second)
+            self.pairs.append(Pair("on-off" if first.on else "off-on", off, on))
+            self._arms = []
+            self._look(sample.t_ns)
+        if self.outcome is None:
+            self._next_segment(sample.t_ns)
+
+    def _has_few_steps(self) -> bool:
+        """By the clock, or by the most frequent call while none is known; a job that stands still is not waited for."""
+        counts = _counts(self._samples)
+        return 0 < counts.get(self.clock, max(counts.values(), default=0)) < LEAST_STEPS
+
+    def _look(self, t_ns: int) -> None:
+        """Decide, if it is time to look, and clear by now."""
+        looks = self.settings.looks
+        if len(self.pairs) not in looks:
+            return
+        metric, _clock, found = judged = self._judged()
+        if found is not None and len(self.pairs) >= LEAST_PAIRS and (found.proved or found.disproved):
+            self._finish("proved" if found.proved else "disproved", "", t_ns, judged)
+        elif len(self.pairs) == looks[-1]:
+            self._finish("undecided", self._why_undecided(metric, found), t_ns, judged)
+
+    def _judged(self) -> tuple[str, str, Estimate | None]:
+        """Metric, the call that is the clock, and the gain so far."""
+        clock = self.clock
+        metric = "steps" if clock else "gpu_work"
+        logs = [value for pair in self.pairs if (value := pair.ratio_log(clock)) is not None]
+        if len(logs) < len(self.pairs) or not logs:
+            return "", "", None
+        return metric, clock, estimate(logs, self.settings.looks) if len(logs) > 1 else None
+
+    def _why_undecided(self, metric: str, found: Estimate | None) -> str:
+        if any(arm.paused for pair in self.pairs for arm in (pair.off, pair.on)):
+            return "the job paused meanwhile (a checkpoint, an evaluation): try again"
+        if self._others:
+            return f"another cause came up meanwhile: {self._others[-1]}"
+        if not metric:
+            return "neither steps nor the GPU's work could be measured"
+        if found is None or len(self.pairs) < LEAST_PAIRS:
+            return f"fewer than {LEAST_PAIRS} pairs: ask for --pairs {LEAST_PAIRS} or more"
+        steps = max((arm.pace or 0.0) * arm.counted_s for pair in self.pairs for arm in (pair.off, pair.on))
+        if metric == "gpu_work" and 0.0 < steps < LEAST_STEPS:
+            return "too few steps: ask for longer arms (--seconds 10)"
+        return "too noisy: ask for more pairs (--pairs 12) or longer arms (--seconds 6)"
+
+    def _finish(self, result: str, reason: str, t_ns: int, judged: tuple[str, str, Estimate | None]) -> None:
+        metric, clock, found = judged
+        self.on = False
+        self.outcome = Outcome(result, reason, self.pairs, metric, clock, found, (t_ns - self._began_ns) / SECOND_NS)
+
+
+def _segments(lot: Random, settings: Settings) -> Iterator[tuple[bool, bool]]:
+    """(on, measured) of one stretch after another: arms, and where two pulses would meet a rest between them."""
+    is_on_first = was_on = False
+    for number in range(1 << 30):
+        is_on_first = bool(lot.getrandbits(1)) if number % 2 == 0 else not is_on_first
+        for on in (is_on_first, not is_on_first):
+            if on and was_on and settings.pulse_s is not None:
+                yield False, False
+            was_on = on
+            yield on, True
+
+
+def arm_of(on: bool, samples: Sequence[Sample]) -> Arm:
+    """What these samples, at least two, say together."""
+    first, last = samples[0], samples[-1]
+    counts = _counts(samples)
+    made = facts_of(dict(first.calls), dict(last.calls), last.calls_ns - first.calls_ns)
+    works = [sample.work_pct for sample in samples[1:] if sample.work_pct is not None]
+    return Arm(
+        on, (last.t_ns - first.t_ns) / SECOND_NS, counts, from_calls(made), (last.calls_ns - first.calls_ns) / SECOND_NS,
+        sum(works) / len(works) if works else None, sum(one.paused for one in samples) > PAUSED_SHARE * len(samples),
+        {name: _steps([(one.calls_ns, one.calls[name].count) for one in samples if name in one.calls]) for name in counts},
+    )  # fmt: skip
+
+
+def _counts(samples: Sequence[Sample]) -> dict[str, int]:
+    """CUDA call -> how many were made; without those that are counted now and then, which are estimates."""
+    before = samples[0].calls
+    known = {name: call.count for name, call in samples[-1].calls.items() if call.share == 1.0}
+    return {name: count - (before[name].count if name in before else 0) for name, count in known.items()}
+
+
+def _steps(counted: Sequence[tuple[int, int]]) -> float:
+    """Steps between the first and the last reading (ns, count), with parts: slow steps that are only counted are known to one or two.
+
+    Between the first and the last change there are whole steps. What is before and behind lasts as long as so many of them, and no longer
+    than the most that ever came at once: a stall at an end is no step.
+    """
+    changes = [i for i in range(1, len(counted)) if counted[i][1] > counted[i - 1][1]]
+    total = float(counted[-1][1] - counted[0][1]) if counted else 0.0
+    if len(changes) < 2:
+        return total
+    (first_ns, first), (last_ns, last) = counted[changes[0]], counted[changes[-1]]
+    most = max(counted[i][1] - counted[i - 1][1] for i in changes)
+    step_ns = (last_ns - first_ns) / (last - first)
+    return last - first + min(most, (first_ns - counted[0][0]) / step_ns) + min(most, (counted[-1][0] - last_ns) / step_ns)
+
+
+def _clock(pairs: Sequence[Pair]) -> str:
+    """The CUDA call that comes once a step, by the fastest arm; empty where none does, or too few steps were made."""
+    arms = [arm for pair in pairs for arm in (pair.off, pair.on)]
+    paced = [(arm.pace, arm) for arm in arms if arm.pace is not None and arm.counted_s > 0.0]
+    if not paced or any(arm.counted_s <= 0.0 for arm in arms):
+        return ""
+    pace, fastest = max(paced, key=lambda one: one[0])
+    away = {name: abs(count / fastest.counted_s - pace) / pace for name, count in fastest.counts.items()}
+    name = min(away, key=lambda one: (away[one], one), default="")
+    return name if name and away[name] <= SAME_RATE and fastest.counts[name] >= LEAST_STEPS else ""

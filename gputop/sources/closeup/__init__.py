@@ -1,0 +1,1 @@
+"""One process read closely, for the Enter view."""

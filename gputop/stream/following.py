@@ -1,0 +1,81 @@
+"""Following a stream: fold each frame into the board, judge it at the engine's pace, keep the last seconds for rates.
+
+Everybody who takes a stream in does it here: the screen's session, recorder, exporter, alerts, scripts' JSON, experiments, recordings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
+
+from gputop.diagnosis import Engine
+from gputop.findings.policy import FEED_EVERY_NS
+from gputop.model.board import Board, LastSeconds
+from gputop.model.frame import Frame, Header
+
+
+class Following:
+    """Header, board, diagnosis and last seconds of one stream. Its thread alone may use it, or whoever holds that thread's lock."""
+
+    def __init__(self, board: Board | None = None, *, every_ns: int = FEED_EVERY_NS, keeps_past: bool = False) -> None:
+        """``board``: where it goes on; ``every_ns``: between two feeds of the engine; ``keeps_past``: whether `past` is filled."""
+        self.header: Header | None = None
+        self.board = Board() if board is None else board
+        self.engine = Engine()
+        self.past = LastSeconds()
+        self.every_ns = every_ns
+        self._keeps_past = keeps_past
+
+    def take(self, item: Header | Frame) -> bool:
+        """Take the next item of the stream; whether the engine was fed with it."""
+        if isinstance(item, Header):
+            self.restate(item)
+            return False
+        self.fold(item)
+        return self.judge(item)
+
+    def through(self, items: Iterable[Header | Frame]) -> Iterator[Board]:
+        """Take all items; the board after each feed of the engine."""
+        return (self.board for item in items if self.take(item))
+
+    def restate(self, header: Header) -> bool:
+        """A header comes when a stream begins, when a collector was restarted, and when a clock has jumped; whether its machine was booted
+        anew. The diagnosis goes on while the boot is the same. Rates start over after a restart.
+        """
+        known, self.header = self.header, header
+        rebooted = known is not None and header.boot_id != known.boot_id
+        if known is not None and not rebooted:
+            self.header = replace(header, slept=known.dated(header).slept)
+        stood, self.board = self.board, self.board.with_header(self.header)
+        if stood is not self.board:
+            self.past = LastSeconds()
+        if rebooted:
+            self.engine = Engine()
+        return rebooted
+
+    def fold(self, frame: Frame) -> None:
+        """The first half of `take`: the board holds the frame's readings."""
+        self.board.fold(frame)
+        if self._keeps_past:
+            self.past.add(self.board)
+
+    def judge(self, frame: Frame) -> bool:
+        """The other half of `take`."""
+        return self.engine.follow(self.board, frame, self.every_ns)
+
+
+class Followed:
+    """What follows a stream by its attribute ``following``."""
+
+    following: Following
+
+    @property
+    def board(self) -> Board:
+        """The newest readings."""
+        return self.following.board
+
+    @property
+    def engine(self) -> Engine:
+        """The diagnosis."""
+        return self.following.engine

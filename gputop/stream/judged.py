@@ -1,0 +1,51 @@
+"""A recording, or a stretch of it, through the diagnosis: frame by frame as live, or by its tier of seconds where it is long."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from gputop.findings.policy import FEED_EVERY_NS
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS
+from gputop.recording.format import SECONDS, TICKS, TIER_NAMES
+from gputop.recording.reader import Recording
+from gputop.stream.following import Following
+
+LEAD_NS = 10 * SECOND_NS  # before a stretch of a recording, that are judged as well
+LONG_NS = 300 * SECOND_NS  # a longer stretch is read by seconds
+SELDOM_FROM_NS, SELDOM_NS = 1800 * SECOND_NS, 2 * SECOND_NS  # of a stretch longer than that, every other second will do
+
+
+def tier_for(start_ns: int, end_ns: int, fine: bool) -> int:
+    """The tier by which a stretch of a recording is read: every tick where it is short, or where that is asked for."""
+    return TICKS if fine or end_ns - start_ns <= LONG_NS else SECONDS
+
+
+def tier_words(recording: Recording, start_ns: int, end_ns: int) -> str:
+    """Which tiers of a stretch are read, for people; empty where that is every tick."""
+    names = [TIER_NAMES[tier] for tier in recording.tiers_between(start_ns, end_ns, recording.tier) if tier != TICKS]
+    if not names:
+        return ""
+    has_ticks = recording.tier != TICKS and TICKS in recording.tiers_between(start_ns, end_ns, TICKS)
+    return f"read at {' and '.join(names)}{'; --fine reads every tick' if has_ticks else ', for the file has no ticks of all this time'}"
+
+
+def judged(following: Following, recording: Recording, start_ns: int, end_ns: int, fine: bool = False) -> Iterator[Board]:
+    """Follow the frames with ``start_ns <= t_ns < end_ns``, from the first to the last; the board after each feed of the engine.
+
+    It sees what was before, too, to know a pause and a start from the rest, but what it finds is of these alone.
+    """
+    tier = tier_for(start_ns, min(end_ns, recording.end_ns), fine)
+    board = following.board = recording.board_at(max(recording.start_ns, start_ns - LEAD_NS), tier)
+    engine = following.engine
+    if board.seq >= 0:
+        deque(following.through(recording.frames(board.t_ns + 1, start_ns + 1, tier=tier)), maxlen=0)
+        engine.feed(board)
+        engine.begin()
+        yield board
+    following.every_ns = SELDOM_NS if tier == SECONDS and end_ns - start_ns > SELDOM_FROM_NS else FEED_EVERY_NS
+    yield from following.through(recording.frames(start_ns + 1, end_ns, tier=tier))
+    if board.t_ns > engine.fed_ns:
+        engine.feed(board)
+        yield board

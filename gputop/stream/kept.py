@@ -1,0 +1,161 @@
+"""What the diagnosis found while a recording was made, kept at its end: hours are explained at once.
+
+Judging a recording anew takes seconds an hour. That is done all the same where only a part is asked for, where the recorder was
+killed, and where the rules have changed since (`rules`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import deque
+from pathlib import Path
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from gputop import diagnosis, findings
+from gputop.diagnosis import Engine
+from gputop.findings.explanation import MOST_TRAINED, Account, Booked, Episode, Explanation, Trained, account, booked, from_elsewhere
+from gputop.findings.sentence import pack, unpack
+from gputop.findings.verdict import GPU_LOST, Ledger, total
+from gputop.model import roles
+from gputop.model.ranges import Ns
+from gputop.recording.format import BROKEN
+from gputop.recording.reader import Recording
+from gputop.stream.following import Following
+from gputop.stream.judged import judged
+from gputop.system.plugins import CAUSES, plugins
+from gputop.system.program import __version__
+
+LATE_NS = 12_000_000_000
+"""A recording that is begun from the screen begins with the last key frame: so much, at most, before it is judged for it."""
+SHORT_NS = 30_000_000_000  # a shorter recording is judged anew in a second
+REST_SHARE = 1 / 2  # of the judged time: a longer rest is judged together with it
+SAME_S = 15.0  # after the findings, in which an incident of the same cause goes on: an engine takes so long to see it again
+UNJUDGED_NS = 3_000_000_000  # its last frames may come after the engine's last feed
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """The payload of a findings block: msgpack whose texts are templates of ours and facts (`gputop.findings.sentence`)."""
+
+    rules: int  # by which it was judged
+    start_ns: Ns
+    end_ns: Ns  # the engine was fed from here to there
+    explanation: Explanation  # as `Engine.found` gives it
+
+
+class Recorder:
+    """What an engine finds from now on, or in the last ``keep_ns``."""
+
+    def __init__(self, engine: Engine, keep_ns: int | None = None) -> None:
+        self._engine, self._keep_ns = engine, keep_ns
+        self._starts = deque([(engine.fed_ns, engine.ledger)])
+
+    def tell(self) -> bytes:
+        """The findings so far, packed."""
+        now_ns = self._engine.fed_ns
+        if self._keep_ns is not None:
+            self._starts.append((now_ns, self._engine.ledger))
+            while self._starts[1][0] <= now_ns - self._keep_ns:
+                self._starts.popleft()
+        start_ns, before = self._starts[0]
+        return pack(Findings(rules(), start_ns, now_ns, self._engine.found(start_ns, before)))
+
+
+def rules() -> int:
+    """A number that changes with any rule of the diagnosis: the CRC-32 of its source, or of the version where that cannot be read, and of
+    the plug-ins that judge with it.
+    """
+    plugged = repr(plugins(CAUSES)).encode() if plugins(CAUSES) else b""
+    files = [Path(roles.__file__), *(file for room in (diagnosis, findings) for file in sorted(Path(room.__path__[0]).rglob("*.py")))]
+    try:
+        return zlib.crc32(b"".join(file.read_bytes() for file in files) + plugged)
+    except OSError:
+        return zlib.crc32(__version__.encode() + plugged)
+
+
+def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, with_rest: bool = False) -> Explanation | None:
+    """What was found in all of a long ``recording`` by today's rules; None where that is not known, or less of it is asked for.
+
+    ``with_rest``: where findings are of all but the last part, as while it grows and after a kill, that part is judged now.
+    """
+    if recording.end_ns - recording.start_ns <= SHORT_NS or start_ns > recording.start_ns or end_ns <= recording.end_ns:
+        return None
+    payload = recording.findings()
+    try:
+        found = unpack(payload, Findings) if payload else None
+    except BROKEN:
+        return None
+    if found is None or found.rules != rules() or found.start_ns - recording.start_ns > LATE_NS:
+        return None
+    if not found.start_ns <= found.end_ns <= recording.end_ns + UNJUDGED_NS:
+        return None
+    found = replace(found, explanation=from_elsewhere(found.explanation))
+    rest_ns = recording.end_ns - found.end_ns
+    if rest_ns > (REST_SHARE * (found.end_ns - recording.start_ns) if with_rest else UNJUDGED_NS):
+        return None
+    recording.verify()  # what has been lost since is said all the same
+    return found.explanation if rest_ns <= UNJUDGED_NS else _with_rest(found, recording)
+
+
+def _with_rest(found: Findings, recording: Recording) -> Explanation:
+    """Findings, and after them those of the rest. The verdict is of the part that lost more."""
+    following = Following()
+    deque(judged(following, recording, found.end_ns + 1, recording.end_ns + 1), maxlen=0)
+    before, after = found.explanation, following.engine.explain()
+    incidents, first_id = list(before.incidents), max((one.id for one in before.incidents), default=0) + 1
+    until_s = recording.unix_ns_of(found.end_ns) / 1e9
+    opened = {_whose(one): i for i, one in enumerate(incidents) if one.end_unix_s is None}
+    for i in opened.values():
+        incidents[i] = replace(incidents[i], end_unix_s=round(until_s, 3))
+    for number, one in enumerate(after.incidents):
+        i = opened.pop(_whose(one), -1) if one.start_unix_s - until_s < SAME_S else -1
+        if i >= 0:
+            incidents[i] = _joined(incidents[i], one)
+        else:
+            incidents.append(replace(one, id=first_id + number))
+    share = (found.end_ns - recording.start_ns) / (recording.end_ns - recording.start_ns)
+    lost = [one.ledger.gpu_lost_s or 0.0 for one in (before, after)]
+    ledger, more = booked(total(map(_unrounded, (before.ledger, after.ledger)))), after if lost[1] > lost[0] else before
+    regain = next((one for one in ledger.regain if one.cause == more.verdict.cause), None)
+    gpu_s, bound = (None, None) if regain is None else (regain.regain_gpu_s, regain.speedup_max)
+    return Explanation(
+        schema=before.schema, verdict=replace(more.verdict, regain_gpu_s=gpu_s, speedup_max=bound), ledger=ledger,
+        workers={
+            word: round(share * before.workers.get(word, 0.0) + (1 - share) * after.workers.get(word, 0.0), 4)
+            for word in {**before.workers, **after.workers}
+        },
+        incidents=incidents, what_if=more.what_if, trainers=_trainers(before.trainers, after.trainers)[-MOST_TRAINED:],
+    )  # fmt: skip
+
+
+def _whose(one: Episode) -> tuple[str, int | None]:
+    """What goes on as the same incident: a cause, of lost GPUs that of one of them."""
+    return one.cause, one.gpu if one.cause == GPU_LOST else None
+
+
+def _unrounded(told: Booked | Account) -> Ledger:
+    return Ledger(told.gpu_total_s or 0.0, told.gpu_lost_s or 0.0, dict(told.by_cause))
+
+
+def _trainers(before: list[Trained], after: list[Trained]) -> list[Trained]:
+    """Those of two parts, each once, with what it lost in both."""
+    found = {(one.pid, one.name): one for one in before}
+    for one in after:
+        if (was := found.get((one.pid, one.name))) is not None:
+            known = [part.ledger for part in (was, one)]
+            told = [part for part in known if isinstance(part, Account)]
+            one = replace(one, ledger=UNSET if UNSET in known else account(total(map(_unrounded, told))))
+        found[one.pid, one.name] = one
+    return list(found.values())
+
+
+def _joined(before: Episode, after: Episode) -> Episode:
+    """One incident of two parts. The greater of two upper bounds holds for both."""
+    bounds = [one.speedup_max for one in (before, after) if one.speedup_max is not None]
+    regain = [one.regain_gpu_s for one in (before, after) if one.regain_gpu_s is not None]
+    return replace(
+        before, end_unix_s=after.end_unix_s, gpu_lost_s=round(before.gpu_lost_s + after.gpu_lost_s, 3),
+        regain_gpu_s=round(sum(regain), 3) if regain else None, speedup_max=max(bounds, default=None),
+    )  # fmt: skip

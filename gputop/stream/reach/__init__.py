@@ -1,0 +1,62 @@
+"""Ways to a machine, one file each. A way makes the command that runs gputop there; it talks over its standard input and output.
+
+To add one: a module with ``argv``, and a line in `WAYS`. A way whose ``LINES`` is true carries lines of text only (`gputop.fleet.lines`).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from importlib import import_module
+from typing import Protocol, cast
+
+from msgspec import Struct
+
+from gputop.system.errors import UserError, starting
+from gputop.system.text import one_line
+
+WAYS = {name: f"gputop.stream.reach.{name}" for name in ("ssh", "srun", "kubectl", "file", "local")}
+
+
+class Target(Struct, frozen=True):
+    """A machine, and the way to it."""
+
+    host: str  # how its row is called, and what the way calls it
+    way: str = "ssh"  # a word of `WAYS`
+    within: str = ""  # what else the way must know: a Slurm job, a namespace, a file
+
+    def argv(self, *words: str) -> list[str]:
+        """The command that runs ``gputop`` with these words there. UserError for what is no name of a machine."""
+        return self._way.argv(self.host, self.within, words)
+
+    @property
+    def is_lines(self) -> bool:
+        """Whether the way carries lines of text only."""
+        return self._way.LINES
+
+    @property
+    def _way(self) -> Way:
+        return cast(Way, import_module(WAYS[self.way]))
+
+
+class Way(Protocol):
+    """What a module of this package has."""
+
+    LINES: bool
+
+    def argv(self, host: str, within: str, words: tuple[str, ...]) -> list[str]:
+        """See `Target.argv`."""
+
+
+ASKED_S = 20.0  # s for squeue or kubectl to say which nodes or pods there are (a choice)
+
+
+def asked(argv: list[str]) -> str:
+    """What a command says. UserError with its last words where it fails, or says nothing in time."""
+    try:
+        with starting():
+            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=ASKED_S)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{argv[0]} does not answer within {ASKED_S:.0f} s") from None
+    if done.returncode:
+        raise UserError(f"{argv[0]}: {one_line(done.stderr)[-300:] or f'exit code {done.returncode}'}")
+    return done.stdout
