@@ -29,6 +29,7 @@ from gputop.commands.replay import sample
 from gputop.model.frame import Mark
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
+from tests.wait import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -226,7 +227,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     """Pages, links and anchors; without network. A page that the menu does not name has its place in it."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     environ = {"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     front = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert [page.stem for page in PAGES[1:] if page.stem != "index" and f'href="{page.stem}/"' not in front] == []

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.wait import PATIENCE_S
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "gputop").rglob("*.py"))
 MAX_LINES = 600
@@ -60,5 +62,5 @@ def test_set_up_says_nothing_twice() -> None:
     env = {"PATH": "/usr/bin:/bin", "VENV": str(Path(sys.executable).parent.parent)}
     if not list(Path(env["VENV"]).glob("ready-test-*")):
         pytest.skip("this environment was not made by scripts/setup")
-    done = subprocess.run([ROOT / "scripts/setup", "test"], env=env, capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run([ROOT / "scripts/setup", "test"], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout + done.stderr == ""

@@ -24,6 +24,7 @@ from gputop.system.program import __version__
 from gputop.system.shipped import FILES, text_of
 from tests.require import require
 from tests.stranger import nobodys_process
+from tests.wait import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -41,7 +42,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             shutil.copy(path, folder)
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", folder]
-    subprocess.run(build, check=True, timeout=120, capture_output=True)
+    subprocess.run(build, check=True, timeout=PATIENCE_S, capture_output=True)
     return folder / "dist"
 
 
@@ -106,7 +107,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory, request: py
 def files(command: Path, *arguments: str, cwd: Path) -> str:
     """What `gputop files` prints, started by its name as a shell does."""
     environ = {**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(["gputop", "files", *arguments], env=environ, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["gputop", "files", *arguments], env=environ, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -133,7 +136,9 @@ def test_a_unit_starts_the_gputop_that_wrote_it(installed: Path, tmp_path: Path,
     assert "PrivateTmp=yes" not in unit or not str(tmp_path).startswith("/tmp/"), "its sandbox would hide the program"
     require("systemd")
     (tmp_path / name).write_text(unit)
-    done = subprocess.run(["systemd-analyze", "verify", str(tmp_path / name)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(tmp_path / name)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -159,7 +164,7 @@ def test_the_wheel_has_the_manual_completions_and_both_scripts(wheel: Path) -> N
     assert dict(scripts["console_scripts"]) == dict.fromkeys(("gputop", "gputop-ebpf"), "gputop.__main__:main")
     environ = {**os.environ, "PYTHONPATH": str(wheel), "PYTHONDONTWRITEBYTECODE": "1"}
     prints = [sys.executable, "-m", "gputop", "completion", "fish"]
-    done = subprocess.run(prints, env=environ, cwd=wheel, capture_output=True, timeout=20, check=True)
+    done = subprocess.run(prints, env=environ, cwd=wheel, capture_output=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == (wheel / "gputop/data/completion.fish").read_bytes()
 
 
@@ -193,7 +198,7 @@ _shtab_gputop gputop "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"; printf "%s\\n" "${
 
     def completed(*words: str) -> set[str]:
         command = ["bash", "-c", script, "bash", str(wheel / "gputop/data/completion.bash"), str(tmp_path), *words]
-        return set(subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split())
+        return set(subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout.split())
 
     assert completed("rep") >= {"replay"}
     assert {"slow-disk", "straggler"} <= completed("demo", "")
@@ -206,7 +211,7 @@ _shtab_gputop gputop "${COMP_WORDS[-1]}" "${COMP_WORDS[-2]}"; printf "%s\\n" "${
 def test_other_shells_can_read_theirs(shell: str, check: list[str], wheel: Path) -> None:
     if not shutil.which(shell):
         pytest.skip(f"no {shell}")
-    subprocess.run([shell, *check, wheel / f"gputop/data/completion.{shell}"], check=True, timeout=20)
+    subprocess.run([shell, *check, wheel / f"gputop/data/completion.{shell}"], check=True, timeout=PATIENCE_S)
 
 
 def test_the_debian_package_is_installed_and_runs(built: Path, tmp_path: Path) -> None:
@@ -216,24 +221,24 @@ def test_the_debian_package_is_installed_and_runs(built: Path, tmp_path: Path) -
         pytest.skip(f"no dpkg, or no {python}")
     (path,) = built.glob("*.whl")
     make = [sys.executable, ROOT / "scripts/deb.py", path, "-o", tmp_path]
-    subprocess.run(make, check=True, timeout=120, capture_output=True)
+    subprocess.run(make, check=True, timeout=PATIENCE_S, capture_output=True)
     (package,), root = tmp_path.glob("*.deb"), tmp_path / "root"
     for name in ("info", "updates", "status"):
         place = root / "var/lib/dpkg" / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.touch() if name == "status" else place.mkdir()
     environ = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "HOME": str(tmp_path)}
-    subprocess.run(["dpkg", "--dry-run", "--install", package], env=environ, check=True, timeout=60, capture_output=True)
+    subprocess.run(["dpkg", "--dry-run", "--install", package], env=environ, check=True, timeout=PATIENCE_S, capture_output=True)
     force = ["--force-not-root", "--force-depends", f"--root={root}"]
-    subprocess.run(["dpkg", *force, "--install", package], env=environ, check=True, timeout=60, capture_output=True)
+    subprocess.run(["dpkg", *force, "--install", package], env=environ, check=True, timeout=PATIENCE_S, capture_output=True)
     home = root / "usr/lib/gputop"
     assert (root / "usr/bin/gputop").resolve() == home / "bin/gputop"
     assert (home / "bin/gputop").read_text().startswith("#!/usr/lib/gputop/bin/python\n")
     asked = ["-I", home / "bin/gputop", "query", sample(), "SELECT count(*) > 0 AS some FROM gpu", "--csv"]
-    done = subprocess.run([home / "bin/python", *asked], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([home / "bin/python", *asked], env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.stdout.split() == ["some", "1"], done.stderr
     said = subprocess.run([home / "bin/python", "-I", "-c", "import gputop, textual; print(gputop.__file__, textual.__file__)"],
-                          env=environ, capture_output=True, text=True, timeout=60, check=True).stdout  # fmt: skip
+                          env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout  # fmt: skip
     assert said.count(str(home / "lib")) == 2
     assert not tomllib.loads((root / "etc/gputop/config.toml").read_text())
     assert "ExecStart=/usr/bin/gputop record" in (root / "usr/lib/systemd/system/gputop-record.service").read_text()
@@ -258,7 +263,7 @@ def test_the_unit_is_kept_from_what_it_does_not_need() -> None:
     """As systemd rates it: 10 is a service of root's without a sandbox. The rest is said in the unit."""
     require("systemd")
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNIT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     (level,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
     assert float(level) <= 4.0, done.stdout
 
@@ -283,15 +288,15 @@ def test_the_units_sandbox_lets_it_do_its_work(tmp_path: Path) -> None:
     require("systemd", "ebpf")
     inside = [sys.executable, "-m", "tests.sandbox", str(UNIT)]
     asks = [*inside, sys.executable, "-c", _ASKS_WHO_IS_AT_THE_OTHER_END]
-    done = subprocess.run(asks, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(asks, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.stdout == "True\n", done.stderr
     with nobodys_process() as stranger:
         reads = [*inside, sys.executable, "-c", _READS_A_LINE, str(stranger), "/etc/os-release"]
-        done = subprocess.run(reads, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(reads, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.stdout == Path("/etc/os-release").read_text().partition("\n")[0] + "\n", done.stderr
     path = tmp_path / "a.gputop"
     command = [*inside, sys.executable, "-m", "gputop", "record", "-o", str(path), "--duration", "4"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     with Recording(str(path)) as recording:
         states = {state.name: state for frame in recording.frames() for state in frame.sources}

@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+PATIENCE_S = 180.0
+"""s that a test waits for what takes seconds on a quiet machine: nobody waits so long unless the thing never comes."""
 
-def until(check: Callable[[], object], seconds: float = 20.0) -> None:
+
+def until(check: Callable[[], object], seconds: float = PATIENCE_S) -> None:
     """Try ``check`` until it holds; fails after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not check():

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.agents.agent import Ask, Asked, find_cause
+from tests.wait import PATIENCE_S
 from tests.workloads import environment
 
 SECONDS = 4.0  # s of training
@@ -79,7 +80,7 @@ def with_idle_culprits(job: Job, found: Asked) -> bool:
         if IDLE.fullmatch(fix["command_untrusted"]):
             chosen |= {int(word) for word in re.findall(r"\b[1-9]\d+\b", fix["command_untrusted"])} & ours
     for pid in chosen:  # what is to be run was told by others: the agent says it anew
-        subprocess.run(["chrt", "--idle", "--all-tasks", "--pid", "0", str(pid)], check=True, timeout=10)
+        subprocess.run(["chrt", "--idle", "--all-tasks", "--pid", "0", str(pid)], check=True, timeout=PATIENCE_S)
     return bool(chosen)
 
 
@@ -148,7 +149,7 @@ def undisturbed() -> list[str]:
     """What starts a job that others on the host do not slow down: at the lowest real-time priority, where that is allowed."""
     launcher = ["chrt", "--rr", "1"]
     with suppress(OSError):
-        if subprocess.run([*launcher, "true"], check=False, capture_output=True, timeout=60).returncode == 0:
+        if subprocess.run([*launcher, "true"], check=False, capture_output=True, timeout=PATIENCE_S).returncode == 0:
             return launcher
     return []
 

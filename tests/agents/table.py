@@ -181,7 +181,7 @@ def _recorded(name: str, symptom: str, cause: str) -> Run:
         time.sleep(RECORDED_S)
         others = meter.cpus()
         collector.terminate()
-        collector.wait(10)
+        collector.wait(PATIENCE_S)
         out.seek(0)
         header, *rest = Decoder().feed(out.read())
     assert isinstance(header, Header)

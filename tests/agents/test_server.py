@@ -149,7 +149,7 @@ def url(token: Path) -> Iterator[str]:
     argv = [sys.executable, "-m", "gputop", "mcp", str(sample()), "--http", f"127.0.0.1:{port}", "--token-file", str(token)]
     server = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()

@@ -13,7 +13,7 @@ from gputop.demo.stage import staged
 from gputop.recording.reader import Recording
 from tests.alerts.test_sinks import Raw, dead  # noqa: F401 - a fixture
 from tests.pty.conftest import clean
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 GPUTOP = [sys.executable, "-m", "gputop"]
 LATE_NS = 100_900_000  # ns between two ticks, 99 % of them, as `make bench` holds it
@@ -26,7 +26,7 @@ def test_live_tells_through_its_own_screen(tmp_path: Path) -> None:
         env = clean(environ, tmp_path) | {"PYTHONPATH": str(ROOT)}
         sinks = ["--alert", "bell", "--alert", "desktop", "--alert", f"exec:sh -c 'cat >> {tmp_path}/told'"]
         with Raw([*GPUTOP, "--no-ebpf", *sinks], env=env, columns=120, lines=40, cwd=tmp_path) as terminal:
-            until((tmp_path / "told").exists, 60)
+            until((tmp_path / "told").exists)
             terminal.wait_for(lambda: b"\x1b]9;\xe2\x96\xb2" in terminal.got and b"\a" in terminal.got, "bell and notification")
             terminal.send("q")
             assert terminal.exit_code() == 0
@@ -48,7 +48,7 @@ def test_recording_goes_on_at_its_beat_beside_a_dead_webhook(tmp_path: Path, dea
     path = tmp_path / "run.gputop"
     with staged("cpu-contention", 60) as environ:
         flags = ["--no-ebpf", "--duration", "12s", "-o", str(path), "--alert-on", "low", "--alert", f"http://127.0.0.1:{dead}/secret"]
-        done = subprocess.run([*GPUTOP, "record", *flags], env=environ, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([*GPUTOP, "record", *flags], env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     assert "alert not sent to http://127.0.0.1: " in done.stderr
     assert "secret" not in done.stderr

@@ -31,7 +31,7 @@ from gputop.system.errors import UserError
 from tests.alerts.made import alert
 from tests.pty.terminal import Pty
 from tests.unit.diagnosis.test_engine import contended
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 
 class Received(http.server.BaseHTTPRequestHandler):
@@ -147,7 +147,7 @@ class Made:
 
     def send(self, one: Alert) -> None:
         self.tried.append(one.event)
-        assert self.may.wait(60)
+        assert self.may.wait(PATIENCE_S)
         if self.outcomes and (failure := self.outcomes.pop(0)) is not None:
             raise failure
         self.taken.append(one)
@@ -259,7 +259,7 @@ def test_a_server_that_is_busy_gets_it_later(server: Server, answers: list[int],
     server.answers, server.after = answers, formatdate(time.time() + 3, usegmt=True) if after == "DATE" else after
     sender, began = Sender(sink_of(f"http://127.0.0.1:{server.server_port}/"), lambda _: None), time.monotonic()
     sender.put(alert())
-    until(lambda: sender.sent == 1, 60)
+    until(lambda: sender.sent == 1)
     assert time.monotonic() - began >= took_s
     assert len(server.taken) == 2
 
@@ -275,7 +275,7 @@ def test_a_server_that_is_not_there_yet_gets_it_later() -> None:
     with Server(("127.0.0.1", port), Received) as one:
         one.taken, one.answers = [], []
         threading.Thread(target=one.serve_forever, daemon=True).start()
-        until(lambda: sender.sent == 1, 60)
+        until(lambda: sender.sent == 1)
         one.shutdown()
     assert "refused" in told[0]
 
@@ -324,7 +324,7 @@ def test_an_answer_that_trickles_has_no_more_time(monkeypatch: pytest.MonkeyPatc
         assert time.monotonic() - began < 10 * 0.5
         until(lambda: not sink._left.is_alive())  # type: ignore[attr-defined]
         over.set()
-        thread.join(20)
+        thread.join(PATIENCE_S)
 
 
 def test_names_that_are_not_found_in_time_hold_nobody_and_are_sought_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +333,7 @@ def test_names_that_are_not_found_in_time_hold_nobody_and_are_sought_once(monkey
 
     def getaddrinfo(*arguments: object, **_: object) -> None:
         asked.append(arguments)
-        found.wait(60)
+        found.wait(PATIENCE_S)
         raise socket.gaierror(-3, "Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
@@ -356,7 +356,7 @@ def test_a_body_is_not_waited_for() -> None:
         with connection:
             connection.recv(1 << 16)
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nx")
-            over.wait(60)
+            over.wait(PATIENCE_S)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=answer, args=(listener,), daemon=True).start()
@@ -371,7 +371,8 @@ def test_a_terminal_that_is_not_there_is_not_tried_again() -> None:
     )
     # A child of a child: who leads a group of processes may begin no session.
     told = subprocess.run(
-        ["sh", "-c", f'{sys.executable} -c "$0"; true', script], capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[2],
+        ["sh", "-c", f'{sys.executable} -c "$0"; true', script], capture_output=True, text=True,
+        timeout=PATIENCE_S, cwd=Path(__file__).parents[2],
         check=True,
     )  # fmt: skip
     assert "no terminal here" in told.stdout
@@ -381,7 +382,7 @@ def test_a_terminal_that_is_not_there_is_not_tried_again() -> None:
 def test_a_command_that_fails_is_run_again(tmp_path: Path) -> None:
     sender = Sender(sink_of(f"exec:sh -c 'echo x >> {tmp_path}/runs; test $(wc -l < {tmp_path}/runs) -ge 3'"), lambda _: None)
     sender.put(alert())
-    until(lambda: sender.sent == 1, 60)
+    until(lambda: sender.sent == 1)
     assert (tmp_path / "runs").read_text() == "x\n" * 3
 
 
@@ -515,4 +516,4 @@ def test_a_notification_gets_through_tmux(tmp_path: Path) -> None:
             terminal.wait_for(lambda: b"\x1b]9;\xe2\x96\xb2 node7" in terminal.got, "the notification")
             assert b"\x1bPtmux" not in terminal.got
         finally:
-            subprocess.run([*tmux, "kill-server"], env=environ, check=False, timeout=10)
+            subprocess.run([*tmux, "kill-server"], env=environ, check=False, timeout=PATIENCE_S)

@@ -23,7 +23,7 @@ from gputop.system.errors import UserError
 from tests.alerts.made import incident
 from tests.unit.diagnosis.scene import Scene, training
 from tests.unit.diagnosis.test_engine import contended
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 GPUTOP = [sys.executable, "-m", "gputop", "watch", "--no-ebpf"]
 
@@ -232,7 +232,7 @@ def test_on_a_demo_it_tells_alerts_and_ends_with_3(tmp_path: Path) -> None:
             "--duration",
             "50s",
         ]
-        ended = subprocess.run([*GPUTOP, *flags], env=environ, capture_output=True, text=True, timeout=80, check=False)
+        ended = subprocess.run([*GPUTOP, *flags], env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 3, ended.stderr
     assert "starved for 4 s" in ended.stdout
     first = json.loads((tmp_path / "told").read_text().splitlines()[0])
@@ -246,7 +246,7 @@ def test_a_signal_reaches_the_command_whose_code_is_passed_on() -> None:
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGUSR1)
-    assert child.wait(20) == 9
+    assert child.wait(PATIENCE_S) == 9
 
 
 def test_a_signal_ends_it_without_a_command(tmp_path: Path) -> None:
@@ -255,4 +255,4 @@ def test_a_signal_ends_it_without_a_command(tmp_path: Path) -> None:
     until(lambda: len(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()) == 1)
     time.sleep(1.5)
     child.terminate()
-    assert child.wait(20) in (0, 128 + signal.SIGTERM)
+    assert child.wait(PATIENCE_S) in (0, 128 + signal.SIGTERM)

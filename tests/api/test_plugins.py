@@ -14,6 +14,7 @@ import pytest
 
 from gputop.system import plugins
 from gputop.system.plugins import CAUSES, EXPORTS, SOURCES, Plugin
+from tests.wait import PATIENCE_S
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -26,7 +27,7 @@ def told() -> dict[str, Any]:
     """What `tests/api/plugging.py` prints."""
     environment = os.environ | {"PYTHONPATH": str(EXAMPLE)}
     command = [sys.executable, "-m", "tests.api.plugging"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

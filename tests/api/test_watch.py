@@ -14,7 +14,7 @@ import pytest
 import gputop
 from gputop.api.objects import Explanation, Incident, Snapshot, Told
 from gputop.api.watching import Watching
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 PLAYED = ["sh", "-c", 'cat "$0"; exec sleep 60']  # a collector: the recording at once, and then nothing more
 IMPORTING = """
@@ -63,8 +63,8 @@ def seen(starving: str) -> Seen:
         expected = recording.explain(fine=True)
     told: list[Incident] = []
     with Watching([*PLAYED, starving], told.append, "medium") as watching:
-        assert watching.wait(60)
-        until(lambda: (watching.ledger.gpu_total_s or 0.0) > (expected.ledger.gpu_total_s or 0.0) - 2.0, 60)
+        assert watching.wait(PATIENCE_S)
+        until(lambda: (watching.ledger.gpu_total_s or 0.0) > (expected.ledger.gpu_total_s or 0.0) - 2.0)
         explanation, snapshot = watching.explain(), watching.snapshot()
     return Seen(watching, told, explanation, snapshot, expected)
 
@@ -96,17 +96,19 @@ def test_what_has_ended_has_ended(seen: Seen) -> None:
 
 def test_importing_costs_nothing_and_changes_nothing(tmp_path: Path) -> None:
     """About 2 ms; modules are counted, for they are as many on a busy machine."""
-    done = subprocess.run([sys.executable, "-c", IMPORTING], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", IMPORTING], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     loaded = done.stdout.split()
     assert [name for name in loaded if name.startswith("gputop")] == ["gputop", "gputop.system", "gputop.system.program"]
     assert len(loaded) <= 16, loaded
 
 
 def test_a_fork_leaves_it_alone_and_it_ends_with_its_parent(starving: str) -> None:
-    done = subprocess.run([sys.executable, "-c", FORKING, *PLAYED, starving], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, *PLAYED, starving], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     code, pid = map(int, done.stdout.split())
     assert code == 41, done.stderr
-    until(lambda: not os.path.exists(f"/proc/{pid}"), 20)
+    until(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
 def test_a_collector_that_cannot_run_is_a_problem_and_no_error() -> None:

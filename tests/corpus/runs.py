@@ -27,6 +27,7 @@ from gputop.model.frame import Frame, Header, Probes, ProcInfo, SchedThread
 from gputop.recording import columns
 from gputop.recording.chunks import Decoder
 from tests.corpus import calm
+from tests.wait import PATIENCE_S
 from tests.workloads import runner, scenarios
 from tests.workloads.environment import ROOT
 from tests.workloads.scenario import Label
@@ -124,7 +125,7 @@ def _collecting(running: runner.Running, flags: list[str], path: Path) -> Iterat
         command = [sys.executable, "-m", "gputop", "collect", *flags]
         collector = subprocess.Popen(command, env=running.env, stdout=out, stdin=subprocess.DEVNULL)
         try:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE_S
             while path.stat().st_size < 4096 and time.monotonic() < deadline and collector.poll() is None:
                 time.sleep(0.02)
             yield
@@ -133,7 +134,7 @@ def _collecting(running: runner.Running, flags: list[str], path: Path) -> Iterat
         finally:
             collector.terminate()
             try:
-                collector.wait(5)
+                collector.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 collector.kill()
                 collector.wait()

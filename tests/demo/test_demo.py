@@ -19,6 +19,7 @@ from gputop.demo.stage import staged
 from gputop.stream.child import ChildStream, collector_argv
 from gputop.stream.session import Session
 from gputop.system.errors import UserError
+from tests.wait import PATIENCE_S
 
 _PATIENCE_S = 60.0
 
@@ -92,7 +93,7 @@ def _members(root: int) -> set[int]:
 
 
 def _wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
@@ -108,7 +109,7 @@ def test_nobody_is_left(number: signal.Signals) -> None:
             family = {pid: Path(f"/proc/{pid}/stat").read_text().split()[21] for pid in _members(demo.pid)}
         finally:
             demo.send_signal(number)
-        demo.wait(20)
+        demo.wait(PATIENCE_S)
     _wait_for(lambda: not any(_lives(pid, born) for pid, born in family.items()), f"left after {number.name}")
 
 
@@ -122,7 +123,7 @@ def _lives(pid: int, born: str) -> bool:
 
 def test_plain_prints_verdicts_marked_as_simulated() -> None:
     command = [sys.executable, "-m", "gputop", "demo", "memcpy-bottleneck", "--plain", "--duration", "6", "--no-ebpf"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     lines = done.stdout.splitlines()
     assert lines
     assert all(line.endswith("[SIMULATED GPU]") for line in lines)
@@ -131,7 +132,9 @@ def test_plain_prints_verdicts_marked_as_simulated() -> None:
 
 @pytest.mark.parametrize("arguments", [["no-such"], ["--duration", "1"], ["--duration", "x"]])
 def test_wrong_usage_is_said_in_a_line(arguments: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-m", "gputop", "demo", *arguments], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "gputop", "demo", *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
 

@@ -143,8 +143,8 @@ def test_the_guardian_undoes_after_kill_9_of_gputop(state: Path) -> None:
         with holder(_idle(hog)) as gputop:
             assert _is_idle(hog.pid)
             gputop.kill()
-            until(lambda: settings(hog.pid) == before, 5)
-        until(lambda: not list(state.rglob("*.journal")), 5)
+            until(lambda: settings(hog.pid) == before)
+        until(lambda: not list(state.rglob("*.journal")))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
@@ -153,7 +153,7 @@ def test_the_guardian_ignores_signals(number: int) -> None:
         watching = _guardian_of(gputop.pid)
         os.kill(watching, number)
         gputop.kill()
-        until(lambda: not _is_idle(hog.pid), 5)
+        until(lambda: not _is_idle(hog.pid))
 
 
 def test_gputop_undoes_after_kill_9_of_the_guardian() -> None:
@@ -161,8 +161,8 @@ def test_gputop_undoes_after_kill_9_of_the_guardian() -> None:
         guard.on()
         assert _is_idle(hog.pid)
         os.kill(_guardian_of(os.getpid()), signal.SIGKILL)
-        until(lambda: not _is_idle(hog.pid), 5)
-        until(lambda: guard.lost, 5)
+        until(lambda: not _is_idle(hog.pid))
+        until(lambda: guard.lost)
         with pytest.raises(OSError, match="guardian process has ended; all is put back"):
             guard.on()
     assert leftovers() == []
@@ -174,11 +174,11 @@ def test_what_both_left_behind_is_undone_later() -> None:
         with holder(_idle(hog)) as gputop:
             watching = _guardian_of(gputop.pid)
             os.kill(gputop.pid, signal.SIGSTOP)
-            until(lambda: {read_thread(gputop.pid, tid).state for tid in threads(gputop.pid)} == {"T"}, 5)
+            until(lambda: {read_thread(gputop.pid, tid).state for tid in threads(gputop.pid)} == {"T"})
             os.kill(watching, signal.SIGKILL)
             gputop.kill()
             gputop.wait()
-        until(lambda: [left.says for left in leftovers()] == [f"{hog} to idle priority"], 5)
+        until(lambda: [left.says for left in leftovers()] == [f"{hog} to idle priority"])
         assert _is_idle(hog.pid)
         with pytest.raises(OSError, match="gputop prove --undo"):
             Guard(_idle(hog)).__enter__()
@@ -193,7 +193,7 @@ def test_a_guardian_that_was_stopped_is_woken(capsys: pytest.CaptureFixture[str]
         with holder(_idle(hog)) as gputop:
             watching = _guardian_of(gputop.pid)
             os.kill(watching, signal.SIGSTOP)
-            until(lambda: read_process(watching).state == "T", 5)
+            until(lambda: read_process(watching).state == "T")
             gputop.kill()
             gputop.wait()
         assert _is_idle(hog.pid)
@@ -211,8 +211,8 @@ def test_a_gputop_that_says_nothing_is_taken_for_stopped(monkeypatch: pytest.Mon
     monkeypatch.setattr(guardian, "SILENT_S", 0.5)
     with running() as hog, Guard(_idle(hog)) as guard:  # it speaks each 15 s
         guard.on()
-        until(lambda: not _is_idle(hog.pid), 5)
-        until(lambda: guard.lost, 5)
+        until(lambda: not _is_idle(hog.pid))
+        until(lambda: guard.lost)
 
 
 def test_a_change_may_be_on_for_as_long_as_the_experiment_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,8 +245,8 @@ def test_a_change_is_undone_where_gputop_hangs_at_its_terminal(monkeypatch: pyte
     with running() as hog:
         with Guard(_idle(hog)) as guard:
             guard.on()
-            until(lambda: not _is_idle(hog.pid), 10)
-            until(lambda: guard.lost, 10)
+            until(lambda: not _is_idle(hog.pid))
+            until(lambda: guard.lost)
             os.sched_setscheduler(hog.pid, os.SCHED_IDLE, os.sched_param(0))  # later, by somebody else
         assert _is_idle(hog.pid)
 
@@ -265,7 +265,7 @@ def test_the_guardian_undoes_though_somebody_removed_the_journal(state: Path) ->
         (journal,) = state.rglob("*.journal")
         journal.unlink()
         gputop.kill()
-        until(lambda: not _is_idle(hog.pid), 5)
+        until(lambda: not _is_idle(hog.pid))
 
 
 def test_what_somebody_else_changed_meanwhile_is_theirs() -> None:
@@ -336,15 +336,15 @@ def test_a_pulse_stops_and_the_fuse_lets_go_on_whoever_dies() -> None:
     with running(BUILD) as hog:
         made = Plan("stop", f"{hog} stopped", (Change("state", STOPPED, hog),), False, 1.0)
         with holder(made) as gputop:
-            until(lambda: read_process(hog.pid).state == "T", 5)
+            until(lambda: read_process(hog.pid).state == "T")
             watching = _guardian_of(gputop.pid)
             os.kill(watching, signal.SIGSTOP)  # it can do nothing any more
             gputop.kill()
             os.kill(watching, signal.SIGKILL)
             begun = time.monotonic()
-            until(lambda: read_process(hog.pid).state != "T", 5)
+            until(lambda: read_process(hog.pid).state != "T")
             assert time.monotonic() - begun < 2.0
-        until(lambda: bool(undo_leftovers()), 5)
+        until(lambda: bool(undo_leftovers()))
         assert leftovers() == []
 
 
@@ -354,9 +354,9 @@ def test_a_pulse_ends_with_off_and_leaves_the_stopped_stopped() -> None:
         until(lambda: read_process(resting.pid).state == "T")
         with Guard(Plan("stop", "both stopped", tuple(Change("state", STOPPED, one) for one in (hog, resting)), False, 1.0)) as guard:
             guard.on()
-            until(lambda: read_process(hog.pid).state == "T", 1)
+            until(lambda: read_process(hog.pid).state == "T")
             guard.off()
-            until(lambda: read_process(hog.pid).state != "T", 1)
+            until(lambda: read_process(hog.pid).state != "T")
             assert read_process(resting.pid).state == "T"
         assert read_process(resting.pid).state == "T"
 

@@ -28,7 +28,7 @@ from tests.experiments.processes import ROOT, THREADS, holder, record_of, settin
 from tests.experiments.processes import running as running_in
 from tests.probes.swapping import NOBODY
 from tests.stranger import nobodys_process
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 from tests.workloads import cgroup
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="not root")
@@ -161,7 +161,7 @@ def of_nobody(*records: Record) -> None:
     import msgspec
 
     command = [sys.executable, "-c", AS_NOBODY, str(ROOT), msgspec.json.encode(list(records)).decode()]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     until(lambda: not any(one.name == "gputop-guardian" for one in threading.enumerate()))  # `gputop prove --undo` forks without threads
 
@@ -320,9 +320,9 @@ def test_a_guardian_leaves_what_somebody_else_has_changed() -> None:
         with holder(nice(hog, other)) as gputop:
             _set_nice(hog.pid)
             gputop.kill()
-            until(lambda: niceness(other.pid) == before, 20)
+            until(lambda: niceness(other.pid) == before)
         assert niceness(hog.pid) == 7
-        until(lambda: not leftovers() and not journal.in_use(), 20)
+        until(lambda: not leftovers() and not journal.in_use())
 
 
 def test_a_mask_reads_as_a_cpuset_lets_it() -> None:
@@ -352,7 +352,7 @@ def test_put_back_is_said_only_of_what_was_read(monkeypatch: pytest.MonkeyPatch)
                 guard.close()
         assert not ending.is_put_back
         assert "its guardian process puts everything back" in ending.told
-        until(lambda: niceness(hog.pid) != 19, 20)  # the guardian has a write that works
+        until(lambda: niceness(hog.pid) != 19)  # the guardian has a write that works
 
 
 def test_a_leftover_is_not_put_back_over_what_others_set_since() -> None:
@@ -383,7 +383,7 @@ def test_a_second_ctrl_c_leaves_it_to_the_guardian(monkeypatch: pytest.MonkeyPat
             with pytest.raises(KeyboardInterrupt):
                 guard.close()
         assert not ending.is_put_back
-        until(lambda: settings(child.pid) == before, 20)
+        until(lambda: settings(child.pid) == before)
 
 
 def test_a_stopped_process_that_somebody_let_go_on_stays_so() -> None:

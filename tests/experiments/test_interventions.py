@@ -351,9 +351,9 @@ def test_a_stopped_worker_goes_on_and_is_stopped_again() -> None:
         until(lambda: read_process(trainer.pid).state == "T")
         with Guard(_planned(case(trainer, cause="hung-worker"))) as guard:
             guard.on()
-            until(lambda: read_process(trainer.pid).state != "T", 2)
+            until(lambda: read_process(trainer.pid).state != "T")
             guard.off()
-            until(lambda: read_process(trainer.pid).state == "T", 2)
+            until(lambda: read_process(trainer.pid).state == "T")
 
 
 def test_a_worker_that_is_not_stopped_is_told() -> None:

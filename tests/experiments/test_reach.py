@@ -30,7 +30,7 @@ from gputop.system.errors import UserError
 from gputop.tui.dashboard import send_signal
 from tests.experiments.processes import ROOT, case, running, settings, started, target
 from tests.stranger import nobodys_process
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 from tests.workloads import cgroup
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="not root")
@@ -143,7 +143,7 @@ def test_members_that_cannot_be_seen_are_told(quota: Path) -> None:
     code = f"from gputop.prove.groups import Unseen, members\ntry: print(members({str(quota)!r}))\nexcept Unseen as e: print(e)"
     with running() as one, inside((quota / "below", one)):
         command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
         if "unshare" in done.stderr:
             pytest.skip(done.stderr.strip())
         assert "cannot be seen from here" in done.stdout or "may have processes" in done.stdout, done.stderr

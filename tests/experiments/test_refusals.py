@@ -30,7 +30,7 @@ from gputop.prove.scene import Scene, may_raise
 from gputop.prove.subjects import find
 from tests.experiments.processes import ROOT, case, record_of, running, started, target
 from tests.stranger import nobodys_process
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 from tests.workloads import cgroup
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="not root")
@@ -153,7 +153,7 @@ print(json.dumps([getattr(made, 'intervention', str(made)), str(told), refused.r
 """
     with running() as roots:
         command = [sys.executable, "-c", code, str(roots.pid), str(ROOT)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
         assert done.returncode == 0, done.stderr
         assert ('"one-cpu"' in done.stdout) == ((os.cpu_count() or 1) > 1)
         assert "belongs to another user: run gputop prove as root" in done.stdout
@@ -437,7 +437,7 @@ def test_pids_of_another_namespaces_proc_are_refused(state: Path) -> None:
         "print(plan(Case('cpu-contention', one, (one,), (), (one,))).reason)\nGuard(Plan('nice', 'it', (), True)).__enter__()"
     )
     command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
     if "unshare failed" in done.stderr:
         pytest.skip(done.stderr.strip())
     assert done.stdout.startswith("/proc is not that of gputop's pid namespace")

@@ -29,7 +29,7 @@ from gputop.loader.loaders import Interrupts, Rebuilt, same_random_numbers
 from gputop.loader.sweep import Point, Sweep, _judged, _Run
 from gputop.system.errors import UserError
 from tests.require import require
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 from tests.workloads import cgroup
 
 HERE = Path(__file__).parent
@@ -268,7 +268,7 @@ def test_in_another_thread(made: ModuleType) -> None:
     found: list[Sweep] = []
     thread = threading.Thread(target=lambda: found.append(swept(made.slow)))
     thread.start()
-    thread.join(30.0)
+    thread.join(PATIENCE_S)
     assert [bool(point.batches_per_s) for point in found[0].points] == [True, True]
 
 
@@ -400,14 +400,14 @@ before, began = set(sys.modules), time.process_time()
 import gputop
 print(time.process_time() - began, *sorted(set(sys.modules) - before))"""
     command = [sys.executable, "-S", "-c", code]
-    told = [subprocess.check_output(command, cwd=HERE.parent.parent, text=True, timeout=20).split() for _ in range(3)]
+    told = [subprocess.check_output(command, cwd=HERE.parent.parent, text=True, timeout=PATIENCE_S).split() for _ in range(3)]
     assert not {"torch", "msgspec", "typing", "re", "gputop.prove"} & set(told[0][1:])
     assert min(float(seconds) for seconds, *_ in told) < 0.01
 
 
 def loader_command(*arguments: str, cwd: Path = HERE) -> subprocess.CompletedProcess[str]:
     """`gputop loader`."""
-    return subprocess.run([*GPUTOP, *arguments], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([*GPUTOP, *arguments], cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def test_a_table_that_is_too_wide_has_the_reasons_below_the_figures() -> None:
@@ -528,7 +528,7 @@ def test_ctrl_c_leaves_nothing() -> None:
             until(lambda: len(running.children()) == 3)
             workers = running.children()
             os.killpg(process.pid, signal.SIGINT)
-            assert process.wait(timeout=20) == 130
+            assert process.wait(timeout=PATIENCE_S) == 130
         finally:
             process.kill()
         assert [worker for worker in workers if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE] == []

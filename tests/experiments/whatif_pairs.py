@@ -216,7 +216,7 @@ def look(job: Job, flags: Sequence[str], keep: Path | None) -> tuple[float, byte
                 disturbed = others.cpus()
             finally:
                 collector.send_signal(signal.SIGTERM)
-                collector.wait(60)
+                collector.wait(PATIENCE_S)
         rate, content = (last - first) / (ended - began), (folder / "stream").read_bytes()
     if keep is not None:
         keep.mkdir(exist_ok=True)

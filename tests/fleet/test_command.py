@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gputop.fleet.summary import pack_summary
 from tests.fleet.fakes import FakeSsh, ssh
 from tests.fleet.nodes import fleet
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 assert ssh  # a fixture
 
@@ -98,7 +98,7 @@ def test_a_signal_leaves_no_ssh_behind(ssh: FakeSsh) -> None:
     with subprocess.Popen([sys.executable, "-m", "gputop", "--host", "a,b", "--json"], stdout=subprocess.DEVNULL) as viewer:
         until(lambda: all((ssh.folder / f"{host}.pid").exists() and (ssh.folder / f"{host}.pid").read_text() for host in ("a", "b")))
         viewer.send_signal(signal.SIGTERM)
-        assert viewer.wait(10) == 128 + signal.SIGTERM
+        assert viewer.wait(PATIENCE_S) == 128 + signal.SIGTERM
     for host in ("a", "b"):
         pid = int((ssh.folder / f"{host}.pid").read_text())
-        until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"), 5.0)
+        until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"))

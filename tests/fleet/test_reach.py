@@ -17,7 +17,7 @@ from gputop.recording.format import pack_header
 from gputop.stream.reach import Target
 from tests.fleet.sshd import machines, took
 from tests.require import require
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 
 def test_a_node_vanishes_and_returns_and_one_on_a_slow_link_goes_on(tmp_path: Path) -> None:
@@ -113,13 +113,13 @@ def test_settings_for_a_persons_shell_are_taken_back(tmp_path: Path) -> None:
         (tmp_path / "client").write_text(f"{own}\n{(tmp_path / 'client').read_text()}")
         links = Links([Target(host) for host in FOR_A_SHELL], flags=["--no-ebpf"])
         try:
-            until(lambda: all(one.state == UP for one in links.poll().values()), 60.0)
+            until(lambda: all(one.state == UP for one in links.poll().values()))
             assert {one.summary.host for one in links.poll().values() if one.summary} == {"node1"}
         finally:
             links.close()
         for host in FOR_A_SHELL:
             words = [sys.executable, "-m", "gputop", "--host", host, "--once", "--no-ebpf"]
-            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+            done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
             assert (done.returncode, "node1" in done.stdout) == (0, True), done.stderr
 
 

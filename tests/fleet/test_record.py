@@ -15,7 +15,7 @@ from gputop.recording.reader import Recording
 from gputop.stream.played import parts_of
 from gputop.system.errors import UserError
 from tests.fleet.fakes import FakeSsh, ssh
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 assert ssh  # a fixture
 GPUTOP = f"{sys.executable} -m gputop"
@@ -45,10 +45,10 @@ def test_each_host_has_its_file_and_they_are_played_together(ssh: FakeSsh, tmp_p
         return again.exists() and "the link to it was lost" in gaps(again)
 
     try:
-        until(lambda: process.poll() is not None or comes_back(), 40.0)
+        until(lambda: process.poll() is not None or comes_back())
     finally:
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     assert "dead: ssh: connect to host dead: No route to host; it is tried again" in err
     assert "node2 answers again" in err
@@ -87,7 +87,7 @@ def test_each_host_has_its_file_and_they_are_played_together(ssh: FakeSsh, tmp_p
     ],
 )
 def test_what_does_not_fit_many_hosts_is_told_in_a_line(words: list[str], why: str) -> None:
-    _, err = (process := record(*words)).communicate(timeout=30)
+    _, err = (process := record(*words)).communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
     assert why in err
     assert len(err.splitlines()) == 1

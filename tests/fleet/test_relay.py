@@ -25,7 +25,7 @@ from gputop.recording.reader import Recording
 from gputop.stream.reach import Target
 from gputop.system.errors import UserError
 from tests.fleet.fakes import FakeSsh, ssh
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 assert ssh  # a fixture
 RELAY = f'exec {sys.executable} -m gputop "$@"'
@@ -154,7 +154,7 @@ def test_the_command_reads_all_through_it_and_leaves_no_ssh(ssh: FakeSsh) -> Non
     ssh.says("node01")
     ssh.says("node02", "exit 255")
     command = [sys.executable, "-m", "gputop", "--host", "node[01-02]", "--through", "login", "--once", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=40)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     told: dict[str, Any] = json.loads(done.stdout)
     assert [(node["host"], node["state"]) for node in told["nodes"]] == [("node01", "up"), ("node02", "silent")]
     until(lambda: not _ssh_of(ssh.folder))

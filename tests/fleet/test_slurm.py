@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.fleet.sshd import GPUTOP
 from tests.require import require
+from tests.wait import PATIENCE_S
 
 HERE = Path(__file__).parent
 
@@ -21,7 +22,9 @@ def test_the_nodes_of_a_job_are_watched(tmp_path: Path) -> None:
     path = f"{tmp_path}:{os.environ['PATH']}"
     words = ["unshare", "--net", "--mount", "--uts", "bash", str(HERE / "slurm.sh"), str(tmp_path)]
     command = [sys.executable, "-m", "gputop", "--job", "1", "--once", "--json", "--no-ebpf"]
-    done = subprocess.run([*words, *command], env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=90, check=False)
+    done = subprocess.run(
+        [*words, *command], env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     nodes = json.loads(done.stdout)["nodes"]
     assert sorted(node["host"] for node in nodes) == ["n1", "n2", "n3", "n4"]

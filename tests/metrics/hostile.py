@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from tests.wait import PATIENCE_S
+
 Client = Callable[[socket.socket, threading.Event], None]
 ASK = b"GET /metrics HTTP/1.1\r\n"
 
@@ -65,7 +67,7 @@ def hostile(port: int, clients: int, kinds: tuple[Client, ...] = KINDS) -> Itera
 
     def act(kind: Client) -> None:
         while not ended.wait(0.05):
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as one:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as one:
                 made.append(port)
                 kind(one, ended)
 
@@ -77,4 +79,4 @@ def hostile(port: int, clients: int, kinds: tuple[Client, ...] = KINDS) -> Itera
     finally:
         ended.set()
         for one in threads:
-            one.join(30)
+            one.join(PATIENCE_S)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGING = ROOT / "packaging"
@@ -22,7 +22,7 @@ RULES = PACKAGING / "prometheus/rules.yml"
 
 def promtool(*arguments: object, given: bytes = b"") -> str:
     """What it prints; the test fails where it finds fault."""
-    done = subprocess.run(["promtool", *map(str, arguments)], input=given, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(["promtool", *map(str, arguments)], input=given, capture_output=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
     return (done.stdout + done.stderr).decode()
 
@@ -36,7 +36,7 @@ class Prometheus:
     @property
     def is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=PATIENCE_S) as answer:
                 return bool(answer.status == 200)
         except (urllib.error.URLError, OSError):
             return False
@@ -44,14 +44,14 @@ class Prometheus:
     def ask(self, expr: str, at_s: float | None = None) -> list[dict[str, Any]]:
         """The samples of an expression, now or at a Unix time; fails where it is wrong."""
         query = {"query": expr} | ({} if at_s is None else {"time": f"{at_s:.3f}"})
-        with urllib.request.urlopen(f"{self.url}/api/v1/query?{urllib.parse.urlencode(query)}", timeout=20) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?{urllib.parse.urlencode(query)}", timeout=PATIENCE_S) as answer:
             found = json.load(answer)
         assert found["status"] == "success"
         return list(found["data"]["result"])
 
     def targets(self) -> list[dict[str, Any]]:
         """What it scrapes, and how that went last."""
-        with urllib.request.urlopen(f"{self.url}/api/v1/targets", timeout=20) as answer:
+        with urllib.request.urlopen(f"{self.url}/api/v1/targets", timeout=PATIENCE_S) as answer:
             return list(json.load(answer)["data"]["activeTargets"])
 
 
@@ -66,7 +66,7 @@ def _running(command: list[str], port: int) -> Iterator[Prometheus]:
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         one = Prometheus(port)
-        until(lambda: one.is_ready, 30.0)
+        until(lambda: one.is_ready)
         yield one
     finally:
         running.kill()

@@ -24,7 +24,7 @@ from gputop.sources import simulated
 from gputop.system.errors import UserError
 from tests.metrics.hostile import hostile
 from tests.metrics.prom import free_port
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 EXPORTER = [sys.executable, "-m", "gputop", "exporter", "--no-ebpf"]
 
@@ -48,7 +48,7 @@ def running(environment: dict[str, str], *flags: str) -> Iterator[subprocess.Pop
 
 
 def scrape(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         return str(answer.read().decode())
 
 
@@ -61,7 +61,7 @@ def test_it_serves_and_ends_at_once(environment: dict[str, str]):
         assert "gputop_trainer" not in scrape(url)
         assert scrape(url.replace("/metrics", "/-/healthy")) == "ok\n"
         one.send_signal(signal.SIGTERM)
-        assert one.wait(10) == 0
+        assert one.wait(PATIENCE_S) == 0
         assert one.stderr.read() == ""
 
 
@@ -86,7 +86,7 @@ def test_hostile_clients_keep_nobody_out_and_cost_no_memory(environment: dict[st
         assert sorted(took)[len(took) // 2] <= 1.0, took
         assert most - before < 20 << 20
         one.send_signal(signal.SIGTERM)
-        assert one.wait(10) == 0
+        assert one.wait(PATIENCE_S) == 0
         assert one.stderr.read() == ""
 
 
@@ -98,7 +98,7 @@ def test_a_file_for_node_exporter(environment: dict[str, str], tmp_path: Path):
         assert os.listdir(tmp_path) == ["gputop.prom"]
         assert path.stat().st_mode & 0o777 == 0o644
         one.send_signal(signal.SIGINT)
-        assert one.wait(10) == 0
+        assert one.wait(PATIENCE_S) == 0
     assert os.listdir(tmp_path) == [], "what nobody writes any more must not be told as now"
 
 
@@ -107,9 +107,9 @@ def test_it_tells_incidents_to_who_asks(tmp_path: Path):
     with staged("too-few-workers", 60.0) as staging:
         flags = ["--textfile", str(tmp_path / "a.prom"), "--alert", f"exec:sh -c 'cat >> {told}'", "--alert-on", "low"]
         with running(staging, *flags) as one:
-            until(lambda: told.exists() and '"event":"begin"' in told.read_text(), 40.0)
+            until(lambda: told.exists() and '"event":"begin"' in told.read_text())
             one.send_signal(signal.SIGTERM)
-            assert one.wait(10) == 0
+            assert one.wait(PATIENCE_S) == 0
 
 
 def test_a_file_is_never_half_there(tmp_path: Path):
@@ -136,7 +136,7 @@ def test_beyond_this_machine_it_warns_in_a_line(environment: dict[str, str]):
 
 
 def refused(environment: dict[str, str], *flags: str) -> tuple[int, str]:
-    done = subprocess.run([*EXPORTER, *flags], env=environment, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([*EXPORTER, *flags], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1, done.stderr
     return done.returncode, done.stderr

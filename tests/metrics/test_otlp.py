@@ -26,7 +26,7 @@ from gputop.system.errors import UserError
 from tests.metrics.made import contended_server, played, series
 from tests.metrics.prom import free_port
 from tests.require import require
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 
 class Receiver(HTTPServer):
@@ -110,7 +110,7 @@ def victoria(tmp_path: Path) -> Iterator[str]:
     flags = [f"-storageDataPath={tmp_path}", f"-httpListenAddr={at}", "-retentionPeriod=100y", "-opentelemetry.usePrometheusNaming"]
     running = subprocess.Popen(["victoria-metrics", *flags, "-loggerLevel=PANIC"])
     try:
-        until(lambda: asked(f"http://{at}/health"), 30.0)
+        until(lambda: asked(f"http://{at}/health"))
         yield f"http://{at}"
     finally:
         running.kill()
@@ -119,7 +119,7 @@ def victoria(tmp_path: Path) -> Iterator[str]:
 
 def asked(url: str) -> str:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             return str(answer.read().decode())
     except urllib.error.URLError:
         return ""

@@ -24,7 +24,7 @@ from gputop.stream.following import Following
 from tests.metrics.made import contended_server, played, run_of
 from tests.metrics.prom import PACKAGING, ROOT, RULES, Prometheus, prometheus, promtool
 from tests.require import require
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 DASHBOARD = PACKAGING / "grafana/gputop.json"
 MODEL = json.loads(DASHBOARD.read_text())
@@ -94,7 +94,7 @@ def test_rules_and_panels_ask_for_metrics_that_there_are():
 
 
 def test_dashboard_and_table_are_fresh():
-    done = subprocess.run([sys.executable, ROOT / "scripts/dashboard.py", "--check"], timeout=60, check=False)
+    done = subprocess.run([sys.executable, ROOT / "scripts/dashboard.py", "--check"], timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, "make manual writes it anew"
 
 
@@ -141,7 +141,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     try:
         scrape = {"job_name": "gputop", "static_configs": [{"targets": [f"127.0.0.1:{server.port}"]}]}
         with prometheus(tmp_path_factory.mktemp("prometheus"), scrape, RULES) as one:
-            until(lambda: one.ask("count_over_time(gputop_node_info[1m]) >= 6"), 30.0)
+            until(lambda: one.ask("count_over_time(gputop_node_info[1m]) >= 6"))
             yield one
     finally:
         over.set()

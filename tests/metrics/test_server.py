@@ -22,7 +22,7 @@ from gputop.metrics.server import MOST_CONNECTIONS, Server, tls_context
 from gputop.system.errors import UserError
 from tests.metrics.prom import prometheus
 from tests.require import require
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 TEXT = b"# HELP gputop_x X.\n# TYPE gputop_x gauge\ngputop_x 1.0\n" + b"# " + b"x" * (1 << 20) + b"\n"
 
@@ -44,7 +44,7 @@ def get(server: Server, path: str = "/metrics", *, context: ssl.SSLContext | Non
     scheme = "http" if context is None else "https"
     request = urllib.request.Request(f"{scheme}://127.0.0.1:{server.port}{path}", headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S, context=context) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
@@ -52,7 +52,7 @@ def get(server: Server, path: str = "/metrics", *, context: ssl.SSLContext | Non
 
 def said(server: Server, request: bytes) -> bytes:
     """The whole answer to bytes."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as one:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as one:
         one.sendall(request)
         one.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: one.recv(1 << 16), b""))
@@ -118,7 +118,7 @@ def test_clients_that_never_read_or_never_ask_keep_nobody_out(monkeypatch: pytes
     threads, clients = threading.active_count(), []
     with served() as server:
         for number in range(2 * MOST_CONNECTIONS):
-            clients.append(one := socket.create_connection(("127.0.0.1", server.port), timeout=10))
+            clients.append(one := socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S))
             if number % 2:
                 one.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         for _ in range(5):
@@ -139,7 +139,7 @@ def authority(folder: Path, name: str) -> None:
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
          "-subj", f"/CN={name}",
          "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.crt", "-addext", "subjectAltName=IP:127.0.0.1"],
-        check=True, capture_output=True, timeout=30,
+        check=True, capture_output=True, timeout=PATIENCE_S,
     )  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def trusting(keys: Path) -> ssl.SSLContext:
 
 def test_tls(keys: Path):
     with served(tls_context(str(keys / "server.crt"), str(keys / "server.key"))) as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10):  # it never shakes hands
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S):  # it never shakes hands
             for _ in range(2):
                 assert get(server, context=trusting(keys)) == (200, TEXT)
         with pytest.raises((OSError, urllib.error.URLError)):
@@ -168,7 +168,7 @@ def test_tls(keys: Path):
 def test_certificates_that_cannot_be_used_are_told_in_a_line(keys: Path, tmp_path: Path):
     crt, key, locked = str(keys / "server.crt"), str(keys / "server.key"), str(tmp_path / "locked.key")
     lock = ["openssl", "pkey", "-in", key, "-aes128", "-passout", "pass:x", "-out", locked]
-    subprocess.run(lock, check=True, capture_output=True, timeout=30)
+    subprocess.run(lock, check=True, capture_output=True, timeout=PATIENCE_S)
     for pair, why in (
         ((crt, str(tmp_path / "none")), "No such file"), ((crt, str(keys / "other.key")), "MISMATCH"), ((crt, locked), "has a password"),
         ((key, crt), "cannot use the certificate"),
@@ -186,7 +186,7 @@ def test_prometheus_comes_in_with_tls(keys: Path, tmp_path: Path):
             "static_configs": [{"targets": [f"127.0.0.1:{server.port}"]}],
         }  # fmt: skip
         with prometheus(tmp_path, scrape) as one:
-            until(lambda: one.ask("gputop_x == 1"), 30.0)
+            until(lambda: one.ask("gputop_x == 1"))
 
 
 def test_descriptors_are_given_back():

@@ -13,6 +13,7 @@ from gputop.cli import make_parser
 from gputop.commands.exporter import PORT
 from tests.metrics.prom import PACKAGING
 from tests.require import require
+from tests.wait import PATIENCE_S
 
 UNIT = PACKAGING / "gputop-exporter.service"
 OBJECTS: dict[str, Any] = {one["kind"]: one for one in yaml.safe_load_all((PACKAGING / "kubernetes-exporter.yaml").read_text()) if one}
@@ -32,10 +33,10 @@ def test_the_unit_is_kept_from_what_it_does_not_need():
     """As systemd rates it: 10 is a service of root's without a sandbox. The rest is said in the unit."""
     require("systemd")
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNIT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     (level,) = re.findall(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
     assert float(level) <= 4.0, done.stdout
-    done = subprocess.run(["systemd-analyze", "verify", str(UNIT)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["systemd-analyze", "verify", str(UNIT)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     faults = [line for line in done.stderr.splitlines() if "is not executable" not in line and "'man " not in line]
     assert faults == []
 

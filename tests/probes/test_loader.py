@@ -22,6 +22,7 @@ from gputop.system.privilege import CAP_PERFMON, in_initial_pid_namespace
 from tests.probes.conftest import HERE, Beaten
 from tests.require import require
 from tests.stubs.build import build
+from tests.wait import PATIENCE_S
 
 Make = Callable[..., Beaten]
 Run = Callable[..., subprocess.Popen[str]]
@@ -168,7 +169,7 @@ def test_a_helper_that_prints_and_fails_gives_its_words(tmp_path: Path) -> None:
     helper = Helper(str(script))
     try:
         with pytest.raises(HelperFailed, match="the clay is wet"):
-            helper.wait(20)
+            helper.wait(PATIENCE_S)
     finally:
         helper.close()
 
@@ -178,7 +179,7 @@ def test_a_helper_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None
     script.write_text("import time\ntime.sleep(60)\n")
     helper = Helper(str(script))
     helper.close()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while os.path.exists(f"/proc/{helper.pid}"):  # as a zombie too
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -190,7 +191,7 @@ def test_the_helper_that_attaches_runs_under_python_3_8(tmp_path: Path) -> None:
     helper = Helper(str(script))
     try:
         helper.send(b'{"cookies": {"0": 0}, "way": "multi"}', [0, 1, 2], 20)
-        answer, links = helper.wait(20)
+        answer, links = helper.wait(PATIENCE_S)
     finally:
         helper.close()
     assert answer["error"]
@@ -253,7 +254,7 @@ def test_the_invoking_user_goes_on_reading_and_attaching(keep: str) -> None:
         library.chmod(0o755)
         environment = {**os.environ, "SUDO_UID": "65534", "SUDO_GID": "65534"}
         command = [sys.executable, "-m", "tests.probes.dropped", keep, str(library)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     finally:
         shutil.rmtree(library.parent)
     said = json.loads(done.stdout)

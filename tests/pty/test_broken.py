@@ -17,6 +17,7 @@ from tests.pty.broken import PARTS
 from tests.pty.conftest import GPUTOP, Launch, assert_left_as_found, assert_nothing_left
 from tests.pty.terminal import ALTERNATE_SCREEN, CURSOR, Terminal
 from tests.pty.tree import tree
+from tests.wait import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]
 WRAP = 7  # DECAWM: Textual switches it on when it leaves, whether or not it was on before
@@ -104,7 +105,7 @@ def few() -> Iterator[Path]:
     except OSError as error:
         pytest.skip(f"no cgroup can be made here: {error}")
     yield folder
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while (folder / "cgroup.procs").read_text() and time.monotonic() < deadline:
         time.sleep(0.05)
     folder.rmdir()

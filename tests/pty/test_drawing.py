@@ -13,6 +13,7 @@ import pytest
 from tests.bench.crowd import crowd
 from tests.pty.conftest import GPUTOP, Launch
 from tests.pty.terminal import Terminal
+from tests.wait import PATIENCE_S
 
 ARROWS = ["\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[1;2C", "\x1b[1;2D", "\x1b[F", "\x1b[H", "\x1b[5~", "\x1b[6~"]
 KEYS = [*ARROWS, *" nN+-jko.,\\tbgGeszrR?/", "py", "\r", "\t", "\x1b", "x", "5"]
@@ -169,7 +170,7 @@ def test_a_terminal_that_hangs_slows_the_drawing_only(launch: Launch, env: dict[
         calls = [line.split() for line in log.read_text().splitlines()]
         return sum(kind == "UtilizationRates" and gpu == "0" and int(t_ns) > before for kind, gpu, t_ns in calls)
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while sampled() < 30 and time.monotonic() < deadline:
         time.sleep(0.1)
     assert sampled() >= 30

@@ -61,7 +61,7 @@ def test_once_sees_who_takes_the_cpus(env: dict[str, str]) -> None:
         try:
             assert hog.stdout is not None
             hog.stdout.readline()
-            until(seen, 60)
+            until(seen)
         finally:
             hog.kill()
     assert not any("uses 0.0 of" in screen for screen in screens)

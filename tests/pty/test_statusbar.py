@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.pty.conftest import Launch
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 DOCS = (Path(__file__).parents[2] / "docs" / "statusbar.md").read_text(encoding="utf-8")
 INTERVAL = "0.1357"  # by which the processes of this test are known
@@ -31,7 +31,7 @@ def test_tmux_shows_the_line_and_takes_it_along(launch: Launch, env: dict[str, s
     (tmp_path / "tmux.conf").write_text(config.replace("gputop --line", command))
     tmux = ["-S", str(tmp_path / "socket"), "-f", str(tmp_path / "tmux.conf")]
     terminal = launch(*tmux, "new-session", "cat", command="tmux", columns=120, lines=8)
-    until(lambda: re.search(r"[…–✓▲] .*2 GPUs \d+%.* \d\d:\d\d", terminal.text()), 30)
+    until(lambda: re.search(r"[…–✓▲] .*2 GPUs \d+%.* \d\d:\d\d", terminal.text()))
     assert lines_running() == 1
-    subprocess.run(["tmux", *tmux, "kill-server"], env=env, check=True, timeout=20)
+    subprocess.run(["tmux", *tmux, "kill-server"], env=env, check=True, timeout=PATIENCE_S)
     until(lambda: not lines_running())

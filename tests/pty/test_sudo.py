@@ -18,7 +18,7 @@ from gputop.recording.reader import Recording
 from gputop.system.privilege import CAP_PERFMON
 from tests.pty.terminal import Terminal
 from tests.require import require
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be others")
 
@@ -73,7 +73,7 @@ def test_a_recorder_and_its_collector_become_the_user(home: Path, probes: str) -
         assert int(status(collector)["CapBnd"], 16) == PROBING
         assert status(collector)["NoNewPrivs"] == "1"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, said
     with Recording(str(path)) as recording:
         states = {state.name: state for frame in recording.frames() for state in frame.sources}
@@ -82,7 +82,7 @@ def test_a_recorder_and_its_collector_become_the_user(home: Path, probes: str) -
 
 def test_what_is_recorded_runs_as_the_user(home: Path) -> None:
     command = [*GPUTOP, "record", "--no-ebpf", "-o", "a.gputop", "--", "sh", "-c", "id -u; id -G; echo $HOME; cat /proc/self/status"]
-    done = subprocess.run(command, env=by_sudo(HOME="/root"), cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=by_sudo(HOME="/root"), cwd=home, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     uid, groups, own, *rest = done.stdout.splitlines()
     assert (uid, groups) == (str(USER), str(USER))
@@ -95,7 +95,7 @@ def test_a_recorder_writes_only_where_the_user_may(home: Path) -> None:
     (home / "into").symlink_to("/etc")
     for output in ("/etc/gputop-of-a-stranger.gputop", "into/gputop-of-a-stranger.gputop"):
         command = [*GPUTOP, "record", "--no-ebpf", "-o", output, "--duration", "1"]
-        done = subprocess.run(command, env=by_sudo(), cwd=home, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=by_sudo(), cwd=home, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 1
         assert "Permission denied" in done.stderr
         assert done.stderr.count("\n") == 1
@@ -106,7 +106,7 @@ def test_what_the_user_may_not_read_any_more_has_its_reason(home: Path) -> None:
     """The I/O of root's processes was read until gputop left root."""
     command = [*GPUTOP, "record", "--no-ebpf", "-o", "a.gputop", "--duration", "4"]
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as other:
-        subprocess.run(command, env=by_sudo(), cwd=home, capture_output=True, timeout=60, check=True)
+        subprocess.run(command, env=by_sudo(), cwd=home, capture_output=True, timeout=PATIENCE_S, check=True)
         other.kill()
     with Recording(str(home / "a.gputop")) as recording:
         told = [state for frame in recording.frames() for state in frame.sources if state.name == "procfs"][-1]
@@ -119,9 +119,9 @@ def test_an_export_of_roots_recording_is_the_users(home: Path, kind: str) -> Non
     secret = home / "secret"
     secret.mkdir(mode=0o700)
     record = [*GPUTOP, "record", "--no-ebpf", "-o", secret / "a.gputop", "--duration", "1"]
-    subprocess.run(record, timeout=60, check=True, capture_output=True)
+    subprocess.run(record, timeout=PATIENCE_S, check=True, capture_output=True)
     command = [*GPUTOP, "export", str(secret / "a.gputop"), "--to", kind, "-o", "out"]
-    done = subprocess.run(command, env=by_sudo(), cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=by_sudo(), cwd=home, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     assert {path.lstat().st_uid for path in (home / "out", *(home / "out").rglob("*"))} == {USER}
 
@@ -130,14 +130,14 @@ def test_the_screen_becomes_the_user_and_goes_on(home: Path) -> None:
     """Each screen opens where Python is in root's home, from which nothing can be loaded after root is left."""
     with Terminal([*GPUTOP, "--no-ebpf"], env=by_sudo(TERM="xterm-256color"), cwd=home) as terminal:
         terminal.wait_text("GPU", timeout_s=60)
-        until(lambda: is_the_user(terminal.process.pid), 30)
+        until(lambda: is_the_user(terminal.process.pid))
         for key, shown in (("?", "keys and signs"), ("s", "stacks: ")):
             terminal.send(key)
             terminal.wait_text(shown)
             terminal.send("\x1b")
             time.sleep(0.3)  # or the next key would be Alt's
         terminal.send("R")
-        until(lambda: list(home.glob("*.gputop")), 30)
+        until(lambda: list(home.glob("*.gputop")))
         (saved,) = home.glob("*.gputop")
         assert saved.stat().st_uid == USER
         terminal.send("q")
@@ -156,5 +156,5 @@ def test_a_screen_that_is_left_at_once_ends_though_its_collector_is_still_root(h
 def test_a_script_whose_loader_is_swept_runs_as_the_user(home: Path) -> None:
     (home / "train.py").write_text("import os\nraise SystemExit(f'{os.getuid()} {os.getgid()}')\n")
     command = [*GPUTOP, "loader", "train.py:any"]
-    done = subprocess.run(command, env=by_sudo(), cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=by_sudo(), cwd=home, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert f"ended itself with '{USER} {USER}'" in done.stderr

@@ -11,13 +11,16 @@ import pytest
 from gputop.cli import COMMANDS, make_parser
 from gputop.commands.replay import sample
 from tests.pty.conftest import GPUTOP, Launch
+from tests.wait import PATIENCE_S
 
 GONE_PID = "4194305"  # above any pid_max the kernel allows
 
 
 def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """gputop without any terminal."""
-    return subprocess.run([GPUTOP, *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(
+        [GPUTOP, *arguments], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,9 @@ def test_help_of_a_command_is_short_and_has_its_flags(command: str, monkeypatch:
     "config print", "collect --frames 1",
 ])  # fmt: skip
 def test_output_that_is_full_or_closed_is_said(env: dict[str, str], arguments: str, end: str) -> None:
-    done = subprocess.run(f"{GPUTOP} {arguments} {end}", shell=True, env=env, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        f"{GPUTOP} {arguments} {end}", shell=True, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     said = done.stderr.splitlines()
     assert done.returncode == 1
     assert said[-1].startswith("gputop: cannot write ")
@@ -138,12 +143,14 @@ def test_output_that_is_full_or_closed_is_said(env: dict[str, str], arguments: s
 
 @pytest.mark.parametrize(("end", "code", "told"), [("<&-", 1, "this is no terminal"), ("--once --json 2>&-", 0, "")])
 def test_a_closed_stream_is_an_empty_one(env: dict[str, str], end: str, code: int, told: str) -> None:
-    done = subprocess.run(f"{GPUTOP} {end}", shell=True, env=env, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(f"{GPUTOP} {end}", shell=True, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == code
     assert told in done.stderr
 
 
 def test_a_closed_pipe_is_no_error(env: dict[str, str]) -> None:
-    done = subprocess.run(f"{GPUTOP} --json | head -n 2", shell=True, env=env, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        f"{GPUTOP} --json | head -n 2", shell=True, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert len(done.stdout.splitlines()) == 2
     assert done.stderr == ""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gputop.model.frame import Frame
 from tests.recording.made import MS, Session, record
+from tests.wait import PATIENCE_S
 
 OTHER = {
     "ascii": {"PYTHONIOENCODING": "ascii"},
@@ -27,7 +28,7 @@ def charset(request: pytest.FixtureRequest) -> str:
 
 def gputop(charset: str, *argv: str) -> bytes:
     done = subprocess.run(
-        [sys.executable, "-m", "gputop", *argv], env={**os.environ, **OTHER[charset]}, capture_output=True, timeout=120, check=False
+        [sys.executable, "-m", "gputop", *argv], env={**os.environ, **OTHER[charset]}, capture_output=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout

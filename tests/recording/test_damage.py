@@ -37,6 +37,7 @@ from gputop.recording.writer import Writer
 from gputop.system.errors import UserError
 from tests.recording.made import HEADER, SECOND, START_NS, Session, record
 from tests.recording.test_columns import coarse
+from tests.wait import PATIENCE_S
 
 TICKS_A_SECOND, TICKS_A_CHUNK = 10, 30
 FLIPS = int(os.environ.get("GPUTOP_FLIPS", "400"))
@@ -263,7 +264,7 @@ def test_killed_at_random_moments_it_is_whole_to_the_last_second(tmp_path: Path,
 
 
 def _await_stop(pid: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -26,6 +26,7 @@ from gputop.recording.scan import Contents
 from gputop.system import clock
 from gputop.system.errors import UserError
 from tests.recording.made import HEADER, SECOND, START_NS, Session
+from tests.wait import PATIENCE_S
 
 INCIDENT, MARKED = (1400, 1420), 2600  # s since the start
 ROOT = Path(__file__).parents[2]
@@ -366,7 +367,7 @@ def test_a_reader_goes_on_in_the_new_file(tmp_path: Path) -> None:
 
 
 def test_a_kill_during_a_pass_loses_nothing(tmp_path: Path) -> None:
-    run = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    run = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT)
     assert run.returncode == -9, run.stderr
     with Recording(str(tmp_path / "node.gputop")) as recording:
         assert len(list(recording.frames())) == int(run.stdout) > 500
@@ -423,7 +424,7 @@ def test_flags_that_do_not_go_together(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_recorder_starts_beside_what_it_has_recorded(tmp_path: Path) -> None:
     for i in (1, 2):
         record = [sys.executable, "-m", "gputop", "record", "-o", str(tmp_path / "node.gputop"), "--keep", "30d", "--max-size", "1G"]
-        run = subprocess.run([*record, "--no-ebpf", "--duration", "2"], capture_output=True, text=True, timeout=60, check=False)
+        run = subprocess.run([*record, "--no-ebpf", "--duration", "2"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert run.returncode == 0, run.stderr
         assert ("of earlier starts" in run.stderr) == (i == 2)
     for name in ("node.gputop", "node.2.gputop"):

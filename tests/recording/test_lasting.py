@@ -35,7 +35,7 @@ from gputop.tables.database import Database
 from tests.pty.tree import tree
 from tests.recording.made import HEADER, Session
 from tests.recording.test_columns import coarse
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 GPUTOP = [sys.executable, "-m", "gputop"]
 
@@ -333,7 +333,7 @@ class Record:
         return self._said.read_text()
 
     def wait_said(self, text: str) -> None:
-        until(lambda: text in self.said or self.process.poll() is not None, 40)
+        until(lambda: text in self.said or self.process.poll() is not None)
         assert text in self.said
 
     @property
@@ -349,7 +349,7 @@ def _ended() -> Iterator[None]:
     for record in Record.started:
         if record.process.poll() is None:
             record.process.terminate()
-            record.process.wait(30)
+            record.process.wait(PATIENCE_S)
     Record.started.clear()
 
 
@@ -380,7 +380,7 @@ def test_a_disk_that_is_full_for_a_while(tmp_path: Path, small: Path, job: tuple
     size = (small / "a.gputop").stat().st_size
     until(lambda: (small / "a.gputop").stat().st_size > size)
     end()
-    assert record.process.wait(30) == 7
+    assert record.process.wait(PATIENCE_S) == 7
     _, told = read(small / "a.gputop")
     assert any("No space left on device" in reason for _, reason in told)
     assert record.said.count("pauses") == 1
@@ -400,7 +400,7 @@ def test_a_disk_that_stays_full(tmp_path: Path, small: Path, job: tuple[list[str
     fill(small / "other")
     record.wait_said("pauses: No space left on device")
     end()
-    assert record.process.wait(30) == 7
+    assert record.process.wait(PATIENCE_S) == 7
     assert record.said.count("pauses") == 1
     assert "s are missing (No space left on device" in record.said
     with Recording(str(small / "a.gputop")) as recording:
@@ -409,9 +409,9 @@ def test_a_disk_that_stays_full(tmp_path: Path, small: Path, job: tuple[list[str
 
 def test_a_limit_of_a_files_size_makes_several(tmp_path: Path) -> None:
     record = Record(tmp_path, "-o", str(tmp_path / "a.gputop"), "--interval", "0.02", limit=40_000)
-    until(lambda: (tmp_path / "a.3.gputop").exists(), 120)
+    until(lambda: (tmp_path / "a.3.gputop").exists())
     record.process.terminate()
-    assert record.process.wait(30) == 0
+    assert record.process.wait(PATIENCE_S) == 0
     paths = [tmp_path / name for name in ("a.gputop", "a.2.gputop", "a.3.gputop")]
     assert all(path.stat().st_size <= 40_000 for path in paths)
     _, told = read(*paths)
@@ -431,7 +431,7 @@ def test_a_collector_that_dies_is_started_again(tmp_path: Path, job: tuple[list[
     size = path.stat().st_size
     until(lambda: path.stat().st_size > size + 1500)
     end()
-    assert record.process.wait(30) == 7
+    assert record.process.wait(PATIENCE_S) == 7
     found, told = read(path)
     assert sum(frame.seq == 0 for frame in found) == 2
     assert any(reason.startswith("the collector ended (") for _, reason in told)
@@ -456,11 +456,11 @@ def test_a_collector_that_gives_nothing_is_told(tmp_path: Path) -> None:
     until(lambda: path.exists() and path.stat().st_size > 3000)
     (collector,) = (pid for pid in tree(process.pid) if pid != process.pid)
     os.kill(collector, signal.SIGSTOP)
-    until(lambda: "no reading for" in said.read_text(), 30)
+    until(lambda: "no reading for" in said.read_text())
     os.kill(collector, signal.SIGCONT)
-    until(lambda: "readings come again" in said.read_text(), 30)
+    until(lambda: "readings come again" in said.read_text())
     process.terminate()
-    assert process.wait(30) == 1, "something is missing"
+    assert process.wait(PATIENCE_S) == 1, "something is missing"
     assert "s are missing (the collector gave no reading)" in said.read_text()
 
 
@@ -469,7 +469,7 @@ def test_killed_at_any_moment_at_most_the_last_second_is_lost(tmp_path: Path) ->
     for i in range(5):
         path, most_bytes = tmp_path / f"{i}.gputop", dice.randint(2_000, 8_000)
         record = Record(tmp_path, "-o", str(path), "--interval", "0.02")
-        until(lambda path=path, size=most_bytes: path.exists() and path.stat().st_size > size, 60)  # type: ignore[misc]
+        until(lambda path=path, size=most_bytes: path.exists() and path.stat().st_size > size)  # type: ignore[misc]
         collector = record.collector
         record.process.kill()
         killed_ns = time.monotonic_ns()
@@ -484,12 +484,14 @@ def test_killed_at_any_moment_at_most_the_last_second_is_lost(tmp_path: Path) ->
 def test_collect_says_in_a_line_that_its_disk_is_full(small: Path) -> None:
     fill(small / "other")
     with (small / "stream").open("wb") as file:
-        done = subprocess.run([*GPUTOP, "collect", "--no-ebpf"], stdout=file, stderr=subprocess.PIPE, text=True, timeout=40, check=False)
+        done = subprocess.run(
+            [*GPUTOP, "collect", "--no-ebpf"], stdout=file, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False
+        )
     assert done.returncode == 1
     assert done.stderr == "gputop: cannot write the stream (No space left on device): send it to a pipe or a file with room\n"
 
 
 def test_collect_ends_without_a_word_when_its_reader_has_enough() -> None:
     command = f"{sys.executable} -m gputop collect --no-ebpf | head -c 100 >/dev/null"
-    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, timeout=40, check=False)
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -26,6 +26,7 @@ from gputop.tables.events import VIEWS
 from gputop.tables.load import Loader
 from gputop.tables.schema import TABLES
 from tests.recording.made import HEADER, MS, SECOND, START_NS, Session, record
+from tests.wait import PATIENCE_S
 
 
 def ask(path: str, sql: str, *flags: str, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -353,7 +354,7 @@ def test_an_endless_statement_is_stopped_by_ctrl_c(session: tuple[str, list[Fram
     script = ("import os, sys, threading; from gputop import cli; threading.Timer(1, os.kill, (os.getpid(), 2)).start(); "
               "sys.exit(cli.main(sys.argv[1:]))")  # fmt: skip
     argv = [sys.executable, "-c", script, "query", session[0], endless]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
 

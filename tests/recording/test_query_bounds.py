@@ -12,6 +12,7 @@ import pytest
 from gputop import cli
 from gputop.model.frame import Frame
 from gputop.tables import database
+from tests.wait import PATIENCE_S
 
 NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
 
@@ -37,7 +38,7 @@ def test_a_function_that_never_returns_is_stopped_too(session: tuple[str, list[F
     """No interrupt reaches SQLite within one call: the command ends."""
     endless = "SELECT instr(hex(zeroblob(8000000)), substr(hex(zeroblob(4000000)), 2) || '1')"
     argv = [sys.executable, "-m", "gputop", "query", session[0], endless, "--timeout", "0.2"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("gputop: the statement ran for 0.2 s and was stopped")
     assert done.stderr.count("\n") == 1
@@ -105,7 +106,7 @@ def test_memory_has_a_bound(session: tuple[str, list[Frame]]) -> None:
               "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]); sys.exit(code)")  # fmt: skip
     sql = f"{NUMBERS} SELECT {MEMORY} FROM (SELECT i FROM n LIMIT 60)"
     argv = [sys.executable, "-c", script, "query", session[0], sql]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1
     assert "MiB of memory" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -25,6 +25,7 @@ from gputop.system.errors import UserError
 from tests.pty.terminal import Pty
 from tests.recording.made import HEADER, SECOND, Session
 from tests.recording.test_columns import coarse
+from tests.wait import PATIENCE_S
 
 GPUTOP = [sys.executable, "-m", "gputop"]
 
@@ -70,7 +71,7 @@ def frames_of(path: Path) -> list[Frame]:
 def test_around_a_command_its_exit_code_is_passed_on(tmp_path: Path, command: str, code: int) -> None:
     path = tmp_path / "a.gputop"
     done = record("-o", str(path), "--", "sh", "-c", f"sleep 0.5; {command}")
-    _, err = done.communicate(timeout=60)
+    _, err = done.communicate(timeout=PATIENCE_S)
     assert done.returncode == code
     assert str(path) in err
     frames = frames_of(path)
@@ -86,13 +87,13 @@ def test_a_command_does_not_get_our_priority(tmp_path: Path) -> None:
     told = tmp_path / "told"
     ask = f"import os, pathlib; pathlib.Path({str(told)!r}).write_text(str([os.sched_getscheduler(p) for p in (0, os.getppid())]))"
     process = record("-o", str(tmp_path / "a.gputop"), "--", sys.executable, "-c", ask)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert told.read_text() == str([os.SCHED_OTHER, os.SCHED_RR])
 
 
 def test_a_command_that_cannot_be_run(tmp_path: Path) -> None:
     done = record("-o", str(tmp_path / "a.gputop"), "--", "/no/such/program")
-    _, err = done.communicate(timeout=60)
+    _, err = done.communicate(timeout=PATIENCE_S)
     assert done.returncode == 127
     assert "cannot run /no/such/program: No such file" in err
     assert "Traceback" not in err
@@ -116,7 +117,7 @@ def test_a_bug_of_the_recorder_costs_the_command_nothing(tmp_path: Path, monkeyp
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     job = f"sleep 1; echo ran > {tmp_path}/told; exit 5"
     command = [sys.executable, "-c", BROKEN, "record", "-o", str(tmp_path / "a.gputop"), "--", "sh", "-c", job]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 5
     assert (tmp_path / "told").read_text() == "ran\n"
     assert "this is a bug: KeyError: 'odd'" in done.stderr
@@ -135,7 +136,7 @@ sys.exit(cli.main(sys.argv[1:]))
 def test_a_bug_of_the_diagnosis_costs_what_it_finds_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     command = [sys.executable, "-c", UNJUDGED, "record", "-o", str(tmp_path / "a.gputop"), "--", "sh", "-c", "sleep 1; exit 5"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 5
     assert done.stderr.count("this is a bug: KeyError: 'odd'") == 1
     assert "recording goes on without the diagnosis" in done.stderr
@@ -159,7 +160,7 @@ sys.exit(cli.main(sys.argv[1:]))
 
 def test_a_full_disk_is_said_as_it_begins_and_in_the_end_with_where_the_frames_are(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL, "record", "-o", str(tmp_path / "a.gputop"), "--interval", "0.02", "--duration", "5"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1
     first, last = done.stderr.splitlines()
     assert "pauses: No space left on device" in first
@@ -170,7 +171,7 @@ def test_a_full_disk_is_said_as_it_begins_and_in_the_end_with_where_the_frames_a
 def test_a_command_that_may_not_be_run(tmp_path: Path) -> None:
     (tmp_path / "job").write_text("true")
     done = record("-o", str(tmp_path / "a.gputop"), "--", str(tmp_path / "job"))
-    _, err = done.communicate(timeout=60)
+    _, err = done.communicate(timeout=PATIENCE_S)
     assert done.returncode == 126
     assert "job: Permission denied" in err
 
@@ -181,7 +182,7 @@ def test_a_command_whose_interpreter_cannot_be_run(tmp_path: Path, named: str, c
     job.write_text(f"#!{named}\n")
     job.chmod(0o700)
     done = record("-o", str(tmp_path / "a.gputop"), "--", str(job))
-    _, err = done.communicate(timeout=60)
+    _, err = done.communicate(timeout=PATIENCE_S)
     assert done.returncode == code
     assert "job: the interpreter that it names: " in err
 
@@ -235,7 +236,7 @@ def test_signals_end_it_with_a_whole_file(tmp_path: Path, number: signal.Signals
     process = record("-o", str(path))
     wait_until(lambda: path.exists() and path.stat().st_size > 2000)
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert "Traceback" not in err
     assert len(frames_of(path)) >= 3
@@ -250,7 +251,7 @@ def test_signals_reach_the_command_and_the_recording_goes_on_with_it(tmp_path: P
     wait_until(lambda: told.read_text() == f"{int(number)}\n")
     if number != signal.SIGTERM:
         process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 5
     assert frames_of(path)
 
@@ -284,7 +285,7 @@ def test_stopped_before_the_first_reading_the_command_is_not_started(tmp_path: P
     process = record("-o", str(tmp_path / "a.gputop"), "--host", "node", "--", "touch", str(begun))
     wait_until(lambda: asked.exists() and takes(process.pid, signal.SIGTERM))
     process.terminate()
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGTERM
     assert err == "gputop: stopped before the first reading: nothing was recorded\n"
     assert not begun.exists()
@@ -295,7 +296,7 @@ def test_under_nohup_it_outlives_its_terminal(tmp_path: Path) -> None:
     wait_until(lambda: takes(process.pid, signal.SIGUSR2))  # the last that it learns to take
     assert not takes(process.pid, signal.SIGHUP)
     process.terminate()
-    process.wait(30)
+    process.wait(PATIENCE_S)
 
 
 def takes(pid: int, number: signal.Signals) -> bool:
@@ -311,7 +312,7 @@ def test_a_time_ends_the_recording_and_not_the_command(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert process.stderr.readline().endswith("; the command runs on\n")
     done.touch()
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 3
     assert frames_of(path)
 
@@ -319,7 +320,7 @@ def test_a_time_ends_the_recording_and_not_the_command(tmp_path: Path) -> None:
 def test_for_a_time(tmp_path: Path) -> None:
     path = tmp_path / "a.gputop"
     process = record("-o", str(path), "--duration", "1.5")
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     frames = frames_of(path)
     assert 1.2 <= (frames[-1].t_ns - frames[0].t_ns) / SECOND <= 3
@@ -337,7 +338,7 @@ def test_no_frame_of_a_stream_that_is_ahead_is_left_behind(tmp_path: Path, monke
     process = record("-o", str(path), "--host", "node")
     wait_until(lambda: so_far(path, lambda found: found.end_ns >= coarse(frames[-3]).t_ns))
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE_S)
     assert [frame.seq for frame in frames_of(path)] == [frame.seq for frame in frames]
 
 
@@ -345,7 +346,7 @@ def test_what_is_in_the_way_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.gputop"
     path.write_text("mine")
     process = record("-o", str(path), "--duration", "1")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "exists already" in err
     assert err.count("\n") == 1
@@ -361,7 +362,7 @@ def test_markers_reach_the_recording(tmp_path: Path, runtime: Path) -> None:
     after = time.monotonic_ns()
     wait_until(lambda: so_far(path, lambda found: found.marks))
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
     with Recording(str(path)) as recording:
         (mark,) = recording.marks
     assert mark.text == "epoch 3·[2J"
@@ -375,7 +376,7 @@ def test_a_recording_that_somebody_deletes_is_no_success(tmp_path: Path) -> None
     wait_until(lambda: path.exists() and path.stat().st_size > 1000)
     path.unlink()
     process.terminate()
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert f"somebody has deleted {path} while it was recorded" in err
 

@@ -25,6 +25,7 @@ from gputop.tui.draw.table import rows
 from gputop.tui.draw.view import View, axis_line
 from gputop.tui.player import Playback, Player
 from tests.recording import made
+from tests.wait import PATIENCE_S
 
 COUNT = 700
 LOOK_EVERY = 7
@@ -163,7 +164,7 @@ class Played:
 
     def stands_at(self, t_ns: int) -> None:
         """Wait until the frame of a moment was shown, and all was made of it: who ingests holds the lock until then."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while (self.session.now_ns // STEP_NS != t_ns // STEP_NS or self.player.is_seeking) and time.monotonic() < deadline:
             time.sleep(0.005)
         with self.session.lock:
@@ -174,7 +175,7 @@ class Played:
 
     def __exit__(self, *_: object) -> None:
         self.player.close()
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
         self.file.close()
 
 

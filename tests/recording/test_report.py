@@ -32,6 +32,7 @@ from gputop.system.errors import UserError
 from gputop.tables import usage, usage_text
 from gputop.tables.usage import Owner, Part, Price
 from tests.recording.made import HEADER, SECOND, START_NS, Session, record
+from tests.wait import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DAY_S = 86_400
@@ -302,7 +303,7 @@ def test_the_unit_mails_a_page(tmp_path: Path) -> None:
         program.chmod(0o755)
     script = script.replace("/usr/local/bin/gputop", str(gputop)).replace("/usr/sbin/sendmail", str(sendmail))
     environ = {"PATH": "/usr/bin:/bin", "RUNTIME_DIRECTORY": str(tmp_path), "MAIL_TO": "team@example.org", "PRICE": "3.5EUR/h"}
-    subprocess.run(["/bin/sh", "-ec", script], env=environ, check=True, timeout=20)
+    subprocess.run(["/bin/sh", "-ec", script], env=environ, check=True, timeout=PATIENCE_S)
     assert "--price 3.5EUR/h" in (tmp_path / "argv").read_text()
     mail = email.message_from_bytes((tmp_path / "mail").read_bytes())
     assert (mail["To"], mail.get_content_type(), mail.get_content_charset()) == ("team@example.org", "text/html", "utf-8")
@@ -312,7 +313,7 @@ def test_the_unit_mails_a_page(tmp_path: Path) -> None:
     sendmail.unlink()
     gputop.write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "mail").unlink()
-    assert subprocess.run(["/bin/sh", "-ec", script], env=environ, check=False, timeout=20).returncode == 1
+    assert subprocess.run(["/bin/sh", "-ec", script], env=environ, check=False, timeout=PATIENCE_S).returncode == 1
     assert not (tmp_path / "mail").exists()
 
 

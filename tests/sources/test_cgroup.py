@@ -14,6 +14,7 @@ from gputop.model.frame import CgroupSample, Frame, Psi, ReadLimit
 from gputop.sources import Settings, Unavailable
 from gputop.sources.cgroup import CGROUPS, CgroupSource
 from tests.sources.fake_proc import TICK_NS, FakeProc, Reader
+from tests.wait import PATIENCE_S
 
 V2 = "31 23 0:28 {root} /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "3{n} 31 0:2{n} / /sys/fs/cgroup/{name} rw - cgroup cgroup rw,{name}\n"
@@ -225,7 +226,7 @@ def throttled() -> Iterator[tuple[int, Path]]:
     yield pid, folder
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:
             folder.rmdir()
@@ -241,7 +242,7 @@ def test_a_real_quota_throttles(throttled: tuple[int, Path]) -> None:
     path = f"/{folder.name}"
     first = cgroups(it.beat({pid}))[path]
     assert (first.quota_cpus, first.version, first.quota_path) == (0.2, 1, None)
-    deadline = time.monotonic() + 8
+    deadline = time.monotonic() + PATIENCE_S
     last = first
     while (last.nr_throttled or 0) < (first.nr_throttled or 0) + 5 and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -17,6 +17,7 @@ from gputop.model.roles import MOST_WORKERS
 from gputop.stream.child import PipeStream
 from tests.require import require
 from tests.stubs.build import build
+from tests.wait import PATIENCE_S
 
 SOURCE = Path(__file__).parent.parent / "workloads" / "tree.c"
 FRAMES = 30
@@ -48,7 +49,7 @@ def collected() -> tuple[Board, Engine, list[Frame]]:
             board.fold(item)
             engine.follow(board, item)
             frames.append(item)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=PATIENCE_S)[1]
     assert (process.returncode, said) == (0, b"")
     return board, engine, frames
 

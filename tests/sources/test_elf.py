@@ -18,7 +18,7 @@ import pytest
 from gputop.sources import elf
 from tests.require import require
 from tests.stubs.build import build
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "tests" / "probes" / "libcuda.c"
@@ -103,7 +103,7 @@ def read_in_a_child(path: Path, more_bytes: int) -> str:
 def read_all_in_a_child(paths: list[Path], more_bytes: int) -> list[str]:
     command = [sys.executable, "-c", _CHILD, str(more_bytes)]
     text = "\n".join(map(str, paths))
-    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     return done.stdout.splitlines()
 
@@ -126,7 +126,9 @@ except elf.NotElf as error:
 
 def test_a_library_that_is_cut_while_it_is_read_ends_nobody(library: Path) -> None:
     """Mapped, it would kill who reads it (SIGBUS)."""
-    done = subprocess.run([sys.executable, "-c", _CUT, str(library)], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _CUT, str(library)], capture_output=True, text=True, cwd=ROOT, timeout=PATIENCE_S, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "the file is cut short\n")
 
 

@@ -15,7 +15,7 @@ from gputop.sources.procfs import ProcfsSource
 from gputop.sources.procfs import shared as reading
 from tests.sources.children import child
 from tests.sources.fake_proc import FakeProc, Reader, sample
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 MIB = 1 << 20
 ROLLUP = "5570a1cbc000-7ffc9ab0f000 ---p 00000000 00:00 0    [rollup]\nRss:    9000 kB\nPrivate_Dirty:    {} kB\nAnonymous:    {} kB\n"
@@ -64,7 +64,7 @@ def read_again(reader: Reader, pid: int) -> int | None:
     reader.beat({100, 101, 102})
     thread = reader.source._shared._thread
     if thread is not None:
-        thread.join(10)
+        thread.join(PATIENCE_S)
     return sample(reader.beat({100, 101, 102}), pid).shared_bytes
 
 

@@ -20,6 +20,7 @@ from tests.pty.terminal import Terminal
 from tests.require import require
 from tests.sources.nvml_rig import stub
 from tests.stubs.simgpu import SimGpu, create
+from tests.wait import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -31,7 +32,7 @@ def test_nvitop_accepts_it(tmp_path: Path, flags: tuple[str, ...]) -> None:
     control.write_text(f"gpus 3\nutil 55\ngpu1.util 77\ntemp 63\ngpu0.procs {os.getpid()}:1234:41:C\n")
     env = os.environ | {"LD_LIBRARY_PATH": str(stub(*flags).parent), "GPUTOP_NVML_CONTROL": str(control), "TERM": "xterm"}
     command = [sys.executable, "-m", "nvitop", "-1", "--no-unicode"]
-    run = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=60)
+    run = subprocess.run(command, capture_output=True, text=True, env=env, check=False, timeout=PATIENCE_S)
     assert run.returncode == 0
     assert "ERROR" not in run.stdout + run.stderr
     assert "580.95.05" in run.stdout
@@ -109,7 +110,7 @@ def test_the_simulated_gpu_shows_what_was_booked(booked: Booked, tmp_path: Path)
     assert booked.sim.devices == 2
     env = os.environ | {"LD_LIBRARY_PATH": str(stub().parent), "GPUTOP_SIMGPU": str(tmp_path / "sim")}
     command = [sys.executable, "-c", _READ, "35"]
-    run = subprocess.run(command, capture_output=True, text=True, env=env, check=True, cwd=REPOSITORY, timeout=60)
+    run = subprocess.run(command, capture_output=True, text=True, env=env, check=True, cwd=REPOSITORY, timeout=PATIENCE_S)
 
     samples = [msgspec.json.decode(line, type=Gpu) for line in run.stdout.splitlines()]
     busy = [gpu for gpu in samples if gpu.index == 1]

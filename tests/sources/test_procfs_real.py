@@ -27,6 +27,7 @@ from gputop.sources import Beat, Settings
 from gputop.sources.procfs import ProcfsSource
 from tests.sources.children import child
 from tests.sources.fake_proc import info, sample
+from tests.wait import PATIENCE_S
 
 NOBODY = 65534
 DEADLINE_S = 20
@@ -141,7 +142,7 @@ def test_what_a_child_sleeps_in(live: Live) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
 def test_whether_a_lock_is_waited_for_with_a_limit(live: Live) -> None:
     held = threading.Lock()
-    with held, child(lambda: held.acquire()) as for_ever, child(lambda: held.acquire(timeout=60)) as a_minute:
+    with held, child(lambda: held.acquire()) as for_ever, child(lambda: held.acquire(timeout=PATIENCE_S)) as a_minute:
         live.beat()
         frame = live.until(lambda frame: [sample(frame, pid).syscall for pid in (for_ever, a_minute)] == [202, 202], {for_ever, a_minute})
         assert [sample(frame, pid).syscall_arg for pid in (for_ever, a_minute)] == [-1, 0]

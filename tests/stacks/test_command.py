@@ -17,7 +17,7 @@ from gputop.stacks.frames import parse
 from gputop.stacks.sampling import by_line, sample
 from tests.require import require
 from tests.stacks.conftest import Target
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 Start = Callable[..., Target]
 
@@ -28,7 +28,7 @@ def name_of(pid: int) -> str:
 
 
 def gputop(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "gputop", "stacks", *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-m", "gputop", "stacks", *arguments], capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def names(pid: int) -> list[str]:
 
 
 def test_a_trainer_in_next_and_its_workers_in_getitem(trainer: Target) -> None:
-    until(lambda: "__next__" in names(trainer.pid), 60)
+    until(lambda: "__next__" in names(trainer.pid))
     done = gputop()
     assert done.returncode == 0, done.stderr
     assert "__next__ ← <module> train.py:16" in done.stdout
@@ -156,7 +156,7 @@ def test_a_trainer_in_next_and_its_workers_in_getitem(trainer: Target) -> None:
 
 
 def test_the_time_of_its_main_thread_by_line(trainer: Target) -> None:
-    until(lambda: "__next__" in names(trainer.pid), 60)
+    until(lambda: "__next__" in names(trainer.pid))
     first = by_line(sample(trainer.pid, 1))[0]
     assert (first.place, first.call.rpartition(".")[2]) == ("train.py:16", "__next__")
     assert first.share > 0.9

@@ -21,7 +21,7 @@ from gputop.stream.stalled import AutoCapture, AutoStacks
 from gputop.stream.survey import Survey
 from gputop.tui.stacks import StacksScreen
 from tests.stacks.test_screen import app, shown
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 TOO_MANY = OSError(24, "Too many open files")
 
@@ -74,7 +74,7 @@ def test_an_incident_whose_stacks_fail_is_not_tried_again(monkeypatch: pytest.Mo
     auto = AutoCapture(AutoStacks(), taken.append)
     assert auto.step(Board(t_ns=10), engine)
     assert auto._taking is not None
-    auto._taking.join(10)
+    auto._taking.join(PATIENCE_S)
     assert not auto.step(Board(t_ns=11), engine)
     assert taken == []
 

@@ -17,7 +17,7 @@ from gputop.stacks.on_demand import OffCpu, OffCpuStack
 from tests.require import require
 from tests.stacks.conftest import Target
 from tests.stacks.test_command import gputop
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 Start = Callable[..., Target]
 
@@ -52,7 +52,7 @@ def test_without_btf_the_plain_tracepoint_serves(start: Start) -> None:
     request = {"probe": "offcpu", "probes": on_demand.PROBES, "btf": "/none", "pids": [pid], "seconds": 1.0}
     request["ebpf"] = str(Path(on_demand.loader.__file__).parent)
     command = [on_demand.find_python(), "-I", on_demand_loader.__file__, json.dumps(request)]
-    answer = json.loads(subprocess.run(command, capture_output=True, timeout=60, check=True).stdout)
+    answer = json.loads(subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=True).stdout)
     assert any("nanosleep" in name for row in answer["rows"] for name in row[5]), answer
     assert all(row[0] == pid for row in answer["rows"])
 

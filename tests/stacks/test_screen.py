@@ -30,7 +30,7 @@ from gputop.tui.stacks import StacksScreen
 from gputop.tui.widgets import Scrolled
 from tests.stacks.conftest import Target
 from tests.tui import scene
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 Start = Callable[..., Target]
 SECOND = 1_000_000_000
@@ -228,7 +228,7 @@ def test_what_nccl_says_of_a_job_that_hangs_is_a_marker(
         watcher.judge_frame(frame)
         file.add(frame)
         if watcher._auto._taking is not None:
-            watcher._auto._taking.join(10)
+            watcher._auto._taking.join(PATIENCE_S)
     file.close()
     with Recording(file.path) as recording:
         assert [mark.nccl for mark in recording.marks] == told

@@ -27,6 +27,7 @@ from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import part
 from tests.tui.test_replay import until
+from tests.wait import PATIENCE_S
 
 NAME = "na\x1b[2Jme\n[bold]x"
 CODE = """
@@ -136,7 +137,7 @@ print(found.rights, *(f"{part}={found.missing.get(part)}" for part in ("descript
     monkeypatch.setenv("SUDO_UID", "65534")
     with subprocess.Popen(["sleep", "60"]) as child:
         command = [sys.executable, "-c", reading, str(child.pid), str(ticks_of(child.pid))]
-        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip().split("|")
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout.strip().split("|")
         child.kill()
     assert said[1:] == ["descriptors=belongs to root", "connections=belongs to root", "environment=belongs to root", "limits=None"]
     assert "also after sudo" in said[0]

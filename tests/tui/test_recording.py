@@ -18,6 +18,7 @@ from gputop.tui.feed import Feed, Recorder
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import part
+from tests.wait import PATIENCE_S
 
 FRAMES = [item for item in scene.frames(350) if isinstance(item, Frame)]
 
@@ -137,7 +138,7 @@ async def test_r_begins_and_ends_a_recording_and_the_header_shows_it(
         await pilot.pause()
         assert "● REC" in part(app, "header")[0]
         stream.hand(list(FRAMES[100:250]))
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         while app.context.session.board.seq < 249 and time.monotonic() < deadline:
             await pilot.pause(0.01)
         await pilot.press("r")
@@ -164,7 +165,7 @@ async def test_what_ends_a_recording_is_said_in_the_last_line_and_stands_in_the_
         with monkeypatch.context() as disk:
             disk.setattr(Writer, "add", full)
             stream.hand(list(FRAMES[100:110]))
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE_S
             while "No space left" not in part(app, "keys")[0] and time.monotonic() < deadline:
                 await pilot.pause(0.02)
         assert "No space left" in part(app, "keys")[0]

@@ -35,6 +35,7 @@ from tests.tui import scene
 from tests.tui.minute import END, FRAMES, SECOND, START, UNIX_S
 from tests.tui.minute import path as path
 from tests.tui.test_dashboard import part
+from tests.wait import PATIENCE_S
 
 TROUBLES = str(Path(__file__).parents[1] / "device" / "data" / "story.gputop")
 """A training on an H200 that has three troubles."""
@@ -75,7 +76,7 @@ def player(app: GputopApp) -> Player:
 
 
 async def until(pilot: Pilot[int], condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, what
         await pilot.pause(0.01)

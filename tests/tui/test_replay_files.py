@@ -12,11 +12,13 @@ from gputop.model.frame import Header
 from gputop.recording.format import pack_header
 from tests.tui import scene
 from tests.tui.minute import path as path
+from tests.wait import PATIENCE_S
 
 
 def gputop(*arguments: str, stdin: bytes | None = None) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "gputop", "replay", *arguments], input=stdin or b"", capture_output=True, timeout=60, start_new_session=True
+        [sys.executable, "-m", "gputop", "replay", *arguments], input=stdin or b"", capture_output=True,
+        timeout=PATIENCE_S, start_new_session=True
     )  # fmt: skip
     return done.returncode, done.stderr.decode()
 

@@ -23,7 +23,7 @@ from gputop.tui.player import MOST_BEHIND_NS, SPEEDS, Playback
 from tests.tui import scene
 from tests.tui.minute import END, FRAMES, SECOND, START
 from tests.tui.minute import path as path
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 # the clock
 
@@ -154,7 +154,7 @@ def test_a_recording_of_one_frame_has_a_line() -> None:
 
 def test_the_survey_finds_the_incidents_of_the_whole_file(path: Path) -> None:
     survey = Survey([str(path)])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not survey.done and time.monotonic() < deadline:
         time.sleep(0.01)
     survey.close()
@@ -173,7 +173,7 @@ def test_the_survey_tells_what_of_the_recording_is_lost(path: Path, tmp_path: Pa
 
 def test_the_survey_knows_what_was_lost_up_to_any_moment(path: Path) -> None:
     survey = Survey([str(path)])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not survey.done and time.monotonic() < deadline:
         assert survey.until(END) is None or survey.until_ns == END
         time.sleep(0.01)

@@ -19,6 +19,7 @@ from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import main, part
 from tests.tui.test_replay import until
+from tests.wait import PATIENCE_S
 
 
 async def _ask(pilot: Pilot[int], app: GputopApp, key: str) -> None:
@@ -52,7 +53,7 @@ async def test_signals_are_asked_for_and_reach_the_process(make_app: MakeApp) ->
             main(app).action_signal("TERM")
             await answer(pilot, "y")
             await pilot.pause()
-        assert child.wait(10) == -signal.SIGTERM
+        assert child.wait(PATIENCE_S) == -signal.SIGTERM
     finally:
         child.kill()
         child.wait()
@@ -83,7 +84,7 @@ def test_a_signal_is_for_the_process_that_was_shown(refused: OSError | None, mon
         assert send_signal("TERM", {child.pid: started + 1}) == f"SIGTERM sent to 0 of 1; {child.pid} has ended"
         assert child.poll() is None
         assert send_signal("TERM", {child.pid: started}) == "SIGTERM sent to 1 of 1"
-        assert child.wait(10) == -signal.SIGTERM
+        assert child.wait(PATIENCE_S) == -signal.SIGTERM
         assert send_signal("TERM", {child.pid: started}) == f"SIGTERM sent to 0 of 1; {child.pid} has ended"
 
 

@@ -16,6 +16,7 @@ from textual.geometry import Size
 from textual.message import Message
 
 from gputop.tui.terminal import TerminalDriver
+from tests.wait import PATIENCE_S
 
 
 @pytest.mark.parametrize(("ending", "hung_up", "resumes"), [(False, False, True), (True, False, False), (False, True, False)])
@@ -48,11 +49,11 @@ def test_what_is_pasted_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     os.write(master, b"x\x1b[200~foo\x1b[2JqK\x1b[201~y")
     reader = threading.Thread(target=driver.run_input_thread, daemon=True)
     reader.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while len(met) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     driver.exit_event.set()
-    reader.join(10)
+    reader.join(PATIENCE_S)
     os.close(master)
     os.close(slave)
     assert [one.text if isinstance(one, Paste) else one.key for one in met if isinstance(one, (Key, Paste))] == ["x", "foo[2JqK", "y"]

@@ -14,6 +14,7 @@ import pytest
 from gputop.stream.child import ChildStream
 from gputop.system import crash
 from gputop.system.errors import NO_MORE_THREADS, UserError
+from tests.wait import PATIENCE_S
 
 
 def _ended(script: str) -> str:
@@ -49,7 +50,7 @@ def test_a_machine_without_gputop_is_told_what_it_lacks() -> None:
 def test_closing_it_closes_its_pipes(script: str) -> None:
     stream = ChildStream(["sh", "-c", script])
     stream.close()
-    stream._listening.join(10)
+    stream._listening.join(PATIENCE_S)
     assert stream._child.stdout is not None
     assert stream._child.stderr is not None
     assert (stream._child.stdout.closed, stream._child.stderr.closed) == (True, True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gputop.system import console
+from tests.wait import PATIENCE_S
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ sys.exit(cli.main())
 def test_what_libraries_print_of_others_is_no_control_sequence(tmp_path: Path) -> None:
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
     ended = subprocess.run(
-        [sys.executable, "-c", LIBRARIES], input=HOSTILE, capture_output=True, encoding="utf-8", env=env, timeout=100, check=False
+        [sys.executable, "-c", LIBRARIES], input=HOSTILE, capture_output=True, encoding="utf-8", env=env, timeout=PATIENCE_S, check=False
     )
     assert ended.returncode == 1
     log = (tmp_path / "gputop" / "errors.log").read_text(encoding="utf-8")

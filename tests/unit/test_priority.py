@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from gputop.system.priority import BEAT, OwnPriority
+from tests.wait import PATIENCE_S
 
 _THREADS = """
 import os, threading
@@ -35,7 +36,7 @@ thread.join()
 def test_threads_that_began_before_have_the_beats_rank_too() -> None:
     if os.geteuid() != 0:
         pytest.skip("not root")
-    done = subprocess.run([sys.executable, "-c", _THREADS], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", _THREADS], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout.split() == ["2", "3"]
 
 
@@ -125,5 +126,5 @@ thread.join()
 def test_all_threads_give_it_up_and_get_it_back() -> None:
     if os.geteuid() != 0:
         pytest.skip("not root")
-    done = subprocess.run([sys.executable, "-c", _GIVEN_UP], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", _GIVEN_UP], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout.split() == ["True", "True", "True", "SCHED_RR", "3"]

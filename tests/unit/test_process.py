@@ -13,7 +13,7 @@ from gputop.sources.closeup.process import Connection, Limit, ProcessDetails
 from gputop.sources.closeup.surroundings import HIDDEN, Container, container_of, masked, slurm_of
 from gputop.sources.files import mounted
 from gputop.tui import details as drawn
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 ID = "3f2a" * 16
 
@@ -133,7 +133,7 @@ def test_a_part_on_which_the_kernel_hangs_hides_no_other(tmp_path: Path) -> None
     assert seen[-1].environment is None
     with open(tmp_path / f"{pid}/environ", "w"):  # the kernel answers at last, and has nothing to say
         pass
-    thread.join(20)
+    thread.join(PATIENCE_S)
     assert seen[-1].is_whole
     assert "empty" in seen[-1].missing["environment"]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputop.system.program import __version__, argv_of
+from tests.wait import PATIENCE_S
 
 
 @pytest.mark.parametrize("has_safe_path", [False, *([True] if sys.version_info >= (3, 11) else [])])
@@ -17,7 +18,7 @@ from gputop.system.program import __version__, argv_of
 def test_modules_of_the_folder_it_stands_in_are_not_run(tmp_path: Path, name: str, has_safe_path: bool) -> None:
     (tmp_path / f"{name}.py").write_text("raise SystemExit('somebody else spoke')")
     argv = argv_of("gputop", "--version", has_safe_path=has_safe_path)
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert __version__ in done.stdout
 
@@ -35,5 +36,7 @@ runpy.run_module("gputop", run_name="__main__")
 
 @pytest.mark.parametrize("name", ["msgspec", "gputop.cli", "gputop.system.config"])
 def test_ctrl_c_while_it_still_imports_ends_it_without_a_word(name: str) -> None:
-    done = subprocess.run([sys.executable, "-c", CTRL_C_AS_IT_IMPORTS, name], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CTRL_C_AS_IT_IMPORTS, name], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.wait import PATIENCE_S
+
 if TYPE_CHECKING:
     from tests.workloads.runner import Running
 
@@ -140,7 +142,7 @@ def _v2_has(controller: str) -> bool:
 
 def remove(path: Path, parent: Path) -> None:
     """Remove a group; whoever is still in it moves to ``parent``."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         add(parent, [int(pid) for pid in (path / "cgroup.procs").read_text().split()])
         try:

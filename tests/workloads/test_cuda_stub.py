@@ -13,6 +13,7 @@ import pytest
 
 from tests.require import require
 from tests.stubs import cuda
+from tests.wait import PATIENCE_S
 from tests.workloads import environment, simgpu
 
 PROGRAM = "from tests.workloads.gpu import Gpu, CudaError; import os, time; gpu = Gpu({options})\n"
@@ -27,7 +28,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 def run(env: dict[str, str], body: str, options: str = "") -> str:
     """A program on the stub; its output."""
     command = [sys.executable, "-c", PROGRAM.format(options=options) + body]
-    return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout
 
 
 def calls(env: dict[str, str]) -> dict[str, list[tuple[int, int]]]:

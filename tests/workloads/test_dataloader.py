@@ -21,6 +21,7 @@ from gputop.sources import Beat, Settings
 from gputop.sources.procfs import ProcfsSource
 from gputop.stream.following import Following
 from tests.require import require
+from tests.wait import PATIENCE_S
 from tests.workloads import environment, jobs, runner, simgpu
 
 WORKERS = 2
@@ -126,7 +127,7 @@ def assigned(gpu_pids: frozenset[int], enough: Callable[[dict[int, roles.Role]],
     source.open()
     found: dict[int, roles.Role] = {}
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_S
         for seq in range(10_000):
             frame = Frame(seq, time.monotonic_ns())
             source.read(Beat(frame.t_ns, seq, key=seq == 0, gpu_pids=gpu_pids, hot=roles.hot(found)), frame)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.require import require
 from tests.stubs.build import build
+from tests.wait import PATIENCE_S
 from tests.workloads import lxcfs
 from tests.workloads.hogs import SOURCE
 
@@ -38,7 +39,7 @@ def test_nobody_is_blamed_for_the_number_of_a_cpu(flags: list[str]) -> None:
     with lxcfs.inside(last) as through, subprocess.Popen(["taskset", "-c", str(first), *innocent]) as beside:
         try:
             command = [*through, sys.executable, "-c", _JUDGED, str(SECONDS), json.dumps(flags)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=110, check=True)
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=True)
         finally:
             beside.kill()
     cause, guilty, state, reason = json.loads(done.stdout.splitlines()[-1])

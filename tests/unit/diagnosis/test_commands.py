@@ -15,6 +15,7 @@ from gputop.findings.sentence import filled
 from gputop.model.frame import Host, ProcInfo
 from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.scene import Scene
+from tests.wait import PATIENCE_S
 
 HOSTILE = "-rf \n'\"; touch PWNED; $(touch PWNED) `touch PWNED` && > PWNED | \\ * ~ \x1b[2J\u202e#"
 UNITS = ("{}.service", "-{}.scope", "{}", "-{}")
@@ -49,7 +50,7 @@ def strange(scene: Scene, unit: str, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 def check(command: str) -> None:
     """Each piece of a stranger's is quoted as a whole, and the shell can read it."""
-    subprocess.run(["sh", "-n"], input=command, text=True, check=True, timeout=10, capture_output=True)
+    subprocess.run(["sh", "-n"], input=command, text=True, check=True, timeout=PATIENCE_S, capture_output=True)
     for one in shlex.split(command):
         if "touch" in one or "PWNED" in one:
             assert HOSTILE[:3] in one, f"{one!r} is a part of a name, in {command!r}"
