@@ -58,7 +58,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table. Returns 1 for a loader that cannot be read, by `UserError`."""
-    leave_root("gputop.prove", "gputop.session", *STANDARD)
+    leave_root("gputop.loader", "gputop.stream", "gputop.findings", *STANDARD)
     with _standard_output_to_errors():
         sweep = _sweep(args)
     if args.json:

@@ -92,7 +92,7 @@ def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
 
     def wait(seconds: float) -> None:
         until = time.monotonic() + seconds
-        for module in ("diagnosis", *(["session.snapshot"] if args.json else ["tui.draw.edges", "tui.draw.gpus", "tui.draw.table"])):
+        for module in ("diagnosis", *(["stream.snapshot"] if args.json else ["tui.draw.edges", "tui.draw.gpus", "tui.draw.table"])):
             importlib.import_module(f"gputop.{module}")  # needed next; the collector waits for its beat anyway
         time.sleep(max(0.0, until - time.monotonic()))
 
