@@ -210,7 +210,7 @@ def told(path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[str]:
 @pytest.mark.parametrize("seed", range(len(fuzz.SEEDS)))
 def test_a_stream_that_is_cut_anywhere_says_so(seed: int, tmp_path: Path) -> None:
     data, path = fuzz.seeds()[seed], tmp_path / "a.gputop"
-    begin = len(pack_header(made.HEADER))
+    begin = len(fuzz.joined(fuzz.split(data)[:1]))  # its header
     for length in sorted({*range(begin, len(data), 211), *range(len(data) - 40, len(data))}):
         path.write_bytes(data[:length])
         with Recording(str(path)) as recording:
@@ -222,7 +222,7 @@ def test_a_stream_that_is_cut_anywhere_says_so(seed: int, tmp_path: Path) -> Non
         assert not decoder.ended, length
     path.write_bytes(data)
     with Recording(str(path)) as recording:
-        assert len(list(recording.frames())) in (5, 8)
+        assert len(list(recording.frames())) in (5, 8, 38)
         assert recording.problem == ""
 
 
