@@ -69,9 +69,10 @@ screenshots: ## Write screenshots/ from the bundled recording
 	@scripts/setup test
 	$(PYTHON_BIN) scripts/screenshots.py
 
-manual: ## Write the dashboard, and its docs
+manual: ## Write the dashboard, its docs, and the picture of the rooms
 	@scripts/setup test
 	$(PYTHON_BIN) scripts/dashboard.py
+	$(PYTHON_BIN) scripts/house.py
 
 docs: ## Build docs/ as a site into site/, without a warning
 	@scripts/setup test

@@ -64,3 +64,8 @@ def test_set_up_says_nothing_twice() -> None:
         pytest.skip("this environment was not made by scripts/setup")
     done = subprocess.run([ROOT / "scripts/setup", "test"], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout + done.stderr == ""
+
+
+def test_the_picture_of_the_rooms_is_of_this_tree() -> None:
+    command = [sys.executable, ROOT / "scripts/house.py", "--check"]
+    assert subprocess.run(command, timeout=PATIENCE_S, check=False).returncode == 0, "make manual draws it anew"
