@@ -41,6 +41,7 @@ REST_S = 30.0  # s between looks at whether the nodes may be left
 PATH = "/mcp"  # of the URL
 GRACE_S = 1  # s for answers that are on their way when a signal comes
 HEAD_BYTES = 16 << 10  # of a request line with its headers: httpx sends 500, and a proxy adds its own
+BODY_BYTES, BODY_S = 1 << 20, 10.0  # of a request's body, and s in which it comes: a question has 64 KiB at most, and comes at once
 MOST_CONNECTIONS = 256  # at once; silent ones cost 10 KiB each and are not ended, so this is far from what clients need
 MOST_SAID = 600  # characters of an error
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -224,7 +225,8 @@ def application(desk: Desk, names: Sequence[str], host: str, token: str) -> Any:
     app = make(desk, names).streamable_http_app(
         streamable_http_path=PATH, stateless_http=True, host=host, transport_security=security
     )
-    return _Guarded(Alive(app), token) if token else Alive(app)
+    bounded = _Bounded(Alive(app))
+    return _Guarded(bounded, token) if token else bounded
 
 
 class _Guarded:
@@ -240,6 +242,43 @@ class _Guarded:
         if scope["type"] == "lifespan" or hmac.compare_digest(said, self._token):
             await self._app(scope, receive, send)
             return
-        headers = [(b"www-authenticate", b"Bearer"), (b"content-length", b"0")]
-        await send({"type": "http.response.start", "status": 401, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
+        await _refuse(send, 401, (b"www-authenticate", b"Bearer"))
+
+
+class _Bounded:
+    """Reads a request's body before the application does, which would take any number of bytes for any time."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body, is_whole = bytearray(), False
+        with anyio.move_on_after(BODY_S):
+            while not is_whole:
+                part = await receive()
+                if part["type"] != "http.request":
+                    return  # the client is gone
+                body += part.get("body", b"")
+                is_whole = not part.get("more_body", False)
+                if len(body) > BODY_BYTES:
+                    await _refuse(send, 413, (b"connection", b"close"))
+                    return
+        if not is_whole:
+            await _refuse(send, 408, (b"connection", b"close"))
+            return
+        whole = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def again() -> Any:
+            return whole.pop() if whole else await receive()
+
+        await self._app(scope, again, send)
+
+
+async def _refuse(send: Any, status: int, header: tuple[bytes, bytes]) -> None:
+    """Answer with a status alone."""
+    await send({"type": "http.response.start", "status": status, "headers": [header, (b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})

@@ -198,6 +198,23 @@ def test_a_head_that_does_not_end_is_refused(url: str) -> None:
             one.sendall(b"X: " + b"a" * (16 << 20))
 
 
+async def test_a_body_that_is_too_long_or_does_not_end_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with bearing() as client:
+        assert (await client.post(url, content=b" " * (server.BODY_BYTES + 1))).status_code == 413
+    monkeypatch.setattr(server, "BODY_S", 0.01)
+    sent: list[dict[str, Any]] = []
+
+    async def nothing_more() -> Any:
+        await anyio.sleep_forever()
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    with anyio.fail_after(PATIENCE_S):
+        await server._Bounded(None)({"type": "http"}, nothing_more, send)
+    assert sent[0]["status"] == 408
+
+
 @pytest.mark.parametrize("mode", PROTOCOLS)
 async def test_progress_comes_before_the_answer(url: str, mode: Any) -> None:
     told: list[tuple[float, str | None]] = []
