@@ -46,7 +46,8 @@ def test_a_flood_ends_with_the_duration(floods: FakeSsh, command: str) -> None:
     words = ["-o", str(path)] if command == "record" else []
     child = started(command, "--host", "node1", "--duration", "1s", *words, errors=floods.folder / "err")
     try:
-        assert child.wait(ENDED_S) == 0
+        # A stream that floods is ended with its reason, and then a recording is incomplete.
+        assert child.wait(ENDED_S) in ((0,) if command == "watch" else (0, 1))
     finally:
         child.kill()
     if command == "record":

@@ -30,7 +30,7 @@ WHOLE = Summary(
     ranks=[Rank(pid=7, job="j", rank=0, size=1, program="train.py", gpus=[0], states={"running": 0.5}, pace=RankPace(0.1, 0.1, 0.2, 0.3),
                 steps_per_s=2.0, shares={"unexplained": 0.2}, lost=0.2, culprits=[Taker(9, "hog", 1.0)], waits_for=7, absent=[3],
                 ledger=LedgerRow(9.0, 4.0, {"unexplained": 4.0}))],
-    incidents=[IncidentRow(1, 1e9, 1e9 + 5, "wait-heavy", "unexplained", "high", 7, 2.0, "head", [Taker(9, "hog", 1.0)])],
+    incidents=[IncidentRow(1, 1e9, 1e9 + 5, "wait-heavy", "unexplained", "high", 7, 2.0, "unexplained", [Taker(9, "hog", 1.0)])],
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gputop import cli
 from gputop.diagnosis import Engine
-from gputop.diagnosis.growth import notice
+from gputop.diagnosis.growth import growing
 from gputop.findings.verdict import HOST_GROWTH, Incident, Ledger
 from gputop.model.frame import Frame
 from gputop.stream import judged
@@ -86,7 +86,7 @@ def test_the_screen_says_it_and_draws_it(stream: tuple[Scene, list[Frame], Path]
     for frame in frames:
         session.ingest(frame)
     assert "job memory" in [lane.title for lane in all_lanes(session, View())]
-    said = notice(session.engine.incidents)
+    said = growing(session.engine.incidents)
     for width in (80, 160):
         _, line = verdict_lines(session.engine.verdict, View(width=width), notice=said)
         assert "▲ memory ends in 3 min" in "".join(text for text, _ in line)
