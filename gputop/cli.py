@@ -39,7 +39,6 @@ COMMANDS = {
     "mcp": "agents ask why training is slow (MCP server)",
     "skill": "a page that tells coding agents how to use gputop",
     "mark": "set a marker in the live view and in recordings",
-    "import": "turn an Ingero trace into a recording",
     "doctor": "what works here, what is missing, and the command that fixes it",
     "config": "the settings: where they stand, what holds, what is wrong",
     "files": "systemd units, a dashboard, rules, manifests: list, print, copy",
@@ -48,7 +47,7 @@ COMMANDS = {
     "collect": "write the stream of frames to standard output",
 }
 SELDOM = (  # only named there
-    "stacks", "loader", "watch", "exporter", "mcp", "skill", "mark", "import", "config", "files", "schema", "completion", "collect",
+    "stacks", "loader", "watch", "exporter", "mcp", "skill", "mark", "config", "files", "schema", "completion", "collect",
 )  # fmt: skip
 WATCHING = ("live", "record", "watch", "collect", "prove")  # these watch this machine; they raise their priority before any import
 CONFIGURED = ("live", "demo", "replay", "record", "watch")  # these take defaults from the user's configuration; scripts use the others
@@ -185,7 +184,7 @@ def _name(arguments: list[str]) -> str:
 
 def make_parser(name: str) -> tuple[argparse.ArgumentParser, ModuleType]:
     """The parser of a command and its module."""
-    module = importlib.import_module(f"gputop.commands.{name + '_' if name == 'import' else name}")
+    module = importlib.import_module(f"gputop.commands.{name}")
     parser = Parser(
         prog="gputop" if name == "live" else f"gputop {name}",
         description=(module.__doc__ or "").strip(),

@@ -13,12 +13,12 @@ from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs, is_
 from gputop.diagnosis.causes.undersized_work import work_apart
 from gputop.diagnosis.measure import feeders
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
-from gputop.diagnosis.phases import MOST_BESIDE, Phase, Seen, phase_of
+from gputop.diagnosis.phases import Phase, Seen, phase_of
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.walk import of_hang, walk
 from gputop.findings import policy
 from gputop.findings.path import confidence
-from gputop.findings.sentence import filled, joined
+from gputop.findings.sentence import filled
 from gputop.findings.verdict import BOOKED, GPU_LOST, HELD, LOOKING, Evidence, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
 from gputop.model.fields import CLOCKS_IDLE
 
@@ -266,11 +266,6 @@ def without_job(facts: Facts) -> Verdict:
     busiest = max(facts.unseen, key=lambda gpu: gpu.util or 0.0, default=None)
     if busiest is not None and (busiest.util or 0.0) >= policy.TENTH:
         return _for_unseen(busiest, facts)
-    if facts.unread:
-        names = joined(", ", facts.unread[:MOST_BESIDE])
-        return Verdict(
-            headline=filled("What {} wait{} for was not measured", names, "s" * (len(facts.unread) == 1)), detail=facts.hidden[0]
-        )
     if facts.gpus:
         return Verdict("idle", "none", headline="No training process on this host")
     if facts.unanswered:

@@ -81,10 +81,9 @@ HIDDEN = {
     "of processes outside this container no I/O, libraries, waits: no CAP_SYS_PTRACE": "start the container with --cap-add SYS_PTRACE",
     "other users' processes are hidden: /proc is mounted with hidepid": "run gputop as root to see them",
     "of other users' processes no I/O, libraries, waits": "run gputop as root to see them",
-    "an Ingero trace: CUDA calls and host load only": "",
 }
 """Why a host's processes are not all seen -> what to do. A verdict that says so takes both from here, whatever the stream has beside."""
-NAMESPACE, CAPABILITY, HIDEPID, OTHERS, IMPORTED = HIDDEN
+NAMESPACE, CAPABILITY, HIDEPID, OTHERS = HIDDEN
 NO_DATA = "no data for "  # prefix of the marker at the first frame after a gap; the gap's seconds and reason follow
 NCCL_SAYS = "NCCL: "  # prefix of the marker of a job that hangs: what NCCL said of its ranks
 EXPERIMENT_BEGINS, EXPERIMENT_ENDED = "experiment begins", "experiment"  # prefixes of the markers of `gputop prove`; the second tells how

@@ -83,7 +83,7 @@ def fill_numbers(sqlite: sqlite3.Connection) -> None:
 
 @lru_cache(maxsize=1024)
 def operation(call: str) -> str:
-    """The name of a CUDA driver call as events have it: that of the runtime's call, as Ingero shortens it."""
+    """The name of a CUDA driver call as events have it: the name of the runtime's call, shortened (``cudaStreamSync``)."""
     found = _CALL.fullmatch(call)
     return f"cuda{_NAMES.get(found[1]) or _DIRECTION.sub('Memcpy', found[1])}" if found else call
 

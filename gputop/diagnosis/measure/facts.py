@@ -357,7 +357,6 @@ class Facts(Struct, frozen=True):
     probes_load: bool = False  # the probes are on their way
     unanswered: bool = False  # the NVIDIA driver has not said yet which GPUs there are
     watched_s: float = inf  # since the first board; the window is a part of that
-    unread: list[str] = field(default_factory=list)  # trainers of whom nothing was read, as in a trace that has their names and calls only
     pids: Container[int] = frozenset()  # of all processes that are seen
     wakes: dict[int, list[Wake]] = field(default_factory=dict)  # tid of a thread of a trainer or worker -> who woke it (eBPF)
     threads: dict[int, ThreadTime] = field(default_factory=dict)  # tid -> its time (eBPF)

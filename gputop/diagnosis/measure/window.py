@@ -219,7 +219,6 @@ class Window:
             probes_load="ebpf" in board.sources and board.sources["ebpf"].state == "partial",
             watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=self._woken, pids=frozenset(board.infos), threads=self._wakes.threads(),
             main_calls=self._wakes.main_calls(),
-            unread=[f"{role.label} ({pid})" for pid, role in self.roles.items() if role.kind == "trainer" and pid not in board.procs],
         )  # fmt: skip
 
     def _with_programs(self, board: Board, jobs: list[JobFacts], starters: Mapping[int, int]) -> list[JobFacts]:
@@ -469,7 +468,7 @@ class Window:
 
 
 def _hidden(board: Board) -> tuple[str, str]:
-    source = board.sources.get("procfs") or board.sources.get("import")
+    source = board.sources.get("procfs")
     if source is None or source.reason not in HIDDEN or who.is_whole_machine(board.infos):
         return "", ""
     return source.reason, HIDDEN[source.reason]

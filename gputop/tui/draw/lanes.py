@@ -59,8 +59,7 @@ def all_lanes(session: Session, view: View) -> list[Lane]:
     """All lanes that there is a reason to show, in the order of the screen."""
     board = session.board
     found = [lane for index in sorted(board.gpus) for lane in _lanes_of_gpu(session, view, index)]
-    imported = board.sources.get("import")
-    no_trainer = "no trainer found yet" if imported is None else imported.reason
+    no_trainer = "no trainer found yet"
     simulated = "SIM " if board.header.simulated else ""
     found.append(Lane(("sync.p99_ms", 0), f"{simulated}sync p99", absent=_why_no_sync(board), priority=4, main=True))
     if ("runq.p99_ms", 0) in session.history.series:
@@ -69,7 +68,7 @@ def all_lanes(session: Session, view: View) -> list[Lane]:
         found.append(Lane(("runq.pct", 0), "run-queue", absent=no_trainer, priority=2, main=True))
     found.append(Lane(("offcpu.pct", 0), "off-CPU", absent=no_trainer, priority=4))
     found.append(Lane(("switches.per_s", 0), "ctx-switch", absent=no_trainer, priority=5))
-    host = board.sources.get("host") or imported
+    host = board.sources.get("host")
     no_pressure = UNREAD if host is None or host.state == "ok" else host.reason
     for field in FIELDS.values():
         if field.lane_rank is not None:
@@ -144,8 +143,7 @@ def _why_no_sync(board: Board) -> str:
     ebpf = board.sources.get("ebpf")
     if ebpf is not None and ebpf.state not in ("ok", "partial"):
         return f"needs eBPF: {ebpf.reason}"
-    counted = any("Synchronize" in name and call.count and not call.hist for (_, name), call in board.calls.items())
-    return "calls are counted, how long each took is not known" if counted else "no CUDA synchronize call seen yet"
+    return "no CUDA synchronize call seen yet"
 
 
 def _why_absent(gpu: GpuBoard, name: str) -> str:
