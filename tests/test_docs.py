@@ -155,10 +155,18 @@ def directives(text: str, ends: str) -> None:
     assert open_blocks == 0
 
 
+def ssh_settings(text: str) -> None:
+    """Settings that ssh itself reads without a word, as far as it is here; tests/fleet/test_reach.py connects by them."""
+    if shutil.which("ssh"):
+        command = ["ssh", "-G", "-T", "-F", "/dev/stdin", "node01"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=20, check=False)
+        assert (done.returncode, done.stderr, "proxyjump" in done.stdout) == (0, "", True)
+
+
 LANGUAGES: dict[str, Callable[[str], Any]] = {
     "sh": str, "sql": str, "toml": str,  # see the checks above
     "promql": promql_parser.parse, "python": ast.parse, "yaml": lambda text: list(yaml.safe_load_all(text)), "json": json.loads,
-    "nginx": lambda text: directives(text, ";{}"), "caddy": lambda text: directives(text, ""),
+    "nginx": lambda text: directives(text, ";{}"), "caddy": lambda text: directives(text, ""), "ssh": ssh_settings,
     "text": str,  # what a program printed, or words
 }  # fmt: skip
 """Language of a block -> what it is read by."""

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from gputop.commands.options import add_sampling, number, sampling_argv, sampling_settings
 from gputop.system.console import notify
 from gputop.system.ending import Ending
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
-
-if TYPE_CHECKING:
-    from gputop.fleet.node import Node, Out
-    from gputop.fleet.relay import Relay
 
 LAST_S = 0.5  # s for a slow reader to take the last frames after a signal; after --frames it may take any time
 
@@ -28,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--summary", action="store_true", help="a diagnosis a second in place of frames, and answers to standard input")
     parser.add_argument("--from", dest="source", metavar="FILE", help="with --summary: play a recording as if it happened now")
     parser.add_argument("--shift", type=float, metavar="S", help="with --from: move its clock by so many seconds (to begin now)")
-    parser.add_argument("--host", metavar="LIST", help="with --summary: of these machines, over ssh from here; see gputop --through")
     parser.add_argument("--lines", action="store_true", help="with --summary: as lines of text, for srun and pdsh")
     parser.add_argument("--frames", type=number(), metavar="N", help="stop after N frames")
 
@@ -37,10 +31,8 @@ def run(args: argparse.Namespace) -> int:
     """Collect until the reader closes the pipe, or a signal comes."""
     if sys.stdout.isatty() and not args.lines:
         raise UserError("the stream is binary: send it to a file or a pipe, as in: gputop collect > session.gputop", code=2)
-    if (args.source or args.lines or args.host) and not args.summary:
-        raise UserError("--from, --host and --lines need --summary", code=2)
-    if args.source and args.host:
-        raise UserError("--from is a recording in place of this machine, --host are others: one of them", code=2)
+    if (args.source or args.lines) and not args.summary:
+        raise UserError("--from and --lines need --summary", code=2)
     return_freed_memory()
     if args.summary:
         return _summarize(args)
@@ -64,34 +56,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _summarize(args: argparse.Namespace) -> int:
-    """Follow a collector of this machine, or those of others, and say each second what is wrong."""
-    from gputop.fleet.node import Out
+    """Follow a collector of this machine, and write each second what is wrong."""
+    from gputop.fleet.node import Node, Out
     from gputop.recording.pipe import ReaderGone
-
-    calm_garbage_collection()
-    out = Out(sys.stdout.fileno(), args.lines)
-    speaker = _relay(args, out) if args.host else _node(args, out)
-    Ending(speaker.stop).listen()
-    try:
-        speaker.run()
-    except ReaderGone:
-        pass
-    return 0
-
-
-def _node(args: argparse.Namespace, out: Out) -> Node:
-    from gputop.fleet.node import Node
     from gputop.stream.child import ChildStream, collector_argv
     from gputop.stream.played import PlayedStream
 
+    calm_garbage_collection()
+    out = Out(sys.stdout.fileno(), args.lines)
     stream = PlayedStream(args.source, args.shift) if args.source else ChildStream(collector_argv(sampling_argv(args)))
-    return Node(stream, sys.stdin.fileno(), out)
-
-
-def _relay(args: argparse.Namespace, out: Out) -> Relay:
-    from gputop.fleet.links import Links
-    from gputop.fleet.relay import Relay
-    from gputop.stream.reach import Target
-    from gputop.stream.reach.hosts import expand
-
-    return Relay(Links([Target(name) for name in expand(args.host)], sampling_argv(args)), sys.stdin.fileno(), out)
+    node = Node(stream, sys.stdin.fileno(), out)
+    Ending(node.stop).listen()
+    try:
+        node.run()
+    except ReaderGone:
+        pass
+    return 0

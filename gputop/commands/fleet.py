@@ -90,9 +90,9 @@ def _show(args: argparse.Namespace, links: Nodes, pattern: str, past: Folder | N
 
 
 def _links(args: argparse.Namespace, chosen: list[Target]) -> Nodes:
-    from gputop.fleet.relay import open_links
+    from gputop.fleet.links import Links
 
-    return open_links(chosen, [word for word in sampling_argv(args) if word != "--sudo"], args.through)
+    return Links(chosen, [word for word in sampling_argv(args) if word != "--sudo"])
 
 
 def _print(args: argparse.Namespace, chosen: list[Target]) -> int:

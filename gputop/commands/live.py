@@ -47,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--user", metavar="NAME", help="list only processes of this user")
     parser.add_argument("--host", metavar="[USER@]NODE", help="another machine over ssh, or several: node01-16")
     parser.add_argument("--hosts", metavar="FILE", help="watch the machines that a file lists, one a line")
-    parser.add_argument("--through", metavar="NODE", help="reach them from this login node: one ssh for all")
     parser.add_argument("--job", nargs="?", const="", metavar="ID", help="the nodes of a Slurm job (inside one: its own)")
     parser.add_argument("--reach", choices=("srun", "ssh"), default="srun", help="with --job: how its nodes are reached (srun)")
     parser.add_argument("--pods", metavar="SELECTOR", help="pods with these labels (app=train), by kubectl")
@@ -65,15 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[[Session], str] | None = None) -> int:
     """Watch, or print once. ``guide`` drives the screen (`gputop demo tour`), ``caption`` says what happens on it (`gputop demo`)."""
-    if args.through is not None and args.host is None and args.hosts is None:
-        raise UserError("--through is the way to machines: name them by --host or --hosts", code=2)
     if args.line and args.json:
         raise UserError("--line or --json, not both", code=2)
     if any(option is not None for option in (args.host, args.hosts, args.job, args.pods)):
         from gputop.commands import fleet
 
         chosen = fleet.chosen_targets(args)
-        if len(chosen) > 1 or args.host is None or args.through is not None:
+        if len(chosen) > 1 or args.host is None:
             refuse_alerts(args)
             return fleet.run(args, chosen)
         args.host = chosen[0].host

@@ -67,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", type=duration("10m"), metavar="TIME", help="with --max-size: hold 30d, 12h in all, older is coarser")
     parser.add_argument("--host", metavar="[USER@]NODE", help="another machine over ssh, or several: node01-16")
     parser.add_argument("--hosts", metavar="FILE", help="record the machines that a file lists, one a line")
-    parser.add_argument("--through", metavar="NODE", help="reach them from this login node: one ssh for all")
     parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")
     add_alerts(parser)
     add_sampling(parser)
@@ -88,11 +87,9 @@ def run(args: argparse.Namespace) -> int:
         from gputop.fleet.targets import by_names
 
         chosen = by_names(args.host, args.hosts)
-        if len(chosen) > 1 or args.hosts is not None or args.through is not None:
+        if len(chosen) > 1 or args.hosts is not None:
             refuse_alerts(args)
             return record_fleet.run(args, chosen)
-    if args.through is not None:
-        raise UserError("--through is the way to machines: name them by --host or --hosts", code=2)
     alerts = alerts_of(args, notify)
     return_freed_memory()
     stream = lasting_stream(args)

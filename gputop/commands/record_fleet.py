@@ -12,8 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import RECORDER, leave_root, sampling_argv
-from gputop.fleet.links import CONNECTING, UP, NodeState
-from gputop.fleet.relay import open_links
+from gputop.fleet.links import CONNECTING, UP, Links, NodeState
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, Mark
 from gputop.recording.keyframe import key_frame
@@ -106,7 +105,7 @@ def run(args: argparse.Namespace, chosen: list[Target]) -> int:
     calm_garbage_collection()
     ending = Ending()
     ending.listen()
-    links = open_links(chosen, [word for word in sampling_argv(args) if word != "--sudo"], args.through)
+    links = Links(chosen, [word for word in sampling_argv(args) if word != "--sudo"])
     told: dict[str, str] = {}
     try:
         for file in files:

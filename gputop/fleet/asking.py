@@ -34,7 +34,6 @@ class Ask(Struct, frozen=True, omit_defaults=True):
     pids: Annotated[list[Pid], Meta(max_length=MOST_PIDS)] = []
     at_unix_s: UnixSeconds | None = None  # by the node's wall clock; None: now
     back_s: Annotated[float, Meta(ge=-1.0, le=MOST_BACK_S)] = 0.0
-    host: str = ""  # whom a relay is to ask (`gputop.fleet.relay`)
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):

@@ -13,12 +13,13 @@ from __future__ import annotations
 import os
 import queue
 import random
+import re
 import selectors
 import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf, isfinite
 from typing import IO
@@ -43,9 +44,8 @@ from gputop.system.text import clean, one_line
 
 CONNECTING, UP, SILENT, DOWN = "connecting", "up", "silent", "down"
 REFUSED, MISSING, NEWER = "refused", "missing", "newer"
-STATES = (CONNECTING, UP, SILENT, DOWN, REFUSED, MISSING, NEWER)
-"""``silent``: the link stands and nothing comes. ``refused``: sshd, or a jump host, took no more connections. ``missing``: no gputop is
-found there. ``newer``: the gputop there speaks a newer format. All but the first two have a reason."""
+"""A node's states. ``silent``: the link stands and nothing comes. ``refused``: sshd, or a jump host, took no more connections.
+``missing``: no gputop is found there. ``newer``: the gputop there speaks a newer format. All but the first two have a reason."""
 
 RECORDED = "recorded"  # the note of a node that is a recording
 FAN_OUT = 8  # links that connect at once; sshd's MaxStartups 10:30:100 drops some from 10 on (measured: of 64 by 8 none, by 16 some)
@@ -65,9 +65,10 @@ MOST_OVER_S = 30.0  # s for which judging a node may cost all that it may; then 
 FULL_S = 0.05  # s until somebody who had no room for more frames is asked again
 WAKE_S = 0.25  # s between looks at what is due
 GATHER_S = 0.05  # s in which what comes is read together: with 64 nodes a third less CPU (measured)
-_UNKNOWN = "unrecognized arguments: "
-_UNKNOWN_OPTION = f"{_UNKNOWN}--summary"  # argparse, of a gputop that has no summaries; its exit code is 2
+_UNKNOWN_OPTION = "unrecognized arguments: --summary"  # argparse, of a gputop that has no summaries; its exit code is 2
 _CHATTER = "Warning: Permanently added"  # what ssh says beside the reason
+_NOT_REACHED = re.compile(r"^(?:channel \d+: open failed|Stdio forwarding request failed): (.+)$", re.MULTILINE)
+"""What ssh prints where a jump host does not reach the node: over a connection of its own, or over a shared one (ControlMaster)."""
 _AT_LIMIT = ("kex_exchange_identification", "ssh_exchange_identification", "Connection closed by UNKNOWN", "exceeded MaxStartups")
 
 
@@ -75,7 +76,7 @@ class NodeState(Struct, frozen=True):
     """What is known of a node now."""
 
     target: Target
-    state: str  # a word of `STATES`
+    state: str  # `CONNECTING`, `UP`, …
     reason: str = ""  # why it is not up, in a line
     since_s: float = 0.0  # for how long it has been in this state, seconds
     next_s: float | None = None  # until the next try; None: it is tried now, or up
@@ -96,14 +97,10 @@ def _has_always_room() -> bool:
 class Links:
     """All links. Raises UserError where a target is no name of a machine, or no thread is to be had."""
 
-    def __init__(
-        self, targets: Sequence[Target], flags: Sequence[str] = (), fan_out: int = FAN_OUT,
-        other: Callable[[Head, bytes], None] | None = None,
-    ) -> None:  # fmt: skip
-        """``flags`` are the collector's on each node. ``other``: takes the blocks of a relay, in the thread of the links; ValueError where
-        one cannot be read."""
+    def __init__(self, targets: Sequence[Target], flags: Sequence[str] = (), fan_out: int = FAN_OUT) -> None:
+        """``flags`` are the collector's on each node."""
         self._rules = rules()
-        self._links = {target.host: _Link(target, tuple(flags), other) for target in targets}
+        self._links = {target.host: _Link(target, tuple(flags)) for target in targets}
         self._fan_out = fan_out
         self._lock = threading.Lock()
         self._asked: deque[tuple[_Link, Ask]] = deque()
@@ -119,25 +116,17 @@ class Links:
         with starting():
             self._thread.start()
 
-    @property
-    def hosts(self) -> Collection[str]:
-        """Those of the targets."""
-        return self._links.keys()
-
     def poll(self) -> dict[str, NodeState]:
         """Each host's state now, in the order of the targets."""
         now = time.monotonic()
         with self._lock:
             return {host: link.told(now, self._rules) for host, link in self._links.items()}
 
-    def ask(
-        self, host: str, what: str, *, pids: Iterable[int] = (), at_unix_s: float | None = None, back_s: float = 0.0, of: str = ""
-    ) -> int:
-        """Ask a node for something (`gputop.fleet.asking`); the number of the question. A node that is not up answers with an error.
-        ``of``: the host that a relay is to ask."""
+    def ask(self, host: str, what: str, *, pids: Iterable[int] = (), at_unix_s: float | None = None, back_s: float = 0.0) -> int:
+        """Ask a node for something (`gputop.fleet.asking`); the number of the question. A node that is not up answers with an error."""
         with self._lock:
             self._last_id += 1
-            self._asked.append((self._links[host], Ask(self._last_id, what, list(pids), at_unix_s, back_s, of)))
+            self._asked.append((self._links[host], Ask(self._last_id, what, list(pids), at_unix_s, back_s)))
         self._rouse()
         return self._last_id
 
@@ -338,10 +327,9 @@ class Links:
 class _Link:
     """One node's process, and what came over it."""
 
-    def __init__(self, target: Target, flags: tuple[str, ...], other: Callable[[Head, bytes], None] | None = None) -> None:
+    def __init__(self, target: Target, flags: tuple[str, ...]) -> None:
         target.argv()  # a wrong name is told before anything starts
         self.target = target
-        self._other = other  # of a relay
         self._flags = flags
         self.child: subprocess.Popen[bytes] | None = None
         self.due_s = time.monotonic()
@@ -459,7 +447,7 @@ class _Link:
             return self.is_old or self.is_tapped
         if head.kind == KIND_ANSWER:
             return bool(self._asked)
-        return head.kind == KIND_SUMMARY or self._other is not None
+        return head.kind == KIND_SUMMARY
 
     def _take_block(self, head: Head, payload: bytes) -> None:
         if head.kind == KIND_SUMMARY:
@@ -478,11 +466,6 @@ class _Link:
             if not answer.more:
                 del self._asked[answer.id]
             self._answers.append(answer)
-        elif self._other is not None:
-            try:
-                self._other(head, payload)
-            except ValueError as error:
-                self._problem = str(error)
 
     def take_summary(self, summary: Summary) -> None:
         """It is up, and this is the newest that is known of it."""
@@ -504,13 +487,13 @@ class _Link:
                 pass
         text = self.last_words.decode(errors="replace")
         words = one_line(([line for line in text.splitlines() if line.strip() and not line.startswith(_CHATTER)] or [""])[-1])
-        if code == 2 and self._other is not None and _UNKNOWN in text:
-            self.stop(DOWN, "its gputop is too old to be a relay: update it there", RESTART_S[-1])
-        elif code == 2 and _UNKNOWN_OPTION in text and not self.is_old:
+        if code == 2 and _UNKNOWN_OPTION in text and not self.is_old:
             self.is_old = True
             self.stop(CONNECTING, "its gputop has no summaries: it is judged here", 0.0)
         elif code == NOT_FOUND:
             self.stop(MISSING, f"{words or 'gputop is not found there'}: install it into the PATH that commands have there", RESTART_S[-1])
+        elif unreached := _NOT_REACHED.search(text):
+            self.stop(DOWN, one_line(f"the jump host does not reach it: {unreached[1]}"), self.pause_s())
         elif any(sign in text for sign in _AT_LIMIT):
             self._end_refused(words)
         else:

@@ -39,7 +39,7 @@ LATEST_S = 5.0  # s that stacks may be asked for in the future: all nodes of a j
 
 
 class Out:
-    """Standard output, written without waiting. First go summaries, the newest of each host; then frames and answers in their order."""
+    """Standard output, written without waiting. First goes the newest summary; then frames and answers in their order."""
 
     def __init__(self, fd: int, is_lines: bool = False) -> None:
         """``is_lines``: write lines of text, see `gputop.fleet.lines`."""
@@ -47,7 +47,7 @@ class Out:
         self.fd = fd
         self._writing = memoryview(b"")
         self._first: deque[bytes] = deque()  # headers
-        self._summaries: dict[str, bytes] = {}  # host -> block
+        self._summary = b""  # the newest, unless it has gone
         self._rest: deque[bytes] = deque()
         self.rest_bytes = 0  # of frames and answers that wait
         self.dropped = 0  # frames
@@ -56,14 +56,14 @@ class Out:
     @property
     def waits(self) -> bool:
         """Whether something is to be written."""
-        return bool(self._writing or self._first or self._summaries or self._rest)
+        return bool(self._writing or self._first or self._summary or self._rest)
 
     def put_header(self, block: bytes) -> None:
         self._first.append(block)
 
-    def put_summary(self, block: bytes, host: str = "") -> None:
-        """In place of one of this host that has not gone yet."""
-        self._summaries[host] = block
+    def put_summary(self, block: bytes) -> None:
+        """Replace the summary that has not gone yet."""
+        self._summary = block
 
     def put_frame(self, block: bytes) -> None:
         """Dropped where too much waits already."""
@@ -86,8 +86,8 @@ class Out:
         block = b""
         if self._first:
             block = self._first.popleft()
-        elif self._summaries:
-            block = self._summaries.pop(next(iter(self._summaries)))
+        elif self._summary:
+            block, self._summary = self._summary, b""
         elif self._rest:
             block = self._rest.popleft()
             self.rest_bytes -= len(block)

@@ -234,7 +234,7 @@ def _cleaned(value: Any, limit: int = NAME) -> Any:
         return value
     fields = [_cleaned(one) if type(one) in _MADE_OF else one for one in astuple(value)]
     for name in _SENTENCES.get(kind, ()):
-        told: str = getattr(value, name)  # where it is ours it stays as it came, for it may be sent on
+        told: str = getattr(value, name)  # where it is ours it stays as it came
         fields[_KINDS[kind][name]] = told if not told or sentence.is_own(told) else in_general(value.cause)
     return kind(*fields)
 

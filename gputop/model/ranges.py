@@ -28,7 +28,6 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Percent = Annotated[float, Meta(ge=0.0, le=100.0)]
 Seconds = Annotated[float, Meta(ge=0.0, le=MOST_S)]
 UnixSeconds = Annotated[float, Meta(ge=0.0, le=MOST_UNIX_S)]
-Skew = Annotated[float, Meta(ge=-MOST_UNIX_S, le=MOST_UNIX_S)]  # s between two clocks
 PerSecond = Annotated[float, Meta(ge=0.0, le=MOST_PER_S)]
 Times = Annotated[float, Meta(ge=0.0, le=1e9)]  # how many times as fast
 Number = Annotated[float, Meta(ge=-1e18, le=1e18)]  # of any unit

@@ -12,7 +12,6 @@
               8 end      the collector ended by itself: a stream without it (or, in a file, without an index) was cut short
               9 summary  of the last second, see `gputop.fleet.summary`; in streams of `collect --summary` only
               10 answer  to a question, see `gputop.fleet.asking`; in the same streams
-              11, 12     of a relay, see `gputop.fleet.relay`
               other      skipped by its size, so that a newer minor version may add kinds
     tier    = of frames: 0 every tick; 1 one frame a second; 2 one a minute
     flags   = 1 the first frame is a key frame: a chunk begins here
@@ -46,7 +45,6 @@ MAGIC = b"GPUTOP2\n"
 SYNC = b"\x9dGP\n"
 HEAD = struct.Struct("<4sBBHIQII")
 KIND_HEADER, KIND_FRAMES, KIND_INDEX, KIND_FINDINGS, KIND_END, KIND_SUMMARY, KIND_ANSWER = 1, 2, 3, 6, 8, 9, 10
-KIND_TOLD, KIND_PASSED = 11, 12
 ENDS = (KIND_INDEX, KIND_END)  # a writer's last block; a stream that ends with another one was cut short
 TICKS, SECONDS, MINUTES = TIERS = range(3)
 TIER_NAMES = {TICKS: "every tick", SECONDS: "1 s", MINUTES: "1 min"}  # as commands and screens call them

@@ -15,7 +15,6 @@ from gputop.fleet import overview as overview_module
 from gputop.fleet.asking import Answer, Ask, pack_answer, read_answer, read_ask
 from gputop.fleet.jobs import Sight
 from gputop.fleet.overview import SILENT, Overview
-from gputop.fleet.relay import Told
 from gputop.fleet.summary import GpuRow, IncidentRow, LedgerRow, Node, Rank, Said, Summary, Taker, read_summary
 from gputop.model.ranges import MOST_BYTES, MOST_NS, fitted
 from gputop.stacks.nccl import NcclReport, unpack_report
@@ -50,7 +49,7 @@ def numbers(kind: Type, path: str = "") -> Iterator[tuple[str, IntType | FloatTy
             yield from numbers(field.type, f"{path}.{field.name}")
 
 
-@pytest.mark.parametrize("of", [Summary, Told, Answer, Ask, NcclReport])
+@pytest.mark.parametrize("of", [Summary, Answer, Ask, NcclReport])
 def test_every_number_that_another_machine_sends_has_a_range(of: type) -> None:
     found = dict(numbers(msgspec.inspect.type_info(of)))
     assert found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -9,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.fleet.links import DOWN, SILENT, UP, Links
-from gputop.fleet.relay import Relayed
+from gputop.fleet.links import DOWN, FAN_OUT, SILENT, UP, Links
 from gputop.fleet.summary import Summary, pack_summary
 from gputop.model.frame import Header
 from gputop.recording.format import pack_header
@@ -18,6 +18,9 @@ from gputop.stream.reach import Target
 from tests.fleet.sshd import machines, took
 from tests.require import require
 from tests.wait import PATIENCE_S, until
+
+NODES_PAGE = Path(__file__).parent.parent.parent / "docs" / "nodes.md"
+DOCUMENTED = NODES_PAGE.read_text(encoding="utf-8").partition("```ssh\n")[2].partition("```")[0]
 
 
 def test_a_node_vanishes_and_returns_and_one_on_a_slow_link_goes_on(tmp_path: Path) -> None:
@@ -55,14 +58,18 @@ def test_a_node_vanishes_and_returns_and_one_on_a_slow_link_goes_on(tmp_path: Pa
     assert max(gaps) <= 2.0 + 1.0, "a summary a second, and this machine is busy"
 
 
+def _speaks(folder: Path) -> str:
+    """A gputop that repeats one summary."""
+    (folder / "header").write_bytes(pack_header(Header()))
+    (folder / "summary").write_bytes(pack_summary(Summary(unix_ns=time.time_ns())))
+    return f"#!/bin/sh\ncat {folder}/header; while cat {folder}/summary; do sleep 1; done\n"
+
+
 def test_sixty_four_hosts_behind_one_sshd_at_its_default_limits(tmp_path: Path) -> None:
     require("net", "ssh")
     hosts = [f"n{number:02d}" for number in range(1, 65)]
-    (tmp_path / "header").write_bytes(pack_header(Header()))
-    (tmp_path / "summary").write_bytes(pack_summary(Summary(unix_ns=time.time_ns())))
-    speaks = f"#!/bin/sh\ncat {tmp_path}/header; while cat {tmp_path}/summary; do sleep 1; done\n"
     wrong: set[str] = set()
-    with machines(tmp_path, ["bastion"], aliases=hosts, script=speaks):
+    with machines(tmp_path, ["bastion"], aliases=hosts, script=_speaks(tmp_path)):
         links = Links([Target(host) for host in hosts])
 
         def all_up() -> bool:
@@ -77,24 +84,32 @@ def test_sixty_four_hosts_behind_one_sshd_at_its_default_limits(tmp_path: Path) 
     assert not wrong
 
 
-def test_nodes_are_read_through_a_login_node(tmp_path: Path) -> None:
-    """Two hops over real sshds: the viewer's ssh goes to the login node, whose own ssh goes on."""
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_sixty_four_hosts_behind_a_login_node(tmp_path: Path, is_shared: bool) -> None:
+    """By what docs/nodes.md shows for ~/.ssh/config, with the connection to the login node shared and not."""
     require("net", "ssh")
-    with machines(tmp_path, ["login", "node1"]):
-        (tmp_path / "client").write_text(f"Host dead\n  HostName 10.213.7.99\n{(tmp_path / 'client').read_text()}")
-        onward = tmp_path / "login" / "ssh"
-        onward.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {tmp_path}/client "$@"\n')
-        onward.chmod(0o755)
-        links = Relayed([Target("node1"), Target("dead")], Target("login"), ["--no-ebpf"])
+    hosts = [f"node{number:02d}" for number in range(1, 65)]
+    jump, _, shared = DOCUMENTED.replace("login01", "login").replace("~/.ssh/%C", f"{tmp_path}/%h").partition("\n\n")
+    assert "ProxyJump" in jump
+    assert "ControlMaster" in shared
+    with machines(tmp_path, ["behind", "login"], aliases=hosts, script=_speaks(tmp_path)):
+        client, closed = tmp_path / "client", "Host node-closed\n  HostName 10.213.7.1\n  Port 9"
+        client.write_text("\n".join([jump, shared if is_shared else "", closed, client.read_text()]))
+        links = Links([Target(host) for host in (*hosts, "node-closed")])
         try:
-            until(lambda: links.poll()["node1"].state == UP)
-            node = links.poll()["node1"]
-            assert node.summary is not None
-            assert (node.summary.host, node.skew_s) == ("node1", pytest.approx(0.0, abs=1.0))
-            until(lambda: links.poll()["dead"].state == DOWN)
-            assert links.poll()["dead"].reason.startswith("ssh: connect to host 10.213.7.99 port 22: ")
+            until(lambda: all(one.state == UP for one in links.poll().values() if one.host in hosts), 110.0)
+            until(lambda: links.poll()["node-closed"].state == DOWN, 60.0)
+            assert links.poll()["node-closed"].reason.startswith("the jump host does not reach it: ")
         finally:
             links.close()
+        came = {name: _logins(tmp_path / name / "log") for name in ("behind", "login")}
+    assert came["behind"] == ["10.213.7.2"] * 64, "each came from the login node"
+    assert (len(came["login"]) <= FAN_OUT) == is_shared, "who begins before the shared one stands has its own"
+
+
+def _logins(log: Path) -> list[str]:
+    """The address of each login that an sshd accepted."""
+    return re.findall(r"Accepted publickey for root from (\S+)", log.read_text())
 
 
 FOR_A_SHELL = {
