@@ -27,6 +27,7 @@ from gputop.cli import main
 from gputop.commands import once
 from gputop.commands.fleet import as_object
 from gputop.commands.watch import STARVED, _Watching
+from gputop.findings.sentence import unpack
 from gputop.findings.verdict import GPU_LOST
 from gputop.fleet.jobs import Sight
 from gputop.fleet.overview import Overview
@@ -231,7 +232,7 @@ def kept_findings(one: Stream, _: pytest.CaptureFixture[str]) -> str:
     with Recording(one.path) as recording:
         payload = recording.findings()
     assert payload is not None
-    return str(findings._decoder.decode(payload).explanation)
+    return str(unpack(payload, findings.Findings).explanation)
 
 
 def watched(one: Stream, severity: str) -> tuple[int, list[_Sink]]:

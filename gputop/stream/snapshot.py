@@ -15,6 +15,7 @@ from msgspec import structs, to_builtins
 
 from gputop.diagnosis import Engine
 from gputop.findings.explanation import episode
+from gputop.findings.sentence import plain
 from gputop.findings.verdict import ProcState
 from gputop.model.board import Board, GpuBoard
 from gputop.model.fields import limits
@@ -136,7 +137,9 @@ class Snapshots:
 
 def lasting(engine: Engine, board: Board) -> list[dict[str, object]]:
     """The incidents that last, in the shape of `gputop explain --json`."""
-    found: list[dict[str, object]] = _cleaned([to_builtins(episode(one, board.header)) for one in engine.incidents if one.end_ns is None])
+    found: list[dict[str, object]] = _cleaned(
+        [to_builtins(plain(episode(one, board.header))) for one in engine.incidents if one.end_ns is None]
+    )
     return found
 
 
