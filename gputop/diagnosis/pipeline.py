@@ -5,7 +5,8 @@ Here loaders also share their CPUs, with one another and with strangers. By the 
 wants a CPU meets the others as they stand without it, so it runs as many times slower as threads are there for each CPU. Loaders then want
 CPUs for longer, which the model solves for. What was measured fits it first: it tells the present step exactly, and others from there.
 
-    Pipeline(step=0.1, workers=1, run=0.1, gpu=0.05, gpu_wait=0.05).predict(workers=2)  # Band(factor=2.0, low=…, high=…)
+    one = Pipeline(step=0.1, workers=1, run=0.1, gpu=0.05, gpu_wait=0.05)
+    one.change(lambda one, fit: (replace(one, workers=2), fit))  # Band(factor=2.0, low=…, high=…)
 
 All times are of one step, in any unit: seconds, or shares of a window, for the factors are the same.
 """
@@ -67,10 +68,6 @@ class Pipeline(Struct, frozen=True, kw_only=True):
     quota: float | None = None  # CPUs that its control group gives it
     throttled: float = 0.0  # loaders and main thread, while the quota was used up
     disk_used: float | None = None  # 0 to 1: how far the disk delivers all it can; None: not known
-
-    def predict(self, workers: int) -> Band:
-        """With another number of worker processes."""
-        return self.change(lambda one, fit: (replace(one, workers=workers), fit))
 
     def change(self, change: Change) -> Band:
         """With what ``change`` makes of the pipeline and its fit; the band is what the model and not knowing some of it leave open."""

@@ -3,7 +3,7 @@
 `reading_of` takes from a window's facts what `gputop.diagnosis.pipeline` needs, in shares of the window. A factor needs no step clock, for
 the same work makes a step before and after. `Readings` keeps some windows of each trainer and cause; `options` compares changes.
 
-A loader alone: make a `gputop.diagnosis.pipeline.Pipeline` of measured seconds a batch; `Pipeline.predict(workers: int) -> Band`.
+A loader alone: make a `gputop.diagnosis.pipeline.Pipeline` of measured seconds a batch; `Pipeline.change` gives a `Band`.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def _not_known(change: str, why: str) -> WhatIf:
 
 
 def predict(readings: Sequence[Reading], workers: int) -> WhatIf:
-    """One number of workers."""
+    """What this number of workers would bring; asked by tests/experiments/whatif_pairs.py."""
     mean, around, alike = _mean(readings)
     return _told_of(mean, around, alike, _of_workers(mean, workers))
 

@@ -20,23 +20,16 @@ LEAST_PROBED_NS = SECOND_NS - SECOND_NS // 10  # ns, for `ProbedSwitches`: the s
 class ProcRates(Struct, frozen=True):
     """What a process did between two readings; None: not measured. Shares are of one CPU's time: 250 % is 2.5 CPUs."""
 
-    seconds: float
     cpu_pct: float
     """Of the whole process: its threads' on-CPU time if all were read and none ended with more than a tick, else utime + stime."""
-    main_cpu_pct: float | None
     system_pct: float
     runq_pct: float | None
     """Run-queue delay of the main thread, cgroup throttling included. None if the process has other threads that are not read: the main
     thread may only wait for them."""
-    worst_runq_pct: float | None  # run-queue delay of the thread with most of it; None if threads were not read
-    worst_runq_tid: int | None
     switches_per_s: float | None  # voluntary and involuntary, of all threads; None if a thread that ran was not counted
     invol_per_s: float | None
-    main_vol_per_s: float | None  # voluntary switches of the main thread: how often it went to sleep
     read_bytes_per_s: float | None
     write_bytes_per_s: float | None
-    majflt_per_s: float | None
-    minflt_per_s: float | None
     blkio_pct: float | None  # delay on block I/O and swap-in (stat field 42)
 
 
@@ -80,26 +73,17 @@ def proc_rates(older: ProcSample, newer: ProcSample, probed: ProbedSwitches | No
     utime, stime = newer.utime_ns - older.utime_ns, newer.stime_ns - older.stime_ns
     if older.pid != newer.pid or older.start_ticks != newer.start_ticks or ns <= 0 or utime < 0 or stime < 0:
         return None
-    per_s = SECOND_NS / ns
     threads = thread_deltas(older, newer)
-    worst = max(threads, key=_run_delay, default=None)
     main_ns = delta(older.oncpu_ns, newer.oncpu_ns)
     vol_per_s, invol_per_s = _switches_per_s(older, newer, threads, probed)
     return ProcRates(
-        seconds=ns / SECOND_NS,
         cpu_pct=100 * _cpu_ns(newer, threads, main_ns, utime + stime) / ns,
-        main_cpu_pct=_share_pct(main_ns, ns),
         system_pct=100 * stime / ns,
         runq_pct=_share_pct(delta(older.run_delay_ns, newer.run_delay_ns), ns) if newer.threads or newer.num_threads == 1 else None,
-        worst_runq_pct=None if worst is None else 100 * worst.run_delay_ns / ns,
-        worst_runq_tid=None if worst is None else worst.tid,
         switches_per_s=None if vol_per_s is None or invol_per_s is None else vol_per_s + invol_per_s,
         invol_per_s=invol_per_s,
-        main_vol_per_s=_times(delta(older.vol, newer.vol), per_s),
-        read_bytes_per_s=_times(delta(older.read_bytes, newer.read_bytes), per_s),
-        write_bytes_per_s=_times(delta(older.write_bytes, newer.write_bytes), per_s),
-        majflt_per_s=_times(delta(older.majflt, newer.majflt), per_s),
-        minflt_per_s=_times(delta(older.minflt, newer.minflt), per_s),
+        read_bytes_per_s=counter_per_s(older.read_bytes, newer.read_bytes, ns),
+        write_bytes_per_s=counter_per_s(older.write_bytes, newer.write_bytes, ns),
         blkio_pct=_share_pct(delta(older.blkio_delay_ns, newer.blkio_delay_ns), ns),
     )
 
@@ -249,9 +233,6 @@ def _switches_per_s(
         return sum(vol for vol, _ in counted) * per_s, sum(invol for _, invol in counted) * per_s
     return _times(delta(older.vol, newer.vol), per_s), _times(delta(older.invol, newer.invol), per_s)
 
-
-def _run_delay(thread: ThreadSample) -> int:
-    return thread.run_delay_ns
 
 
 def _share_pct(part_ns: int | None, ns: int) -> float | None:

@@ -362,11 +362,6 @@ def is_spawned_child(info: ProcInfo) -> bool:
     return _is_spawned(info) and not _is_service(info)
 
 
-def pin_thread(info: ProcInfo) -> int | None:
-    """The tid of a trainer's pin-memory thread, None if it has none."""
-    return next((thread.tid for thread in info.threads if thread.comm == PIN_THREAD), None)
-
-
 def rank_of(info: ProcInfo) -> int | None:
     """The rank in its environment, None if there is none."""
     return number_in(info.env, RANK_VARIABLES)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 import pytest
 
 from gputop.model import roles
-from gputop.model.frame import ProcInfo, ThreadInfo
+from gputop.model.frame import ProcInfo
 
 PYTHON = "/usr/bin/python3.11"
 TRAIN = ["python", "train.py", "--epochs", "3"]
@@ -321,11 +321,6 @@ def test_who_has_no_workers_may_be_fed_by_what_it_started():
     found = roles.assign(infos, frozenset({10, 20}))
     assert roles.without_workers(found) == {10}
     assert roles.children_of(infos, roles.without_workers(found)) == {11}
-
-
-def test_pin_thread():
-    assert roles.pin_thread(info(10, threads=[ThreadInfo(10, "python"), ThreadInfo(31, "pt_data_pin")])) == 31
-    assert roles.pin_thread(info(10)) is None
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from gputop.prove.processes import why_no_pids
 from gputop.prove.scene import Scene
 
 INTERVENTIONS = (
-    "cpu_weight", "idle_priority", "nice", "cpu_quota", "memory_limit", "io_limit", "io_priority", "io_throttle", "cpu_mask", "resume",
-    "stop", "one_cpu",
+    "cpu_weight", "idle_priority", "cpu_quota", "memory_limit", "io_limit", "io_priority", "io_throttle", "cpu_mask", "resume", "stop",
+    "one_cpu",
 )  # fmt: skip
 """Modules of this folder, in the order in which they are tried."""
 
