@@ -29,7 +29,7 @@ COMMANDS = {
     "prove": "try a cause: switch it off and on, compare the pace",
     "stacks": "the stacks of stalled processes",
     "record": "record to a file, for a time or around a command",
-    "watch": "tell of incidents without a screen; exit 3 for CI",
+    "watch": "report incidents without a screen; exit 3 for CI",
     "replay": "replay a recording, or a stream from standard input",
     "query": "ask a recording in SQL",
     "export": "a recording as CSV, SQLite, Parquet, a trace or a page",

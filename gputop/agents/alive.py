@@ -1,4 +1,4 @@
-"""An HTTP answer that takes its time begins after a second, as a stream of events, and goes on with a comment each second.
+"""Keeps a slow HTTP answer alive: after a second it begins as a stream of events, and sends a comment each second.
 
 Clients give up when nothing comes for some seconds, whatever the server does meanwhile; five are a common default.
 """
@@ -53,7 +53,7 @@ class _Answer:
         self._body = b""
 
     async def comment(self) -> None:
-        """Each second a comment, from the first on in which there was no answer."""
+        """Send a comment each second until the answer begins, and between the events of a stream."""
         while True:
             await anyio.sleep(EVERY_S)
             async with self._lock:
@@ -65,7 +65,7 @@ class _Answer:
                 await self._send({"type": "http.response.body", "body": COMMENT, "more_body": True})
 
     async def send(self, message: Message) -> None:
-        """What the application sends."""
+        """Pass on a message of the application; its answer begins now, or continues the stream that has begun."""
         async with self._lock:
             if message["type"] == "http.response.start":
                 is_events = dict(message.get("headers") or ()).get(b"content-type", b"").startswith(_STREAM)

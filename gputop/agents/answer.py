@@ -37,7 +37,7 @@ def untrusted(text: object, limit: int = TEXT) -> str:
 
 
 def all_untrusted(value: Any) -> Any:
-    """The same for every text of a JSON value, keys included; floats in six digits."""
+    """A JSON value whose every text, keys included, is made harmless by `untrusted`; floats have six digits."""
     if isinstance(value, str):
         return untrusted(value)
     if isinstance(value, dict):
@@ -55,7 +55,7 @@ class Next(Struct, frozen=True):
 
 
 class Answer(Struct, kw_only=True):
-    """What every answer has."""
+    """Fields that every answer has."""
 
     target: str
     not_measured_untrusted: list[str] = []  # ``source: reason``
@@ -64,24 +64,24 @@ class Answer(Struct, kw_only=True):
 
 
 class Asked(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """What every tool may be asked with."""
+    """Arguments that every tool takes."""
 
     target: str = ""
     max_bytes: MaxBytes = DEFAULT_BYTES
 
     def paged(self) -> str:
-        """The list of the answer, or the text of lines, that goes on with a greater ``cursor``; empty where there is none."""
+        """Name of the answer's list, or text of lines, that a greater ``cursor`` continues; empty if it has none."""
         return ""
 
     def wider(self) -> Row:
-        """What to ask for where `run` left something out by a limit of the question's; empty where nothing would show more."""
+        """Arguments for a question that shows more than `run` did within this one's limits; empty if none would."""
         return {}
 
 
 def bounded(name: str, asked: Asked, answer: Answer) -> Row:
     """The answer as JSON-ready data of at most ``asked.max_bytes``: long lists lose their ends, then texts are cut.
 
-    ``next`` of what is left out is another question than ``asked``, and one that goes on: who follows it comes to an end.
+    ``next`` asks for what is left out. It always differs from ``asked`` and continues it, so a client that follows it comes to an end.
     """
     found: Row = msgspec.json.decode(msgspec.json.encode(answer))  # what is no number becomes null
     text = found.get(paged := asked.paged())
@@ -113,7 +113,7 @@ def _bounded(name: str, asked: Asked, found: Row) -> Row:
 
 
 def _rest(asked: Asked, found: Row, has_cut: bool) -> Row:
-    """What to ask for the rest with: the next page where there are pages, else more room, or a greater limit."""
+    """Arguments that ask for the rest: the next page if the answer has pages, else more bytes, or a greater limit."""
     if paged := asked.paged():
         return {"cursor": asked.cursor + len(found[paged])} if found[paged] else {}  # type: ignore[attr-defined]
     if has_cut:

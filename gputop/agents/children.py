@@ -12,15 +12,15 @@ from gputop.system.errors import starting
 
 
 class Children:
-    """Those that run now."""
+    """The child processes that run now."""
 
     def __init__(self) -> None:
         self._running: dict[subprocess.Popen[bytes], signal.Signals] = {}
 
     @contextmanager
     def started(self, argv: Sequence[str], ends_by: signal.Signals = signal.SIGKILL) -> Iterator[subprocess.Popen[bytes]]:
-        """Start it, with pipes for what it writes; after the block it is killed with all of its group. ``ends_by``: the signal of `end`,
-        SIGINT where it has something to put back. Raises UserError where it cannot start."""
+        """Start a program with pipes for its output; after the block it is killed with its process group. ``ends_by``: the signal that
+        `end` sends, SIGINT if the program has something to put back. Raises UserError if it cannot start."""
         with starting():
             child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
         self._running[child] = ends_by

@@ -91,7 +91,7 @@ def _beside(one: Episode) -> Row:
 
 
 def details(one: Episode) -> dict[str, Any]:
-    """Who and what of an incident, and what to do."""
+    """Fields of the answer for an incident: severity, trainer, culprits, victims, evidence and fixes."""
     return {
         "severity": one.severity, "confidence": one.confidence, "trainer_pid": one.trainer_pid,
         "culprits": [
@@ -118,7 +118,7 @@ def _next(target: str, symptom: str | None, cause: str | None, window: str) -> N
 
 
 def _of_job(places: Places, target: str) -> Found:
-    """Of the job that loses most over all hosts."""
+    """The answer for the job that loses most GPU time over all hosts."""
     return places.hosts.fleet().used(lambda fleet: _of_worst(target, fleet))
 
 

@@ -25,7 +25,7 @@ class Question(Asked):
     id: int | None = None
 
     def paged(self) -> str:
-        """One of them has no pages."""
+        """The answer's list; one incident alone has no pages."""
         return "incidents" if self.id is None else ""
 
 

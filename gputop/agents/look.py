@@ -47,7 +47,7 @@ def stretch(recording: Recording, window: str) -> tuple[int, int]:
 
 
 class Look(Struct):
-    """What was found."""
+    """A stretch of a recording: its explanation, and the board of its last moment."""
 
     start_unix_s: float
     seconds: float
@@ -72,7 +72,7 @@ def follow(recording: Recording, window: str = SHORT) -> Following:
 
 
 def summary_of(following: Following) -> Summary:
-    """What a node would say."""
+    """The summary that a node with this board and engine would send."""
     return summarize(following.board, following.engine)
 
 
@@ -93,7 +93,7 @@ def _look(recording: Recording, start_ns: int, end_ns: int, found: Explanation, 
 
 
 def missing_of(recording: Recording, board: Board) -> list[str]:
-    """What was not measured, and why: sources that read nothing or not all, gaps, damage."""
+    """Lines about what was not measured, and why: sources that read nothing or not all, gaps, damage."""
     lines = [f"{one.name} {one.state}: {one.reason}" for one in board.sources.values() if one.state != "ok"]
     gaps = sum(bool(mark.gap_reason) for mark in recording.marks)
     lines += [f"{gaps} gaps in the recording"] * (gaps > 0)

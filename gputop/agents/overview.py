@@ -19,11 +19,11 @@ MOST_GPUS = MOST_TRAINERS = MOST_NODES = 16  # of an answer
 
 
 class Question(Asked):
-    """Nothing else."""
+    """Arguments of the tool: those of every tool."""
 
 
 class Found(Answer):
-    """Of one machine, or of hosts."""
+    """The overview of one machine, or of several hosts (``nodes``)."""
 
     machine_untrusted: str | None = None
     simulated_gpu: bool = False
@@ -63,7 +63,7 @@ def run(places: Places, asked: Question) -> Found:
 
 
 def trainer_row(rank: Rank) -> Row:
-    """One trainer."""
+    """Row of a trainer."""
     return {
         "pid": rank.pid, "name_untrusted": untrusted(rank.program, SHORT), "rank": rank.rank, "gpus": rank.gpus, "workers": rank.workers,
         "phase": rank.phase if rank.phase in ANY else None, "steps_per_s": rank.steps_per_s, "lost_share_now": rank.lost,

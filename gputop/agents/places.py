@@ -1,4 +1,4 @@
-"""Where a question goes: a file, this machine, or a host. Whatever it is, it is read as a recording.
+"""Places that a question can go to: a file, this machine, or a host. Each is read as a recording.
 
 This machine and hosts are nodes of `gputop.fleet`: each keeps its last ten minutes, and hands them over when asked.
 """
@@ -54,7 +54,7 @@ class Nodes:
             self._links = None
 
     def watch(self, hosts: Sequence[str], seen_s: float) -> list[NodeState]:
-        """The states of these, once each is up for ``seen_s`` or has said why not."""
+        """States of these hosts, once each has been up for ``seen_s`` or has given a reason why not."""
         links, end_s = self.begin(), time.monotonic() + BEGINS_S + seen_s
         while True:
             states = links.poll()
@@ -64,13 +64,13 @@ class Nodes:
             time.sleep(WAIT_S)
 
     def fleet(self) -> Overview:
-        """All of them, and their jobs, as they stand."""
+        """All hosts and their jobs, as they stand now."""
         states = self.watch([one.host for one in self.targets], LOOK_S)
         self._fleet.take([sight_of(state) for state in states])
         return self._fleet
 
     def ask(self, host: str, what: str, take: Callable[[bytes], None], pids: Sequence[int] = (), seen_s: float = 0.0) -> None:
-        """Ask a node (`gputop.fleet.asking`); ``take`` gets each piece of the answer. UserError where none comes."""
+        """Ask a node (`gputop.fleet.asking`); ``take`` gets each piece of the answer. UserError if none comes."""
         [state] = self.watch([host], seen_s)
         if state.state != UP:
             raise UserError(f"{host}: {state.reason or 'it does not answer yet'}")
@@ -94,7 +94,7 @@ def _is_told(state: NodeState, seen_s: float) -> bool:
 
 
 class Places:
-    """All that may be asked about. One question at a time: hold `lock`."""
+    """The targets that may be asked about. One question at a time: hold `lock`."""
 
     def __init__(
         self, files: Sequence[str] = (), folder: str = "", hosts: Sequence[Target] = (), flags: Sequence[str] = (), anywhere: bool = True
@@ -137,13 +137,13 @@ class Places:
         return [*self._files, *(name for name in listed if name.endswith(".gputop"))]
 
     def has_many(self, target: str) -> bool:
-        """Whether it means all hosts. UserError where none are watched."""
+        """Whether the target is all hosts together. UserError if none are watched."""
         if target == HOSTS and not self.hosts.targets:
             raise UserError(f"no hosts are watched: gputop mcp --host LIST; {self._told()}")
         return (target or self.default) == HOSTS
 
     def is_now(self, target: str) -> bool:
-        """Whether it is a machine, not a file."""
+        """Whether the target is a machine, not a file."""
         target = target or self.default
         return target == LIVE or target.startswith(HOST)
 

@@ -43,7 +43,7 @@ class Question(Asked):
 
     @property
     def is_about_tables(self) -> bool:
-        """Whether it is ``.tables`` or ``.schema``."""
+        """Whether the statement is ``.tables`` or ``.schema``."""
         return self.sql.lstrip().startswith(".")
 
 
@@ -68,7 +68,7 @@ def run(places: Places, asked: Question) -> Found:
 
 
 def _answer(recording: Recording, asked: Question, children: Children) -> tuple[list[str], bool]:
-    """The lines of the answer from the cursor on, and whether there are more. UserError with what the query says where it fails."""
+    """(lines of the answer from the cursor on, whether there are more). UserError with the query's error if it fails."""
     if "\0" in asked.sql:
         raise UserError("SQL: the query contains a null character", code=2)
     argv = argv_of("gputop", "query", recording.path, f" {asked.sql}", "--json", "--timeout", str(STATEMENT_S), *_span(recording, asked))

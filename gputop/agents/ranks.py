@@ -1,4 +1,4 @@
-"""Tool `ranks`: the ranks of each job, and which of them the others wait for."""
+"""Tool `ranks`: the ranks of each job, and which ranks the others wait for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Question(Asked):
     limit: Annotated[int, Meta(ge=1, le=MOST_RANKS)] = 16
 
     def wider(self) -> Row:
-        """All that may be listed."""
+        """A limit that lists all ranks that may be listed; empty if this is it."""
         return {"limit": MOST_RANKS} if self.limit < MOST_RANKS else {}
 
 

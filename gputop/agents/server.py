@@ -48,7 +48,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Desk:
-    """Answers one question after the other, each in a thread that nobody waits for once its client has gone."""
+    """Answers one question after the other, each in a thread of its own. If the client leaves, its thread is left alone."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
@@ -105,7 +105,7 @@ class Desk:
 
 
 async def _progress(session: Any, name: str, began_s: float) -> None:
-    """Progress in seconds; it is sent where the client has asked for it."""
+    """Send progress in seconds, if the client has asked for it."""
     while True:
         seconds = anyio.current_time() - began_s
         await session.report_progress(round(seconds, 1), None, f"{name}: {seconds:.0f} s")
@@ -164,7 +164,7 @@ def _failed(text: str) -> types.CallToolResult:
 
 
 def serve_stdio(desk: Desk, names: Sequence[str]) -> int:
-    """Until standard input ends, the client is gone, or a signal comes, whose number is returned."""
+    """Serve until standard input ends, the client has left, or a signal comes, whose number is returned (0: none)."""
     ending = Ending()
     try:
         anyio.run(_stdio, make(desk, names), desk, ending)
@@ -186,14 +186,14 @@ async def _stdio(server: Server[Any], desk: Desk, ending: Ending) -> None:
 
 
 def _is_gone(error: BaseException) -> bool:
-    """Whether all that went wrong is that the client reads no more."""
+    """Whether the only error is that the client has stopped reading."""
     parts = getattr(error, "exceptions", None)  # of a group
     return all(map(_is_gone, parts)) if parts else isinstance(error, BrokenPipeError | ConnectionResetError)
 
 
 def serve_http(desk: Desk, names: Sequence[str], host: str, port: int, token: str) -> int:
-    """Until a signal comes, whose number is returned. ``token``: what a request's header Authorization must bear; empty: none is asked
-    for."""
+    """Serve until a signal comes, whose number is returned. ``token``: the bearer token that the header Authorization must carry; empty:
+    none is required."""
     import uvicorn
 
     ending = Ending()
@@ -230,7 +230,7 @@ def application(desk: Desk, names: Sequence[str], host: str, token: str) -> Any:
 
 
 class _Guarded:
-    """Lets only those in who bear the token."""
+    """Refuses requests without the bearer token."""
 
     def __init__(self, app: Any, token: str) -> None:
         self._app = app

@@ -30,7 +30,7 @@ class Question(Asked):
     limit: Annotated[int, Meta(ge=1, le=MOST_GROUPS)] = 8
 
     def wider(self) -> Row:
-        """All that may be listed."""
+        """A limit that lists all groups that may be listed; empty if this is it."""
         return {"limit": MOST_GROUPS} if self.limit < MOST_GROUPS else {}
 
 
@@ -53,7 +53,7 @@ def run(places: Places, asked: Question) -> Found:
             stacks = _kept(recording, start_ns, end_ns, asked.pids)
         at_s = round(recording.unix_ns_of(max(one.t_ns for one in stacks)) / 1e9, 1) if stacks else None
     if not stacks:
-        missing.append("stacks: nobody stalls; name pids" if is_now else "stacks: none were kept in this window")
+        missing.append("stacks: no process stalls; name pids" if is_now else "stacks: none were kept in this window")
     groups = group(stacks, roles)
     return Found(
         target=target, groups=[_row(one) for one in groups[: asked.limit]], taken_unix_s=at_s, truncated=len(groups) > asked.limit,

@@ -1,4 +1,4 @@
-"""Lines over standard input and output that hold nobody up: no thread waits for a client that says nothing, or reads nothing.
+"""Reads and writes lines on standard input and output without blocking: no thread waits for a client that is silent or does not read.
 
 The SDK's own reader waits in a thread for the next line, which ends with the process's last breath alone.
 """
@@ -38,8 +38,8 @@ class Lines:
         self._is_busy = is_busy
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        """Until the input ends, and for `LAST_S` while questions are being answered. A line that is too long comes in parts, none of which
-        is a message."""
+        """Yield lines until the input ends, then wait at most `LAST_S` for questions in progress. A line that is too long comes in parts,
+        none of which is a message."""
         rest = b""
         while data := await self._read():
             *lines, rest = (rest + data).split(b"\n")
@@ -70,13 +70,13 @@ class Lines:
 
 
 class Output:
-    """Takes text for a descriptor. Raises BrokenPipeError where nobody reads it any more."""
+    """Writes text to a descriptor. Raises BrokenPipeError if its reader has closed it."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     async def write(self, text: str) -> None:
-        """All of it, in pieces that can be taken."""
+        """Write all of the text, in pieces as the reader takes them."""
         rest = memoryview(text.encode())
         while rest:
             try:
@@ -89,4 +89,4 @@ class Output:
                 continue
 
     async def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: `write` keeps nothing back."""

@@ -20,7 +20,7 @@ EXPERIMENTS = ("prove",)  # these change something, and are there only where tha
 
 
 class Tool(Protocol):
-    """What a module of a tool has."""
+    """Contents of a tool's module."""
 
     SAYS: str
     Question: type[Asked]

@@ -1,1 +1,1 @@
-"""Alerts: incidents told to somebody who does not look at the screen, once when one begins and once when it ends."""
+"""Alerts: incidents reported to somebody who is not at the screen, once when one begins and once when it ends."""

@@ -1,4 +1,4 @@
-"""What is told of an incident, the same by every sink. Names are cleaned; command lines and environments are never in it."""
+"""Contents of an alert, the same for every sink. Names are cleaned; command lines and environments are never in it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Alert(Struct, frozen=True):
 
 
 class Teller:
-    """Decides what is told: each incident of at least a severity when it has come to that, and again when it is over; never a pause."""
+    """Decides which incidents are reported: those of at least a severity, once they have reached it and again when they have ended; never a
+    pause."""
 
     def __init__(self, severity: str) -> None:
         self._least = SEVERITIES.index(severity)
@@ -64,8 +65,8 @@ class Teller:
 
 
 class Damper:
-    """Decides what is sent of what is told: of an incident that comes and goes the first, and then one each `QUIET_NS` with how often it
-    came meanwhile. What is worse than was sent is not held back."""
+    """Decides which reports are sent: for an incident that recurs the first, then one each `QUIET_NS` with the number of times it has come.
+    A worse one than was sent is not held back."""
 
     def __init__(self) -> None:
         self._known: dict[_Kind, _Sent] = {}
@@ -96,7 +97,7 @@ class Damper:
         return int(was_sent)
 
     def _due(self, now_ns: int) -> Iterator[tuple[str, Incident, int]]:
-        """What was held back for long enough. What has not come again for as long is forgotten."""
+        """Alerts that were held back for long enough. Kinds that have not recurred for as long are forgotten."""
         for kind, known in list(self._known.items()):
             if now_ns - known.t_ns < QUIET_NS:
                 continue

@@ -1,4 +1,4 @@
-"""``bell``: BEL to the terminal. tmux and screen make of it what their bell-action says."""
+"""``bell``: rings the terminal's bell (BEL). tmux and screen handle it by their option bell-action."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LAST_WORDS = 200  # characters of its standard error that an error quotes
 
 
 class Command:
-    """Runs the command for each alert, one after the other; again where it fails."""
+    """Runs the command for each alert, one after the other; again if it fails."""
 
     def __init__(self, argv: list[str]) -> None:
         self.name = f"exec:{argv[0]}"
@@ -62,7 +62,7 @@ class Command:
 
 
 def make(text: str) -> Command:
-    """The sink. UserError where the text is no command, or its program is not found."""
+    """The sink. UserError if the text is no command, or its program is not found."""
     try:
         argv = shlex.split(text.partition(":")[2])
     except ValueError as error:

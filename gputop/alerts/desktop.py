@@ -37,14 +37,14 @@ def make(_text: str) -> Desktop:
 
 
 def kind(name: str) -> int:
-    """The OSC that a terminal knows, by what is known of its name."""
+    """Number of the OSC that the terminal of this name understands."""
     if "kitty" in name:
         return 99
     return 777 if any(word in name for word in _OSC_777) else 9
 
 
 def terminal_name(environ: Mapping[str, str]) -> str:
-    """What the environment, or tmux, says of the terminal; in small letters, empty where nothing does."""
+    """Name of the terminal from the environment, or from tmux; lower case, empty if neither has it."""
     hints = {"KITTY_WINDOW_ID": "kitty", "VTE_VERSION": "vte", "WEZTERM_PANE": "wezterm", "GHOSTTY_RESOURCES_DIR": "ghostty"}
     if "TMUX" in environ:  # the variables are of the terminal in which the server was started, maybe another one long ago
         return _of_tmux().lower()

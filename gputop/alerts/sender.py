@@ -147,7 +147,7 @@ class Alerts:
         self._tell(following, [one for one in incidents if is_about is None or is_about(one.trainer_pid)])
 
     def end(self, following: Following) -> None:
-        """What lasts is over, for the job is."""
+        """Report the end of the incidents that still last: the job has ended."""
         self._tell(following, [])
 
     def _tell(self, following: Following, incidents: list[Incident]) -> None:
@@ -161,7 +161,7 @@ class Alerts:
                 sender.put(alert)
 
     def close(self) -> None:
-        """Wait a little for what is on its way, and say what was not sent."""
+        """Wait a little for alerts in progress, and print what was not sent."""
         until = time.monotonic() + LEAVE_S
         while sum(one.close() for one in self.senders) and time.monotonic() < until:
             time.sleep(0.02)

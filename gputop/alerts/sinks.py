@@ -1,4 +1,5 @@
-"""Where alerts go. A sink is a module with ``make(text)``, and a line in `SINKS`; only the modules of sinks that are used are imported."""
+"""Sinks, the places that alerts go to. A sink is a module with ``make(text)``, and a line in `SINKS`; only the modules of sinks in use are
+imported."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ SINKS = {
     "slack:": "webhook",
     "exec:": "command",
 }
-"""How a sink's text begins, or the whole of it without a colon -> its module."""
+"""Beginning of a sink's text (all of it if it has no colon) -> module of the sink."""
 NO_SINK = "none"  # in place of a sink: overrides those of config.toml
 FORMS = "bell, desktop, https://…, slack:https://… or exec:COMMAND"
 
@@ -29,16 +30,16 @@ class Sink(Protocol):
     name: str  # for errors; without what is secret in an address
 
     def send(self, alert: Alert) -> None:
-        """Send, in a thread of its own, within seconds. Raises OSError with the reason where that fails: `Refused`, `Busy`, or another
-        for what is worth another try."""
+        """Send, in the sink's own thread, within seconds. Raises OSError with the reason if that fails: `Refused`, `Busy`, or another if a
+        new try may succeed."""
 
 
 class Refused(OSError):
-    """Nothing will be different next time."""
+    """Raised if a new try would fail as well."""
 
 
 class Busy(OSError):
-    """The other side has said when to come again."""
+    """Raised if the other side has named a time for the next try."""
 
     def __init__(self, reason: str, after_s: float) -> None:
         super().__init__(reason)

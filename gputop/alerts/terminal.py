@@ -1,4 +1,4 @@
-"""Writing to the user's terminal beside whatever is drawn there."""
+"""Writes to the user's terminal without damage to a screen that is drawn there."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from gputop.alerts.sinks import Refused
 
 draw: Callable[[str], None] | None = None
-"""How the screen writes, where one is shown: a sequence must not fall into another one. Set by the live view."""
+"""Function by which the screen writes, if one is shown: a sequence must not fall into another one. The live view sets it."""
 
 
 def write_terminal(text: str) -> None:
-    """Write to the terminal of this process, whatever its standard streams are. `Refused` where it has none, OSError where that takes
-    nothing now."""
+    """Write to the terminal of this process, whatever its standard streams are. `Refused` if it has no terminal, OSError if the terminal
+    takes nothing now."""
     if draw is not None:
         draw(text)
         return

@@ -46,7 +46,7 @@ class Webhook:
         self._left: Thread | None = None  # one that has not come to its end in time, as where no name server answers
 
     def send(self, alert: Alert) -> None:
-        """All of it within `WHOLE_S`: names, connections, what is sent, and what comes however slowly."""
+        """Post the alert within `WHOLE_S`, which covers look-up, connection, request and a slow answer."""
         if self._left is not None and self._left.is_alive():
             raise TimeoutError("the last try has not come to its end yet")
         exchange = _Exchange(self._url, msgspec.json.encode(slack_message(alert) if self._slack else alert.document))
@@ -68,7 +68,7 @@ class _Exchange:
         self._failure: Exception | None = None
 
     def run(self) -> None:
-        """Until the answer has begun."""
+        """Send the request, and wait until the answer has begun."""
         opener = urllib.request.build_opener(_Unmoved, _Http(self._connections), _Https(self._connections))
         try:
             with opener.open(self._request, timeout=WHOLE_S):
@@ -120,7 +120,7 @@ class _Http(urllib.request.HTTPHandler):
 
 
 class _Https(urllib.request.HTTPSHandler):
-    """The same with TLS."""
+    """Keeps the TLS connections that it makes, like `_Http`."""
 
     def __init__(self, connections: list[http.client.HTTPConnection]) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class _Https(urllib.request.HTTPSHandler):
 
 
 def _refusal(code: int, reason: str, after: str | None) -> OSError:
-    """What an answer means that is none of success: 429 and those from 500 on are worth another try."""
+    """The error for an answer that is no success: 429 and 500 or above deserve another try."""
     told = f"it answered {code} {reason}".rstrip()
     if code == TOO_MANY or code >= SERVER_ERROR:
         after_s = retry_after_s(after or "", time.time())
@@ -144,7 +144,7 @@ def _refusal(code: int, reason: str, after: str | None) -> OSError:
 
 
 def retry_after_s(text: str, now_unix_s: float) -> float | None:
-    """Seconds of the header Retry-After, which is a number or a date, within `MOST_AFTER_S`; None where it is neither."""
+    """Seconds of the header Retry-After, which is a number or a date, within `MOST_AFTER_S`; None if it is neither."""
     text = text.strip()
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), MOST_AFTER_S)

@@ -40,7 +40,7 @@ class Companion:
         self._is_over = False
 
     def run(self) -> None:
-        """Until the parent asks for the end, or is gone."""
+        """Serve until the parent asks for the end, or has ended."""
         while not self._is_over and os.getppid() == self._parent:
             for item in self._stream.read(LOOK_S):
                 self._snapshots.take(item)

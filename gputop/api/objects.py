@@ -1,4 +1,4 @@
-"""The objects of the API: those of `gputop explain --json`, which `gputop.findings.explanation` defines; None is what was not measured."""
+"""Objects of the API: those of `gputop explain --json`, which `gputop.findings.explanation` defines. None: not measured."""
 
 from __future__ import annotations
 

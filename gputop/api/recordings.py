@@ -31,7 +31,7 @@ Moment = float | str | None  # Unix seconds, a text as of --from (``90s``, ``14:
 
 
 def open(*paths: str | os.PathLike[str]) -> Recording:
-    """Open a recording, or the files of a rotation as one. `gputop.Error` where it cannot be read."""
+    """Open a recording, or the files of a rotation as one. `gputop.Error` if it cannot be read."""
     return Recording(open_recording([os.fspath(path) for path in paths]))
 
 
@@ -70,7 +70,7 @@ class Recording:
 
     @property
     def path(self) -> str:
-        """Its path."""
+        """Path of the recording."""
         return self._reader.path
 
     @property
@@ -90,12 +90,12 @@ class Recording:
 
     @property
     def marks(self) -> list[Mark]:
-        """Its markers, in order."""
+        """Markers of the recording, in order."""
         return [Mark(self._reader.header.unix_ns_of(mark.t_ns) / 1e9, mark.text) for mark in self._reader.marks]
 
     @property
     def problem(self) -> str:
-        """What of it is damaged or missing, as far as it has been read; empty where nothing is."""
+        """Damage or missing parts of the recording, as far as it has been read; empty if there is none."""
         return self._reader.problem
 
     def explain(self, start: Moment = None, end: Moment = None, *, fine: bool = False) -> Explanation:

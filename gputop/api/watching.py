@@ -59,7 +59,7 @@ def watch(
 
 
 class Watching:
-    """What `watch` sees. It begins with ``with`` or `start`; after `close` what was found stays."""
+    """A watch of this machine or another. It begins with ``with`` or `start`; its findings stay after `close`."""
 
     def __init__(self, collector: list[str], on_incident: Callable[[Incident], object] | None, severity: str) -> None:
         self._argv = argv_of("gputop.api.companion", *collector)
@@ -76,7 +76,7 @@ class Watching:
         self._is_closing = self._is_over = False
 
     def start(self) -> Watching:
-        """Start the collector and its companion. `gputop.Error` where no process can be started."""
+        """Start the collector and its companion. `gputop.Error` if no process can be started."""
         if self._child is not None:
             raise UserError("this watch has been started already")
         self._pid = os.getpid()
@@ -122,7 +122,7 @@ class Watching:
 
     @property
     def verdict(self) -> Verdict:
-        """What the last seconds say of the GPU that lost most; its ``symptom`` is ``looking`` while nothing can be judged yet."""
+        """Verdict of the last seconds on the GPU that lost most; its ``symptom`` is ``looking`` until something can be judged."""
         return self._verdict
 
     @property
@@ -132,7 +132,7 @@ class Watching:
 
     @property
     def incidents(self) -> list[Incident]:
-        """All so far, oldest first."""
+        """All incidents since the start, oldest first."""
         known = self._incidents
         return [known[number] for number in sorted(known)]
 
@@ -149,11 +149,11 @@ class Watching:
         return self._verdict.symptom != LOOKING
 
     def explain(self, timeout: float = ANSWER_S) -> Explanation:
-        """All that was found since the start. `gputop.Error` where no answer comes."""
+        """Explanation of the time since the start. `gputop.Error` if no answer comes."""
         return self._ask("explain", Explanation, timeout)
 
     def snapshot(self, timeout: float = ANSWER_S) -> Snapshot:
-        """GPUs and processes now. `gputop.Error` where no answer comes."""
+        """GPUs and processes now. `gputop.Error` if no answer comes."""
         return self._ask("snapshot", Snapshot, timeout)
 
     def _ask(self, question: str, kind: type[Answer], timeout: float) -> Answer:

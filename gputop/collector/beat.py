@@ -44,7 +44,7 @@ _SAMPLE = ("index", "t_ns", "missing")  # fields of `Gpu` that are no readings
 
 
 class Sink(Protocol):
-    """Where frames go. ``send`` returns False if the frame was dropped because the reader is too slow."""
+    """Takes frames. ``send`` returns False if it dropped the frame because the reader is too slow."""
 
     def send(self, frame: Frame) -> bool: ...
 
@@ -74,7 +74,7 @@ def make_header(settings: Settings) -> Header:
 
 
 class _Roles:
-    """Which processes the sources read closely: trainers, their workers, and who feeds trainers without workers."""
+    """Processes that the sources read closely: trainers, their workers, and the processes that feed trainers without workers."""
 
     def __init__(self) -> None:
         self.gpu_pids: frozenset[int] = frozenset()  # processes with a context on a GPU
@@ -88,7 +88,7 @@ class _Roles:
         self._due_ns = 0
 
     def follow(self, frame: Frame, gpu_pids: frozenset[int]) -> None:
-        """Assign roles anew if processes came, went or changed."""
+        """Assign roles again if processes came, ended or changed."""
         for pid in frame.gone:
             self._infos.pop(pid, None)
         for info in frame.infos:
@@ -234,7 +234,7 @@ class Collector:
         return all(getattr(source, "ready", True) for source in self._sources.values())
 
     def _leave_root(self) -> bool:
-        """After `sudo gputop`, once the probes are loaded, become the user who typed it; whether that happened now."""
+        """Become the user who typed `sudo gputop`, once the probes are loaded; returns whether that happened now."""
         if self._may_leave_root and self._all_ready:
             self._may_leave_root = False
             from gputop.system.privilege import drop_to_invoking_user

@@ -43,7 +43,7 @@ def command_of(args: argparse.Namespace) -> list[str]:
 
 
 def lasting_stream(args: argparse.Namespace) -> LastingStream:
-    """What a collector says, here or on --host; another one is started where it ends."""
+    """The stream of a collector, here or on --host; a new collector is started whenever one ends."""
     from gputop.stream.child import ChildStream
     from gputop.stream.restarts import LastingStream
 
@@ -88,7 +88,7 @@ class Attending(ABC):
         """The next frame."""
 
     def rest_s(self) -> float:
-        """How long nothing need be read. Waking for every frame costs cold caches every time."""
+        """Seconds for which nothing need be read. Each wake-up costs cold caches, so there is not one for every frame."""
         return 0.0
 
     def silence_over(self, silent_s: float) -> None:
@@ -119,7 +119,8 @@ class Attending(ABC):
             self.command.send_signal(self._ending.asked)
 
     def run(self) -> None:
-        """Read until it is over, and then what has come, for `DRAIN_S`. An error of gputop's is told, and the command runs on."""
+        """Read until the end (see `is_over`), and then for `DRAIN_S` the frames that still come. An error of gputop's is printed, and the
+        command runs on."""
         self._runs = True
         try:
             while not self._ends():
@@ -149,12 +150,12 @@ class Attending(ABC):
 
     @property
     def silent_s(self) -> float:
-        """How long a running collector has given nothing, 0 while that is no longer than usual."""
+        """Seconds for which a running collector has been silent; 0 if that is no longer than usual."""
         silent_s = self.stream.silent_s
         return silent_s if silent_s > SILENT_S + 2 * self._interval and not self.stream.trouble else 0.0
 
     def _ends(self) -> bool:
-        """As `is_over`; from then on `DRAIN_S` are left."""
+        """Whether the stream is ending. The first True gives the collector `DRAIN_S` more for its last frames."""
         if self._last_s == float("inf") and self.is_over():
             self._last_s = time.monotonic() + DRAIN_S
         return self._last_s < float("inf")

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def mistakes() -> list[str]:
-    """What is wrong with the files and variables, a line each."""
+    """Mistakes in the files and variables, a line each."""
     wrong: list[str] = []
     try:
         config.apply(_parser(), True, wrong)
@@ -56,7 +56,7 @@ def mistakes() -> list[str]:
 
 
 def _mistake(check: Callable[[], None]) -> str:
-    """The error of a check, empty where there is none."""
+    """The error of a check; empty if it passes."""
     try:
         check()
     except UserError as error:

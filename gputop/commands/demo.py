@@ -142,7 +142,7 @@ class Story:
         return f"4/4 {_turn(AFTERWARDS[:1] + unprobed + AFTERWARDS[1:], now - since - NEWS_NS)} (again in {_seconds(until - now)})"
 
     def _trouble(self, session: Session, since: int, now: int, before: str = "", after: str = "") -> str:
-        """What to see and press while something is wrong since a moment, or is to be found out."""
+        """Caption while something is wrong since ``since``, or the cause is still to be found: what to look at and which key to press."""
         told = [mark for mark in session.marks if mark.t_ns >= since]  # an earlier one is about other trouble
         about = [mark for mark in told if mark.experiment or mark.text.startswith(EXPERIMENT_BEGINS)]
         if about and not about[-1].experiment:
@@ -163,7 +163,7 @@ class Story:
 
 
 def _turn(texts: tuple[str, ...], ns: int) -> str:
-    """One text after the other, `HINT_NS` each."""
+    """The text whose turn it is, each for `HINT_NS`."""
     return texts[max(0, ns // HINT_NS) % len(texts)]
 
 

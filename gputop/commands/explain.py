@@ -97,7 +97,7 @@ class Found(Struct):
 
 
 def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool = False) -> Found:
-    """Explain the stretch of a recording that the flags choose. UserError where it cannot be read."""
+    """Explain the stretch of a recording that the flags choose. UserError if it cannot be read."""
     from gputop.recording.format import TIER_NAMES
     from gputop.recording.parts import open_recording
     from gputop.stream.judged import judged
@@ -109,7 +109,7 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
         found = Found(kept) if kept is not None else judge(one := Following(), judged(one, recording, start, end, args.fine))
         if kept is not None:
             found.source = {"judged_by": "recorder"}
-            found.problems.append("these are the recorder's findings; --fine judges every tick anew")
+            found.problems.append("these are the recorder's findings; --fine judges every tick again")
         else:
             read_by(args, recording, start, end)
             found.source = {"judged_by": "explain", "read_at": TIER_NAMES[max(recording.tiers_between(start, end, recording.tier))]}

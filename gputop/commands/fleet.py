@@ -34,7 +34,7 @@ SETTLES_S = 3.0  # s that it watches those that answer: a verdict needs a window
 
 
 def chosen_targets(args: argparse.Namespace) -> list[Target]:
-    """The machines that --host, --hosts, --job and --pods name, each once. UserError where that cannot be read."""
+    """The machines that --host, --hosts, --job and --pods name, each once. UserError if that cannot be read."""
     from gputop.fleet.targets import by_names, targets
 
     named = by_names(args.host, args.hosts)
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, chosen: list[Target]) -> int:
 
 
 def replay(args: argparse.Namespace, folder: str) -> int:
-    """Show the recordings of a folder together, as if what they tell of happened now. UserError where there are none."""
+    """Show the recordings of a folder together, as if the recorded time were now. UserError if there are none."""
     from gputop.commands.screen import use_terminal
     from gputop.fleet.links import Links
     from gputop.fleet.targets import Folder
@@ -96,7 +96,7 @@ def _links(args: argparse.Namespace, chosen: list[Target]) -> Nodes:
 
 
 def _print(args: argparse.Namespace, chosen: list[Target]) -> int:
-    """One table or object once all have answered, or with --json alone an object a second, and one at once where a verdict changes."""
+    """Print one table or object once all have answered; with --json alone an object a second, and one at once if a verdict changes."""
     from gputop.fleet.overview import Overview
     from gputop.fleet.questions import Hangs, Questions
 
@@ -149,7 +149,7 @@ def _write(args: argparse.Namespace, fleet: Overview) -> None:
 
 
 def _await_report(fleet: Overview, questions: Questions) -> None:
-    """Until NCCL has said something of all jobs that hang, or `REPORTS_S` are over."""
+    """Wait until NCCL has reported on all jobs that hang, or `REPORTS_S` are over."""
     end_s = time.monotonic() + REPORTS_S
     while time.monotonic() < end_s and any(job.hangs and job.key not in fleet.reports for job in fleet.jobs):
         questions.deliver()
@@ -157,7 +157,7 @@ def _await_report(fleet: Overview, questions: Questions) -> None:
 
 
 def _await(links: Nodes) -> None:
-    """Until all nodes have answered, or said why not, and a window is there to be judged; `PATIENCE_S` at most."""
+    """Wait until all nodes have answered or failed, and then for a window that can be judged; `PATIENCE_S` at most."""
     from gputop.fleet.links import CONNECTING
 
     began_s, answered_s = time.monotonic(), math.inf
@@ -205,7 +205,7 @@ def line_of(fleet: Overview) -> Line:
 
 
 def as_object(fleet: Overview) -> dict[str, object]:
-    """All that is known, for scripts; what was not measured is null."""
+    """The fleet as JSON-ready data, for scripts; null is not measured."""
     return {
         "schema": 1, "unix_s": round(time.time(), 3), "nodes": [_node(row) for row in fleet.rows],
         "jobs": [_job(job, fleet) for job in fleet.jobs],

@@ -135,7 +135,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
 
 
 def left_behind() -> str:
-    """A line about an experiment that nobody undid, for both gputop and its guardian died; empty if there is none."""
+    """A line about an experiment that was not undone because both gputop and its guardian were killed; empty if there is none."""
     from gputop.prove import host
 
     if not any(map(host.names, host.folders())):

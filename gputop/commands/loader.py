@@ -97,7 +97,7 @@ def _tell(point: Point) -> None:
 
 
 class _Script(NamedTuple):
-    """What is imported: ``name`` as Python knows it, the file, and the folder in front of ``sys.path``."""
+    """The module to import: ``name`` as Python knows it, its file, and the folder put first in ``sys.path``."""
 
     name: str
     path: str
@@ -106,12 +106,12 @@ class _Script(NamedTuple):
 
     @property
     def told(self) -> str:
-        """As the user knows it."""
+        """The script's path, or the module's name after ``-m``, as the user typed it."""
         return clean(self.name if self.is_module else self.path)
 
 
 def _split(target: str) -> tuple[str, str]:
-    """(script or module, name); an empty name where none is given."""
+    """(script or module, name of the DataLoader); an empty name if none is given."""
     path, _, name = target.rpartition(":")
     if not path and not name:
         raise UserError(f"{target!r}: write SCRIPT:NAME, such as train.py:train_loader", code=2)
@@ -124,7 +124,7 @@ def _is_module(path: str) -> bool:
 
 
 def _as_script(path: str) -> _Script:
-    """A script, run as ``python PATH`` would: what lies beside it can be imported."""
+    """A script as ``python PATH`` would run it: modules in its folder can be imported."""
     if not os.path.isfile(path):
         raise UserError(f"there is no script {clean(path)}", code=2)
     name = os.path.splitext(os.path.basename(path))[0]
@@ -194,7 +194,7 @@ def _from_file(script: _Script) -> Any:
 
 
 def _line(error: Exception, script: _Script) -> str:
-    """The line of the script where it failed."""
+    """Text with the line of the script that failed."""
     import traceback
 
     stem = os.path.join(script.folder, *script.name.split("."))  # an import that failed leaves no module that names its file
@@ -237,7 +237,7 @@ def _is_loader(value: object) -> bool:
 
 @contextmanager
 def _standard_output_to_errors() -> Iterator[None]:
-    """What the script and its workers print goes to standard error: standard output is the table's."""
+    """Redirect what the script and its workers print to standard error: standard output is for the table."""
     kept = os.dup(1)
     sys.stdout.flush()
     os.dup2(2, 1)

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send the marker to every collector. UserError where none took it."""
+    """Send the marker to every collector. UserError if none took it."""
     from gputop.sources.marks import MAX_TEXT, places
     from gputop.stream.marking import PATIENCE_S, send_mark
 

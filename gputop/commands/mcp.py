@@ -25,7 +25,7 @@ EXAMPLES = f"""examples:
   gputop mcp --host 'node[01-16]'               these hosts, over ssh
   gputop mcp --http 127.0.0.1:{PORT} --recordings runs/
   gputop mcp --http :{PORT} --token-file ~/.config/gputop/token   beyond this machine; the file's mode is 0600
-  claude mcp add gputop -- gputop mcp           how one client is told of it
+  claude mcp add gputop -- gputop mcp           how it is added to one client
 """
 
 
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _token(args: argparse.Namespace) -> str:
-    """The token of the file; UserError where others could read it, or where it is needed and there is none."""
+    """The token in the file; UserError if others can read the file, or if a token is needed and none is given."""
     if args.token_file is None:
         if args.http and args.http[0] not in ("127.0.0.1", "localhost", "::1"):
             make = "(umask 077; openssl rand -hex 32 > token)"

@@ -120,7 +120,7 @@ def _print_stream(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
 
 
 def _print_lines(args: argparse.Namespace) -> int:
-    """One line after a look, or a line whenever it is another one, once a second at most."""
+    """Print one line after a look, or else a line whenever it changes, once a second at most."""
     from gputop.findings.line import line_of
     from gputop.stream.following import Following
 
@@ -145,7 +145,7 @@ def _print_lines(args: argparse.Namespace) -> int:
 
 
 def _print_look(items: Iterator[Header | Frame], args: argparse.Namespace) -> int:
-    """One object, whose rates are over all of the look."""
+    """Print one object, whose rates are over all of the look."""
     from gputop.stream import snapshot
     from gputop.stream.following import Following
 

@@ -109,7 +109,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def add_alerts(parser: argparse.ArgumentParser) -> None:
     """Add the flags of alerts."""
-    parser.add_argument("--alert", action="append", metavar="SINK", help="tell of trouble: bell, desktop, https://…, exec:COMMAND")
+    parser.add_argument("--alert", action="append", metavar="SINK", help="report trouble: bell, desktop, https://…, exec:COMMAND")
     parser.add_argument("--alert-on", choices=ALERT_SEVERITIES, metavar="LEVEL", help="from low, medium or high severity on (medium)")
 
 
@@ -166,7 +166,7 @@ def stream_argv(args: argparse.Namespace) -> list[str]:
 
 
 def ask_sudo(args: argparse.Namespace) -> None:
-    """Let sudo ask for the password before the screen takes the terminal. UserError where it refuses."""
+    """Let sudo ask for the password before the screen takes the terminal. UserError if it refuses."""
     import os
 
     if not args.sudo or os.geteuid() == 0 or getattr(args, "host", None) is not None:
@@ -178,9 +178,9 @@ def ask_sudo(args: argparse.Namespace) -> None:
 
 
 def leave_root(*packages: str) -> None:
-    """After `sudo gputop`: become the user who typed it, for the screen and the recorder need no privilege. Raises UserError.
+    """Become the user who typed `sudo gputop`: the screen and the recorder need no privilege. Raises UserError.
 
-    ``packages`` are needed afterwards: they are imported before where gputop or Python lie in root's home.
+    ``packages`` are needed afterwards: they are imported first if gputop or Python lie in root's home.
     """
     from gputop.system.privilege import drop_to_invoking_user, invoking_user
 
@@ -196,7 +196,7 @@ def leave_root(*packages: str) -> None:
 
 
 def _can_import_as(uid: int) -> bool:
-    """Whether this user can read Python and gputop; both may lie in root's home."""
+    """Whether this user can read Python and gputop; either may lie in root's home."""
     import os
 
     os.seteuid(uid)
@@ -208,7 +208,7 @@ def _can_import_as(uid: int) -> bool:
 
 @contextmanager
 def acting_as_user(*packages: str) -> Iterator[None]:
-    """After `sudo gputop`: act as the user who typed it within the block, so that files belong to that user.
+    """Act as the user who typed `sudo gputop` within the block, so that files belong to that user.
 
     ``packages`` as in `leave_root`.
     """

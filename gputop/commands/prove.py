@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Try it. Returns 0 where there is a result, or nothing is wrong; UserError where it could not be tried."""
+    """Run the experiment. Returns 0 if there is a result, or nothing is wrong; UserError if it could not be tried."""
     _check(args)
     if args.undo:
         return _undo()
@@ -134,7 +134,7 @@ def _prove(args: argparse.Namespace, stream: ChildStream) -> int:
 
 
 def _items(stream: ChildStream) -> Iterator[Header | Frame]:
-    """What the collector writes. Raises UserError where it ends or says nothing."""
+    """Yield what the collector sends. Raises UserError if it ends or is silent."""
     heard_s = time.monotonic()
     while True:
         items = stream.read(WAIT_S)
@@ -144,7 +144,7 @@ def _items(stream: ChildStream) -> Iterator[Header | Frame]:
         if items:
             heard_s = time.monotonic()
         elif time.monotonic() - heard_s > SILENT_S:
-            raise UserError(f"the collector says nothing for {SILENT_S:g} s; gputop doctor says more")
+            raise UserError(f"the collector has been silent for {SILENT_S:g} s; gputop doctor says more")
         yield from items
 
 
@@ -174,7 +174,7 @@ def _untried(
 
 
 def _reached(planned: Plan | None) -> list[str]:
-    """Whom it would change: how many, then a line for each."""
+    """The processes that a plan would change, as text: how many, then a line for each."""
     from gputop.prove import reach
 
     found = planned.reached if planned is not None else ()
@@ -182,7 +182,7 @@ def _reached(planned: Plan | None) -> list[str]:
 
 
 def _show(*lines: str) -> None:
-    """Print what is not empty of it; in a terminal its words stay whole."""
+    """Print the lines that are not empty; in a terminal they are wrapped between words."""
     show(part for line in lines if line for part in (_whole_words(line, "") if sys.stdout.isatty() else [line]))
 
 
@@ -194,8 +194,8 @@ def _whole_words(text: str, indent: str) -> list[str]:
 
 
 def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
-    """Ask, and name each process that is changed; if some are of other users even with --yes, unless there is --others. UserError where
-    nobody can be asked."""
+    """Ask, and name each process that is changed. --yes answers for the user's own processes, with --others also for those of other users.
+    UserError if nobody can be asked."""
     from gputop.prove.change import named
 
     if args.yes and (args.others or not planned.others):

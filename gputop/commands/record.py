@@ -119,7 +119,7 @@ class _Run(Attending):
         self._alerts = alerts
 
     def start(self, argv: list[str]) -> None:
-        """As `Attending.start`; where that fails the file's name is free for the next try."""
+        """Start the collector, as `Attending.start`. If that fails, discard the new file: its name is free for the next try."""
         try:
             super().start(argv)
         except UserError:
@@ -129,7 +129,7 @@ class _Run(Attending):
             raise
 
     def rest_s(self) -> float:
-        """Until the next block is nearly full; with alerts until the next feed, about."""
+        """Seconds until the next block is nearly full; with alerts at most until the next feed."""
         full_s = self._file.rotation.full_in_ns / 1e9 if self._file is not None else 0.0
         return full_s if self._alerts is None else min(full_s, ALERT_EVERY_S)
 
@@ -139,7 +139,7 @@ class _Run(Attending):
         super().silence_over(silent_s)
 
     def close(self) -> None:
-        """Complete the file, and say where it is and what is missing."""
+        """Complete the file, and print where it is and what is missing."""
         if self._alerts is not None:
             self._alerts.close()
         if self._file is None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gputop.tables.usage import Price
 
 EXAMPLES = """examples:
-  gputop report run.gputop                            all that it tells
+  gputop report run.gputop                            all that it holds
   gputop report --since yesterday --until today       of the recorder's folder, /var/lib/gputop
   gputop report /data/recordings --since 7d --price 3.5/h
   gputop report --since 2026-11-20 --until 2026-11-27 --price 3.5EUR/h --to html -o week.html
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or write the report. UserError where no recording tells of the time."""
+    """Print or write the report. UserError if no recording tells of the time."""
     from gputop.tables import usage
 
     now_s = time.time()
@@ -114,7 +114,7 @@ def _midnight(day: date) -> float:
 
 
 def price(text: str) -> Price:
-    """Of a GPU hour: ``3.5``, ``3.5/h``, ``$3.5/h``, ``3.5EUR/h``."""
+    """The price of a GPU hour from ``3.5``, ``3.5/h``, ``$3.5/h`` or ``3.5EUR/h``."""
     from gputop.tables.usage import Price
 
     found = _PRICE.fullmatch(text.strip())

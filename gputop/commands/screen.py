@@ -1,4 +1,4 @@
-"""What commands with a screen share: its flags, the terminal it needs, and running it."""
+"""Parts that all commands with a screen share: flags, the terminal, and running the app."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_looks(parser: argparse.ArgumentParser) -> None:
 
 
 def use_terminal(instead: str) -> None:
-    """Raise UserError where no screen can be shown; ``instead`` names what to use then.
+    """Raise UserError if no screen can be shown; ``instead`` names what to use then.
 
     COLUMNS and LINES are dropped where the terminal reports its size: they were set once (``docker exec -e COLUMNS=…``) and would
     override later changes of the size.

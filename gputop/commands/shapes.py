@@ -21,14 +21,14 @@ Missing = dict[str, str]  # field -> why it is null
 
 
 class Tried(Struct):
-    """How an experiment ended, in a recording; or what NCCL said."""
+    """An outcome of an experiment in a recording, or a report of NCCL."""
 
     unix_s: float
     text: str
 
 
 class Explained(Explanation, frozen=True):
-    """What `gputop explain --json` prints."""
+    """Output of `gputop explain --json`."""
 
     judged_by: str | UnsetType = UNSET  # ``recorder`` or ``explain``, of a recording
     read_at: str | UnsetType = UNSET  # by which tier of a recording
@@ -43,7 +43,7 @@ class Experiments(Struct):
 
 
 class Diff(Struct):
-    """What `gputop diff --json` prints."""
+    """Output of `gputop diff --json`."""
 
     schema: int
     before: Explanation
@@ -52,7 +52,7 @@ class Diff(Struct):
 
 
 class Alert(Struct):
-    """What a webhook gets, and a command on its standard input (`gputop watch --alert`)."""
+    """Alert that a webhook gets, and a command on its standard input (`gputop watch --alert`)."""
 
     schema: int
     event: str
@@ -90,7 +90,7 @@ class Bundle(Struct):
 
 
 class Doctor(Struct):
-    """What `gputop doctor --json` prints."""
+    """Output of `gputop doctor --json`."""
 
     schema: int
     ok: bool
@@ -99,7 +99,7 @@ class Doctor(Struct):
 
 
 class Stacks(Struct):
-    """What `gputop stacks --json` prints."""
+    """Output of `gputop stacks --json`."""
 
     schema: int
     unix_s: float
@@ -141,7 +141,7 @@ class Changed(Struct):
 
 
 class Proof(Struct):
-    """What `gputop prove --json` prints."""
+    """Output of `gputop prove --json`."""
 
     schema: int
     result: str | None
@@ -206,7 +206,7 @@ class Late(Struct):
 
 
 class Taker(Struct):
-    """Who took what a late rank lacks."""
+    """A process that takes what a late rank lacks."""
 
     pid: int
     name: str
@@ -256,7 +256,7 @@ class FleetJob(Struct):
 
 
 class Fleet(Struct):
-    """What `gputop --host LIST --once --json` prints."""
+    """Output of `gputop --host LIST --once --json`."""
 
     schema: int
     unix_s: float
@@ -265,7 +265,7 @@ class Fleet(Struct):
 
 
 def snapshot_shape() -> Any:
-    """What `gputop --once --json` prints, and `gputop --json` a line."""
+    """Output of `gputop --once --json`, and a line of `gputop --json`."""
     process = get_type_hints(frame.ProcSample)
     gpu = {name: kind for name, kind in get_type_hints(frame.Gpu).items() if name in snapshot._GPU_FIELDS} | {
         "index": int, "t_ns": int | None, **dict.fromkeys(snapshot._BYTE_RATES, float | None), "limits": list[str] | None,

@@ -41,7 +41,7 @@ def span(args: argparse.Namespace, recording: Recording) -> tuple[int, int]:
 
 
 def read_by(args: argparse.Namespace, recording: Recording, start_ns: int, end_ns: int) -> None:
-    """Let the recording be read by the tier that suits the stretch; on standard error stands which, where it is not every tick."""
+    """Let the recording be read by the tier that suits the stretch; standard error names the tier if it is not every tick."""
     from gputop.stream.judged import tier_for, tier_words
 
     recording.tier = tier_for(start_ns, min(end_ns, recording.end_ns), args.fine)

@@ -152,12 +152,12 @@ def _say(text: str) -> None:
 
 
 def _say_beside(text: str) -> None:
-    """The same on standard error, for standard output is the command's."""
+    """Print a line with its time to standard error: standard output belongs to the command."""
     notify(f"{time.strftime('%H:%M:%S')} {text}")
 
 
 class Starving:
-    """Since when jobs have had an incident of at least a severity; pure."""
+    """Measures for how long each job has had an incident of at least a severity; pure."""
 
     def __init__(self, severity: str, for_ns: int) -> None:
         from gputop.findings.verdict import SEVERITIES
@@ -167,7 +167,7 @@ class Starving:
         self._since_ns: dict[int, int] = {}  # trainer, or what `_whose` says -> since when
 
     def begin(self) -> None:
-        """Of another boot's clock nothing holds."""
+        """Forget all start times: after a reboot the monotonic clock starts over."""
         self._since_ns.clear()
 
     def look(self, incidents: list[Incident]) -> Incident | None:
@@ -197,7 +197,7 @@ def _whose(one: Incident) -> int | None:
 
 
 class Family:
-    """Which processes a command started, also those whose parents are gone."""
+    """Processes that a command started, also those whose parents have ended."""
 
     def __init__(self) -> None:
         self._known: set[tuple[int, int]] = set()  # (pid, start in clock ticks)

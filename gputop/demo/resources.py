@@ -1,4 +1,4 @@
-"""What some scenarios need of the host: a file on a real disk, and a control group with a CPU quota."""
+"""Resources of the host that some scenarios need: a file on a real disk, and a control group with a CPU quota."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ def read_records(fd: int, seconds: float) -> None:
 
 
 def quota_parent() -> Path:
-    """The folder in which groups with a CPU quota can be made, in whichever hierarchy the host has. Raises UserError without root, or
-    where there is none."""
+    """Folder in which groups with a CPU quota can be made, of cgroup v1 or v2. Raises UserError without root, or if there is none."""
     if os.geteuid() != 0:
         raise UserError("throttled makes a control group with a CPU quota, which needs root: sudo gputop demo throttled")
     for path in (_CGROUPS / "cpu", _CGROUPS / "cpu,cpuacct", _CGROUPS):

@@ -138,13 +138,13 @@ class _Moment(ctypes.Structure):
 
 
 class _Copy(ctypes.Structure):
-    """What the simulated driver takes for a device's address (gputop/data/cuda/x86_64.s)."""
+    """Struct whose address the simulated driver takes as a device address (gputop/data/cuda/x86_64.s)."""
 
     _fields_ = [("moved", ctypes.c_void_p), ("staging", ctypes.c_void_p), ("until", _Moment)]
 
 
 def _driver(way: type[ctypes.CDLL]) -> ctypes.CDLL | None:
-    """The simulated CUDA driver; None where there is none for this machine, or where nothing on that disk may be executed."""
+    """The simulated CUDA driver; None if there is none for this machine, or if files on that disk may not be executed."""
     try:
         return way(os.path.join(FOLDER, "data", "cuda", platform.machine(), "libcuda.so.1"))
     except OSError:
@@ -224,7 +224,7 @@ class Gpu:
 
 
 class Rank:
-    """What a scenario's ``train`` works with."""
+    """State and helpers of one rank, given to a scenario's ``train``."""
 
     def __init__(self, gpu_fd: int, signals_fd: int, file: int) -> None:
         self.number = int(os.environ.get("RANK", "0"))

@@ -115,7 +115,7 @@ class _Recorded:
         return json.dumps(summed, indent=2) + "\n"
 
     def data(self) -> bytes:
-        """The recording's bytes, empty where it could not be made."""
+        """The recording's bytes, empty if it could not be made."""
         return Path(self._path).read_bytes() if os.path.exists(self._path) else b""
 
     def _read(self, raw: str, masked: str, mask: Mask | None) -> None:
@@ -136,7 +136,7 @@ class _Recorded:
 
 
 def _record(path: str) -> str:
-    """Record with the default settings, for the user's may be faulty; gives the error, empty where it worked."""
+    """Record with the default settings, for the user's may be faulty; gives the error, empty if it worked."""
     command = argv_of("gputop", "record", "-o", path, "--duration", str(SECONDS), "--no-auto-stacks")
     # The folder belongs to root: without SUDO_UID the recorder stays root.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(config.PREFIX) or name == simulated.VARIABLE}
@@ -229,7 +229,7 @@ def _terminal() -> Iterator[tuple[str, object]]:
 
 
 def _or_error(look: Callable[[str], str], root: str, path: str) -> str:
-    """What ``look`` finds at a path, or the system's error."""
+    """Result of ``look`` for a path, or the system's error."""
     try:
         return look(os.path.join(root, path))
     except OSError as error:

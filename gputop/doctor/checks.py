@@ -1,4 +1,4 @@
-"""What of gputop works on this machine: each check says OK, or what is missing and the command that fixes it."""
+"""Checks of what works on this machine: each reports OK, or what is missing and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def _tracefs(root: str, have_btf: bool) -> Check:
 
 
 def _paranoid(root: str) -> Check:
-    """Before Linux 6.6 uprobes are perf events, which this setting keeps for CAP_SYS_ADMIN."""
+    """Check perf_event_paranoid: before Linux 6.6 uprobes are perf events, which this setting can restrict to CAP_SYS_ADMIN."""
     level = read_text(root, "proc/sys/kernel/perf_event_paranoid").strip() or "unknown"
     if capabilities(root) >> CAP_SYS_ADMIN & 1 or helper.may_load(capabilities(root)):
         return Check("perf-event-paranoid", "perf_event_paranoid", "ok", f"{level}, and gputop is privileged")

@@ -92,7 +92,7 @@ class Mask:
         return "/".join(part if part in _SLICES else self.word(part) for part in text.split("/"))
 
     def mount_point(self, text: str) -> str:
-        """Where a file system is mounted; the system's own folders stay."""
+        """Mount point with its own names hashed; the system's folders stay."""
         return text if text == "/" or _SYSTEMS_OWN.fullmatch(text) else self.path(text)
 
     def uid(self, uid: int) -> int:
@@ -170,8 +170,8 @@ def _fields(kind: type) -> list[tuple[str, _Rule]]:
 
 
 def _spaced_paths() -> list[str]:
-    """Paths with blanks from the environment and sys.path, and their folders, the longest first: where a message does not quote them, only
-    this list says where they end."""
+    """Paths with blanks from the environment and sys.path, and their folders, longest first: if a message does not quote such a path, only
+    this list shows where it ends."""
     parts = [part for value in os.environ.values() for part in (value, *value.split(os.pathsep))]
     paths = [PurePath(part) for part in (*parts, *sys.path, sys.prefix) if part.startswith("/") and " " in part]
     return sorted({str(one) for path in paths for one in (path, *path.parents) if " " in str(one)}, key=len, reverse=True)

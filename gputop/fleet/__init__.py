@@ -1,1 +1,1 @@
-"""Several machines as one: what a node says each second, how it is reached, and which of them holds a job that runs on many."""
+"""Several machines as one: what each node reports once a second, how it is reached, and which node holds up a job that runs on many."""

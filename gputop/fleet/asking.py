@@ -52,7 +52,7 @@ _answer_decoder = msgspec.msgpack.Decoder(Answer)
 
 
 def pack_ask(ask: Ask) -> bytes:
-    """Its line."""
+    """A question as a line of JSON."""
     return msgspec.json.encode(ask) + b"\n"
 
 
@@ -72,7 +72,7 @@ class AskLines:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Ask | Answer]:
-        """The questions that are whole now; an answer in place of what is none."""
+        """Questions that are complete now; for a line that is no question, the answer that refuses it."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         found: list[Ask | Answer] = []
         for line in lines:
@@ -93,7 +93,7 @@ def pack_answer(answer: Answer, t_ns: int = 0) -> bytes:
 
 
 def read_answer(payload: bytes) -> Answer:
-    """ValueError where it is none."""
+    """Decode an answer. ValueError if it is none."""
     try:
         answer = _answer_decoder.decode(payload)
     except BROKEN as error:

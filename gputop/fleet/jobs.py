@@ -27,7 +27,7 @@ MOST_SKEW_S = 2.0  # s between clocks of a job's nodes, from which a verdict ove
 MOST_SIZE = 1 << 16  # ranks of a job; a larger number in an environment is none
 NAMED = 8  # ranks, and hosts, that are told one by one
 WORKS, WAITS, LATE, TROUBLED, UNKNOWN = "works", "waits", "late", "troubled", "unknown"
-"""What a rank does: ``troubled``: it loses GPU time by itself, and nobody is found to wait for it."""
+"""States of a rank. ``troubled``: it loses GPU time by itself, and no other rank is known to wait for it."""
 _STARTS_OR_ENDS = (STARTING, ENDING, IDLE)
 _NOT_ITS_OWN = ("none", "unexplained", "straggler-rank", "pause")  # causes that do not say why a straggler is late
 
@@ -36,7 +36,7 @@ Suspects = Mapping[str, tuple[str, int] | None]  # key of a job -> `Job.suspect`
 
 
 class Sight(Struct, frozen=True):
-    """What is known of a node now."""
+    """State of a node now."""
 
     host: str  # by its link: what the node calls itself does not count
     summary: Summary | None = None  # its newest; None: none yet
@@ -54,7 +54,7 @@ class Sight(Struct, frozen=True):
 
 
 class Member(Struct, frozen=True):
-    """A rank of a job, and where it is."""
+    """A rank of a job, with its host."""
 
     host: str
     rank: Rank
@@ -64,7 +64,7 @@ class Member(Struct, frozen=True):
 
     @property
     def number(self) -> int:
-        """Its rank; 0 of one that is alone."""
+        """Number of the rank; 0 for a trainer that is alone."""
         return self.rank.rank or 0
 
     @property
@@ -100,12 +100,12 @@ class Job(Struct, frozen=True):
 
     @property
     def hosts(self) -> list[str]:
-        """Where its ranks are, in order of their numbers."""
+        """Hosts of its ranks, in the order of rank numbers."""
         return list(dict.fromkeys(member.host for member in self.members))
 
     @property
     def gpus(self) -> int:
-        """How many GPUs its ranks use."""
+        """Number of GPUs that its ranks use."""
         return sum(len(member.rank.gpus) for member in self.members)
 
     @property
@@ -151,7 +151,7 @@ def _by_key(sights: Sequence[Sight]) -> list[tuple[str, list[Member]]]:
 
 
 def _key(member: Member) -> str:
-    """Its job's; without one, its host's and the pid of the rank of this host that it waits for."""
+    """Key of the rank's job; if it has none, its host and the pid of the local rank that it waits for, else its own."""
     rank = member.rank
     return rank.job or f"{member.host}:{rank.waits_for or rank.pid}"
 
@@ -217,7 +217,7 @@ def _bereft(job: Job) -> Job | None:
 
 
 def _hang(job: Job) -> Job | None:
-    """None of its ranks moves: those hang it that are not in the collective."""
+    """The job as hung, if none of its ranks moves: the ranks outside the collective hold it up. None if it does not hang."""
     least_s = policy.FAR_S if job.missing else policy.HUNG_S  # somebody who is not seen may be at work
     if len(job.members) < 2 or any(member.rank.still_s < least_s for member in job.members):
         return None
@@ -243,7 +243,7 @@ def _hang(job: Job) -> Job | None:
 
 
 def with_report(job: Job, report: NcclReport | None) -> Job:
-    """A job that hangs, with what NCCL says of it. Where all ranks stand in a collective, NCCL knows which of them are not in the same."""
+    """The job with NCCL's report, if it hangs. If all ranks stand in a collective, NCCL knows which ranks are in a different one."""
     if not job.hangs or report is None:
         return job
     apart = {member.number: why for member, why in _apart(job, report) if member is not None}
@@ -272,7 +272,7 @@ def _apart(job: Job, report: NcclReport) -> Iterator[tuple[Member | None, str]]:
 
 
 def _all_of(member: Member) -> float | None:
-    """What a rank loses that hangs."""
+    """Share of its GPUs' time that a hanging rank loses: all of it; None without a GPU."""
     return 1.0 if member.rank.gpus else None
 
 
@@ -283,7 +283,7 @@ def _in_collective(member: Member) -> float:
 
 
 def _straggler(job: Job) -> Job | None:
-    """One rank holds all others."""
+    """The job with the rank that holds up all others; None if there is no such rank."""
     measured = [(member, pace) for member in job.members if (pace := member.rank.pace) is not None]
     at = find_slowest([pace for _, pace in measured])
     if at is None or measured[at][0].rank.phase in _STARTS_OR_ENDS:
@@ -310,10 +310,10 @@ def _straggler(job: Job) -> Job | None:
 
 
 def _looking(job: Job) -> Job | None:
-    """Its ranks wait, and the one that they wait for may be among those that are not seen.
+    """The job while the rank that its ranks wait for may be one that is not seen; None if that is not the case.
 
-    Where all nodes answer, the others may be on hosts that nobody named: then only ranks that sleep in a collective count, for a GPU that
-    works lightly may do so by itself. That a rank is gone is known where its own node misses it.
+    If all nodes answer, the missing ranks may be on hosts that were not named. Then only ranks that sleep in a collective count: a GPU that
+    works lightly may do so by itself. A rank has ended if its own node misses it.
     """
     absent = sorted({number for member in job.members for number in member.rank.absent})
     waiting = [member for member in job.members if (_waits if job.silent or absent else _sleeps)(member.rank)]
@@ -332,7 +332,7 @@ def _looking(job: Job) -> Job | None:
 
 
 def _own(job: Job) -> Job | None:
-    """Some of its ranks lose time by themselves."""
+    """The job whose ranks lose time by themselves; None if none does."""
     troubled = [member for member in job.members if member.rank.cause != "none" and not _at_others(job, member)]
     if not troubled:
         return None
@@ -354,12 +354,13 @@ def _own(job: Job) -> Job | None:
 
 
 def _at_others(job: Job, member: Member) -> bool:
-    """What its node says of it is an opinion about ranks of other hosts, which are seen here: they are not late."""
+    """Whether to ignore a node's own straggler verdict: it is a guess about ranks on other hosts, which are seen here and are not late."""
     return len(job.members) > 1 and member.rank.cause == "straggler-rank" and len({one.host for one in job.members}) > 1
 
 
 def _with_loss(job: Job) -> Job:
-    """With the mean loss of its GPUs, and the ranks of which nothing is known as such."""
+    """The job with the mean loss of its GPUs (None: no rank's is known), and with the ranks that work but report nothing marked
+    `UNKNOWN`."""
     parts = [(member.lost, len(member.rank.gpus)) for member in job.members if member.lost is not None and member.rank.gpus]
     lost = sum(share * gpus for share, gpus in parts) / sum(gpus for _, gpus in parts) if parts else None
     members = tuple(replace(one, does=UNKNOWN) if one.does == WORKS and _is_unknown(one.rank) else one for one in job.members)
@@ -376,19 +377,19 @@ def _is_unknown(rank: Rank) -> bool:
 
 
 def _waits(rank: Rank) -> bool:
-    """It seems to wait for other ranks: it sleeps in a collective, or its GPU spins with little work."""
+    """Whether the rank seems to wait for other ranks: it sleeps in a collective, or its GPU spins with little work."""
     used = rank.pace.used if rank.pace is not None else None
     return _sleeps(rank) or (used is not None and used <= policy.LIGHT_SM) or rank.cause == "straggler-rank"
 
 
 def _sleeps(rank: Rank) -> bool:
-    """It sleeps on a lock or a socket beside an idle GPU, as in a collective of the host."""
+    """Whether the rank sleeps on a lock or a socket while its GPU is idle, as in a collective on the host (Gloo)."""
     awaited = rank.pace.awaited if rank.pace is not None else None
     return awaited is not None and 1.0 - awaited >= policy.FIFTH
 
 
 def _merged(job: Job, changed: Iterable[Member]) -> tuple[Member, ...]:
-    """The members, those that changed in place of the old ones."""
+    """The members, with the changed ones in place of the old."""
     new = {(member.host, member.rank.pid): member for member in changed}
     return tuple(new.get((member.host, member.rank.pid), member) for member in job.members)
 
@@ -398,7 +399,7 @@ def _severity(lost: float | None) -> str:
 
 
 def _weight(job: Job) -> tuple[bool, bool, float, int]:
-    """One that cannot go on first, a fault before none, then by the GPUs lost."""
+    """Sort key, largest for the worst job: one that cannot go on, then a fault, then the number of GPUs lost."""
     is_fault = job.cause not in ("none", "pause") or (job.symptom == LOOKING and bool(job.missing))
     return job.cause == GPU_LOST, is_fault, (job.lost or 0.0) * max(1, job.gpus), len(job.members)
 
@@ -439,7 +440,8 @@ def _gone(job: Job) -> str:
 
 
 def _because(member: Member) -> str:
-    """``; fluent-bit (903) took 1.4 of 8 CPUs; waits for its data``: why a rank is late, by its own node; empty where that does not say."""
+    """``; fluent-bit (903) took 1.4 of 8 CPUs; waits for its data``: why a rank is late, from its own node; empty if the node has no
+    reason."""
     rank = member.rank
     return f"{_takers(member)}{f'; {rank.why}' if rank.why and rank.cause not in _NOT_ITS_OWN else ''}"
 
@@ -458,14 +460,14 @@ def _takers(member: Member) -> str:
 
 
 class Books:
-    """What each job has lost since it was first seen, by cause. The seconds of all victims are the straggler's cause's."""
+    """Lost GPU seconds of each job since it was first seen, by cause. What all victims lose is booked under the straggler's cause."""
 
     def __init__(self) -> None:
         self.ledgers: dict[str, Ledger] = {}
         self._read: dict[tuple[str, str, int], tuple[float, float, dict[str, float]]] = {}
 
     def note(self, jobs: Iterable[Job]) -> None:
-        """Book what was lost since the last time; the nodes' counters go on meanwhile, so a second that did not arrive is in them."""
+        """Book the loss since the last call, from the nodes' cumulative counters: a second that did not arrive is in the next one."""
         read: dict[tuple[str, str, int], tuple[float, float, dict[str, float]]] = {}
         for job in jobs:
             ledger = self.ledgers.setdefault(job.key, Ledger())

@@ -73,7 +73,7 @@ _AT_LIMIT = ("kex_exchange_identification", "ssh_exchange_identification", "Conn
 
 
 class NodeState(Struct, frozen=True):
-    """What is known of a node now."""
+    """State of a node's link now."""
 
     target: Target
     state: str  # `CONNECTING`, `UP`, …
@@ -95,7 +95,7 @@ def _has_always_room() -> bool:
 
 
 class Links:
-    """All links. Raises UserError where a target is no name of a machine, or no thread is to be had."""
+    """All links. Raises UserError if a target is no name of a machine, or no thread can be started."""
 
     def __init__(self, targets: Sequence[Target], flags: Sequence[str] = (), fan_out: int = FAN_OUT) -> None:
         """``flags`` are the collector's on each node."""
@@ -138,9 +138,9 @@ class Links:
         return found
 
     def tap(self, host: str, take: Callable[[Header | Frame], None] | None, has_room: Callable[[], bool] | None = None) -> None:
-        """Call ``take`` with the node's header, now, and in the thread of the links for each frame that it sends after
-        ``ask(host, "frames")``; a link that is made anew asks that again by itself. None: no more. While ``has_room`` answers no, the node
-        is left unread."""
+        """Call ``take`` with the node's header, now, and in the thread of the links with each frame that it sends after ``ask(host,
+        "frames")``; a new link repeats that question by itself. None: stop. While ``has_room`` returns False, nothing is read from the
+        node."""
         with self._lock:
             self._frames.pop(host, None)
             if take is not None:
@@ -196,7 +196,7 @@ class Links:
         return sum(link.is_connecting for link in self._links.values()) < self._fan_out
 
     def _begin_due(self) -> None:
-        """Start those whose time has come; who has waited longest goes first."""
+        """Start the links whose time has come; the one that has waited longest goes first."""
         now = time.monotonic()
         for link in sorted((one for one in self._links.values() if one.child is None and one.due_s <= now), key=lambda one: one.due_s):
             if not self._has_room():
@@ -212,7 +212,7 @@ class Links:
 
     @contextmanager
     def _costs_its_row(self, link: _Link) -> Iterator[None]:
-        """Whatever fails in here ends this link, with the reason, and no other."""
+        """Within the block, an error ends this link, with the reason, and no other link."""
         try:
             yield
         except (UserError, ValueError) as error:
@@ -289,7 +289,8 @@ class Links:
                 self._selector.unregister(pipe)
 
     def _end_ended(self) -> None:
-        """End those that have closed their output, once their processes have ended; nobody waits for one that does not."""
+        """End the links that have closed their output, once their processes have ended; a process that does not end is given
+        `LAST_WORDS_S`."""
         for link in self._links.values():
             if link.child is not None and link.ended_s is not None and link not in self._behind:
                 code = link.child.poll()
@@ -361,7 +362,7 @@ class _Link:
 
     @property
     def header(self) -> Header | None:
-        """Of its stream; None until it comes."""
+        """Header of the node's stream; None until it has arrived."""
         return self._decoder.header
 
     @property
@@ -369,7 +370,7 @@ class _Link:
         return [pipe for pipe in (self.child.stdout, self.child.stderr) if pipe] if self.child is not None else []
 
     def told(self, now: float, own_rules: int) -> NodeState:
-        """Its state for who asks."""
+        """State of the link, for other threads."""
         state, reason, since_s = self._state, self._reason, self._since_s
         if state == UP and now - self._came_s > SILENT_S:
             state, since_s = SILENT, self._came_s
@@ -412,11 +413,11 @@ class _Link:
         return max(self.budget.rest_s, FULL_S if self.is_full else 0.0)
 
     def push(self, data: bytes) -> None:
-        """What came; `next_block` takes it in."""
+        """Feed bytes that have arrived; `next_block` decodes them."""
         self._decoder.push(self._lines.feed(data) if self._lines else data)
 
     def next_block(self) -> list[Header | Frame] | None:
-        """What the next block holds; None where none is whole. UserError or ValueError where it is nothing that a node may send."""
+        """Contents of the next block; None if none is complete. UserError or ValueError if a node may not send it."""
         items = self._decoder.next()
         if self._problem or self._decoder.lost_bytes > MOST_LOST_BYTES:
             raise ValueError(self._problem or "it sends no stream of gputop")
@@ -432,12 +433,12 @@ class _Link:
                 yield summarize(board, self._judge.engine)
 
     def newest_summary(self) -> Summary | None:
-        """The newest that came since the last call: of those that come together the last is read. ValueError where it is none."""
+        """The newest summary that arrived since the last call; older ones are skipped. ValueError if it is none."""
         payload, self._newest = self._newest, b""
         return read_summary(payload) if payload else None
 
     def take_answers(self) -> list[Answer]:
-        """Those that came since the last call."""
+        """Answers that arrived since the last call; each is returned once."""
         answers, self._answers = self._answers, []
         return answers
 
@@ -468,7 +469,7 @@ class _Link:
             self._answers.append(answer)
 
     def take_summary(self, summary: Summary) -> None:
-        """It is up, and this is the newest that is known of it."""
+        """Note that the node is up, and keep its newest summary."""
         now = time.monotonic()
         if self._state != UP:
             self._state, self._reason, self._since_s, self.is_fresh = UP, "", now, True
@@ -478,7 +479,8 @@ class _Link:
             self._lags.popleft()
 
     def end(self, code: int | None) -> None:
-        """Its process has closed its output: say why, and when to try again. ``code``: its exit code; None where it has not ended."""
+        """Note that the process has closed its output: the reason, and the time of the next try. ``code``: its exit code; None if it has
+        not ended."""
         assert self.child is not None
         if self.child.stderr is not None:
             try:
@@ -501,7 +503,7 @@ class _Link:
             self.stop(DOWN, words or self._odd_beginning() or _ended(code), self.pause_s())
 
     def _odd_beginning(self) -> str:
-        """What it wrote instead of a stream."""
+        """Text that the process wrote instead of a stream; empty if there is none."""
         try:
             if self._decoder.header is None:
                 self._decoder.finish()
@@ -510,7 +512,8 @@ class _Link:
         return ""
 
     def _end_refused(self, words: str) -> None:
-        """sshd drops connections at random when too many begin at once: that is told only when it happens again and again."""
+        """Note that sshd refused the link. sshd drops connections at random when too many begin at once, so only repeated refusals are
+        reported."""
         self._refusals += 1
         if self._refusals < TRIES:
             self.stop(CONNECTING if self._state == CONNECTING else DOWN, words, random.uniform(0.3, 1.5))
@@ -518,14 +521,14 @@ class _Link:
             self.stop(REFUSED, f"refused by sshd, or by the jump host, which takes few connections at once: {words}", self.pause_s())
 
     def refuse(self, error: Exception) -> None:
-        """It sends what no node sends."""
+        """Stop a link whose stream no node would send."""
         if isinstance(error, VersionError):
             self.stop(NEWER if "newer" in str(error) else DOWN, f"its stream was {error}", RESTART_S[-1])
         else:
             self.stop(DOWN, one_line(str(error)), RESTART_S[-1])
 
     def hangs(self, now: float) -> str:
-        """Why it must be made anew; empty while all is well."""
+        """The reason why the link must be started again; empty while it works."""
         if self._decoder.header is None:
             return f"no answer within {ANSWER_S:.0f} s" if now - self._began_s > ANSWER_S else ""
         if self.rest_s:

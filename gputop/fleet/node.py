@@ -77,7 +77,7 @@ class Out:
         self.rest_bytes += len(block)
 
     def flush(self) -> None:
-        """Write what the reader takes. Raises `ReaderGone`, or UserError where there is nowhere to write to."""
+        """Write what the reader takes. Raises `ReaderGone`, or UserError if there is nowhere to write to."""
         with to_a_reader():
             while self._writing or self._next():
                 self._writing = self._writing[os.write(self.fd, self._writing) :]
@@ -127,7 +127,7 @@ class Node:
         self._stopping = True
 
     def run(self) -> None:
-        """Raises `ReaderGone`, or UserError where the collector ends."""
+        """Follow the collector and answer. Raises `ReaderGone`, or UserError if the collector ends."""
         try:
             while not self._stopping:
                 self._look()
@@ -214,7 +214,7 @@ class Node:
             self._in_thread(ask, self._take_stacks(ask))
 
     def _answer_frames(self, ask: Ask) -> None:
-        """All since the key frame before the moment asked for, and all that follow."""
+        """Send the kept frames from the key frame before the moment asked for, and from now on every new one."""
         self._sends_frames = ask.back_s >= 0
         if self._ring is not None and self._sends_frames:
             for block in self._ring.sealed(self._ring.end_ns - int(ask.back_s * SECOND_NS)):

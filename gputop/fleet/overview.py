@@ -1,4 +1,4 @@
-"""What the screen over many nodes shows of them, second by second: rows, the worst first, and nodes that are alike as one."""
+"""Contents of the screen over many nodes, second by second: rows, worst first, and similar nodes as one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sight_of(state: NodeState) -> Sight:
 
 
 class Second(NamedTuple):
-    """What is remembered of a node's second; None: not measured, or it was not seen."""
+    """Figures of a node in one second; None: not measured, or the node was not seen."""
 
     util: float | None  # mean utilization of its GPUs, 0..1
     lost: float | None
@@ -69,7 +69,7 @@ class Alike(Struct, frozen=True):
 
 
 class Overview:
-    """All that is known of the nodes. `take` what the links know once a second, and in the middle `look_again`; read by the same thread.
+    """State of all nodes. Call `take` once a second with what the links know, and `look_again` halfway between; read by the same thread.
 
     A node that cannot be joined, judged or shown, by a bug that its numbers meet, costs its own row: it is found and left out for a while.
     """
@@ -104,7 +104,7 @@ class Overview:
             self.past.setdefault(row.host, deque(maxlen=PAST_S)).append(Second(_mean_util(row.sight), row.lost))
 
     def used(self, use: Callable[[Overview], _Made]) -> _Made:
-        """What ``use`` makes of it, such as a page, without the nodes of which it cannot be made."""
+        """Result of ``use``, such as a page. Nodes with which it fails are left out."""
         try:
             return use(self)
         except UserError:
@@ -115,12 +115,12 @@ class Overview:
         return use(self)
 
     def take_report(self, key: str, report: NcclReport) -> None:
-        """What NCCL says of a job; its verdict knows it from the next second on."""
+        """Keep NCCL's report on a job; the job's verdict uses it from the next second on."""
         self.reports[key] = report
 
     def look_again(self, sights: Sequence[Sight]) -> bool:
-        """Judge the jobs between two seconds: a straggler is told half a second earlier. Whether a verdict is another now; else all stays
-        as it was."""
+        """Judge the jobs between two seconds, so that a straggler is reported half a second earlier; returns whether a verdict has changed.
+        If none has, all stays as it was."""
         sights = self._without_faults(sights)
         try:
             self._half = self._judged(sights, self._half if self._half is not None else self._whole)
@@ -134,13 +134,13 @@ class Overview:
         return True
 
     def _without_faults(self, sights: Sequence[Sight]) -> list[Sight]:
-        """The sights; those that are left out say why, and nothing else."""
+        """The sights; of nodes that are left out only the reason."""
         now_s = time.monotonic()
         self._faults = {host: fault for host, fault in self._faults.items() if fault[0] > now_s}
         return [replace(one, summary=None, problem=self._faults[one.host][1]) if one.host in self._faults else one for one in sights]
 
     def _leave_out(self, use: Callable[[Overview], object]) -> bool:
-        """Leave out the nodes with which jobs cannot be judged, or ``use`` fails. False where it fails without any of them as well.
+        """Leave out the nodes with which jobs cannot be judged, or ``use`` fails. False if it fails without any of them as well.
 
         Groups of nodes are tried beside those that are sound, and halved where that fails: few faults among many nodes take few tries.
         """
@@ -179,7 +179,7 @@ class Overview:
 
     @property
     def silent(self) -> int:
-        """How many nodes do not answer."""
+        """Number of nodes that do not answer."""
         return sum(row.does == SILENT for row in self.rows)
 
 
@@ -214,7 +214,7 @@ def _row(sight: Sight, members: list[tuple[Member, Job]]) -> Row:
 
 
 def _row_of(sight: Sight, members: list[tuple[Member, Job]]) -> Row:
-    """Of a node by its worst rank."""
+    """The row of a node: what its worst rank does, and its mean loss per GPU."""
     worst, job = min(members, key=lambda one: (_WORST_FIRST.index(one[0].does), -(one[0].lost or 0.0), one[0].number))
     parts = [(member.lost, len(member.rank.gpus)) for member, _ in members if member.lost is not None and member.rank.gpus]
     lost = sum(share * gpus for share, gpus in parts) / sum(gpus for _, gpus in parts) if parts else None
@@ -239,22 +239,22 @@ def worst_first(rows: Sequence[Row]) -> list[Row]:
 
 
 def by_host(rows: Sequence[Row]) -> list[Row]:
-    """As they were named."""
+    """Rows in the order in which the hosts were named."""
     return list(rows)
 
 
 def by_loss(rows: Sequence[Row]) -> list[Row]:
-    """Those that lose most first."""
+    """Rows by lost GPU time, largest first; unknown losses last."""
     return sorted(rows, key=lambda row: -(row.lost if row.lost is not None else -1.0))
 
 
 def by_cpu(rows: Sequence[Row]) -> list[Row]:
-    """Those whose CPUs are busiest first."""
+    """Rows by the node's CPU use, busiest first."""
     return sorted(rows, key=lambda row: -((row.sight.summary.node.cpu if row.sight.summary else None) or -1.0))
 
 
 def by_pace(rows: Sequence[Row]) -> list[Row]:
-    """Those that make the fewest steps a second first; those that make none known last."""
+    """Rows by steps per second, slowest first; nodes without a known pace last."""
     return sorted(rows, key=lambda row: (row.worst.rank.steps_per_s if row.worst else None) or float("inf"))
 
 
@@ -262,8 +262,7 @@ SORTS = {"worst": worst_first, "host": by_host, "lost": by_loss, "cpu": by_cpu, 
 
 
 def fold(rows: Sequence[Row], room: int) -> list[Row | Alike]:
-    """At most ``room`` entries, as long as there are not more kinds of nodes: of nodes that are alike the first ones, and one entry for the
-    others."""
+    """At most ``room`` entries, unless there are more kinds of nodes: the first nodes of each kind, and one entry for its others."""
     if len(rows) <= room:
         return list(rows)
     groups: dict[tuple[object, ...], list[Row]] = {}

@@ -1,4 +1,4 @@
-"""Questions to nodes, and who takes the answers; and the one that is asked by itself, of NCCL, once a job hangs."""
+"""Questions to nodes and the handlers of their answers; and the question that is asked by itself, of NCCL, once a job hangs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NCCL_EVERY_S = 30.0  # s until a job that still hangs is asked about again
 
 
 class Nodes(Protocol):
-    """What is asked of `gputop.fleet.links.Links`."""
+    """The part of `gputop.fleet.links.Links` that questions need."""
 
     def poll(self) -> dict[str, NodeState]: ...
 
@@ -36,7 +36,7 @@ Handler = Callable[[str, Answer], None]
 
 
 class Questions:
-    """What was asked of nodes, and who takes the answers."""
+    """Questions in progress, with the handler of each answer."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -47,7 +47,7 @@ class Questions:
         self._handlers[host, self._nodes.ask(host, what, pids=pids, at_unix_s=at_unix_s)] = handler
 
     def move_to(self, nodes: Nodes) -> None:
-        """Ask these from now on; what was asked of the others is answered no more."""
+        """Ask these nodes from now on; answers to earlier questions are dropped."""
         self._nodes = nodes
         self._handlers.clear()
 
@@ -62,7 +62,7 @@ class Questions:
 
 
 def ask_nccl(questions: Questions, job: Job, take: Callable[[NcclReport], None]) -> None:
-    """Hand ``take`` what NCCL says of a job: a report of the first of its hosts where it says something, else why there is none."""
+    """Call ``take`` with NCCL's report on a job, from the first of its hosts that has one, else with the reason why there is none."""
     left = job.hosts[:NCCL_HOSTS]
 
     def ask_next() -> None:
@@ -92,7 +92,7 @@ class Hangs:
         self._asked_s: dict[str, float] = {}  # key of a job -> when
 
     def look(self, fleet: Overview) -> None:
-        """Ask where it is time; what is known is in ``fleet.reports``."""
+        """Ask NCCL about jobs that hang, whenever it is time; the answers are in ``fleet.reports``."""
         now = time.monotonic()
         hanging = {job.key: job for job in fleet.jobs if job.hangs}
         self._asked_s = {key: asked_s for key, asked_s in self._asked_s.items() if key in hanging}

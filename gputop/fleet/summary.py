@@ -1,4 +1,4 @@
-"""What a node says of itself once a second: a `Summary`, of a few kilobytes.
+"""The summary that a node sends once a second, of a few kilobytes.
 
 The node diagnoses itself, for it alone has the threads' samples; who looks at many nodes judges the jobs that run on several. Counters are
 cumulative since the node's stream began, so that a lost second costs nothing.
@@ -62,7 +62,8 @@ TEXT, NAME = 300, 80  # characters of a source's reason, and of a name
 LEAST_SHARE = 0.005  # of the window, to be told
 
 Word = Annotated[str, Meta(pattern=r"\A[\w-]{0,64}\Z")]
-"""Of a closed list of the node's gputop (`gputop.findings.verdict`), which may know more of them: no sentence, whatever it is."""
+"""A word of a closed list of the node's gputop (`gputop.findings.verdict`), never a sentence. A newer gputop may send words unknown
+here."""
 _Shares = Annotated[dict[Word, Share], Meta(max_length=MOST_CAUSES)]
 _SecondsBy = Annotated[dict[Word, Seconds], Meta(max_length=MOST_CAUSES)]
 _Names = Annotated[dict[str, str], Meta(max_length=MOST_NAMES)]
@@ -202,13 +203,13 @@ def pack_summary(summary: Summary) -> bytes:
 
 
 def summary_payload(summary: Summary) -> bytes:
-    """What `read_summary` reads."""
+    """Bytes of a summary, for `read_summary`."""
     return zstandard.ZstdCompressor(level=LEVEL).compress(sentence.pack(summary))
 
 
 def read_summary(payload: bytes) -> Summary:
     """The summary in a block. Anybody may have written it: names are cleaned and cut, and sentences are made of templates of ours
-    (`gputop.findings.sentence`). ValueError where it is too large, a number is out of its range, or it is no summary."""
+    (`gputop.findings.sentence`). ValueError if it is too large, a number is out of its range, or it is no summary."""
     try:
         size = zstandard.get_frame_parameters(payload).content_size  # the decompressor allocates so much
         if size > MOST_BYTES:
@@ -244,12 +245,12 @@ _KINDS = {
     kind: {name: i for i, name in enumerate(kind.__struct_fields__)}
     for kind in (Taker, GpuRow, LedgerRow, IncidentRow, Said, Node, RankPace, Rank, Summary)
 }
-"""What a summary is made of, and where its fields stand."""
+"""Struct of a summary -> positions of its fields."""
 _MADE_OF = {*_KINDS, str, sentence.Sentence, list, dict}
 
 
 def summarize(board: Board, engine: Engine, rules: int = 0) -> Summary:
-    """What to say of the board as it stands, and of what ``engine`` found on it at its last feed."""
+    """Summary of the board as it stands, and of what ``engine`` found at its last feed."""
     header, cost, verdict = board.header, board.cost, engine.verdict
     ranks = [_rank(one, engine, header.host) for one in list(engine.standing.values())[:MOST_RANKS]]
     return fitted(Summary(
@@ -292,7 +293,7 @@ def _rank(one: Standing, engine: Engine, host: str) -> Rank:
 
 
 def _identity(info: ProcInfo) -> dict[str, str]:
-    """Whose it is, as far as that is known."""
+    """Owner of a trainer as far as known: user, Slurm job, namespace, pod and container; each at most `NAME` characters."""
     known = known_of(info)
     found = {
         "user": info.user, "slurm_job": known.get("slurm_job_id", ""), "namespace": known.get("namespace", ""),

@@ -1,4 +1,4 @@
-"""Which machines to look at: those of a list, of a Slurm job, or the pods of a selector."""
+"""Machines to look at: those of a list, of a Slurm job, or the pods of a selector."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ STARTS_S = 1.0  # s until the players run: nothing of the beginning is played in
 
 
 def by_names(text: str | None, path: str | None) -> list[Target]:
-    """The machines of a list of hosts that somebody typed, and of a file of hosts, each once, over ssh. UserError where one cannot be
+    """The machines of a list of hosts that somebody typed, and of a file of hosts, each once, over ssh. UserError if one cannot be
     read."""
     named = (hosts.expand(text, typed=True) if text is not None else []) + (hosts.read(path) if path is not None else [])
     return [Target(name) for name in dict.fromkeys(named)]
 
 
 class Folder:
-    """The recordings of a folder as machines, all with one shift of their clocks: the past is played as if it happened now. UserError where
+    """Recordings of a folder as machines, all with the same shift of their clocks: the past is played as if it happened now. UserError if
     there are none, or one cannot be read."""
 
     def __init__(self, folder: str, at: str | None = None) -> None:
@@ -49,7 +49,7 @@ class Folder:
 
     @property
     def now_s(self) -> float:
-        """What the clocks of the recorded machines show, unix seconds."""
+        """Time on the clocks of the recorded machines, Unix seconds."""
         return time.time() - self.shift_s
 
     def jump(self, by_s: float) -> None:
@@ -68,7 +68,7 @@ class Folder:
 def targets(
     *, job: str | None = None, pods: str | None = None, namespace: str = "", way: str = "srun"
 ) -> list[Target]:
-    """The nodes of a Slurm job, or the pods with these labels. UserError where there are none.
+    """Nodes of a Slurm job, or the pods with these labels. UserError if there are none.
 
     ``job``: its number, empty for the one that this runs in. ``way``: ``srun`` or ``ssh`` to its nodes.
     """

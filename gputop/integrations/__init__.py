@@ -26,7 +26,7 @@ class Logged:
         self._said: tuple[str, str] = ("", "")
 
     def start(self) -> None:
-        """Begin to watch; where that fails, a warning says why."""
+        """Begin to watch; a warning gives the reason if that fails."""
         self.close()
         try:
             self._watching = watch(**self._options).start()
@@ -34,7 +34,7 @@ class Logged:
             log.warning("gputop does not watch this training: %s", error)
 
     def numbers(self) -> dict[str, float]:
-        """Lost share of the GPU time since the start, in all and by cause, the lost share now, and the pace; those that are known."""
+        """Known numbers: lost share of the GPU time since the start, in all and by cause, the lost share now, and the pace."""
         if self._watching is None:
             return {}
         verdict, ledger = self._watching.verdict, self._watching.ledger
@@ -47,7 +47,7 @@ class Logged:
         return {f"gputop/{name}": value for name, value in found.items() if value is not None}
 
     def news(self) -> str:
-        """The verdict in words, where it is another one than the last time; else empty. Python's log gets it, too."""
+        """The verdict in words, if it has changed since the last call; else empty. Python's log gets it, too."""
         if self._watching is None:
             return ""
         verdict = self._watching.verdict

@@ -27,7 +27,7 @@ class GputopCallback(Callback):
             self._logged.start()
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """Log, where it is time to."""
+        """Log, if it is time to."""
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + self._every_s
             self._log(trainer)

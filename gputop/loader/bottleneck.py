@@ -1,4 +1,4 @@
-"""What limits a DataLoader while it is read as fast as it delivers: readings of its workers, its consumer and the host, and the reason.
+"""Finds what limits a DataLoader that is read as fast as it delivers, from readings of its workers, its consumer and the host.
 
 All is read from /proc and the cgroup of processes that the caller owns, so no right is needed.
 """
@@ -76,7 +76,7 @@ class Usage(Struct):
         return max(0.0, self.busy_s - self.cpu_s - self.consumer_s) / self.cpus_s if self.cpus_s > 0.0 else 0.0
 
     def cpu_per_batch_s(self, workers: int, batch_s: float) -> float:
-        """CPU time of one batch, of all who load together."""
+        """CPU seconds of one batch, of all loading processes together."""
         return self.cpu_s / self.workers_s * max(1, workers) * batch_s if self.workers_s > 0.0 else 0.0
 
     def is_cold(self, shares: Mapping[str, float]) -> bool:
@@ -95,7 +95,7 @@ class Usage(Struct):
 
 
 def reason(workers: int, usage: Usage, shares: Mapping[str, float], consumer: float | None) -> str:
-    """What holds this number of workers back, in a line. ``consumer``: CPUs of this process's busiest thread."""
+    """A line about what holds this number of workers back. ``consumer``: CPUs of this process's busiest thread."""
     who = "workers " if workers else "one process, "
     if workers and consumer is not None and consumer >= CONSUMER_FULL:
         return f"the consumer takes it all: {_percent(consumer)} of a CPU"
@@ -116,7 +116,7 @@ def _least(kind: str) -> float:
 
 
 def _cpus(usage: Usage) -> str:
-    """What the host adds: its CPUs, who else takes them, and the room for batches."""
+    """Text about the host: its CPUs, what else uses them, and the room for batches in /dev/shm."""
     busy, others, shm = usage.cpus_busy, usage.others, usage.shm_used or 0.0
     room = f"; /dev/shm {_percent(shm)} full" if shm >= SHM_FULL else ""
     if busy is None:
@@ -211,7 +211,7 @@ class Watch:
                 self.usage.shm_used = max(used, self.usage.shm_used or 0.0)
 
     def _read_workers(self) -> None:
-        """Their latest counters: a worker whose part of a stream is through ends before the stretch does."""
+        """Read the workers' latest counters: a worker may end before the stretch does, once its part of a stream is through."""
         for folders in self._first:
             found = _counters(folders)
             if found is not None:
@@ -232,14 +232,14 @@ class Watch:
 
 
 class _Folders(NamedTuple):
-    """Of one who loads: the folder of its main thread in /proc, and that of the process."""
+    """Folders in /proc of a loading process: that of its main thread, and that of the whole process."""
 
     main: str
     whole: str
 
 
 class _Counters(Struct):
-    """Those of one who loads, at one moment; as in `Usage`."""
+    """Counters of one loading process at one moment; fields as in `Usage`."""
 
     t_s: float
     oncpu_s: float
@@ -261,7 +261,7 @@ class _Host(Struct):
 
 
 def _counters(folders: _Folders) -> _Counters | None:
-    """None if it is gone, or the kernel keeps no schedstat."""
+    """Counters of a process; None if it has ended, or the kernel keeps no schedstat."""
     try:
         oncpu_ns, delay_ns, _ = parse.schedstat(_bytes(folders.main + "schedstat"))
         stat = parse.stat(_bytes(folders.whole + "stat"))
@@ -276,7 +276,7 @@ def _counters(folders: _Folders) -> _Counters | None:
 
 
 def _kind(folder: str, kind_of: waits.KindOf) -> str:
-    """What a thread waits for, in a word of `gputop.diagnosis.waits`; empty if it is gone."""
+    """Kind of wait of a thread, a word of `gputop.diagnosis.waits`; empty if the thread has ended."""
     try:
         state = parse.state(_bytes(folder + "stat"))
         if state == "R":
@@ -305,7 +305,7 @@ def _bytes(path: str) -> bytes:
 
 
 def _cpu_seconds(stat: bytes, cpus: Iterable[int]) -> tuple[float, float]:
-    """(busy, all) seconds of these CPUs since boot, from /proc/stat; idle and waiting for the disk are not busy."""
+    """(busy, all) seconds of these CPUs since boot (/proc/stat); idle and iowait are not busy."""
     names = {b"cpu%d" % cpu for cpu in cpus}
     busy = total = 0
     for line in stat.splitlines():

@@ -146,7 +146,7 @@ class Rebuilt:
 
 
 def _held(value: Any) -> dict[str, Any]:
-    """Its attributes; empty for what has none of its own."""
+    """Attributes of an object; empty if it has none of its own."""
     return getattr(value, "__dict__", {})
 
 
@@ -262,8 +262,8 @@ def end_workers(iterator: Any, workers: list[Any]) -> None:
 
 
 def _remove_memory(pid: int) -> None:
-    """What an ended worker has made in /dev/shm and this process has not fetched: batches in the queue under torch's sharing strategy
-    ``file_system``, and that of a worker killed before the name was removed. What is fetched is mapped, and torch's to remove."""
+    """Remove files in /dev/shm that an ended worker made and this process has not fetched: queued batches under torch's sharing strategy
+    ``file_system``, and those of a worker killed before it removed the name. Fetched ones are mapped, and torch removes them."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         mapped = file.read()
     for path in glob.glob(f"/dev/shm/torch_{pid}_*"):
@@ -307,7 +307,7 @@ def _tensors(batch: Any, torch: Any) -> Iterator[Any]:
 
 
 def said(error: BaseException) -> str:
-    """What an error says, in a line: torch puts a worker's whole traceback into it, whose last line tells."""
+    """A line about an error: torch puts a worker's whole traceback into it, of which the last line counts."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     told = lines[-1] if lines and "Traceback" in str(error) else one_line(str(error))
     kind = type(error).__name__

@@ -1,4 +1,4 @@
-"""How many workers a DataLoader needs: each number is tried, and what limits it is measured beside it.
+"""Finds how many workers a DataLoader needs: each number is tried, and what limits it is measured meanwhile.
 
 A point is read as fast as it delivers, after its start and a warm-up, for a bounded time. Points read on where the last one stopped, so
 that none finds in the page cache what another has read. Points that read from storage while others did not are measured once more.
@@ -37,7 +37,7 @@ _STARTS = 0.05  # start-up per time of an epoch from which it is told (the reach
 
 
 class Point(Struct, frozen=True):
-    """What one number of workers brought. Numbers are None where ``error`` says why."""
+    """Measurement of one number of workers. Numbers are None if ``error`` has the reason."""
 
     workers: int
     batches_per_s: float | None = None
@@ -98,9 +98,9 @@ class Sweep(Struct, frozen=True):
         return chart(title, lines, 0.0, 1.1 * max(y for line in lines for _, y in line), width, height, axis)
 
     def lines(self, width: int | None = None) -> Iterator[str]:
-        """The table, the recommendation, the notes; in ``width`` columns where that is given.
+        """Lines of the table, the recommendation and the notes; in ``width`` columns if that is given.
 
-        What holds a number of workers back stands beside its figures, or below them if there is no room.
+        The limit of each number of workers stands next to its figures, or below them if there is no room.
         """
         size = f", batch size {self.batch_size}" if self.batch_size else ""
         yield from _within(f"{self.loader} of {self.data_set}{size}, on {counted_cpus(self.cpus)}", width)
@@ -203,7 +203,7 @@ def _judged(loader: Any, points: Sequence[Point], run: _Run) -> Sweep:
 
 
 def _notes(loader: Any, points: Sequence[Point], point: Point) -> Iterator[str]:
-    """What else the reader of the table should know; ``point`` is the recommended one."""
+    """Notes for the reader of the table; ``point`` is the recommended one."""
     if (others := max(point.others_pct or 0.0 for point in points)) >= 100 * OTHERS_TOLD:
         yield f"other processes took up to {others:.0f} % of the CPUs meanwhile: on an idle machine it tells more"
     rank, total = ranks()
@@ -250,7 +250,7 @@ class _Run:
             return Point(workers, error=f"failed: {said(error)}")
 
     def _foretold(self, point: Point, measured: _Measured) -> Point:
-        """With what the first point had told of it; the first one becomes the model."""
+        """The point with the rate that the model predicts for it. The first point measured becomes the model, and gets no prediction."""
         model = self._model
         if model is None:
             self._model, self._passing = measured.pipeline(point), measured.passing_s()
@@ -355,7 +355,7 @@ class _Measured:
         return self._counted_s + sum(seconds for _, seconds in self._whole) >= self._seconds
 
     def point(self) -> Point:
-        """What was measured."""
+        """The measured point."""
         if not self._counted:
             return self._whole_epochs()
         usage = self._watch.usage
@@ -375,7 +375,7 @@ class _Measured:
         )  # fmt: skip
 
     def pipeline(self, point: Point) -> Pipeline | None:
-        """What it tells of other numbers of workers; None where too little was measured."""
+        """Model that predicts other numbers of workers from this point; None if too little was measured."""
         if not self._counted or not self._watch.usage.wall_s or not point.shares:
             return None
         consumer = (point.consumer_pct or 0.0) / 100

@@ -1,1 +1,1 @@
-"""What gputop knows as metrics for Prometheus and OpenTelemetry: a registry of names, units and labels, and who serves it."""
+"""Metrics for Prometheus and OpenTelemetry: a registry of names, units and labels, and the ways to serve them."""

@@ -48,7 +48,7 @@ _FIELDS = (
 
 
 class _Named(Metric, frozen=True):
-    """A metric whose name is not ours."""
+    """A metric with a foreign name, such as DCGM's, without the prefix of gputop."""
 
     @property
     def full_name(self) -> str:

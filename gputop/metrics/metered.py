@@ -63,7 +63,7 @@ class Metered(Followed):
 
     @property
     def moment(self) -> tuple[int, bool]:
-        """What a reading depends on: an equal one gives the same metrics, but for the own CPU time."""
+        """Key of the present state: equal keys give equal metrics, except for gputop's own CPU time."""
         return self.board.seq, self.is_silent
 
     def read(self) -> list[Family]:

@@ -68,7 +68,7 @@ class Otlp:
             self._takes_logs = getattr(self._logs.export(batch), "name", "") == "SUCCESS"
 
     def _about(self) -> tuple[Resource, int]:
-        """Of whom it is, and of when (wall clock)."""
+        """(resource that names this node, ns since 1970) of what is pushed."""
         board = self._metered.board
         host = label(board.header.host)
         about = {"service.name": "gputop", "service.version": __version__, "service.instance.id": self._node or host, "host.name": host}

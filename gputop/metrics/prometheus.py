@@ -85,7 +85,7 @@ class TextFile:
     """A file that node_exporter's textfile collector reads: replaced as a whole, so that it never reads half of one."""
 
     def __init__(self, path: str) -> None:
-        """UserError where it cannot be written."""
+        """UserError if the file cannot be written."""
         if not path.endswith(".prom"):
             raise UserError(f"--textfile {clean(path)!r}: node_exporter reads only files that end in .prom", code=2)
         self._path = path
@@ -106,7 +106,7 @@ class TextFile:
             raise UserError(f"cannot write {clean(self._path)}: {error.strerror}") from None
 
     def close(self) -> None:
-        """Remove it: what nobody writes any more must not be told as now."""
+        """Remove the file: metrics that are no longer written must not pass for present ones."""
         self._remove(self._path)
 
     def _remove(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""A thread that writes or sends the metrics again and again: whatever it waits for, nobody else does."""
+"""A thread that writes or sends the metrics again and again; only this thread waits for the receiver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ LAST_S = 3.0  # s that the last time may take
 
 
 class Pushing:
-    """Calls ``push`` every ``every_s``, and once more at the end. ``tell`` gets a line when it begins to fail, and when it works again."""
+    """Calls ``push`` every ``every_s``, and once more at the end. ``tell`` gets a line when pushing begins to fail, and when it works
+    again."""
 
     def __init__(self, push: Callable[[], None], every_s: float, tell: Callable[[str], None]) -> None:
         self._push, self._every_s, self._tell = push, every_s, tell

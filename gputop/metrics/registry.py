@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
 
 class Moment(Struct):
-    """What a scrape sees."""
+    """State that a scrape reads."""
 
     board: Board
     engine: Engine
@@ -148,7 +148,7 @@ def _gpu_info(at: Moment) -> Iterator[Sample]:
 
 
 def _xids(at: Moment) -> Iterator[Sample]:
-    """Of a GPU whose driver is listened to, or has told of some."""
+    """Xid counts of each GPU; no value if the driver's events are not read."""
 
     def of(gpu: GpuBoard) -> Iterable[tuple[tuple[str, ...], float | None]]:
         is_known = "xid" in gpu.values or ("needs_reset" in gpu.values and "xid" not in gpu.missing)

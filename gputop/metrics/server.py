@@ -157,11 +157,11 @@ class _Head(io.RawIOBase):
         self._connection, self._left = connection, HEAD_BYTES
 
     def readable(self) -> bool:
-        """As `io.RawIOBase` has it."""
+        """True: bytes can be read (`io.RawIOBase`)."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """As `io.RawIOBase` has it."""
+        """Read into the buffer; returns the number of bytes (`io.RawIOBase`). Raises LineTooLong once `HEAD_BYTES` have been read."""
         if not self._left:
             raise LineTooLong("head")
         got = self._connection.recv_into(memoryview(buffer)[: self._left])

@@ -1,4 +1,4 @@
-"""What a node's counters have come to: seconds lost by cause, seconds in each state, CPU time taken by culprits; by trainer's name.
+"""Counters of a node: seconds lost by cause, seconds in each state, CPU time taken by culprits; by the trainer's name.
 
 A trainer is its program and rank, or GPU: never a pid, so that a job that is started again goes on in the same series.
 """
@@ -39,7 +39,7 @@ class Trainer(Struct):
     name: str
     created_ns: int  # wall clock
     lost_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(LOST_TO, 0.0))
-    """By cause. All are told from the beginning on: what is at 0.4 s when it is first told has, for PromQL, never increased."""
+    """GPU seconds lost by cause. Every cause exists from the start at 0: PromQL sees no increase in a series that begins at 0.4 s."""
     gpu_s: float = 0.0
     states_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TRAINER_STATES, 0.0))
     workers_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WORKER_STATES, 0.0))
@@ -50,14 +50,14 @@ class Trainer(Struct):
 
 
 class _Booked(Struct):
-    """How much of a process's ledger is counted."""
+    """The part of a process's ledger that is counted already."""
 
     trainer: Trainer
     gpu_s: float = 0.0
     lost_s: dict[str, float] = field(default_factory=dict)
 
     def take(self, ledger: Ledger, unsure: Mapping[str, float]) -> None:
-        """Count what is new. What a counter has told cannot be taken back, so ``unsure`` (cause -> seconds) is told later."""
+        """Count what is new. A counter never decreases, so ``unsure`` (cause -> seconds) is counted later."""
         self.trainer.gpu_s += ledger.gpu_total_s - self.gpu_s
         self.gpu_s = ledger.gpu_total_s
         for cause, lost_s in ledger.by_cause.items():
@@ -149,7 +149,7 @@ class Totals:
         return trainer
 
     def _series(self, name: str, board: Board) -> Trainer:
-        """The series of a name, begun if it is new; of `OTHER` if there is no room, and nobody who is gone can be forgotten."""
+        """Series of a name, begun if it is new; that of `OTHER` if there is no room, and no ended trainer can be forgotten."""
         if name not in self.trainers and sum(one != OTHER for one in self.trainers) >= MOST_TRAINERS:
             gone = [one for one in self.trainers.values() if one.seen_ns < board.t_ns - LATE_NS and one.name != OTHER]
             if gone:

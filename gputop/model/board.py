@@ -78,12 +78,12 @@ class GpuBoard:
             read_ns.pop(name, None)
 
     def number(self, name: str) -> float | None:
-        """The standing value of a numeric field, None where there is none."""
+        """Latest value of a numeric field; None if there is none."""
         value = self.values.get(name)
         return float(value) if isinstance(value, (int, float)) else None
 
     def text(self, name: str) -> str:
-        """The standing value of a text field, empty where there is none."""
+        """Latest value of a text field; empty if there is none."""
         value = self.values.get(name)
         return value if isinstance(value, str) else ""
 
@@ -101,13 +101,13 @@ class GpuBoard:
 
     @property
     def lost(self) -> bool | None:
-        """Whether the driver has lost it; None where it does not say, as while its calls hang or fail."""
+        """Whether the driver has lost the GPU; None if the driver does not answer, as while its calls hang or fail."""
         lost = self.values.get("lost")
         return None if lost is None or (not lost and self.silent_s is not None) else bool(lost)
 
     @property
     def silent_s(self) -> float | None:
-        """For how long no call to the driver about it has returned; None while some do."""
+        """Seconds for which no call to the driver about this GPU has returned; None while some do."""
         if any(name in self.values for name in _OFTEN_READ):
             return None
         return next((seconds for name in _OFTEN_READ if (seconds := silent_s(self.missing.get(name, ""))) is not None), None)
@@ -236,7 +236,7 @@ class Board(Struct):
             self._clear()
 
     def _clear(self) -> None:
-        """Empty all tables: a key frame restates everything, so what it leaves out is gone."""
+        """Empty all tables: a key frame restates everything, so what it leaves out has ended."""
         fresh = Board(header=self.header)
         for name in _TABLES:
             setattr(self, name, getattr(fresh, name))

@@ -36,8 +36,8 @@ class Field(Struct, frozen=True):
     source: str = ""
     help: str = ""
     lane_rank: int | None = None
-    """For a series of the host (subject 0): which lanes go first when the screen has no room for all, 9 before 0. Lanes stand in the
-    order of `SERIES`. None: it has no lane, or `gputop.tui.draw.lanes` decides whether it has one."""
+    """Priority of the lane of a host's series (subject 0) when the screen has no room for all: 9 first, 0 last. Lanes stand in the order of
+    `SERIES`. None: the series has no lane, or `gputop.tui.draw.lanes` decides."""
 
 
 JOBS_MEMORY = "jobs.memory_gib"
@@ -103,7 +103,7 @@ def throttle_words(mask: int | None) -> list[str]:
 
 
 def limits(gpu: GpuBoard) -> list[str] | None:
-    """What holds a GPU back, worst first: its `errors`, then why its clocks are held down; None if the driver reports neither."""
+    """Limits of a GPU, worst first: its `errors`, then why its clocks are held down; None if the driver reports neither."""
     found, mask = errors(gpu), gpu.number("throttle_mask")
     return None if mask is None and not found else found + throttle_words(None if mask is None else int(mask))
 

@@ -50,7 +50,7 @@ SECOND_NS = 1_000_000_000  # ns
 
 
 class Frame(msgspec.Struct, omit_defaults=True, dict=True):
-    """Everything that the collector read in one beat."""
+    """All that the collector read in one beat."""
 
     seq: int
     t_ns: int  # when reading began (CLOCK_MONOTONIC)
@@ -72,7 +72,7 @@ class Frame(msgspec.Struct, omit_defaults=True, dict=True):
     ticks: int = 1  # frames of the collector that are merged in this one, as the tier of seconds of a recording has them
     met: Annotated[list[Met], BOUNDED] = []  # of a merged frame: the waits of processes in the samples before those in ``procs``
     readings: Annotated[list[GpuReading], BOUNDED] = []
-    """Of a merged frame: every GPU reading of utilization and power; ``gpus`` has the last of each field."""
+    """Every GPU reading of utilization and power, in a merged frame; ``gpus`` has the last of each field."""
 
     @property
     def packed(self) -> bytes:

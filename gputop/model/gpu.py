@@ -21,16 +21,16 @@ ENDING_XIDS = {
     140: "an unrecovered ECC error",
     143: "the GPU cannot be initialized",
 }
-"""Xid -> what it is, of those after which a GPU works again only once it was reset or the machine rebooted. By the immediate action of
-NVIDIA's Xid catalog; without those of a link (74, 136, 155), of one process or channel (48, 94, 109), of spare memory rows (63, 64, 156).
-"""
+"""Xid -> its meaning, for those after which a GPU works only once it was reset or the machine rebooted. Source: the immediate action in
+NVIDIA's Xid catalog; without those of a link (74, 136, 155), of one process or channel (48, 94, 109), of spare memory rows (63, 64,
+156)."""
 PART = "procs."  # prefix of a name in `Gpu.missing`: a field of the processes (``sm_pct``, ``mem_bytes``) or a list (``mps``, ``graphics``)
 _SECONDS = re.compile(r"\d{1,9}(\.\d{1,3})?", re.ASCII)
 _LANE_BYTES_PER_S = (0.25e9, 0.5e9, 0.985e9, 1.97e9, 3.94e9, 7.56e9)  # PCIe 1 to 6, per lane, one way, without the line code
 
 
 def silent_s(reason: str) -> float | None:
-    """Seconds without an answer of the driver that a reason of `Gpu.missing` tells; None for another reason."""
+    """Seconds without an answer of the driver, from a reason of `Gpu.missing`; None for another reason."""
     number, _, unit = reason.removeprefix(SILENT).partition(" ")
     return float(number) if reason.startswith(SILENT) and unit == "s" and _SECONDS.fullmatch(number) else None
 
@@ -173,7 +173,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     missing: dict[str, str] = {}
     """Field name -> why it has no value. A name that begins with `PART` is a part of ``procs``; its reason stands until the next list."""
     held_by: Annotated[list[int], BOUNDED] | None = None
-    """While ``procs`` cannot be read (the GPU hangs or is lost): the pids of its last list with compute contexts; otherwise empty."""
+    """Pids of its last list with compute contexts, while ``procs`` cannot be read (the GPU hangs or is lost); otherwise empty."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -1,4 +1,4 @@
-"""Whose a process is: its container, pod, Slurm job and user; and which training it is a rank of. Pure.
+"""Owner of a process: its container, pod, Slurm job and user; and the training that it is a rank of. Pure.
 
 A container's runtime and id, a pod's uid and a Slurm job stand in the path of a control group (`told_by`). Names that only files of the
 machine tell (`gputop.model.frame.Names`) are read by `gputop.sources.procfs.names`.
@@ -54,7 +54,7 @@ _LOOPBACK = re.compile(r"localhost(\.localdomain)?|127(\.\d+){3}|0\.0\.0\.0|\[?:
 
 
 class Told(Struct, frozen=True):
-    """What the paths of a process's control groups tell; empty where they tell nothing."""
+    """Identity in the paths of a process's control groups; a field is empty if they do not have it."""
 
     runtime: str = ""
     container_id: str = ""
@@ -66,7 +66,7 @@ class Told(Struct, frozen=True):
 
 
 class Identity(Struct, frozen=True):
-    """Whose a process is. What is None has its reason in ``missing``."""
+    """Owner of a process: user, container, pod, Slurm job, training. A field that is None has its reason in ``missing``."""
 
     user: str | None = None
     container_runtime: str | None = None  # ``Docker``, ``containerd``, ``CRI-O``, ``Podman``, ``LXC``, ``Apptainer`` …
@@ -86,11 +86,11 @@ class Identity(Struct, frozen=True):
     missing: dict[str, str] = {}
 
     def known(self) -> dict[str, str]:
-        """Field -> value, of those that are known."""
+        """Field -> value, of the known fields."""
         return {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
 
     def brief(self) -> str:
-        """What names it best, in few characters: ``ml/bert-0``, ``slurm 4711.0``, the container; empty where there is none."""
+        """The best short name: ``ml/bert-0``, ``slurm 4711.0``, the container; empty if none is known."""
         if self.pod:
             return f"{self.namespace}/{self.pod}" if self.namespace else self.pod
         if self.slurm_job_id:
@@ -102,7 +102,7 @@ FIELDS = tuple(name for name in Identity.__struct_fields__ if name != "missing")
 
 
 class JobKey(Struct, frozen=True, array_like=True, order=True):
-    """What the ranks of one training have in common, on all hosts."""
+    """Key that the ranks of one training share, on all hosts."""
 
     name: str  # where they meet: ``abc@node1:29500``, ``node1:29500``, ``slurm 4711.0``; else the program
     size: int  # number of ranks
@@ -114,7 +114,7 @@ class JobKey(Struct, frozen=True, array_like=True, order=True):
 
 @lru_cache(maxsize=SHARED)
 def told_by(*paths: str) -> Told:
-    """What these paths tell: of each part the first that tells it; in a path the innermost container."""
+    """Identity in these paths. The first path that has a part counts, and in a path the innermost container."""
     found = Told()
     for path in paths:
         if path in ("", "/"):
@@ -133,7 +133,7 @@ def told_by(*paths: str) -> Told:
 
 
 def _container(path: str) -> tuple[str, str]:
-    """(runtime, id); the runtime is empty where the path does not say it, both where there is no container."""
+    """(runtime, id) of the container in a path; the runtime is empty if the path lacks it, both if there is no container."""
     folders = path.split("/")
     for i in range(len(folders) - 1, 0, -1):
         folder, above = folders[i], folders[i - 1]
@@ -150,7 +150,7 @@ def _container(path: str) -> tuple[str, str]:
 
 
 def told_by_mounts(roots: Iterable[str]) -> Told:
-    """What the roots of its mounts (mountinfo field 4) tell, where the control group's path is hidden by a namespace."""
+    """Identity in the roots of its mounts (mountinfo field 4), for a process whose control group's path a namespace hides."""
     found = Told()
     for root in roots:
         pod = _POD.search(root)
@@ -163,7 +163,8 @@ def told_by_mounts(roots: Iterable[str]) -> Told:
 
 
 def identity_of(info: ProcInfo, host: str = "") -> Identity:
-    """Whose it is, by its control groups, its environment and the names that were read; cleaned and bounded. ``host`` as in `job_key`."""
+    """Owner of a process, from its control groups, its environment and the names that were read; cleaned and bounded. ``host`` as in
+    `job_key`."""
     known = known_of(info, host)
     return Identity(**known, missing=_reasons(info, known))
 
@@ -174,7 +175,7 @@ def brief_of(info: ProcInfo) -> str:
 
 
 def known_of(info: ProcInfo, host: str = "") -> dict[str, str]:
-    """As `identity_of`, the fields that are known alone."""
+    """The known fields of `identity_of`, without the reasons for the missing ones."""
     told, names = told_by(info.cgroup, *info.other_cgroups), info.names or Names()
     pod, pod_by = _pod(info, names)
     image = _env(info, "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
@@ -200,7 +201,7 @@ def known_of(info: ProcInfo, host: str = "") -> dict[str, str]:
 
 
 def _pod(info: ProcInfo, names: Names) -> tuple[str, str]:
-    """(the pod's name, where it stands): a file of the machine is surest, a host name may be another one."""
+    """(name of the pod, where that stands): a file of the machine is surest, a host name may differ from it."""
     given = _env(info, "POD_NAME")
     if names.pod and (names.pod_by != BY_HOSTNAME or not given):
         return names.pod, names.pod_by
@@ -216,21 +217,21 @@ def _reasons(info: ProcInfo, known: Mapping[str, str]) -> dict[str, str]:
     in_container = "container_id" in known or "container" in known or "container_runtime" in known
     in_pod = "pod_uid" in known or "pod" in known or "KUBERNETES_SERVICE_HOST" in info.env
     hidden = mounts if info.cgroup in ("", "/") else ""
-    outside = f"its control group tells of none, its mounts: {hidden}" if hidden else "neither control group nor mounts tell of one"
+    outside = f"its control group names none, its mounts: {hidden}" if hidden else "neither control group nor mounts name one"
     unset = f"its environment: {closed}" if closed else "its environment does not name one"
-    no_job = f"its control group tells of none, {unset}" if closed else "neither control group nor environment tell of one"
+    no_job = f"its control group names none, {unset}" if closed else "neither control group nor environment name one"
     reasons = {
         "user": "not read yet" if info.uid is None else f"uid {info.uid} has no name on this machine",
-        "container_runtime": "its control group's path does not say which" if in_container else outside,
-        "container_id": "only its environment tells of a container" if in_container else outside,
+        "container_runtime": "its control group's path does not show which" if in_container else outside,
+        "container_id": "only its environment names a container" if in_container else outside,
         "container": (unread or _said(names, "container", "no file of its runtime names it")) if in_container else outside,
         "pod": (unread or _said(names, "pod", unset)) if in_pod else outside,
         "namespace": (unread or _said(names, "namespace", unset)) if in_pod else outside,
-        "pod_uid": "neither control group nor mounts tell it" if in_pod else outside,
-        "pod_qos": "its control group's path does not say" if in_pod else outside,
+        "pod_uid": "neither control group nor mounts name it" if in_pod else outside,
+        "pod_qos": "its control group's path does not show it" if in_pod else outside,
         "slurm_job_id": no_job,
-        "slurm_step": (unset if closed else "neither control group nor environment tell it") if "slurm_job_id" in known else no_job,
-        "slurm_task": "its control group's path does not say" if "slurm_job_id" in known else no_job,
+        "slurm_step": (unset if closed else "neither control group nor environment name it") if "slurm_job_id" in known else no_job,
+        "slurm_task": "its control group's path does not show it" if "slurm_job_id" in known else no_job,
         "slurm_array": unset, "slurm_node": unset,
         "training": f"its environment: {closed}" if closed else "its environment names no rank of several",
     }  # fmt: skip
@@ -243,10 +244,10 @@ def _said(names: Names | None, field: str, otherwise: str) -> str:
 
 
 def job_key(info: ProcInfo, host: str = "") -> JobKey | None:
-    """The training that a process is a rank of; None where its environment names no rank of several.
+    """The training that a process is a rank of; None if its environment names no rank of several.
 
-    ``host`` is where it runs: a rendezvous at ``localhost`` is one of that host, and there of that network namespace. Slurm's step counts
-    where nothing tells of a rendezvous, since ranks that ssh or mpirun started on other nodes are in no step, or in another one.
+    ``host``: the host where it runs; a rendezvous at ``localhost`` belongs to that host, and there to that network namespace. Slurm's step
+    counts only if no rendezvous is known: ranks that ssh or mpirun started on other nodes are in no step, or in another one.
     """
     size = number_in(info.env, SIZE_VARIABLES) or 0
     if rank_of(info) is None or size <= 1:
@@ -273,7 +274,8 @@ def _rendezvous(info: ProcInfo, host: str) -> str:
 
 
 def _network(info: ProcInfo) -> str:
-    """In which network namespace a loopback address is, where that is not the collector's; by its container where it cannot be read."""
+    """Text that names the network namespace of a loopback address, or its container if the namespace cannot be read; empty for the
+    collector's own."""
     if info.names is not None and "net_ns" not in info.names.missing:
         return f" in net:{info.names.net_ns}" if info.names.net_ns else ""
     told = told_by(info.cgroup, *info.other_cgroups)
@@ -294,12 +296,12 @@ def _step_in(info: ProcInfo) -> str:
 
 
 def _env(info: ProcInfo, *names: str) -> str:
-    """The first of these variables that is set, cleaned and bounded."""
+    """Value of the first of these variables that is set, cleaned and bounded; empty if none is."""
     return clean(next((value for name in names if (value := info.env.get(name, "").strip())), ""), MOST_CHARS)
 
 
 def paths_that_tell(paths: Mapping[str, str], known: str) -> list[str]:
-    """Of the paths of all hierarchies those that tell what ``known`` does not: Slurm's job may stand in v1's freezer alone."""
+    """Paths of all hierarchies that add something to what ``known`` holds: Slurm's job may stand in v1's freezer alone."""
     found: list[str] = []
     told = told_by(known)
     for path in dict.fromkeys(paths.values()):

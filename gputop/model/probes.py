@@ -37,7 +37,7 @@ class SchedThread(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Preempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How long ``culprit`` ran on the CPU where ``victim``, a thread of a hot process, was preempted and still runnable (cumulative).
+    """Time (ns, cumulative) that ``culprit`` ran on the CPU where ``victim``, a thread of a hot process, was preempted and still runnable.
 
     Culprit 0: the CPU was idle, as when a cgroup quota throttles the victim. With thousands of pairs, one that no longer meets is
     forgotten, and begins at 0 when it meets again.
@@ -51,7 +51,7 @@ class Preempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 WAKEUP_KEY = ("wakee_tid", "waker_tid", "call", "kind", "address", "timed", "uninterruptible", "shared", "inherits")
-"""The fields of `Wakeup` that say what it counts; new ones come last."""
+"""Fields of `Wakeup` that identify a counter; new ones come last."""
 
 
 class Wakeup(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -117,7 +117,7 @@ class LaunchRate(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class MainSamples(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where samples found a trainer's main thread in CUDA's libraries (perf's task clock; cumulative, ns of CPU time)."""
+    """Samples of a trainer's main thread in CUDA's libraries (perf's task clock; cumulative, ns of CPU time)."""
 
     pid: int
     watched_ns: int = 0  # time in which it was sampled; the other times are parts of this

@@ -17,7 +17,7 @@ class ThreadInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Names(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What files of the machine tell of a trainer's container and pod; empty where they do not, with the reason in ``missing``."""
+    """Names in files of the machine, for a trainer's container and pod; a field without one is empty, with the reason in ``missing``."""
 
     container: str = ""  # the container's name
     pod: str = ""
@@ -50,18 +50,20 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     threads: Annotated[list[ThreadInfo], BOUNDED] = []  # its threads' names; for trainers and workers only
     wait_unreadable: str = ""  # why its syscall and wchan cannot be read; empty if they can
     sockets: str = ""
-    """For a trainer that sleeps in poll, or has no workers and sleeps otherwise: ``listening`` (it, or a parent in its session, has a
-    listening socket), ``connected`` (it has a connection, UNIX sockets aside, or reads from one that it made), ``none``; empty: unknown."""
+    """``listening`` (it, or a parent in its session, has a listening socket), ``connected`` (it has a connection, UNIX sockets aside, or
+    reads from one that it made), ``none``; empty: unknown. Read for a trainer that sleeps in poll, or that has no workers and sleeps
+    otherwise."""
     session: int = 0  # /proc/PID/stat field 6; 0: none, or not known
     cpu_cgroup: str = ""  # path in v1's cpu controller if ``cgroup`` is another controller's; otherwise empty
     policy: int = 0  # scheduling policy of its main thread (/proc/PID/stat field 41): 0 ordinary, 1 FIFO, 2 RR, 3 batch, 5 idle, 6 deadline
     other_ends: Annotated[list[int], BOUNDED] = []
-    """For a trainer without workers: pids at the other ends of the pipes and sockets that its main thread reads."""
+    """Pids at the other ends of the pipes and sockets that its main thread reads; for a trainer without workers."""
     read_by: list[int] = []
-    """For a trainer: pids at the other ends of the pipes, FIFOs and sockets to which its main thread waited to write."""
+    """Pids at the other ends of the pipes, FIFOs and sockets to which its main thread waited to write; for a trainer."""
     other_cgroups: Annotated[list[str], BOUNDED] = []  # paths in other hierarchies that tell of a container, pod or Slurm job
     serves: bool = False
-    """Of a trainer's child: its main thread waits for its end, one thread for who connects, and one for each client for what that asks."""
+    """True for a child of a trainer that serves others: its main thread waits for the end, one thread for new connections, and one per
+    client for that client's requests."""
     names: Names | None = None  # for a trainer; None while they are not read
 
 
@@ -118,16 +120,16 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rchar_bytes: int | None = None  # /proc/PID/io rchar: bytes of read calls, from pipes, sockets and the page cache too
     children_ns: int | None = None  # stat's cutime + cstime: CPU time of the children that it has waited for, and of theirs
     locked_by: int | None = None
-    """For a trainer or worker that sleeps by a timer, or in fcntl or flock: the pid that holds the exclusive lock it waits for, or one on a
-    file that it has open (/proc/locks)."""
+    """Pid that holds the exclusive lock it waits for, or one on a file that it has open (/proc/locks). Read for a trainer or worker that
+    sleeps by a timer, or in fcntl or flock."""
     exit_code: int | None = None  # stat field 52 of a zombie: its wait status (0: success); None while it lives, or if not readable
     unfollowed: int = 0  # number of recently running threads that are too many to be in each sample: ``threads`` lacks their switches
     anon_bytes: int | None = None
-    """For a trainer or worker, read every 1.5 s: its anonymous memory, swapped or not (RssAnon + VmSwap of status). After a fork parent and
+    """Its anonymous memory, swapped or not (RssAnon + VmSwap of status), every 1.5 s; for a trainer or worker. After a fork parent and
     child both count what they share."""
     shared_bytes: int | None = None
-    """For a worker, read now and then: how much of that it shares with others (smaps_rollup: Anonymous - Private_Dirty); None: not
-    readable, or not read yet."""
+    """The part of ``anon_bytes`` that it shares with other processes (smaps_rollup: Anonymous - Private_Dirty), read now and then; for a
+    worker. None: not readable, or not read yet."""
 
 
 class Met(msgspec.Struct, frozen=True, array_like=True, gc=False):

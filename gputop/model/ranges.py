@@ -47,7 +47,7 @@ _One = TypeVar("_One", bound=msgspec.Struct)
 
 
 def fitted(value: _One) -> _One:
-    """The struct with its numbers in their ranges: what lies outside becomes None where that may stand there, else the nearest that may."""
+    """The struct with its numbers in their ranges: what lies outside becomes None if that may stand there, else the nearest that may."""
     fit = _fit_of(type(value))
     return value if fit is None else fit(value)
 
@@ -58,7 +58,7 @@ def _fit_of(kind: type) -> Callable[[Any], Any] | None:
 
 
 def _fit(kind: Type, may_be_none: bool = False) -> Callable[[Any], Any] | None:
-    """What fits a value of this type; None where nothing in it has a range."""
+    """Function that fits a value of this type into its range; None if nothing in the type has a range."""
     if isinstance(kind, (IntType, FloatType)):
         return None if kind.ge is None or kind.le is None else partial(_fit_number, kind.ge, kind.le, may_be_none)
     if isinstance(kind, UnionType):

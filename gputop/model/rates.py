@@ -18,7 +18,7 @@ LEAST_PROBED_NS = SECOND_NS - SECOND_NS // 10  # ns, for `ProbedSwitches`: the s
 
 
 class ProcRates(Struct, frozen=True):
-    """What a process did between two readings; None: not measured. Shares are of one CPU's time: 250 % is 2.5 CPUs."""
+    """Rates of a process between two readings; None: not measured. Shares are of one CPU's time: 250 % is 2.5 CPUs."""
 
     cpu_pct: float
     """Of the whole process: its threads' on-CPU time if all were read and none ended with more than a tick, else utime + stime."""

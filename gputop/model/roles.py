@@ -87,7 +87,7 @@ def assign(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int], contexts: Co
 
 
 def is_whole_machine(infos: Mapping[int, ProcInfo]) -> bool:
-    """Whether these are pids of the host's namespace, as the driver's are: only there are the kernel's threads visible."""
+    """Whether the pids are those of the host's namespace, which the driver uses too: only there are the kernel's threads visible."""
     kthreadd = infos.get(2)
     return kthreadd is not None and (kthreadd.comm, kthreadd.ppid, kthreadd.cmdline) == (_KTHREADD, 0, [])
 
@@ -199,14 +199,14 @@ class _Assignment:
         return any(child.pid in self.listed for child in self._offspring(info)) and not self._feeds_from_workers(info)
 
     def _started_as_rank(self, info: ProcInfo) -> bool:
-        """Whether it is a launcher's child with a rank: a trainer even before it uses the GPU."""
+        """Whether the process is a launcher's child with a rank: a trainer even before it uses the GPU."""
         if not info.env or rank_of(info) is None:
             return False
         parent = self.infos.get(info.ppid)
         return parent is not None and _is_launcher(parent) and _is_python(info)
 
     def _feeds_from_workers(self, info: ProcInfo) -> bool:
-        """Whether it has loader workers: then it is a trainer, also without a GPU context."""
+        """Whether the process has loader workers, which makes it a trainer even without a GPU context."""
         for child in self.children.get(info.pid, ()):
             if child.comm == TORCH_WORKER and _own_child(info, child):
                 return True
@@ -233,14 +233,15 @@ class _Assignment:
         return info.cmdline == trainer.cmdline or (_is_spawned(info) and not self._uses_cuda_alone(info))
 
     def _is_connected(self, info: ProcInfo, trainer: ProcInfo) -> bool:
-        """Whether it holds the other end of a pipe or socket at which the trainer's main thread waits, as a decoder does; or one like it
-        does that was started beside it: who is never waited for is ahead."""
+        """Whether the process holds the other end of a pipe or socket at which the trainer's main thread waits, as a decoder does. Its
+        siblings with the same command count too: they may be ahead, so that nothing waits for them."""
         ends = {*trainer.other_ends, *trainer.read_by}
         alike = (one for pid in ends if (one := self.infos.get(pid)) is not None)
         return info.pid in ends or any(one.ppid == info.ppid and one.cmdline == info.cmdline for one in alike)
 
     def _has_smaller_context(self, pid: int, trainer: int) -> bool:
-        """Whether it has contexts only on the trainer's GPUs, each much smaller than the trainer's: it decodes or transforms there.
+        """Whether the process has contexts only on the trainer's GPUs, each much smaller than the trainer's: it decodes or transforms
+        there.
 
         A rank, an engine or an evaluation has a GPU of its own, or as large a context as its parent.
         """
@@ -248,12 +249,12 @@ class _Assignment:
         return bool(own) and all(bits + SMALLER_BITS <= beside.get(gpu, 0) for gpu, bits in own.items())
 
     def _uses_cuda_alone(self, info: ProcInfo) -> bool:
-        """Whether it uses CUDA and its parent does not: then it is a rank (`torch.multiprocessing.spawn`)."""
+        """Whether the process uses CUDA and its parent does not, which makes it a rank (`torch.multiprocessing.spawn`)."""
         parent = self._starter(info)
         return bool(info.uses_cuda) and parent is not None and not (parent.uses_cuda or parent.pid in self.listed)
 
     def _starter(self, info: ProcInfo) -> ProcInfo | None:
-        """Its parent, or the parent of the forkserver that forked it."""
+        """Parent of the process, or the parent of the forkserver that forked it."""
         parent = self.infos.get(info.ppid)
         return self.infos.get(parent.ppid) if parent is not None and self._is_forkserver(parent) else parent
 
@@ -301,15 +302,15 @@ class _Assignment:
         self._add_descendants([worker.pid for worker, _loader in workers], trainer_pid, found, "worker's child")
 
     def _offspring(self, trainer: ProcInfo) -> list[ProcInfo]:
-        """Its children, and those of its forkservers."""
+        """Children of the trainer, and those of its forkservers."""
         own = self.children.get(trainer.pid, [])
         return own + [grandchild for child in own if self._is_forkserver(child) for grandchild in self.children.get(child.pid, ())]
 
     def _loader_of(self, child: ProcInfo, trainer: ProcInfo, births: Sequence[int]) -> str:
-        """The loader whose worker it is, empty if it is none.
+        """Name of the loader whose worker the child is; empty if it is no worker.
 
-        ``births`` are the start times (clock ticks, sorted) of the trainer's named torch workers. Beside these an unnamed child is a
-        helper, unless it is a torch worker that still starts.
+        ``births``: start times (clock ticks, sorted) of the trainer's named torch workers. If there are any, an unnamed child is a helper,
+        unless it is a torch worker that still starts.
         """
         if child.comm == TORCH_WORKER:
             return "torch"
@@ -363,12 +364,12 @@ def is_spawned_child(info: ProcInfo) -> bool:
 
 
 def rank_of(info: ProcInfo) -> int | None:
-    """The rank in its environment, None if there is none."""
+    """Rank in the process's environment; None if there is none."""
     return number_in(info.env, RANK_VARIABLES)
 
 
 def number_in(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """The number in the first of these variables that holds one; None if none does. At most nine digits are read: anybody may set them."""
+    """Number in the first of these variables that holds one; None if none does. At most nine digits are read: anybody may set them."""
     values = (env.get(name, "") for name in names)
     return next((int(value[:9]) for value in values if value.isascii() and value.isdigit()), None)
 
@@ -388,7 +389,7 @@ def _forked_or_spawned(child: ProcInfo, trainer: ProcInfo) -> bool:
 
 
 def _is_starting(child: ProcInfo, births: Sequence[int]) -> bool:
-    """Whether it started together with workers that have their name already: it still imports torch and takes the name later."""
+    """Whether the child started together with workers that have their names: it still imports torch and takes its name later."""
     if not (_is_spawned(child) or _is_forkserving(child)):
         return False
     first = bisect_left(births, child.start_ticks - LATER_TICKS)
@@ -409,7 +410,7 @@ def _is_spawned(info: ProcInfo) -> bool:
 
 
 def _is_forkserving(info: ProcInfo) -> bool:
-    """Whether it is a forkserver, or a process forked from one, which keeps its command line."""
+    """Whether the process is a forkserver, or was forked from one and keeps its command line."""
     return _runs(info, "multiprocessing.forkserver import")
 
 
@@ -428,7 +429,7 @@ def _is_service(info: ProcInfo) -> bool:
 
 
 def _compiles(info: ProcInfo) -> bool:
-    """Whether it belongs to torch.compile's process pool, which runs compilers."""
+    """Whether the process belongs to torch.compile's process pool, which runs compilers."""
     return any("compile_worker" in arg for arg in info.cmdline[:4])
 
 

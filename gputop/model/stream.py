@@ -1,4 +1,4 @@
-"""The stream itself: where it was made, by which sources, at which cost; markers; the bound on the lists of a frame."""
+"""The stream itself: its origin, sources and cost; markers; the bound on the lists of a frame."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return msgspec.structs.replace(self, unix_ns=later.unix_ns_of(self.t_ns), slept=slept)
 
     def repeats(self, known: Header) -> bool:
-        """Whether it is ``known`` with corrected clocks, and not the header of another stream."""
+        """Whether this header is ``known`` with corrected clocks, and not that of another stream."""
         return self == known.dated(self)
 
 
 class SourceState(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a source can read now. ``state``: ``ok``, ``partial``, ``off`` (by a flag) or ``unavailable``."""
+    """Capability of a source now. ``state``: ``ok``, ``partial``, ``off`` (by a flag) or ``unavailable``."""
 
     name: str
     state: str
@@ -107,18 +107,19 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def nccl(self) -> str:
-        """What NCCL said of a job that hung: ``rank 17 of 32: launched 6649 of 6650 AllReduce``; empty for others."""
+        """NCCL's report on a job that hung: ``rank 17 of 32: launched 6649 of 6650 AllReduce``; empty for other markers."""
         return self.text.removeprefix(NCCL_SAYS) if self.text.startswith(NCCL_SAYS) else ""
 
     @property
     def experiment(self) -> str:
-        """How an experiment ended: ``proved, 182 → 311 steps/min, +71 % ± 6: fluent-bit (903) to idle priority``; empty for others."""
+        """Outcome of an experiment: ``proved, 182 → 311 steps/min, +71 % ± 6: fluent-bit (903) to idle priority``; empty for other
+        markers."""
         is_end = self.text.startswith(f"{EXPERIMENT_ENDED} ") and not self.text.startswith(EXPERIMENT_BEGINS)
         return self.text.removeprefix(f"{EXPERIMENT_ENDED} ") if is_end else ""
 
 
 class SelfCost(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the collector itself has cost since it started."""
+    """Cost of the collector itself since it started."""
 
     cpu_ns: int
     rss_bytes: int

@@ -24,5 +24,5 @@ def syscall_names(machine: str = "") -> dict[int, str]:
 
 @lru_cache
 def syscall_numbers(*wanted: str, machine: str = "") -> frozenset[int]:
-    """The numbers of these system calls on ``machine``; those that it does not have are left out."""
+    """Numbers of these system calls on ``machine``, without those that it does not have."""
     return frozenset(number for number, name in syscall_names(machine).items() if name in wanted)

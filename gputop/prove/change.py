@@ -1,4 +1,4 @@
-"""What an experiment changes: one setting of one thread, process or control group file, with its value before.
+"""Changes of an experiment: one setting of one thread, process or control group file, with its value before.
 
 Nothing is changed of a process whose pid was reused: a pidfd is opened first, then its start time is compared. The kernel has no call
 that takes a pidfd for priorities and masks, so for the few microseconds up to the call by pid a reuse cannot be excluded.
@@ -55,7 +55,7 @@ def named(targets: Sequence[Target]) -> str:
 
 
 class Case(Struct, frozen=True):
-    """What is to be proved."""
+    """The claim to prove: a cause, the trainer and its workers, victims and culprits."""
 
     cause: str  # a word of `gputop.findings.verdict.CAUSES`
     trainer: Target
@@ -119,13 +119,13 @@ class Record(Struct, frozen=True):
 
     @property
     def subject(self) -> tuple[str, int, int, str]:
-        """What it is the value of; a control group made anew under the same name is another one."""
+        """Key of what the value belongs to; a new control group under an old name is another one."""
         where = f"{self.path} {self.inode}" if self.setting in (FILE, DEVICE) else self.path
         return self.setting, self.tid, self.tid_ticks, f"{where} {_device(self)}" if self.setting == DEVICE else where
 
 
 class Setting(Struct, frozen=True):
-    """How a setting is read and written. Both get the id of a thread (of the process, where threads share it); they raise OSError."""
+    """Functions that read and write a setting. Both get the id of a thread (of the process, if threads share it); they raise OSError."""
 
     read: Callable[[int], str]
     write: Callable[[int, str], None] | None  # None: by a signal
@@ -223,7 +223,7 @@ def _is_written(path: str, value: str) -> bool:
 
 @contextmanager
 def _checked(descriptor: int, kinds: tuple[int, ...]) -> Iterator[int]:
-    """A descriptor that is closed afterwards. Raises OSError where it is in no file system of these kinds: nothing else is written."""
+    """Yield the descriptor and close it afterwards. Raises OSError if its file system is of no such kind: nothing else is written."""
     try:
         if kind_of(descriptor) not in kinds:
             raise OSError(errno.EPERM, "it is no setting of the kernel: neither in a control group's file system nor in /proc")
@@ -262,7 +262,7 @@ NO_LIMIT = {"io.max": "rbps=max wbps=max riops=max wiops=max"}  # file -> what a
 
 @contextmanager
 def held(pid: int, start_ticks: int) -> Iterator[int | None]:
-    """A pidfd of this very process; None where the kernel or a sandbox has none. Raises ProcessLookupError if it ended or the pid was
+    """A pidfd of this very process; None if the kernel or a sandbox has none. Raises ProcessLookupError if it ended or the pid was
     reused."""
     descriptor = pidfd_of(pid)
     try:
@@ -299,7 +299,7 @@ def write_value(record: Record, value: str) -> None:
 
 
 def is_new(record: Record, value: str) -> bool:
-    """Whether a value is the one that the experiment sets, as the kernel tells it; a thread may have it from its parent."""
+    """Whether a value is the one that the experiment sets, as the kernel reports it; a thread may have it from its parent."""
     if record.setting == "policy":
         policy, priority = value.split()
         return f"{int(policy) & ~os.SCHED_RESET_ON_FORK} {priority}" == record.new
@@ -328,10 +328,10 @@ BACK, GONE_BY_NOW, THEIRS = "put back", "gone", "theirs"  # what `restore` tells
 
 
 def restore(record: Record) -> str:
-    """Put the old value back, and read it. Raises OSError where that fails, so also where another value is read afterwards.
+    """Put the old value back, and read it. Raises OSError if that fails, also if another value is read afterwards.
 
-    `BACK`: it has the old value. `GONE_BY_NOW`: there is nothing any more to put it back to. `THEIRS`: it reads neither as before nor as
-    the experiment has set it, so somebody else has changed it meanwhile, and it is left as it is.
+    `BACK`: the subject has the old value. `GONE_BY_NOW`: the subject has ended. `THEIRS`: the value is neither the old one nor the
+    experiment's, so somebody else has changed it since, and it is left as it is.
     """
     try:
         value = read_value(record)
@@ -353,7 +353,7 @@ def restore(record: Record) -> str:
 
 
 def _restore_session(record: Record) -> str:
-    """As `restore`, by another process of the same session, for the one in the record has ended or left it."""
+    """Restore a session's nice value by way of another of its processes, because the one in the record has ended or left the session."""
     refused = None
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
@@ -382,7 +382,7 @@ def _check_thread(record: Record) -> None:
 
 
 def folder_inode(path: str) -> int:
-    """Of the control group that a file belongs to. Raises FileNotFoundError."""
+    """Inode of the control group's folder that a file belongs to. Raises FileNotFoundError."""
     return os.stat(os.path.dirname(path), follow_symlinks=False).st_ino
 
 

@@ -46,7 +46,7 @@ class Fuse:
         self._wait()
 
     def arm(self, records: Iterable[Record]) -> None:
-        """Name those who are about to be stopped; more may follow."""
+        """Name the processes that are about to be stopped; more may follow."""
         if self._armed_s is None:
             self._armed_s = time.monotonic()
         self._say(",".join(f"{record.pid} {record.start_ticks}" for record in records))
@@ -85,7 +85,7 @@ class Fuse:
 
 
 class Armed:
-    """Those who are to go on, by pidfd where the kernel has them."""
+    """Stopped processes that will be continued when the fuse burns, held by pidfd if the kernel has them."""
 
     def __init__(self) -> None:
         self._until = 0.0
@@ -97,7 +97,7 @@ class Armed:
         return max(0.0, self._until - time.monotonic()) if self._held else None
 
     def hold(self, line: str) -> None:
-        """The processes of a line, as far as they are still the same. Raises OSError where no more files can be opened."""
+        """Hold the processes of a line, unless their pids were reused. Raises OSError if no more files can be opened."""
         if not self._held:
             self._until = time.monotonic() + BURNS_S
         for words in filter(None, line.split(",")):
@@ -153,7 +153,7 @@ def main() -> None:
 
 
 def _obey(armed: Armed, line: str) -> bool:
-    """Whether it could do what a line asks for."""
+    """Do what a line asks; returns whether that succeeded."""
     try:
         if line:
             armed.hold(line)

@@ -1,4 +1,5 @@
-"""Control groups as an experiment needs them: where a process is, who else is there, and which group divides CPU time between two."""
+"""Control groups as an experiment needs them: the group of a process, its other members, and the group that divides CPU time between two
+processes."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ _TGID = b"Tgid:"  # line of /proc/TID/status: the process of a thread
 
 
 class Unseen(OSError):
-    """Not all whom a change reaches can be named, so it is not made."""
+    """Raised if not all processes that a change reaches can be named: the change is not made."""
 
 
 class Between(Struct, frozen=True):
-    """What divides CPU time between a job and somebody in a group that the job is not in."""
+    """The group that divides CPU time between a job and another process, which is in the group without the job."""
 
     folder: str  # the highest group that only these processes are in
     is_neighbour: bool  # of the job's group, or of one above that: its weight decides; else only a quota of its own does
@@ -81,9 +82,9 @@ def is_apart(one: Place | None, job: Place | None) -> bool:
 
 
 def members(folder: str) -> set[int]:
-    """All processes in a group and in those below it. Raises Unseen where they are too many, or some cannot be seen from here."""
+    """Pids in a group and in those below it. Raises Unseen if there are too many, or some cannot be seen from here."""
     if os.path.isdir(folder) and not os.path.exists(f"{folder}/cgroup.controllers") and not in_initial_pid_namespace():
-        raise Unseen(f"cgroup {clean(folder)} may have processes that cgroup v1 does not tell in a container: run gputop prove on the host")
+        raise Unseen(f"cgroup {clean(folder)} may have processes that cgroup v1 does not show in a container: run gputop prove on the host")
     found: set[int] = set()
     for count, (path, _folders, _files) in enumerate(os.walk(folder, onerror=_refuse)):
         found |= _members_of(path)
@@ -100,7 +101,7 @@ def _refuse(error: OSError) -> None:
 
 
 def _members_of(path: str) -> set[int]:
-    """Of this group alone. In a threaded one (cgroup.type) the kernel tells threads only."""
+    """Pids in this group alone, without its subgroups. A threaded group (cgroup.type) lists threads only: each counts as its process."""
     data = read_list(f"{path}/cgroup.procs", _LIST_BYTES)
     if data is not None:
         return set(map(int, data.split()))
@@ -125,10 +126,10 @@ def path_of(place: Place, folder: str) -> str:
 
 
 def content(folder: str, name: str) -> str:
-    """Of a group's file; empty if it has none."""
+    """Content of a group's file; empty if it has none."""
     return (read_once(f"{folder}/{name}", 4096) or b"").decode("ascii", "replace").strip()
 
 
 def may_write(path: str) -> bool:
-    """Whether this process may write a group's file."""
+    """Whether this process has the right to write a group's file."""
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)

@@ -43,7 +43,7 @@ _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal
 
 
 class Ending(Struct):
-    """How an experiment left things, for who tells of it, also after an exception."""
+    """State in which an experiment left things, for a report, also after an exception."""
 
     is_kept: bool = False  # whether the changes stay, for good
     is_put_back: bool = False  # whether all reads as before, but for `theirs`
@@ -51,7 +51,7 @@ class Ending(Struct):
 
     @property
     def told(self) -> str:
-        """In a line."""
+        """A line for the user: whether all is put back, and what somebody else has changed meanwhile."""
         left = f"; {journals.told_theirs(self.theirs)}" if self.theirs else ""
         return ("all is put back" if self.is_put_back else "its guardian process puts everything back") + left
 
@@ -190,13 +190,13 @@ class Guard:
             self._fuse.check()
 
     def _refuse_strangers(self) -> None:
-        """Raise OSError where others are in a group or session that is changed than those that the user was asked about."""
+        """Raise OSError if a changed group or session has a process that the user was not asked about."""
         shared = [change for change in self.plan.changes if change.target is None or change.setting == "autogroup"]
         if shared and (found := strangers(shared, read_processes(), {one.pid: one.start_ticks for one in self.plan.others})):
             raise OSError(f"{found[0]}, whom nobody was asked about, is in it by now: try again")
 
     def _read_back(self, found: list[Record]) -> None:
-        """Write down what reads otherwise than it was set, such as a mask of which a cpuset holds a part."""
+        """Journal each value that reads differently from what was set, such as a mask cut by a cpuset."""
         assert self._journal is not None
         others = []
         for record in found:
@@ -214,12 +214,12 @@ class Guard:
         return has_it and record.subject not in self._known and record.tid_ticks >= self._since_ticks
 
     def _is_news(self, record: Record) -> bool:
-        """Whether its old value is not in the journal yet, or was changed by somebody else while the experiment was off."""
+        """Whether a record's old value is not in the journal yet, or was changed by somebody else while the experiment was off."""
         known = self._known.get(record.subject)
         return known is None or (known.old != record.old and not is_new(known, record.old))
 
     def _undo(self, try_s: float = journals.TRY_S) -> list[str]:
-        """What could not be put back, in words. What somebody else has changed is not changed again."""
+        """Undo the changes; returns a line about each that could not be put back. Values that somebody else has changed are left alone."""
         was_on, self.is_on = self.is_on, False
         if not self._known or self._journal is None:
             return []
@@ -353,14 +353,14 @@ def _uids(pid: int) -> frozenset[int]:
 
 
 def _refuse_leftovers() -> None:
-    """Raise OSError where something is left behind."""
+    """Raise OSError if something is left behind."""
     for left in journals.leftovers():
         problem = left.problem or f"an earlier one was left behind ({left.says}): gputop prove --undo puts it back"
         raise OSError(f"no experiment: {problem}")
 
 
 def wake_guardians() -> list[int]:
-    """Let guardians go on that somebody has stopped, of journals that this user may undo: they undo what they have to. Their pids."""
+    """Continue stopped guardians whose journals this user may undo: they then undo them. Returns their pids."""
     woken, folders = [], {folder.path: folder.uid for folder in host.folders()}
     for proc in read_processes().values():
         with suppress(ProcessLookupError, PermissionError):

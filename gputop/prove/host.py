@@ -1,4 +1,4 @@
-"""Where the experiments of a host meet: one lock for all its users and containers, and a folder of journals for each user.
+"""Lock and journals that all experiments of a host share: one lock for all users and containers, a folder of journals for each user.
 
 Neither depends on $TMPDIR, $XDG_STATE_HOME or a home. The lock is the namespace of clocks that nearly all processes of a host share, as a
 file of /proc: nobody can remove it or put another in its place. A folder lies in the first of `PLACES` where its user may make one, all are
@@ -33,7 +33,7 @@ def open_lock() -> int:
 
 
 def is_locked(lock: int) -> bool:
-    """Whether it is ours now. Raises OSError where there are no locks."""
+    """Take the lock; returns whether it is ours now. Raises OSError if there are no locks."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -42,7 +42,7 @@ def is_locked(lock: int) -> bool:
 
 
 def holders(lock: int) -> list[int]:
-    """The processes that hold or await it, as far as /proc/locks tells: the pid of who took it, though its child may hold it by now."""
+    """Pids that hold or await the lock, from /proc/locks: that of the process that took it, though its child may hold it by now."""
     own, found = os.fstat(lock), []
     where = f"{os.major(own.st_dev):02x}:{os.minor(own.st_dev):02x}:{own.st_ino}".encode()
     with suppress(OSError, ValueError, IndexError), open("/proc/locks", "rb") as file:
@@ -60,7 +60,7 @@ def folder_of(uid: int) -> list[Folder]:
 
 
 def folders() -> list[Folder]:
-    """Those of all whose journals this user may undo: for root all users', its own first."""
+    """Journal folders that this user may undo: the user's own; for root those of all users, root's first."""
     own = folder_of(os.geteuid())
     if os.geteuid() != 0:
         return own
@@ -68,7 +68,7 @@ def folders() -> list[Folder]:
 
 
 def everybodys() -> list[Folder]:
-    """Those of all users."""
+    """Journal folders of all users, without those that cannot be trusted."""
     found = []
     for place in PLACES:
         with suppress(OSError):
@@ -80,7 +80,7 @@ def everybodys() -> list[Folder]:
 
 
 def names(folder: Folder) -> list[str]:
-    """What lies in it."""
+    """Names of the files in the folder; none if it cannot be read."""
     try:
         return sorted(os.listdir(folder.path))
     except OSError:
@@ -122,7 +122,7 @@ def why_not(folder: Folder) -> str:
 
 
 def why_not_in(place: str) -> str:
-    """Why nobody's folder there is safe from others."""
+    """The reason why no folder in this place is safe from other users; empty if they are."""
     try:
         found = os.stat(place)
     except OSError as error:

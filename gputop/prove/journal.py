@@ -1,4 +1,4 @@
-"""The journal: what an experiment has changed, written before it is changed, so that it can be undone whoever dies.
+"""The journal of an experiment: each change is written down before it is made, so that it can be undone whichever process is killed.
 
 One file (0600) for each experiment in the folder of its user (`gputop.prove.host`): a header, then a line for each `Record`, of which
 the last of a subject is in force. Each line begins with its checksum. A last line without its end was being written when the writer died,
@@ -41,7 +41,7 @@ CLEAR = 2  # passes in a row that find nobody: one misses the child of a process
 
 
 class Header(Struct, frozen=True):
-    """Where and when a journal was written."""
+    """Time and place at which a journal was written."""
 
     says: str  # of the plan
     boot: str  # /proc/sys/kernel/random/boot_id
@@ -53,11 +53,11 @@ class Header(Struct, frozen=True):
 
 
 class Damaged(OSError):
-    """It is not as it was written, or not ours: nothing of it is applied."""
+    """Raised for a journal that was altered, or is not ours: nothing of it is applied."""
 
 
 class Leftover(Struct, frozen=True):
-    """A journal that nobody works with any more."""
+    """A journal that no process works with any more."""
 
     path: str
     says: str  # of the plan; empty where it cannot be read
@@ -70,7 +70,7 @@ Subject = tuple[str, int, int, str]  # see `Record.subject`
 
 
 class Undone(Struct):
-    """What came of undoing, in words; what is in neither reads as it did before the experiment."""
+    """Result of undoing, in words; what is in neither list reads as it did before the experiment."""
 
     failed: list[str] = []
     theirs: dict[Subject, str] = {}  # what somebody else has changed since the experiment did: it is left as it is
@@ -115,7 +115,7 @@ class Journal:
         return os.fstat(self.fd).st_nlink == 0
 
     def remove(self) -> None:
-        """Nothing is left to undo."""
+        """Remove the journal: nothing is left to undo."""
         if not self.removed:
             os.unlink(self.path)
 
@@ -160,7 +160,7 @@ def create(says: str) -> Journal:
 
 
 def leftovers() -> list[Leftover]:
-    """Journals of this machine that nobody works with and this user may undo: the experiment and its guardian both died.
+    """Journals of this machine that no process works with and that this user may undo: the experiment and its guardian were both killed.
 
     Those of an earlier boot, and those of experiments that had not changed anything yet, are removed. Other users' are only looked at, and
     count if they can be undone.
@@ -197,7 +197,7 @@ def _leftovers_in(folder: host.Folder) -> list[Leftover]:
 
 
 def in_use() -> bool:
-    """Whether an experiment is under way, or being undone, whose journal this user may undo."""
+    """Whether an experiment whose journal this user may undo is under way, or being undone."""
     return any(_is_in_use(path, folder.uid) for folder in host.folders() for path in _paths(folder))
 
 
@@ -210,7 +210,7 @@ def _is_in_use(path: str, uid: int) -> bool:
 
 
 def of_others() -> list[int]:
-    """The users, by their uids, who have journals that this one may not read; nobody knows whether these are in use."""
+    """Uids of the users whose journals this one may not read, so that it is not known whether these are in use."""
     own = {folder.path for folder in host.folders()}
     return sorted({folder.uid for folder in host.everybodys() if folder.path not in own and _paths(folder)})
 
@@ -249,7 +249,7 @@ def _undo_in(folder: host.Folder) -> list[str]:
 
 
 def _as(folder: host.Folder, work: Callable[[host.Folder], list[str]]) -> list[str]:
-    """The lines that ``work`` gives in a child that is the folder's user, with no more rights than that. Only root has such folders."""
+    """Lines that ``work`` returns in a child process with the rights of the folder's user. Only root has such folders."""
     import codecs
 
     import psutil as psutil
@@ -299,7 +299,7 @@ def _heirs(records: list[Record], since_ticks: int) -> tuple[list[Record], list[
     try:
         return inherited(records, since_ticks), []
     except OSError as error:
-        return [], [f"who began meanwhile cannot be seen: {error.strerror or error}"]
+        return [], [f"processes that began since cannot be seen: {error.strerror or error}"]
 
 
 def _why_not_restored(record: Record, theirs: dict[Subject, str]) -> str:
@@ -324,7 +324,7 @@ def _now(record: Record) -> str:
 
 
 def boot_id() -> str:
-    """Of this boot of the kernel."""
+    """Id of this boot of the kernel (/proc/sys/kernel/random/boot_id); empty if it cannot be read."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -359,7 +359,7 @@ def _paths(folder: host.Folder) -> list[str]:
 
 
 def _open(path: str, uid: int) -> Journal:
-    """Lock a journal of that user that is there. Raises BlockingIOError if somebody works with it, Damaged if it is not as it should be."""
+    """Lock an existing journal of that user. Raises BlockingIOError if a process works with it, Damaged if it is not as it should be."""
     with _folder(os.path.dirname(path), uid) as folder:
         try:
             fd = os.open(os.path.basename(path), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)

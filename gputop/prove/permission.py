@@ -1,4 +1,4 @@
-"""Who may be touched by an experiment.
+"""Rules for which processes an experiment may touch.
 
 Own processes may be; those of others only as root, after a question that names them. Never PID 1, kernel threads, sshd, systemd's own,
 gputop's own, or an ancestor of this process (its shell, terminal multiplexer, ssh session). Nothing with ``--readonly``. Where the GPU is
@@ -21,7 +21,7 @@ _MODULE_AFTER = {"-m": 1, "-c": 2}  # option -> how many words later its module 
 
 
 def why_never(proc: Proc, table: Table) -> str:
-    """Why nobody may touch it, as a predicate: ``is a kernel thread``; empty if somebody may."""
+    """The reason why no experiment may touch a process, as a predicate: ``is a kernel thread``; empty if there is none."""
     if proc.pid == 1:
         return "is the first process"
     if proc.kthread or (proc.pid == KTHREADD and proc.ppid == 0):
@@ -37,9 +37,9 @@ def why_never(proc: Proc, table: Table) -> str:
 
 
 def stage(table: Table | None = None) -> frozenset[int] | None:
-    """The processes on the stage of the demo whose GPU is looked at: its trainers, and who disturbs them; None where it is no demo's.
+    """Pids of the demo whose GPU is looked at: its trainers, and the processes that disturb them; None if there is no demo.
 
-    Nothing else is the demo's own, also not what its terminal or script has started beside it. ``table``: of now.
+    Other processes are not the demo's, not even those that its terminal or script has started as well. ``table``: the processes now.
     """
     path = os.environ.get(simulated.VARIABLE)
     if not path:
@@ -59,12 +59,12 @@ def _is_stage(proc: Proc) -> bool:
 
 
 def why_off_stage(pid: int, own: frozenset[int] | None) -> str:
-    """Why a demo does not touch a process, as a predicate; empty if it is the demo's own, or there is none. ``own``: see `stage`."""
+    """The reason why a demo does not touch a process, as a predicate; empty if it may, or there is no demo. ``own``: see `stage`."""
     return "" if own is None or pid in own else "is not the demo's: a demo touches its own processes alone"
 
 
 def is_own(proc: Proc) -> bool:
-    """Whether it runs as this user, or as the user who typed sudo, and with no other user's rights. Raises ProcessLookupError."""
+    """Whether a process runs as this user, or as the user who typed sudo, and with no other user's rights. Raises ProcessLookupError."""
     sudo = os.environ.get("SUDO_UID", "")
     mine = {int(sudo)} if os.geteuid() == 0 and sudo.isascii() and sudo.isdecimal() else {os.geteuid()}
     return uids_of(proc.pid) <= mine
@@ -87,7 +87,7 @@ def _runs_as(proc: Proc, uids: frozenset[int]) -> bool:
 
 
 def _names(proc: Proc) -> set[str]:
-    """Its name, and that of the program that it runs; anybody may take another name, but this only protects it."""
+    """The process's name, and that of its program. A process may take a protected name, but that only protects it."""
     names = {proc.comm}
     try:
         names.add(os.path.basename(os.readlink(f"/proc/{proc.pid}/exe")))

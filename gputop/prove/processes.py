@@ -1,4 +1,4 @@
-"""The process table as an experiment needs it: who descends from whom, who shares a job or a session, which threads there are.
+"""The process table as an experiment needs it: descendants, jobs, sessions and threads.
 
 Read from /proc/PID/stat in one pass. The guardian and the fuse import this module, so it imports little.
 """
@@ -52,7 +52,7 @@ def parse(pid: int, data: bytes) -> Proc:
 
 
 def why_no_pids() -> str:
-    """Why the pids of /proc are not those of system calls; empty if they are. With another pid namespace's /proc they are others' pids."""
+    """The reason why the pids in /proc are not those of system calls: another pid namespace's /proc is mounted. Empty if they are."""
     try:
         is_own = os.readlink("/proc/self") == str(os.getpid())
     except OSError:
@@ -61,7 +61,7 @@ def why_no_pids() -> str:
 
 
 def read_process(pid: int) -> Proc:
-    """One process. Raises ProcessLookupError if there is none, OSError where no more files can be opened."""
+    """Read one process. Raises ProcessLookupError if there is none, OSError if no more files can be opened."""
     return _read(pid, f"/proc/{pid}/stat")
 
 
@@ -91,9 +91,9 @@ def read_threads(pid: int) -> list[Proc]:
 
 
 def pidfd_of(pid: int) -> int | None:
-    """A descriptor of the process; None where the kernel or a sandbox has none.
+    """A descriptor of the process; None if the kernel or a sandbox has none.
 
-    Raises ProcessLookupError if there is no process, OSError where no more files can be opened.
+    Raises ProcessLookupError if there is no process, OSError if no more files can be opened.
     """
     try:
         return os.pidfd_open(pid)
@@ -161,7 +161,8 @@ def _read(pid: int, path: str) -> Proc:
 
 
 def _content(path: str) -> bytes:
-    """Raises ProcessLookupError where the process is gone or hidden, OSError where no more files can be opened."""
+    """Content of a file of a process. Raises ProcessLookupError if the process has ended or is hidden, OSError if no more files can be
+    opened."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(1 << 16) or b""

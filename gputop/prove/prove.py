@@ -1,4 +1,4 @@
-"""Runs a trial of a plan on a stream, and says how it went: in a line, as JSON, and as a marker in recordings."""
+"""Runs a trial of a plan on a stream, and reports its outcome: in a line, as JSON, and as a marker in recordings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNMEASURED, STANDSTILL = "not measured", "from a standstill"  # in place of a ga
 
 
 class Switch(Protocol):
-    """What a trial switches: a guard around a plan. Both raise OSError with a line for the user."""
+    """Switches the intervention on and off. Both methods raise OSError with a line for the user."""
 
     def on(self) -> None: ...
 
@@ -35,7 +35,7 @@ class Switch(Protocol):
 
 
 class Followed(Struct, frozen=True):
-    """How the job got on after a fix was kept."""
+    """Pace of the job after a fix was kept."""
 
     seconds: float
     value: float | None  # in the unit of the trial's metric
@@ -44,7 +44,7 @@ class Followed(Struct, frozen=True):
 
 
 def planned_for(case: Case, allow_stop: bool = False) -> Plan | Told:
-    """What can be tried in this case; or in words why nothing can."""
+    """Plan for this case, or the reason in words why nothing can be tried."""
     return plan(case, allow_stop=allow_stop)
 
 
@@ -74,10 +74,11 @@ def run(samples: Iterator[Sample], trial: Trial, switch: Switch) -> Iterator[Pai
 def experiment(
     samples: Iterator[Sample], planned: Plan, trial: Trial, mark: Callable[[str], object], keep: bool = False, ending: Ending | None = None
 ) -> Generator[Pair | Outcome | Followed]:
-    """All of it: pairs, the outcome, and with ``keep`` what the fix brings if it is proved. Everything else is put back in any case.
+    """Run the whole experiment: pairs, the outcome, and with ``keep`` the pace after the fix if it is proved. Everything else is put back
+    in any case.
 
-    The user has agreed to it. ``ending`` tells afterwards how things were left. ``mark`` gets the markers at its begin and end; the second
-    one tells the result. Raises OSError with a line for the user where nothing could be changed.
+    The user has agreed to it. ``ending`` holds afterwards how things were left. ``mark`` gets the markers at its begin and end; the second
+    one has the result. Raises OSError with a line for the user if nothing could be changed.
     """
     ended = "broken off"
     mark(f"{EXPERIMENT_BEGINS}: {planned.says}")
@@ -158,7 +159,7 @@ def _moved(outcome: Outcome) -> str:
 
 
 def told_followed(found: Followed) -> str:
-    """What a kept fix has brought."""
+    """A line about the effect of a kept fix."""
     if found.value is None:
         return "the fix stays; the job could not be followed"
     gain = f", {_signed(found.gain_pct)}" if found.gain_pct is not None else ""
@@ -214,7 +215,7 @@ def none_document(
 
 
 def _processes(planned: Plan | None) -> list[dict[str, Any]]:
-    """Whom it changes."""
+    """Processes that the plan changes, as rows of the JSON document."""
     return [
         {"pid": one.target.pid, "name": one.target.name, "user": one.user, "other_user": one.is_other, "job": one.is_job,
          "cpu_pct": None if one.cpu is None else round(100 * one.cpu, 1), "reason": one.reason}
@@ -237,7 +238,7 @@ def _stands(pair: Pair, clock: str) -> bool:
 
 
 def _stood(outcome: Outcome) -> bool:
-    """Whether it stands in the mean of all pairs without the change."""
+    """Whether the job stood still without the change, in the mean of all pairs."""
     before = outcome.mean(on=False, steps=outcome.metric == "steps")
     return not before if outcome.metric == "steps" else before is not None and before < HALF_PCT
 

@@ -1,4 +1,4 @@
-"""Every process that changes reach, with its user, its CPU time and the reason: who is asked about, and told in a line each.
+"""Every process that changes reach, with its user, its CPU time and the reason: the user is asked about these, a line each.
 
 A change of a process reaches its descendants with the same rights, one of a session's weight all that are in the session, one of a control
 group's file all members of the group and of those below it, whoever's they are.
@@ -24,7 +24,7 @@ _REASONS = {"policy": "idle priority", "io-priority": "idle I/O priority", "auto
 
 
 def touched(changes: Iterable[Change], table: Table) -> dict[int, tuple[Proc, str]]:
-    """Pid -> (process, why). Raises Unseen where not all can be named."""
+    """Pid -> (process, why). Raises Unseen if not all can be named."""
     found: dict[int, tuple[Proc, list[str]]] = {}
     for change in changes:
         for proc in _of(change, table):
@@ -44,7 +44,7 @@ def _of(change: Change, table: Table) -> Iterable[Proc]:
 
 
 def _member(pid: int, table: Table) -> Proc | None:
-    """None if it has ended. Raises Unseen if it is hidden (/proc with hidepid)."""
+    """A process of a group; None if it has ended. Raises Unseen if it is hidden (/proc with hidepid)."""
     try:
         proc = table.get(pid) or read_process(pid)
     except ProcessLookupError:
@@ -66,7 +66,7 @@ def is_hidden(pid: int) -> bool:
 
 
 def _session(root: Proc, table: Table) -> list[Proc]:
-    """All that share the weight of its session."""
+    """Processes that share the weight of a process's session."""
     try:
         name = autogroup_of(root.pid)[0]
     except GONE:
@@ -91,7 +91,8 @@ def _reason(change: Change) -> str:
 
 
 def reached(changes: Iterable[Change], table: Table, job: Collection[int]) -> tuple[Reached, ...]:
-    """Those that `touched` finds, and how many CPUs each uses: those of other users first, then the busiest. Raises Unseen."""
+    """Processes that `touched` finds, each with the CPUs that it uses: other users' first, then the busiest. Takes `LOOK_S`. Raises
+    Unseen."""
     found = touched(changes, table)
     before, began = {pid: _ticks(proc) for pid, (proc, _why) in found.items()}, time.monotonic()
     time.sleep(LOOK_S if found else 0.0)
@@ -128,7 +129,7 @@ def _user(uid: int, names: dict[int, str]) -> str:
 
 
 def strangers(changes: Iterable[Change], table: Table, agreed: Mapping[int, int]) -> list[Target]:
-    """Those reached of whom nobody was asked: processes of other users, or that are not the demo's where there is one.
+    """Processes that the changes reach though the user has not agreed to them: other users', and in a demo all but the demo's own.
 
     ``agreed``: pid -> start time. Raises Unseen.
     """

@@ -1,4 +1,4 @@
-"""What an intervention looks at before it plans: the processes now, which of the culprits may be touched, and why others may not."""
+"""The scene that an intervention looks at before it plans: the processes now, the culprits that may be touched, and why others may not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Scene:
         return proc if proc is not None and proc.start_ticks == target.start_ticks and not proc.ended else None
 
     def job(self) -> list[Target] | Told:
-        """The job's processes that are no descendants of others of it; told where they may not be touched."""
+        """The job's processes that are no descendants of others of it; `Told` if one may not be touched."""
         family = {one.pid: one for one in (self.case.trainer, *self.case.family, *self.case.victims) if self.living(one)}
         tops = [one for pid, one in family.items() if not family.keys() & set(ancestors(self.table, pid))]
         for one in tops:
@@ -49,7 +49,8 @@ class Scene:
         return tops or Told("the job has ended")
 
     def rest_of_session(self, target: Target) -> list[Target] | Told:
-        """Who but the culprits is in its session, which has one weight for all; told where one of these may not be touched."""
+        """Processes other than the culprits in the target's session, which has one weight for all; `Told` if one of them may not be
+        touched."""
         session, inside = self.table[target.pid].session, self.pids_of(self.culprits)
         rest = [proc for proc in self.table.values() if proc.session == session and proc.pid not in inside and not proc.ended]
         for proc in rest:
@@ -59,7 +60,7 @@ class Scene:
         return [self.target(proc) for proc in rest]
 
     def pids_of(self, targets: Iterable[Target]) -> set[int]:
-        """Of these processes and their descendants, as far as they may be touched."""
+        """Pids of these processes and of their descendants, as far as they may be touched."""
         roots = [proc for one in targets if (proc := self.living(one)) is not None]
         return {proc.pid for root in roots for proc in touchable(self.table, root)}
 
@@ -75,7 +76,7 @@ class Scene:
         return Told("; ".join([what, *self.refused[:3]]))
 
     def planned(self, plan: Plan) -> Plan | Told:
-        """With all whom it reaches; told where one of these may not be touched. Raises Unseen where not all can be named."""
+        """The plan with every process that it reaches; `Told` if one of them may not be touched. Raises Unseen if not all can be named."""
         found = reached(plan.changes, self.table, self._kin)
         for one in found:
             why = why_off_stage(one.target.pid, self.stage)
@@ -115,7 +116,7 @@ class Scene:
         return proc
 
     def _is_alike(self, parent: Proc, proc: Proc) -> bool:
-        """Whether it may be touched, and runs with the same rights: else its descendant would not be touched with it."""
+        """Whether a process may be touched and runs with its parent's rights: only then is it touched along with the parent."""
         try:
             return not self._why_not(parent) and uids_of(parent.pid) == uids_of(proc.pid)
         except ProcessLookupError:
@@ -148,7 +149,8 @@ class Scene:
 
 
 def may_raise(pid: int, nice: int) -> bool:
-    """Whether this process may set the niceness of ``pid`` back to ``nice``: CAP_SYS_NICE, or the process's own RLIMIT_NICE."""
+    """Whether this process has the right to set the niceness of ``pid`` back to ``nice``: CAP_SYS_NICE, or the process's own
+    RLIMIT_NICE."""
     if capabilities() >> CAP_SYS_NICE & 1:
         return True
     try:

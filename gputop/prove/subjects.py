@@ -1,4 +1,4 @@
-"""Which threads, processes and files a change touches, and who inherited a changed setting meanwhile.
+"""Finds the threads, processes and files that a change touches, and those that have inherited a changed setting since.
 
 Threads and processes that begin during an experiment inherit what it has set, and get what their parent had before. Found are new threads
 of processes in the journal, descendants of those, and orphans that share a process group or session with them; of these, who has the very
@@ -17,7 +17,8 @@ from gputop.prove.processes import GONE, Proc, Table, ancestors, read_processes,
 
 
 def find(changes: tuple[Change, ...], others: frozenset[int] = frozenset()) -> list[Record]:
-    """What the changes touch now, with the values now; what ends meanwhile or is not readable is left out. Raises OSError for a file.
+    """Records of what the changes touch now, with the present values; subjects that end meanwhile or cannot be read are left out. Raises
+    OSError for a file.
 
     ``others``: processes of other users that the user agreed to; who has become another user's since is left out.
     """
@@ -60,7 +61,7 @@ def _of_process(change: Change, proc: Proc) -> list[Record]:
 
 
 def inherited(records: list[Record], since_ticks: int) -> list[Record]:
-    """Records of those who inherited, with the old values of their parents. Raises OSError where no more files can be opened."""
+    """Records of the heirs of a changed setting, with the old values of their parents. Raises OSError if no more files can be opened."""
     found: list[Record] = []
     by_setting: dict[str, list[Record]] = {}
     for record in records:
@@ -78,7 +79,7 @@ def inherited(records: list[Record], since_ticks: int) -> list[Record]:
 
 
 def _of_heir(parent: Record, proc: Proc) -> list[Record]:
-    """Records, with the old value of ``parent``, of those threads of a process that have the value of the experiment."""
+    """Records, with the old value of ``parent``, of the threads of a process that have the experiment's value."""
     found, old = [], parent.old
     if parent.setting == "policy" and int(old.split()[0]) & os.SCHED_RESET_ON_FORK:
         old = f"{os.SCHED_OTHER} 0"
@@ -109,6 +110,6 @@ def _parent(proc: Proc, parents: dict[int, Record], table: Table, since_ticks: i
 
 
 def _is_unusual(record: Record) -> bool:
-    """Whether hardly anybody has the new value by itself, so that an orphan with it inherited it. Of masks those are the narrower ones."""
+    """Whether the new value is rare, so that an orphan with it must have inherited it. Of masks only a narrower one is."""
     narrower = record.setting == "cpu-mask" and set(record.new.split(",")) < set(record.old.split(","))
     return narrower or record.setting in ("policy", "nice", "io-priority")

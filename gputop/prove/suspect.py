@@ -1,4 +1,4 @@
-"""Follows a stream until the diagnosis names a cause to be tried, and then says in samples how the job gets on."""
+"""Follows a stream until the diagnosis names a cause to be tried, and then samples the job's pace."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BUSY_CAUSES = {"cpu-contention": "cpu", "worker-oversubscription": "", "disk-io
 
 
 class Suspicion(Struct, frozen=True):
-    """What is to be tried."""
+    """A case to be tried, and how."""
 
     case: Case
     settings: Settings  # of the trial, unless the user says how long
@@ -40,7 +40,7 @@ class Suspicion(Struct, frozen=True):
 
 
 class Watch(Followed):
-    """A stream, and the job that is asked about. `following` may be somebody else's: then `take` is not called."""
+    """A stream, and the job that is asked about. `following` may be shared with another reader: then `take` is not called."""
 
     def __init__(self, pid: int | None = None, cause: str | None = None) -> None:
         self.following = Following()
@@ -59,14 +59,14 @@ class Watch(Followed):
         return self._decide() if self.following.take(item) else None
 
     def suspicion_now(self) -> Suspicion | str:
-        """What the diagnosis says at this moment, without waiting for more."""
+        """Suspicion by the diagnosis at this moment, without waiting for more; else the reason why there is none."""
         verdict = self.engine.verdict
         if verdict.trainer_pid is None or verdict.cause in ("none", "unexplained"):
             return "nothing to prove: the diagnosis names no cause at this moment"
         return self._suspicion(verdict, verdict.cause, self._notable(verdict), named=True)
 
     def sample(self, trainer: Target) -> Sample:
-        """What the board says of the trainer."""
+        """Sample of the trainer from the present board."""
         pid, board = trainer.pid, self.board
         info = board.infos.get(pid)
         calls = {name: call for (caller, name), call in board.calls.items() if caller == pid}
@@ -77,7 +77,7 @@ class Watch(Followed):
         )  # fmt: skip
 
     def predictions(self) -> list[WhatIf]:
-        """What changes would bring to the job, where nothing can be tried."""
+        """Predicted effects of changes to the job, for a report when nothing can be tried."""
         return self.engine.what_if(self._verdict(self._pid))
 
     def missing_clock(self) -> str:
@@ -120,7 +120,7 @@ class Watch(Followed):
         return f"process {self._pid} is no trainer that gputop sees: it has no GPU context, or has ended"
 
     def _verdict(self, pid: int | None) -> Verdict:
-        """Of the job of ``pid``: the verdict if it is about it, else its open incident that cost most."""
+        """Verdict on the job of ``pid``: the engine's if it is about that job, else the job's open incident that cost most."""
         verdict = self.engine.verdict
         if pid is None or verdict.trainer_pid == pid:
             return verdict
@@ -157,21 +157,22 @@ class Watch(Followed):
         return self._large({pid: grown[pid] for pid in sorted(busy, key=lambda pid: -grown[pid])[:MOST_CULPRITS]})
 
     def _notable(self, verdict: Verdict) -> list[int]:
-        """The culprits without those that hardly take anything; all, where what they take is not measured."""
+        """Pids of the culprits without those that take hardly anything; of all, if what they take is not measured."""
         kind = _BUSY_CAUSES.get(verdict.cause)
         taken = {one.pid: one.cpu_s if kind == "cpu" else self._moved(one.pid) if kind == "disk" else None for one in verdict.culprits}
         known = {pid: amount for pid, amount in taken.items() if amount is not None}
         return self._large(known) if len(known) == len(taken) else list(taken)
 
     def _moved(self, pid: int) -> int | None:
-        """Bytes to and from disks since it was first seen; None where that is not known, or none."""
+        """Bytes to and from disks since it was first seen; None if that is not known, or none."""
         proc, first = self.board.procs.get(pid), self._first.get(pid)
         if proc is None or first is None:
             return None
         return (_used(0, proc.read_bytes, proc.write_bytes)[1] - first[1]) or None
 
     def _large(self, taken: Mapping[int, float]) -> list[int]:
-        """Who takes `LEAST_TAKEN` of it all; processes of one program in one session count together, like a build's compilers."""
+        """Pids that take at least `LEAST_TAKEN` of the total. Processes of one program in one session count together, like a build's
+        compilers."""
         sums = dict[tuple[object, ...], float]()
         for pid, amount in taken.items():
             sums[self._crowd(pid)] = sums.get(self._crowd(pid), 0.0) + amount
@@ -193,7 +194,7 @@ class Watch(Followed):
         ]  # fmt: skip
 
     def _has_program(self, pid: int) -> bool:
-        """No kernel thread, and not gputop's own."""
+        """Whether the process is neither a kernel thread nor gputop's own."""
         info = self.board.infos.get(pid)
         return info is not None and bool(info.cmdline) and program_name(info) != "gputop"
 
@@ -215,7 +216,7 @@ class Watch(Followed):
 
 
 def settings_of(workers: int, per_s: float | None) -> Settings:
-    """How a job with so many workers that makes ``per_s`` steps a second is tried.
+    """Settings for a job with ``workers`` that makes ``per_s`` steps a second.
 
     After a switch it still uses up what was prepared before: the queue of a loader holds `PREFETCH` batches a worker, and one is on its
     way. They last so many steps, and `DRAIN` times as long while new ones come. What lasts longer than the bound makes the gain look

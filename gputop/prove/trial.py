@@ -31,7 +31,7 @@ PAIRS, SECONDS = 4, 3.0  # of a trial; s of an arm: 20 s for three pairs, and a 
 
 
 class Settings(Struct, frozen=True):
-    """How long a trial takes."""
+    """Durations of a trial."""
 
     pairs: int = PAIRS  # `LONGER` times as many where these are too noisy to tell
     seconds: float = SECONDS  # of an arm, settling included
@@ -61,7 +61,7 @@ class Settings(Struct, frozen=True):
 
 
 class Sample(Struct):
-    """What one frame says of the job."""
+    """State of the job in one frame."""
 
     t_ns: int
     calls: Mapping[str, CudaCall] = {}  # the trainer's CUDA calls, cumulative; empty where they are not probed
@@ -97,7 +97,7 @@ class Pair(Struct):
     on: Arm
 
     def ratio_log(self, clock: str) -> float | None:
-        """The logarithm of on : off, of steps by ``clock``, without one of GPU work; None where that was not read."""
+        """The logarithm of on : off, of steps by ``clock``, without one of GPU work; None if that was not read."""
         off, on = self.off, self.on
         if clock:
             rates = [max(arm.steps.get(clock, 0.0), HALF_STEP) / arm.counted_s for arm in (off, on) if arm.counted_s > 0.0]
@@ -107,7 +107,7 @@ class Pair(Struct):
 
 
 class Outcome(Struct):
-    """How a trial ended."""
+    """Outcome of a trial."""
 
     result: str  # ``proved``, ``disproved`` or ``undecided``
     reason: str  # of ``undecided``; otherwise empty
@@ -118,7 +118,7 @@ class Outcome(Struct):
     seconds: float = 0.0
 
     def mean(self, on: bool, steps: bool) -> float | None:
-        """Steps a minute, or % of GPU work, of all arms of a side; None where it was not measured."""
+        """Steps a minute, or % of GPU work, of all arms of a side; None if it was not measured."""
         arms = [pair.on if on else pair.off for pair in self.pairs]
         values = [arm.per_min(self.clock) if steps else arm.work_pct for arm in arms]
         known = [value for value in values if value is not None]
@@ -153,7 +153,7 @@ class Trial:
         return _clock(self.pairs)
 
     def switched(self, t_ns: int) -> None:
-        """What `on` asks for is in force since ``t_ns`` (CLOCK_MONOTONIC)."""
+        """Note that what `on` asks for has been in force since ``t_ns`` (CLOCK_MONOTONIC)."""
         self._in_force = self.on
         self._ready_ns = t_ns + round(self.settings.settled_s * SECOND_NS)
 
@@ -200,7 +200,8 @@ class Trial:
             self._next_segment(sample.t_ns)
 
     def _has_few_steps(self) -> bool:
-        """By the clock, or by the most frequent call while none is known; a job that stands still is not waited for."""
+        """Whether the segment has too few steps, counted by the clock, or by the most frequent call while no clock is known. False for a
+        job that stands still: nobody waits for that."""
         counts = _counts(self._samples)
         return 0 < counts.get(self.clock, max(counts.values(), default=0)) < LEAST_STEPS
 
@@ -257,7 +258,7 @@ def _segments(lot: Random, settings: Settings) -> Iterator[tuple[bool, bool]]:
 
 
 def arm_of(on: bool, samples: Sequence[Sample]) -> Arm:
-    """What these samples, at least two, say together."""
+    """The arm that these samples, at least two, make together."""
     first, last = samples[0], samples[-1]
     counts = _counts(samples)
     made = facts_of(dict(first.calls), dict(last.calls), last.calls_ns - first.calls_ns)
@@ -270,7 +271,7 @@ def arm_of(on: bool, samples: Sequence[Sample]) -> Arm:
 
 
 def _counts(samples: Sequence[Sample]) -> dict[str, int]:
-    """CUDA call -> how many were made; without those that are counted now and then, which are estimates."""
+    """CUDA call -> number of calls between the first and the last sample; without calls that are only sampled: those are estimates."""
     before = samples[0].calls
     known = {name: call.count for name, call in samples[-1].calls.items() if call.share == 1.0}
     return {name: count - (before[name].count if name in before else 0) for name, count in known.items()}
@@ -293,7 +294,7 @@ def _steps(counted: Sequence[tuple[int, int]]) -> float:
 
 
 def _clock(pairs: Sequence[Pair]) -> str:
-    """The CUDA call that comes once a step, by the fastest arm; empty where none does, or too few steps were made."""
+    """The CUDA call that comes once a step, by the fastest arm; empty if none does, or too few steps were made."""
     arms = [arm for pair in pairs for arm in (pair.off, pair.on)]
     paced = [(arm.pace, arm) for arm in arms if arm.pace is not None and arm.counted_s > 0.0]
     if not paced or any(arm.counted_s <= 0.0 for arm in arms):

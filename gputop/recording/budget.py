@@ -1,4 +1,4 @@
-"""What one stream may cost who reads it. A stream comes from anybody: a node that floods must cost its own row, not the screen."""
+"""Budget of one stream. A stream may come from any node: one that floods must cost its own row, not the screen."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Budget:
         self._left_s -= cpu_s
 
     def count(self, frames: int) -> None:
-        """Book frames. FormatError where more come than a collector sends."""
+        """Book frames. FormatError if more come than a collector sends."""
         self._save()
         self._left_frames -= frames
         if self._left_frames < 0.0:

@@ -99,8 +99,8 @@ class _Source:
 
 
 class Unpacker:
-    """Reads the pieces of one tier, with ``parts`` only these tables of frames where they come as columns. The memory that it takes stays
-    in proportion to what it was given."""
+    """Reads the pieces of one tier; with ``parts`` only these tables of frames, if they come as columns. Its memory stays in proportion to
+    what it was given."""
 
     def __init__(self, parts: tuple[str, ...] | None = None, most_bytes: int = MAX_BLOCK_BYTES) -> None:
         """``most_bytes``: of a piece, inflated."""
@@ -114,7 +114,7 @@ class Unpacker:
         return not head.flags & FLAG_PLAIN and int.from_bytes(payload[:4], "little") not in (0, self._check)
 
     def frames(self, payload: bytes, head: Head) -> list[Frame]:
-        """The frames of a piece whose check held. FormatError where they cannot be decoded, or the piece before it was not read."""
+        """Frames of a piece whose check held. FormatError if they cannot be decoded, or the piece before it was not read."""
         try:
             if head.flags & FLAG_PLAIN:
                 frames = check_frames(_decode(payload))
@@ -188,14 +188,14 @@ class Decoder:
 
     @property
     def problem(self) -> str:
-        """The losses so far; empty where there are none."""
+        """Losses so far, as text; empty if there are none."""
         if self.lost_bytes:
             return f"{self.lost_bytes} bytes of the stream were damaged or cut off, and are left out"
         return "the stream's header is missing" if self._begun and self.header is None else ""
 
     def feed(self, data: bytes) -> list[Header | Frame]:
-        """What ``data`` completes: the header, then frames, and the header again where a clock has jumped. FormatError where this is no
-        stream, or one of another version. Of a stream from elsewhere `push` and `next` keep less in memory at a time."""
+        """Items that ``data`` completes: the header, then frames, and the header again after a jump of a clock. FormatError if this is no
+        stream, or one of another version."""
         self.push(data)
         out: list[Header | Frame] = []
         while (items := self.next()) is not None:
@@ -207,7 +207,7 @@ class Decoder:
         self._buffer += data
 
     def next(self) -> list[Header | Frame] | None:
-        """What the next whole block holds; None where none is whole. FormatError as `feed`."""
+        """Items of the next block; None if no block is complete. FormatError as `feed`."""
         if self._unwanted_bytes:
             passed = min(self._unwanted_bytes, len(self._buffer))
             del self._buffer[:passed]
@@ -233,7 +233,7 @@ class Decoder:
         return self._other is not None and (self._wants is None or self._wants(head))
 
     def finish(self) -> None:
-        """Count what was cut off at the stream's end. FormatError where it never began."""
+        """Count what was cut off at the stream's end. FormatError if it never began."""
         if not self._begun:
             start = bytes(self._noise + self._buffer)
             check_beginning(start)
@@ -244,7 +244,7 @@ class Decoder:
         self._unwanted_bytes = 0
 
     def _next_head(self) -> Head | None:
-        """The next sound head, moved to the buffer's start; None while there is none."""
+        """The next sound head, moved to the buffer's start; None if there is none yet."""
         while len(self._buffer) >= HEAD.size:
             head = unpack_head(self._buffer)
             if head is not None and head.size <= self._most_bytes:
@@ -265,7 +265,7 @@ class Decoder:
         del self._buffer[:count]
 
     def _open(self, head: Head, payload: bytes) -> list[Header | Frame]:
-        """The content of a block, nothing where it is damaged."""
+        """The content of a block, nothing if it is damaged."""
         if zlib.crc32(payload) == head.check:
             self.ended = head.kind in ENDS
             try:
@@ -285,7 +285,7 @@ class Decoder:
         return []
 
     def _take_header(self, payload: bytes) -> list[Header | Frame]:
-        """A repeated header says nothing new; one of another stream is ignored."""
+        """Take a header. A repeated one has nothing new; one of another stream is ignored."""
         header = unpack_header(payload)
         if header == self.header or (self.header is not None and not header.repeats(self.header)):
             return []

@@ -72,7 +72,7 @@ class ColumnError(ValueError):
 
 
 class Field(NamedTuple):
-    """How a field of a struct is kept."""
+    """Encoding of a field of a struct."""
 
     name: str
     kind: str  # ``int``, ``float``, ``counts`` or ``any``; ``list`` and ``one`` are tables of ``child``
@@ -85,7 +85,7 @@ class Field(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How a struct is kept."""
+    """Encoding of a struct."""
 
     fields: tuple[Field, ...]
     keys: tuple[str, ...]
@@ -164,7 +164,7 @@ class Subjects:
         return lasts
 
     def steps(self, name: str, column: tuple[int, ...]) -> Sequence[int]:
-        """Of a column by subject: each value less its subject's one before; empty where nothing has changed."""
+        """Steps of a column sorted by subject: each value minus the subject's one before; empty if nothing has changed."""
         stood = self._stood(name)
         behind = self._behind((*stood, *column))
         if behind == column:
@@ -194,7 +194,7 @@ class Subjects:
         return filled
 
     def growths(self, name: str, column: Sequence[dict[int, int]]) -> list[bytes]:
-        """Of a column of counts by row: see code 5."""
+        """Columns of code 5 for a column of counts (dicts), in the order of rows."""
         stood = self._counts.setdefault(name, {})
         grown: list[Sequence[tuple[int, int]]] = []
         for slot, counts in zip(self.ids, column, strict=True):
@@ -233,7 +233,7 @@ class Subjects:
 
 
 def pick(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What takes the values at ``places``."""
+    """Function that returns the values at ``places``."""
     return itemgetter(*places) if len(places) > 1 else lambda column: tuple(column[place] for place in places)
 
 
@@ -306,7 +306,7 @@ class Encoder:
 
 
 def _leave_out(mains: Iterable[tuple[Any, ...]], lengths: Sequence[int], threads: list[tuple[Any, ...]]) -> None:
-    """Let main threads, the first of each process, only say that they repeat its sample, where they do."""
+    """Replace each main thread, the first of its process, by a mark that it repeats the process's sample, if it does."""
     at = 0
     for main, length in zip(mains, lengths, strict=True):
         if length > 0:

@@ -17,7 +17,7 @@
     flags   = 1 the first frame is a key frame: a chunk begins here
               2 a marker was dropped in it
               4 plain: the payload is the msgpack itself, as on a pipe. Otherwise it is
-                above u32, size u32, zstd: ``size`` bytes of msgpack. ``above`` is 0 where a zstd stream begins; else the stream of the
+                above u32, size u32, zstd: ``size`` bytes of msgpack. ``above`` is 0 if a zstd stream begins; else the stream of the
                 piece before goes on here, and ``above`` is that piece's check. An array are the frames, a map their columns
                 (see `gputop.recording.columns`), which go on from those of the piece before likewise
     t_ns    = CLOCK_MONOTONIC of the first frame; of the last frame before it for other kinds
@@ -116,7 +116,7 @@ def flags_of(frames: list[Frame]) -> int:
 
 
 def unpack_head(data: bytes | bytearray | memoryview, offset: int = 0) -> Head | None:
-    """The head at ``offset``, None where no sound one stands there."""
+    """The head at ``offset``, None if no sound one stands there."""
     if len(data) - offset < HEAD.size:
         return None
     sync, kind, tier, flags, size, t_ns, check, head_check = HEAD.unpack_from(data, offset)
@@ -126,7 +126,7 @@ def unpack_head(data: bytes | bytearray | memoryview, offset: int = 0) -> Head |
 
 
 def unpack_header(payload: bytes) -> Header:
-    """The header. VersionError where it is of another major version, FormatError where it is broken."""
+    """The header. VersionError where it is of another major version, FormatError if it is broken."""
     try:
         major = msgspec.msgpack.decode(payload, type=_Version).major
     except BROKEN:
@@ -155,7 +155,7 @@ def check_beginning(start: bytes | bytearray) -> None:
 
 
 def check_unpacked(start: bytes) -> None:
-    """FormatError where a file begins like a compressed one."""
+    """FormatError if a file begins like a compressed one."""
     unpacker = next((tool for magic, tool in _UNPACKERS.items() if start.startswith(magic)), None)
     if unpacker:
         raise FormatError(f"it is compressed: unpack it first ({unpacker})")

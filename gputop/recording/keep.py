@@ -139,7 +139,7 @@ class _Explanation(Struct):
 
 
 class _Findings(Struct):
-    """As far as it is read here of `gputop.stream.kept`."""
+    """The part of `gputop.stream.kept` that is read here."""
 
     explanation: _Explanation
 
@@ -148,7 +148,7 @@ _decode_findings = msgspec.msgpack.Decoder(_Findings).decode
 
 
 class _File:
-    """A recording of the set. Raises OSError, and UserError where it is none."""
+    """A recording of the set. Raises OSError, and UserError if it is no recording."""
 
     def __init__(self, number: int, path: str, fd: int, size: int) -> None:
         self.number, self.path, self.fd, self.size = number, path, fd, size
@@ -166,11 +166,11 @@ class _File:
 
     @property
     def end_ns(self) -> int:
-        """Its last moment, likewise."""
+        """Time of the recording's last moment, in ns since 1970."""
         return self.unix_ns(max(self.contents.end_ns, self.header.t_ns))
 
     def spans(self, now_ns: int) -> Iterator[Span]:
-        """Of incidents and markers, in ns since 1970."""
+        """(start, end) of incidents and markers, in ns since 1970. An open incident ends ``now_ns``."""
         times = [mark.t_ns for mark in self.contents.marks if not mark.gap_reason] + [place.head.t_ns for place in self.contents.marked]
         yield from ((unix_ns, unix_ns) for unix_ns in map(self.unix_ns, times))
         place = place_at(self.fd, self.contents.findings) if self.contents.findings else None
@@ -182,7 +182,7 @@ class _File:
                     yield int(one.start_unix_s * 1e9) + self.late_ns, end_ns
 
     def sized(self, is_open: bool, rest: Callable[[], None]) -> list[Sized]:
-        """Its chunks."""
+        """Chunks of the recording with their sizes and times."""
         begins = {chunk.offset for chunks in self.contents.chunks.values() for chunk in chunks}
         sizes, owner = Counter[int](), dict[int, int]()
         for i, place in enumerate(places(self.fd, len(MAGIC), self.size)):
@@ -253,7 +253,7 @@ class _File:
 
 
 class Age(Struct, frozen=True):
-    """What a pass may take for its age."""
+    """Rules by which a pass removes what is too old."""
 
     keep_ns: int
     run_ns: int  # CLOCK_MONOTONIC since this start began to record
@@ -262,7 +262,7 @@ class Age(Struct, frozen=True):
     is_due: bool  # whether a step may be taken now
 
     def since_ns(self, oldest_ns: int, now_ns: int) -> int:
-        """What ended before goes; 0: nothing does. It is one step after the oldest at most."""
+        """Time (ns since 1970) before which everything is removed: at most one step after the oldest; 0: nothing is."""
         if not self.is_due or oldest_ns >= now_ns - self.keep_ns:
             return 0
         step_ns = int(self.keep_ns * AGE_STEP)
@@ -274,7 +274,7 @@ class _Cancelled(Exception):
 
 
 class _Pass(threading.Thread):
-    """Looks at all files of a set, of which the last still grows, and rewrites those that are to lose chunks."""
+    """Rewrites the files of a set that are to lose chunks; the last file still grows."""
 
     def __init__(self, paths: Sequence[str], writer: Writer, *, size: int, t_ns: int, bound: int, age: Age) -> None:
         """``paths`` in their order. ``size``: of the last one, as it was settled. ``t_ns``: CLOCK_MONOTONIC."""
@@ -338,7 +338,8 @@ class _Pass(threading.Thread):
         self.oldest_ns = self._t_ns - max(0, sure_ns - min((chunk.end_ns for chunk in left), default=sure_ns))
 
     def _open_others(self, opened: list[int]) -> list[_File]:
-        """In their order. What is no recording of this format, or still grows, is left alone and does not count."""
+        """Open the other files of the rotation, in their order. A file that is no recording of this format, or that still grows, is left
+        alone and does not count."""
         files: list[_File] = []
         for path in self._paths:
             if path == self._path:
@@ -396,23 +397,23 @@ class Keeping(Rotation):
         self._stalled = ""  # why the last pass failed
 
     def open_writer(self, path: str, header: Header) -> Writer:
-        """With a tier of minutes."""
+        """A writer for the next file, with a tier of minutes."""
         return Writer(path, header, self._begin(), minutes=True)
 
     def add(self, frame: Frame) -> None:
-        """As `Writer.add`; at a key frame a pass may begin or end."""
+        """Add a frame, as `Writer.add`. A pass may begin or end at a key frame."""
         if frame.key:
             self.writer.flush()
             self._care(frame.t_ns)
         super().add(frame)
 
     def close(self) -> None:
-        """As `Writer.close`."""
+        """End the pass, and close as `Writer.close`."""
         self._end_pass()
         super().close()
 
     def summary(self) -> str:
-        """Where the recording is, and how large."""
+        """Path and size of the recording, for people."""
         others = f", and {file_size(self._others_bytes)} of earlier starts" if self._others_bytes else ""
         waits = "; what is too old waits until the kernel calls the clock synchronized" if self._waits_for_clock else ""
         return f"{clean(self.writer.path)} ({file_size(self.writer.size)}{others}){waits}"

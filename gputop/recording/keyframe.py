@@ -14,7 +14,7 @@ from gputop.model.frame import Frame, Gpu, Probes
 def key_frame(board: Board, frame: Frame) -> Frame:
     """``frame``, the last that ``board`` has taken in, with all that stands besides: each at its own time, as far as it has one.
 
-    The machine's slow readings have none; they are read anew within a second.
+    The machine's slow readings have none; they are read again within a second.
     """
     return replace(
         frame, key=True, infos=list(board.infos.values()), procs=list(board.procs.values()), sources=list(board.sources.values()),
@@ -25,7 +25,7 @@ def key_frame(board: Board, frame: Frame) -> Frame:
 
 
 def _samples(gpu: GpuBoard) -> list[Gpu]:
-    """What stands of a GPU by when it was read, the oldest first."""
+    """Latest readings of a GPU as samples, one for each time of reading, oldest first."""
     values: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     for name, t_ns in gpu.read_ns.items():
         values[t_ns][name] = gpu.values[name]

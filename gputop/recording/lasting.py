@@ -1,4 +1,4 @@
-"""A recording that outlasts trouble with its disk: it leaves room free, pauses, goes on when it can, and tells what is missing."""
+"""A recording that outlasts trouble with its disk: it leaves room free, pauses, resumes when it can, and reports what is missing."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class Lasting:
         self._last_ns, self._heard_s = frame.t_ns, self._clock()
 
     def restate(self, header: Header) -> None:
-        """The stream's header said anew, or that of a collector that was started again."""
+        """Take a header again: with corrected clocks, or that of a collector that was restarted."""
         known = self.rotation.header
         if header.boot_id != self.rotation.header.boot_id:  # its clock is another: a file has one
             self._try(self.rotation.flush)
-            self.miss(self._clock() - self._heard_s, "the machine was started anew")
+            self.miss(self._clock() - self._heard_s, "the machine was restarted")
             self.rotation.header, self._anew, self._since_ns = header, True, 0
-            self._pause("the machine was started anew")
+            self._pause("the machine was restarted")
         elif self.paused:
             self.rotation.header = known.dated(header)
         else:
@@ -90,7 +90,7 @@ class Lasting:
 
     @property
     def missing(self) -> str:
-        """How long is missing, and why; empty where nothing is."""
+        """Seconds that are missing, and why, as text; empty if none are."""
         return f"{self._missing_s:.1f} s are missing ({'; '.join(self._reasons)})" if self._reasons else ""
 
     def _try(self, write: Callable[[], None]) -> None:
@@ -131,14 +131,14 @@ class Lasting:
         tell(f"recording goes on in {clean(self.rotation.writer.path)}: {(frame.t_ns - since_ns) / 1e9:.1f} s are missing")
 
     def _short_of_room(self, least: float) -> str:
-        """That fewer bytes than ``least`` are free; empty where they are, or that is not known."""
+        """The reason to stop if fewer bytes than ``least`` are free; empty if enough are, or if that is not known."""
         if self._clock() - self._looked_s >= LOOK_S:
             self._looked_s, self._free = self._clock(), _room(self.rotation.writer.path)[1]
         return f"No space left on device but the {file_size(self._left_free)} that it leaves free" if self._free < least else ""
 
 
 def _room(path: str) -> tuple[float, float]:
-    """Bytes of the disk that ``path`` is on, and those of them that are free; infinite where it does not tell."""
+    """(bytes of the disk that ``path`` is on, free bytes); infinite if the file system does not report them."""
     try:
         disk = os.statvfs(os.path.dirname(path) or ".")
     except OSError:

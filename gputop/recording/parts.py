@@ -20,9 +20,9 @@ _OFFSET_BITS = 48  # of an offset in a part; above them stands which part
 
 
 def open_recording(paths: Sequence[str]) -> Recording:
-    """One recording, or several as one. Raises UserError, a FormatError where one of them is no recording.
+    """Open one recording, or several as one. Raises UserError, a FormatError if one of them is no recording.
 
-    An empty file beside others is left out, and said to be a problem: a recorder may have had no room for more.
+    An empty file among several is left out, and reported as a problem: a recorder may have had no room for more.
     """
     if len(paths) == 1:
         return Recording(paths[0])
@@ -37,7 +37,7 @@ def open_recording(paths: Sequence[str]) -> Recording:
 
 
 def _check(before: Recording, after: Recording) -> None:
-    """UserError where one cannot be what comes after another."""
+    """UserError if one cannot be what comes after another."""
     names = f"{clean(before.path)} and {clean(after.path)}"
     if before.header.boot_id != after.header.boot_id:
         raise UserError(f"{names} are of different machines, or a restart lies between them: they have no clock in common")
@@ -65,12 +65,12 @@ class Parts(Recording):
 
     @property
     def start_ns(self) -> int:
-        """As of one recording."""
+        """CLOCK_MONOTONIC ns of the first frame of the first part."""
         return self._told[0].start_ns
 
     @property
     def end_ns(self) -> int:
-        """As of one recording."""
+        """CLOCK_MONOTONIC ns of the last frame of the last part."""
         return self._told[-1].end_ns
 
     @property
@@ -79,7 +79,7 @@ class Parts(Recording):
         return {number << _OFFSET_BITS | at: count for number, part in enumerate(self._parts) for at, count in part.lost.items()}
 
     def verify(self) -> None:
-        """As of one recording."""
+        """Read all parts whole, so that `lost` knows every damaged byte."""
         for part in self._parts:
             part.verify()
 
@@ -90,7 +90,7 @@ class Parts(Recording):
 
     @property
     def problem(self) -> str:
-        """What of them is lost, as far as they have been read; empty where nothing is."""
+        """Lost parts of these recordings, as far as they have been read; empty if nothing is lost."""
         lost = [f"{clean(part.path)}: {problem}" for part in self._parts if (problem := part.problem)]
         missing = [missing_words(self.missing)] if self.missing else []
         return "; ".join([*lost, *missing, *(f"{clean(path)} is empty and left out" for path in self._empty)])
@@ -101,7 +101,7 @@ class Parts(Recording):
         return [mark for part in self._told for mark in part.marks]
 
     def findings(self) -> None:
-        """What each recorder found is of its own file alone: the whole is judged anew."""
+        """None: each recorder's findings are about its own file alone, so the whole is judged again."""
 
     def refresh(self) -> bool:
         """Take in what was appended since; whether there was anything."""
@@ -115,7 +115,7 @@ class Parts(Recording):
         return reduce(Header.dated, (part.header for part in self._parts))
 
     def chunks(self, tier: int = TICKS) -> Sequence[FileChunk]:
-        """As of one recording."""
+        """Chunks of a tier, of all parts in order."""
         return _Joined([part.chunks(tier) for part in self._told])
 
 

@@ -1,4 +1,4 @@
-"""The stream's way out of the collector: a pipe whose reader may be slow, or gone."""
+"""The pipe through which the stream leaves the collector; its reader may be slow, or may leave."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SELECTABLE = 1024  # FD_SETSIZE
 
 
 class ReaderGone(Exception):
-    """Nobody reads the stream any more."""
+    """Raised if the reader has closed the stream."""
 
 
 @contextmanager
@@ -66,7 +66,8 @@ class PipeSink:
         return fits
 
     def _header_anew(self, t_ns: int) -> bytes:
-        """Where a clock has jumped since it was said. It is looked each time: that takes microseconds, and no frame is dated wrongly."""
+        """The header as bytes, if a clock has jumped since it was sent; else empty. Checked for each frame, so that none is dated wrongly:
+        that takes microseconds."""
         header = clocks.dated(self._header, self._read_clocks(), t_ns)
         if header is self._header:
             return b""
@@ -74,14 +75,14 @@ class PipeSink:
         return restated(header)
 
     def flush(self) -> None:
-        """Write without waiting. Raises `ReaderGone`, or UserError where there is nowhere to write to, as on a full disk."""
+        """Write without waiting. Raises `ReaderGone`, or UserError if there is nowhere to write to, as on a full disk."""
         with to_a_reader():
             while self._pending:
                 del self._pending[: os.write(self._fd, self._pending)]
 
     def wait(self, seconds: float) -> None:
-        """Sleep to the deadline, leaving at once when the reader does. Not where a frame is soon to tell of that: with cold caches looking
-        for it costs a quarter of the sleep. Raises `ReaderGone`."""
+        """Sleep to the deadline. Raises `ReaderGone` as soon as the reader leaves, except during a short sleep: the next frame shows it,
+        and looking for it with cold caches costs a quarter of the sleep."""
         if seconds <= SHORT_S and not self._pending:
             time.sleep(seconds)
         elif self._is_pipe and not self._pending:
@@ -120,5 +121,5 @@ class PipeSink:
 
 
 def _is_write_end(fd: int) -> bool:
-    """Of a pipe, and of nothing else: one opened both ways is readable while it holds what nobody has taken."""
+    """Whether the descriptor is the write end of a pipe. One opened both ways does not count: it is readable while it holds unread data."""
     return stat.S_ISFIFO(os.fstat(fd).st_mode) and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY

@@ -62,7 +62,7 @@ class Blocks:
             self.lost[edge] = end - edge
 
     def between(self, start: int, end: int, tier: int) -> list[Place]:
-        """The blocks of a tier between two offsets, without those that go back in time, which are counted as lost."""
+        """Blocks of a tier between two offsets, without those that go back in time, which are counted as lost."""
         reached_ns, kept = 0, []
         for place in self._places(start, end):
             if place.head.kind != KIND_FRAMES or place.head.tier != tier:
@@ -75,7 +75,7 @@ class Blocks:
         return kept
 
     def frames(self, place: Place, chunk: int, parts: Parts = None) -> Sequence[Frame]:
-        """The frames of a block in the chunk that begins at offset ``chunk``; none where it is damaged."""
+        """The frames of a block in the chunk that begins at offset ``chunk``; none if it is damaged."""
         key = place.head.tier, parts
         if (latest := self._latest.get(key)) is not None and latest[0] == place:
             return latest[1]
@@ -143,7 +143,7 @@ class FileBlock(Struct, frozen=True):
         return self.place.head.t_ns
 
     def frames(self, parts: Parts = None) -> Sequence[Frame]:
-        """Its frames; none where it is damaged, which the recording then counts."""
+        """Frames of the block; none if it is damaged, which the recording then counts."""
         return self.file.frames(self.place, self.chunk, parts)
 
 
@@ -163,19 +163,19 @@ class FileChunk(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is read from its key frame on."""
+        """Whether the part begins at its chunk's key frame."""
         return self.t_ns == self.chunk.t_ns
 
     def blocks(self) -> Sequence[FileBlock]:
-        """Its blocks of frames, from the key frame on."""
+        """Blocks of the chunk's frames, from the key frame on."""
         found = self.file.between(self.chunk.offset, self.end, self.tier)
         return [FileBlock(self.file, place, self.chunk.offset) for place in found]
 
 
 class Recording:
-    """A recording. FormatError, a UserError, where ``path`` is none, is of a newer major version, or cannot be read.
+    """A recording. FormatError, a UserError, if ``path`` is no recording, is of a newer major version, or cannot be read.
 
-    What is damaged is left out and counted in `problem` as it is met.
+    Damaged parts are left out and counted in `problem` as they are met.
     """
 
     tier: int  # that is read where none is asked for
@@ -216,13 +216,13 @@ class Recording:
 
     @property
     def start_ns(self) -> int:
-        """Time of the first frame; the header's where there is none."""
+        """Time of the first frame; the header's if there is none."""
         chunks = self.chunks()
         return chunks[0].chunk.t_ns if chunks else self.header.t_ns
 
     @property
     def end_ns(self) -> int:
-        """Time of the last frame; the header's where there is none."""
+        """Time of the last frame; the header's if there is none."""
         last = self._contents.last
         if last is not self._end_ns[0] and last is not None:
             frames = self._blocks.frames(last, self._chunk_of(last))
@@ -263,24 +263,24 @@ class Recording:
 
     @property
     def _ends_early(self) -> bool:
-        """Without the index that a recorder writes last, or the mark with which a collector ends its stream."""
+        """Whether the file lacks both the index that a recorder writes last and the mark that ends a collector's stream."""
         return not (self._contents.ended and self._contents.end == self._told_until)
 
     @property
     def _told_until(self) -> int:
-        """Where in the file that ends which is told of."""
+        """Offset in the file up to which the recording should be complete: where another one, or alien data, begins; else the end."""
         return self._contents.another or self._size - self._alien_bytes
 
     @property
     def _alien_bytes(self) -> int:
-        """Behind its end, where that is whole and they begin no block: appended by somebody else."""
+        """Number of bytes behind a whole recording that begin no block: somebody else appended them."""
         contents = self._contents
         behind = os.pread(self._fd, len(SYNC), contents.end) if contents.ended and not contents.another else b""
         return 0 if SYNC.startswith(behind) else self._size - contents.end
 
     @property
     def problem(self) -> str:
-        """What of the recording is lost, as far as it has been read; empty where nothing is."""
+        """Lost parts of the recording, as far as it has been read; empty if nothing is lost."""
         parts = []
         if self.lost:
             parts.append(f"{sum(self.lost.values())} bytes are damaged and left out")
@@ -312,7 +312,7 @@ class Recording:
         return chunks[max(0, bisect_right(chunks, place.offset, key=lambda chunk: chunk.offset) - 1)].offset
 
     def findings(self) -> bytes | None:
-        """What its recorder left of the diagnosis as it ended (see `gputop.stream.kept`), None where it left nothing sound."""
+        """Findings that its recorder wrote at the end (see `gputop.stream.kept`); None if there are no sound ones."""
         place = place_at(self._fd, self._contents.findings) if self._contents.findings else None
         if place is None or place.head.kind != KIND_FINDINGS:
             return None
@@ -352,12 +352,13 @@ class Recording:
         self.__dict__.update(other.__dict__, tier=tier)
 
     def board_at(self, t_ns: int, tier: int | None = None) -> Board:
-        """What stood at ``t_ns``; an empty board (``seq`` -1) before `start_ns`."""
+        """Board at ``t_ns``; an empty one (``seq`` -1) before `start_ns`."""
         tier = self.tier if tier is None else tier
         return self._seekers[tier].board_at(self.chunks(tier), t_ns)
 
     def key_before(self, t_ns: int) -> int:
-        """From where on frames must be read for a board to be whole at ``t_ns``: the last key frame before, or the first of all."""
+        """Time (ns) of the frame from which reading must begin for a whole board at ``t_ns``: the last key frame before, or the first frame
+        of all."""
         chunks = self.chunks(self.tier)
         i = bisect_right(chunks, t_ns, key=lambda chunk: chunk.t_ns) - 1
         while i > 0 and not chunks[i].is_whole:
@@ -378,7 +379,7 @@ class Recording:
         return sorted(found or {tier})
 
     def frames(self, start_ns: int = 0, end_ns: int = 1 << 63, parts: Parts = None, tier: int | None = None) -> Iterator[Frame]:
-        """The frames with ``start_ns <= t_ns < end_ns``, in order: those of a tier, or of another one where it has nothing of the time.
+        """The frames with ``start_ns <= t_ns < end_ns``, in order: those of a tier, or of another one if that tier lacks the time.
 
         With ``parts`` the other lists and structs in them may be empty.
         """
@@ -421,15 +422,15 @@ class Recording:
         return chunks[1]
 
     def t_ns_of(self, unix_ns: int) -> int:
-        """As `Header.t_ns_of`."""
+        """CLOCK_MONOTONIC ns of a wall-clock time, as `Header.t_ns_of`."""
         return self.header.t_ns_of(unix_ns)
 
     def unix_ns_of(self, t_ns: int) -> int:
-        """As `Header.unix_ns_of`."""
+        """Wall-clock ns since 1970 of a CLOCK_MONOTONIC time, as `Header.unix_ns_of`."""
         return self.header.unix_ns_of(t_ns)
 
     def _dated(self, header: Header) -> Header:
-        """By the last one: what the recorder knew of the clocks in the end."""
+        """The header with the clocks of the last one in the file: what the recorder knew of them in the end."""
         try:
             later = _header_at(self._fd, self._dated_by) if self._dated_by is not None else header
         except FormatError:
@@ -437,7 +438,7 @@ class Recording:
         return header.dated(later) if later.boot_id == header.boot_id else header
 
     def _read_header(self) -> Header:
-        """The first copy whose numbers make sense, of those at the file's two ends."""
+        """The first sound header, of the copies at the file's two ends."""
         beginning = os.pread(self._fd, 2 * len(MAGIC), 0)
         check_unpacked(beginning)
         problem = _refusal(beginning)
@@ -454,7 +455,7 @@ class Recording:
 
 
 ORDER = {TICKS: (TICKS, SECONDS, MINUTES), SECONDS: (SECONDS, TICKS, MINUTES), MINUTES: (MINUTES, SECONDS, TICKS)}
-"""For a tier the ones that are read, the first that tells of a time."""
+"""Tier that is asked for -> tiers in the order in which they are searched for a time."""
 _SLACK_NS = {TICKS: 3 * SECOND_NS, SECONDS: 13 * SECOND_NS, MINUTES: 130 * SECOND_NS}
 """ns between the last piece of a chunk and the next chunk, beyond which coarser ones are looked for."""
 
@@ -463,7 +464,7 @@ _EVER = 1 << 63
 
 
 def _stretches(file: Blocks, contents: Contents, tier: int) -> list[FileChunk]:
-    """All times, each by the first tier in order that tells of it."""
+    """Stretches that cover all times, each by the first tier in `ORDER` that has it."""
     found: list[FileChunk] = []
     holes = [(0, _EVER)]
     for of in ORDER[tier]:
@@ -490,7 +491,7 @@ def _stretches(file: Blocks, contents: Contents, tier: int) -> list[FileChunk]:
 
 
 def missing_words(missing: Mapping[int, int]) -> str:
-    """How many frames are not there."""
+    """Text about the number of missing frames."""
     return f"missing frames: {sum(missing.values())}, in {counted(len(missing), 'place')} (damaged, taken out or never written)"
 
 

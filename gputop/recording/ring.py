@@ -40,7 +40,7 @@ class _Packed(Struct, frozen=True):
     shelved: Shelved
 
     def frames(self) -> Sequence[Frame]:
-        """Its frames; none where the disk does not give them back."""
+        """Frames of the block; none if the disk does not return them."""
         data = self.shelved.read()
         head = unpack_head(data)
         return Unpacker().frames(data[HEAD.size :], head) if head else ()
@@ -75,7 +75,7 @@ class _Open:
 
 
 class _Chunk(Struct):
-    """From one key frame to the next."""
+    """Blocks from one key frame up to the next."""
 
     t_ns: int
     shelf: Shelf
@@ -125,15 +125,15 @@ class Ring:
 
     @property
     def start_ns(self) -> int:
-        """Time of the oldest frame held, 0 while there is none."""
+        """Time of the oldest frame held; 0 while there is none."""
         return self._chunks[0].t_ns if self._chunks else 0
 
     def restate(self, header: Header) -> None:
-        """It dates what is held."""
+        """Take a header with corrected clocks: it dates what is held."""
         self.header = self._seeker.header = header
 
     def add(self, frame: Frame) -> None:
-        """Keep a frame; the oldest chunk goes when it has left the window. Time that runs backwards begins anew."""
+        """Keep a frame; the oldest chunk goes when it has left the window. Time that runs backwards begins again."""
         if frame.t_ns <= self.end_ns:
             self._chunks = []
         self.end_ns = frame.t_ns
@@ -145,7 +145,7 @@ class Ring:
         self._trim()
 
     def board_at(self, t_ns: int) -> Board:
-        """What stood at ``t_ns``; an empty board (``seq`` -1) before `start_ns`."""
+        """Board at ``t_ns``; an empty one (``seq`` -1) before `start_ns`."""
         return self._seeker.board_at(self._chunks, t_ns)
 
     def frames(self, start_ns: int, end_ns: int) -> Iterator[Frame]:
@@ -157,8 +157,7 @@ class Ring:
         return list(self.frames(self._chunks[-1].t_ns, self.end_ns + 1)) if self._chunks else []
 
     def sealed(self, since_ns: int = 0) -> list[Shelved]:
-        """What is held, from the key frame at or before ``since_ns`` on, as the blocks of a recording, see `write_blocks`; they are shared,
-        not copied."""
+        """Blocks of a recording from the key frame at or before ``since_ns`` on, for `write_blocks`; they are shared, not copied."""
         if self._chunks:
             self._chunks[-1].seal()
         first = max((i for i, chunk in enumerate(self._chunks) if chunk.t_ns <= since_ns), default=0)

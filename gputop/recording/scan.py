@@ -1,4 +1,4 @@
-"""The blocks of a file: found through its index where there is one, by their heads where there is none."""
+"""Blocks of a file: found through its index if there is one, else by their heads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HEADER_BYTES = 1 << 16  # more than a header takes
 
 
 class Chunk(Struct, array_like=True):
-    """Where a chunk begins."""
+    """Position of a chunk."""
 
     t_ns: int  # of its first frame
     offset: int
@@ -136,7 +136,7 @@ class _Syncs:
         self._begin, self._window = 0, b""
 
     def find(self, offset: int) -> int:
-        """The offset of the next sync at or behind an offset; the end where there is none."""
+        """Offset of the next sync at or behind an offset; the file's end if there is none."""
         while offset < self._end:
             if not self._begin <= offset <= self._begin + len(self._window) - len(SYNC):
                 self._begin, self._window = offset, read_through(self._fd, min(WINDOW_BYTES, self._end - offset), offset)
@@ -150,7 +150,7 @@ class _Syncs:
 
 
 def payload_at(fd: int, place: Place) -> bytes:
-    """A block's payload. FormatError where its check fails or it cannot be read."""
+    """A block's payload. FormatError if its check fails or it cannot be read."""
     try:
         payload = os.pread(fd, place.head.size, place.offset + HEAD.size)
     except OSError as error:
@@ -167,12 +167,12 @@ def place_at(fd: int, offset: int) -> Place | None:
 
 
 def begins_stream(fd: int, place: Place) -> bool:
-    """Whether it is the header right behind a magic, not one that is repeated."""
+    """Whether the block is the header right behind a magic, not a repeated one."""
     return place.head.kind == KIND_HEADER and read_through(fd, len(MAGIC), place.offset - len(MAGIC)) == MAGIC
 
 
 class Contents(Struct):
-    """What a file holds, without its frames. It grows with the file."""
+    """Contents of a file, without its frames. They grow with the file."""
 
     chunks: dict[int, list[Chunk]] = field(default_factory=lambda: {tier: [] for tier in TIERS})  # by tier, in order of time
     marks: list[Mark] = field(default_factory=list)  # markers of the index
@@ -187,7 +187,7 @@ class Contents(Struct):
 
     @classmethod
     def load(cls, fd: int, size: int) -> Contents:
-        """By the index as far as that goes, then by the heads of blocks."""
+        """Contents of a file: from its indices as far as they go, then from the heads of blocks."""
         contents = cls()
         for place, index in _read_indices(fd, size):
             for chunk in index.chunks:
@@ -234,7 +234,7 @@ def _header_before(fd: int, offset: int) -> Place | None:
 
 
 def _read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
-    """The index blocks, first to last; none where a part of their chain is damaged, or tells of chunks that do not stand there."""
+    """The index blocks, first to last; none if a part of their chain is damaged, or tells of chunks that do not stand there."""
     chain: list[tuple[Place, Index]] = []
     place = _last_index(fd, size)
     while place is not None and place.head.kind == KIND_INDEX:
@@ -254,7 +254,7 @@ def _read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
 def _is_true(fd: int, place: Place, index: Index) -> bool:
     """Whether chunks begin where the index says, one after the other in each tier, as far as their heads are sound.
 
-    The last head must be: in a file that lacks some bytes, or has more of them, all chunks behind these stand elsewhere.
+    The last head must be: in a file that lacks some bytes, or has some more, all chunks behind the place are shifted.
     """
     tiers = [[chunk for chunk in index.chunks if chunk.tier == tier] for tier in TIERS]
     ordered = all(a.offset < b.offset and a.t_ns <= a.last_ns <= b.t_ns for chunks in tiers for a, b in pairwise(chunks))

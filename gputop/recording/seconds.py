@@ -77,7 +77,7 @@ class Seconds:
         return merged
 
     def flush(self) -> list[Frame]:
-        """The merged frames of what was taken since the last second; nothing where that is nothing."""
+        """Merged frames of what was taken since the last second; empty if nothing was."""
         frames, self._frames = self._frames, []
         key, self._key = self._key, None
         if not frames:
@@ -88,7 +88,7 @@ class Seconds:
         return [self._without_stood(frame) for frame in merged]
 
     def _first_reports(self, frames: Sequence[Frame]) -> dict[int, list[SchedThread]]:
-        """By the number of their frame the first reports of threads that began before the recording: their counts grow from there."""
+        """First reports, by frame number, of the threads that are older than the recording: their counters start there."""
         told, found = set[int](), dict[int, list[SchedThread]]()
         for frame in frames[:-1]:
             for thread in frame.probes.threads if frame.probes is not None else ():
@@ -101,7 +101,7 @@ class Seconds:
         return frame.key and frame.t_ns - self._key_ns >= KEY_EVERY_NS
 
     def _without_stood(self, frame: Frame) -> Frame:
-        """Without what was told in the same words before; a key frame tells all."""
+        """The frame without what an earlier frame already reported unchanged. A key frame keeps everything."""
         key = frame.key
         for pid in frame.gone:
             self._stood["infos"].pop(pid, None)
@@ -145,7 +145,7 @@ class Minutes:
         return done
 
     def flush(self) -> list[Frame]:
-        """The merged frame of what was taken since; nothing where that is nothing."""
+        """Merged frame of what was taken since the last one; empty if nothing was."""
         merged, self._merged = self._merged, None
         gpus, self._gpus, self._readings = _gpu_means(self._gpus, self._readings), [], []
         if merged is None:
@@ -191,7 +191,7 @@ def _ended(frames: Sequence[Frame]) -> dict[int, tuple[list[ProcInfo], list[Proc
 
 
 def _restarted(frames: Sequence[Frame]) -> dict[int, dict[str, list[Any]]]:
-    """The reports of pairs after which their counts began anew, by the number of their frame and the name of their list."""
+    """The reports of pairs after which their counts began again, by the number of their frame and the name of their list."""
     latest: dict[tuple[Any, ...], tuple[int, Any]] = {}
     found: dict[int, dict[str, list[Any]]] = {}
     for frame in frames:
@@ -206,7 +206,7 @@ def _restarted(frames: Sequence[Frame]) -> dict[int, dict[str, list[Any]]]:
 
 
 def merge_minute(frames: Sequence[Frame]) -> Frame:
-    """One frame, without readings of GPUs and what processes waited for."""
+    """One frame, without readings of GPUs and kinds of waits."""
     hosts = _hosts(frames)
     values = {name: value for host in hosts for name in _HOST if (value := getattr(host, name)) is not None}
     merged = _merge(frames, [], Host(hosts[-1].t_ns, **values) if hosts else None)
@@ -338,7 +338,7 @@ def _merge_probes(told: Sequence[Probes]) -> Probes | None:
 
 
 def _without_gone(probes: Probes | None) -> Probes | None:
-    """Without the last reports of threads and pairs that are gone: a board drops them at once."""
+    """Probes without the last reports of threads and pairs that have ended: a board drops them at once."""
     if probes is None or not (probes.gone or probes.forgotten):
         return probes
     gone, forgotten = frozenset(probes.gone), frozenset(probes.forgotten)

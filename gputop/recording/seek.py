@@ -1,4 +1,4 @@
-"""Going to a moment: what stood then, and what comes after, over chunks that lie in memory or in a file.
+"""Seeks in chunks that lie in memory or in a file: the board at a moment, and the frames that follow.
 
 A chunk begins with a key frame, so a reader may begin there; it is made of blocks, of which one may build upon those before it.
 """
@@ -22,7 +22,7 @@ class Block(Protocol):
         ...
 
     def frames(self) -> Sequence[Frame]:
-        """The frames; none where the block is damaged."""
+        """The frames; none if the block is damaged."""
         ...
 
 
@@ -79,7 +79,7 @@ class Seeker:
         self._board = Board(header=header)
 
     def board_at(self, chunks: Sequence[Chunk[Block]], t_ns: int) -> Board:
-        """What stood at ``t_ns``: a board of its own, empty (``seq`` -1) where nothing had been read by then."""
+        """Board at ``t_ns``, for the caller to keep; empty (``seq`` -1) if nothing had been read by that time."""
         if not chunks or chunks[0].t_ns > t_ns:
             return Board(header=self.header)
         chunk = chunks[_find(chunks, t_ns)]

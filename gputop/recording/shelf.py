@@ -31,11 +31,11 @@ class Shelved:
         self._offset = 0
 
     def lie(self, file: BinaryIO, freed: Freed, offset: int) -> None:
-        """They now lie at ``offset`` of ``file``, until nobody holds the block any more; ``freed`` is told then."""
+        """Note that the data now lies at ``offset`` of ``file``; ``freed`` is called once the block is no longer held."""
         self._file, self._freed, self._offset, self.data = file, freed, offset, None
 
     def read(self) -> bytes:
-        """The bytes; none where the disk does not give them back."""
+        """The bytes; none if the disk does not give them back."""
         data = self.data
         if data is not None or self._file is None:
             return data or b""
@@ -51,8 +51,8 @@ class Shelved:
 
 
 class Shelf:
-    """Blocks that come one by one, in one file: where one lay that nobody holds any more, another is put. Their file ends with the last
-    who holds one."""
+    """Blocks that come one by one, in one file: the room of a block that is no longer held is used again. The file ends with the last
+    block."""
 
     def __init__(self) -> None:
         self._file: BinaryIO | None = None
@@ -68,7 +68,7 @@ class Shelf:
         return block
 
     def write(self, block: Shelved) -> None:
-        """Put a block into the file. OSError where that cannot be; the block then stays in memory."""
+        """Put a block into the file. OSError if that cannot be; the block then stays in memory."""
         if block.data is None:
             return
         if self._file is None:
@@ -102,7 +102,7 @@ class Shelf:
 
 
 def _nameless_file() -> BinaryIO:
-    """Readable by nobody else, gone with its last descriptor. OSError where there can be none."""
+    """A file that only this process can read, removed with its last descriptor. OSError if none can be made."""
     import tempfile  # it takes milliseconds, and the first screen is drawn before anything is shelved
 
     folder = None if "TMPDIR" in os.environ or not os.access(DISKS, os.W_OK) else DISKS
@@ -111,7 +111,8 @@ def _nameless_file() -> BinaryIO:
 
 @cache
 def _queue() -> SimpleQueue[tuple[Shelf, Shelved]]:
-    """What waits to be written, and a thread that does so: daemonic, since a disk that hangs must not keep anybody from ending."""
+    """Queue of blocks to be written, and its thread. The thread is a daemon, since a disk that hangs must not keep the process from
+    ending."""
     waiting: SimpleQueue[tuple[Shelf, Shelved]] = SimpleQueue()
     threading.Thread(target=_write_all, args=(waiting,), name="shelf", daemon=True).start()
     return waiting

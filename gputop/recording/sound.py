@@ -1,7 +1,7 @@
-"""What is asked of any header and frame that is read, whatever codec it came by: numbers that can be, in bounded numbers.
+"""Checks of every header and frame that is read, by whichever codec: possible numbers, in bounded amounts.
 
-Who reads a stream (board, history, diagnosis, tables) need not doubt it then. ValueError is a broken block; a single reading that is no
-number (NaN, infinity), or none that a sensor gives (1e306), is one that was not taken.
+The readers of a stream (board, history, diagnosis, tables) can then rely on them. ValueError is a broken block; a single reading that is no
+number (NaN, infinity), or none that a sensor gives (1e306), becomes one that was not taken.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check_frames(frames: list[Frame]) -> list[Frame]:
         if not 0 <= frame.ticks <= MOST_IN_FRAME or not all(0 < one.times <= MOST_IN_FRAME for one in frame.met):
             raise ValueError("a merged frame counts too many")
         if max(map(len, _lists(frame)), default=0) > MOST_IN_FRAME or sum(one.times for one in frame.met) > MOST_IN_FRAME:
-            raise ValueError("a frame tells of too many")
+            raise ValueError("a frame holds too many readings")
         if frame.gpus:
             frame.gpus = list(map(_gpu, frame.gpus))
         if frame.readings:
@@ -90,7 +90,7 @@ def _host(host: Host) -> Host:
 
 
 def _measured(struct: _One) -> _One:
-    """With None for its numbers that are none."""
+    """The struct with None for each number that is no reading: NaN, infinite, or beyond `LEAST_READING` and `MOST_READING`."""
     names, values_of = _NUMBERS[type(struct)]
     values = values_of(struct)
     taken = list(filter(None, values))
@@ -101,7 +101,7 @@ def _measured(struct: _One) -> _One:
 
 
 def _with(struct: _One, name: str, value: list[Any]) -> _One:
-    """The same object where nothing has changed."""
+    """The struct with ``value`` in the field ``name``; the same object if nothing has changed."""
     stood = getattr(struct, name)
     return struct if all(a is b for a, b in zip(value, stood, strict=True)) else msgspec.structs.replace(struct, **{name: value})
 

@@ -43,7 +43,7 @@ class DiskError(UserError):
 
 
 class Writer:
-    """One recording. Everything raises UserError when the file cannot be made or grow; what was written until then is whole.
+    """One recording. Every method raises UserError if the file cannot be made or grow; what was written before is whole.
 
     The file is locked (flock) while it grows, which is how a reader knows that it does.
     """
@@ -101,23 +101,23 @@ class Writer:
 
     @property
     def fd(self) -> int:
-        """Its descriptor, to read from."""
+        """Descriptor of the file, to read from."""
         return self._fd
 
     @property
     def may_grow(self) -> bool:
-        """Whether what is written now is kept: not where it is closed, or somebody has deleted or cut it."""
+        """Whether what is written now is kept: False if the file is closed, or was deleted or cut."""
         return self._fd >= 0 and not self._gone and os.fstat(self._fd).st_size >= self.size
 
     @property
     def full_in_ns(self) -> int:
-        """How long after the last frame comes the one that completes a piece, less half a beat for jitter."""
+        """ns after the last frame until the one that completes a piece, less half a beat for jitter."""
         span_ns = self._pending[-1].t_ns - self._pending[0].t_ns if self._pending else -self.header.interval_ns
         return SECOND_NS - self.header.interval_ns * 3 // 2 - span_ns
 
     @property
     def closed_bytes(self) -> int:
-        """At most how large it would be if it ended now, without findings and index."""
+        """Largest size in bytes of the file if it ended now, without findings and index."""
         return self.size + self._merging_bytes
 
     def flush(self) -> None:
@@ -202,9 +202,9 @@ class Writer:
         self._fd = -1
 
     def settle(self) -> int:
-        """Write what is pending, findings and an index, and no other ones until `move` or `unsettle`.
+        """Write what is pending, findings and an index, and no more of these until `move` or `unsettle`.
 
-        Returns the size: what stands before it may be copied meanwhile.
+        Returns the size: the part before it may be copied meanwhile.
         """
         self.flush()
         self._write_index(with_findings=True)
@@ -212,14 +212,14 @@ class Writer:
         return self.size
 
     def unsettle(self) -> None:
-        """After a copy that failed: write findings and indices again."""
+        """Write findings and indices again, after a copy that failed."""
         self._is_settled = False
 
     def move(self, part: str, fd: int, index_at: int, findings_at: int, offsets: Mapping[int, int]) -> None:
-        """Go on in the file ``part``, open as ``fd``, which takes this one's name. It holds what stood here as this was settled, less some
-        chunks; ``offsets`` maps the others' offsets, and that of the end, to those in it.
+        """Continue in the file ``part``, open as ``fd``, which takes this one's name. It holds the content of this file when it was
+        settled, less some chunks; ``offsets`` maps the others' offsets, and that of the end, to those in it.
 
-        Raises OSError, and nothing has changed, where that fails.
+        Raises OSError if that fails; nothing has changed then.
         """
         settled_at = max(offsets)
         shift = offsets[settled_at] - settled_at
@@ -249,7 +249,7 @@ class Writer:
             self._findings_at = at
 
     def _write_index(self, with_findings: bool = False) -> None:
-        """The last chunks of the tiers of seconds and minutes may still grow: the next index tells of them again."""
+        """Write an index. It keeps the last chunks of the tiers of seconds and minutes for the next index, because they may still grow."""
         if with_findings or self.end_ns - self._findings_ns >= FINDINGS_NS:
             self._write_findings()
         self._write(restated(self.header))
@@ -297,8 +297,8 @@ class Rotation:
         return Writer(path, header, self._begin())
 
     def add(self, frame: Frame) -> None:
-        """As `Writer.add`; a new file begins with a key frame, when the next chunk may be too large for this one, or with one that is made
-        here, when this chunk is."""
+        """Add a frame, as `Writer.add`. A new file begins with a key frame if the next chunk may be too large for this file. If the present
+        chunk is already too large, a key frame is made here."""
         if self._board is not None:
             self._board.fold(frame)
             if not frame.key and self._has_no_room_for(self._largest_block):
@@ -315,7 +315,7 @@ class Rotation:
             self._largest_block = max(self._largest_block, self.writer.size - before)
 
     def restate(self, header: Header) -> None:
-        """As `Writer.restate`; the files to come begin with it."""
+        """Restate the header, as `Writer.restate`; later files begin with it."""
         self.writer.restate(header)
 
     def resume(self, anew: bool) -> None:
@@ -327,7 +327,7 @@ class Rotation:
 
     @property
     def header(self) -> Header:
-        """As `Writer.header`; one that is set is written as it goes on after an error."""
+        """Header of the present file. A new one is written when recording goes on after an error."""
         return self.writer.header
 
     @header.setter
@@ -340,7 +340,7 @@ class Rotation:
         return self.writer.end_ns
 
     def flush(self) -> None:
-        """As `Writer.flush`."""
+        """Write what is pending to the present file, as `Writer.flush`."""
         self.writer.flush()
 
     def _has_no_room_for(self, size: int) -> bool:
@@ -348,20 +348,20 @@ class Rotation:
 
     @property
     def full_in_ns(self) -> int:
-        """As `Writer.full_in_ns`."""
+        """ns of frames until the present block is full, as `Writer.full_in_ns`."""
         return self.writer.full_in_ns
 
     def close(self) -> None:
-        """As `Writer.close`."""
+        """Close the present file, as `Writer.close`."""
         self.writer.close()
 
     @property
     def problem(self) -> str:
-        """As `Writer.problem`, of the first file that has one."""
+        """Why writing failed, of the first file that has a problem; empty if none has."""
         return self._problem or self.writer.problem
 
     def summary(self) -> str:
-        """Where the recording is, and how large."""
+        """Path and size of the recording, for people."""
         if len(self._kept) == 1:
             return f"{clean(self._kept[0])} ({file_size(self.writer.size)})"
         return f"{len(self._kept)} files, {clean(self._kept[0])} to {clean(self._kept[-1])}"
@@ -378,7 +378,7 @@ class Rotation:
             os.unlink(self.writer.path)
 
     def _turn(self) -> None:
-        """Where there can be no next file nothing has changed but that the last one is whole."""
+        """Begin the next file. If that fails nothing has changed, except that the last one is complete."""
         self.writer.close()
         self._problem = self.problem
         number, path = self._next()

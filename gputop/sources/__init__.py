@@ -20,7 +20,7 @@ FEW = 16  # trainers and workers that every source reads each tick; more are rea
 
 
 class Settings(Struct, frozen=True):
-    """What the command line asks of the sources."""
+    """Settings of the sources, from the command line."""
 
     interval_ns: int = 100_000_000
     root: str = "/"  # folder that holds proc and sys; tests give a made one
@@ -106,7 +106,7 @@ REGISTRY = (
 
 
 def registry() -> tuple[Entry, ...]:
-    """`REGISTRY`, and behind it the plug-ins, none of which takes the place of a source of gputop's own."""
+    """`REGISTRY`, followed by the plug-ins. A plug-in cannot replace a source of gputop's own."""
     known = {entry.name for entry in REGISTRY}
     plugged = (Entry(one.name, one.module, one.attribute, package=one.package) for one in plugins(SOURCES))
     return (*REGISTRY, *(entry for entry in plugged if entry.name not in known))

@@ -30,7 +30,7 @@ _REMEDY = "run gputop on the host, or start the container with --cgroupns=host -
 
 
 class Mount(Struct, frozen=True):
-    """Where a hierarchy is mounted, and the top cgroup that this mount shows."""
+    """Mount of a hierarchy, and the top cgroup that it shows."""
 
     version: int
     point: str
@@ -180,7 +180,7 @@ class CgroupSource:
         self._report(beat, len(wanted) - len(self._groups))
 
     def _membership(self, pid: str, t_ns: int) -> tuple[int, bytes]:
-        """The entry of a process in `_memberships`, read anew if it is due."""
+        """The entry of a process in `_memberships`, read again if it is due."""
         due_ns, known = self._memberships.get(pid, (0, b""))
         if t_ns + self._early_ns < due_ns:
             return due_ns, known
@@ -193,7 +193,7 @@ class CgroupSource:
         return Group(main_cgroup(paths), cpu, memory, cpuset, io) if cpu else None
 
     def _place(self, paths: dict[str, str], controller: str) -> Place | None:
-        """Where the path lies in the hierarchy that has the controller; None if that is not visible."""
+        """Place of a path in the hierarchy that has the controller; None if that is not visible."""
         name = controller if controller in paths and controller in self._mounts else ""
         mount = self._mounts.get(name)
         folder = mount.folder(paths[name]) if mount is not None and name in paths else None

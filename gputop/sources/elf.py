@@ -74,7 +74,7 @@ class Mapping(NamedTuple):
 
     @property
     def file(self) -> tuple[str, str]:
-        """(device, inode), which tells the mapped file from others of the same process."""
+        """(device, inode) of the mapped file: its identity among the files of one process."""
         return self.device, self.inode
 
 

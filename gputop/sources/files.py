@@ -71,7 +71,7 @@ class KeptFile:
         return self._folder + self._name
 
     def read(self) -> bytes:
-        """Its text, cut to ``size``; empty if it cannot be read. Raises ProcessLookupError if the process is gone."""
+        """Content of the file, cut to ``size``; empty if it cannot be read. Raises ProcessLookupError if the process has ended."""
         if self.reason:
             return b""
         try:

@@ -53,7 +53,7 @@ class HardwareSource:
         return SourceState(self.name, "ok")
 
     def close(self) -> None:
-        """Nothing is held; a thread that hangs ends with the program."""
+        """Do nothing: no resource is held, and a thread that hangs ends with the program."""
 
     def read(self, beat: Beat, frame: Frame) -> None:
         """Start a reading that is due, and pass on what the last one found."""
@@ -76,7 +76,8 @@ Hung = dict[str, Thread]  # mount point -> the thread whose statvfs of it has no
 
 
 def read_hardware(hung: Hung | None = None) -> Hardware:
-    """What psutil and statvfs tell. ``hung``: the file systems that did not answer in earlier calls, and are left out until they do."""
+    """Hardware as psutil and statvfs report it. ``hung``: the file systems that did not answer in earlier calls, which are left out until
+    they do."""
     try:
         import psutil
     except ImportError as error:
@@ -84,7 +85,7 @@ def read_hardware(hung: Hung | None = None) -> Hardware:
     missing: dict[str, str] = {}
     cores = psutil.cpu_count(logical=False)
     if not cores:
-        missing["cores"] = "the kernel does not tell which CPUs share a core"
+        missing["cores"] = "the kernel does not report which CPUs share a core"
     mhz, most_mhz = _frequency(psutil, missing)
     temp_c, limit_c = _temperature(psutil, missing)
     return Hardware(
@@ -100,7 +101,7 @@ def _frequency(psutil: Any, missing: dict[str, str]) -> tuple[float | None, floa
     except (OSError, NotImplementedError, ValueError):
         frequency = None
     if frequency is None or not frequency.current:
-        missing["cpu_mhz"] = missing["cpu_max_mhz"] = "the kernel tells no CPU frequency, as in most virtual machines"
+        missing["cpu_mhz"] = missing["cpu_max_mhz"] = "the kernel reports no CPU frequency, as in most virtual machines"
         return None, None
     if not frequency.max:
         missing["cpu_max_mhz"] = "the kernel does not scale the CPU frequency here"
@@ -119,12 +120,12 @@ def _temperature(psutil: Any, missing: dict[str, str]) -> tuple[float | None, fl
         return None, None
     hottest = max(sensors, key=lambda sensor: sensor.current)
     if not hottest.critical:
-        missing["cpu_temp_limit_c"] = "the sensor tells no limit"
+        missing["cpu_temp_limit_c"] = "the sensor reports no limit"
     return float(hottest.current), float(hottest.critical) if hottest.critical else None
 
 
 def _nics(psutil: Any, missing: dict[str, str]) -> list[Nic] | None:
-    """The interfaces but lo (SIOCETHTOOL); those that are up and have a speed first."""
+    """Network interfaces except lo (SIOCETHTOOL); first those that are up and have a speed."""
     try:
         stats = psutil.net_if_stats()
     except OSError as error:
@@ -132,12 +133,13 @@ def _nics(psutil: Any, missing: dict[str, str]) -> list[Nic] | None:
         return None
     found = [Nic(name, bool(stat.isup), stat.speed or None, stat.mtu) for name, stat in stats.items() if name != "lo"]
     if any(nic.speed_mbit is None for nic in found):
-        missing["nics.speed_mbit"] = "the interface is down, or its driver tells none, as in most virtual machines"
+        missing["nics.speed_mbit"] = "the interface is down, or its driver reports none, as in most virtual machines"
     return sorted(found, key=lambda nic: (not nic.is_up, -(nic.speed_mbit or 0), nic.name))[:MOST_NICS]
 
 
 def _file_systems(psutil: Any, missing: dict[str, str], hung: Hung) -> list[FileSystem] | None:
-    """Those with a disk here, the root, and those of the network (/proc/self/mounts), each device once, at its shortest path."""
+    """File systems of /proc/self/mounts: those on a disk here, the root, and network ones; each device once, at its shortest path. None if
+    they cannot be listed; the reason is then in ``missing``."""
     try:
         local = {part.mountpoint for part in psutil.disk_partitions(all=False)} | {"/"}
         mounted = psutil.disk_partitions(all=True)

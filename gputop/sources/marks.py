@@ -156,7 +156,7 @@ def pack_mark(mark: Mark) -> bytes:
 
 
 def unpack_mark(data: bytes) -> Mark | None:
-    """The marker in a message, without control characters; None if there is none."""
+    """The marker in a message, without control characters; None if it holds none."""
     try:
         mark = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -225,7 +225,7 @@ def open_own(path: str, uid: int) -> int:
 
 
 def remove_stale(uid: int) -> None:
-    """Remove a user's sockets whose collectors are gone (`kill -9`), and the directories that were made for one alone."""
+    """Remove a user's sockets whose collectors have ended (`kill -9`), and the directories that were made for one of them alone."""
     made = glob.glob(os.path.join(glob.escape(_temporary()[-1]), f"gputop-{uid}-*"))
     for path in (*places(uid), *made):
         try:
@@ -330,7 +330,7 @@ def _namespaces(pid: str) -> tuple[str, str] | None:
 
 
 def _belongs_to(path: str, uid: int) -> bool:
-    """Whether it is a directory of that user into which no other user may write."""
+    """Whether the path is a directory of that user into which no other user may write."""
     try:
         held = os.stat(path)
     except OSError:

@@ -107,7 +107,7 @@ def shared_bytes(smaps_rollup: bytes) -> int | None:
 
 
 def _bytes(data: bytes, label: bytes) -> int | None:
-    """Of a line such as ``RssAnon: 67856 kB``; None if there is no such line."""
+    """Bytes in a line such as ``RssAnon: 67856 kB``; None if there is no such line."""
     at = data.find(b"\n" + label + b":")
     return None if at < 0 else 1024 * int(data[at + len(label) + 2 : data.index(b"kB", at)])
 

@@ -193,7 +193,7 @@ def _reason(pid: int, error: Unreadable, order: _Order) -> str:
 
 
 def which_python(pid: int, root: str) -> str:
-    """For a process that is not recognized as Python: the Python that it maps, with a remedy; empty if it maps none."""
+    """The Python that a process maps although it is not recognized as Python, with a remedy; empty if it maps none."""
     import re
 
     found = re.search(r"/(?:lib)?python(\d\.\d+)(t?)[^/\n]*$", read_text(root, f"proc/{pid}/maps"), re.MULTILINE)

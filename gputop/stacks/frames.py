@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
     @property
     def library(self) -> bool:
-        """Whether it is Python's own, an installed package's or native code, and not the user's Python."""
+        """Whether the frame is Python's own, an installed package's or native code, not the user's Python."""
         return bool(_LIBRARY.match(self.file) or _NATIVE.search(self.file)) or self.file.startswith("<frozen")
 
     @property
@@ -77,7 +77,7 @@ Weighted = tuple[tuple[str, ...], int]
 
 
 class Unreadable(Exception):
-    """The process's stack cannot be read.
+    """Raised for a stack that cannot be read.
 
     ``kind``: permission, not-python, unsupported (version), gone (ended), timeout, torn (it changed meanwhile), missing (py-spy), hidden
     (its program's files), no-cuda.

@@ -53,7 +53,7 @@ class Layout(Struct, frozen=True):
 
     @property
     def free_threaded(self) -> bool:
-        """Whether it is a build without GIL, whose object header is longer."""
+        """Whether the layout is that of a build without GIL, whose object header is longer."""
         return self.ob_type > 8
 
     @property

@@ -51,7 +51,7 @@ def text_lines(groups: Iterable[Group], depth: int = 12) -> list[TextLine]:
 
 
 def _overview(groups: Sequence[Group]) -> list[TextLine]:
-    """A line per group, if there are several: who is where, and the wait."""
+    """A line per group, if there are several: its members, where they stand, and the wait."""
     if len(groups) < 2:
         return []
     waits = [one.waits[0][0].partition(";")[0] if one.waits else "" for one in groups[:_OVERVIEW]]

@@ -1,4 +1,4 @@
-"""NCCL's own report of a job that hangs: who has not launched the collective that the others are in.
+"""NCCL's own report on a job that hangs: the ranks that have not launched the collective in which the others are.
 
 Since NCCL 2.24 each process has a RAS thread, and each of them knows the whole job. They listen on port 28028 of the loopback interface
 (NCCL_RAS_ADDR; off with NCCL_RAS_ENABLE=0). The protocol is text, a line a command (``src/ras/client.cc`` of NCCL):
@@ -73,7 +73,7 @@ class NcclRank(Struct, frozen=True, omit_defaults=True):
 
 
 class NcclReport(Struct, frozen=True, omit_defaults=True):
-    """What NCCL says of its job."""
+    """Report of NCCL on its job."""
 
     version: str = ""
     processes: Count = 0  # of the job
@@ -96,12 +96,12 @@ class NcclReport(Struct, frozen=True, omit_defaults=True):
 
 
 def pack_report(found: NcclReport | None) -> bytes:
-    """For who asked from another machine."""
+    """Bytes of a report, for another machine."""
     return msgspec.msgpack.encode(None if found is None else fitted(found))
 
 
 def unpack_report(data: bytes) -> NcclReport | None:
-    """What `pack_report` made, by anybody: bounded, its texts clean. ValueError where it is none."""
+    """The report in `pack_report`'s bytes, which may come from anybody: bounded, its texts clean. ValueError if they hold none."""
     try:
         found: NcclReport | None = _decode(data)
     except msgspec.MsgspecError as error:
@@ -129,7 +129,7 @@ def told(found: NcclReport | None) -> list[TextLine]:
 
 
 def ask(pids: Iterable[int], timeout_s: float = TIMEOUT_S) -> NcclReport | None:
-    """What NCCL says of the job of these processes of this machine; takes up to ``timeout_s``. None where none of them is one of several
+    """NCCL's report on the job of these processes of this machine; takes up to ``timeout_s``. None if none of them is one of several
     ranks."""
     deadline = time.monotonic() + timeout_s
     found: NcclReport | None = None
@@ -142,7 +142,7 @@ def ask(pids: Iterable[int], timeout_s: float = TIMEOUT_S) -> NcclReport | None:
 
 
 def _settings(pids: Iterable[int]) -> dict[int, dict[str, str]]:
-    """pid of a rank -> its variables about RAS; of those in one network with equal ones the first."""
+    """Pid of a rank -> its variables about RAS; one pid for each network and setting."""
     found: dict[tuple[str, ...], tuple[int, dict[str, str]]] = {}
     for pid in pids:
         network = ""  # another user's: the stacks say why, and the port may be asked all the same
@@ -217,7 +217,7 @@ def _in_network_of(pid: int, place: tuple[str, int], deadline: float) -> str:
 
 
 def _enter(pid: int) -> None:
-    """Make this thread's network that of a process. Unavailable where that is another, and not to be entered."""
+    """Make this thread's network that of a process. Unavailable if that is another, and not to be entered."""
     try:
         if os.path.samefile(f"/proc/{pid}/ns/net", "/proc/thread-self/ns/net"):
             return
@@ -278,7 +278,7 @@ def _converse(line: socket.socket, deadline: float) -> str:
 
 
 def read_report(text: str) -> NcclReport:
-    """What a report says. Unavailable where it is none."""
+    """Parse a report. Raises Unavailable if the text is none."""
     version, totals, sizes = "", (0, 0), dict[int, int]()
     ranks: dict[tuple[str, int], NcclRank] = {}
     lines: list[str] = []
@@ -311,7 +311,7 @@ def read_report(text: str) -> NcclReport:
 
 
 class _Block:
-    """What a report says of one communicator, line by line."""
+    """One communicator in a report, taken in line by line."""
 
     def __init__(self, name: str = "", size: int = 0, kind: str = "") -> None:
         self._name, self._size, self._kind = name, size, kind
@@ -347,7 +347,7 @@ class _Block:
         ranks.setdefault((self._name, rank), NcclRank(rank, self._size, why, pid, node))
 
     def close(self, ranks: dict[tuple[str, int], NcclRank]) -> None:
-        """Name those that have launched fewer than the others."""
+        """Name the ranks that have launched fewer collectives than the others."""
         for rank, (count, pid, node) in self._launched.items():
             if count < self._most:
                 why = f"launched {count} of {self._most} {self._operation}"

@@ -1,4 +1,4 @@
-"""Where main threads spend their time, by line of the user's code: ``train.py:138 DataLoader.__next__ 62 %``.
+"""Samples where main threads spend their time, by line of the user's code: ``train.py:138 DataLoader.__next__ 62 %``.
 
 py-spy samples from outside without stopping the process (`--nonblocking`), waits included (`--idle`); 50 samples a second take 2 % of a
 core. As root, probes/callers.c adds the CUDA synchronize and memcpy calls of each line, each with its Python frames, so that short calls,
@@ -269,7 +269,7 @@ class MainThread(Struct, frozen=True):
 
     @property
     def shares(self) -> list[LineShare]:
-        """Its samples by line of the user's code, most first."""
+        """Share of the samples of each line of the user's code, largest first."""
         return by_line(self.stacks)
 
 

@@ -108,7 +108,7 @@ class _Reader:
         return self.files[where]
 
     def _act_as(self, owner: os.stat_result, base: str) -> bool:
-        """As root, take the file rights of the process's owner; returns whether the thread has no others now."""
+        """Take the file rights of the process's owner, if this is root; returns whether the thread has no other rights now."""
         if os.geteuid() != 0 or owner.st_uid == self._acts_as:
             return True
         if not take_file_rights(owner.st_uid, owner.st_gid, _groups(base)):

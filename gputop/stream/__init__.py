@@ -1,1 +1,1 @@
-"""One stream of frames: where it comes from, its restarts, what is known of it, what was kept."""
+"""One stream of frames: its origin, its restarts, its state and history, and what was kept of it."""

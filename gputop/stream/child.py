@@ -30,7 +30,7 @@ SHARE = 0.75  # CPU seconds per second that taking a stream in may cost the scre
 
 
 class ChildStream:
-    """Starts ``argv`` and yields the header and frames that it writes to its standard output. Raises UserError where it cannot start.
+    """Starts ``argv`` and yields the header and frames that it writes to its standard output. Raises UserError if it cannot start.
 
     ``rest`` is called when all that had come was given out. It may wait: a screen that is drawn four times a second reads four times.
     """
@@ -70,11 +70,11 @@ class ChildStream:
         return self._child.pid
 
     def fileno(self) -> int:
-        """Of the pipe, for who waits for several things."""
+        """Descriptor of the pipe, for a caller that waits for several things."""
         return self._fd
 
     def __iter__(self) -> Iterator[Header | Frame]:
-        """What comes, as it comes; ends when the child does (see `ending`)."""
+        """Yield items as they come; ends when the child does (see `ending`)."""
         spent_s = time.thread_time()
         while data := self._read():
             self._decoder.push(data)
@@ -90,7 +90,7 @@ class ChildStream:
                 self._rest()
 
     def read(self, wait_s: float) -> list[Header | Frame] | None:
-        """What comes within ``wait_s``, None when the child has ended. With `is_behind` there is more to hand out at once."""
+        """Items that come within ``wait_s``; None when the child has ended. With `is_behind` more can be had at once."""
         if not self.is_behind:
             if not select.select([self._fd], [], [], wait_s)[0]:
                 return []
@@ -111,7 +111,7 @@ class ChildStream:
         return spent_s
 
     def _next_items(self, most: int) -> list[Header | Frame]:
-        """The next items, of as many blocks as it takes for ``most``. UserError where more frames come than a collector sends, or only what
+        """The next items, of as many blocks as it takes for ``most``. UserError if more frames come than a collector sends, or only what
         cannot be read."""
         found: list[Header | Frame] = []
         self.is_behind = True
@@ -135,7 +135,7 @@ class ChildStream:
         return self.is_behind or bool(select.select([self._fd], [], [], 0.0)[0])
 
     def ending(self) -> str:
-        """Why the child ended, in a line: its own last words where it had any."""
+        """The reason in a line why the child ended: its own last words if it had any."""
         code = self._wait()
         self._listening.join(LAST_WORDS_S)
         words = (self._last_words.decode(errors="replace").strip().splitlines() or [""])[-1]
@@ -174,7 +174,7 @@ class ChildStream:
             return None
 
     def _read(self) -> bytes:
-        """What is there, or else comes next; empty at the end, and after `close`."""
+        """Bytes that are there, or else come next; empty at the end, and after `close`."""
         assert self._child.stdout is not None
         try:
             return self._child.stdout.read(CHUNK_BYTES)
@@ -209,7 +209,7 @@ class PipeStream:
         self._closing = False
 
     def begin(self) -> None:
-        """Wait for the header. Raises FormatError if the data is not a stream of gputop's, or there is none."""
+        """Wait for the header. Raises FormatError if the data is not a stream of gputop's, or has no header."""
         while self._decoder.header is None and not self._ended:
             items = self._decoder.next()
             if items is None:
@@ -218,7 +218,7 @@ class PipeStream:
                 self._ready += items
 
     def __iter__(self) -> Iterator[Header | Frame]:
-        """What comes, as it comes, until the writer ends or `close`."""
+        """Yield items as they come, until the writer ends or `close`."""
         while not self._closing:
             news = bool(self._ready)
             while self._ready:
@@ -238,11 +238,11 @@ class PipeStream:
             self._waits(POLL_S)
 
     def ending(self) -> str:
-        """Why no more comes."""
+        """The reason why the stream has ended."""
         return self._decoder.problem or ("its writer ended" if self._decoder.ended else "it broke off: its writer did not end it")
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._closing = True
 
     def _waits(self, seconds: float) -> bool:

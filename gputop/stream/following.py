@@ -1,6 +1,6 @@
-"""Following a stream: fold each frame into the board, judge it at the engine's pace, keep the last seconds for rates.
+"""Follows a stream: folds each frame into the board, judges it at the engine's pace, keeps the last seconds for rates.
 
-Everybody who takes a stream in does it here: the screen's session, recorder, exporter, alerts, scripts' JSON, experiments, recordings.
+Every reader of a stream does it here: the screen's session, recorder, exporter, alerts, scripts' JSON, experiments, recordings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Following:
     """Header, board, diagnosis and last seconds of one stream. Its thread alone may use it, or whoever holds that thread's lock."""
 
     def __init__(self, board: Board | None = None, *, every_ns: int = FEED_EVERY_NS, keeps_past: bool = False) -> None:
-        """``board``: where it goes on; ``every_ns``: between two feeds of the engine; ``keeps_past``: whether `past` is filled."""
+        """``board``: the one to continue; ``every_ns``: time between two feeds of the engine; ``keeps_past``: whether `past` is filled."""
         self.header: Header | None = None
         self.board = Board() if board is None else board
         self.engine = Engine()
@@ -40,9 +40,8 @@ class Following:
         return (self.board for item in items if self.take(item))
 
     def restate(self, header: Header) -> bool:
-        """A header comes when a stream begins, when a collector was restarted, and when a clock has jumped; whether its machine was booted
-        anew. The diagnosis goes on while the boot is the same. Rates start over after a restart.
-        """
+        """Take a header, which comes when a stream begins, a collector was restarted, or a clock has jumped; returns whether its machine
+        was booted again. The diagnosis continues as long as the boot is the same. Rates start over after a restart."""
         known, self.header = self.header, header
         rebooted = known is not None and header.boot_id != known.boot_id
         if known is not None and not rebooted:
@@ -61,12 +60,12 @@ class Following:
             self.past.add(self.board)
 
     def judge(self, frame: Frame) -> bool:
-        """The other half of `take`."""
+        """Let the engine judge a frame that `take` has folded into the board; returns whether the engine was fed."""
         return self.engine.follow(self.board, frame, self.every_ns)
 
 
 class Followed:
-    """What follows a stream by its attribute ``following``."""
+    """A reader that follows a stream by its attribute ``following``."""
 
     following: Following
 

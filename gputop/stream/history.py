@@ -35,7 +35,7 @@ _zstd = _Zstd()
 
 
 class Column:
-    """One field's readings of one subject: 32-bit floats, one per tick, NaN where nothing fresh was read."""
+    """One field's readings of one subject: 32-bit floats, one per tick, NaN if nothing fresh was read."""
 
     __slots__ = ("_packed", "newest")
 
@@ -156,7 +156,7 @@ class History:
         column.newest[tick % STRETCH] = value
 
     def fresh(self) -> Iterator[tuple[SeriesKey, float]]:
-        """What was read in the current tick."""
+        """(key, value) of what was read in the current tick."""
         place = (len(self.times) - 1) % STRETCH
         return ((key, value) for key, column in self.series.items() if (value := column.newest[place]) == value)
 
@@ -183,7 +183,7 @@ class History:
         return bisect_left(self.times, start_ns), bisect_left(self.times, end_ns)
 
     def cell(self, key: SeriesKey, start_ns: int, end_ns: int, peak: bool = False) -> float:
-        """Mean, or with ``peak`` the maximum, of the fresh readings from ``start_ns`` to ``end_ns``; NaN if there is none."""
+        """Mean, or with ``peak`` the maximum, of the fresh readings from ``start_ns`` to ``end_ns``; NaN if there are none."""
         column = self.series.get(key)
         if column is None:
             return nan

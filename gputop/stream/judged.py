@@ -1,4 +1,4 @@
-"""A recording, or a stretch of it, through the diagnosis: frame by frame as live, or by its tier of seconds where it is long."""
+"""Diagnosis of a recording, or of a stretch of it: frame by frame as live, or by its tier of seconds if it is long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tier_for(start_ns: int, end_ns: int, fine: bool) -> int:
 
 
 def tier_words(recording: Recording, start_ns: int, end_ns: int) -> str:
-    """Which tiers of a stretch are read, for people; empty where that is every tick."""
+    """Text that names the tiers by which a stretch is read; empty if that is every tick."""
     names = [TIER_NAMES[tier] for tier in recording.tiers_between(start_ns, end_ns, recording.tier) if tier != TICKS]
     if not names:
         return ""
@@ -32,9 +32,9 @@ def tier_words(recording: Recording, start_ns: int, end_ns: int) -> str:
 
 
 def judged(following: Following, recording: Recording, start_ns: int, end_ns: int, fine: bool = False) -> Iterator[Board]:
-    """Follow the frames with ``start_ns <= t_ns < end_ns``, from the first to the last; the board after each feed of the engine.
+    """Follow the frames with ``start_ns <= t_ns < end_ns``, from the first to the last; yields the board after each feed of the engine.
 
-    It sees what was before, too, to know a pause and a start from the rest, but what it finds is of these alone.
+    The engine also sees the time before, to tell a pause and a start from the rest, but its findings are about these frames alone.
     """
     tier = tier_for(start_ns, min(end_ns, recording.end_ns), fine)
     board = following.board = recording.board_at(max(recording.start_ns, start_ns - LEAD_NS), tier)

@@ -1,6 +1,6 @@
-"""What the diagnosis found while a recording was made, kept at its end: hours are explained at once.
+"""Findings of the diagnosis, kept at the end of a recording while it is made: hours are explained at once.
 
-Judging a recording anew takes seconds an hour. That is done all the same where only a part is asked for, where the recorder was
+Judging a recording again takes seconds an hour. That is done all the same where only a part is asked for, where the recorder was
 killed, and where the rules have changed since (`rules`).
 """
 
@@ -46,7 +46,7 @@ class Findings(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """What an engine finds from now on, or in the last ``keep_ns``."""
+    """Collects an engine's findings, from now on or of the last ``keep_ns``."""
 
     def __init__(self, engine: Engine, keep_ns: int | None = None) -> None:
         self._engine, self._keep_ns = engine, keep_ns
@@ -76,9 +76,9 @@ def rules() -> int:
 
 
 def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, with_rest: bool = False) -> Explanation | None:
-    """What was found in all of a long ``recording`` by today's rules; None where that is not known, or less of it is asked for.
+    """Findings about all of a long ``recording`` by today's rules; None if they are not known, or less of it is asked for.
 
-    ``with_rest``: where findings are of all but the last part, as while it grows and after a kill, that part is judged now.
+    ``with_rest``: if the findings lack the last part, as while the recording grows or after a kill, that part is judged now.
     """
     if recording.end_ns - recording.start_ns <= SHORT_NS or start_ns > recording.start_ns or end_ns <= recording.end_ns:
         return None
@@ -100,7 +100,7 @@ def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, 
 
 
 def _with_rest(found: Findings, recording: Recording) -> Explanation:
-    """Findings, and after them those of the rest. The verdict is of the part that lost more."""
+    """Findings, followed by those of the rest. The verdict is that of the part that lost more."""
     following = Following()
     deque(judged(following, recording, found.end_ns + 1, recording.end_ns + 1), maxlen=0)
     before, after = found.explanation, following.engine.explain()
@@ -131,7 +131,7 @@ def _with_rest(found: Findings, recording: Recording) -> Explanation:
 
 
 def _whose(one: Episode) -> tuple[str, int | None]:
-    """What goes on as the same incident: a cause, of lost GPUs that of one of them."""
+    """Key of an incident that continues in the next part: its cause, and for a lost GPU the GPU."""
     return one.cause, one.gpu if one.cause == GPU_LOST else None
 
 
@@ -140,7 +140,7 @@ def _unrounded(told: Booked | Account) -> Ledger:
 
 
 def _trainers(before: list[Trained], after: list[Trained]) -> list[Trained]:
-    """Those of two parts, each once, with what it lost in both."""
+    """Trainers of two parts of a recording, each once, with the GPU time that it lost in both."""
     found = {(one.pid, one.name): one for one in before}
     for one in after:
         if (was := found.get((one.pid, one.name))) is not None:
@@ -152,7 +152,7 @@ def _trainers(before: list[Trained], after: list[Trained]) -> list[Trained]:
 
 
 def _joined(before: Episode, after: Episode) -> Episode:
-    """One incident of two parts. The greater of two upper bounds holds for both."""
+    """One incident made of its two parts. The greater of two upper bounds holds for both."""
     bounds = [one.speedup_max for one in (before, after) if one.speedup_max is not None]
     regain = [one.regain_gpu_s for one in (before, after) if one.regain_gpu_s is not None]
     return replace(

@@ -47,7 +47,8 @@ def moment(text: str, recording: Recording, after_ns: int = 0) -> int:
 
 
 def moment_within(text: str, recording: Recording) -> int:
-    """As `moment`, with UserError for a moment outside. The whole second in which the recording begins counts as inside."""
+    """The moment of `moment`; UserError if it lies outside the recording. The whole second in which the recording begins counts as
+    inside."""
     t_ns = moment(text, recording)
     if not recording.header.t_ns_of(_first_second_ns(recording)) <= t_ns <= recording.end_ns:
         raise UserError(f"{text.strip()} lies outside the recording ({bounds(recording)})", code=2)
@@ -81,7 +82,7 @@ def _first_second_ns(recording: Recording) -> int:
 
 
 def _marked(text: str, marks: Sequence[Mark], after_ns: int) -> int | None:
-    """Time of the marker that a text names, None if there is none."""
+    """Time of the marker that a text names; None if it names none."""
     if times := _times_of(text, marks):
         return next((t_ns for t_ns in times if t_ns > after_ns), times[0])
     if not (match := _NTH.fullmatch(text)):

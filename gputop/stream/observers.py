@@ -1,4 +1,4 @@
-"""From frames to columns: each observer puts the fresh readings of one part of a frame into the history.
+"""Observers, which turn frames into columns: each puts the fresh readings of one part of a frame into the history.
 
 A new series is a line in `gputop.model.fields`, and an observer here that stands in `OBSERVERS`. Observers run *before* the frame is
 folded into the board: the board is the older moment, the frame the newer one. Two ticks that saw the same measurement of a driver count
@@ -183,7 +183,7 @@ def _put_p99(field_id: str, pairs: Iterable[tuple[dict[int, int], dict[int, int]
 
 
 def _added(pairs: Iterable[tuple[dict[int, int], dict[int, int]]]) -> dict[int, int]:
-    """What the newer histogram of each (older, newer) pair has more than the older one, summed."""
+    """Bucket -> counts that the newer histogram of each (older, newer) pair has more than the older one, summed."""
     added: dict[int, int] = {}
     for older, newer in pairs:
         for bucket, count in newer.items() - older.items():  # few of many buckets change
@@ -194,7 +194,7 @@ def _added(pairs: Iterable[tuple[dict[int, int], dict[int, int]]]) -> dict[int, 
 
 
 def observe_memory(board: Board, frame: Frame, history: History) -> None:
-    """What trainers and workers hold together, once a second; subject 0."""
+    """Put the memory that trainers and workers hold together (GiB), once a second; subject 0."""
     if frame.host is not None and frame.host.mem_available_bytes is not None:
         held = [proc.anon_bytes - (proc.shared_bytes or 0) for proc in board.procs.values() if proc.anon_bytes is not None]
         if held:

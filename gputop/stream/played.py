@@ -31,7 +31,7 @@ def parts_of(path: str) -> list[str]:
 
 
 class PlayedStream:
-    """Reads like `gputop.stream.child.ChildStream`. Raises UserError where the file cannot be opened, or no thread is to be had.
+    """Reads like `gputop.stream.child.ChildStream`. Raises UserError if the file cannot be opened, or no thread is to be had.
 
     ``shift_s``: what is added to its wall clock, so that several are played together; None: its beginning is now. What is past then is
     left out but for `BEFORE_NS`, which is played at once.
@@ -56,11 +56,11 @@ class PlayedStream:
             self._thread.start()
 
     def fileno(self) -> int:
-        """Of the pipe, for who waits for several things."""
+        """Descriptor of the pipe, for a caller that waits for several things."""
         return self._reads
 
     def read(self, wait_s: float) -> list[Header | Frame] | None:
-        """What has come; None when all has. ``wait_s`` is for who waits for nothing else."""
+        """Items that have come; None when all have. ``wait_s``: for a caller that waits for nothing else."""
         if not self._ready and self._thread.is_alive():
             self._closing.wait(wait_s)
         try:
@@ -72,11 +72,11 @@ class PlayedStream:
         return [self._ready.popleft() for _ in range(len(self._ready))]
 
     def ending(self) -> str:
-        """Why no more comes."""
+        """The reason why the stream has ended."""
         return "the recording is at its end"
 
     def close(self) -> None:
-        """Play no more."""
+        """Stop playing."""
         self._closing.set()
         self._thread.join(1.0)
         self._recording.close()

@@ -89,7 +89,7 @@ class Session(Followed):
         return [(at, stacks) for at, stacks in found if any(one.pid == pids[0] for one in stacks)]
 
     def stacks_at(self, t_ns: int | None, pids: Sequence[int] | None = None) -> tuple[int, list[Stack]] | None:
-        """The last set of `stacks_of` that was taken until ``t_ns`` (None is now); None if there is none."""
+        """The last set of `stacks_of` that was taken up to ``t_ns`` (None is now); None if none was."""
         until = self.now_ns if t_ns is None else t_ns
         return max((one for one in self.stacks_of(pids) if one[0] <= until), key=_when, default=None)
 
@@ -176,7 +176,7 @@ class Session(Followed):
         return self.verdicts[max(0, i - 1)][1]
 
     def shown_ns(self, incident: Incident | Episode) -> int:
-        """When an incident's cause was first the verdict, which is later than its start; the start if that is not known."""
+        """Time when an incident's cause was first the verdict, which is later than its start; the start if that is not known."""
         start_ns, cause = incident.start_ns, incident.cause
         if start_ns < self.oldest_ns or self.verdict_at(start_ns).cause == cause:
             return start_ns

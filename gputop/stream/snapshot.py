@@ -36,8 +36,8 @@ _MADE_OF = _BYTE_RATES | {"limits": "throttle_mask", "mig": "mig_mode"}
 _UNREAD = "not read yet"
 _READ_ONCE = "not yet: a rate takes two readings"
 _NONE = {
-    "xid": "the driver has told of none since gputop began to watch",
-    "held_by": "told only while procs cannot be read",
+    "xid": "the driver has reported none since gputop began to watch",
+    "held_by": "reported only while procs cannot be read",
 }  # fmt: skip
 """Field -> why it is null although the driver answers."""
 _FILES = {
@@ -164,7 +164,7 @@ def _hardware(hardware: object) -> dict[str, object]:
 
 
 def _gpu_procs(board: Board) -> dict[int, list[dict[str, object]]]:
-    """pid -> its entries on GPUs; empty where the driver's pids are of another namespace."""
+    """pid -> its entries on GPUs; empty if the driver's pids are of another namespace."""
     found: dict[int, list[dict[str, object]]] = {}
     if is_foreign_list(board.infos, board.compute_pids):
         return found
@@ -259,7 +259,7 @@ def whose(info: ProcInfo, host: str) -> dict[str, object]:
 
 
 def _rates(before: ProcSample | None, sample: ProcSample, rates: ProcRates | None) -> dict[str, object]:
-    """All of `_RATES`; ``rates`` are those from ``before`` to ``sample``."""
+    """Values of all `_RATES`; ``rates`` are those from ``before`` to ``sample``."""
     if before is None or rates is None:
         return dict.fromkeys(_RATES)
     ns = sample.t_ns - before.t_ns

@@ -39,7 +39,7 @@ def stalled_pids(roles: Mapping[int, Role], states: Mapping[int, ProcState]) -> 
 
 
 def family(pid: int, roles: Mapping[int, Role]) -> list[int]:
-    """The pid, and for a trainer those of its workers."""
+    """Pids of a trainer and its workers; for another process its own."""
     role = roles.get(pid)
     if role is None or role.kind != "trainer":
         return [pid]
@@ -97,7 +97,7 @@ class AutoStacks:
         self._done: set[tuple[int, int]] = set()  # (id, start_ns): ids begin anew when the collector is restarted
 
     def due(self, incidents: Iterable[Incident], now_ns: int) -> Incident | None:
-        """The newest incident that is due at ``now_ns``, None if there is none. Call `taken` once its set is taken."""
+        """The newest incident that is due at ``now_ns``; None if none is. Call `taken` once its set is taken."""
         is_hour_full = len(self._taken) == self._taken.maxlen and now_ns - self._taken[0] < _HOUR_NS
         if now_ns < self._not_before_ns or is_hour_full:
             return None

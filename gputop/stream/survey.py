@@ -71,7 +71,7 @@ class Survey:
         self._thread.start()
 
     def until(self, t_ns: int) -> tuple[Ledger, list[Episode]] | None:
-        """Lost GPU time and episodes from the start to ``t_ns``; None where that was not judged yet."""
+        """Lost GPU time and episodes from the start to ``t_ns``; None if that was not judged yet."""
         i = bisect_right(self.ledgers, t_ns, key=lambda entry: entry[0])
         if self.until_ns < t_ns or not i:
             return None

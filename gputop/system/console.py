@@ -128,7 +128,7 @@ def clean_errors() -> None:
 
 @contextmanager
 def as_it_is() -> Iterator[None]:
-    """Within the block standard error passes everything: a program of the user's runs in this process."""
+    """Let everything through to standard error within the block: a program of the user's runs in this process."""
     ours = sys.stderr
     sys.stderr = sys.__stderr__ or ours
     try:

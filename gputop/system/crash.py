@@ -25,7 +25,7 @@ _fatal: list[str] = []  # lines of the errors that end the program, to be printe
 
 
 def last_words() -> str:
-    """The line of the first error passed to `end_with`; empty if there is none."""
+    """The line of the first error passed to `end_with`; empty if there was none."""
     line = _fatal[0] if _fatal else ""
     _fatal.clear()
     return line
@@ -104,7 +104,7 @@ def log(error: BaseException) -> str:
 
 
 def read_log() -> str:
-    """The last `_SHOWN_BYTES` of errors.log; empty if there is none."""
+    """The last `_SHOWN_BYTES` of errors.log; empty if there is no log."""
     try:
         with os.fdopen(config.open_file(log_path()), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _SHOWN_BYTES))

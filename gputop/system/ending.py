@@ -1,4 +1,4 @@
-"""How whatever follows something without end is ended: a signal asks it to end, another one ends it at once."""
+"""Ends whatever follows something without end: a first signal asks it to end, a second one ends it at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ DRAIN_S = 1.0  # s for what has come and was not read when the end was asked for
 
 
 class Ending:
-    """Whether the end was asked for. ``then`` is called when it is, in a handler of signals: it may set something, or wake somebody."""
+    """Holds whether the end was asked for. ``then`` is called when it is, in a handler of signals: it may set something, or wake a
+    thread."""
 
     def __init__(self, then: Callable[[], object] = lambda: None) -> None:
         self.asked = 0  # the signal's number; 0: go on
@@ -27,7 +28,7 @@ class Ending:
                 signal.signal(number, lambda number, _frame: self.take(number))
 
     def take(self, number: int) -> None:
-        """A signal has come. The second one ends the process, whatever it does meanwhile: what it started ends with its pipes."""
+        """Take a signal. The second one ends the process at once; the programs that it started end with their pipes."""
         now_s = time.monotonic()
         if not self.asked:
             self.asked, self._asked_s = number, now_s

@@ -33,7 +33,7 @@ class Unavailable(Exception):
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Around code that starts a process or thread: raises UserError if no more are allowed or the program cannot be run."""
+    """Raise UserError if no more processes or threads are allowed, or the program cannot be run; a block around code that starts one."""
     try:
         yield
     except (BlockingIOError, RuntimeError):
@@ -43,7 +43,7 @@ def starting() -> Iterator[None]:
 
 
 def start_thread(work: Callable[..., object], name: str, *arguments: object) -> Thread | None:
-    """Start a daemon thread that calls ``work(*arguments)``; None if no more threads are allowed now."""
+    """Start a daemon thread that calls ``work(*arguments)``; None if no more threads can be started now."""
     from threading import Thread
 
     thread = Thread(target=work, args=arguments, name=name, daemon=True)
@@ -55,7 +55,7 @@ def start_thread(work: Callable[..., object], name: str, *arguments: object) -> 
 
 
 def not_run(error: OSError) -> str:
-    """Why a program was not started. The system's error does not say when only the script's interpreter was refused."""
+    """The reason why a program was not started. The system's error does not show when only the script's interpreter was refused."""
     import shutil
 
     may_be_run = isinstance(error, (FileNotFoundError, PermissionError)) and shutil.which(str(error.filename))

@@ -1,4 +1,4 @@
-"""How this gputop was installed: the path of its command, and the line that adds a package to it here."""
+"""Describes how this gputop was installed: the path of its command, and the line that adds a package to it here."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def program() -> str:
 
 
 def in_cache(prefix: str = sys.prefix) -> bool:
-    """Whether this is the environment that uvx makes for a moment, in uv's cache."""
+    """Whether ``prefix`` is an environment that uvx makes for one run, in uv's cache."""
     return re.search(r"/(archive|environments)-v\d+/", f"{prefix}/") is not None
 
 
 def require(command: str, module: str, extra: str) -> None:
-    """Raise UserError where an optional package is not installed. ``command``: what was asked, such as ``gputop mcp``."""
+    """Raise UserError if an optional package is not installed. ``command``: what was asked, such as ``gputop mcp``."""
     from importlib.util import find_spec
 
     try:
@@ -86,7 +86,7 @@ def _with(packages: list[str]) -> str:
 
 
 def _received(path: str) -> tuple[str, list[str]]:
-    """(gputop with its extras, the other packages) that a uv tool was installed with: installing it anew forgets what is not named."""
+    """(gputop with its extras, the other packages) that a uv tool was installed with: a new installation forgets what is not named."""
     with open(path, encoding="utf-8", errors="replace") as file:
         requirements = file.read(1 << 16).partition("requirements")[2].partition("\nentrypoints")[0]
     source, others, last = NAME, [], ""
@@ -108,7 +108,7 @@ def _is_managed() -> bool:
 
 
 def _packages(extra: str) -> list[str]:
-    """What the extra requires, by the metadata of this distribution; the extra itself where they are not here, as in a source tree."""
+    """Packages that the extra requires, by the metadata of this distribution; the extra itself if there is none, as in a source tree."""
     from importlib import metadata
 
     try:

@@ -92,7 +92,7 @@ def _put(part: str, path: str, remove: Make) -> None:
 
 @contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """Within the block SIGTERM and SIGHUP raise SystemExit, so that unfinished files are removed as after Ctrl-C."""
+    """Let SIGTERM and SIGHUP raise SystemExit within the block, so that unfinished files are removed as after Ctrl-C."""
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
     for number in numbers:
         signal.signal(number, _end)
@@ -127,7 +127,7 @@ def _what_stands_at(path: str) -> str:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """All of ``data``, however many writes that takes. Raises OSError."""
+    """Write all of ``data``, in as many writes as that takes. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

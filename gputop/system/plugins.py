@@ -27,12 +27,13 @@ class Plugin(NamedTuple):
 
 
 def plugins(group: str) -> tuple[Plugin, ...]:
-    """Those of a group, by name; of two with one name, the first on the path."""
+    """Plugins of a group, by name; of two with one name, the first on the path."""
     return _found(tuple(sys.path)).get(group, ())
 
 
 def load(plugin: Plugin) -> object:
-    """What the entry point names. Raises whatever its import raises, but an exit, which would be ours."""
+    """Load the object that the entry point names. Raises what its import raises; SystemExit, which would end gputop, becomes
+    ImportError."""
     from importlib import import_module
 
     try:
@@ -82,7 +83,7 @@ def _texts(folder: str) -> list[tuple[str, str]]:
 
 
 def _read(path: str) -> bytes:
-    """The beginning of a file, empty where there is none."""
+    """The first `MOST_BYTES` of a file; empty if it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

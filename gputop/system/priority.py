@@ -105,7 +105,7 @@ def lowered_to(rank: int) -> dict[str, Any]:
 
 @contextmanager
 def ordinary_priority() -> Iterator[None]:
-    """Within the block, children that this thread starts get ordinary scheduling: the user's command must not have gputop's priority."""
+    """Give children that this thread starts within the block ordinary scheduling: the user's command must not have gputop's priority."""
     policy, rank = os.sched_getscheduler(0), os.sched_getparam(0)
     with suppress(OSError):
         os.sched_setscheduler(0, policy | os.SCHED_RESET_ON_FORK, rank)

@@ -38,7 +38,7 @@ def capabilities(root: str = "/", which: str = "CapEff") -> int:
 
 
 def may_ptrace(root: str = "/") -> bool:
-    """Whether this process has CAP_SYS_PTRACE, which the waits of other users' processes and of containers need."""
+    """Whether this process has CAP_SYS_PTRACE, which is needed to read the waits of other users' processes and of containers."""
     return bool(capabilities(root) >> CAP_SYS_PTRACE & 1)
 
 
@@ -81,7 +81,7 @@ def invoking_user() -> tuple[int, int] | None:
 
 
 def _id(name: str) -> int:
-    """The id in the environment variable ``name``. Raises UserError if it is none."""
+    """The id in the environment variable ``name``. Raises UserError if its text is no id."""
     text = os.environ.get(name, "")
     if not text.isascii() or not text.isdigit() or len(text) > 10 or int(text) >= _ANY:
         raise UserError(f"{name}={clean(text)!r} is no id as sudo sets it: unset SUDO_UID to go on as root", code=2)
@@ -224,7 +224,7 @@ def _groups(uid: int, gid: int) -> list[int]:
 
 
 def _seal(libc: ctypes.CDLL, kept: int) -> None:
-    """Programs started from here get no more than ``kept``, neither by setuid bits nor by file capabilities."""
+    """Bound the capabilities of programs started from here to ``kept``, whatever their setuid bits and file capabilities."""
     for number in range(_CAPABILITIES):
         if not kept >> number & 1:
             libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)

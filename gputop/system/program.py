@@ -32,7 +32,7 @@ def argv_of(module: str, *arguments: str, has_safe_path: bool = sys.version_info
 
 
 def report() -> str:
-    """What `gputop --version` prints: the version, then the environment that a bug report needs, nothing private."""
+    """Output of `gputop --version`: the version, then the environment that a bug report needs, nothing private."""
     import platform
 
     from gputop.system.plugins import GROUPS, plugins
@@ -62,7 +62,7 @@ def _distribution() -> str:
 
 
 def _driver() -> str:
-    """From /proc/driver/nvidia/version: NVML would start the driver, and may hang."""
+    """Version of the driver, from /proc/driver/nvidia/version: NVML would start the driver, and may hang."""
     try:
         with open("/proc/driver/nvidia/version", encoding="ascii", errors="replace") as file:
             return file.readline().split(":", 1)[-1].strip()

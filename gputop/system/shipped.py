@@ -41,7 +41,7 @@ def find(name: str) -> str:
 
 
 def text_of(name: str, command: str | None = None) -> str:
-    """A file's text. In a unit stands ``command``, an absolute path, or this gputop's; UserError where a unit cannot start that."""
+    """Text of a file. A unit gets ``command``, an absolute path, or this gputop's; UserError if a unit cannot start that."""
     with open(os.path.join(FOLDER, "packaging", name), encoding="utf-8") as file:
         text = file.read()
     if not name.endswith(".service"):
@@ -64,7 +64,8 @@ def _startable() -> str:
 
 
 def who_may_change(command: str) -> str:
-    """The user beside root who may change what a unit starts, by the owners of the program and its folders; empty where nobody may."""
+    """Name of the user, other than root, who owns what a unit starts or one of its folders, and so can change it; empty if there is
+    none."""
     for path in {command, os.path.realpath(command), FOLDER}:
         while True:
             try:

@@ -15,7 +15,7 @@ _UNSAFE = re.compile(
 
 def decoded(data: bytes) -> str:
     """The text of a file that people edit: UTF-8, or UTF-16 by its byte order mark, which editors of Windows put first; without the mark.
-    UnicodeDecodeError where it is neither."""
+    UnicodeDecodeError if it is neither."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16")
     return data.decode("utf-8-sig")
@@ -177,7 +177,7 @@ def ascii_text(text: str) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``: did you mean explain?``; empty where nothing known is spelled alike."""
+    """``: did you mean explain?``; empty if nothing known is spelled alike."""
     from difflib import get_close_matches
 
     close = get_close_matches(word[:80], list(known), 1, 0.7)

@@ -21,7 +21,7 @@ _taken: tuple[int, int, list[Any]] | None = None  # the descriptors that are rea
 
 
 def take(keys: int, drawing: int) -> None:
-    """Remember the settings of the terminal at these descriptors, before a screen changes them; nothing where it is no terminal."""
+    """Remember the settings of the terminal at these descriptors, before a screen changes them; nothing if it is no terminal."""
     global _taken
     with suppress(termios.error):
         _taken = keys, drawing, termios.tcgetattr(keys)

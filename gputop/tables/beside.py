@@ -45,7 +45,7 @@ _DECODER = json.JSONDecoder(strict=False)  # control characters in names are com
 
 
 class Trace(Struct):
-    """What was read of a trace. ``base_ns``: what its times, in µs, count from (Unix ns)."""
+    """Contents of a trace. ``base_ns``: Unix ns that its times, in µs, count from."""
 
     path: str
     base_ns: int
@@ -82,7 +82,7 @@ def _date(unix_ns: int) -> str:
 
 
 def _extent(event: Event) -> tuple[float, float] | None:
-    """The times of an event, in µs, of which metadata have none."""
+    """(start, end) of an event in µs; None for metadata, which has no times."""
     if event.get("ph") == "M" or "ts" not in event:
         return None
     start, lasted = _number(event["ts"]), _number(event.get("dur", 0))
@@ -90,7 +90,7 @@ def _extent(event: Event) -> tuple[float, float] | None:
 
 
 def _number(value: Any) -> float | None:
-    """A time as a number, None for one that is none."""
+    """A time as a number; None if it is none."""
     try:
         found = float(value) if isinstance(value, (int, float, str)) else None
     except (ValueError, OverflowError):
@@ -99,7 +99,7 @@ def _number(value: Any) -> float | None:
 
 
 def read_trace(path: str) -> Trace:
-    """Read a trace, plain or gzipped. UserError where it is none."""
+    """Read a trace, plain or gzipped. UserError if the file is none."""
     try:
         with open(open_regular(path), "rb") as file:
             content, is_cut = _content(file)
@@ -124,7 +124,7 @@ def read_trace(path: str) -> Trace:
 
 
 def _content(file: IO[bytes]) -> tuple[bytes, bool]:
-    """What the file holds, unpacked, and whether it is cut short there. Raises OSError."""
+    """(content of the file, unpacked; whether it is cut short). Raises OSError."""
     is_packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
     if not is_packed:
@@ -169,7 +169,7 @@ def _patched(text: str) -> tuple[str, list[int]]:
 
 
 def _whole(trace: Any) -> tuple[int, list[Any]]:
-    """Those of a sound trace: an object with events, or a list of them."""
+    """(base time in ns, events) of a sound trace: an object with events, or a list of them."""
     if isinstance(trace, list):
         if not any(isinstance(event, dict) and "ph" in event for event in trace):
             raise ValueError("a list of something else")
@@ -181,7 +181,7 @@ def _whole(trace: Any) -> tuple[int, list[Any]]:
 
 
 def _pieces(text: str, missing: list[str]) -> tuple[int, list[Any]]:
-    """Those of a trace that is cut short or damaged: each event that is whole."""
+    """(base time in ns, events) of a trace that is cut short or damaged: each event that is whole."""
     began = _EVENTS.search(text) or re.match(r"\s*\[", text)
     if began is None:
         raise ValueError("no events")
@@ -237,7 +237,7 @@ class _Pieces:
         self._start, self._piece, self._odd = 0, "", list[int]()
 
     def read(self, at: int) -> _Read | None:
-        """The value at a place; None where none is whole."""
+        """The value at a place; None if none is whole."""
         size = _USUAL_SIZE
         if not self._start <= at < self._start + len(self._piece):
             self._take(at, size)

@@ -110,7 +110,7 @@ class Database:
         return [column[0] for column in cursor.description], _rows(cursor, watch)
 
     def reads(self, sql: str) -> Wanted:
-        """The tables and columns that the statement reads; UserError where it would do anything else, or is none."""
+        """Tables and columns that the statement reads; UserError if it would do anything else, or is no statement."""
         read: dict[str, dict[str, None]] = {}
         refused: list[str] = []  # the function, or else nothing
 
@@ -219,12 +219,12 @@ def insert(sqlite: sqlite3.Connection, table: str, width: int, values: Sequence[
 
 
 def within_64_bits(values: Iterable[Any]) -> tuple[Any, ...]:
-    """None in place of integers that no INTEGER holds: nobody measured those, they come from recordings that were made up."""
+    """Values with None for integers beyond 64 bits: no source measures those, so the recording was made up."""
     return tuple(None if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63 else value for value in values)
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Names of columns, with numbers at those that occur twice: a, a_2."""
+    """Names of columns, numbered if they occur twice: a, a_2."""
     keys: list[str] = []
     for name in names:
         keys.append(next(key for key in chain([name], (f"{name}_{i}" for i in count(2))) if key not in keys))
@@ -253,7 +253,7 @@ def describe(names: Sequence[str] = ()) -> str:
 
 
 def _add_joins(sql: str, read: dict[str, dict[str, None]]) -> None:
-    """Add the columns that USING and NATURAL compare, of which SQLite does not tell the authorizer."""
+    """Add the columns that USING and NATURAL compare: SQLite does not report these to the authorizer."""
     words = set(re.findall(r"\w+", sql.lower()))
     if words & {"using", "natural"}:
         for table in (spec for spec in TABLES.values() if spec.name in words):
@@ -309,7 +309,7 @@ def _temporary_bytes() -> int:
 
 
 def _refusal(error: Exception, problem: str = "") -> BaseException:
-    """What SQLite says, in our words. "interrupted" is a statement that was stopped for ``problem``, else our Ctrl-C."""
+    """An error of SQLite in our words. "interrupted" means that the statement was stopped for ``problem``, else by Ctrl-C."""
     if isinstance(error, MemoryError):
         return UserError(f"the statement needs more than {MAX_HEAP_BYTES >> 20} MiB of memory: {LESS}")
     said = clean(str(error))

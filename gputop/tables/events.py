@@ -22,7 +22,7 @@ TALLIED = {
     "procs.pid", "procs.oncpu_ns", "procs.vol", "procs.invol", "probes.calls.pid", "probes.calls.call", "probes.calls.count",
     "probes.calls.total_ns", "probes.calls.max_ns",
 }  # fmt: skip
-"""Fields of frames that `Tally` reads, besides those of `Threads`."""
+"""Fields of frames that `Tally` reads, in addition to those of `Threads`."""
 SWITCH = "sched_switch"
 DIGITS = 4096  # rows of the table of numbers; an event's number within its tick has two such digits
 MOST_DIGITS = 1 << 20
@@ -101,10 +101,10 @@ class _Switches:
 
 
 class Tally:
-    """Makes the rows of `tally` out of those of `proc` and of CUDA calls."""
+    """Makes the rows of `tally` from those of `proc` and of CUDA calls."""
 
     def __init__(self, wanted: Sequence[str], inside: Callable[[int], bool]) -> None:
-        """``wanted`` are the columns, ``inside`` says which ticks."""
+        """``wanted`` are the columns; ``inside(tick)`` is True for ticks to be included."""
         places = [[column.name for column in TALLY.columns].index(name) for name in wanted]
         self._choose: Callable[[tuple[Any, ...]], Any] = itemgetter(*places) if len(places) > 1 else lambda row: (row[places[0]],)
         self._inside = inside

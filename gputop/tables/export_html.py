@@ -62,7 +62,7 @@ _GPU_COLUMNS = (
 _PROC_COLUMNS = (
     ("cpu_pct", 1), ("runq_pct", 1), ("disk_pct", 1), ("switches_per_s", 1), ("invol_per_s", 1), ("rss_bytes", MIB), ("gpu_bytes", MIB),
 )  # fmt: skip
-"""The same of a process."""
+"""(field of a process in `snapshot.take`, the unit in which the page has it)."""
 Mask = Callable[[Frame], Frame]
 
 
@@ -78,7 +78,7 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int, header:
 
 
 def page(told: dict[str, Any]) -> str:
-    """The page that shows what was told. Its policy allows its own script and style alone, so no text in the data can become either."""
+    """HTML of the page with this data. Its policy allows its own script and style alone, so no text in the data can become either."""
     data = resources.files("gputop") / "data"
     style, script = ((data / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     shown = msgspec.json.encode(told).decode().replace("<", "\\u003c")  # neither a tag nor a comment begins inside
@@ -91,7 +91,7 @@ def _digest(text: str) -> str:
 
 
 def follow(recording: Recording, header: Header, start_ns: int, end_ns: int, mask: Mask | None) -> dict[str, Any]:
-    """Everything that the page has of a stretch: the frames go through the session of the screen."""
+    """Data of the page for a stretch: the frames go through the session of the screen."""
     session, end_ns = Session(), min(end_ns, recording.end_ns + 1)
     session.ingest(header)
     if end_ns - start_ns > SELDOM_FROM_NS:
@@ -169,7 +169,7 @@ class _Scribe:
         self.marks += [(cell, clean(mark.text, 200)) for mark in frame.marks]
 
     def _begin(self, t_ns: int) -> None:
-        """What was before is known, and told of no more."""
+        """Begin the stretch: what came before is known to the engine, and no longer reported."""
         self.begun, engine = True, self.session.engine
         if engine.fed_ns:
             engine.feed(self.session.board)
@@ -217,7 +217,7 @@ class _Scribe:
             self.verdicts[-1] = self.verdicts[-1][0], verdict
 
     def _tables(self, steps: range) -> None:
-        """What the tables of the screen show: rates are over the last second."""
+        """Take the rows of the screen's tables; rates are over the last second."""
         session = self.session
         older, newer = session.boards_around(None, SECOND_NS)
         taken: dict[str, Any] = snapshot.take(older, newer, session.feeders_at(newer) | session.engine.roles, session.engine.states)
@@ -243,7 +243,7 @@ class _Scribe:
     # the end
 
     def told(self) -> dict[str, Any]:
-        """All of it."""
+        """All data of the page."""
         session, header, found = self.session, self.session.header or Header(), self.session.engine.explain()
         start_s = header.unix_ns_of(self.start_ns) / 1e9
         local = time.localtime(start_s)
@@ -298,7 +298,7 @@ class _Scribe:
 
 
 def _whole(value: float | None) -> int | None:
-    """The nearest whole number that JavaScript holds exactly; None for what is none."""
+    """The nearest whole number that JavaScript holds exactly; None if the value is missing, infinite or NaN."""
     return None if value is None or not isfinite(value) else max(-MOST_WHOLE, min(round(value), MOST_WHOLE))
 
 

@@ -63,14 +63,14 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None
 
 
 def _place(output: str) -> AbstractContextManager[str]:
-    """Where the files are written: a directory that becomes ``output``, or a hidden one in it where other recordings are there already."""
+    """Folder in which the files are written: one that becomes ``output``, or a hidden one in it if it holds other recordings already."""
     if os.path.islink(output) or not os.path.isdir(output) or not TABLES.keys() >= set(os.listdir(output)):
         return new_directory(output)
     return TemporaryDirectory(prefix=".", dir=output)
 
 
 def _add(part: str, output: str) -> None:
-    """Move the files beside those of other recordings."""
+    """Move the files next to those of other recordings."""
     found = [os.path.relpath(os.path.join(path, name), part) for path, _folders, names in os.walk(part) for name in names]
     for name in found:
         if os.path.lexists(os.path.join(output, name)):

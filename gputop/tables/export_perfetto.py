@@ -61,7 +61,7 @@ _COUNTERS = {
     "gpu_process": [_Counters("gpu", {"mem_bytes": "GPU {} memory bytes", "sm_pct": "GPU {} SM %"}, pid="pid")],
     "launch": [_Counters("", {"launches_per_s": "kernel launches/s"}, pid="pid")],
 }  # fmt: skip
-"""Table -> what is drawn of it; GPUs and processes are drawn frame by frame."""
+"""Table -> counters drawn of it; GPUs and processes are drawn frame by frame."""
 _WANTED = {table: list(dict.fromkeys(["t_ns", *(column for one in counters for column in (one.subject, one.pid, *one.names) if column)]))
            for table, counters in _COUNTERS.items()}  # fmt: skip
 
@@ -169,7 +169,7 @@ class _Trace:
             yield from self.end_state(pid, self.board.t_ns)
 
     def draw_incidents(self, incidents: Iterable[Row]) -> Iterator[Event]:
-        """Slices of incidents (rows of `_INCIDENT`), each trainer's of one cause in a lane of its own, those of a GPU's own by GPU."""
+        """Slices of incidents (rows of `_INCIDENT`): a lane for each trainer and cause; those of a GPU itself by GPU."""
         lanes: dict[tuple[int | None, str, int | None], int] = {}
         for t_ns, dt_s, symptom, *told in incidents:
             args = dict(zip(_INCIDENT_ARGS, told, strict=True))

@@ -1,4 +1,4 @@
-"""The export formats, and the rows that they write: those of the SQL tables, with cleaned text, since many readers print it as it is.
+"""Export formats, and the rows that they write: those of the SQL tables, with cleaned text, since many readers print it as it is.
 
 A format is a module ``export_<format>.py`` with ``write(recording, output, start_ns, end_ns)``, and its name in `FORMATS`. ``write`` raises
 UserError, or OSError if the output cannot be written.
@@ -52,12 +52,12 @@ def _clean(text: str) -> str:
 
 
 def how_to_open(form: str, path: str) -> str:
-    """How an export is opened, in words; empty for a plug-in's."""
+    """Words about how an export is opened; empty for a plug-in's."""
     return FORMATS.get(form, "").format(quote(path))
 
 
 def formats() -> tuple[str, ...]:
-    """`FORMATS`, and behind it those of plug-ins (docs/plugins.md)."""
+    """`FORMATS`, followed by those of plug-ins (docs/plugins.md)."""
     return (*FORMATS, *(one.name for one in plugins(EXPORTS) if one.name not in FORMATS))
 
 

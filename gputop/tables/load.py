@@ -176,7 +176,8 @@ class Loader:
         return chosen if keep is None else compress(chosen, keep)
 
     def _merged_gpus(self, rows: Rows, values: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """One row per GPU and tick: it may be read in parts, one per tier of cost, and several times before a late tick."""
+        """One row for each GPU and tick, although a GPU may be read in parts, one per tier of cost, and several times before a late
+        tick."""
         adds_up = {column.name: column.adds_up for column in GPU.columns}
         adds = [adds_up[name] for name in self.wanted[GPU.name]]
         merged: dict[tuple[int, int], tuple[Any, ...]] = {}
@@ -271,7 +272,7 @@ class _Gaps:
         return self._seq is None
 
     def before(self, t_ns: int, seq: int, missed: int, marks: Sequence[Mark] = (), ticks: int = 1) -> _Gap | None:
-        """The gap before this tick, or these merged ``ticks``, with the recorder's reason where it gave one."""
+        """The gap before this tick, or before these merged ``ticks``, with the recorder's reason if it gave one; None if there is none."""
         unread = t_ns > self._before if self._seq is None else not seq - ticks <= self._seq < seq
         held_up = not unread and t_ns - self._before < missed * self._interval_ns
         since, until = self._before, t_ns
@@ -288,7 +289,7 @@ class _Gaps:
 
 
 def _grouped(frames: Iterable[Frame]) -> Iterator[list[Frame]]:
-    """Some frames at a time; a group begins with each key frame, and where identities change."""
+    """Groups of frames, each with one set of identities; a group begins with each key frame, and if identities change."""
     group: list[Frame] = []
     for frame in frames:
         if group and (frame.key or frame.infos or len(group) == MOST_TOGETHER):

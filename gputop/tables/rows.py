@@ -39,7 +39,7 @@ _RESUMING = (Preempt, Wakeup, ThreadCalls)  # pairs that the probe forgets for w
 
 
 class Known:
-    """What a table needs from frames before the one at hand."""
+    """State from earlier frames that a table needs for the present one."""
 
     def __init__(self, header: Header, start_ns: int) -> None:
         self.header = header
@@ -88,7 +88,7 @@ class Known:
         return self._roles
 
     def name(self, pid: int | None) -> str | None:
-        """The name of a process (comm, else the command), None where its identity is not known."""
+        """The name of a process (comm, else the command), None if its identity is not known."""
         info = None if pid is None else self.infos.get(pid)
         return info.comm or (info.cmdline[0] if info.cmdline else "") if info else None
 
@@ -114,14 +114,14 @@ class Rows:
         return len(self.samples)
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """What ``make`` returns, made once for all tables that share these rows."""
+        """Result of ``make``, called once for all tables that share these rows."""
         if name not in self._columns:
             self._columns[name] = make()
         found: Made = self._columns[name]
         return found
 
     def gauge(self, name: str) -> Sequence[Any]:
-        """A field as it was read; with a dot a field of a struct, None where there is no struct."""
+        """A field as it was read; with a dot a field of a struct, None if there is no struct."""
         return self.once(name, lambda: self._fields(name))
 
     def owner(self, name: str) -> Sequence[Any]:
@@ -137,7 +137,7 @@ class Rows:
         return self.once(f"+{items}.{name}", lambda: self._growth_of_list(items, name))
 
     def total(self, *names: str) -> Sequence[Any]:
-        """The sum of increments, None where one of them is."""
+        """The sum of increments, None if one of them is."""
         return [None if None in values else sum(values) for values in zip(*map(self.increment, names), strict=True)]
 
     def per_tick(self, name: str, of: Callable[[int], Any]) -> Sequence[Any]:
@@ -167,7 +167,7 @@ class Rows:
         return list(map(attrgetter(name), self.samples))
 
     def keys(self) -> Sequence[Any]:
-        """By what counters are kept, see `_KEYS`."""
+        """Keys by which the counters of each row are kept, see `_KEYS`."""
         return self.once("", lambda: list(map(_key_of(type(self.samples[0])), self.samples)))
 
     def _growth(self, name: str) -> list[Any]:
@@ -196,7 +196,7 @@ class Rows:
         return grown
 
     def _value_at_birth(self, name: str, row: int) -> int | None:
-        """The counter's value when its subject, whose first row this is, began; None where that may be before the recording.
+        """The counter's value when its subject, whose first row this is, began; None if that may be before the recording.
 
         Processes that were born in the recording, and pairs and calls that the probe saw first in it, began at 0, a process's time at its
         birth."""
@@ -230,7 +230,7 @@ class Rows:
 
 
 class FieldNames(Rows):
-    """No rows: columns made of it are empty, and ``names`` holds the fields that they asked for."""
+    """A stand-in without rows: columns made of it are empty, and ``names`` holds the fields that they asked for."""
 
     def __init__(self) -> None:
         super().__init__("", (), (), (), Known(Header(), 0))
@@ -250,7 +250,7 @@ class FieldNames(Rows):
         return ()
 
     def keys(self) -> Sequence[Any]:
-        """None."""
+        """No keys: there are no rows."""
         return ()
 
     def sum_of_increments(self, items: str, name: str) -> Sequence[Any]:
@@ -268,7 +268,7 @@ def _key_of(struct: Any) -> Key:
 
 
 def rows_at(path: Sequence[str], frames: Sequence[Frame], known: Known) -> Rows | None:
-    """The rows at a path such as ("probes", "calls"); None where the frames have none."""
+    """The rows at a path such as ("probes", "calls"); None if the frames have none."""
     ticks: list[int] = [frame.t_ns for frame in frames]
     samples: Sequence[Any] = frames
     owners: Sequence[Any] = ()

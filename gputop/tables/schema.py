@@ -80,12 +80,12 @@ def offcpu_ns(rows: Rows) -> Sequence[Any]:
 
 
 def read_now(rows: Rows) -> Sequence[bool]:
-    """Which rows were read in their tick: a key frame restates processes that were read before."""
+    """Which rows were read in their tick; in a key frame the others repeat an earlier reading."""
     return rows.once("read", lambda: rows.not_restated(rows.samples, rows.keys()))
 
 
 def _listed_now(rows: Rows) -> Sequence[bool]:
-    """As `read_now` for the lists of processes on GPUs."""
+    """Which rows of processes on GPUs were read in their tick; the others are restated by a key frame (see `read_now`)."""
     keys = [(gpu.index, proc.pid, proc.gpu_instance) for gpu, proc in zip(rows.owners, rows.samples, strict=True)]
     return rows.not_restated(rows.owners, keys)
 
@@ -101,7 +101,7 @@ def of_threads(rows: Rows, column: int) -> Sequence[Any]:
 
 
 def _scaled_later(values: Sequence[Any], factor: float) -> Iterator[Any]:
-    """As `scaled`, once the values are filled in."""
+    """Values times ``factor``, computed when they are read: `Known` fills them in later."""
     return (None if value is None else value * factor for value in values)
 
 

@@ -19,7 +19,7 @@ COUNTED = {f"probes.threads.{name}" for name in (
 )}  # fmt: skip
 """Fields of frames that `Threads` reads."""
 _Report = list[Any]
-"""From, until (ns), longest wait (ns), switches and ns off a CPU in that time; the two counts are None in a thread's first report."""
+"""[from, until (ns), longest wait (ns), switches, ns off a CPU in that time]; the last two are None in a thread's first report."""
 Columns = tuple[list[Any], list[Any], list[Any]]  # longest wait (ns), switches and ns off a CPU of each row; None is not known
 
 
@@ -47,8 +47,8 @@ class _Process:
         self.reports.append([since_ns, until_ns, wait_ns, switches, offcpu_ns])
 
     def take(self, until_ns: int, complete_ns: int) -> tuple[int | None, int | None, int | None]:
-        """The values of a row that ends at ``until_ns``. Counts are spread evenly over the time of their report; they are None before the
-        probe knew the process, and where it may not have come to it again."""
+        """Values of a row that ends at ``until_ns``. Counts are spread evenly over the time of their report; they are None before the probe
+        knew the process, and if it may not have met it again."""
         current, self.under_way = self.under_way, []
         while self.reports and self.reports[0][0] < until_ns:
             current.append(self.reports.popleft())

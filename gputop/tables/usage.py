@@ -1,4 +1,4 @@
-"""Whose GPU seconds were lost, and to what: what recordings tell of a time, and that added up so that every table has the same sum.
+"""GPU seconds by owner, and what they were lost to: read from recordings, and summed so that every table has the same total.
 
 A machine's recordings may overlap: each moment is read from the one that began first. Seconds are those of the ledger of `gputop explain`.
 """
@@ -39,7 +39,7 @@ K = TypeVar("K")
 
 
 class Owner(Struct, frozen=True, order=True):
-    """Whose GPU seconds they are."""
+    """User and job that GPU seconds belong to."""
 
     user: str
     job: str
@@ -50,7 +50,7 @@ LOST_GPUS = Owner(UNKNOWN, "lost GPUs")  # that no trainer has
 
 
 class Part(Struct):
-    """What one stretch of a recording tells."""
+    """GPU seconds of one stretch of a recording."""
 
     host: str
     start_s: float  # Unix
@@ -65,7 +65,7 @@ class Part(Struct):
 
 
 def parts(paths: Sequence[str], since_s: float | None, until_s: float | None) -> Iterator[Part]:
-    """What the recordings tell of that time, each moment of a machine once. A file that cannot be read is a part with a problem alone."""
+    """Parts of the recordings in that time, each moment of a machine once. A file that cannot be read is a part with a problem alone."""
     extents = [(_extent(path), path) for path in paths]
     yield from (Part("", 0.0, 0.0, problems=[why]) for why, _ in extents if isinstance(why, str))
     found = [(*extent, path) for extent, path in extents if not isinstance(extent, str)]
@@ -91,7 +91,7 @@ def _extent(path: str) -> tuple[str, int, int] | str:
 
 
 def part(path: str, begin_ns: int, stop_ns: int) -> Part:
-    """What a recording tells of a stretch (Unix ns)."""
+    """GPU seconds of a stretch (Unix ns) of a recording."""
     with Recording(path) as recording:
         host = clean(recording.header.host, MOST_NAME) or UNKNOWN
         told, following = Part(host, begin_ns / 1e9, stop_ns / 1e9), Following()
@@ -183,13 +183,13 @@ def apportion(parts: Mapping[K, float | Fraction]) -> dict[K, int]:
 
 
 class Price(Struct, frozen=True):
-    """Of a GPU hour."""
+    """Price of a GPU hour."""
 
     per_hour: Fraction
     currency: str = ""
 
     def cents(self, seconds: Mapping[K, int]) -> dict[K, int]:
-        """What the parts cost, in hundredths; they sum to what all of it costs."""
+        """Costs of the parts in hundredths; their sum is the cost of the whole."""
         return apportion({key: s * self.per_hour / 36 for key, s in seconds.items()})
 
 
@@ -215,7 +215,7 @@ def bill(told: Sequence[Part], since_s: float | None, until_s: float | None, pri
         return cents / 100 if price else None
 
     def rows(name: Callable[[Owner], tuple[str, ...]], *columns: str) -> list[dict[str, Any]]:
-        """The sums of all owners that have the same name, whose parts are the ``columns``; those that wasted most first."""
+        """Sums of all owners that have the same name, whose parts are the ``columns``; largest waste first."""
         sums: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
         for whose, seconds in trained_s.items():
             sums[name(whose)]["trained_s"] += seconds

@@ -70,7 +70,7 @@ def summary(told: dict[str, Any]) -> list[str]:
 
 
 def tables(told: dict[str, Any]) -> Iterator[Table]:
-    """By user, job, cause, and what was held and unused."""
+    """Tables by user, by job, by cause, and of what was held and unused."""
     total, currency = told["total"], told["currency"]
     priced = told["price_per_gpu_hour"] is not None
     cost = [">cost"] if priced else []

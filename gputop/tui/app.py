@@ -54,7 +54,7 @@ class GputopApp(TerminalApp):
         return ReplayScreen(self.context)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """What Textual's drawing passes through: no colour for NO_COLOR (Textual's greys have black on black), ASCII where asked."""
+        """Filters for what Textual draws: no colour for NO_COLOR (Textual's greys have black on black), ASCII if asked for."""
         filters = [NoColor()] if self.no_color else super().get_line_filters()
         return [*filters, Ascii()] if self.context.view.ascii_only else filters
 
@@ -83,7 +83,7 @@ class GputopApp(TerminalApp):
         self.context.feed.start(self._on_first_frame)
 
     def on_ready(self) -> None:
-        """The first round of layout is done, and what it asks for is under way: show what comes of that."""
+        """Show the first screen, after the first round of layout and what it asks for."""
         self.screen.call_later(self._show_first)
 
     def _show_first(self) -> None:
@@ -136,7 +136,7 @@ class GputopApp(TerminalApp):
         return wrong
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The palette: every action of the dashboard by its name, then those of Textual's own that make sense here."""
+        """Commands of the palette: every action of the dashboard by its name, then those of Textual's own that make sense here."""
         if isinstance(screen, DashboardScreen):
             for binding in bindings.LIVE if self.context.replay is None else bindings.REPLAY:
                 title = binding.description[:1].upper() + binding.description[1:]

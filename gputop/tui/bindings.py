@@ -126,18 +126,18 @@ def textual_key(character: str) -> str:
 
 
 def wrong_keys(mapped: Mapping[str, str], ours: Sequence[Binding]) -> str:
-    """What is wrong with a user's keys (action -> keys) on a screen with these bindings, in a sentence; empty where nothing is."""
+    """A sentence about a mistake in a user's keys (action -> keys) on a screen with these bindings; empty if there is none."""
     return unknown_action([*EVERYWHERE, *LIVE, *REPLAY], mapped) or key_taken_twice([*EVERYWHERE, *ours], mapped)
 
 
 def unknown_action(bindings: Sequence[Binding], mapped: Mapping[str, str]) -> str:
-    """Which action of ``mapped`` (action -> keys) does not exist, in a sentence; empty where all do."""
+    """A sentence that names an action of ``mapped`` (action -> keys) that does not exist; empty if all exist."""
     actions = list(dict.fromkeys(one.id for one in bindings if one.id))
     return next((f"there is no action {name}; there are {', '.join(actions)}" for name in mapped if name not in actions), "")
 
 
 def key_taken_twice(bindings: Sequence[Binding], mapped: Mapping[str, str]) -> str:
-    """Which key two actions would have, in a sentence; empty where none."""
+    """A sentence that names a key which two actions would have; empty if there is none."""
     taken: dict[str, str] = {}
     for one in bindings:
         name = one.id or one.action

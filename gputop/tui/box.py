@@ -88,12 +88,12 @@ class Box(LoneScreen):
         return self.title or self.TITLE
 
     def content(self) -> Sequence[Line]:
-        """What to show."""
+        """Lines to show."""
         with self.session.lock:
             return self.lines()
 
     def lines(self) -> Sequence[Line]:
-        """What to show, asked for while the session is locked."""
+        """Lines to show; called while the session is locked."""
         raise NotImplementedError
 
     def fit(self, lines: Sequence[Line], head: int) -> None:
@@ -179,7 +179,7 @@ class ConfirmScreen(ModalScreen[bool]):
         self.call_after_refresh(self._mark_seen)
 
     def on_resize(self) -> None:
-        """Fold the lines anew."""
+        """Fold the lines again."""
         self.refresh_text()
 
     def _mark_seen(self) -> None:
@@ -218,7 +218,7 @@ class MomentScreen(ModalScreen[int | None]):
 
     @on(Input.Submitted)
     def answer(self, event: Input.Submitted) -> None:
-        """Close with the moment, or say why the text names none."""
+        """Close with the moment, or show why the text names none."""
         try:
             self.dismiss(moment_within(event.value, self._recording))
         except UserError as error:

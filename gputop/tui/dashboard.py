@@ -62,7 +62,7 @@ class Actions:
                 setattr(screen, name, getattr(self, name))
 
     def keep_up(self) -> None:
-        """Called before each drawing: say it when a recording ended by itself."""
+        """Show it when a recording ended by itself; called before each drawing."""
         recorder = self._context.feed.recorder
         if recorder.problem:
             self._drawing.show_note(recorder.problem)
@@ -242,7 +242,7 @@ class Actions:
         self._open(self.stacks_screen(pids))
 
     def stacks_screen(self, pids: list[int] | None) -> StacksScreen:
-        """The box that shows stacks of these processes, of all that are stalled for None."""
+        """The box that shows stacks of these processes; None: of all that are stalled."""
         from gputop.tui.stacks import StacksScreen
 
         return StacksScreen(self._context, pids)
@@ -354,7 +354,7 @@ def send_signal(name: str, targets: dict[int, int]) -> str:
 
 
 def _why_unsent(pid: int, start_ticks: int, number: signal.Signals) -> str:
-    """Signal a process; why it was not signalled, empty where it was."""
+    """Signal a process; returns why that failed, empty if it did not."""
     from gputop.prove.change import send_signal_to
     from gputop.prove.permission import stage, why_off_stage
 
@@ -370,7 +370,7 @@ def _why_unsent(pid: int, start_ticks: int, number: signal.Signals) -> str:
 
 
 class DashboardScreen(Screen[None]):
-    """What the GPUs and the host do, on one time axis. ``actions`` are what its keys do; those of a replay differ."""
+    """The dashboard: the GPUs and the host on one time axis. ``actions`` run its keys; those of a replay differ."""
 
     AUTO_FOCUS = ""
     BINDINGS = [*bindings.LIVE]

@@ -1,4 +1,4 @@
-"""`Enter`: one process, as the stream tells of it and, on its own machine, as /proc does."""
+"""`Enter`: one process, from the stream and, on its own machine, from /proc."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class DetailsScreen(Box):
         return self._searched(lines, found) if self._needle else [*lines, *(row for one in found for row in self._section(one))]
 
     def _read_facts(self, cpus: str) -> list[Line]:
-        """What was read on demand, or why nothing was."""
+        """Lines of what was read on demand, or why nothing was."""
         if self.context.look.remote:
             return [[(f"  {line}", "dim")] for line in _NOT_HERE.split("\n")]
         details = self._details
@@ -138,7 +138,7 @@ class DetailsScreen(Box):
         return [[(f"  the kernel has not answered for {passed_s:.0f} s", "warn")]] if passed_s > SLOW_S else []
 
     def _section(self, section: Section) -> list[Line]:
-        """Its heading, and its rows as far as it is open."""
+        """Heading of a section, and as many rows as are open."""
         count = len(section.rows)
         room = count if section.name in self._open else SHORT_ROWS if self.app.size.height >= TALL else 0
         shown = section.rows if count <= room + 1 else section.rows[:room]
@@ -147,7 +147,7 @@ class DetailsScreen(Box):
         return [*([[]] if shown else []), heading, *shown, *more]
 
     def _searched(self, lines: list[Line], found: list[Section]) -> list[Line]:
-        """All rows, folded ones too, that have what was typed."""
+        """All rows, folded ones too, that contain the search text."""
         everything = [*lines, *(row for one in found for row in one.rows)]
         needle = self._needle.casefold()
         hits = [line for line in everything if needle in "".join(text for text, _ in line).casefold()]
@@ -287,7 +287,7 @@ def _switches(rates: ProcRates) -> str:
 
 
 def _on_gpus(pid: int, board: Board) -> list[Line]:
-    """What it holds and does on each, as the driver lists it."""
+    """Memory that the process holds on each GPU and its SM use, as the driver lists them."""
     out: list[Line] = []
     for index, proc in gpus_by_pid(board).get(pid, {}).items():
         held = "memory unknown" if proc.mem_bytes is None else f"{size(proc.mem_bytes)} of memory"
@@ -307,7 +307,7 @@ def _share(value: float | None, of_what: str) -> str:
 
 
 def _sampled_threads(info: ProcInfo, sample: ProcSample, before: ProcSample | None) -> Section | None:
-    """The threads that the stream samples, those of trainers and workers; None of others."""
+    """The threads that the stream samples, those of trainers and workers; None for other processes."""
     if not sample.threads:
         return None
     names = {info.pid: info.comm} | {thread.tid: thread.comm for thread in info.threads}
@@ -364,7 +364,7 @@ def facts(details: ProcessDetails, cpus: str) -> list[Line]:
 
 
 def _unread(details: ProcessDetails, part: str, names: Iterable[str]) -> list[Line]:
-    """The names of a part with the reason why it is not there; nothing where it is, or the process ended before."""
+    """Names of a part with the reason why it is missing; empty if it is there, or the process ended before."""
     if getattr(details, part) is not None or details.gone:
         return []
     return [pair(name, details.missing.get(part, _NOT_YET)) for name in names]

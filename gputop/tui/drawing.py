@@ -1,4 +1,4 @@
-"""When the dashboard's panels are drawn: a few times a second, each at its own pace, and at once after a key."""
+"""Decides when the dashboard's panels are drawn: a few times a second, each at its own pace, and at once after a key."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NOTE_S = 4.0  # s that a note stays
 
 
 class Drawing:
-    """The panels of a dashboard, and what is drawn of them."""
+    """Draws the panels of a dashboard."""
 
     def __init__(self, screen: Screen[None], context: Context, filter_line: Input, wake: Callable[[], None]) -> None:
         """``wake`` is called when it is time to draw though nothing came; ``filter_line`` lies over the keys while it is enabled."""

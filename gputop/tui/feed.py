@@ -1,4 +1,4 @@
-"""What the screens have in common: the stream and the thread that reads it, the recording of `r`, and how the stream is looked at."""
+"""Parts that all screens share: the stream and the thread that reads it, the recording of `r`, and the user's settings for the screen."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TROUBLE_S = 5.0  # s that the end of a stream stays on screen although frames co
 
 
 class Stream(Protocol):
-    """What the feed reads: iterated to its end, then asked why it ended."""
+    """Source of the feed: iterated to its end, then asked for the reason of the end."""
 
     def __iter__(self) -> Iterator[Header | Frame]: ...
 
@@ -66,7 +66,7 @@ class Feed:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since something came; 0 once no more will."""
+        """Seconds since something came; 0 once the stream has ended."""
         return 0.0 if self.ended else time.monotonic() - self._heard_s
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class Recorder:
                 self._write(item)
 
     def stop(self) -> str:
-        """End the recording; gives its path and size in words, empty where nothing was recorded."""
+        """End the recording; gives its path and size in words, empty if nothing was recorded."""
         with self._lock:
             writer, self._writer = self._writer, None
             if writer is None:
@@ -204,7 +204,7 @@ class Recorder:
 
 
 class Look(Struct):
-    """What the user set for the screen."""
+    """Settings of the screen."""
 
     theme: str = "gputop-dark"
     mouse: bool = True
@@ -217,7 +217,7 @@ class Look(Struct):
 
 
 class Replay(Struct, frozen=True):
-    """What a screen over a recording has besides: the player that moves in it, and the incidents of the whole file."""
+    """Parts that only a screen over a recording has: the player, and the incidents of the whole file."""
 
     player: Player
     survey: Survey
@@ -247,7 +247,8 @@ class Context(Struct):
         return self.session.ledger_at(t_ns), [incident for incident in incidents if t_ns is None or incident.start_ns <= t_ns]
 
     def findings(self, what_if: Sequence[WhatIf] | None = None) -> Findings:
-        """All that is known at the moment shown; hold the session's lock. Without ``what_if`` that is reckoned, which takes some ms."""
+        """All that is known at the moment shown; hold the session's lock. Without ``what_if`` the effects of changes are computed, which
+        takes some ms."""
         session, at_ns = self.session, self.view.at_ns
         verdict, until_ns = session.verdict_at(at_ns), session.now_ns if at_ns is None else at_ns
         ledger, incidents = self.losses_and_incidents(at_ns)
@@ -262,5 +263,5 @@ class Context(Struct):
 
 
 def live_context(session: Session, view: View, start: Callable[[], Stream] | None, first: Stream, look: Look) -> Context:
-    """What a live screen shows: the stream ``first``, and after its end what ``start`` makes (None: nothing more)."""
+    """Context of a live screen: the stream ``first``, and after its end the one that ``start`` makes (None: no other)."""
     return Context(session, view, Feed(session, start, first), look)

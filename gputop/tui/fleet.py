@@ -115,7 +115,7 @@ class Saving:
 
     @property
     def words(self) -> str:
-        """What came of it so far."""
+        """Result of the saving so far, in words."""
         waits = f"; {len(self._left)} still write" if self._left else ""
         failed = f"; {clean(next(iter(self._problems)), 40)}: {next(iter(self._problems.values()))}" if self._problems else ""
         return f"saved {counted(self._saved, 'node')} ({file_size(self._bytes)}) in {self.folder}{waits}{failed}"
@@ -149,7 +149,7 @@ class FleetStacks(Box):
         self._said: list[TextLine] = []  # by NCCL
 
     def on_mount(self) -> None:
-        """Ask all nodes for the same moment, each by its own clock; and one for what NCCL knows of all ranks."""
+        """Ask all nodes for the same moment, each by its own clock; and one node for NCCL's report on all ranks."""
         if self._job.size > 1:
             ask_nccl(self._questions, self._job, self._take_report)
         self._at = time.time() + STACKS_IN_S
@@ -188,12 +188,12 @@ class FleetStacks(Box):
 
 
 def _renamed(stack: Stack, number: int) -> Stack:
-    """With a pid of its own: on two nodes two processes may have the same."""
+    """The stack under a pid of its own: processes on two nodes may have the same."""
     return replace(stack, pid=number, tid=number if stack.tid == stack.pid else (number << 32) + stack.tid)
 
 
 def roles_of(members: Sequence[Member]) -> dict[int, Role]:
-    """Number from 1 on -> what a rank is called among those of all nodes."""
+    """Number from 1 on -> role of a rank among those of all nodes."""
     return {
         number: Role("trainer", number, member.rank.rank, label=f"rank {member.number} ({member.host})")
         for number, member in enumerate(members, 1)
@@ -220,7 +220,7 @@ class FleetWhy(Box):
 
 
 class FleetScreen(Screen[None]):
-    """All nodes. It holds what is known of them, what the user chose, and one widget that shows it."""
+    """All nodes: their state, the user's choices, and one widget that shows them."""
 
     AUTO_FOCUS = ""
     BINDINGS = [*FLEET_KEYS]
@@ -258,7 +258,7 @@ class FleetScreen(Screen[None]):
         self._painter = Painter(colours, COLOR_SYSTEMS.get(self.app.console.color_system or ""))
 
     def look(self) -> None:
-        """What the nodes say now; jobs are judged even while a box or a node covers the screen."""
+        """Take the nodes' latest summaries; jobs are judged even while a box or a node covers the screen."""
         sights = [sight_of(state) for state in self.nodes.poll().values()]
         if not self._is_between:
             self.fleet.take(sights)
@@ -293,7 +293,7 @@ class FleetScreen(Screen[None]):
             terminal.send(self.app, sent)
 
     def own_cost(self) -> str:
-        """What this screen costs, without ssh."""
+        """Cost of this screen, without ssh."""
         wall_s, cpu_s = time.monotonic() - self._began[0], time.process_time() - self._began[1]
         with open("/proc/self/statm", encoding="ascii") as file:
             rss_mb = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
@@ -320,7 +320,7 @@ class FleetScreen(Screen[None]):
         self.show_note(f"sorted by {self.choice.sort}: o takes the next of {', '.join(names)}")
 
     def action_move(self, rows: int) -> None:
-        """Select the next row; in the list of jobs the next job, whose verdict and ranks are then shown."""
+        """Select the next row; in the list of jobs the next job, and show its verdict and ranks."""
         choice = self.choice
         if choice.view == draw.JOBS:
             keys = [job.key for job in self.fleet.jobs]
@@ -460,7 +460,7 @@ class PastScreen(FleetScreen):
         fleet.shift_s = past.shift_s
 
     def action_jump(self, by_s: int) -> None:
-        """Go on, or back: all nodes begin anew there."""
+        """Go on, or back: all nodes start again from there."""
         self._past.jump(by_s)
         threading.Thread(target=self.nodes.close, daemon=True, name="close").start()
         app = self.app
@@ -482,7 +482,7 @@ def _stepped(names: Sequence[str], chosen: str, by: int) -> str:
 
 
 class _Nothing:
-    """No stream: the fleet has its links."""
+    """A stream without items: the fleet has its links."""
 
     def __iter__(self) -> Iterator[Header | Frame]:
         return iter(())
@@ -498,7 +498,7 @@ class FleetApp(GputopApp):
     """Many nodes, and over them the dashboard of one."""
 
     def __init__(self, nodes: Nodes, view: View, look: Look, fleet: Overview | None = None, past: Folder | None = None) -> None:
-        """``fleet``: what is known of the nodes already. ``past``: where the nodes are recordings."""
+        """``fleet``: state of the nodes that is known already. ``past``: the folder, if the nodes are recordings."""
         super().__init__(live_context(Session(), view, None, _Nothing(), replace(look, remote=True)))
         self.nodes = nodes
         self._fleet, self._past = fleet or Overview(), past
@@ -509,7 +509,7 @@ class FleetApp(GputopApp):
         return FleetScreen(self.nodes, self.context, self._fleet)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """As of one stream; over all nodes their own."""
+        """Commands of the palette: those of one stream, and on the fleet's screen those of its keys."""
         if isinstance(screen, FleetScreen):
             for binding in screen.KEYS:
                 title = binding.description[:1].upper() + binding.description[1:]

@@ -30,12 +30,12 @@ _decode = msgspec.msgpack.Decoder(list[Stack]).decode
 
 
 def decode_stacks(data: bytes) -> list[Stack]:
-    """Those of an answer; MsgspecError where it holds none."""
+    """Stacks of an answer, at most `MOST_STACKS`; MsgspecError if it holds none."""
     return _decode(data)[:MOST_STACKS]
 
 
 class NodeStream:
-    """Everything of one node, from ten minutes ago on: what the feed of a dashboard reads."""
+    """The stream of one node, from ten minutes ago on, for the feed of a dashboard."""
 
     def __init__(self, nodes: Nodes, host: str, rest: Callable[[], None]) -> None:
         self._nodes, self._host, self._rest = nodes, host, rest
@@ -73,7 +73,7 @@ class NodeStream:
 
 
 class NodeStacks(StacksScreen):
-    """`s` over an opened node: the node takes the stacks; while looking back, those of the stream are shown."""
+    """`s` on the dashboard of a node: the node takes the stacks; while looking back, those in its stream are shown."""
 
     def __init__(self, context: Context, pids: list[int] | None, host: str, questions: Questions) -> None:
         super().__init__(context, pids)
@@ -113,7 +113,8 @@ class NodeStacks(StacksScreen):
 
 
 class NodeActions(Actions):
-    """Those of a dashboard; Esc goes back to the fleet where there is nothing to clear, and stacks are taken by the node."""
+    """Actions of a dashboard that shows one node: Esc goes back to the fleet if there is nothing to clear, and the node takes the
+    stacks."""
 
     def action_clear(self) -> None:
         view = self._view

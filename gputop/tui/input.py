@@ -1,4 +1,4 @@
-"""What is typed: cut into whole keys, sequences and pastes, and delivered one after the other.
+"""Reads typed input: cut into whole keys, sequences and pastes, and delivered one after the other.
 
 Textual's parser takes an Esc inside a paste for a key, spells out each answer of the terminal that it does not know as keys, and waits for
 ever for the end of a paste that was cut off. It gets one whole thing at a time instead.
@@ -73,7 +73,7 @@ class Received:
         return found
 
     def late(self, now_s: float) -> list[str]:
-        """What was held back for too long: an Esc is a key by now, a paste has ended."""
+        """Input that was held back for too long: an Esc is a key by then, a paste has ended."""
         silent_s = now_s - self._heard_s
         if self._pasted is not None and silent_s >= PASTE_CUT_OFF_S:
             pasted, self._pasted, self._rest = self._pasted, None, ""
@@ -149,7 +149,7 @@ class KeyQueue:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more can wait."""
+        """Whether the queue is full, so that no more can wait."""
         return len(self._waiting) >= MOST_WAITING
 
     def holds(self, event: Event) -> bool:

@@ -83,7 +83,7 @@ def arrange(height: int, gpus: int, lanes: int, *, tall: int = 0, procs: int | N
 
 
 class Time:
-    """How time runs on a live screen: it may be paused. What a replay shows otherwise is in `ReplayTime`."""
+    """Time on a live screen, which may be paused. `ReplayTime` has what differs in a replay."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -109,19 +109,19 @@ class Time:
 
     @property
     def axis_end_s(self) -> float | None:
-        """The clock at the right end of the axis, None where that is now."""
+        """The clock at the right end of the axis, None if that is now."""
         end_ns = self._context.view.end_ns
         return None if end_ns is None else self._context.session.unix_s(end_ns)
 
     @property
     def silent_s(self) -> int:
-        """Whole seconds without a reading, 0 where none is overdue."""
+        """Whole seconds without a reading, 0 if none is overdue."""
         header, silent_s = self._context.session.header, self._context.feed.silent_s
         return int(silent_s) if silent_s > (LATE_S + 2 * header.interval_ns / SECOND_NS if header else NEVER_S) else 0
 
     @property
     def state(self) -> tuple[object, ...]:
-        """What else of it is on the screen and changes by itself."""
+        """Other state of the time that changes by itself and is on the screen."""
         return ()
 
 
@@ -153,7 +153,7 @@ class ReplayTime(Time):
 
     @property
     def axis_end_s(self) -> float | None:
-        """In whole seconds, so that the ruler stands still between them."""
+        """Right end of the time axis in whole seconds (Unix), so that the ruler stands still between them."""
         session = self._context.session
         return float(int(session.unix_s(self._context.view.end(session)) + NEARLY_S))
 
@@ -183,12 +183,12 @@ class Panel:
         self.rows = 0  # rows of the screen; 0 hides it
 
     def lines(self) -> Sequence[Line]:
-        """What to show, asked for while the session is locked; before the first frame `is_known` is False."""
+        """Lines to show, called while the session is locked; before the first frame `is_known` is False."""
         raise NotImplementedError
 
     @property
     def lane_at(self) -> int:
-        """The column where lanes begin that move left with time; 0 where there are none."""
+        """The column at which lanes begin that move left with time; 0 if there are none."""
         return 0
 
     @property
@@ -211,7 +211,7 @@ class HeaderPanel(Panel):
         return edges.header_lines(session, view, self.time.mode, self.cost(), self._recording(), self.time.is_still)
 
     def cost(self) -> str:
-        """What gputop costs, read once a second; empty in a replay."""
+        """Cost of gputop, read once a second; empty in a replay."""
         if self.context.replay is not None:
             return ""
         if time.monotonic() - self._cost[1] > COST_EVERY_S:
@@ -244,7 +244,7 @@ class VerdictPanel(Panel):
         return lines[: self.rows]
 
     def _silence(self) -> str:
-        """That readings are overdue, and what to do; empty where none is."""
+        """A line that says for how long readings are overdue, and what to do; empty if none are."""
         silent_s, header = self.time.silent_s, self.context.session.header
         if not silent_s:
             return ""
@@ -355,11 +355,11 @@ class TablePanel(Panel):
         return self.context.view.width - table.lane_columns(self.context.view)
 
     def selected_row(self) -> int | None:
-        """Where the selected process stands in the table."""
+        """Index of the selected process in the table; None if it is not shown."""
         return next((i for i, row in enumerate(self.shown) if row.pid == self.context.view.selected), None)
 
     def move_selection(self, rows: int) -> None:
-        """Select the process so many rows below (negative: above) the selected one, or at that end of the table."""
+        """Select the process ``rows`` rows below (negative: above) the selected one, or at that end of the table."""
         if self.shown:
             at = self.selected_row()
             begin = at if at is not None else -1 if rows > 0 else len(self.shown)
@@ -428,7 +428,7 @@ class ScrubPanel(Panel):
 
 
 class CaptionPanel(Panel):
-    """What `gputop demo` shows at this moment, and what to press."""
+    """Caption of `gputop demo` at this moment, and the key to press."""
 
     name = "caption"
 

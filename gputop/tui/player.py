@@ -130,7 +130,7 @@ class Player:
             self._wake.clear()
 
     def ending(self) -> str:
-        """Not shown: a replay ends when it is closed."""
+        """The reason why the stream ended, which is not shown: a replay ends when it is closed."""
         return "closed"
 
     def close(self) -> None:

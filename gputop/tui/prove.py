@@ -59,11 +59,11 @@ class ProveScreen(Box):
         self._over.set()
 
     def lines(self) -> Sequence[Line]:
-        """What was said so far."""
+        """Lines printed so far."""
         return self._said
 
     def content(self) -> Sequence[Line]:
-        """Nothing of the session is shown, so its lock is not needed."""
+        """Lines printed so far. They show nothing of the session, so its lock is not needed."""
         return self._said
 
     def _say(self, text: str, style: str = "") -> None:
@@ -129,7 +129,7 @@ class ProveScreen(Box):
         yield ending.told, "warn" if ending.theirs or not ending.is_put_back else "dim"
 
     def _samples(self, watch: Watch, suspicion: Suspicion) -> Iterator[Sample]:
-        """What the session's frames say of the trainer, until the box or the screen is closed."""
+        """Yield samples of the trainer from the session's frames, until the box or the screen is closed."""
         last_ns = 0
         while not self._over.is_set() and not self.context.feed.closing.is_set():
             with self.session.lock:

@@ -29,7 +29,7 @@ AGAIN_NS = 2 * SECOND_NS  # while playing, `N` skips an incident that began less
 
 
 def replay_context(view: View, recording: Recording, playback: Playback, survey: Survey, look: Look) -> Context:
-    """What a screen over a recording shows."""
+    """Context of a screen over a recording."""
     session = Session()
     player = Player(session, recording, playback)
     return Context(session, view, Feed(session, None, player), look, Replay(player, survey))
@@ -74,7 +74,7 @@ class ReplayActions(Actions):
         self._awaits_incident = False
 
     async def click(self, event: events.Click, widget: Drawn) -> None:
-        """On the bar go to the moment under the mouse."""
+        """Go to the moment under the mouse, if the click is on the bar."""
         panel = self._drawing.scrub
         if panel is None or widget is not panel.widget:
             await super().click(event, widget)
@@ -133,7 +133,7 @@ class ReplayActions(Actions):
             self._show_moment(self._neighbour(frames))
 
     def _neighbour(self, frames: int) -> int:
-        """The frame after or before the moment shown; two ticks before it where none is known."""
+        """The frame after or before the moment shown; two ticks before it if none is known."""
         with self._session.lock:
             times, (first, last) = self._session.history.times, self._session.history.slice_of(self._at_ns, self._at_ns + 1)
             i = last if frames > 0 else first - 1

@@ -1,4 +1,4 @@
-"""`s`: stacks of all stalled processes, or of the selected one; while looking back, those that the stream holds."""
+"""`s`: stacks of all stalled processes, or of the selected one; while looking back, the stacks in the stream."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class StacksScreen(Box):
         self._is_busy = False
 
     def on_mount(self) -> None:
-        """Take stacks at once; of the past or of another machine show those of the stream."""
+        """Take stacks at once; of the past or of another machine show those in the stream."""
         if self.context.look.remote or self.view.at_ns is not None:
             self._show_recorded()
         else:
@@ -79,7 +79,7 @@ class StacksScreen(Box):
         return [[(cut(line.text, width) if line.kind == "row" else line.text, MEANINGS[line.kind])] for line in self.taken.shown]
 
     def _find_pids(self) -> list[int]:
-        """The processes whose stacks to take now; keeps their roles and waits."""
+        """Pids of the processes to take stacks of now; keeps their roles and waits."""
         session = self.session
         with session.lock:
             engine = session.engine
@@ -102,7 +102,7 @@ class StacksScreen(Box):
         self._show(Taken(heading, _drawn(found[1], self._roles), weigh_stacks(found[1])))
 
     def _why_none(self, at_ns: int) -> list[str]:
-        """In lines: that there are no stacks of then, why, and when there are some. Hold the session's lock."""
+        """Lines that say why there are no stacks of that moment, and when there are some. Hold the session's lock."""
         session, pids = self.session, self.pids
         whose = "" if pids is None else f" of {self._who_is(pids[0])}"
         said = [f"none{whose} were taken from {self._clock(session.oldest_ns)} to {self._clock(at_ns)}"]
@@ -127,7 +127,7 @@ class StacksScreen(Box):
         self._start("taking stacks with native frames …" if native else "taking stacks …", lambda: self._taken(pids, native))
 
     def action_sample(self) -> None:
-        """Sample where the main threads of trainers, or of the selected process, spend their time."""
+        """Sample in which lines the main threads of trainers, or of the selected process, spend their time."""
         if self.context.look.remote:
             self._set_status(_ELSEWHERE.format(" --duration 10"))
             return
@@ -203,7 +203,7 @@ class StacksScreen(Box):
 
     @property
     def text(self) -> str:
-        """All that is shown, as plain text."""
+        """The whole box as plain text."""
         return plain([TextLine("title", self.taken.heading), TextLine("blank", ""), *self.taken.shown])
 
     def action_copy(self) -> None:

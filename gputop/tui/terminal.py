@@ -1,4 +1,4 @@
-"""What gputop needs of Textual and Rich beyond their documented interface: all of it stands here, each with the reason.
+"""Parts that gputop needs of Textual and Rich beyond their documented interface: all of them stand here, each with the reason.
 
 Private names change without notice. They are used with the Textual versions in `TRIED` alone; with any other one, or where
 GPUTOP_TEXTUAL_ONLY is set, the screen works by Textual's own driver, compositor and error handling (`TEXTUAL_ONLY`). Then it sends
@@ -47,7 +47,8 @@ TRIED = ("8.2.8",)  # versions of Textual whose private names were tried
 
 
 def _is_tried() -> bool:
-    """Whether the folder beside Textual's that pip made for its version is of one in `TRIED`. importlib.metadata takes 1.5 MB to say so."""
+    """Whether Textual's version, by the folder that pip made beside it, is one in `TRIED`. importlib.metadata would take 1.5 MB for
+    that."""
     packages = os.path.dirname(os.path.dirname(textual.__file__))
     return any(os.path.isdir(f"{packages}/textual-{version}.dist-info") for version in TRIED)
 
@@ -192,7 +193,7 @@ class PatientWriter(WriterThread):
 
 
 class RestoringDriver(LinuxDriver):
-    """Textual's driver, of which `gputop.system.tty` knows whether it has the terminal. By Textual's documented interface alone."""
+    """Textual's driver; reports to `gputop.system.tty` whether it has the terminal. Uses Textual's documented interface alone."""
 
     _takes = False  # whether the next write takes the terminal
     _failed = False  # whether a part of giving it back failed
@@ -246,12 +247,13 @@ class TerminalDriver(RestoringDriver):
         return 0 if self._writer is None else self._writer.backlog
 
     def _get_terminal_size(self) -> tuple[int, int]:
-        """Rich's answer: where a terminal tells no size, Textual takes a line less than Rich and then lays out for ever."""
+        """Size of the terminal, as Rich has it: if a terminal reports no size, Textual takes a line less than Rich and then lays out for
+        ever."""
         size = self._app.console.size
         return min(size.width, MOST_COLUMNS), min(size.height, MOST_LINES)
 
     def process_message(self, message: Message) -> None:
-        """Send it to the application; a size in a sequence counts only from a terminal that said that it reports sizes."""
+        """Send a message to the application; a size in a sequence counts only from a terminal that has announced such reports."""
         if self._in_band_window_resize or not isinstance(message, Resize):
             super().process_message(message)
 
@@ -314,7 +316,7 @@ class TerminalDriver(RestoringDriver):
 
     @property
     def _is_foreground(self) -> bool:
-        """Whether the terminal is ours; one that does not control this process is nobody else's."""
+        """Whether the terminal is ours; a terminal that does not control this process belongs to no other job."""
         try:
             return os.tcgetpgrp(self.fileno) == os.getpgrp()
         except OSError:
@@ -343,7 +345,7 @@ class TerminalDriver(RestoringDriver):
             self._given_back = True
 
     def disable_input(self) -> None:
-        """Read no more; what is typed to another process is left to it."""
+        """Stop reading; text typed for another process is left to it."""
         if self._has_terminal:
             super().disable_input()
             if self._key_thread is not None and self._key_thread.is_alive():  # Textual's failed, and hides that
@@ -454,7 +456,7 @@ class LoneScreen(ModalScreen[None]):
         self._opens_in = self.app.size if self.opens_alone and not TEXTUAL_ONLY else None
 
     def end_opening(self) -> None:
-        """From now on all that Textual asks for is painted."""
+        """End the opening: from now on all that Textual asks for is painted."""
         self._opens_in = None
 
     def _compositor_refresh(self) -> None:
@@ -471,5 +473,5 @@ class LoneScreen(ModalScreen[None]):
         self._is_alone = False
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """What stands around the box; blank, and never seen, where only the box is painted."""
+        """Lines of the screen around the box; blank, and never seen, if only the box is painted."""
         return [Strip.blank(crop.width)] * crop.height if self._is_alone else super().render_lines(crop)

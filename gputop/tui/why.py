@@ -41,7 +41,7 @@ class WhyScreen(Box):
         self._note = ("", 0.0)  # what was copied, and until when it is said (time.monotonic)
 
     def action_prove(self) -> None:
-        """Try the cause, or say why not."""
+        """Try the cause, or show why it cannot be tried."""
         self.app.push_screen(ProveScreen(self.context))
 
     def action_copy(self, number: int) -> None:
@@ -53,7 +53,7 @@ class WhyScreen(Box):
 
     @property
     def first_line(self) -> str:
-        """What was just copied, else the keys that do something here."""
+        """The command that was just copied, else the keys that do something here."""
         if time.monotonic() < self._note[1]:
             return self._note[0]
         with self.session.lock:
@@ -69,7 +69,7 @@ class WhyScreen(Box):
 
 
 class Pair(Struct):
-    """What happened between two processes in `SPAN_NS`."""
+    """Time and number of events between two processes in `SPAN_NS`."""
 
     one: int
     other: int
@@ -84,7 +84,7 @@ class ContentionScreen(Box):
     BINDINGS = [Binding("w", "dismiss", "close", show=False)]
 
     def lines(self) -> Sequence[Line]:
-        """Two tables, or why there are none."""
+        """Two tables, or the reason why there are none."""
         session = self.session
         newer = session.board_at(self.view.at_ns)
         older = session.board_at(max(session.oldest_ns, newer.t_ns - SPAN_NS))

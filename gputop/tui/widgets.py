@@ -82,8 +82,8 @@ class Drawn(Widget):
     def show(self, lines: Sequence[Line], painter: Painter | None = None, lane_at: int = 0, moved: int = 0) -> str:
         """Show these lines.
 
-        With a ``painter``, the terminal is known to show what was last shown here, and the answer is what to send to it;
-        otherwise Textual is asked to repaint what changed. ``lane_at`` and ``moved``: see `Painter.change`.
+        With a ``painter``, the terminal shows what was last shown here, and the result is what to send to it; otherwise Textual is asked to
+        repaint what changed. ``lane_at`` and ``moved``: see `Painter.change`.
         """
         region, width = self.region, self.size.width
         old_lines, old_cells = self._shown, self._cells
@@ -149,12 +149,12 @@ class Scrolled(ScrollView):
         self.refresh()
 
     def take_room(self, height: int, scrolls: bool) -> None:
-        """Have room for so many rows of text, besides the border."""
+        """Take a height of ``height`` rows of text, besides the border."""
         self.styles.height = height + 2
         self.styles.overflow_y = "scroll" if scrolls else "hidden"
 
     def scroll_rows(self, rows: int) -> None:
-        """Scroll by so many rows, but past none that was not seen."""
+        """Scroll by a number of rows, but past none that was not seen."""
         most = max(1, self.size.height - self._head)
         self.scroll_relative(y=max(-most, min(most, rows)), animate=False)
 
@@ -240,7 +240,7 @@ class Painter:
         self._rendered: dict[str, tuple[str, str]] = {}
 
     def change(self, x: int, y: int, old: Cells, new: Cells, lane_at: int, moved: int) -> str:
-        """What brings ``old`` to ``new`` on screen row ``y`` from column ``x``, both 0-based.
+        """Escape sequence that turns ``old`` into ``new`` on screen row ``y`` from column ``x``, both 0-based.
 
         From the cell ``lane_at`` on the line has moved left by ``moved`` cells.
         """
@@ -266,7 +266,7 @@ class Painter:
         return "".join(out)
 
     def _style(self, code: str) -> tuple[str, str]:
-        """What to send before and after text of this look."""
+        """(text to send before, text to send after) a text of this look."""
         if code not in self._rendered:
             style = self._colours.get(_codes.meanings[code])
             before, _, after = style.render("\x00", color_system=self._system).partition("\x00") if style else ("", "", "")

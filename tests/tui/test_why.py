@@ -30,7 +30,7 @@ async def test_the_walk_stands_under_the_verdict(make_app: MakeApp, size: tuple[
         await pilot.pause()
         assert isinstance(app.screen, WhyScreen)
         lines = text_of(app.screen)
-        told = lines[lines.index("the way there") + 1 : lines.index("what to do")]
+        told = lines[lines.index("path to the cause") + 1 : lines.index("what to do")]
         assert told[0].startswith(f"  {path[0].name} ({path[0].pid}) ")
         assert any(line.startswith(f"  └ {path[1].name} ({path[1].pid}) ") for line in told)
         assert any(line.strip().startswith("without ") for line in told)
@@ -132,7 +132,8 @@ async def test_cause_way_culprits_fix_and_gain_fit_one_screen(make_app: MakeApp,
         await pilot.pause()
         assert isinstance(app.screen, WhyScreen)
         seen = "\n".join(text_of(app.screen)[: app.screen.text_height])
-        for part in (verdict.cause, "the way there", "who takes it", "what to do", "GPU s would", *(fix.command for fix in verdict.fixes)):
+        commands = [fix.command for fix in verdict.fixes]
+        for part in (verdict.cause, "path to the cause", "who takes it", "what to do", "GPU s would", *commands):
             assert part in seen
 
 
@@ -146,7 +147,7 @@ async def test_a_large_terminal_is_full(make_app: MakeApp, size: tuple[int, int]
         empty = max(len(list(run)) for blank, run in groupby([*rows, "x"], key=lambda row: not row) if blank) if "" in rows else 0
         assert empty < size[1] // 4
         text = "\n".join(rows)
-        assert ("the way there" in text) == reasons
+        assert ("path to the cause" in text) == reasons
         assert all(part in text for part in ("INPUT-BOUND ← cpu-contention", "► ", "util", "power", "sync p99", "run-queue", "train.py"))
         assert sum("STARVING" in row for row in rows) == 4
 

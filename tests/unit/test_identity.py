@@ -177,6 +177,6 @@ def test_each_part_is_known_or_has_its_reason() -> None:
 
 def test_a_closed_environment_is_the_reason() -> None:
     said = identity_of(rank(names=Names(missing={"environment": "permission denied"}))).missing
-    assert said["slurm_job_id"] == "its control group tells of none, its environment: permission denied"
+    assert said["slurm_job_id"] == "its control group names none, its environment: permission denied"
     other = identity_of(ProcInfo(1, 1, uid=1, uses_cuda=None))
     assert "another user" in other.missing["training"]

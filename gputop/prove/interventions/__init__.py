@@ -1,6 +1,5 @@
-"""What can be tried against a cause. Each file has an `INTERVENTION`; its docstring has four parts: what it changes and for which causes,
-whether it may be kept, what right it needs, how it is undone.
-"""
+"""Interventions, which can be tried against a cause. Each file has an `INTERVENTION`; its docstring has four parts: what it changes and for
+which causes, whether it may be kept, what right it needs, how it is undone."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ INTERVENTIONS = (
 
 
 class Intervention(Struct, frozen=True):
-    """One thing to try."""
+    """An intervention that can be tried."""
 
     name: str
     causes: tuple[str, ...]  # words of `gputop.findings.verdict.CAUSES`
@@ -47,7 +46,7 @@ NONE = {
     "gpu-throttle": "power and clock limits are not touched: see them with `nvidia-smi -q -d PERFORMANCE,POWER,CLOCK`, "
     "raise them with `sudo nvidia-smi -pl WATTS`, `sudo nvidia-smi -rgc`",
     "undersized-work": "the GPU is bigger than the job: no experiment makes the job larger",
-    "unexplained": "nobody is suspected, so there is nobody to try",
+    "unexplained": "no process is suspected, so there is none to try",
     "gpu-lost": "no experiment brings a GPU back: see the fixes in gputop explain",
     "host-memory-growth": "memory that grows is given back by no experiment",
     "gpu-memory-growth": "memory that grows is given back by no experiment",
@@ -57,15 +56,15 @@ NONE = {
 
 @lru_cache(maxsize=1)
 def interventions() -> tuple[Intervention, ...]:
-    """All of them, in their order."""
+    """All interventions, in the order in which they are tried."""
     modules = (importlib.import_module(f"{__name__}.{name}") for name in INTERVENTIONS)
     return tuple(module.INTERVENTION for module in modules)
 
 
 def plan(case: Case, *, allow_stop: bool = False, allow_others: bool = True, readonly: bool = False) -> Plan | Told:
-    """What to try in this case, or why there is nothing to try.
+    """Plan for this case, or the reason why there is nothing to try.
 
-    ``allow_others``: processes of other users may be in it, as root; `Plan.others` names them, and the user must be asked.
+    ``allow_others``: as root, processes of other users may be in it; `Plan.others` names them, and the user must be asked.
     """
     if readonly:
         return Told(READONLY)

@@ -33,7 +33,7 @@ def yielding(scene: Scene, target: Target) -> tuple[Change, str] | Told | None:
 
 
 def _make(case: Case, scene: Scene) -> Plan | Told | None:
-    """Only where all culprits are in such groups; else `idle_priority` has both."""
+    """Plan only if all culprits are in such groups; else `idle_priority` has both."""
     del case
     found = [yielding(scene, one) for one in scene.culprits]
     made = {one[0]: one[1] for one in found if isinstance(one, tuple)}

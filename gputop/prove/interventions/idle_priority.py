@@ -28,7 +28,7 @@ REAL_TIME = (os.SCHED_FIFO, os.SCHED_RR)
 
 def _make(case: Case, scene: Scene) -> Plan | Told | None:
     if not scene.culprits:
-        return scene.told(f"{case.cause}: nobody can be put aside")
+        return scene.told(f"{case.cause}: no process can be put aside")
     changes: list[Change] = []
     idle: list[Target] = []
     says: list[str] = []
@@ -62,7 +62,7 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
 
 
 def _of_process(scene: Scene, target: Target) -> tuple[list[Change], list[Target]] | Told:
-    """What is changed of it, and who else is in its session where that gets another weight."""
+    """(changes of a process, other processes of its session if the session's weight changes)."""
     try:
         policy = os.sched_getscheduler(target.pid) & ~os.SCHED_RESET_ON_FORK
         apart = session_apart(scene, target)

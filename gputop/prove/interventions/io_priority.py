@@ -51,7 +51,7 @@ def _disks_of(scene: Scene) -> set[str]:
 
 
 def _schedulers(disks: set[str]) -> set[str]:
-    """What is written for these disks in queue/scheduler; for all, where one is no disk itself (overlay, btrfs, LVM, RAID)."""
+    """Schedulers of these disks (queue/scheduler); of all disks, if one of these is no disk itself (overlay, btrfs, LVM, RAID)."""
     found = set()
     for disk in disks:
         folder = os.path.realpath(f"/sys/dev/block/{disk}")

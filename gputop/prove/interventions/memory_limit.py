@@ -49,7 +49,7 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
 
 
 def _bytes(folder: str, name: str) -> int | None:
-    """Of a limit; None without one."""
+    """A cgroup's memory limit in bytes; None if there is none."""
     text = content(folder, name)
     return int(text) if text.isdecimal() and int(text) < _NO_LIMIT else None
 

@@ -25,7 +25,7 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
 
 
 def narrowed(scene: Scene, target: Target) -> Change | None:
-    """The mask for a culprit; None where it has no more than one CPU."""
+    """The mask for a culprit; None if it has one CPU only."""
     try:
         job = set().union(*(os.sched_getaffinity(one.pid) for one in scene.case.family if scene.living(one)))
     except OSError:

@@ -1,4 +1,4 @@
-"""What Enter shows of a process beside the stream: read on demand from /proc/PID of this machine, once, bounded in time and size.
+"""Reads the process that Enter shows, on demand from /proc/PID of this machine, once, bounded in time and size.
 
 psutil reads the priorities, the CPU affinity and the start time. The rest is read by hand: psutil's `open_files` calls stat on each file,
 which hangs on a dead NFS server; its `net_connections` reads the sockets of gputop's own network namespace, so a container's process
@@ -66,7 +66,7 @@ class Priority(Struct, frozen=True):
 
 
 class Program(Struct, frozen=True):
-    """What runs, where and since when (/proc/PID/exe, cwd; psutil: start time)."""
+    """The program, its folders and its start (/proc/PID/exe, cwd; psutil: start time)."""
 
     started_unix_s: float
     exe: str
@@ -326,7 +326,7 @@ class _Reader:
             return
 
     def environment(self) -> list[tuple[str, str]]:
-        """Variables by name. Raises OSError with the reason if there are none."""
+        """(name, value) of its variables. Raises OSError with the reason if there are none."""
         variables = self._environ
         if not variables:
             raise OSError(0, "empty: the process was started without one, or wrote over it (setproctitle)")
@@ -388,7 +388,7 @@ class _Reader:
 
     @cached_property
     def _mounts(self) -> list[Mounted]:
-        """What is mounted where, as the process sees it; nothing where that cannot be read."""
+        """Mounts as the process sees them; empty if they cannot be read."""
         return mounted(f"{self.folder}/mountinfo")
 
     @cached_property
@@ -424,7 +424,7 @@ _PARTS: dict[str, Callable[[_Reader], object]] = {
     "program": _Reader.program, "priority": _Reader.priority, "limits": _Reader.limits, "threads": _Reader.threads,
     "descriptors": _Reader.descriptors, "connections": _Reader.connections, "environment": _Reader.environment, "place": _Reader.place,
 }  # fmt: skip
-"""In the order of reading: /proc/PID/environ, which a process that holds its memory's lock can block, comes last."""
+"""Part -> its reader, in the order of reading. /proc/PID/environ comes last: a process that holds its memory's lock can block it."""
 
 
 def mount_words(mount: Mounted) -> str:
@@ -443,7 +443,7 @@ def _limit(text: str) -> int | None:
 
 
 def kind_of(target: str) -> str:
-    """What a link of /proc/PID/fd leads to, by its text alone: a stat of the file could hang."""
+    """Kind of file that a link of /proc/PID/fd leads to, by its text alone: a stat of the file could hang."""
     if target.startswith("socket:["):
         return "socket"
     if target.startswith("pipe:["):
@@ -493,7 +493,7 @@ def unix_socket(_table: str, line: bytes, sockets: dict[int, int]) -> Connection
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """psutil's errors as those of the system that they stand for."""
+    """Within the block psutil's errors are raised as the system's errors that they stand for."""
     import psutil
 
     try:

@@ -1,4 +1,4 @@
-"""What the cgroup, the mounts and the environment of a process tell: its container, its Slurm job, and which values are secret. Pure."""
+"""Container, Slurm job and secret variables of a process, from its cgroup, mounts and environment. Pure."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ class Container(Struct, frozen=True):
 
 
 def container_of(cgroups: Sequence[str], roots: Sequence[str], environment: Mapping[str, str]) -> Container | None:
-    """The container of a process with these cgroup paths, roots of mounts (mountinfo field 4) and environment; None where nothing tells of
-    one."""
+    """Container of a process with these cgroup paths, roots of mounts (mountinfo field 4) and environment; None if they name none."""
     told, mounted = told_by(*cgroups), told_by_mounts(roots)
     pod = told.pod_uid or mounted.pod_uid
     for one in (told, mounted):
@@ -62,7 +61,7 @@ def container_of(cgroups: Sequence[str], roots: Sequence[str], environment: Mapp
 
 
 def slurm_of(cgroups: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Facts of `_SLURM`, from the cgroup or, where that does not tell, from the environment; empty outside Slurm."""
+    """Facts of `_SLURM`, from the cgroup if it has the job, else from the environment; empty outside Slurm."""
     path = told_by(*cgroups)
     told = {"job": path.slurm_job, "step": path.slurm_step, "task": path.slurm_task} if path.slurm_job else {}
     told = {fact: value for fact, value in told.items() if value}

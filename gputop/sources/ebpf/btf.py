@@ -16,7 +16,7 @@ _TAIL = {1: (1, 0), 3: (3, 0), 4: (0, 3), 5: (0, 3), 6: (0, 2), 13: (0, 2), 14: 
 
 
 class BtfError(Exception):
-    """There is no BTF, or it lacks what is needed."""
+    """Raised if there is no BTF, or it lacks a needed part."""
 
 
 class Btf:
@@ -34,7 +34,7 @@ class Btf:
         self._found: dict[tuple[int, int], int] = {}
 
     def offset(self, structure: str, member: str) -> int:
-        """Byte offset of ``member`` in ``structure``, also within anonymous parts. Raises BtfError if there is none."""
+        """Byte offset of ``member`` in ``structure``, also within anonymous parts. Raises BtfError if it has none."""
         found = self._member(self._find(_STRUCT, structure), self._name(member))
         if found is None:
             raise BtfError(f"{structure} has no {member}")
@@ -109,7 +109,7 @@ _STRUCTS = (
 
 
 def task_layout(path: str = VMLINUX) -> dict[str, int]:
-    """The macros of probes/sched.c for the running kernel. Raises BtfError, which says what is missing."""
+    """Macros of probes/sched.c for the running kernel. Raises BtfError that names what is missing."""
     try:
         with open(path, "rb") as file:
             btf = Btf(file.read(), *_STRUCTS, "btf_trace_sched_switch")
@@ -134,7 +134,7 @@ def task_layout(path: str = VMLINUX) -> dict[str, int]:
 
 
 def _file_layout(btf: Btf) -> dict[str, int]:
-    """What leads from a task to the kind of an open file; nothing if this kernel lacks a part of it."""
+    """Offsets that lead from a task to the kind of an open file; empty if this kernel lacks a part of the way."""
     try:
         return {
             "FILES_OFF": btf.offset("task_struct", "files"), "FDT_OFF": btf.offset("files_struct", "fdt"),

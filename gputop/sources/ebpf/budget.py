@@ -1,4 +1,4 @@
-"""What watching CUDA calls may cost, and the counts that are estimated for it.
+"""Bounds the cost of watching CUDA calls, and estimates the counts that are not watched.
 
 A call of a probed function costs its process a microsecond, or ten where the kernel single-steps the function's first instruction. So each
 library has two kinds of functions:
@@ -361,7 +361,7 @@ class Budget:
         return lost
 
     def _undisturbed(self, who: int, deltas: dict[int, int], factor: float) -> dict[int, float]:
-        """What a window would have counted had its probes not slowed the process down. The calls themselves seemed longer, too."""
+        """Counts that a window would have had if its probes had not slowed the process down. The calls themselves seemed longer, too."""
         inside_ns, found = self._price(self.names[who >> 32]).inside_ns, dict[int, float]()
         for at, value in deltas.items():
             calls = deltas.get(_CALLS if at == _TOTAL else at + COUNT, 0) if _TOTAL <= at < _COUNTS and at != _BYTES else 0
@@ -405,7 +405,7 @@ class Budget:
         self.counted = times + 1, counted_ns + ns, {pid: counts.get(pid, 0) + count for pid, count in launched.items()}
 
     def _sampled_calls(self, closed_ns: int) -> tuple[dict[int, dict[int, int]], dict[int, dict[int, int]]]:
-        """Calls of the last window: (all by position of the record, those of them that had not returned). Keys are without `SAMPLED`."""
+        """Calls of the last window: (all by position of the record, the ones that had not returned). Keys are without `SAMPLED`."""
         assert self._tables is not None
         calls, inflight = self._tables["calls"], self._tables["inflight"]
         counted: dict[int, dict[int, int]] = {}
@@ -430,7 +430,7 @@ class Budget:
         return counted, missing
 
     def _plan(self, counted: dict[int, dict[int, int]], slowed: dict[int, float], width_s: float, attached_s: float) -> None:
-        """When the next window is due, and how long it lasts; which functions need no sampling any more."""
+        """Plan the next window and its length; end the sampling of functions that no longer need it."""
         shares: dict[str, float] = {}  # call -> what it cost the process that made most calls
         for who, deltas in counted.items():
             call = self.names[who >> 32]
@@ -506,7 +506,7 @@ def unsampled(who: int) -> int:
 
 
 def read_launches(table: Map) -> dict[int, int]:
-    """The launches by pid, of living processes; those of ended ones are deleted."""
+    """Pid -> launches of living processes; entries of ended ones are deleted."""
     found = table.read()
     counts = dict(zip(table.key_list(found), table.words(found).tolist(), strict=True))
     ended = {pid for pid in counts if not os.path.exists(f"/proc/{pid}")}

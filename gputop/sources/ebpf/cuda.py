@@ -181,7 +181,7 @@ class Attacher:
         return len(self.libraries) >= MOST or sum(one.owner == owner for one in self.libraries.values()) >= MOST_OF_ONE
 
     def _detach_changed(self) -> None:
-        """Detach libraries that were written into since; the next look at their processes reads them anew."""
+        """Detach libraries that were written into since; the next look at their processes reads them again."""
         for inode, one in list(self.libraries.items()):
             if elf.facts(one.file) != one.facts:
                 self._detach(inode)
@@ -297,7 +297,7 @@ class CudaReader:
         return longest
 
     def _prune(self, keys: list[int]) -> None:
-        """Delete the calls of processes that have ended, also those that never returned."""
+        """Delete the calls of ended processes, also calls that never returned."""
         ended = {pid for pid in {who & 0xFFFFFFFF for who in keys} if not os.path.exists(f"/proc/{pid}")}
         if ended:
             stale = [who for who in keys if who & 0xFFFFFFFF in ended]
@@ -312,7 +312,7 @@ class CudaReader:
 
 
 def _launch_rates(since_ns: int, before: dict[int, int], until_ns: int, counts: dict[int, int]) -> list[LaunchRate]:
-    """Launches per second by process. An entry of a full map may have been dropped and begun anew: its rate is left out."""
+    """Launches per second by process. An entry of a full map may have been dropped and begun again: its rate is left out."""
     seconds = max(1e-9, (until_ns - since_ns) / 1e9)
     launched = {pid: count - before.get(pid, 0) for pid, count in counts.items()}
     return [LaunchRate(pid, round(count / seconds, 1)) for pid, count in launched.items() if count >= 0]

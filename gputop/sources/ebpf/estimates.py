@@ -29,7 +29,7 @@ class _Estimate:
             self.unseen[position] = self.unseen.get(position, 0.0) + per_ns * ns
 
     def add_window(self, begin_ns: int, ns: int, counted: dict[int, float], missing: dict[int, int]) -> None:
-        """Calls ``counted`` in a window, of which the record lacks ``missing``."""
+        """Add a window with calls ``counted``, of which the record lacks ``missing``."""
         first = not self.windows
         if not first:
             self.advance(begin_ns)
@@ -74,7 +74,7 @@ class Estimates:
                     estimate.windows.clear()
 
     def add_window(self, begin_ns: int, ns: int, counted: dict[int, dict[int, float]], missing: dict[int, dict[int, int]]) -> None:
-        """What one window counted."""
+        """Take the counts of one window."""
         with self._lock:
             self._spans.append((begin_ns, ns))
             for who in counted.keys() - self._of.keys():

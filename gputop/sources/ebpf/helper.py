@@ -77,7 +77,7 @@ class HelperFailed(Exception):
 
 
 def find_python() -> str:
-    """Path of the system's Python, empty if there is none."""
+    """Path of the system's Python; empty if there is none."""
     return PYTHON if os.access(PYTHON, os.X_OK) else ""
 
 
@@ -122,7 +122,7 @@ class Helper:
         self._peer.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
 
     def poll(self) -> tuple[dict[str, object], list[int]] | None:
-        """What it handed over, None while it works. Raises HelperFailed."""
+        """(answer, descriptors) that the helper has handed over; None while it works. Raises HelperFailed."""
         answer = self._receive() if self._accept() else None
         if answer is None:
             self._check_alive()
@@ -130,7 +130,7 @@ class Helper:
         return answer
 
     def wait(self, seconds: float) -> tuple[dict[str, object], list[int]]:
-        """What it hands over within ``seconds``. Raises HelperFailed."""
+        """(answer, descriptors) that the helper hands over within ``seconds``. Raises HelperFailed."""
         deadline = time.monotonic() + seconds
         while (answer := self.poll()) is None:
             if time.monotonic() > deadline:
@@ -201,7 +201,7 @@ class Helper:
             raise HelperFailed(f"it did not finish within {_GIVE_UP_S:.0f} s")
 
     def _connected_late(self) -> bool:
-        """Whether it has ended, but its message is still to be read."""
+        """Whether the helper has ended, but its message is still to be read."""
         if not self._accept():
             return False
         assert self._peer is not None

@@ -115,7 +115,7 @@ def _probe_point(file: FileIO, offset: int | None) -> tuple[int, bool]:
 
 
 def _bytes_argument(call: str) -> int:
-    """Number of the argument that counts bytes, 0 if there is none (cuda.h). Arrays, 2D and 3D copies take a structure."""
+    """Number of the argument that counts bytes; 0 if there is none (cuda.h). Arrays, 2D and 3D copies take a structure."""
     if call in ("cuMemcpyPeer", "cuMemcpyPeerAsync"):
         return 5
     linear = re.fullmatch(r"cuMemcpy((HtoD|DtoH|DtoD)?(Async)?)", call)

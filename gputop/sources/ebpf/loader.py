@@ -36,7 +36,7 @@ BPF_PROG_LOAD, BPF_OBJ_GET_INFO, KPROBE, UPROBE_MULTI = 5, 15, 2, 48
 
 
 class Failure(Exception):
-    """What went wrong, and the remedy."""
+    """A failure and its remedy."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)
@@ -167,7 +167,7 @@ def load(request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
 
 
 def hurry() -> None:
-    """Raise the priority: on busy CPUs a second of compiling would take four, and others lose no more by one second at once."""
+    """Raise the priority: on busy CPUs a second of compiling would take four, and other processes lose the same second either way."""
     try:
         os.setpriority(os.PRIO_PROCESS, 0, -10)
     except OSError:

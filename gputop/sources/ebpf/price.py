@@ -1,4 +1,4 @@
-"""What a call of a probed function costs on this machine: measured on functions of our own, with the same programs attached.
+"""Price of a call of a probed function on this machine: measured on functions of our own, with the same programs attached.
 
 The price depends on the processor, on virtualization (a trap may leave the guest), and on whether the kernel emulates the function's first
 instruction or single-steps it. The functions lie in a memfd and begin with one instruction of each kind.
@@ -38,7 +38,7 @@ class Price(Struct, frozen=True):
 
 
 ASSUMED = {False: Price(1_300, 500, 600), True: Price(11_000, 9_500, 10_000)}
-"""By whether it is single-stepped; measured in a virtual machine, where it is dear."""
+"""Prices by whether the probe is single-stepped; measured in a virtual machine, where probes are dear."""
 
 
 class Attaches(Protocol):

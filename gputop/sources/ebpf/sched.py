@@ -87,7 +87,7 @@ class SchedReader:
         self._checked = 0  # threads that `forget_ended` has looked for
 
     def read(self, drain: Drain) -> Probes:
-        """What changed since the last drain."""
+        """Changes since the last drain."""
         preempts, culprits, wakeups, wakers = self._read_pairs(drain)
         dead = self._take_dead(drain)
         threads, ids = self._living(drain, culprits | wakers)
@@ -105,7 +105,8 @@ class SchedReader:
         return frozenset(who & 0xFFFFFFFF for who in self._ids)
 
     def forget_ended(self, opened: int) -> list[int]:
-        """Forget threads that ended unseen before ``opened``; looks for `CHECKED` of those that did nothing since. Returns their tids."""
+        """Forget threads that ended unseen before ``opened``; checks `CHECKED` of the threads that did nothing since. Returns their
+        tids."""
         words, count = self._threads.words(len(self._ids)), len(self._ids)
         unseen = [i for i in range(count) if words[i * _WORDS + _SINCE] < opened and self._ids[i] & 0xFFFFFFFF]
         first = self._checked % max(1, len(unseen))
@@ -244,13 +245,13 @@ class SchedReader:
 
 
 def _some(near: set[int], drain: Drain) -> set[int]:
-    """All of ``near`` if they are few, else a part, in rotation; the rest is sent once a second as other threads are."""
+    """All of ``near`` if they are few, else a part in rotation; the rest is sent once a second like other threads."""
     parts = -(-len(near) // NEAR_MOST)
     return near if parts <= 1 else {i for i in near if i % parts == drain.number % parts}
 
 
 def counted_on(before: bytes, counts: dict[int, int], raw: bytes) -> dict[int, int]:
-    """The counts of a histogram whose bytes were ``before`` and are ``raw``: few of them change between two drains."""
+    """Counts of a histogram whose bytes were ``before`` and are ``raw``: few of them change between two drains."""
     counts = counts.copy()
     changed = int.from_bytes(before, "little") ^ int.from_bytes(raw, "little")
     while changed:
@@ -309,7 +310,7 @@ class _Preempts:
         return samples, others
 
     def prune(self, alive: set[int]) -> list[int]:
-        """Delete pairs with an ended thread, and negligible ones; returns those of the negligible that had been sent.
+        """Delete pairs with an ended thread, and negligible pairs; returns the negligible ones that had been sent.
 
         Tid 0, the idle CPU or an interrupt, never ends.
         """

@@ -39,7 +39,7 @@ _SETTINGS = struct.Struct("<IIII")  # value of the settings map
 
 
 class EbpfSource:
-    """What eBPF sees of scheduling and of CUDA calls: `Frame.probes`."""
+    """Reads scheduling and CUDA calls by eBPF: `Frame.probes`."""
 
     name = "ebpf"
 
@@ -206,7 +206,7 @@ class LoadedProbes:
         self._lost: dict[str, int] = {}
 
     def read(self, beat: Beat, slots: int = 1) -> Probes:
-        """What changed since the last read, ``slots`` usual pauses ago. Raises OSError if the kernel refuses the maps."""
+        """Changes since the last read, ``slots`` usual pauses ago. Raises OSError if the kernel refuses the maps."""
         started = time.monotonic_ns()
         drain = self._begin_drain(started, beat, slots)
         probes = self.switches.read(drain)

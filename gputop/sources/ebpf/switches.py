@@ -1,4 +1,4 @@
-"""What watching context switches may cost: where they are very many, the programs are attached for a part of the time only.
+"""Bounds the cost of watching context switches: if there are very many, the programs are attached for a part of the time only.
 
 The programs cost a switch with its wake-up about 0.9 µs, and even empty ones cost 150 ns, so only detaching them saves anything. It takes
 half a millisecond, attaching as long. While they are attached for `WINDOW_S` at random moments,
@@ -69,7 +69,7 @@ class Switched:
         self._since_ns = 0
 
     def per_s(self, now: int) -> float:
-        """Since the last call."""
+        """Switches a second of the busiest CPU since the last call."""
         count = self._slices.read()
         words = self._slices.words(count)
         numbers = [word & 0xFFFFFFFF for word in words[::_SLICES_WORDS].tolist()]
@@ -97,7 +97,7 @@ class Watch:
         """Started when it is needed: a thread from before root was left has not the capabilities that were kept."""
 
     def order(self, pause_s: float, width_s: float, hot: frozenset[int]) -> bool:
-        """After a pause, have the programs attached for so long; with 0 they stay attached. False: there is no room for the thread."""
+        """Attach the programs for ``width_s`` after a pause; with 0 they stay attached. False: the thread for it cannot be started."""
         if self._thread is None:
             thread = threading.Thread(target=self._work, name="gputop-switches", daemon=True)
             try:
@@ -178,7 +178,7 @@ class Switches:
     """Reads the scheduler's maps in each drain, and keeps the programs' cost within the budget."""
 
     def __init__(self, reader: SchedReader, watch: Watch, slices: Map, proc: str) -> None:
-        """``proc``: /proc, whose schedstat has the scheduler's sums; empty where the programs' sums are others."""
+        """``proc``: /proc, whose schedstat has the scheduler's sums; empty if the programs keep these sums themselves."""
         self.share = 1.0  # of the time in which switches are counted
         self.watch, self._reader, self._proc = watch, reader, proc
         self._switched = Switched(slices)
@@ -201,7 +201,7 @@ class Switches:
         self._now: dict[int, SchedThread] = {}  # the same, in the last drain
 
     def read(self, drain: Drain) -> Probes:
-        """What changed since the last drain, with estimates of what was not seen."""
+        """Changes since the last drain, with estimates of what was not seen."""
         seen = self.watch.seen
         if not self._sampling and not self._adds:
             probes = self._reader.read(drain)
@@ -266,7 +266,7 @@ class Switches:
         )
 
     def _with_late(self, probes: Probes) -> Probes:
-        """With the ends that were read before."""
+        """Probes that include the ends of threads which an earlier drain has read."""
         late, self._late = self._late, Probes(0)
         told = {one.tid for one in probes.threads}
         threads = [*probes.threads, *(one for one in late.threads if one.tid not in told)]
@@ -319,7 +319,7 @@ class Switches:
         self.share = round(min(1.0, seen_ns / max(1, seen.closed_ns - first)), 4)
 
     def _add(self, probes: Probes) -> Probes:
-        """With estimates of what was not seen before."""
+        """Probes with estimates added for what the sampling did not see."""
         if probes.gone or probes.forgotten:
             self._forget(frozenset(probes.gone), frozenset((pair & 0xFFFFFFFF, pair >> 32) for pair in probes.forgotten))
         threads = self._threads.see(probes.threads)
@@ -334,7 +334,7 @@ class Switches:
         self._wakeups.forget(lambda key: key[0] in tids or key[1] in tids)
 
     def _estimate(self, seen: Seen, drain: Drain) -> Probes:
-        """What was counted up to the last window, with estimates of what was not seen since."""
+        """Counts up to the last window, with estimates of what was not seen since."""
         gap_ns = max(1, drain.now - seen.closed_ns)
         others = drain.key or drain.is_due(drain.per_second)
         growing = self._threads.per_ns
@@ -374,7 +374,8 @@ class Work(dict[int, tuple[float, float, float]]):
 
 
 def cost_share(per_s: float, work: Mapping[int, tuple[float, float, float]]) -> float:
-    """Share of the time that the programs take where they take most. ``per_s``: switches a second of the busiest CPU.
+    """Share of the time that the programs take, in the process or on the CPU where that is largest. ``per_s``: switches a second of the
+    busiest CPU.
 
     Threads that wake one another on many CPUs run one at a time, and each loses what all their switches cost; so what a process loses is
     shared by the CPUs that it uses. While it is runnable it loses nothing: what it loses is a share of the rest of the time.

@@ -58,7 +58,7 @@ class Unseen(Generic[Sample]):
                 extra[field] = extra.get(field, 0.0) - gap_ns
 
     def see(self, samples: Iterable[Sample]) -> list[Sample]:
-        """What the programs have counted, with what they did not see added."""
+        """Samples of the programs, with estimates added for what they did not see."""
         found = []
         for sample in samples:
             key = self._key(sample)

@@ -1,4 +1,4 @@
-"""The scheduler probe's map of wake-ups -> `Wakeup`, and who feeds trainers without workers.
+"""The scheduler probe's map of wake-ups -> `Wakeup`, and the processes that feed trainers without workers.
 
 The map has an entry for each wakee, waker and call with its descriptor or futex address (probes/sched.c). A row joins what a reader
 need not tell apart: descriptors of one kind, and the short-lived futexes of a pair. It goes on when entries are deleted, so its sums never
@@ -69,7 +69,7 @@ class Calls:
         self._kinds = {numbers[name]: kind for kind, names in _KINDS.items() for name in names.split() if name in numbers}
 
     def tell_probe(self, table: Map) -> None:
-        """Write which arguments of which calls the probe has to look at."""
+        """Write into the map which arguments of which calls the probe has to look at."""
         for number, code in self.arguments.items():
             table.put(number, code.to_bytes(4, "little"))
 
@@ -100,7 +100,7 @@ def kind_of_file(mode: int, name: bytes) -> str:
 
 
 class _Row:
-    """What is sent as one `Wakeup`."""
+    """Sums that are sent as one `Wakeup`."""
 
     __slots__ = ("about", "named", "ns", "pid", "then", "times", "wakee", "waker")
 
@@ -159,7 +159,7 @@ class WakeReader:
         return [row.sample() for row in rows], {row.waker for row in rows}
 
     def prune(self, alive: set[int]) -> None:
-        """Delete entries of ended threads; if the map is crowded also those that stopped growing, and if the rows are many the least."""
+        """Delete entries of ended threads; if the map is crowded also entries that stopped growing, and if the rows are many the least."""
         alive = alive | {0}  # the idle CPU or an interrupt, which never ends
         stale = [one for one in self._keys if one[0] & 0xFFFFFFFF not in alive or one[0] >> 32 not in alive]
         self._rows = {about: row for about, row in self._rows.items() if row.wakee in alive and row.waker in alive}
@@ -202,7 +202,8 @@ class WakeReader:
 
 
 def _resting(held: Mapping[About, _Entry | _Row], room: int) -> list[About]:
-    """If there are more than ``room``: those that have not grown since the last clean-up and are little, or the smallest."""
+    """Entries to delete if there are more than ``room``: those that have not grown since the last clean-up and are little, or the
+    smallest."""
     excess = len(held) - room
     if excess <= 0:
         return []

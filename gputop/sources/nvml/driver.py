@@ -33,7 +33,7 @@ _MISFITS: tuple[type[Exception], ...] = (
 
 
 class Meter:
-    """What the calls of one GPU cost: their number, their time in ns, and when the latest began."""
+    """Cost of the calls of one GPU: their number, their time in ns, and when the latest began."""
 
     __slots__ = ("called_ns", "calls", "ns")
 
@@ -221,7 +221,8 @@ _GPUS_LOST = (
     "start the container again; for good, on the host: sudo nvidia-ctk system create-dev-char-symlinks --create-all at each boot, "
     "or CDI (docker run --device nvidia.com/gpu=all), or Docker's native.cgroupdriver=cgroupfs"
 )
-"""NVIDIA Container Toolkit, Troubleshooting: systemd writes the devices' rules anew, and knows nothing of those that the toolkit added."""
+"""Remedy for devices that systemd took away by rewriting their rules, without those that the toolkit had added. Source: NVIDIA Container
+Toolkit, Troubleshooting."""
 
 
 def unavailable(error: Exception, root: str = "/") -> Unavailable:
@@ -235,7 +236,7 @@ def unavailable(error: Exception, root: str = "/") -> Unavailable:
     if code == pynvml.NVML_ERROR_UNKNOWN and in_container(root):
         why = f"NVML does not start: {error}; a container says so that has lost its GPUs, as after systemctl daemon-reload on the host"
         return Unavailable(why, _GPUS_LOST)
-    return Unavailable(*_START.get(code, (f"NVML does not start: {error}", "nvidia-smi says more")))
+    return Unavailable(*_START.get(code, (f"NVML does not start: {error}", "nvidia-smi shows more")))
 
 
 def _is_refused_by_cgroup(root: str) -> bool:

@@ -33,7 +33,7 @@ _PACE_S = 0.001  # s between the two readings that show a link's rate
 
 
 def fast_groups(device: Device, interval_ns: int) -> list[FieldGroup]:
-    """What one GPU is asked in every poll, cheapest and most wanted first.
+    """Field groups that are read in every poll of a GPU, cheapest and most wanted first.
 
     Counters come first, so that the poll has their time, however long other calls take. GPM is a counter: it covers the time since it was
     read last.
@@ -134,7 +134,8 @@ class Samples:
             self._latest = float(self.rate), min(now_ns, stamp_ns + beats * self._period_ns)
 
     def _repeated_ns(self, now_ns: int) -> int:
-        """How much later the driver took the same value again, as far as nvmlDeviceGetUtilizationRates would have changed otherwise."""
+        """ns between the latest sample and the newest one known to have the same value: nvmlDeviceGetUtilizationRates would have changed
+        otherwise."""
         if self._latest is None or not self._period_ns or self.rate != self._latest[0]:
             return 0
         known_ns = now_ns - max(self._age_ns, _LAGS_NS) - self._latest[1]
@@ -230,7 +231,8 @@ def _memory_v1(device: Device) -> Way:
 
 
 def _memory_of_host(values: Values, missing: Missing) -> None:
-    """Of a GPU that shares the host's memory: what is in use of it by anybody, for NVML says of such a GPU only what its processes hold."""
+    """Read the memory of a GPU that shares the host's: all that is in use (/proc/meminfo), because NVML only knows what the GPU's processes
+    hold."""
     with open(MEMINFO, "rb") as file:
         host = memory_fields(file.read())
     total, available = host.get("mem_total_bytes"), host.get("mem_available_bytes")
@@ -289,7 +291,7 @@ class PcieCounters:
 
 
 def _link_bytes_per_ns(device: Device) -> float:
-    """What the link carries one way at most, 0 if the driver does not tell."""
+    """Largest bytes per ns that the PCIe link carries one way; 0 if the driver does not report its generation and width."""
     try:
         generation = link(device.call(pynvml.nvmlDeviceGetMaxPcieLinkGeneration))
         lanes = link(device.call(pynvml.nvmlDeviceGetMaxPcieLinkWidth))

@@ -192,7 +192,8 @@ class _Kernels:
         self._pause_ns = _FIRST_PAUSE_NS  # after the next wrong value
 
     def read(self, sms: float | str, now_ns: int, ask: Callable[[_MetricsGet], None]) -> float | str:
-        """In per cent, or why there is no value. ``sms``: SM activity; ``ask`` fills in a request. Raises pynvml.NVMLError."""
+        """The metric in per cent, or the reason why there is none. ``sms``: SM activity; ``ask`` fills in a request. Raises
+        pynvml.NVMLError."""
         if self._again_ns and (now_ns < self._again_ns or not isinstance(sms, float) or sms <= _SLACK_PCT):
             return self._value
         if not isinstance(sms, float):
@@ -220,7 +221,7 @@ class _Kernels:
 
 
 def _value_of(code: int, value: float) -> float | str:
-    """In per cent, or why there is no value."""
+    """The value in per cent, or the reason why there is none."""
     if code or math.isnan(value):
         return _NONE
     if not 0 <= value <= _MOST_PCT:

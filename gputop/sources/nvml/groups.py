@@ -103,7 +103,7 @@ class FieldGroup:
 
     @property
     def slowed(self) -> bool:
-        """Whether it is read less often than intended."""
+        """Whether the group is read less often than intended."""
         return self.period_ns > self._base_ns
 
     def _try_ways(self, now_ns: int, values: Values, missing: Missing, first_failed: Why | None) -> Why | None:
@@ -150,7 +150,7 @@ class FieldGroup:
 
 
 class Poll:
-    """What one poll of a GPU, or a part of it, gave from ``t_ns`` on; counters were read at that very time."""
+    """Result of one poll of a GPU, or of a part of it, from ``t_ns`` on; counters were read at that very time."""
 
     __slots__ = ("missing", "t_ns", "values")
 

@@ -46,7 +46,7 @@ class Mig:
                 self._gpm.pop(key).close()
 
     def _instance(self, index: int) -> MigInstance | None:
-        """None if there is no instance of that index."""
+        """The MIG instance of that index; None if there is none."""
         values: Values = {}
         missing: Missing = {}
         try:
@@ -81,7 +81,7 @@ class Mig:
         self._keys.add(_key(values))
 
     def _activity(self, key: _Key, gpu_instance: int) -> list[float | str]:
-        """Utilization and SM activity since the last reading, or why there is none. Raises NVML's errors."""
+        """[utilization, SM activity] since the last reading, or why there is none. Raises NVML's errors."""
         if key not in self._gpm:
             self._gpm[key] = self._start_gpm(gpu_instance)
         return self._gpm[key].read()

@@ -1,4 +1,4 @@
-"""Which numbers of NVML are believed. A driver that fails or is half updated gives impossible ones; each kind has bounds here.
+"""Bounds of NVML's numbers. A driver that fails or is half updated gives impossible ones.
 
 Each function returns the number in the unit of `gputop.model.frame.Gpu`. It raises NoValue for a number that is out of bounds, and
 NVML_ERROR_NO_DATA for one with all bits set, which is NVML's "not available".

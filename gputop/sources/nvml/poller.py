@@ -20,7 +20,7 @@ _FIRST_ANSWER_NS = SECOND_NS // 10  # ns after which a call of the first poll ha
 
 
 class Poller:
-    """What one GPU is asked on one beat: field groups, and how long the driver takes to answer. Each GPU has a quick and a slow one."""
+    """One GPU's reading on one beat: field groups, and how long the driver takes to answer. Each GPU has a quick and a slow one."""
 
     __slots__ = (
         "_poll", "_starter", "apart_ns", "began_ns", "device", "done_ns", "epoch", "error", "groups", "held_ns", "is_polled", "lasted_ns",
@@ -72,7 +72,7 @@ class Poller:
         self.epoch = epoch
 
     def silent_ns(self, now_ns: int) -> int:
-        """For how long the driver has not answered the call under way; 0 if that is usual."""
+        """ns for which the driver has not answered the call under way; 0 if that is usual."""
         if self._starter is not None and not self.is_polled:
             return self._starter.silent_ns(now_ns)
         began_ns = self.began_ns or self.held_ns
@@ -80,7 +80,7 @@ class Poller:
         return ns if ns >= (HANG_NS if self.done_ns else self._first_patience_ns(began_ns)) else 0
 
     def _first_patience_ns(self, began_ns: int) -> int:
-        """How long a call of the first poll may take: twice the mean of those before it."""
+        """ns that a call of the first poll may take: twice the mean of those before it."""
         mean_ns = (self.meter.called_ns - began_ns) // max(1, self.meter.calls - 1)
         return min(HANG_NS, max(_FIRST_ANSWER_NS, 2 * mean_ns))
 
@@ -109,7 +109,7 @@ class PollThreads:
         return poller.is_polled
 
     def relieve(self, now_ns: int) -> None:
-        """If a GPU keeps the shared thread for long, leave that thread to it and give the other GPUs a new one. Call this each beat."""
+        """Give the other GPUs a new thread if one GPU keeps the shared thread for long. Call this each beat."""
         stuck = next((poller for poller in self._shared if poller.began_ns and now_ns - poller.began_ns > QUICK_NS), None)
         if stuck is None or len(self._shared) < 2:
             return
@@ -158,7 +158,7 @@ class PollThreads:
                 return
 
     def _begin(self, poller: Poller, pollers: list[Poller], beat_ns: int) -> bool:
-        """Whether this thread is to poll it: not if it has moved to another one, or was polled in this beat."""
+        """Begin a poll in this thread; False if the poller has moved to another thread, or was polled in this beat."""
         with self._lock:
             if poller not in pollers or poller.done_ns >= beat_ns:
                 return False

@@ -41,13 +41,13 @@ class _Info(Structure):
 
 
 class _LongInfo(Structure):
-    """What R535.43 to 535.98 give as version 3: with the protected memory of confidential computing."""
+    """Rows of version 3 from R535.43 to 535.98: with the protected memory of confidential computing."""
 
     _fields_ = [*_Info._fields_, ("protected_bytes", c_ulonglong)]
 
 
 _LAYOUTS: dict[str, tuple[type[Structure], ...]] = {"_v3": (_Info, _LongInfo), "_v2": (_Info,), "": (_InfoV1,)}
-"""Versions of the call, newest first, and the layout of their rows; of two layouts the rows themselves tell which it is.
+"""Version of the call, newest first -> possible layouts of its rows; of two layouts the rows themselves show which it is.
 
 nvidia-ml-py has only the layout of its own version, and makes each call twice, of which a real driver needs 4 ms (measured).
 """
@@ -149,7 +149,7 @@ class _List:
         return (self._layouts[-1] * room)()
 
     def _listed(self) -> list[Any]:
-        """The rows in the first layout in which all pids are possible; in the first of all if there is none."""
+        """Rows in the first layout in which all pids are possible; if there is none, in the first of all."""
         tried = map(self._rows_in, self._layouts)
         fitting = (rows for rows in tried if all(0 < row.pid <= _MOST_PID for row in rows))
         return next(fitting, None) or self._rows_in(self._layouts[0])

@@ -26,7 +26,7 @@ _CLOCK_SM, _CLOCK_MEM = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
 _TEMPERATURES = [
     getattr(pynvml, name) for name in ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV") if hasattr(pynvml, name)
 ]  # fmt: skip
-"""From R570 on the second replaces the first; older bindings lack it."""
+"""Functions that read a temperature. From R570 on the second replaces the first; older bindings lack it."""
 _COMPUTE_MODES = ("Default", "Exclusive Thread", "Prohibited", "Exclusive Process")  # by nvmlComputeMode_t
 _MOST_EVENTS = 64  # taken at once
 _ARCHITECTURES = {
@@ -35,7 +35,7 @@ _ARCHITECTURES = {
 
 
 def identity_groups(device: Device) -> list[FieldGroup]:
-    """What a GPU is asked once, when it answers."""
+    """Field groups that are read once, when a GPU answers."""
     call = device.call
     asked: dict[str, Callable[[], object]] = {
         "name": lambda: call(pynvml.nvmlDeviceGetName),
@@ -51,7 +51,7 @@ def _architecture(code: int) -> str:
 
 
 def slow_groups(device: Device, pcie_counters: FieldGroup) -> list[FieldGroup]:
-    """What one GPU is asked seldom, most wanted first. Energy takes a real driver 3 to 13 ms of CPU (measured on an H200).
+    """Field groups that are read seldom, most wanted first. Energy takes a real driver 3 to 13 ms of CPU (measured on an H200).
 
     ``pcie_counters``: PCIe rates, which hold the driver for 20 ms each, are read only while these counters have no value.
     """

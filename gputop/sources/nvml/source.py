@@ -195,7 +195,7 @@ class NvmlSource:
 
 
 class KnownGpu:
-    """What is known of GPU ``index``: the latest poll that gave each field, and the reason for each field without a value."""
+    """State of GPU ``index``: the latest poll that gave each field, and the reason for each field without a value."""
 
     __slots__ = ("_held_by", "_index", "_latest", "_missing", "_new", "pids")
 
@@ -247,7 +247,7 @@ class KnownGpu:
         return self._with_holders(Gpu(self._index, now_ns, missing=news))
 
     def restate(self, now_ns: int) -> list[Gpu]:
-        """All that is known and not in this frame yet: a sample per poll that gave it, then the reasons."""
+        """Samples of all fields that are not in this frame yet: one for each poll that gave them, then the reasons."""
         fields: dict[int, list[str]] = {}
         polls: dict[int, Poll] = {}
         for field, poll in self._latest.items():
@@ -267,7 +267,7 @@ class KnownGpu:
         self._missing.update(news)
 
     def _with_holders(self, sample: Gpu) -> Gpu:
-        """The sample; while the list of processes cannot be read, it says who was in it."""
+        """The sample; while the list of processes cannot be read, with the pids of the last list."""
         if sample.procs is None and "procs" not in sample.missing:
             return sample
         held_by = sorted(self.pids) if sample.procs is None else []
@@ -278,7 +278,7 @@ class KnownGpu:
 
 
 def _threads(settings: Settings, stop: Lock) -> tuple[PollThreads, PollThreads]:
-    """Those of the fast polls and of the slow ones."""
+    """The threads of the fast polls, and those of the slow polls."""
     fast = PollThreads(stop, period_ns=settings.interval_ns)
     return fast, PollThreads(stop, period_ns=SECOND_NS, phase_ns=_SLOW_AFTER_NS)
 

@@ -39,7 +39,7 @@ _WORD, _FIRST = struct.Struct("<Q"), struct.Struct("<QQQ")
 
 
 _REGISTERS_AND_ROOM = struct.Struct(f"<{MACHINE.perf_mask.bit_count() if MACHINE else 0}QQ")
-"""On both architectures the frame pointer comes first and the stack pointer last."""
+"""The sampled registers, then two more words. On both architectures the frame pointer comes first and the stack pointer last."""
 
 
 class Sample(NamedTuple):
@@ -131,7 +131,7 @@ MOST_FILES, MOST_CODE = 24, 128  # files of these libraries in one process, and 
 
 
 class Code(NamedTuple):
-    """Executable pages of one of these libraries."""
+    """Executable pages that map a library of CUDA, or one that CUDA calls."""
 
     start: int
     end: int
@@ -193,7 +193,7 @@ def _functions(code: Code, unwinders: Unwinders) -> list[tuple[int, int, str]]:
 
 
 def code_of(pid: int) -> list[Code]:
-    """Where ``pid`` maps CUDA's libraries and those that they call; empty if it maps none of CUDA's. Raises OSError."""
+    """Executable mappings in ``pid`` of CUDA's libraries and of those that they call; empty if it maps none of CUDA's. Raises OSError."""
     base = f"/proc/{pid}"
     named = [(not _CUDA.search(one.name), one) for one in elf.mappings(base) if "x" in one.permissions and _NAMES.search(one.name)]
     named = sorted(named)[:MOST_CODE]

@@ -46,7 +46,7 @@ MACHINE = {
 
 
 class Row(NamedTuple):
-    """How to unwind from an instruction: the caller's stack pointer, and where two registers are saved relative to it."""
+    """Rule to unwind from an instruction: the caller's stack pointer, and where two registers are saved relative to it."""
 
     by_fp: bool  # the caller's stack pointer lies ``offset`` above the frame pointer, else above the stack pointer
     offset: int
@@ -95,7 +95,7 @@ class Unwinder:
         self._starts, self._entries = pairs[0::2], pairs[1::2]
 
     def row(self, address: int) -> Row | None:
-        """How to unwind from the instruction at the file's virtual ``address``; None if the tables do not say."""
+        """Rule to unwind from the instruction at the file's virtual ``address``; None if the tables have none."""
         if address not in self._rows:
             if len(self._rows) >= _ROWS:
                 self._rows.clear()
@@ -163,7 +163,7 @@ class Unwinders:
         return found
 
     def of(self, file: FileIO | None) -> Unwinder | None:
-        """The file's tables, or the vDSO's for None; None if there are none."""
+        """Tables of a file (None: of the vDSO); None if it has none."""
         key = elf.facts(file) if file else None
         if key not in self._known:
             if len(self._known) >= _FILES:

@@ -1,4 +1,4 @@
-"""Who is at the other end of a process's pipes and sockets, and what it has sockets for.
+"""Processes at the other ends of a process's pipes and sockets, and what it uses its sockets for.
 
 The kernel tells which socket is at the other end (sock_diag, /proc/PID/net/tcp), not which process has it. For that the descriptors of all
 processes are searched, some of them in each tick.
@@ -32,7 +32,8 @@ _ANY_COOKIE = 0xFFFFFFFF  # INET_DIAG_NOCOOKIE
 
 
 class Ends:
-    """What one process reads from, and which processes write there; with ``writes`` what it writes to, and which processes read there."""
+    """Files that one process reads from, and the processes that write there; with ``writes`` the files it writes to, and the processes that
+    read there."""
 
     def __init__(self, proc: str, pid: int, writes: bool = False) -> None:
         self.holders: frozenset[int] = frozenset()  # pids at the other end
@@ -78,7 +79,7 @@ class Ends:
 
 
 def _holds(folder: str, wanted: Collection[str], here: int) -> bool:
-    """Whether the process has one of these open; a pipe counts only if it is open in another mode than ``here``."""
+    """Whether the process has one of these open. A pipe counts only if its mode there differs from ``here``."""
     with suppress(OSError):
         for descriptor, link in open_files(folder, MOST_FILES):
             if link in wanted and (link.startswith("socket:") or _mode(f"{folder}fdinfo/{descriptor}") != here):
@@ -101,7 +102,7 @@ def _other_end(proc: str, pid: int, link: str) -> str:
 
 
 def unix_peer(inode: int) -> int:
-    """Inode of the peer of a UNIX socket (NETLINK_SOCK_DIAG); 0 if ``inode`` is none in this network namespace."""
+    """Inode of the peer of a UNIX socket (NETLINK_SOCK_DIAG); 0 if there is none in this network namespace."""
     request = struct.pack("<BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, inode, _SHOW_PEER, _ANY_COOKIE, _ANY_COOKIE)
     header = struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, _REQUEST, 1, 0)
     with suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asked:
@@ -125,7 +126,7 @@ def _peer_in(answer: bytes) -> int:
 
 
 def _tcp_peer(folder: str, inode: int) -> int:
-    """Inode of the peer of a TCP connection within this machine, 0 if there is none. Both ends stand in one table."""
+    """Inode of the peer of a TCP connection within this machine; 0 if there is none. Both ends stand in one table."""
     for name in ("tcp", "tcp6"):
         ends = {(row[1], row[2]): row[9] for row in _table(folder + name, 10, _TCP_BYTES)}
         own = next((pair for pair, number in ends.items() if number == b"%d" % inode), None)
@@ -149,7 +150,8 @@ _ACCEPTS = b"00010000"  # __SO_ACCEPTCON, the flags of a listening UNIX socket
 
 
 def use_of_sockets(proc: str, pid: int, above: Iterable[int], reads: int | None = None) -> str:
-    """What a process that sleeps waits for: clients, or an answer; ``reads`` is the descriptor at which it waits for what it reads.
+    """Use of its sockets by a sleeping process: it waits for clients, or for an answer; ``reads``: the descriptor at which it waits for
+    input.
 
     `CONNECTED`: it reads from a connection that it made itself, or has a socket that is no UNIX socket and nobody can ask it. `LISTENING`:
     it has a listening socket, or a process ``above`` it in its session has, which may forward requests. `UNREADABLE`: its descriptors, or
@@ -168,7 +170,7 @@ def use_of_sockets(proc: str, pid: int, above: Iterable[int], reads: int | None 
 
 
 def _has_connected(folder: str, descriptor: int) -> bool:
-    """Whether ``descriptor`` is a TCP connection that this side made: its own port is none at which somebody here listens."""
+    """Whether ``descriptor`` is a TCP connection that this side made: no process listens here at its own port."""
     with suppress(OSError):
         inode = os.readlink(f"{folder}fd/{descriptor & 0xFFFFFFFF}").removeprefix("socket:[").removesuffix("]").encode()
         for name in ("tcp", "tcp6"):
@@ -184,7 +186,7 @@ def _has_connected(folder: str, descriptor: int) -> bool:
 
 
 def _in_session(pid: int, above: Iterable[int]) -> list[int]:
-    """Those of ``above`` in the session of ``pid``: not the login or terminal server that started it."""
+    """Pids of ``above`` in the session of ``pid``. The login or terminal server that started it has another session."""
     with suppress(OSError):
         session = os.getsid(pid)
         return [other for other in above if os.getsid(other) == session]

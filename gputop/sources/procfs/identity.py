@@ -1,4 +1,4 @@
-"""Who a process is: what changes only by exec, prctl, taskset or a move to another cgroup; and the names of users."""
+"""Identity of a process: what changes only by exec, prctl, taskset or a move to another cgroup; and the names of users."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _cgroups(data: bytes) -> tuple[str, str, list[str]]:
 
 
 def _ns_pid(status: bytes, pid: int) -> int | None:
-    """Its pid in its own pid namespace, if the namespace is not ours or the number differs."""
+    """Pid of the process in its own pid namespace; None if the namespace is ours and the number is the same."""
     pids = parse.status_line(status, b"NSpid").split()
     return int(pids[-1]) if len(pids) > 1 or (pids and int(pids[-1]) != pid) else None
 
@@ -113,7 +113,7 @@ class Users:
         self.resolved = 0
 
     def name(self, uid: int) -> str:
-        """Empty while the name is unknown, and if there is none."""
+        """Name of a user; empty while it is unknown, and if there is none."""
         name = self._names.get(uid, "")
         if not name and self._ask:
             if uid not in self._asked:

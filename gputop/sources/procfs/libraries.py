@@ -1,4 +1,4 @@
-"""Which processes use CUDA, and which frameworks they load: from their mappings and open descriptors.
+"""Finds the processes that use CUDA, and the frameworks that they load: from their mappings and open descriptors.
 
 A process loads libcuda long after it started, so it is looked at again with growing delays. Reading the maps of a large process takes a
 millisecond, so all looks together have a budget; likely processes come first.
@@ -118,7 +118,7 @@ def _same_program(process: Process, parent: Process) -> bool:
 
 
 def _likely(process: Process) -> bool:
-    """Whether it may become a trainer: it runs Python, or is large."""
+    """Whether the process may become a trainer: it runs Python, or is large."""
     info, sample = process.info, process.sample
     if b"python" in os.fsencode(info.exe) or info.comm.startswith(("python", "pt_data")):
         return True

@@ -1,4 +1,4 @@
-"""Which process holds a file that another one waits for: /proc/locks, and the files that a process has open.
+"""Finds the process that holds a file lock which another one waits for: from /proc/locks, and the files that a process has open.
 
 A process that waits in fcntl or flock is listed behind the holder. One that tries again and again (SQLite, LOCK_NB) is not listed: it
 sleeps by a timer, with a file open on which another process holds an exclusive lock. Python's ``filelock`` even closes the file between
@@ -54,7 +54,7 @@ class _Holders:
         return {parent: pid for file, pid in shared if (parent := self._parent_of_several(file, pid))}
 
     def _parent_of_several(self, file: str, pid: int) -> int:
-        """The common parent of a holder and another recent one; 0 if there is none."""
+        """Pid of the common parent of a holder and another recent holder; 0 if there is none."""
         others = [other for other in self._held[file] if other != pid]
         own = _parent_of(self._proc, pid)
         return own if own and any(_parent_of(self._proc, other) == own for other in others) else 0
@@ -68,13 +68,13 @@ class _Holders:
 
 
 def _parent_of(proc: str, pid: int) -> int:
-    """Its parent's pid, 0 if it is gone."""
+    """Pid of a process's parent; 0 if the process has ended."""
     data = read_once(f"{proc}{pid}/stat", 1024)
     return parse.stat(data).ppid if data else 0
 
 
 class Locks:
-    """The machine's locks; read on demand, and no more often than the budget allows."""
+    """File locks of the machine; read on demand, at most as often as the budget allows."""
 
     def __init__(self, proc: str, pool: Descriptors) -> None:
         self._file = KeptList(proc, "locks", 1 << 18, pool)
@@ -84,7 +84,7 @@ class Locks:
         self._due_ns = self._changed_ns = 0
 
     def held(self, t_ns: int) -> Held:
-        """The locks of the last reading, which is made anew if due; empty if /proc/locks cannot be read."""
+        """The locks of the last reading, which is made again if due; empty if /proc/locks cannot be read."""
         if t_ns >= self._due_ns:
             started = time.thread_time_ns()
             self._read(t_ns)
@@ -134,7 +134,7 @@ class OpenFiles:
         self._checked: tuple[Held | None, int | None] = None, None
 
     def locked_by(self, held: Held, t_ns: int, parent: int) -> int | None:
-        """The pid of another process that holds a lock which this one waits for; None if there is none."""
+        """Pid of the process that holds a lock which this one waits for; None if there is none."""
         if not held.by_file and not held.waited:
             return None
         if self._checked[0] is not held or t_ns - self._looked_ns >= OPEN_NS:
@@ -152,7 +152,7 @@ class OpenFiles:
 
 
 def _open_among(locked: frozenset[str], folder: str) -> frozenset[str]:
-    """Those of ``locked`` that the process has open, as far as that can be read. Before Linux 5.14 fdinfo has no inodes.
+    """Files of ``locked`` that the process has open, as far as that can be read. Before Linux 5.14 fdinfo has no inodes.
 
     The files themselves are not touched: a stat on a dead network mount never returns.
     """

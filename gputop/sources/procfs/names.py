@@ -91,7 +91,7 @@ class NameReader:
             self._thread = start_thread(self._work, "gputop-names")
 
     def answers(self) -> Iterator[tuple[int, int, Names]]:
-        """(pid, start_ticks, names) of those that were read since the last call."""
+        """(pid, start_ticks, names) that were read since the last call."""
         with suppress(queue.Empty):
             while True:
                 yield self._read.get_nowait()
@@ -102,7 +102,7 @@ class NameReader:
             self._thread.join(ONCE_S)
 
     def forget(self, pid: int) -> None:
-        """It has ended."""
+        """Forget a process that has ended."""
         self._due_ns.pop(pid, None)
 
     def _work(self) -> None:
@@ -193,7 +193,7 @@ class _Reading:
         return {}
 
     def _at_conmon(self) -> dict[str, str]:
-        """From ``conmon … -c ID … -n NAME``; CRI-O's names are ``k8s_CONTAINER_POD_NAMESPACE_UID_ATTEMPT``."""
+        """Names from ``conmon … -c ID … -n NAME``, a parent of the container; CRI-O's are ``k8s_CONTAINER_POD_NAMESPACE_UID_ATTEMPT``."""
         if self.told.runtime not in ("Podman", "CRI-O", ""):
             return {}
         pid = self._info.ppid
@@ -232,7 +232,8 @@ class _Reading:
         return {}
 
     def _in_service_account(self) -> dict[str, str]:
-        """No link of the container is followed but one without a slash: it must not lead to a file of the host."""
+        """Namespace from the container's service account. Of its links only those without a slash are followed: none must lead to a file of
+        the host."""
         for above in ((), ("var",)):
             with suppress(FileNotFoundError, NotADirectoryError):
                 return {"namespace": _text_inside(f"{self._folder}root", (*above, *_SERVICE_ACCOUNT))}
@@ -262,7 +263,7 @@ class _Reading:
         return parse.environ(data, frozenset((b"HOSTNAME",))).get("HOSTNAME", "")
 
     def _read_told(self) -> Told:
-        """By its control groups; where a namespace hides these, by its mounts."""
+        """Read container, pod and Slurm job from the process's control groups; if a namespace hides these, from its mounts."""
         told = told_by(self._info.cgroup, *self._info.other_cgroups)
         if told.container_id or self._info.cgroup not in ("", "/"):
             return told

@@ -93,7 +93,7 @@ class Process:
 
     @property
     def at_pipe(self) -> bool:
-        """Whether it slept in the kernel's pipe code."""
+        """Whether the main thread slept in the kernel's pipe code."""
         return "pipe_" in (self._wait[2] or "")
 
     @property
@@ -102,7 +102,7 @@ class Process:
         return self._wait[0] in POLLS
 
     def rests(self, tick: Tick) -> bool:
-        """Whether it is a kernel thread that rests and is not due. All are due in the same second: recordings are smaller."""
+        """Whether the process is a kernel thread that rests and is not due. All are due in the same second: recordings are smaller."""
         return self._rested >= RESTS_AFTER and self.stat.kthread and tick.number // tick.per_second % RESTS_S > 0
 
     def read(self, tick: Tick, hot: bool, full: bool, near: bool = False) -> bool:
@@ -234,7 +234,7 @@ class Process:
         return self.identity.change(threads=threads, wait_unreadable=reason, serves=began or self.info.serves)
 
     def _begins_to_serve(self, threads: list[ThreadInfo]) -> bool:
-        """Whether it is known by now to serve. The main thread of a Manager does nothing but wait, which it does a second at a time."""
+        """Whether the process has been seen serving for long enough. A Manager's main thread does nothing but wait, a second at a time."""
         if self._wait[0] not in (FUTEX, None, RUNNING):
             self._served = 0
         elif self._threads is not None and 1 < len(threads) <= MOST_SERVED and self._threads.serve:

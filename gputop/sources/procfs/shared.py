@@ -1,4 +1,4 @@
-"""How much of their memory forked workers share with others, from smaps_rollup: the rest is their own copy.
+"""Reads how much of their memory forked workers share with other processes (smaps_rollup): the rest is their own copy.
 
 The kernel walks all pages of the process for it: 5 ms for 300 MB (measured). So one worker is read at a time, in a thread of its own, and
 the next one after a rest that makes it `SHARE` of a CPU. The one that has had most page faults since it was read comes first: without
@@ -45,7 +45,7 @@ class SharedMemory:
             self._thread = start_thread(self._read_one, "gputop-shared", present[pid], t_ns)
 
     def _read_one(self, process: Process, t_ns: int) -> None:
-        """One that may not be read, or shares nothing, is not read again."""
+        """Read one worker. A worker that may not be read, or shares nothing, is not read again."""
         began_ns, faults = time.thread_time_ns(), process.stat.minflt
         text = read_once(process.folder + "smaps_rollup", 4096)
         process.shared_bytes = None if text is None else shared_bytes(text)

@@ -1,4 +1,4 @@
-"""Which process is read when.
+"""Schedule that decides which process is read when.
 
 Trainers and workers (`Beat.hot`) are read in every tick and per thread; if there are more than `FEW`, some times a second, and up to `FEW`
 trainers among them twice as often as the rest. Other processes are read about once a second, spread over the ticks; kernel threads that
@@ -220,7 +220,7 @@ class ProcfsSource:
             return -1
 
     def _born_among(self, pids: range) -> dict[int, Process]:
-        """New processes among these pids. Some are threads, whose status has another Tgid."""
+        """New processes among these pids. Some pids are threads, whose status has another Tgid."""
         own = [pid for pid in pids if parse.status_line(read_once(f"{self._proc}{pid}/status", 512) or b"", b"Tgid") == b"%d" % pid]
         born = {pid: self._adopt(pid) for pid in own if pid not in self._processes}
         self._names.update(map(str, born))
@@ -258,7 +258,7 @@ class ProcfsSource:
             frame.gone.append(pid)
 
     def _follow(self, beat: Beat, tick: Tick) -> None:
-        """Take over who is hot; libraries of these and of processes on a GPU are read first."""
+        """Take over the hot processes; their libraries, and those of processes on a GPU, are read first."""
         self._wakers, self._alone = beat.wakers, beat.alone
         asked = (beat.hot, beat.gpu_pids, self._births)
         if asked == self._asked:
@@ -305,7 +305,8 @@ class ProcfsSource:
         return True
 
     def _is_near(self, process: Process) -> bool:
-        """Whether it is a child of a trainer or worker, also through a shell, or wakes a trainer, or is a child of one that does."""
+        """Whether the process is a child of a trainer or worker, also through a shell, or wakes a trainer, or is a child of one that
+        does."""
         parent = process.stat.ppid
         if parent in self._hot or not self._wakers.isdisjoint((process.pid, parent)):
             return True
@@ -342,7 +343,8 @@ class ProcfsSource:
         return changed
 
     def _is_asked_for_sockets(self, process: Process, tick: Tick) -> bool:
-        """Whether it is to be read again what it has sockets for: it polls, or sleeps otherwise and has no workers that it may wait for."""
+        """Whether the process's use of sockets is to be read again: it polls, or sleeps otherwise and has no workers that it may wait
+        for."""
         known = process.info.sockets
         if process.polls:
             return known != LISTENING
@@ -366,7 +368,8 @@ class ProcfsSource:
         return [process for process in found if self._read(process, tick, frame)]
 
     def _find_writers(self, beat: Beat) -> None:
-        """Search for the processes that write what trainers without workers read, where the eBPF probe tells who wakes them among these."""
+        """Search for the processes that write what trainers without workers read; if the eBPF probe sees who wakes a trainer, among
+        these."""
         alone = sorted(beat.alone & self._hot.keys(), key=lambda pid: (pid not in beat.gpu_pids, pid))[:FEW]
         reading = {pid: self._hot[pid].reads for pid in alone}
         for pid, descriptor in reading.items():

@@ -77,7 +77,7 @@ class Thread:
         self._status = KeptFile(base, "status", 16_384, pool)
 
     def read(self, tick: Tick, look: bool) -> ThreadSample | None:
-        """Its sample, with state and switches of the last ``look``; None if the kernel keeps no schedstat.
+        """Sample of the thread, with state and switches of the last ``look``; None if the kernel keeps no schedstat.
 
         Raises ProcessLookupError if it has ended.
         """
@@ -124,7 +124,7 @@ class Thread:
         return sample
 
     def read_wait(self, asked: bool) -> ThreadSample | None:
-        """Its sample with its wait, or without if that is not ``asked``."""
+        """Sample of the thread, with its wait if that is ``asked``."""
         sample, wait = self.sample, UNKNOWN
         if sample is not None and asked:
             self._waits = self._waits or Waits(self._folder, self._pool)
@@ -186,7 +186,7 @@ class Threads:
 
     @property
     def serve(self) -> bool:
-        """Whether one of them waits for who connects, and another reads what a client sends over such a connection."""
+        """Whether one thread waits for connections, and another reads what a client sends over one."""
         met = [one.sample for one in self._known.values() if one.sample is not None and one.sample.wchan]
         local = {(one.wchan or "").startswith("inet_") for one in met if one.syscall in ACCEPTS}
         return any((not (one.wchan or "").startswith("unix_")) in local for one in met if one.syscall in READS)

@@ -25,7 +25,7 @@ class Target(Struct, frozen=True):
     within: str = ""  # what else the way must know: a Slurm job, a namespace, a file
 
     def argv(self, *words: str) -> list[str]:
-        """The command that runs ``gputop`` with these words there. UserError for what is no name of a machine."""
+        """The command that runs ``gputop`` with these words on the machine. UserError if its name is none of a machine."""
         return self._way.argv(self.host, self.within, words)
 
     @property
@@ -39,7 +39,7 @@ class Target(Struct, frozen=True):
 
 
 class Way(Protocol):
-    """What a module of this package has."""
+    """Contents of a module of this package."""
 
     LINES: bool
 
@@ -51,7 +51,7 @@ ASKED_S = 20.0  # s for squeue or kubectl to say which nodes or pods there are (
 
 
 def asked(argv: list[str]) -> str:
-    """What a command says. UserError with its last words where it fails, or says nothing in time."""
+    """Output of a command. UserError with its last words if it fails, or does not answer in time."""
     try:
         with starting():
             done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=ASKED_S)

@@ -8,5 +8,5 @@ LINES = False
 
 
 def argv(host: str, within: str, words: tuple[str, ...]) -> list[str]:  # noqa: ARG001 - as every way
-    """The same interpreter and the same files."""
+    """Command that runs the same interpreter with the same files, on this machine."""
     return argv_of("gputop", *words)

@@ -1,4 +1,4 @@
-"""Slurm's srun: a step on a node of a running job, beside those that run there. Needs no ssh to the nodes."""
+"""Slurm's srun: gputop runs as a step on a node of a running job, next to the job's own steps. Needs no ssh to the nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def argv(host: str, within: str, words: tuple[str, ...]) -> list[str]:
 
 
 def number_of(job: str) -> str:
-    """A job's number; of an empty text that of the job that this runs in. UserError where it is none."""
+    """Number of a job; for an empty text that of the job in which this process runs. UserError if it is no number."""
     job = job or os.environ.get("SLURM_JOB_ID", "")
     if not _JOB.fullmatch(job):
         raise UserError(f"--job {job[:60]!r}: no number of a job" if job else "--job needs a number outside of a job", code=2)
@@ -29,7 +29,7 @@ def number_of(job: str) -> str:
 
 
 def nodes(job: str) -> list[str]:
-    """The nodes of a job. UserError where there is no such job, or it does not run."""
+    """The nodes of a job. UserError if there is no such job, or it does not run."""
     listed = asked(["squeue", "--noheader", f"--jobs={job}", "--states=RUNNING", "--format=%N"])
     if not (text := ",".join(listed.split())):
         raise UserError(f"job {job} does not run: see squeue --jobs={job}")

@@ -34,7 +34,7 @@ def is_too_small(columns: int, rows: int) -> bool:
 
 
 def room_for(text: str, width: int) -> int:
-    """How many characters of a text fit ``width`` columns, wherever it is cut."""
+    """Number of characters of a text that fit ``width`` columns, wherever it is cut."""
     return width if cell_width(text) == len(text) else max(1, width // 2)
 
 

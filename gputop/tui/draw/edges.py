@@ -118,9 +118,10 @@ def verdict_lines(
     keys: Sequence[Key] = VERDICT_KEYS,
     notice: tuple[str, str] = ("", ""),
 ) -> list[Line]:
-    """Two lines. ``trouble`` (the collector died, say) takes the place of the evidence, ``offer`` stands where there is no evidence.
+    """Two lines about the verdict. ``trouble`` (the collector ended, for example) takes the place of the evidence, ``offer`` stands there
+    if there is no evidence.
 
-    ``notice``: what stands beside the evidence whatever the verdict is, and its severity.
+    ``notice``: text shown next to the evidence whatever the verdict is, and its severity.
     """
     colour = VERDICT_COLOURS.get(verdict.severity, "title")
     mark = "▲" if colour in ("crit", "warn") else "●"
@@ -146,7 +147,7 @@ def verdict_lines(
 
 
 def fix_line(verdict: Verdict, view: View) -> Line | None:
-    """The first thing to do, with the key that copies its command; None where there is nothing to do."""
+    """The first fix, with the key that copies its command; None if there is no fix."""
     if not verdict.fixes:
         return None
     fix = next((one for one in verdict.fixes if one.command), verdict.fixes[0])
@@ -159,7 +160,7 @@ def fix_line(verdict: Verdict, view: View) -> Line | None:
 
 
 def lost_line(ledger: Ledger, view: View) -> Line:
-    """The GPU time that was lost so far, and most of it by what; empty where none was."""
+    """GPU time lost so far, and the causes that took most; empty if none was lost."""
     if not ledger.gpu_lost_s or not ledger.gpu_total_s:
         return []
     share = f"{ledger.gpu_lost_s:.0f} of {ledger.gpu_total_s:.0f} GPU s lost so far ({100 * ledger.gpu_lost_s / ledger.gpu_total_s:.0f} %)"
@@ -185,7 +186,7 @@ def key_lines(view: View, note: str, keys: Sequence[Key] = LIVE_KEYS) -> list[Li
 
 
 def action_at(text: str, x: int, keys: Sequence[Key]) -> str | None:
-    """The action whose key and word stand in column ``x`` of the line ``text``; None if there is none."""
+    """The action whose key and word stand in column ``x`` of the line ``text``; None if none does."""
     for key, word, action in keys:
         shown = f" {key} {word}"
         at = max(text.find(shown), text.find(ascii_text(shown)))
@@ -198,7 +199,7 @@ def action_at(text: str, x: int, keys: Sequence[Key]) -> str | None:
 
 
 class Bar(Struct, frozen=True):
-    """What the bar shows. Times are CLOCK_MONOTONIC ns of the stream; ``unix_s`` is the wall clock at both ends."""
+    """Contents of the bar. Times are CLOCK_MONOTONIC ns of the stream; ``unix_s`` is the wall clock at both ends."""
 
     start_ns: int
     end_ns: int

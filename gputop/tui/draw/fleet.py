@@ -40,7 +40,7 @@ VERDICT_KEYS: tuple[Key, ...] = (
 
 
 class Choice(Struct):
-    """What the user chose."""
+    """Choices of the user."""
 
     view: str = NODES
     sort: str = "worst"
@@ -76,7 +76,7 @@ def shown_rows(fleet: Overview, choice: Choice) -> list[Row]:
 
 
 def page(fleet: Overview, choice: Choice, *, clock: str, own: str, note: str, lanes: bool = True) -> Page:
-    """Everything. ``clock``: the time of day; ``own``: what gputop costs here; ``note``: what stands in the last line in place of keys."""
+    """The whole screen. ``clock``: the time of day; ``own``: gputop's own cost; ``note``: text for the last line in place of keys."""
     job, width, height = chosen_job(fleet, choice), choice.width, choice.height
     wide = width >= WIDE and height >= TALL
     found = Page([_header(fleet, job, width, clock, own if width >= 110 else "")])
@@ -134,7 +134,7 @@ def _gpu_names(sights: Sequence[Sight]) -> list[str]:
 
 
 def _verdict(fleet: Overview, job: Job | None, choice: Choice, keys: bool) -> list[Line]:
-    """What is wrong with the chosen job, who does it, and what to press."""
+    """Lines about the chosen job: what is wrong, which rank causes it, and the key to press."""
     if job is None:
         silent = [row for row in fleet.rows if row.does == SILENT]
         head = (
@@ -315,7 +315,8 @@ def _cell_s(cells: int, span_s: int) -> int:
 
 
 def _lane(past: Sequence[Second], seconds: int, cells: int, span_s: int) -> list[Span]:
-    """How much of their time its GPUs worked: what is lost, spinning for another rank too, is missing. A cell is some seconds."""
+    """Share of time that its GPUs worked for training: lost time, also a GPU spinning for another rank, is left out. A cell is some
+    seconds."""
     each = _cell_s(cells, span_s)
     forgotten = seconds - len(past)
     begun = (seconds - 1) // each  # number of the newest cell: cells are absolute slices of time, so they keep their content as they move
@@ -427,7 +428,7 @@ def _add_ranks(found: Page, job: Job | None, choice: Choice, room: int) -> None:
 
 
 def why_lines(fleet: Overview, job: Job | None) -> list[Line]:
-    """All that is known of the chosen job, and what the numbers of its nodes need to be understood."""
+    """Lines with all that is known of the chosen job, and notes on the numbers of its nodes."""
     out: list[Line] = []
     if job is not None:
         cause = "" if job.cause == "none" else f" ← {job.cause}"

@@ -19,7 +19,7 @@ Entry = tuple[GpuBoard, MigInstance | None]  # what a row is about: a GPU, or an
 
 
 def entries(board: Board, view: View, rows: int) -> list[Entry]:
-    """What the rows below the heading show: everything, or as many GPUs as fit, with the chosen one."""
+    """Rows below the heading: all entries, or as many GPUs as fit, with the chosen one."""
     gpus = [board.gpus[index] for index in sorted(board.gpus)]
     whole: list[Entry] = [(gpu, instance) for gpu in gpus for instance in (None, *gpu.instances)]
     shown = max(1, rows - 1)
@@ -30,7 +30,7 @@ def entries(board: Board, view: View, rows: int) -> list[Entry]:
 
 
 def count(board: Board) -> int:
-    """How many rows all entries need."""
+    """Number of rows that all entries need."""
     return sum(1 + len(gpu.instances) for gpu in board.gpus.values())
 
 
@@ -50,7 +50,7 @@ def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
 
 
 def _notes(board: Board, shown: int, gpus: int) -> str:
-    """What the heading says beside the titles: that the GPUs are simulated, and what has no row."""
+    """Notes next to the titles: that the GPUs are simulated, and the number of entries without a row."""
     more = "SIMULATED  " if board.header.simulated else ""
     if shown < gpus:
         return f"{more}{shown} of {gpus} GPUs  "

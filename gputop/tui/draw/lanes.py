@@ -38,7 +38,7 @@ _COLOURS = {"gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane
 
 
 class Lane(Struct, frozen=True):
-    """What a row shows: a series, its name on screen, and why it may be empty."""
+    """Contents of a row: a series, its name on screen, and the reason why it may be empty."""
 
     key: SeriesKey
     title: str
@@ -86,7 +86,7 @@ def _lanes_of_growth(session: Session) -> list[Lane]:
 
 
 def fold(found: list[Lane], session: Session) -> tuple[list[Lane], str]:
-    """The lanes to draw, and what is said of the others: those that never had a reading, where they are several."""
+    """(lanes to draw, a note on the others): lanes that never had a reading are left out if there are several."""
     silent = [lane for lane in found if lane.key not in session.history.series]
     if len(silent) < 2 or session.now_ns - session.oldest_ns < FOLD_AFTER_NS:
         return found, ""
@@ -269,7 +269,7 @@ _Guide = tuple[float, str]  # a threshold, and its colour
 
 
 def _column(lane: Lane, history: History, start_ns: int, cell_ns: int, scale: tuple[float, float], full: int) -> tuple[int, str]:
-    """How high the bar of a cell is, in steps of which ``full`` reach the top, and its colour; 0 where nothing was read."""
+    """(height of a cell's bar, in steps of which ``full`` reach the top; its colour). 0 if nothing was read."""
     spec = lane.field
     value = history.cell(lane.key, start_ns, start_ns + cell_ns, peak="p99" in spec.id)
     if value == value:
@@ -313,7 +313,7 @@ def _label(lane: Lane, history: History, width: int, at_ns: int, top: float | No
 
 
 def _side(lane: Lane, scale: tuple[float, float], guide: _Guide | None, row: int, width: int) -> list[Span]:
-    """What stands left of a lower row of a tall lane: its threshold, or all of them and where the scale begins."""
+    """Text left of a lower row of a tall lane: its threshold, or all thresholds and where the scale begins."""
     if row > 0:
         return [(f"{'│':>{width}}", "dim")] if guide is None else [(f"{f'{guide[0]:g}':>{width - 1}}", guide[1]), (GUIDE, "dim")]
     return [(fit(f"  {_words(lane)}", width - 2), "dim"), (f"{scale[0]:g}┤", "dim")]

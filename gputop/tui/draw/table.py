@@ -124,7 +124,7 @@ class _RowBuilder:
         return shown
 
     def _is_idle_compiler(self, pid: int) -> bool:
-        """Whether it is one of torch.compile's dozens of processes and compiles nothing now; they stay as long as the training."""
+        """Whether the process is one of torch.compile's dozens and compiles nothing now; they stay as long as the training."""
         sample = self.newer.procs.get(pid)
         if self.roles[pid].label != COMPILES or sample is None:
             return False
@@ -261,13 +261,13 @@ def place_of(board: Board, entries: Entries) -> str:
 
 
 def held_bytes(entries: Entries) -> int | None:
-    """GPU memory on all of them; None where the driver does not say it of one."""
+    """GPU memory in bytes on all GPUs; None if the driver does not report it for one of them."""
     held = [proc.mem_bytes for proc in entries.values()]
     return sum(known) if len(known := [some for some in held if some is not None]) == len(held) else None
 
 
 def mean_share(shares: Collection[float | None]) -> float | None:
-    """Mean over a process's GPUs; None where the driver does not say it of one."""
+    """Mean over a process's GPUs; None if the driver does not report it for one."""
     known = [share for share in shares if share is not None]
     return sum(known) / len(known) if len(known) == len(shares) > 0 else None
 
@@ -287,7 +287,7 @@ def _is_wanted(row: Row, info: ProcInfo | None, view: View) -> bool:
 def matches(pattern: str, row: Row) -> bool:
     """Whether a filter finds the row: all its words, or ``!regex``, in pid, name, user, state, job or command line.
 
-    ``^`` and ``$`` are the ends of each of these. What is no expression (yet) hides nothing, see `why_no_search`.
+    ``^`` and ``$`` are the ends of each of these. A text that is no regular expression (yet) hides nothing, see `why_no_search`.
     """
     fields = (str(row.pid), row.who.strip(), row.user, row.state, "starving" if row.starving else "", row.job, row.command)
     text = "\n".join(map(clean, fields))
@@ -300,7 +300,7 @@ _endless: set[str] = set()  # expressions that took longer than `PATIENCE_S`: th
 
 
 def finds(expression: str, text: str) -> bool:
-    """Whether a regular expression is found in a text; True where it cannot be searched with."""
+    """Whether a regular expression is found in a text; True if it is invalid, or takes too long."""
     if why_no_search(expression):
         return True
     try:
@@ -499,7 +499,7 @@ _COLUMNS = (
 
 
 def order_at(view: View, x: int) -> str | None:
-    """The sort order that the title at column ``x`` of the screen stands for; None where none does."""
+    """The sort order that the title at column ``x`` of the screen stands for; None if none does."""
     end = 0
     for column in columns(view.width):
         end += column.width

@@ -1,4 +1,4 @@
-"""How the stream is looked at: which moment, how wide, which rows in what order; and the time axis that comes of it.
+"""The user's view of the stream: which moment, how wide, which rows in what order; and the time axis that follows from it.
 
 Keys change it; nothing here is measured. The axis has columns of ``cell_ns`` each, shared by all lanes on the screen. Cells are absolute
 slices of time: a column keeps its content while the chart moves, and a dip of the GPU stands over the worker that starved at that moment.
@@ -29,7 +29,7 @@ _CLOCK_ROOM, _BACK_ROOM = 10, 8  # columns that " 14:03:07 " and " −8 min " ta
 
 
 class View(Struct):
-    """What the user chose. Methods that take a session read it: hold its lock."""
+    """Choices of the user. Methods that take a session read it: hold its lock."""
 
     window_s: int = USUAL_WINDOW_S  # s, the time base
     grows: bool = False  # whether the time base grows up to it with what there is to show; until the user chooses one
@@ -58,7 +58,7 @@ class View(Struct):
 
     @property
     def chosen(self) -> str:
-        """Which processes were asked for, in words; empty for all."""
+        """The processes that were asked for, in words; empty for all."""
         asked = (
             f"pid {self.pid}" if self.pid else "",
             f"user {self.user}" if self.user else "",
@@ -158,7 +158,7 @@ class Axis(Struct, frozen=True):
         return self.last - self.columns + 1
 
     def narrowed(self, columns: int) -> Axis:
-        """An axis of the newest ``columns`` of these cells."""
+        """An axis of the newest ``columns`` cells of this one."""
         return Axis(self.cell_ns, self.last, columns)
 
     def column_of(self, t_ns: int) -> int | None:

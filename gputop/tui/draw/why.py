@@ -1,4 +1,4 @@
-"""The verdict in full: the way to the cause, who takes it, what to do, the evidence, lost time, incidents.
+"""The verdict in full: its path, culprits, fixes, evidence, lost time and incidents.
 
 The box of `e` shows all of it, the dashboard as much as it has room for.
 """
@@ -37,7 +37,7 @@ Block = list[Line]
 
 
 class Findings(Struct):
-    """What is known at the moment shown."""
+    """All that is known at the moment shown."""
 
     verdict: Verdict
     ledger: Ledger
@@ -49,7 +49,7 @@ class Findings(Struct):
 
 
 def page(found: Findings, width: int, rows: int) -> list[Line]:
-    """All of it: in two columns where there is room, without empty lines where that brings what to do onto one screen."""
+    """The whole page: in two columns if there is room, without empty lines if that brings the fixes onto one screen."""
     if width >= TWO_COLUMNS:
         left = (width - _GAP) // 2
         blocks = [cause(found.verdict, left), *action(found, left)], background(found, width - _GAP - left)
@@ -64,7 +64,7 @@ def page(found: Findings, width: int, rows: int) -> list[Line]:
 
 
 def below(found: Findings, width: int, rows: int) -> list[Line]:
-    """At most ``rows`` lines for the dashboard, where the verdict stands already."""
+    """At most ``rows`` lines for the dashboard, which shows the verdict already."""
     if width >= TWO_COLUMNS:
         left = (width - _GAP) // 2
         first, second = action(found, left), background(found, width - _GAP - left)
@@ -76,13 +76,13 @@ def below(found: Findings, width: int, rows: int) -> list[Line]:
 
 
 def action(found: Findings, width: int) -> list[Block]:
-    """The way to the cause, who takes it, what to do."""
+    """The path to the cause, the culprits and the fixes."""
     verdict = found.verdict
     return [block for block in (walk(verdict, width), culprits(verdict, width), fixes(verdict.fixes, width)) if block]
 
 
 def background(found: Findings, width: int) -> list[Block]:
-    """What changes would bring, evidence, who suffers, growing memory, experiments, lost time, incidents."""
+    """Blocks about effects of changes, evidence, victims, growing memory, experiments, lost time, incidents."""
     verdict = found.verdict
     blocks = [
         measured(verdict, width), what_if(found.what_if, width), victims(verdict, width),
@@ -134,7 +134,7 @@ def cause(verdict: Verdict, width: int, with_detail: bool = True) -> Block:
 
 def walk(verdict: Verdict, width: int) -> Block:
     """The walk to the cause, and what would come back without it."""
-    out: Block = [[("the way there", "head")]] if verdict.path else []
+    out: Block = [[("path to the cause", "head")]] if verdict.path else []
     for indent, line in tree(verdict.path):
         out += wrapped(line, width, "", f"  {indent}")
     named = [who(one.pid, one.name) for one in verdict.culprits]
@@ -143,13 +143,13 @@ def walk(verdict: Verdict, width: int) -> Block:
 
 
 def culprits(verdict: Verdict, width: int) -> Block:
-    """Who takes it, with the CPU time that each took."""
+    """The culprits, each with the CPU time that it took."""
     took = [who(one.pid, one.name) + ("" if one.cpu_s is None else f" {one.cpu_s:.1f} CPU s") for one in verdict.culprits]
     return [[("who takes it", "head")], *wrapped(" · ".join(took), width, "", "  ")] if took else []
 
 
 def fixes(found: Sequence[Fix], width: int) -> Block:
-    """What to do, numbered by the keys that copy a command."""
+    """The fixes, numbered by the keys that copy a command."""
     out: Block = [[("what to do", "head")]] if found else []
     number = 0
     for fix in found:
@@ -163,7 +163,7 @@ def fixes(found: Sequence[Fix], width: int) -> Block:
 
 
 def commands(verdict: Verdict) -> list[str]:
-    """What can be copied, in the order of `fixes`."""
+    """Commands that can be copied, in the order of `fixes`."""
     return [clean(fix.command) for fix in verdict.fixes if fix.command]
 
 
@@ -193,7 +193,7 @@ def _amount(item: Evidence) -> str:
 
 
 def what_if(found: Sequence[WhatIf], width: int) -> Block:
-    """What changes would bring, each with its band, and what it assumes where there is room."""
+    """Predicted effects of changes, each with its band, and its assumptions if there is room."""
     out: Block = [[("what if", "head")]] if found else []
     for one in found:
         line, room = f"  {told(one, closely=True)}", width - ASSUMES
@@ -202,7 +202,7 @@ def what_if(found: Sequence[WhatIf], width: int) -> Block:
 
 
 def victims(verdict: Verdict, width: int) -> Block:
-    """Who suffers, by role."""
+    """The victims, each with its role."""
     told = " · ".join(f"{who(one.pid, one.name)}{'' if one.role in one.name else f', {one.role}'}" for one in verdict.victims)
     return [[("who suffers", "head")], *wrapped(told, width, "", "  ")] if told else []
 
@@ -216,7 +216,7 @@ def growth(one: Incident, width: int) -> Block:
 
 
 def experiments(found: Findings, width: int) -> Block:
-    """How the last experiments until the moment shown ended."""
+    """Outcomes of the last experiments up to the moment shown."""
     out: Block = [[("experiments", "head")]] if found.experiments else []
     for t_ns, result in found.experiments[-LAST_EXPERIMENTS:]:
         out += wrapped(f"{found.clock(t_ns)} {result}", width, "", "  ")
