@@ -1,4 +1,4 @@
-"""What a thread did with its time: the edges of the wait-for graph, and what a walk over them books."""
+"""Edges of the wait-for graph (a thread's activity over time), and what a walk over them books."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ RUN, READY, GIL, WORKERS = "run", "ready", "gil", "workers"
 
 
 class Edge(NamedTuple):
-    """A part of a thread's time: what it did, or whom it waited for."""
+    """A part of a thread's time: its activity, or the thread it waited for."""
 
     kind: str  # `RUN`, `READY` or a word of `measure.waits`
     share: float  # of the window
-    pid: int = 0  # of who ended the sleep; 0: an interrupt, or nobody known
+    pid: int = 0  # of the process that ended the sleep; 0: an interrupt, or unknown
     tid: int = 0
     address: int = 0  # of the futex that it slept at
-    measured: bool = True  # False: met by samples
-    ended: bool = True  # False: the sleep lasts, so nobody has ended it yet
+    measured: bool = True  # False: inferred from samples
+    ended: bool = True  # False: the sleep still lasts
 
 
 RESOURCES = (
@@ -31,11 +31,11 @@ RESOURCES = (
     waits.LOCK, waits.UNKNOWN, waits.QUEUE, GIL, "thread", "peer", "reader", "copy", "gap", "gpu", "birth", "ahead", "nobody",
     "rank", "pause", "turn", "launch",
 )  # fmt: skip
-"""What a walk may end at (`gputop.diagnosis.waitgraph.Walk.book`)."""
+"""Resources that a walk may end at (`gputop.diagnosis.waitgraph.Walk.book`)."""
 
 
 class Leaf(NamedTuple):
-    """Where the walk ends."""
+    """The end of a walk: a resource and its holder."""
 
     resource: str
     holder: str
@@ -45,7 +45,7 @@ class Leaf(NamedTuple):
 
 
 class Hop(NamedTuple):
-    """One step of the walk: what a thread did of the time for which the step before it waited."""
+    """One step of the walk: a thread's activity in the time for which the step before waited."""
 
     pid: int
     tid: int
@@ -58,14 +58,14 @@ Trail = tuple[Hop, ...]
 
 
 class Way(NamedTuple):
-    """How the walk came to a leaf."""
+    """The steps of the walk to a leaf."""
 
     leaf: Leaf = Leaf("", "")
     trail: Trail = ()
 
 
 class Booked:
-    """What the walk booked to one leaf."""
+    """The share that the walk booked to one leaf, and its trails."""
 
     __slots__ = ("share", "trails")
 
@@ -82,12 +82,12 @@ class Booked:
 
     @property
     def trail(self) -> Trail:
-        """The steps along which most of it came."""
+        """The trail with the largest share."""
         return max(self.trails.values(), key=lambda one: one[0])[1] if self.trails else ()
 
 
 def _joined(one: Hop, other: Hop) -> Hop:
-    """Two steps of a process of one kind; the same step stays as it is."""
+    """Two steps of one process and kind added up; a step joined with itself is unchanged."""
     if one is other:
         return one
     return (one if one.share >= other.share else other)._replace(share=one.share + other.share)
@@ -97,16 +97,16 @@ Leaves = dict[Leaf, Booked]
 
 
 def edges_of(proc: ProcFacts, facts: Facts) -> list[Edge]:
-    """The time of a process's main thread; shares sum to 1."""
+    """The time of a process's main thread as edges; their shares sum to 1."""
     asleep, woken = proc.asleep, [_plain(wake, proc.pid) for wake in facts.wakes.get(proc.pid, [])]
-    woken = [wake for wake in woken if wake.pid or wake.kind != waits.UNKNOWN]  # what an interrupt ended, samples know better
+    woken = [wake for wake in woken if wake.pid or wake.kind != waits.UNKNOWN]  # samples know more about sleeps that an interrupt ended
     found = [Edge(RUN, proc.run), Edge(READY, proc.runnable)]
     known = sum(wake.share for wake in woken)
     scale = min(1.0, asleep / known) if known > 0.0 else 0.0
     found += [Edge(wake.kind, wake.share * scale, wake.pid, wake.tid, wake.address) for wake in woken]
     rest = asleep - known * scale
     kinds = _rest_of(proc.kinds, {wake.kind: wake.share * scale for wake in woken}, rest) if known else proc.kinds
-    stopped = proc.kinds.get(waits.STOPPED, 0.0) - kinds.get(waits.STOPPED, 0.0)  # by a debugger, say, who wakes it up again
+    stopped = proc.kinds.get(waits.STOPPED, 0.0) - kinds.get(waits.STOPPED, 0.0)  # e.g. by a debugger, which wakes it up again
     if stopped > 0.0:
         slept = tuple(dict.fromkeys(edge.kind for edge in found[2:]))  # no set: their order would change from run to run
         found, missing = take(found, stopped, slept, lambda edge: edge.pid not in (0, proc.info.ppid))
@@ -116,12 +116,12 @@ def edges_of(proc: ProcFacts, facts: Facts) -> list[Edge]:
 
 
 def _plain(wake: Wake, pid: int) -> Wake:
-    """Threads of one process wake one another at futexes."""
+    """The wake-up; one of unknown kind between threads of one process counts as a lock (futex)."""
     return wake._replace(kind=waits.LOCK) if wake.kind == waits.UNKNOWN and wake.pid == pid else wake
 
 
 def _rest_of(kinds: dict[str, float], known: dict[str, float], rest: float) -> dict[str, float]:
-    """What samples met beyond what wake-ups tell, scaled to the ``rest`` of the sleep."""
+    """Kind of wait -> share, by samples beyond the shares ``known`` from wake-ups; scaled to ``rest``, the unexplained sleep."""
     beyond = {kind: max(0.0, share - known.get(kind, 0.0)) for kind, share in kinds.items()}
     total = sum(beyond.values())
     if rest <= policy.TRIFLE:
@@ -132,7 +132,7 @@ def _rest_of(kinds: dict[str, float], known: dict[str, float], rest: float) -> d
 def take(
     edges: Iterable[Edge], share: float, kinds: tuple[str, ...], which: Callable[[Edge], bool] = lambda _: True
 ) -> tuple[list[Edge], float]:
-    """The edges less ``share`` of those of ``kinds``, the first kinds rather; what could not be taken."""
+    """(the edges less ``share`` of those of ``kinds``, earlier kinds first; the share that could not be taken)."""
     left = list(edges)
     for kind in kinds:
         for number, edge in enumerate(left):

@@ -48,35 +48,36 @@ from gputop.model.frame import Frame, Header, ProcInfo
 from gputop.model.roles import Role
 
 MIDDLE_NS = WINDOW_NS // 2
-MOST_LEDGERS = 512  # trainers with a ledger of their own, about 0.5 MB; of more, those that ended first are summed up (a choice)
-MANY = 16  # with more trainers and workers than this, once a second must do
+MOST_LEDGERS = 512  # trainers with a ledger of their own, about 0.5 MB; beyond, the earliest ended are summed up (a choice)
+MANY = 16  # trainers and workers; with more of them feeds come once a second
 
 
 class _GpuTime(NamedTuple):
-    """GPU seconds of one trainer up to a feed."""
+    """GPU seconds of one trainer from one feed to the next."""
 
     t_ns: int
     whole_s: float
     lost_s: float
-    own_whole_s: float  # where several train on a GPU, its seconds are divided among them: together they have no more than there were
+    own_whole_s: float  # a GPU's seconds, divided among the trainers that share it, so that they sum to the real ones
     own_lost_s: float
 
 
 class Engine:
-    """Feed it the board two to five times a second (every half or whole second of a recording); it keeps what it needs."""
+    """The diagnosis of one stream. Feed it the board two to five times a second (every half or whole second of a recording); it keeps what
+    it needs."""
 
     def __init__(self) -> None:
         self.states: dict[int, ProcState] = {}
         self.ledgers: dict[TrainerKey, Ledger] = {}
-        """Of each trainer that had a GPU, those that ended too; where several train on a GPU, its seconds are divided among them. That of
-        `NOBODY` has those of lost GPUs that no trainer has."""
+        """The ledger of each trainer that had a GPU, including ended ones; seconds of a shared GPU are divided among its trainers. The key
+        `NOBODY` has the seconds of lost GPUs that no trainer uses."""
         self.facts: Facts | None = None
         self.feeders: dict[int, int] = {}
-        """Who, being none of its workers, was found to feed a trainer -> that trainer, for as long as both live."""
+        """Pid of a process, no worker, that was found to feed a trainer -> pid of that trainer, while both live."""
         self.phases: dict[int, Phase] = {}
-        """Per trainer what it is about."""
+        """Pid of a trainer -> its phase."""
         self.standing: dict[int, Standing] = {}
-        """Per trainer how it stands at the last feed."""
+        """Pid of a trainer -> its standing at the last feed."""
         self._window = Window()
         self._worst: Standing | None = None
         self._verdict: Verdict | None = Verdict()
@@ -85,23 +86,24 @@ class Engine:
         self._growths = Growths()
         self._lost_gpus = LostGpus()
         self.readings = Readings()
-        self._pending: dict[int, list[_GpuTime]] = {}  # per trainer, not booked yet
-        self._users: Counter[int] = Counter()  # how many train on each GPU
-        self._measured: dict[int, int] = {}  # GPU -> up to when its time was noted
-        self._judged: dict[int, Standing] = {}  # per trainer how it stood when it was last judged
+        self._pending: dict[int, list[_GpuTime]] = {}  # trainer -> GPU seconds not booked yet
+        self._users: Counter[int] = Counter()  # GPU -> number of its trainers
+        self._measured: dict[int, int] = {}  # GPU -> until when its time was noted, ns
+        self._judged: dict[int, Standing] = {}  # trainer -> its standing when its seconds were last booked
         self._paces: dict[int, float | None] = {}
-        """Per trainer its steps a second since it began to train, or its CUDA calls were first probed."""
-        self._keys: dict[int, TrainerKey] = {}  # by pid of the trainers that live
-        self._spent: dict[int, dict[str, float]] = {}  # per trainer the seconds in each state, while its calls were probed
-        self._unmoved: dict[int, dict[str, float]] = {}  # per trainer the seconds booked by cause since nothing of it has moved
-        self._trained: dict[TrainerKey, tuple[Role, ProcInfo, int]] = {}  # the last trainers, with the moment they were seen last
-        self._ended: Step | None = None  # of the last trainer that is gone
+        """Pid of a trainer -> steps per second since it began to train, or since its CUDA calls were first probed; None if unknown."""
+        self._keys: dict[int, TrainerKey] = {}  # pid of a live trainer -> its key
+        self._spent: dict[int, dict[str, float]] = {}  # trainer -> seconds in each state while its calls were probed
+        self._unmoved: dict[int, dict[str, float]] = {}  # trainer -> seconds booked by cause since nothing of it moved
+        self._trained: dict[TrainerKey, tuple[Role, ProcInfo, int]] = {}  # the last trainers, and when each was last seen, ns
+        self._ended: Step | None = None  # of the last trainer that ended
         self._workers_spent: dict[str, float] = {}  # seconds in each state of all workers together
         self._header = Header()
 
     @property
     def verdict(self) -> Verdict:
-        """Of the last board; put in words when it is asked for, for a recording is read by its incidents and last words alone."""
+        """The verdict on the last board; put in words only on request, for most readers of a recording need incidents and the last words
+        alone."""
         if self._verdict is None and self.facts is not None:
             worst, lost = self._worst, self._lost_gpus.verdict()
             if worst is not None and (lost is None or worst.bereft or worst.fault):
@@ -112,26 +114,26 @@ class Engine:
 
     @property
     def ledger(self) -> Ledger:
-        """Of all trainers together, as it stands: a sum of its own."""
+        """The sum of all trainers' ledgers at present, as a new object."""
         return total(self.ledgers.values())
 
     @property
     def roles(self) -> dict[int, Role]:
-        """Who is who on the last board."""
+        """Pid -> role on the last board."""
         return self._window.roles
 
     @property
     def incidents(self) -> list[Incident]:
-        """All so far, oldest first; those that last have no end."""
+        """All incidents so far, oldest first; a lasting one has no end."""
         return self._incidents.all
 
     @property
     def fed_ns(self) -> int:
-        """The moment of the last feed, 0 before the first."""
+        """The time of the last feed, 0 before the first."""
         return self._window.t_ns
 
     def follow(self, board: Board, frame: Frame, every_ns: int = FEED_EVERY_NS) -> bool:
-        """`look` at the next frame of a stream, which ``board`` holds already, and `feed` when it is time; whether it was."""
+        """`look` at the next frame of a stream, which ``board`` holds already, and `feed` if it is time; returns whether it fed."""
         self.look(frame)
         if not frame.ticks or not self.is_due(frame.t_ns, max(every_ns, self.pace_ns)):
             return False
@@ -140,15 +142,15 @@ class Engine:
 
     @property
     def pace_ns(self) -> int:
-        """How long what a feed has found stands until the next one."""
+        """The time from one feed to the next, ns."""
         return FEED_EVERY_NS if len(self.states) <= MANY else 2 * FEED_EVERY_NS
 
     def is_due(self, t_ns: int, every_ns: int) -> bool:
-        """Whether the last feed was in another of the stretches of ``every_ns`` into which the clock is divided."""
+        """Whether ``t_ns`` lies in another stretch of the clock than the last feed; each stretch has ``every_ns``."""
         return t_ns // every_ns != self.fed_ns // every_ns
 
     def begin(self) -> None:
-        """Keep what is known of everybody, and forget what was found: that is of what is fed from now on."""
+        """Keep the state of processes and GPUs, and forget all findings: from now on there are only new ones."""
         self.ledgers, self._incidents, self._orphans, self._ended = {}, Incidents(), Orphans(), None
         for told in (self._pending, self._spent, self._workers_spent, self._unmoved, self._trained):
             told.clear()
@@ -158,9 +160,9 @@ class Engine:
         self._window.begin()
 
     def look(self, frame: Frame) -> None:
-        """Optional, for every frame between two feeds: more samples of what the processes wait for, at a few microseconds each.
+        """Take in a frame between two feeds (optional): more samples of the processes' waits, at a few microseconds each.
 
-        Without the probes these samples are all there is to tell one sleep from another.
+        Without the probes only these samples distinguish the kinds of sleep.
         """
         self._window.look(frame)
 
@@ -200,7 +202,7 @@ class Engine:
         self._worst, self._verdict = max(standing, key=_weight, default=None), None
 
     def by_itself(self, pid: int) -> Standing | None:
-        """How the rank that others wait for would stand if nobody did: why it is late. None for any other trainer."""
+        """Standing of the rank that others wait for, as if no rank waited: why it is late. None for any other trainer."""
         standing, facts = self.standing.get(pid), self.facts
         if standing is None or facts is None or standing.job.straggler is None or standing.job.straggler.pid != pid:
             return None
@@ -231,7 +233,7 @@ class Engine:
         return standing
 
     def _rebook(self, standing: Standing, lost_s: float) -> None:
-        """What was lost while nothing of a job moved is the hang's, once that is known to be one."""
+        """Move seconds lost while nothing of a job moved to the hang, once it is known to be one."""
         pid = standing.job.trainer.pid
         unmoved = self._unmoved.setdefault(pid, {})
         if standing.job.still_s == 0.0:
@@ -244,7 +246,7 @@ class Engine:
                 unmoved[cause] = unmoved.get(cause, 0.0) + share * lost_s
 
     def unmoved(self, pid: int) -> Mapping[str, float]:
-        """Seconds by cause of a trainer's ledger that would be a hang's, should one be found: nothing of it has moved since."""
+        """Seconds of a trainer's ledger by cause that would move to a hang if one were found: nothing of it has moved since."""
         return self._unmoved.get(pid, {})
 
     def _note_step(self, job: JobFacts, seconds: float) -> None:
@@ -254,8 +256,8 @@ class Engine:
         self._paces[pid] = self._window.pace(pid)
 
     def _step(self) -> Step | None:
-        """Of the trainer that the verdict is about, over the whole stream; by the GPU's rhythm the latest pace alone. Where nobody
-        trains any more, of the last that did."""
+        """Step time of the trainer in the verdict, over the whole stream (only the latest pace if it comes from the GPU's rhythm); without
+        trainers, of the last trainer that ended. None if unknown."""
         if self._worst is not None:
             return self._step_of(self._worst.trainer_pid) or self.verdict.step
         return self._ended
@@ -265,7 +267,7 @@ class Engine:
         return stepclock.split(pace, "CUDA calls", report.shares(spent)) if pace is not None and spent else None
 
     def settled(self) -> tuple[list[Incident], dict[TrainerKey, Ledger]]:
-        """All incidents and the ledgers, with what is not booked yet, by how each job stood last."""
+        """All incidents and ledgers, including seconds not booked yet, which are booked by each job's last standing."""
         ledgers = {key: total([ledger]) for key, ledger in self.ledgers.items()}
         for pid in self._pending:
             self._settle(pid, ledgers)
@@ -280,19 +282,18 @@ class Engine:
             _book(self._ledger_of(pid, ledgers), times, self._judged[pid].shares if pid in self._judged else {})
 
     def _unbooked(self, pids: Iterable[int]) -> Iterator[Standing]:
-        """How these jobs stood last, with their GPU seconds that are not booked yet."""
+        """The last standings of these jobs, with their GPU seconds that are not booked yet."""
         for pid in pids:
             if pid in self._judged:
                 yield _set_seconds(replace(self._judged[pid]), self._rest_of(pid))
 
     def _rest_of(self, pid: int) -> list[_GpuTime]:
-        """What is not booked yet, of one that ends or is gone without that end."""
+        """GPU seconds not yet booked for a trainer; without its end if it is ending or has vanished."""
         pending = self._pending.get(pid, [])
         return _without_end(pending) if pid not in self.phases or self.phases[pid].word == ENDING else pending
 
     def _forget_ended(self, board: Board, jobs: Iterable[JobFacts]) -> None:
-        """Of trainers that are gone, their parent having asked for them or not, nothing more comes, and another may come by the same
-        number."""
+        """Drop the state of trainers that have ended, reaped or not: their pid may be reused."""
         self.feeders = {pid: trainer for pid, trainer in self.feeders.items() if pid in board.procs and trainer in board.procs}
         kept: tuple[dict[int, Any], ...] = self._pending, self._judged, self._spent, self._paces, self._unmoved, self._keys
         gone = {pid for known in kept for pid in known} - {job.trainer.pid for job in jobs}
@@ -310,13 +311,13 @@ class Engine:
             del self._trained[next((key for key in self._trained if key[0] not in self._keys), next(iter(self._trained)))]
 
     def _sum_earlier(self) -> None:
-        """Of more than `MOST_LEDGERS` trainers, those that ended first have one ledger."""
+        """Merge the ledgers of the trainers that ended first, beyond `MOST_LEDGERS`, into one."""
         live = {EARLIER, NOBODY, *self._keys.values()}
         while len(self.ledgers) > MOST_LEDGERS and (ended := next((key for key in self.ledgers if key not in live), None)):
             self.ledgers.setdefault(EARLIER, Ledger()).include(self.ledgers.pop(ended))
 
     def _note_time(self, job: JobFacts, t_ns: int, seconds: float) -> None:
-        """To be booked when it has come to the middle of a window that can be judged."""
+        """Note the job's GPU seconds. They are booked once they lie in the middle of a window that can be judged."""
         known = [gpu for gpu in job.gpus if gpu.gone or gpu.util_now is not None]
         if not known:
             return
@@ -328,7 +329,7 @@ class Engine:
         pending.append(_GpuTime(t_ns, sum(whole), sum(lost), sum(map(mul, whole, parts)), sum(map(mul, lost, parts))))
 
     def _unnoted_s(self, gpu: GpuFacts, t_ns: int, seconds: float) -> float:
-        """Seconds of a lost GPU, with those in which it was silent and that was not known yet."""
+        """Seconds of a lost GPU since it was last noted, including those in which it was already silent but not known to be lost."""
         before_ns, since_ns = self._measured.get(gpu.index, 0), gpu.loss.since_ns if gpu.loss is not None else t_ns
         return (t_ns - max(before_ns, since_ns)) / 1e9 if 0 < before_ns < t_ns - seconds * 1e9 else seconds
 
@@ -337,27 +338,27 @@ class Engine:
             self.ledgers.setdefault(NOBODY, Ledger()).add(lost_s, lost_s, {GPU_LOST: 1.0})
 
     def _due(self, pid: int, t_ns: int) -> list[_GpuTime]:
-        """What is in the middle of the window now, which tells best of it."""
+        """The pending seconds before the middle of the window, which judges them best; they are removed from the pending ones."""
         pending = self._pending[pid]
         count = bisect_right(pending, t_ns - MIDDLE_NS, key=attrgetter("t_ns"))
         due, self._pending[pid] = pending[:count], pending[count:]
         return due
 
     def what_if(self, one: Verdict | Incident) -> list[WhatIf]:
-        """What changes would bring to the trainer that a verdict or incident is about, by the last windows in which its cause stood."""
+        """Predictions for the trainer of a verdict or incident: what changes would bring, by the last windows in which its cause stood."""
         if one.cause == GPU_LOST:
             return []
         return self.readings.options(one.trainer_pid, one.cause, one.culprits, one.speedup_max)
 
     def explain(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:
-        """What was found over the whole stream, in the shape of `gputop.findings.explanation`; ready for JSON.
+        """All findings of the stream, in the shape of `gputop.findings.explanation`; ready for JSON.
 
-        Or from ``start_ns`` on, when the ledger stood at ``before``: of what has lasted since before that in full.
+        With ``start_ns`` and the ledger ``before`` of that moment: only findings after it, incidents that began earlier in full.
         """
         return plain(self.found(start_ns, before))
 
     def found(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:
-        """The same, each text with what it is made of, to be kept (`gputop.findings.sentence`)."""
+        """Like `explain`, but each text keeps its template and facts, for recordings (`gputop.findings.sentence`)."""
         settled, ledgers = self.settled()
         incidents = [incident for incident in settled if incident.end_ns is None or incident.end_ns > start_ns]
         verdict, ledger = replace(self.verdict, step=self._step()), total(ledgers.values()).since(before or Ledger())
@@ -374,15 +375,14 @@ def _book(ledger: Ledger, times: Iterable[_GpuTime], shares: dict[str, float]) -
 
 
 def _set_seconds(one: Standing, times: Sequence[_GpuTime]) -> Standing:
-    """The GPU seconds that are booked by how it stands."""
+    """The standing, with the GPU seconds that are booked by it."""
     one.whole_s, one.lost_s = sum(part.whole_s for part in times), sum(part.lost_s for part in times)
     one.booked = [(part.t_ns, part.own_whole_s, part.own_lost_s) for part in times]
     return one
 
 
 def _without_end(times: list[_GpuTime]) -> list[_GpuTime]:
-    """Less the last of it, in which nothing ran: an interpreter that ends lets go of its workers, its modules and its GPU, and wants none
-    of it any more."""
+    """The times without the last ones in which nothing ran: an interpreter that ends gives up its workers, its modules and its GPU."""
     worked = (i + 1 for i, part in enumerate(times) if part.lost_s < policy.AT_END * part.whole_s)
     return times[: max(worked, default=0)]
 
@@ -393,18 +393,17 @@ def _add(spent: dict[str, float], state: ProcState, seconds: float) -> None:
 
 
 def _paced(one: Standing) -> Verdict:
-    """Its verdict with the step, which nobody else is told."""
+    """The verdict with the step, which only the worst standing's verdict has."""
     return replace(one.verdict, step=one.job.step)
 
 
 def _on_gpus(standing: list[Standing]) -> list[Standing]:
-    """Where somebody trains on a GPU, those that do not are no concern of the GPUs."""
+    """The standings of jobs with GPUs; all of them if no job has one."""
     return [one for one in standing if one.job.gpus] or standing
 
 
 def _weight(one: Standing) -> tuple[bool, bool, bool, bool, bool, float]:
-    """No GPU that works too little is as bad as one that is lost. A straggler explains its peers' waits, so it comes next; then the job at
-    fault that lost most, last those that merely rest. Two ranks that lost the same are told in their order, in a recording too, whose
-    times are a little rounder."""
+    """Sort key, worst last: lost or hung GPU; straggler (it explains its peers); fault; any trouble; not idle; then time lost, rounded so
+    that a recording orders equal ranks alike."""
     lost = round(one.job.lost, 2) if one.job.lost is not None else -1.0
     return one.bereft or one.hangs, one.cause == "straggler-rank", one.fault, one.troubled, one.phase.word != IDLE, lost

@@ -1,20 +1,21 @@
-"""host-memory-growth, gpu-memory-growth: memory that grows until there is none left.
+"""host-memory-growth, gpu-memory-growth: memory that grows until none is left.
 
 It costs no GPU time until then, so it is never the verdict: its incidents stand beside those of lost time, and their severity follows from
-the time that is left. Looked at are, for each training, its trainer's own memory, what its workers hold together, and its part of each
+the time that is left. For each training the observer looks at its trainer's own memory, its workers' memory together, and its part of each
 GPU. A worker that was forked shares the trainer's pages until one of the two writes to them; a Python object is written to whenever its
 reference count changes. So a worker holds
 
     anonymous memory (RssAnon + VmSwap) - the part of it that it shares (smaps_rollup: Anonymous - Private_Dirty)
 
-where the latter may be read, else the former, which does not show such copies. File mappings and page cache are left out: they yield. Where
-one training alone has workers, what is used of /dev/shm is its batches, too.
+if the latter is readable, else the former, which does not show such copies. File mappings and page cache are left out: they yield. If only
+one training has workers, memory in use of /dev/shm counts as its batches, too.
 
     time left = room / rate,   rate = sum over what grows in that room (`gputop.diagnosis.trend`)
 
-`room` is MemAvailable or what its cgroup's limit leaves, whichever ends first; on a GPU its free memory. Nothing is said while a training
-starts or a process is young, of what grows while no steps are made, of growth that slows down and would end before the room does, and
-beyond `policy.REACH` times as far ahead as it has grown steadily: growth is told once it has taken a tenth of what was free.
+`room` is MemAvailable or the rest under its cgroup's limit, whichever ends first; on a GPU its free memory. Nothing is reported while a
+training starts or a process is young, about growth while no steps are made, about growth that slows down and would end before the room
+does, and about an end further ahead than `policy.REACH` times the time of steady growth: growth is reported once it has taken a tenth of
+what was free.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ TRAINER, WORKERS, SHM = "trainer", "workers", "shm"  # parts of a training; the 
 
 
 class _Held(Struct):
-    """The memory of one process: its last sample, and what came since it was first looked at."""
+    """Memory of one process: its last sample, and the growth since the first look."""
 
     sample: ProcSample
     shared_bytes: int | None
     grown_bytes: int = 0
-    copied_bytes: int = 0  # of it, copies of pages that were shared
+    copied_bytes: int = 0  # part of ``grown_bytes``: copies of pages that were shared
 
     def note(self, sample: ProcSample) -> None:
         if sample is not self.sample:
@@ -62,7 +63,7 @@ class _Held(Struct):
 
 
 class _Room(NamedTuple):
-    """Memory that is left, and to whom."""
+    """Memory that is left."""
 
     key: str
     free_bytes: float
@@ -74,20 +75,20 @@ class _Series(Struct):
 
     trend: Trend = field(default_factory=Trend)
     held: dict[int, _Held] = field(default_factory=dict)  # by pid
-    ended_bytes: int = 0  # the most by which a worker that has ended had grown
-    last: Steady | None = None  # the latest growth that was told
+    ended_bytes: int = 0  # the largest growth of a worker that has ended
+    last: Steady | None = None  # the latest steady growth
     last_ns: int = 0
-    rested_ns: int = 0  # when its GPUs rested last
+    rested_ns: int = 0  # when the job's GPUs last rested
     incident: Incident | None = None
-    grows: str = ""  # who does, and how fast, as told last
+    grows: str = ""  # the last words for what grows and how fast
 
     def may_begin(self, steady: Steady, t_ns: int) -> bool:
-        """Whether it has grown enough while steps were made, and not while data or a model was loaded in a pause."""
+        """Whether the quantity has grown enough while steps were made, and not while data or a model was loaded in a pause."""
         waits_s = min(policy.WARM_UP_NS / 1e9, 3 * steady.seconds / (FLOORS - 1))
         return self.incident is None and steady.grown >= policy.GROWN_BYTES and t_ns - self.rested_ns >= waits_s * 1e9
 
     def hold(self, procs: Iterable[ProcFacts], board: Board) -> None:
-        """Take in processes that are no longer young; who is gone takes what it held along."""
+        """Take in processes that are no longer young; memory of ended ones is dropped."""
         samples = [proc.newer for proc in procs if proc.newer.anon_bytes is not None]
         known, self.held = self.held, {}
         for sample in samples:
@@ -113,27 +114,27 @@ class _Case(NamedTuple):
 
 
 class _Left(NamedTuple):
-    """How long the room lasts that ends first: s, with the band."""
+    """Time in s until the first room is full, with the band."""
 
     room: _Room
     s: float
     soonest_s: float
     latest_s: float
-    rates: int  # of how many that grow there
+    rates: int  # number of series that grow in that room
 
 
 class Growths(Struct):
-    """Everything that is looked at, and the incidents of what grows."""
+    """All series of memory, and the incidents of those that grow."""
 
     series: dict[tuple[int, str], _Series] = field(default_factory=dict)  # by trainer and part
 
     def begin(self) -> None:
-        """Go on watching; what is told is told anew."""
+        """Go on watching; growths that last get new incidents."""
         for one in self.series.values():
             one.incident = None
 
     def note(self, board: Board, facts: Facts, incidents: Incidents) -> None:
-        """Take in the board; incidents begin, are told anew and end."""
+        """Take in the board: incidents begin, change and end."""
         parts = {(job.trainer.pid, part): job for job in facts.jobs for part in self._measure(job, facts, board)}
         for key in self.series.keys() - parts.keys():
             _end(self.series.pop(key), board.t_ns)
@@ -152,7 +153,7 @@ class Growths(Struct):
                 _end(one, one.last_ns)
 
     def _measure(self, job: JobFacts, facts: Facts, board: Board) -> Iterator[str]:
-        """Give the training's series their readings; the parts that have some."""
+        """Add readings to the training's series; yields the parts that have some."""
         pid, readings = job.trainer.pid, _gpu_bytes(job, facts, board) | _shm_bytes(job, facts, board)
         unbegun = job.unbegun_s > 0.0 and not job.host_only
         starts = unbegun or job.before_s is None or board.t_ns - born_ns(job.trainer.newer, board) < policy.GROWS_AFTER_NS
@@ -171,7 +172,7 @@ class Growths(Struct):
 
 
 def growing(incidents: Iterable[Incident]) -> tuple[str, str]:
-    """The most urgent growth that lasts in a few words, and its severity; empty where none does. See `lostgpus.notice`."""
+    """(short text, severity) of the most urgent lasting growth; empty if there is none. See `lostgpus.notice`."""
     lasting = [one for one in incidents if one.cause in GROWTHS and one.end_ns is None and one.evidence]
     if not lasting:
         return "", ""
@@ -185,8 +186,8 @@ def _number(value: object) -> float:
 
 
 def _gpu_bytes(job: JobFacts, facts: Facts, board: Board) -> dict[str, float]:
-    """GPU index -> bytes that a trainer holds of it, by the driver's list; where that does not say, all that is used of a GPU that nobody
-    else trains on."""
+    """GPU index -> bytes that the trainer holds of it, by the driver's list; without an entry there, all memory in use of a GPU on which no
+    other job trains."""
     found = {}
     for gpu in job.gpus:
         known = board.gpus[gpu.index]
@@ -202,14 +203,14 @@ def _gpu_bytes(job: JobFacts, facts: Facts, board: Board) -> dict[str, float]:
 
 
 def _shm_bytes(job: JobFacts, facts: Facts, board: Board) -> dict[str, float]:
-    """What is used of /dev/shm, through which workers hand over their batches, where one training alone has workers."""
+    """Bytes in use of /dev/shm, through which workers hand over batches, if only one training has workers; empty otherwise."""
     total, free = board.host.get("shm_total_bytes"), board.host.get("shm_free_bytes")
     alone = bool(job.workers) and sum(bool(other.workers) for other in facts.jobs) == 1
     return {SHM: float(total - free)} if alone and isinstance(total, int) and isinstance(free, int) else {}
 
 
 def _case(job: JobFacts, part: str, series: _Series, board: Board) -> _Case | None:
-    """None for what does not grow, or will end by itself while there is room."""
+    """The case of a series; None if it does not grow, or will stop growing while there is room."""
     steady = series.trend.steady
     if steady is None:
         return None
@@ -234,7 +235,7 @@ def _host_rooms(job: JobFacts, part: str, board: Board) -> Iterator[_Room]:
 
 
 def _gpu_rooms(job: JobFacts, gpu: GpuBoard) -> Iterator[_Room]:
-    """Of a MIG device, its own memory."""
+    """Yields the free memory of the job's GPU or MIG device."""
     instance = next((one.instance for one in job.gpus if one.index == gpu.index), None)
     part = next((one for one in gpu.instances if one.gpu_instance == instance), None) if instance is not None else None
     total: float | None
@@ -249,7 +250,7 @@ def _gpu_rooms(job: JobFacts, gpu: GpuBoard) -> Iterator[_Room]:
 
 
 def _time_left(cases: list[_Case]) -> Iterator[_Left]:
-    """Of each case; all that grows in one room fills it together."""
+    """Yields the time left of each case; series that grow in one room fill it together."""
     rates: dict[str, list[Steady]] = {}
     for case in cases:
         for room in case.rooms:
@@ -273,7 +274,7 @@ def _begin(case: _Case, t_ns: int) -> Incident:
 
 
 def _tell(incident: Incident, case: _Case, left: _Left, swaps: bool) -> None:
-    """Words and numbers as of now; severity is the worst so far."""
+    """Bring the incident's words and numbers up to date; severity is the worst so far."""
     steady, copied = case.steady, _copied(case)
     memory = "GPU memory" if incident.gpu is not None else "room" if left.room.key == SHM else "memory"
     end = "swapping begins" if swaps and left.room.key == "host" else filled("out of {}", memory)
@@ -309,13 +310,13 @@ def _who(case: _Case) -> str:
 
 
 def _band(left: _Left) -> str:
-    """Empty where it is as narrow as the words."""
+    """Words for the band; empty if both ends have the same words."""
     soonest, latest = _span(left.soonest_s), _span(left.latest_s)
     return filled(" ({} to {})", soonest, latest) if soonest != latest else ""
 
 
 def _copied(case: _Case) -> float:
-    """Share of what was grown that is copies of shared pages, as far as that may be read."""
+    """Share of the growth that is copies of shared pages, as far as readable."""
     grown = sum(one.grown_bytes for one in case.series.held.values())
     return sum(one.copied_bytes for one in case.series.held.values()) / grown if grown > 0 else 0.0
 
@@ -378,7 +379,7 @@ _OF_GPU = (
 
 
 def _fixes(case: _Case, copied: float) -> Iterator[Fix]:
-    """What to change, then how to go on until then."""
+    """Fixes: what to change, then how to go on until then."""
     job = case.job
     if case.part == WORKERS:
         pids = [pid for pid, one in case.series.held.items() if one.grown_bytes > 0]

@@ -1,8 +1,8 @@
-"""Hangs: nothing of a job moves any more (`measure.life`), and its main thread waits for somebody who is part of it.
+"""Hangs: nothing of a job moves (`measure.life`), and its main thread waits for a part of the job itself.
 
-Whom it waits for decides. For its own threads, loaders or a disk: these hang, and the job with them (hung-worker). For other ranks, in a
-collective: those hang it that are not in it, whatever they wait for themselves (straggler-rank), unless their loaders hang. For the world
-outside, a request, a prompt, a timer: it is idle. Ranks on other hosts cannot be seen, so those that may wait for them get longer.
+The awaited part decides. Its own threads, loaders or a disk: these hang, and the job with them (hung-worker). Other ranks, in a collective:
+the ranks that are not in it cause the hang, whatever they wait for (straggler-rank), unless their loaders hang. The world outside (a
+request, a prompt, a timer): the job is idle. Ranks on other hosts cannot be seen, so jobs that may wait for them get more time.
 
 Ranks whose process has ended count too: `life.absent_ranks` finds them by the environment that a launcher gives each rank.
 """
@@ -25,20 +25,20 @@ from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix
 from gputop.system.text import counted
 
-STDIN = 0  # who reads that is at a prompt, or fed by whoever started it
-_AWAITED = (waits.LOCK, waits.NETWORK)  # what a rank is met at that waits for the others on the host (gloo, MPI)
-_PAUSES = (waits.TIMER, waits.CHILD)  # what a worker may wait in for a while, before anybody has seen it deliver
+STDIN = 0  # a trainer that reads standard input is at a prompt, or fed by its parent
+_AWAITED = (waits.LOCK, waits.NETWORK)  # kinds of wait of a rank in a collective on the host (gloo, MPI)
+_PAUSES = (waits.TIMER, waits.CHILD)  # kinds of wait in which a worker may stay for a while before its first batch
 _OUTSIDE = (waits.POLL, waits.NETWORK)
 _WORDS = {
     waits.LOCK: "stands at a lock or an empty queue", waits.QUEUE: "waits for a batch", waits.DISK: "stands in a call to a file system",
     waits.PIPE: "stands at a pipe", waits.NETWORK: "stands at a socket", waits.POLL: "stands in a poll", waits.TIMER: "sleeps",
     waits.CHILD: "waits for a program", waits.STOPPED: "is stopped", waits.DRIVER: "waits for its GPU", waits.ONCPU: "spins",
 }  # fmt: skip
-_MOST = 8  # ranks that are told one by one
+_MOST = 8  # ranks that are described one by one
 
 
 def with_hangs(facts: Facts) -> list[JobFacts]:
-    """Its jobs, each with its ``hang``."""
+    """The jobs of the window, each with its ``hang``."""
     found = dict[int, Hang | None]()
     for job in facts.jobs:
         if job.trainer.pid not in found:
@@ -49,13 +49,13 @@ def with_hangs(facts: Facts) -> list[JobFacts]:
 
 
 def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
-    """Its main thread waits for its own threads or loaders, or for a disk."""
+    """The hang of a single job whose main thread waits for its own threads or loaders, or for a disk; None without one."""
     kind = _kind(job.trainer)
-    unknown = not sees_gpus(job) and kind != waits.QUEUE  # it may be a long step
+    unknown = not sees_gpus(job) and kind != waits.QUEUE  # the wait may be a long step
     pauses = bool(job.unbegun_s) and any(_kind(worker) in _PAUSES for worker in job.workers)
     if job.still_s < (policy.FAR_S if unknown or pauses else policy.HUNG_S) or in_kernel(job):
         return None
-    if kind == waits.LOCK:  # of a rank that may be a collective's
+    if kind == waits.LOCK:  # a rank's lock may belong to a collective
         inside = not has_peers(job) and (job.is_torchs or not _may_be_asked(job.trainer))
     elif kind == waits.PIPE:
         inside = job.unheard or (bool(job.workers) and job.trainer.newer.syscall_arg != STDIN)
@@ -65,7 +65,8 @@ def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
 
 
 def _of_ranks(family: list[JobFacts], facts: Facts) -> Hang | None:
-    """All stand; those that wait in a collective wait for the rest, or, where all do, for each other or for ranks that are not here."""
+    """The hang of ranks that all stand still; None without one. Ranks in a collective wait for the others, or, if all are in it, for each
+    other or for ranks on other hosts."""
     absent, size = any(job.absent_ranks for job in family), max(map(ranks, family))
     least_s = policy.FAR_S if size > len(family) and not absent else policy.HUNG_S
     if any(job.still_s < least_s for job in family) or (all(job.may_spin for job in family) and not absent):
@@ -84,25 +85,25 @@ def _hang(cause: str, family: Sequence[JobFacts], late: Sequence[JobFacts], fact
 
 
 def _kind(proc: ProcFacts) -> str:
-    """What it mostly sleeps on; empty where nothing is that."""
+    """Kind of wait in which the main thread spends at least half its time; empty if there is none."""
     kind = max(proc.kinds, key=proc.kinds.__getitem__, default="")
     return kind if proc.kinds.get(kind, 0.0) >= policy.HALF else ""
 
 
 def _may_be_asked(trainer: ProcFacts) -> bool:
-    """Whether a thread of it waits for the world outside, as a server's does whose main thread waits for its end."""
+    """Whether another thread waits for the world outside, as in a server whose main thread waits for its end."""
     watchers = {thread.tid for thread in trainer.info.threads if thread.comm.startswith(WATCHERS)} | {trainer.pid}
     others = (thread for thread in trainer.newer.threads if thread.tid not in watchers)
     return any(trainer.kind_of("S", one.syscall, one.syscall_arg, one.wchan) in _OUTSIDE for one in others)
 
 
 def _serves(job: JobFacts) -> bool:
-    """It waits for requests: its other ranks stand in a collective until one comes."""
+    """Whether the job waits for requests: its other ranks stand in a collective until one comes."""
     return job.trainer.info.sockets == LISTENING and _kind(job.trainer) == waits.POLL
 
 
 def told(hang: Hang, t_ns: int) -> str:
-    """Who hangs, and for how long."""
+    """The headline: the hanging job or ranks, and for how long."""
     first, seconds = hang.family[0].trainer, (t_ns - hang.since_ns) / 1e9
     name = filled("{} ({})", first.role.label, first.pid) if len(hang.family) == 1 else first.role.label.partition(" rank")[0]
     who = "nothing of it" if len(hang.family) == 1 else filled("none of its {} ranks", len(hang.family))
@@ -111,7 +112,7 @@ def told(hang: Hang, t_ns: int) -> str:
 
 
 def tell(hang: Hang, t_ns: int) -> Finding:
-    """Who stands where."""
+    """The finding: where each rank stands, evidence and fixes."""
     alone = len(hang.family) == 1
     parts = [_stands(job, alone, hang) for job in hang.family[:_MOST]]
     if not hang.late:
@@ -141,7 +142,7 @@ def _stands(job: JobFacts, alone: bool, hang: Hang) -> str:
 
 
 def _workers(job: JobFacts) -> str:
-    """What those do meanwhile."""
+    """Words for the workers' activity meanwhile; empty without workers."""
     if not job.workers:
         return ""
     met = Counter("has nothing to do" if worker.ahead >= policy.HALF else _WORDS.get(_kind(worker), "stands") for worker in job.workers)

@@ -18,21 +18,22 @@ from gputop.model.board import Board
 from gputop.model.frame import ProcSample
 
 BEGIN_NS = policy.STEADY_NS - TICK_SLACK_NS  # a cause must stand this long before it is an incident; it is then dated back to when it began
-TELL_NS = 2_000_000_000 - TICK_SLACK_NS  # victims and culprits are gathered this often, and whenever it gets worse
+TELL_NS = 2_000_000_000 - TICK_SLACK_NS  # ns between two updates of victims and culprits, unless the loss gets worse
 END_NS = policy.AWAY_NS - TICK_SLACK_NS
 
 
 class _Account(Struct):
-    """What a culprit had taken before, and how fast it takes."""
+    """A culprit's CPU time before the episode, and its CPUs now."""
 
     start_ticks: int
     base_ns: int
     cores: float = 0.0
     seen: tuple[int, int] = 0, 0  # (t_ns, CPU time) of its latest reading
-    spawns: bool = False  # what it starts is counted as its own
+    spawns: bool = False  # CPU time of programs that it starts is counted as its own
 
     def note(self, t_ns: int, cpu_ns: int) -> None:
-        """A reading; from the second on they tell how fast it takes, which may be less than over the window that blamed it."""
+        """Take in a reading; from the second on ``cores`` is the latest rate, which may be lower than over the window that blamed the
+        culprit."""
         before_ns, before_cpu_ns = self.seen
         if before_ns < t_ns:
             self.seen = t_ns, cpu_ns
@@ -45,21 +46,21 @@ class _Episode(Struct):
     first_ns: int
     last_ns: int
     lost_s: float = 0.0
-    whole_s: float = 0.0  # GPU seconds that these were lost of
-    regain_s: float = 0.0  # of those lost, divided among those who train on a GPU together
-    since_whole_s: float = 0.0  # GPU seconds since it began: what is booked at first is of shortly before
-    since_lost_s: float = 0.0  # of these, lost to it or to nobody knows what
+    whole_s: float = 0.0  # GPU seconds booked with the cause, lost or not
+    regain_s: float = 0.0  # GPU seconds lost, with those of a shared GPU divided among its trainers
+    since_whole_s: float = 0.0  # GPU seconds since it began (the first ones booked are from shortly before)
+    since_lost_s: float = 0.0  # part of ``since_whole_s`` lost to the cause or unexplained
     loudest: float = 0.0
-    why: str = ""  # what was said of the loudest moment
-    told_ns: int = 0  # when victims and culprits were last gathered
-    culpable: float = 0.0  # see `Standing.culpable`; the most so far, for in the end the window remembers what is over
+    why: str = ""  # the words for the loudest moment
+    told_ns: int = 0  # when victims and culprits were last updated
+    culpable: float = 0.0  # maximum of `Standing.culpable` so far, for the last window still has what has ended
     hangs: bool = False  # nothing moves any more: see `gputop.diagnosis.hangs`
     incident: Incident | None = None
-    gpus: set[str] = field(default_factory=set)  # whose seconds these are: of a straggler's peers, too
+    gpus: set[str] = field(default_factory=set)  # GPUs that lost the seconds, including those of a straggler's peers
     accounts: dict[int, _Account] = field(default_factory=dict)  # by pid of the culprit
 
     def count(self, one: Standing) -> None:
-        """The GPU seconds that were booked with a standing."""
+        """Add the GPU seconds that were booked with a standing."""
         share = one.shares.get(one.cause, 1.0)
         self.lost_s, self.whole_s = self.lost_s + (one.lost_s or 0.0) * share, self.whole_s + one.whole_s
         for t_ns, whole_s, lost_s in one.booked:
@@ -69,7 +70,7 @@ class _Episode(Struct):
                 self.since_lost_s += lost_s * min(1.0, share + one.unexplained)
 
     def tell_cost(self, culpable: float) -> None:
-        """What the whole episode has cost, as far as it is counted."""
+        """Write the cost of the whole episode so far to its incident."""
         incident = self.incident
         if incident is None:
             return
@@ -91,7 +92,7 @@ class Incidents:
         self._begun = 0
 
     def note(self, board: Board, seconds: float, standing: list[Standing]) -> None:
-        """Take in what stands now, ``seconds`` after the last call; end what has been away too long."""
+        """Take in the present standings, ``seconds`` after the last call; end incidents whose cause has been away too long."""
         for one in standing:
             if one.troubled:
                 self._extend(board, seconds, one)
@@ -104,7 +105,7 @@ class Incidents:
                 _count_culprits(episode, board)
 
     def count(self, booked: Iterable[Standing]) -> None:
-        """Seconds that are booked only now, of jobs that are gone, by how they stood last."""
+        """Add seconds of jobs that have ended, which are booked only now, by their last standing."""
         for one in booked:
             episode = self._episodes.get((one.trainer_pid, one.cause))
             if episode is not None:
@@ -112,7 +113,7 @@ class Incidents:
                 episode.tell_cost(one.culpable)
 
     def settled(self, unbooked: Iterable[Standing]) -> list[Incident]:
-        """All, those that last with their ``unbooked`` seconds: how each job stood last, with what no episode has counted yet."""
+        """All incidents; lasting ones include the ``unbooked`` seconds, which are in each job's last standing."""
         lasting: dict[int, _Episode] = {}
         for one in unbooked:
             episode = self._episodes.get((one.trainer_pid, one.cause))
@@ -140,13 +141,13 @@ class Incidents:
             _update(episode, episode.incident, one, board)
 
     def append(self, incident: Incident) -> None:
-        """One that is no episode of lost time gets its number here."""
+        """Add and number an incident that is no episode of lost time."""
         self._begun += 1
         incident.id = self._begun
         self.all.append(incident)
 
     def _take_over(self, episode: _Episode, hang: Hang) -> None:
-        """What the first seconds of a hang looked like, a pause or a small job, was the hang."""
+        """Give the hang the episodes of its first seconds, which looked like a pause or a small job."""
         episode.hangs, episode.first_ns = True, min(episode.first_ns, hang.since_ns)
         pids = {job.trainer.pid for job in hang.family}
         for key, other in list(self._episodes.items()):
@@ -167,14 +168,13 @@ class Incidents:
 
 
 def _hurts(episode: _Episode, one: Standing) -> bool:
-    """The GPU loses time now, and not only in a window that still remembers it."""
+    """Whether the GPU loses time now, not only in a part of the window that has passed."""
     seconds = (episode.last_ns - episode.first_ns) / 1e9
     return episode.hangs or one.lost_s is None or episode.lost_s >= max(policy.BEGIN_LOST_S, policy.TENTH * seconds)
 
 
 def severity(lost_s: float, seconds: float, culpable: float) -> str:
-    """By GPU seconds lost, and by their share of the episode, so that a long faint trouble does not grow loud by itself; of which
-    ``culpable`` at most counts."""
+    """Severity from GPU seconds lost and their share of the incident (a long slight loss stays low). At most ``culpable`` of it counts."""
     share = min(culpable, lost_s / seconds) if seconds > 0.0 else 0.0
     if culpable <= 0.0:
         return "info"
@@ -184,7 +184,8 @@ def severity(lost_s: float, seconds: float, culpable: float) -> str:
 
 
 def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
-    """The latest of its loud moments gives text, evidence and fixes; victims and culprits gather over the episode."""
+    """Update the incident: text, evidence and fixes from the latest of its loud moments; victims and culprits are collected over the
+    episode."""
     loudness = one.clearness * (one.lost_pct or 1.0)
     if loudness > episode.loudest or board.t_ns - episode.told_ns >= TELL_NS:
         episode.told_ns = board.t_ns
@@ -205,8 +206,8 @@ def _reword(incident: Incident, verdict: Verdict) -> None:
 
 
 def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
-    """A culprit counts from the window in which it was first seen as one, or when it began to run shortly before; one born then, before our
-    eyes, in full."""
+    """Add new culprits. A culprit's CPU time counts from the window that first blamed it, or from when it began to run shortly before; if
+    born then, in full."""
     before = {taker.pid: taker.before_ns for taker in one.facts.takers if not taker.spawns}
     spawners = {taker.pid: taker.started for taker in one.facts.takers if taker.spawns}
     started = {pid for culprit in one.verdict.culprits for pid in spawners.get(culprit.pid, ())}
@@ -227,7 +228,8 @@ def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: B
 
 
 def _count_culprits(episode: _Episode, board: Board) -> None:
-    """Their CPU seconds since the episode began, from their own counters; strangers are read seldom, so up to now at their pace."""
+    """Update the culprits' CPU seconds since the episode began, from their own counters. Strangers are read seldom, so their latest rate is
+    used up to now."""
     incident = episode.incident
     for i, culprit in enumerate(incident.culprits if incident is not None else ()):
         sample, account = board.procs.get(culprit.pid), episode.accounts[culprit.pid]
@@ -236,7 +238,7 @@ def _count_culprits(episode: _Episode, board: Board) -> None:
             account.note(sample.t_ns, cpu_ns)
             since_ns = min(policy.STALE_NS, max(0, board.t_ns - sample.t_ns))
             taken_ns = cpu_ns - account.base_ns + account.cores * since_ns
-            least_s = culprit.cpu_s or 0.0 if account.spawns else 0.0  # init may wait for its children, and they took it all the same
+            least_s = culprit.cpu_s or 0.0 if account.spawns else 0.0  # init may reap its children, but their time counts nevertheless
             incident.culprits[i] = replace(culprit, cpu_s=max(least_s, round(taken_ns / 1e9, 2)))
 
 

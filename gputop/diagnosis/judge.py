@@ -1,4 +1,4 @@
-"""The table: which cause a leaf of the wait-for graph is, by its resource and who holds it."""
+"""The table: the cause of a leaf of the wait-for graph, by its resource and its holder."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gputop.diagnosis.waitgraph import Walk
 
 @cache
 def table() -> dict[Leaf, list[Judge]]:
-    """Made with the first judgement: a plug-in may import any of gputop."""
+    """Leaf -> judges that claim it. Built with the first judgement: a plug-in may import any of gputop."""
     return {Leaf(*row): [one for one in judges() if row in one.rows] for some in judges() for row in some.rows}
 
 
 def judge(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
-    """The job with its ``claims``: each cause with its share of the loss, and the way along which most of that came."""
+    """The job with its ``claims``: each cause with its share of the loss, and the way with most of that share."""
     walk.see(job, facts)
     found, parts = dict[str, Claim](), walk.parts
     total = sum(share for _, share, _ in parts)
@@ -32,7 +32,7 @@ def judge(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
 
 
 def _cause_of(leaf: Leaf, walk: Walk) -> tuple[float, Judge | None]:
-    """The part of a leaf that a cause explains, and that cause; None where none does."""
+    """(part of a leaf that a cause explains, that cause's judge); (0.0, None) if no cause does."""
     parts = [(1.0 if one.part is None else one.part(walk, leaf), i, one) for i, one in enumerate(table().get(leaf, ()))]
-    part, _, named = max(parts, key=lambda row: row[:2], default=(0.0, 0, None))  # of two alike a plug-in: it is there to say more
+    part, _, named = max(parts, key=lambda row: row[:2], default=(0.0, 0, None))  # of equal parts a plug-in's wins: it is there to say more
     return (part, named) if part > 0.0 else (0.0, None)

@@ -1,6 +1,6 @@
-"""Incidents of GPUs that are lost (gpu-lost): one for each from when it went until it answers again, whoever used it, and if nobody did.
+"""Incidents of lost GPUs (gpu-lost): one per GPU from its loss until it answers again, whether or not a process used it.
 
-The seconds of a job that cannot go on are booked with that job; those of a lost GPU that no job has any more are counted here.
+The seconds of a job that cannot go on are booked with that job; those of a lost GPU without a job are counted here.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from gputop.model.gpu import ENDING_XIDS
 from gputop.model.roles import program_name
 from gputop.system.text import clean
 
-XID_NS = 1_500_000_000  # ns that the Xid of a loss is waited for, which is asked for each second: it is told once, and with its reason
-USED_NS = 10_000_000_000  # ns before its loss within which who trained on a GPU counts as its user: a window, and until hangs are told
+XID_NS = 1_500_000_000  # ns to wait for the Xid of a loss, which is read each second: the incident comes once, with its reason
+USED_NS = 10_000_000_000  # ns before the loss within which a trainer counts as the GPU's user: a window, and the time to find hangs
 
 
 class _Lost(Struct):
-    """A GPU that is lost, and its incident, which has a number once it is told."""
+    """A lost GPU and its incident, which gets a number once it is published."""
 
     facts: GpuFacts
     first_ns: int
@@ -38,21 +38,21 @@ class _Lost(Struct):
 
 
 class LostGpus(Struct):
-    """Those that are lost now, and who used each GPU last."""
+    """The GPUs that are lost now, and the last users of each GPU."""
 
     known: dict[int, _Lost] = field(default_factory=dict)
-    _users: dict[int, tuple[int, dict[int, Victim]]] = field(default_factory=dict)  # GPU -> when and by whom it was used last, by pid
+    _users: dict[int, tuple[int, dict[int, Victim]]] = field(default_factory=dict)  # GPU -> (when it was last used, pid -> user)
     _began_ns: int = 0
-    _mute_ns: int = 0  # since when the driver has not said which GPUs there are; 0: it has
+    _mute_ns: int = 0  # since when the driver has not listed the GPUs; 0: it has
     _mute: Incident | None = None
 
     def begin(self) -> None:
-        """Go on watching; what is told is told anew."""
+        """Go on watching; losses that last get new incidents."""
         self.known.clear()
         self._began_ns, self._mute = 0, None
 
     def note(self, board: Board, facts: Facts, seconds: float, standing: list[Standing], incidents: Incidents) -> float:
-        """Take in the window; incidents begin, are told anew and end. Returns the GPU seconds lost that no job has."""
+        """Take in the window: incidents begin, change and end. Returns the GPU seconds lost that no job has."""
         self._began_ns = self._began_ns or board.t_ns
         self._note_driver(board, facts, incidents)
         lost = {gpu.index: gpu for gpu in facts.gpus if gpu.loss is not None}
@@ -79,7 +79,7 @@ class LostGpus(Struct):
         return jobless_s
 
     def _note_driver(self, board: Board, facts: Facts, incidents: Incidents) -> None:
-        """A driver that does not even start: it may take long, but not for ever. How many GPU seconds that costs, nobody knows."""
+        """Note whether the driver has started: that may take long, but not for ever. The GPU seconds lost meanwhile are unknown."""
         if not facts.unanswered:
             if self._mute is not None:
                 self._mute.end_ns = board.t_ns
@@ -102,7 +102,7 @@ class LostGpus(Struct):
             self._add(one, {index: lost.incident for index, lost in self.known.items()})
 
     def settled(self, incidents: list[Incident], unbooked: Iterable[Standing]) -> list[Incident]:
-        """``incidents``, those of lost GPUs with seconds that are not booked yet."""
+        """The incidents, with seconds not booked yet added to those of lost GPUs."""
         copies = {index: replace(lost.incident) for index, lost in self.known.items()}
         for one in unbooked:
             self._add(one, copies)
@@ -110,7 +110,7 @@ class LostGpus(Struct):
         return [by_id.get(one.id, one) for one in incidents]
 
     def verdict(self) -> Verdict | None:
-        """Of the first of them, for a host where nobody else has trouble."""
+        """Verdict on the first lost GPU (or the silent driver), for a host without other trouble; None if no GPU is lost."""
         one = next(iter(self.known.values()), None)
         told = one.incident if one is not None else self._mute
         if told is None:
@@ -123,7 +123,7 @@ class LostGpus(Struct):
         )  # fmt: skip
 
     def _add(self, one: Standing, incidents: dict[int, Incident]) -> None:
-        """The lost GPUs of a job share its seconds."""
+        """Divide the seconds of a job among its lost GPUs."""
         if one.cause != GPU_LOST or not one.booked:
             return
         whose = [gpu.index for gpu in gpu_lost.lost_of(one.job, one.facts) if gpu.index in incidents]
@@ -133,7 +133,7 @@ class LostGpus(Struct):
             incident.regain_gpu_s = incident.lost_s
 
     def _note_users(self, gpu: GpuFacts, facts: Facts, board: Board) -> None:
-        """Who trains on it; else whom the driver lists."""
+        """Note the GPU's users: the jobs that train on it and the other processes in the driver's list."""
         jobs = [job for job in facts.jobs if gpu.index in {own.index for own in job.gpus}]
         users = {proc.pid: Victim(proc.pid, proc.role.kind, clean(proc.role.label)) for job in jobs for proc in (job.trainer, *job.workers)}
         for pid in gpu.pids:
@@ -143,7 +143,7 @@ class LostGpus(Struct):
             self._users[gpu.index] = board.t_ns, users
 
     def _tell(self, one: _Lost, facts: Facts, trainer_pid: int | None) -> None:
-        """Words and numbers as of now. Who has used it since it was lost, or shortly before, stays named."""
+        """Bring the incident's words and numbers up to date. A process that used the GPU after the loss, or shortly before, stays named."""
         gpu, incident = one.facts, one.incident
         used_ns, users = self._users.get(gpu.index, (0, {}))
         if used_ns >= one.first_ns - USED_NS:
@@ -163,8 +163,8 @@ class LostGpus(Struct):
 
 
 def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
-    """What stands beside a verdict about something else, in a few words, and its severity: GPUs that are lost, memory that grows, workers
-    that outlived their trainer."""
+    """(short text, severity) of other troubles to show beside a verdict: lost GPUs, growing memory, workers that outlived their trainer;
+    empty if none."""
     lost = [one for one in incidents if one.cause == GPU_LOST and one.end_ns is None]
     if lost and verdict.cause != GPU_LOST:
         gpus = sorted(one.gpu for one in lost if one.gpu is not None)
@@ -178,7 +178,7 @@ def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
 
 
 def _fate(users: list[Victim], facts: Facts, gpu: GpuFacts) -> str:
-    """What becomes of the first of them."""
+    """Words for the fate of the GPU's first user; empty without one."""
     if not users or not gpu.gone:
         return ""
     first = users[0]
@@ -194,5 +194,5 @@ def _incident(since_ns: int) -> Incident:
 
 
 def _has_reason(gpu: GpuFacts) -> bool:
-    """Nothing that is still to come says better why."""
+    """Whether the loss has its final reason: no later reading can improve it."""
     return gpu.loss is not None and (gpu.loss.kind == SILENT or gpu.loss.xid in ENDING_XIDS)

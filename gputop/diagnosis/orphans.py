@@ -1,6 +1,6 @@
-"""Workers that outlived their trainer: they hold memory, GPU memory or CPUs, and nobody will ever take their batches.
+"""Workers that outlived their trainer: they hold memory, GPU memory or CPUs, and no trainer will ever take their batches.
 
-torch's workers look for their parent every five seconds; one that is stopped, or blocked in its own code, never does.
+torch's workers check every five seconds that their parent lives; one that is stopped, or blocked in its own code, never does.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class _Orphan(Struct):
 
 
 class Orphans(Struct):
-    """One incident for each that holds something, from when it was first seen without a trainer until it is gone."""
+    """One incident for each orphaned worker that holds something, from when it was first seen without a trainer until it ends."""
 
     known: dict[int, _Orphan] = field(default_factory=dict)
 
     @property
     def incidents(self) -> list[Incident]:
-        """Of those that are there."""
+        """Incidents of the orphans that are alive."""
         return [orphan.incident for orphan in self.known.values() if orphan.incident is not None]
 
     def note(self, board: Board, roles: dict[int, Role], takers: list[Taker], incidents: Incidents) -> None:
-        """Take in who is there now; new incidents join ``incidents``."""
+        """Take in the board; new incidents are appended to ``incidents``."""
         present = {pid for pid, role in roles.items() if role.kind == "worker" and role.trainer_pid is None and pid in board.procs}
         for pid in [pid for pid in self.known if pid not in present]:
             gone = self.known.pop(pid).incident
@@ -47,7 +47,7 @@ class Orphans(Struct):
                     incidents.append(orphan.incident)
 
     def verdict(self) -> Verdict | None:
-        """For a host on which nobody trains: the first of them."""
+        """The verdict for a host without a training: the first orphan's incident; None without one."""
         first = next(iter(self.incidents), None)
         if first is None:
             return None
@@ -59,12 +59,12 @@ class Orphans(Struct):
 
 
 def is_orphan(incident: Incident) -> bool:
-    """Whether an incident is one of these."""
+    """Whether an incident is about an orphaned worker."""
     return incident.cause == "hung-worker" and incident.trainer_pid is None
 
 
 def _incident(board: Board, pid: int, takers: list[Taker], first_ns: int) -> Incident | None:
-    """None for one that holds nothing worth a word."""
+    """The incident of an orphaned worker; None if it holds nothing of note."""
     info, cores = board.infos[pid], next((taker.cores for taker in takers if taker.pid == pid), 0.0)
     place, gpu, held = _held(board, pid)
     if gpu is None and not info.uses_cuda and cores < policy.TENTH:
@@ -92,7 +92,7 @@ def _incident(board: Board, pid: int, takers: list[Taker], first_ns: int) -> Inc
 
 
 def _held(board: Board, pid: int) -> tuple[str, int | None, float | None]:
-    """The GPU whose driver lists it, by name and index, and the bytes; None where none does."""
+    """(GPU's name, GPU's index, bytes held) of the GPU whose driver lists the process; ("", None, None) without one."""
     for index, gpu in board.gpus.items():
         for proc in gpu.procs:
             if proc.pid == pid:

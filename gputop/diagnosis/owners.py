@@ -1,4 +1,4 @@
-"""Whose doing a wait is: what the wait-for graph and its table ask of the facts. Thresholds stand in `policy`. Pure."""
+"""Predicates and shares that attribute a wait, for the wait-for graph and its table, from the facts. Thresholds are in `policy`. Pure."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from gputop.findings import policy
 
 
 def fights(proc: ProcFacts, spun: float = 0.0) -> bool:
-    """Whether threads of a process take turns at one lock, as Python's GIL, all on about one CPU though more want to run: by samples."""
+    """Whether threads of a process take turns at one lock, as Python's GIL, on about one CPU in all though more want to run; by samples."""
     if proc.takes_turns:
         return True
     if proc.waits_its_turn is False or proc.sleeps_long or 2 * proc.others_runnable > proc.others_run:
         return False
-    others = proc.others_run - proc.autograd_run  # these need the lock as little as the kernels that they launch
+    others = proc.others_run - proc.autograd_run  # autograd threads hold no GIL while they launch kernels
     run = max(0.0, proc.run - spun)  # a wait for the GPU that spins needs no lock
     return others >= policy.AT_WORK and run + proc.others_run <= policy.GIL_CPUS
 
 
 def starves_others(proc: ProcFacts) -> bool:
-    """Whether its main thread keeps Python's lock nearly all the time, and others, which load for it, mostly wait for their turn."""
+    """Whether the main thread holds Python's lock nearly all the time while its other threads, which load for it, mostly wait for their
+    turn."""
     met = proc.threads_met
     least = max(policy.OFTEN, policy.HALF * sum(met.values()))
     return proc.run >= policy.HALF and met[TURN] >= least and proc.others_run >= policy.HARDLY
 
 
 def served_in_turns(job: JobFacts, facts: Facts, ahead: Mapping[int, float]) -> bool:
-    """Whether workers wait at pipes for a process that hands out a lock: together they run on about one CPU, however many they are, and
-    whoever they ask hardly runs."""
+    """Whether workers wait at pipes for a process that hands out a lock: together they run on about one CPU, however many they are, and the
+    process they ask hardly runs."""
     asking = [worker for worker in job.workers if worker.kinds.get(PIPE, 0.0) - ahead[worker.pid] >= policy.SOME]
     running = sum(worker.run for worker in job.workers)
     may_serve = [one for one in (*job.managers, *job.workers) if one.kinds.get(LOCK, 0.0) >= policy.NEARLY_ALL]
@@ -43,22 +44,22 @@ def served_in_turns(job: JobFacts, facts: Facts, ahead: Mapping[int, float]) -> 
 
 
 def own_work(running: float) -> float:
-    """How far it is its own work that somebody is late for who runs for this share of the time in which it wants to."""
+    """Part, 0 to 1, of a delay that is the thread's own work, if it runs for the share ``running`` of the time in which it wants to."""
     return min(1.0, max(0.0, (running - policy.HALF) / (policy.MOST - policy.HALF)))
 
 
 def own_part(run: float, runnable: float) -> float:
-    """`own_work` of one that was on a CPU, and ready for one, for so long; 1 of one that wanted none."""
+    """`own_work` of a thread that was on a CPU for ``run`` and ready for one for ``runnable``; 1 if it wanted none."""
     return own_work(run / (run + runnable)) if run + runnable > 0.0 else 1.0
 
 
 def throttled_part(periods: float) -> float:
-    """The part of a wait for a CPU that is a quota's, with throttling in this share of its periods."""
+    """The quota's part of a wait for a CPU, if ``periods`` is the share of its periods with throttling."""
     return min(1.0, 2 * periods) if periods >= policy.TENTH else 0.0
 
 
 def strangers_share(cpus: Capacity) -> float:
-    """The part of a wait for CPUs that processes outside the job cause."""
+    """Part of a wait for CPUs that processes outside the job cause."""
     much = cpus.taken >= policy.LOST * len(cpus.allowed)
     behind = cpus.preempted_by_others or 0.0
     if behind >= policy.SOME and cpus.strangers_part >= policy.QUARTER:
@@ -67,18 +68,20 @@ def strangers_share(cpus: Capacity) -> float:
 
 
 def watched_share(facts: Facts, cpus: Capacity) -> float:
-    """The part of the waiting that is gputop's own doing, as while it loads its probes on a small machine."""
+    """Part of a wait for CPUs that gputop itself causes, e.g. while it loads its probes on a small machine."""
     return facts.watching / (facts.watching + cpus.lacking) if facts.watching >= policy.QUARTER * len(cpus.allowed) else 0.0
 
 
 def reads_at_limit(job: JobFacts) -> bool:
-    """Whether its workers read all that their cgroup may: who of them waits for a lock waits for the one who reads."""
+    """Whether the job's workers read all that their cgroup's limit allows: a worker that waits for a lock then waits for the one that
+    reads."""
     limit = job.read_limit.bytes_per_s if job.read_limit is not None else None
     return limit is not None and sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) >= policy.MOST * limit
 
 
 def left_out(job: JobFacts) -> frozenset[int]:
-    """Pids of workers that sleep at a lock for ever while the others deliver, flat out or asked for each step; of a home-made loader."""
+    """Pids of workers of a home-made loader that sleep at a lock for ever while the others deliver, at full speed or on request at each
+    step."""
     if job.is_torchs or all(gpu.idle_s >= policy.STUCK_S for gpu in job.gpus):
         return frozenset()
     still = {worker.pid: worker for worker in job.workers if worker.still_s >= policy.STUCK_S}
@@ -93,7 +96,7 @@ def left_out(job: JobFacts) -> frozenset[int]:
 def crowds(job: JobFacts, facts: Facts, cpus: Capacity) -> bool:
     """Whether the job's own threads fill the CPUs that it may use."""
     if not job.kin and wanted(job) < len(cpus.allowed) and cpus.stolen >= policy.TENTH * len(cpus.allowed):
-        return False  # it does not fill them, the hypervisor does
+        return False  # the hypervisor fills them, not the job
     if not facts.host.busy or cpus.idle_inside <= policy.SOME * len(cpus.allowed):
         return True
     late = sum(worker.runnable for worker in job.workers) > sum(worker.run for worker in job.workers)
@@ -101,7 +104,8 @@ def crowds(job: JobFacts, facts: Facts, cpus: Capacity) -> bool:
 
 
 def thrashes(proc: ProcFacts, host: HostFacts) -> bool:
-    """Whether its pages come back from swap, or are read again soon after they were dropped (major faults, workingset refaults)."""
+    """Whether the process's pages come back from swap, or are read again soon after they were dropped (major faults, workingset
+    refaults)."""
     faults, read = proc.majflt_per_s, proc.read_bytes_per_s
     unread = read is not None and read < policy.HALF * 4096 * faults
     swapped = unread or (host.swap_in_per_s or 0.0) >= policy.HALF * faults

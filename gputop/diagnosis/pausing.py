@@ -1,4 +1,4 @@
-"""Whether a trainer gives its GPU no work by its own will, for a save, an evaluation, a log, and for how long. Pure."""
+"""Pauses: whether, and how long, a trainer deliberately gives its GPU no work, for a save, an evaluation, a log. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gputop.findings import policy
 
 
 def paused(job: JobFacts, facts: Facts) -> float:
-    """Share of the window, at most, that it turned from a GPU that it could give work to; 0 where it did not."""
+    """Upper bound of the share of the window in which the trainer gave no work to a GPU that it could have fed; 0 without a pause."""
     if waits_for_first(job, facts):
         return inf
     most_s, ahead = policy.HALF * (job.idle or 0.0) * facts.seconds, is_ahead(job)
-    alone = not (job.workers or job.fed_by) and breaks_s(job) >= most_s > 0.0  # nobody tells whether it could go on
+    alone = not (job.workers or job.fed_by) and breaks_s(job) >= most_s > 0.0  # without workers it is unknown whether it could go on
     if (ahead or alone) and _saves(job):
         return inf
     found = [_rest_s(job) if _rest_s(job) >= policy.PAUSE_S else 0.0]
@@ -25,15 +25,15 @@ def paused(job: JobFacts, facts: Facts) -> float:
 
 
 def away_s(job: JobFacts) -> float:
-    """Seconds in which it gave its GPU some work, but not with the batches that its workers have ready."""
+    """Seconds in which the trainer gave its GPU some work, but not the batches that its workers have ready."""
     asks_nobody = is_ahead(job) and min(worker.rest_s for worker in job.workers) >= policy.PAUSE_S
     sunk_s = min((gpu.sunk_s for gpu in job.gpus), default=0.0) if asks_nobody else 0.0
     return max(sunk_s, job.away_s if job.away_s >= policy.PAUSE_S else 0.0)
 
 
 def waits_for_first(job: JobFacts, facts: Facts) -> bool:
-    """Whether it is a rank of those that wait while one saves for all, or the first of them does something else for all after steady work,
-    an evaluation, say; or that one."""
+    """Whether the job is one of the ranks that wait while the first rank saves, or does something else (an evaluation) for all after steady
+    work; also true for that first rank."""
     late = late_job(job, facts)
     if job.straggler is None:
         return False
@@ -43,22 +43,22 @@ def waits_for_first(job: JobFacts, facts: Facts) -> bool:
 
 
 def is_ahead(job: JobFacts) -> bool:
-    """Whether it has workers, and these wait for it."""
+    """Whether the job has workers, and they wait for the trainer."""
     return bool(job.workers) and sum(worker.ahead for worker in job.workers) >= policy.MOST * len(job.workers)
 
 
 def waits_for_programs(job: JobFacts) -> bool:
-    """Whether it has waited for programs that ran while its GPU idled: git, a scorer. Workers that end are none."""
+    """Whether the trainer has waited for programs that ran while its GPU idled: git, a scorer. Ended workers do not count."""
     return job.trainer.children >= policy.AT_WORK * (job.idle or 0.0) > 0.0 and not job.births
 
 
 def breaks_s(job: JobFacts) -> float:
-    """Seconds in breaks, by its GPUs, or by what it asks of them."""
+    """Seconds in breaks, by the GPUs' readings or by missing CUDA calls."""
     return max(min((gpu.breaks_s for gpu in job.gpus), default=0.0), job.quiet_s)
 
 
 def _rests_long(job: JobFacts, facts: Facts) -> bool:
-    """Whether one rest of its GPUs, after steady work, holds most of the loss."""
+    """Whether one rest of the GPUs, after steady work, holds most of the loss."""
     return _rest_s(job) >= max(policy.PAUSE_S, policy.HALF * (job.idle or 0.0) * facts.seconds)
 
 
@@ -67,7 +67,7 @@ def _rest_s(job: JobFacts) -> float:
 
 
 def _saves(job: JobFacts) -> bool:
-    """Short pauses that readings of a second each do not show."""
+    """Whether the trainer saves in short pauses that readings of a second each do not show."""
     waits = job.trainer.state.fractions.get("disk", 0.0) >= policy.LITTLE
     return _writes_weights(job) and (waits or _rest_s(job) * 1e9 >= policy.BREAK_NS)
 

@@ -1,9 +1,9 @@
-"""Phases: whether a trainer is starting, training, pausing, ending or idle, and whether what its GPU does not work is a loss.
+"""Phases: whether a trainer is starting, training, pausing, ending or idle, and whether its GPU's idle time is a loss.
 
-There is one machine for each trainer, and `TABLE` is all of it. Of the rows that may follow the last phase, the first whose condition holds
-tells the next one. It also tells what becomes of the GPU seconds that were not worked: `BOOKED` as lost to a cause, `DROPPED`, for nobody
-wanted the GPU to work, or `HELD` until a later window tells. A row with a headline is the whole verdict; the others leave it to the cause.
-`JobFacts.claims` says which that is.
+Each trainer has one state machine; `TABLE` is all of it. The next phase is given by the first row that may follow the last phase and whose
+condition holds. The row also says what becomes of the GPU seconds not worked: `BOOKED` as lost to a cause, `DROPPED` (the GPU was not meant
+to work), or `HELD` until a later window decides. A row with a headline is the whole verdict; the others leave it to the cause in
+`JobFacts.claims`.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from gputop.findings.verdict import ANY, BOOKED, DROPPED, ENDING, HELD, IDLE, LO
 from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import counted
 
-MOST_BESIDE = 3  # others on the same GPU that are told
+MOST_BESIDE = 3  # other trainers on the same GPU that are named
 
 
-_RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")  # what a main thread sleeps on that waits to be asked
-_ANSWERS = ("timer", "network", "pipe", "child")  # of these, what it sleeps on for something of its own rather than for anybody
+_RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")  # kinds of sleep of a main thread that waits for requests
+_ANSWERS = ("timer", "network", "pipe", "child")  # kinds among these of a wait for an answer to its own request, not for any client
 _LIKE_A_START = ("", "main-thread-preprocessing")  # its main thread computes, and its GPU has nothing to do
-_TOLD_BY_CALLS = ("main-thread-preprocessing", "small-kernels", "sync-storm")  # alike until calls and launches are counted
+_TOLD_BY_CALLS = ("main-thread-preprocessing", "small-kernels", "sync-storm")  # indistinguishable until calls and launches are counted
 
 
 class Phase(Struct, frozen=True):
-    """What a trainer is about."""
+    """The phase of a trainer."""
 
     word: str  # one of `ANY`
     since_ns: int  # CLOCK_MONOTONIC
     staffed_ns: int = 0  # when it last had workers
     why: str = ""  # the condition that holds
     books: str = HELD
-    headline: str = ""  # empty: its cause tells
+    headline: str = ""  # empty: the cause decides the verdict
 
     @property
     def symptom(self) -> str:
-        """Of a phase that is the whole verdict."""
+        """Symptom of a phase that is the whole verdict."""
         return LOOKING if self.books == HELD else "idle" if self.word in (STARTING, IDLE) else "healthy"
 
 
 class Seen:
-    """One trainer in one window. Its methods are the conditions and the headlines of `TABLE`."""
+    """One trainer in one window. The methods are the conditions and the headlines of `TABLE`."""
 
     def __init__(self, job: JobFacts, facts: Facts) -> None:
         self.job, self.facts = job, facts
@@ -65,12 +65,12 @@ class Seen:
 
     @property
     def strongest(self) -> Judge | None:
-        """The cause that holds most of the loss."""
+        """The cause that holds most of the loss; None without a cause."""
         return max(self.job.claims, key=attrgetter("share")).judge if self.job.claims else None
 
     @property
     def named(self) -> Judge | None:
-        """The cause that holds enough of the loss to be named; None where none does."""
+        """The cause that holds enough of the loss to be named; None if there is none."""
         return self.strongest if any(claim.share >= policy.NAMED for claim in self.job.claims) else None
 
     @property
@@ -79,12 +79,13 @@ class Seen:
 
     @cached_property
     def is_early(self) -> bool:
-        """It does not train yet, or too much of the window is from before it did."""
+        """Whether the trainer does not train yet, or too much of the window lies before its training began."""
         return bool(self.job.gpus) and (self.job.before_s is None or self.job.before_s >= policy.LOST * self.facts.seconds)
 
     @cached_property
     def is_held(self) -> bool:
-        """Somebody whom it needs is dead, stopped, kept from his CPU by others, or does not stir: no start takes that."""
+        """Whether a process that the trainer needs is dead, stopped, kept from its CPU by others, or still: a start does not explain
+        that."""
         job = self.job
         return (
             all_others_are_ahead(job) or all_are_dead(job) or keeps_from_starting(job, self.facts)
@@ -94,7 +95,8 @@ class Seen:
 
     @property
     def is_fed(self) -> bool:
-        """Somebody is at work for it, or was asked by one whom nobody can ask, and now and then a step is made."""
+        """Whether threads or programs work for the trainer, or it is a network client that waits for answers, and steps are made now and
+        then."""
         job = self.job
         by_threads = not feeders.serves(job) and bool(feeders.threads_wait(job, job.trainer) or feeders.threads_at_work(job))
         by_programs = bool(feeders.programs_wait(job, self.facts)) or feeders.programs_at_work(job, self.facts)
@@ -102,13 +104,13 @@ class Seen:
 
     @property
     def makes_steps(self) -> bool:
-        """Its GPU works again and again, however little."""
+        """Whether the GPU works again and again, however little."""
         return any(gpu.makes_steps for gpu in self.job.gpus)
 
     @property
     def can_be_asked(self) -> bool:
-        """Somebody may come to its main thread with work: it listens, or whoever started it writes to it. Where that could not be read, it
-        is known of those sleeps alone that are for something of its own."""
+        """Whether requests may come to the main thread: it listens, or its parent writes to it. If its sockets are unreadable, sleeps that
+        can only be for its own requests decide."""
         job, own = self.job, {kind: self.job.pools.get(f"main.{kind}", 0.0) for kind in _ANSWERS}
         if own["pipe"] >= policy.HALF:
             return feeders.is_asked_by_parent(job)
@@ -141,7 +143,8 @@ class Seen:
         return (self.job.lost if self.job.lost is not None else host_side_loss(self.job)) < policy.LOST
 
     def waits_to_be_asked(self) -> bool:
-        """A server between requests, a notebook, a context kept open: nobody loads data for it, and its main thread waits for anybody."""
+        """Whether the trainer is a server between requests, a notebook, or holds an open context: no process loads data for it, and its
+        main thread waits for any request."""
         job, idle = self.job, self.job.idle or 0.0
         if job.births or job.stopped or job.mute or job.absent_ranks or job.host_only or idle < policy.HALF or self.is_fed:
             return False
@@ -166,8 +169,8 @@ class Seen:
         return self.job.host_only and not self.cause
 
     def is_watched_too_shortly(self) -> bool:
-        """No cause has shown. Or calls tell causes apart, and the probes find its libcuda only now, or samples have not met it spinning for
-        long enough."""
+        """Whether no cause has shown yet, or causes that only calls distinguish are still mixed: the probes have not counted yet, or
+        samples have not yet covered the spinning for long enough."""
         job, facts = self.job, self.facts
         if facts.watched_s * 1e9 >= WINDOW_NS or self.cause not in ("", *_TOLD_BY_CALLS):
             return False
@@ -176,7 +179,8 @@ class Seen:
         return not self.cause or (bool(job.gpus) and (spins or ((facts.probed or facts.probes_load) and not is_counted)))
 
     def has_let_its_workers_go(self) -> bool:
-        """An end, the next epoch and an evaluation begin like that, and the window still tells of what was before."""
+        """Whether the workers ended lately and the GPUs rest: an end, the next epoch and an evaluation all begin so, and the window still
+        covers the time before."""
         lately = self.facts.t_ns - self.staffed_ns < policy.YOUNG_NS and not (self.job.workers or self.job.births)
         return lately and all((gpu.util_now or 0.0) < policy.LITTLE for gpu in self.job.gpus)
 
@@ -187,7 +191,7 @@ class Seen:
         return filled("{}; {} cannot go on", gpu_lost.told(next(gpu for gpu in self.job.gpus if gpu.gone)), self.name)
 
     def says_how_little(self) -> str:
-        """A single look (``--once``) may last long, but takes two readings only."""
+        """Headline for too little data. A single look (``--once``) may last long, but takes only two readings."""
         seconds, feeds = self.facts.seconds, self.facts.feeds
         little = (
             filled("for {:.1f} s, too short", seconds)
@@ -197,14 +201,14 @@ class Seen:
         return filled("{} has been looked at {} to judge", self.name, little)
 
     def says_starting(self) -> str:
-        """That it starts is a guess: its GPU may have worked before anybody watched. Who starves is seen."""
+        """Headline for a start. The start is a guess, for its GPU may have worked before the first look; starving workers are seen."""
         since = filled(" for {:.0f} s now", self.job.unbegun_s) if self.job.unbegun_s >= policy.WARM_UP_NS / 1e9 else ""
         starving = sum(bool(worker.state.starving) for worker in self.job.workers)
         of_all = filled("{} of {} starve{}", starving, counted(len(self.job.workers), "worker"), "s" * (starving == 1))
         return filled("{} is starting{}{}", self.name, since, filled(", or held up: {}", of_all) if starving else "")
 
     def says_working(self) -> str:
-        """A GPU that others share works for each of them a part of the time only, so they are named."""
+        """Headline for work without much loss. A shared GPU works for each trainer only a part of the time, so the others are named."""
         job = self.job
         if job.lost is None:
             computing = 100 * job.trainer.state.fractions.get("computing", 0.0)
@@ -218,7 +222,8 @@ class Seen:
 
 
 def _is_idle_helper(worker: ProcFacts) -> bool:
-    """A server's own child beside it, such as a tokenizer: no loader's, for these are named or wait on a queue, and nobody stopped it."""
+    """Whether the worker is a server's own idle child, such as a tokenizer: a loader's workers have torch's name or wait on a queue, and it
+    is not stopped."""
     asleep = worker.run + worker.runnable < policy.HARDLY and not {waits.QUEUE, waits.STOPPED, waits.DISK} & worker.kinds.keys()
     return asleep and worker.info.comm != TORCH_WORKER
 
@@ -230,7 +235,7 @@ class Row(NamedTuple):
     to: str
     when: Callable[[Seen], bool]
     books: str
-    says: Callable[[Seen], str] | str = ""  # what follows the trainer's name; empty: its cause tells
+    says: Callable[[Seen], str] | str = ""  # headline, or its part after the trainer's name; empty: the cause decides the verdict
 
 
 TABLE = (
@@ -256,7 +261,7 @@ TABLE = (
 
 
 def phase_of(seen: Seen, before: Phase | None) -> Phase:
-    """The phase of a trainer that was in another before, None where it is new."""
+    """The phase that follows ``before`` (None for a new trainer)."""
     t_ns = seen.facts.t_ns
     if before is None:
         before = Phase(STARTING if seen.has_not_worked_yet() else TRAINING, t_ns - int(seen.job.unbegun_s * 1e9))

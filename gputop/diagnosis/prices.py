@@ -1,7 +1,7 @@
-"""What a loss costs on the GPU's own side, by price: each mechanism as a share of the window, the dearest first.
+"""Prices: mechanisms on the GPU's own side of a loss, each with its share of the window, the dearest first.
 
-The wait-for graph books all of a loss to whoever keeps the host. Some of what it books is known to be something else, and how much of it:
-a price says the leaf, its share of the window at most, and the pools that it is taken from. What no price takes stays where it is.
+The wait-for graph books the whole loss to the holders of the host's time. A part of it is known to be something else: a price has the
+leaf, an upper bound of its share of the window, and the pools from which the share is taken. The rest stays where it is.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gputop.findings import policy
 
 
 class Price(NamedTuple):
-    """What a mechanism takes of a loss."""
+    """The part of a loss that belongs to a mechanism."""
 
     leaf: Leaf
     share: float  # of the window, at most
-    takes: Callable[[str], bool]  # whether it may take of a pool (`gputop.diagnosis.waitgraph.Walk.pools`)
+    takes: Callable[[str], bool]  # whether a pool (`gputop.diagnosis.waitgraph.Walk.pools`) may be reduced for it
 
 
 def put_down(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
-    """Put what the walk booked down to what has a price; the job with its ``pools`` and ``way`` as they were before."""
+    """Move booked shares to the leaves that have prices; return the job with its ``pools`` and ``way`` from before."""
     parts, pools = walk.parts, walk.pools
     most = max((pool for pool in pools if not pool.startswith("gpu.")), key=pools.__getitem__, default="")
     way = max(((share, way) for pool, share, way in parts if pool == most), key=lambda one: one[0], default=(0.0, Way()))[1]
@@ -46,17 +46,18 @@ def put_down(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
     return job
 
 
-_AWAITED = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown", "main.timer")  # what may be a wait for who never answers
+_AWAITED = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown", "main.timer")  # waits that may never end
 
 
 def _unanswered(walk: Walk) -> Iterator[Price]:
-    """A wait for somebody who does not answer has no end: whatever the others do meanwhile does not make it shorter."""
+    """Price of a wait for a process that does not answer: it has no end, and other activity meanwhile does not shorten it."""
     if stuck.is_unanswered(walk.job):
         yield Price(Leaf("nobody", "worker"), inf, lambda pool: pool.startswith("data.") or pool in _AWAITED)
 
 
 def _other_rank(walk: Walk) -> Iterator[Price]:
-    """In a collective all wait for the last: what keeps that one is lost to all, whatever each of them does meanwhile."""
+    """Price of the late or absent rank: in a collective all wait for the last, so what delays it is lost to all, whatever they do
+    meanwhile."""
     if walk.job.absent_ranks:
         yield Price(Leaf("rank", "gone"), inf, lambda _: True)
     elif walk.job.straggler is not None and not pausing.waits_for_first(walk.job, walk.facts):
@@ -64,18 +65,18 @@ def _other_rank(walk: Walk) -> Iterator[Price]:
 
 
 _MADE = ("computing", "child", "sync", "lock", "pipe", "poll", "unknown", "timer", "network")
-_MAKING = frozenset({"data.ahead", "data.running", *(f"main.{kind}" for kind in _MADE)})  # what a trainer does that makes workers
+_MAKING = frozenset({"data.ahead", "data.running", *(f"main.{kind}" for kind in _MADE)})  # activity of a trainer that starts workers
 
 
 def _born(walk: Walk) -> Iterator[Price]:
-    """Workers that were made anew, where no pace of warm ones tells what that takes: all that their trainer does is that for a while."""
+    """Price of replaced workers if the pace of warm ones is unknown: all the trainer's time is theirs for a while."""
     births, least_ns = walk.job.births, walk.facts.t_ns - policy.FORMER_NS
     if births and births[-1] > least_ns and walk.job.respawned is None and 2 * len(births) >= len(walk.job.workers):
         yield Price(Leaf("birth", "worker"), inf, _MAKING.__contains__)
 
 
 def _paused(walk: Walk) -> Iterator[Price]:
-    """Time in which the trainer does something else, unless a worker owes it a batch, or its own threads keep it from going on."""
+    """Price of a pause: time in which the trainer does something else, unless a worker owes it a batch or its own threads hold it up."""
     pools = walk.job.pools
     owed = sum(share for pool, share in pools.items() if pool.startswith("data.") and pool != "data.ahead")
     if max(owed, pools.get("main.gil", 0.0)) < policy.LOST:
@@ -84,13 +85,13 @@ def _paused(walk: Walk) -> Iterator[Price]:
 
 
 _BETWEEN = ("computing", "sync", "timer", "driver", "poll", "lock", "unknown", "transfer")
-_OF_MAIN = frozenset(f"main.{kind}" for kind in _BETWEEN)  # what a main thread may do from one call of its GPU to the next
+_OF_MAIN = frozenset(f"main.{kind}" for kind in _BETWEEN)  # activity of a main thread between two calls for its GPU
 
 
 def _turns(walk: Walk) -> Iterator[Price]:
-    """Each wait for the GPU ends with a GPU that has nothing to do."""
+    """Price of waits for the GPU: each ends with a GPU that has nothing to do."""
     if gpuside.copying(walk.job, pinned=True) >= policy.HALF * (walk.job.idle or 0.0) > 0.0:
-        return  # it sleeps for its copies
+        return  # the sleeps are for its copies
     ready = {"main.runnable"} if gpuside.wakes_per_s(walk.job) >= policy.SYNCS_PER_S else set[str]()
     yield Price(Leaf("turn", "main"), gpuside.turns(walk.job), (_OF_MAIN | ready).__contains__)
 
@@ -99,7 +100,7 @@ _ASLEEP = ("main.sync", "main.timer", "main.driver", "main.poll", "main.unknown"
 
 
 def _copies(walk: Walk) -> Iterator[Price]:
-    """Bytes over the link take their time: the main thread copies them itself, or sleeps, or waits for its GPU meanwhile."""
+    """Prices of bytes over the link: the main thread copies them itself, or sleeps, or waits for its GPU meanwhile."""
     job, leaf = walk.job, Leaf("copy", "link")
     if job.idle is not None and job.calls is None and job.sampled is None:
         yield Price(leaf, gpuside.copying(job, pinned=False), {"main.computing"}.__contains__)
@@ -108,7 +109,7 @@ def _copies(walk: Walk) -> Iterator[Price]:
 
 
 def _launches(walk: Walk) -> Iterator[Price]:
-    """Kernels that are launched one by one cost the host as much each, however short they are."""
+    """Price of launches: each kernel costs the host the same, however short it is."""
     backward = {"main.lock"} if threads_at_work(walk.job) else set[str]()
     yield Price(Leaf("launch", "main"), gpuside.launches(walk.job), ({"gpu.light", "main.computing"} | backward).__contains__)
 

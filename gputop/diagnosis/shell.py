@@ -1,6 +1,6 @@
-"""Commands that a fix names, made of observed facts: signals, CPU lists, files of control groups, and how a process gives way.
+"""Commands of fixes, made of observed facts: signals, CPU lists, files of control groups, and lower priority for other processes.
 
-What may stand in a command, and how a text of others becomes one word of it, is told in `gputop.findings.sentence`.
+`gputop.findings.sentence` defines what a command may contain, and how a foreign text becomes one word of it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from gputop.model.frame import ProcInfo
 
 
 def kill(pids: Iterable[int]) -> str:
-    """``kill 12 13``; empty where no process is named: to kill, numbers below 1 mean groups and everybody."""
+    """``kill 12 13``; empty without a process: for kill, numbers below 1 mean groups and all processes."""
     named = [pid for pid in pids if pid > 1]
     return filled("kill {:targets}", named) if named else ""
 
 
 def wake(pids: Iterable[int]) -> str:
-    """``kill -CONT 12 13``, the same for who is stopped."""
+    """``kill -CONT 12 13``, for stopped processes; empty without a process."""
     named = [pid for pid in pids if pid > 1]
     return filled("kill -CONT {:targets}", named) if named else ""
 
 
 def spell_cpus(cpus: frozenset[int]) -> str:
-    """The list of a set of CPUs, runs joined."""
+    """CPU list of a set of CPUs, with ranges: ``0-3,8``."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and cpu == runs[-1][1] + 1:
@@ -38,34 +38,35 @@ def spell_cpus(cpus: frozenset[int]) -> str:
 
 
 def widening(cpus: str, pids: Sequence[int]) -> str:
-    """The command that lets all threads of these processes run on a list of CPUs."""
+    """Command that lets all threads of these processes run on the CPUs of a list."""
     return filled("for p in {:pids}; do taskset -apc {:cpus} $p; done", pids, cpus)
 
 
 def holds_group(group: str, path: str) -> bool:
-    """Whether ``path`` is ``group`` or below it; all are below the root."""
+    """Whether ``path`` is ``group`` or below it; every path is below the root."""
     return path == group or path.startswith(group.rstrip("/") + "/")
 
 
 def cgroup_file(version: int, controller: str, group: str, name: str) -> Sentence:
-    """The path of a control group's file, for a hole ``{:file}``: v1 has a hierarchy for each controller, v2 one for all."""
+    """Path of a control group's file, for a hole ``{:file}``: v1 has a hierarchy for each controller, v2 one for all."""
     if version == 1:
         return filled("/sys/fs/cgroup/{:own}{:group}/{:own}", controller, group, name)
     return filled("/sys/fs/cgroup{:group}/{:own}", group, name)
 
 
 def as_root(command: str) -> str:
-    """The command for a user who may not touch other users' processes."""
+    """The command under sudo, for a user who may not change other users' processes."""
     return filled("sudo sh -c {:quoted}", command)
 
 
 QUOTA_PCT = 20
-REAL_TIME = (1, 2, 6)  # policies that come before all others, whatever the groups' weights
+REAL_TIME = (1, 2, 6)  # scheduling policies that precede all others, whatever the groups' weights
 _UNITS = (".service", ".scope", ".slice")
 
 
 def fixes(takers: Sequence[Taker], job: ProcInfo, version: int, autogroup: bool) -> list[Fix]:
-    """One for all that yield together: those of a session, and those of one name. ``version`` is that of the job's cgroup hierarchy."""
+    """One fix for all takers that can yield together: those of a session, and those of one name. ``version``: of the job's cgroup
+    hierarchy."""
     found: dict[tuple[str | int, str], list[Taker]] = {}
     for taker in takers:
         group, session = _own_group(taker.info, job), taker.info.session if taker.info is not None else 0
@@ -79,7 +80,7 @@ def fixes(takers: Sequence[Taker], job: ProcInfo, version: int, autogroup: bool)
 
 
 def _more_for(job: str, groups: set[str], version: int) -> list[Fix]:
-    """Weights count between neighbours: instead of theirs that of the job's own group may be changed."""
+    """Fix that raises the weight of the job's own cgroup instead, if it is a neighbour of ``groups``: weights count between neighbours."""
     parent, _, unit = job.rpartition("/")
     if not unit or not any(group.rpartition("/")[0] == parent for group in groups if group):
         return []
@@ -90,19 +91,19 @@ def _more_for(job: str, groups: set[str], version: int) -> list[Fix]:
 
 
 def _own_group(info: ProcInfo | None, job: ProcInfo) -> str:
-    """The cgroup that it has for itself, seen from the job; empty where it is in the job's, in one above that, or in none."""
+    """The process's own cgroup, as seen from the job; empty if it is the job's, one above that, or none."""
     if info is None or not info.cgroup or not job.cgroup or info.policy in REAL_TIME:
         return ""
     return "" if holds_group(_group_of(info), _group_of(job)) else _group_of(info)
 
 
 def _group_of(info: ProcInfo) -> str:
-    """In the cpu controller's hierarchy."""
+    """The process's cgroup in the cpu controller's hierarchy."""
     return info.cpu_cgroup or info.cgroup
 
 
 def _are_siblings(group: str, job: str) -> bool:
-    """What divides CPU time between the two is the weight of ``group`` itself."""
+    """Whether the weight of ``group`` itself divides CPU time between it and the job."""
     return holds_group(group.rpartition("/")[0] or "/", job)
 
 
@@ -141,7 +142,8 @@ def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) ->
 
 
 def _idling(pids: list[int], weighs: bool) -> str:
-    """``weighs``: the weight of its session, too, which counts from then on."""
+    """Command that lets the processes run only on idle CPUs. ``weighs``: also lower the weight of their session, which counts from then
+    on."""
     if len(pids) > 1:
         each = (
             "chrt --idle --all-tasks --pid 0 $pid && echo 19 > /proc/$pid/autogroup" if weighs else "chrt --idle --all-tasks --pid 0 $pid"
@@ -153,12 +155,12 @@ def _idling(pids: list[int], weighs: bool) -> str:
 
 
 def _has_own_session(info: ProcInfo | None, job: ProcInfo) -> bool:
-    """It shares CPU time with the job as one session with another, or with a cgroup."""
+    """Whether the process shares CPU time with the job as a session of its own (not under a real-time policy)."""
     return info is not None and info.policy not in REAL_TIME and _is_in_session_apart(info, job)
 
 
 def _is_in_session_apart(info: ProcInfo | None, job: ProcInfo) -> bool:
-    """The same, or it would but for its policy."""
+    """Whether the process would share CPU time with the job as a session of its own, whatever its policy."""
     if info is None or not info.session or _group_of(info) not in ("", "/"):
         return False
     return _group_of(job) not in ("", "/") or (job.session != 0 and info.session != job.session)

@@ -15,7 +15,7 @@ from gputop.diagnosis.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.verdict import ProcState
 
-_COUNTED = ("running", "computing", "runnable", "throttled", "disk", "memory", "stopped")  # states that no sleep is guessed into
+_COUNTED = ("running", "computing", "runnable", "throttled", "disk", "memory", "stopped")  # states that are never guessed from sleeps
 
 
 def with_states(walk: Walk) -> JobFacts:
@@ -25,7 +25,8 @@ def with_states(walk: Walk) -> JobFacts:
 
 
 def host_side_loss(job: JobFacts) -> float:
-    """Without a GPU to measure: the share of time in which the trainer neither computed nor, as far as one can tell, waited for it."""
+    """Share of time in which the trainer neither computed nor, as far as one can see, waited for its GPU; a substitute for the loss if no
+    GPU is measured."""
     fractions = job.trainer.state.fractions
     return max(0.0, 1.0 - fractions.get("computing", 0.0) - fractions.get("waiting-gpu", 0.0))
 
@@ -58,12 +59,12 @@ def _of_worker(walk: Walk, job: JobFacts, worker: ProcFacts) -> ProcState:
 
 
 def _unread(walk: Walk, proc: ProcFacts) -> float:
-    """Share of the window that it slept for what neither wake-ups nor samples tell."""
+    """Share of the window that the process slept for reasons that neither wake-ups nor samples show."""
     return 0.0 if walk.facts.wakes else proc.kinds.get(waits.UNKNOWN, 0.0)
 
 
 def _parts(walk: Walk, proc: ProcFacts, edges: Iterable[Edge]) -> tuple[dict[str, float], dict[str, float]]:
-    """Word of a state -> share; and what ``blocked`` is made of."""
+    """(word of a state -> share of the window, kind of wait -> its share of ``blocked``)."""
     parts, slept = {"running": 0.0}, dict[str, float]()
     throttled = owners.throttled_part(walk.job.throttled_periods)
     memory = walk.is_short_of_memory(proc)

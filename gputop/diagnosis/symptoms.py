@@ -1,4 +1,4 @@
-"""From a job's pools to its verdict: what the GPU experiences, which cause holds most of the loss. Also: hosts without a job."""
+"""Verdicts from a job's pools: the symptom of its GPU, and the cause that holds most of the loss. Also: hosts without a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gputop.model.fields import CLOCKS_IDLE
 
 
 class Standing(Struct, dict=True):
-    """Where a job stands in this window: what the ledger and the incidents need, and the verdict in words for who asks."""
+    """A job's standing in this window: figures for the ledger and the incidents, and on request the verdict in words."""
 
     job: JobFacts
     facts: Facts
@@ -33,24 +33,24 @@ class Standing(Struct, dict=True):
     cause: str = "none"
     judge: Judge | None = None
     shares: dict[str, float] = field(default_factory=dict)  # cause -> share of the loss; what is missing to 1 is unexplained
-    lost_s: float | None = None  # GPU seconds lost, of those booked with this feed; None where no GPU is measured
-    whole_s: float = 0.0  # those booked, lost or not
+    lost_s: float | None = None  # GPU seconds lost among those booked with this feed; None if no GPU is measured
+    whole_s: float = 0.0  # GPU seconds booked with this feed, lost or not
     booked: list[tuple[int, float, float]] = field(default_factory=list)
-    """(t_ns, GPU seconds, those lost) that are booked with this feed; where several train on a GPU, divided among them."""
+    """(t_ns, GPU seconds, lost GPU seconds) booked with this feed; seconds of a shared GPU are divided among its trainers."""
 
     @property
     def troubled(self) -> bool:
-        """Something is wrong, or at least worth an entry."""
+        """Whether something is wrong, or at least worth an entry."""
         return self.cause != "none"
 
     @property
     def fault(self) -> bool:
-        """Somebody should do something about it."""
+        """Whether the trouble calls for action."""
         return self.culpable > 0.0
 
     @property
     def culpable(self) -> float:
-        """Share of its time, at most, that is lost by a fault: of what is none by itself what it takes where it comes again and again."""
+        """Upper bound of the share of time lost by a fault. A pause counts only as far as it repeats."""
         if not self.troubled:
             return 0.0
         if self.judge is None or self.judge.fault:
@@ -64,17 +64,18 @@ class Standing(Struct, dict=True):
 
     @property
     def hangs(self) -> bool:
-        """Nothing of it moves any more, and somebody should look at it now."""
+        """Whether nothing of the job moves and no phase explains that."""
         return self.job.hang is not None and not self.phase.headline
 
     @property
     def bereft(self) -> bool:
-        """It cannot go on, for one of its GPUs is lost, or one of its training's."""
+        """Whether the job cannot go on because one of its GPUs, or one of its training's, is lost."""
         return self.cause == GPU_LOST
 
     @property
     def trainer_pid(self) -> int:
-        """Whose trouble it is: a straggler's waiting peers have the straggler's; where that is not there any more, the first of them."""
+        """Pid of the trainer that the trouble belongs to. Peers that wait for a straggler have the straggler's; if that rank has ended, the
+        lowest pid of the training."""
         if (hang := self.job.hang) is not None and self.judge is None:
             return (hang.late or hang.family)[0].trainer.pid
         if self.cause != "straggler-rank":
@@ -88,25 +89,25 @@ class Standing(Struct, dict=True):
 
     @property
     def clearness(self) -> float:
-        """How well the moment shows it, 0 to 1: by how long the window is; in trouble also by the states, and by how much of the loss the
-        cause holds."""
+        """Confidence, 0 to 1, by the window's length; in trouble also by the states' confidence and the cause's share of the loss."""
         if self.phase.books == HELD:
             return 0.0
         if self.cause == "unexplained":
             return 0.3
         if self.hangs and self.job.hang is not None:
-            return 0.9  # that nothing moves is measured; whom it waits for is read from system calls
+            return 0.9  # the standstill is measured; the awaited process is read from system calls
         held = self.job.trainer.state.confidence * min(1.0, 0.4 + self.shares.get(self.cause, 0.0)) if self.troubled else 1.0
         return round(held * min(1.0, self.facts.seconds / policy.FULL_S), 2)
 
     @cached_property
     def verdict(self) -> Verdict:
-        """In words, with evidence and fixes."""
+        """The verdict in words, with evidence and fixes."""
         return _worded(self)
 
 
 def judge_job(job: JobFacts, facts: Facts, before: Phase | None) -> Standing:
-    """Tell the phase that follows the one ``before``. Where that is no verdict, name the cause that holds most of the loss."""
+    """The standing of a job after the phase ``before``. If the new phase is no verdict itself, it names the cause that holds most of the
+    loss."""
     seen = Seen(job, facts)
     phase, named = phase_of(seen, before), seen.named
     shares = {claim.judge.cause: claim.share for claim in job.claims} if phase.books == BOOKED else {}
@@ -117,7 +118,7 @@ def judge_job(job: JobFacts, facts: Facts, before: Phase | None) -> Standing:
     cause, symptom = "unexplained", "input-bound" if job.data >= policy.HALF * (job.idle or 1.0) else "wait-heavy"
     if (hang := job.hang) is not None:
         if named is None or not (named.explains_hangs and hang.cause == "hung-worker" and len(hang.family) == 1):
-            named = seen.strongest if job.absent_ranks else None  # else a judge has something more precise to say
+            named = seen.strongest if job.absent_ranks else None  # otherwise a judge is more precise
         cause = hang.cause if named is None else named.cause
         symptom = "straggler" if cause == "straggler-rank" else "input-bound" if job.workers else "wait-heavy"
         shares = {cause: 1.0}
@@ -150,7 +151,7 @@ def _worded(one: Standing) -> Verdict:
 
 
 def _path(one: Standing, finding: Finding) -> tuple[PathStep, ...]:
-    """The walk to its cause; of what nobody explains, along the way on which most was lost."""
+    """The walk to the cause; for an unexplained loss, the way with most of the loss."""
     job, facts = one.job, one.facts
     if one.bereft:
         return gpu_lost.path_of(gpu_lost.lost_of(job, facts)[0])
@@ -160,14 +161,14 @@ def _path(one: Standing, finding: Finding) -> tuple[PathStep, ...]:
 
 
 def _confidence(one: Standing, path: tuple[PathStep, ...]) -> float:
-    """See `Verdict.confidence`."""
+    """The value of `Verdict.confidence`."""
     if not path or one.cause == "unexplained":
         return one.clearness
     return round(confidence(path) * min(1.0, one.facts.seconds / policy.FULL_S), 2)
 
 
 def _loudness(one: Standing) -> str:
-    """Of the moment; an incident's own severity counts the seconds lost."""
+    """Severity of the moment; an incident's own severity counts the seconds lost."""
     if one.bereft or one.hangs:
         return "high"
     if not one.fault:
@@ -187,7 +188,7 @@ _WHY = {
 }
 
 _OWN_DOING = ("main-thread-preprocessing", "gil-contention", "slow-transform")
-"""What a trainer does to itself; of the rest of the input-bound causes somebody or something else keeps its main thread."""
+"""Causes within the trainer itself; in other input-bound causes something else keeps its main thread."""
 
 
 def _headline(one: Standing, gpu: GpuFacts | None, why: str) -> str:
@@ -204,7 +205,7 @@ def _headline(one: Standing, gpu: GpuFacts | None, why: str) -> str:
 
 
 def _why(one: Standing) -> str:
-    """Who trains, and what that does to its GPU, or has done to it."""
+    """Words for the trainer and its effect on its GPU, or the GPU's loss on it."""
     if one.hangs and one.job.hang is not None and not one.job.absent_ranks and not one.bereft:
         return hangs.told(one.job.hang, one.facts.t_ns)
     return filled("{} ({}) {}", one.job.trainer.role.label, one.job.trainer.pid, _does(one))
@@ -234,7 +235,7 @@ def _does(one: Standing) -> str:
 
 
 def _feels(one: Standing) -> str:
-    """Its symptom as a verb; that it waits for its data is owned to be inferred where what it waits for cannot be read."""
+    """The symptom as a verb; a wait for data is marked as inferred if its object cannot be read."""
     if one.symptom == "transfer-bound" and copies_back(one.job):
         return "copies from the GPU"
     guessed = one.symptom == "input-bound" and one.job.trainer.state.inferred
@@ -242,7 +243,7 @@ def _feels(one: Standing) -> str:
 
 
 def _waits_for_others(one: Standing) -> bool:
-    """Its main thread waits for what other processes give it, though they are no workers, nor programs that it asks between the steps."""
+    """Whether the main thread waits for input of other processes that are neither workers nor programs that it asks between steps."""
     pools = {pool: share for pool, share in one.job.pools.items() if pool.startswith("main.")}
     fed = pools.get("main.pipe", 0.0) + pools.get("main.poll", 0.0)
     through = 2 * fed > sum(pools.values()) and not feeders.threads_at_work(one.job) and not asks_programs(one.job)
@@ -257,12 +258,12 @@ def _victims(job: JobFacts, finding: Finding) -> tuple[Victim, ...]:
 
 
 def _worst(job: JobFacts) -> GpuFacts | None:
-    """The GPU that lost most; without readings the first."""
+    """The GPU that lost most (the first one without readings); None without a GPU."""
     return max(job.gpus, key=lambda gpu: -1.0 if gpu.lost is None else gpu.lost, default=None)
 
 
 def without_job(facts: Facts) -> Verdict:
-    """Nobody trains here: say what can be said, of GPU and host."""
+    """Verdict for a host without a training, from GPUs and host."""
     busiest = max(facts.unseen, key=lambda gpu: gpu.util or 0.0, default=None)
     if busiest is not None and (busiest.util or 0.0) >= policy.TENTH:
         return _for_unseen(busiest, facts)
@@ -276,8 +277,8 @@ def without_job(facts: Facts) -> Verdict:
 
 
 def _for_unseen(gpu: GpuFacts, facts: Facts) -> Verdict:
-    """No idle GPU, though nobody trains here as far as is seen: a container without ``--pid=host``, say. Who cannot be seen is not judged;
-    that a GPU draws no more than at rest while it is busy is seen."""
+    """Verdict for a busy GPU without a visible training (a container without ``--pid=host``, say). Hidden processes are not judged, but a
+    GPU that draws no more power than at rest while it is busy is reported."""
     reason, remedy = facts.hidden
     listed = ", ".join(map(str, sorted(gpu.pids)[:3]))
     here = filled("the driver lists {}, of which none is here", listed) if listed else "the driver lists none of them"
@@ -301,7 +302,8 @@ def _for_unseen(gpu: GpuFacts, facts: Facts) -> Verdict:
 
 
 def _is_at_rest(gpu: GpuFacts) -> bool:
-    """Whether it draws no more than without work, or its driver lowers the clocks because nothing runs. GPM's word counts more."""
+    """Whether the GPU draws no more power than without work, or its driver lowers the clocks because nothing runs. SM activity of GPM takes
+    precedence."""
     if gpu.sm_active is not None:
         return gpu.sm_active < policy.HARDLY
     by_power = gpu.power_w is not None and bool(gpu.power_limit_w) and gpu.power_w <= policy.IDLE_POWER * (gpu.power_limit_w or 0.0)

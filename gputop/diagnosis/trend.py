@@ -28,7 +28,7 @@ STRETCH_NS = 3_000_000_000  # ns, the shortest stretch: memory is read every 1.5
 SCALES = 12  # lengths of stretches, each twice the one before; the longest is 1.7 h
 FLOORS = 8  # kept at each length: seven rises in a row are chance once in 40,000 times (8!)
 REMEMBERED = 64  # stretches for which the highest floor is known, at least: an epoch eight times as long as what is looked at
-MOST_MISSED = 64  # shortest stretches without a reading, after which a trend begins anew: three minutes (guess)
+MOST_MISSED = 64  # shortest stretches without a reading, after which a trend begins again: three minutes (guess)
 _LOW, _HIGH = 6, 21  # of 28 sorted slopes, the ends of the band of 90 %: (28 -+ 1.645 sqrt(8 x 7 x 21 / 18)) / 2, outwards
 _MAD = 1.4826  # standard deviations in a median absolute deviation of normal errors
 
@@ -45,7 +45,7 @@ class Steady(NamedTuple):
 
 
 class Trend:
-    """Of one quantity. Feed it each reading, in order; `steady` is worked out every three seconds."""
+    """The growth of one quantity. Feed it each reading, in order; `steady` is updated every three seconds."""
 
     __slots__ = ("_count", "_floors", "_least", "_stretch", "_tops", "steady")
 
@@ -54,14 +54,14 @@ class Trend:
 
     def restart(self) -> None:
         """Forget everything."""
-        self.steady: Steady | None = None  # the longest that there is; None where it does not grow
+        self.steady: Steady | None = None  # the growth over the longest time; None if the quantity does not grow
         self._floors: list[list[float]] = [[] for _ in range(SCALES)]
         self._tops = [(-inf, -inf)] * SCALES  # highest floor before those kept: of this round of `REMEMBERED` stretches, of the last
         self._count = self._stretch = 0
         self._least: float | None = None
 
     def add(self, value: float, t_ns: int) -> None:
-        """A reading; it stands until the next one."""
+        """Add a reading; it holds until the next one."""
         stretch = t_ns // STRETCH_NS
         missed = stretch - self._stretch
         if self._least is not None and not missed:
@@ -103,7 +103,7 @@ class Trend:
 
 
 def _to_come(steps: list[float]) -> float:
-    """See the module's text."""
+    """Further growth if it goes on slowing down; inf if it does not slow down. See the module's text."""
     changes = [after - before for before, after in pairwise(steps)]
     error = sqrt(2 / 6) * _MAD * median(abs(change - median(changes)) for change in changes)
     early, late = sum(steps[:3]) - error, sum(steps[-3:]) + error

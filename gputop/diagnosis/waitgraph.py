@@ -1,11 +1,12 @@
 """The wait-for graph: the walk from a GPU's lost time to whoever holds it.
 
-wPerf (OSDI '18): *A waited for B: then ask what B did meanwhile*, until a leaf. The walk begins with the time of the trainer's main thread,
-less its waits for the GPU. Each part of that time is an edge: on a CPU, ready for one, asleep at a disk, or asleep until somebody woke it.
-Who wakes a thread is whom it waited for (eBPF); without the probes samples of /proc tell what it slept on, and the edge is inferred. From
-a waited-for thread or process the walk goes on over *its* edges, without those that the asker itself ended: they are its rest.
+wPerf (OSDI '18): *if A waited for B, ask what B did in that time*, until a leaf. The walk begins with the time of the trainer's main
+thread, less its waits for the GPU. Each part of that time is an edge: on a CPU, ready for one, asleep at a disk, or asleep until another
+thread woke it. The waker of a thread is the thread it waited for (eBPF); without the probes samples of /proc show the kind of sleep, and
+the edge is inferred. From a waited-for thread or process the walk goes on over *its* edges, except sleeps that the asker itself ended:
+these are rest.
 
-A leaf is a resource and who holds it; `gputop.diagnosis.judge` has the table that names the cause of each.
+A leaf is a resource and its holder; `gputop.diagnosis.judge` has the table that names the cause of each.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class Walk:
         self.managers = {manager.pid for manager in job.managers}
         self.feeds = (self.workers.keys() | job.services | (self.managers if job.workers else set())) - self.readers
         self.left_out = owners.left_out(job)
-        self.asks = frozenset({self.trainer.pid, *job.services})  # whose wake-ups bring a worker work
+        self.asks = frozenset({self.trainer.pid, *job.services})  # processes whose wake-ups bring a worker work
         self.children = {one.pid for one in feeders.started(job, facts)}
-        self.gone = 0.0  # share of the window that the main thread waited for workers of an epoch before, which are gone
-        self.spun = 0.0  # CPUs that the main thread burnt in waits for the GPU, as far as calls or samples tell
+        self.gone = 0.0  # share of the window that the main thread waited for workers of an earlier epoch, which have ended
+        self.spun = 0.0  # CPUs that the main thread used in waits for the GPU, as far as calls or samples show
         self._gil: dict[int, frozenset[int]] = {}
         self._at_work: dict[int, list[Edge]] = {}
         self.data = 1.0  # share of the window that the main thread waited for workers; not known yet
@@ -55,20 +56,20 @@ class Walk:
             self.leaves.setdefault(Leaf(resource, holder), Booked()).book(share, trail)
 
     def rebook(self, way: Way, share: float, leaf: Leaf) -> None:
-        """Put a share of what was booked along a way down to another leaf, along the same steps."""
+        """Move a share of what was booked along a way to another leaf, with the same steps."""
         if share > 0.0:
             self.leaves[way.leaf].book(-share, way.trail)
             self.book(*leaf, share, way.trail)
 
     @property
     def parts(self) -> list[tuple[str, float, Way]]:
-        """(pool, share of the window, way) of all that the walk booked."""
+        """(pool, share of the window, way) of everything the walk booked."""
         ways = ((share, Way(leaf, trail)) for leaf, booked in self.leaves.items() for share, trail in booked.trails.values())
         return [(pool_of(*way), share, way) for share, way in ways if share > 0.0]
 
     @property
     def pools(self) -> dict[str, float]:
-        """Where the lost time lies: ``main.`` or ``data.`` (behind a worker), and what was done there -> share of the loss; sums to 1."""
+        """Pool -> share of the loss; the shares sum to 1. A pool is ``main.`` or ``data.`` (behind a worker) and a kind of activity."""
         found: dict[str, float] = {}
         for pool, share, _ in self.parts:
             found[pool] = found.get(pool, 0.0) + share
@@ -76,7 +77,7 @@ class Walk:
         return {pool: share / total for pool, share in found.items()} if total > 0.0 else {}
 
     def run(self, job: JobFacts, facts: Facts) -> JobFacts:
-        """Book all leaves of the loss of the ``job``, of which states and waste are known by now; tell it what its main thread spun."""
+        """Book all leaves of the job's loss; its states and waste must be known. Returns the job with the CPUs its main thread spun on."""
         self.see(job, facts)
         for kind, share in job.waste.items():
             self.book("gpu", kind, share, ())
@@ -85,15 +86,15 @@ class Walk:
         return replace(job, spun=self.spun_cpus)
 
     def see(self, job: JobFacts, facts: Facts) -> None:
-        """Go on with what is known of the same job by now."""
+        """Go on with newer facts about the same job."""
         self.job, self.facts, self.trainer = job, facts, job.trainer
         self.workers = {worker.pid: worker for worker in job.workers}
 
     def from_main(self) -> None:
-        """The time in which no GPU ran anything, over what the main thread did; what its edges cannot hold lies between its waits."""
+        """Book the time in which no GPU ran anything, over the main thread's edges; a rest that exceeds them lies between its waits."""
         job, trainer = self.job, self.trainer
         edges, copied, loss = self.main, self.copied, job.idle
-        if loss is None:  # whether a GPU that nobody measures waits for its computing is not known
+        if loss is None:  # it is unknown whether an unmeasured GPU waits for the main thread's computing
             edges = [edge for edge in edges if edge.kind != RUN]
             loss = min(1.0, sum(edge.share for edge in edges) + copied)
         born = min(job.respawned or 0.0, loss)
@@ -107,7 +108,7 @@ class Walk:
         held = sum(edge.share for edge in others) + copied
         scale = min(1.0, loss / held) if held > 0.0 else 0.0
         self.book("copy", "link", copied * scale, (Hop(trainer.pid, trainer.pid, "copy", copied * scale, True),))
-        keep = owners.own_part(trainer.run, trainer.runnable)  # who hardly gets a CPU is late for that, as workers are
+        keep = owners.own_part(trainer.run, trainer.runnable)  # a thread that hardly gets a CPU is late for that reason, as workers are
         for edge in self.without_unseen_turns(others, scale):
             delayed = edge.share * (1.0 - keep) if edge.kind == RUN else 0.0
             self.follow(trainer, edge, (edge.share - delayed) * scale, ())
@@ -116,7 +117,7 @@ class Walk:
         self.book("gap", "main", gap, (Hop(trainer.pid, trainer.pid, "gap", gap, job.calls is not None),))
 
     def without_unseen_turns(self, edges: list[Edge], scale: float) -> list[Edge]:
-        """The edges without what may be waits for one GPU while another has nothing to do: nobody is known to hold that."""
+        """The edges without possible waits for one GPU while another has nothing to do; these are booked as unknown."""
         unseen, left, spins = self.job.unseen_turns, [], may_spin(self.job)
         for edge in edges:
             unsure = min(unseen, edge.share) if self.may_be_gpu(edge) or (spins and edge.kind == RUN) else 0.0
@@ -126,7 +127,7 @@ class Walk:
         return left
 
     def without_gpu(self, edges: list[Edge]) -> tuple[list[Edge], float, float]:
-        """The edges without the waits for the GPU; the share of the window in copies; that in waits."""
+        """(edges without the waits for the GPU, share of the window in copies, share in waits)."""
         job, trainer = self.job, self.trainer
         worked = 1.0 if job.idle is None else 1.0 - job.idle
         if job.idle is None and (not job.host_only or trainer.info.uses_cuda is False):
@@ -135,14 +136,14 @@ class Walk:
             part = self.facts.main_calls.get(trainer.pid, 1.0)
             copied, waited = min(1.0, job.calls.copy * part), min(1.0, job.calls.sync * part)
             left, asked = self._take_gpu(edges, copied + waited)
-            ran = trainer.run / max(trainer.run + trainer.runnable, policy.TRIFLE)  # of the call's time that it does not sleep
+            ran = trainer.run / max(trainer.run + trainer.runnable, policy.TRIFLE)  # share of the call's waking time that it runs
             left, missing = take(left, asked * ran, (RUN,))
             self.spun = asked * ran - missing
             missing += asked * (1.0 - ran)
             kinds = tuple(dict.fromkeys(edge.kind for edge in left if not edge.measured and edge.kind not in (waits.DISK, waits.STOPPED)))
             left, missing = take(left, max(0.0, missing - trainer.runnable), kinds, lambda edge: not edge.measured)
             missing = max(0.0, copied + waited - (_total(edges) - _total(left)))
-            kept = missing / max(copied + waited, policy.TRIFLE)  # ready for a CPU in such a call, and not waiting in it
+            kept = missing / max(copied + waited, policy.TRIFLE)  # share of such calls in which it was ready for a CPU instead of waiting
             waited *= 1.0 - kept
             left, back = self._called_back(left, worked - waited)
             return left, copied * (1.0 - kept), waited + back
@@ -155,7 +156,8 @@ class Walk:
         return self._take_gpu(edges, slept)[0], copied, spun + slept
 
     def _called_back(self, edges: list[Edge], most: float) -> tuple[list[Edge], float]:
-        """Beside a GPU that always works, sleeps until threads of its own woke it that slept as well: XLA's are called back by the GPU."""
+        """If the GPU is always busy, count sleeps ended by another sleeping thread of the process as waits for the GPU (XLA's callback
+        threads). Returns the remaining edges and the share taken."""
         if self.job.idle is None or self.job.idle >= policy.LOST or feeders.threads_at_work(self.job):
             return edges, 0.0
         slept = sum(edge.share for edge in edges if edge.kind in (waits.LOCK, waits.UNKNOWN) and edge.pid == self.trainer.pid)
@@ -163,21 +165,22 @@ class Walk:
         return take(edges, slept, (waits.LOCK, waits.UNKNOWN), lambda edge: edge.pid == self.trainer.pid)[0], slept
 
     def _take_gpu(self, edges: list[Edge], share: float) -> tuple[list[Edge], float]:
-        """Take ``share`` from the sleeps that may be waits for the GPU: those that an interrupt ended first."""
-        kinds = waits.GPU_LIKE[:-1] if feeders.threads_at_work(self.job) else waits.GPU_LIKE  # a lock is for these
+        """Take ``share`` from the sleeps that may be waits for the GPU, first from those that an interrupt ended. Returns the remaining
+        edges and the share not found."""
+        kinds = waits.GPU_LIKE[:-1] if feeders.threads_at_work(self.job) else waits.GPU_LIKE  # a lock is for its own threads
         left, missing = take(edges, share, kinds, lambda edge: edge.pid == 0)
-        beyond = max(0.0, missing - self.trainer.runnable)  # who is ready for a CPU in such a call does not sleep in it
+        beyond = max(0.0, missing - self.trainer.runnable)  # a thread that is ready for a CPU in such a call does not sleep
         left, unfound = take(left, beyond, kinds, lambda edge: edge.pid == self.trainer.pid)
         return left, missing - beyond + unfound
 
     def may_be_gpu(self, edge: Edge) -> bool:
-        """Whether the sleep may be a wait for the GPU: nobody else ended it, and it looks like one."""
+        """Whether the sleep may be a wait for the GPU: no other process ended it, and its kind fits."""
         return edge.kind in waits.GPU_LIKE and edge.pid in (0, self.trainer.pid)
 
     def infer(self, edges: list[Edge]) -> list[Edge]:
-        """Point edges that lead to nobody known at who owes something: workers at a queue or pipe, then whatever is vague."""
+        """The edges, with unknown wakers replaced by a worker that owes a batch: for sleeps at a queue or pipe, then for vague kinds."""
         job = self.job
-        if self.trainer.held_up >= policy.LITTLE:  # what samples met as another sleep, beyond the GPU's work, is a part of that wait
+        if self.trainer.held_up >= policy.LITTLE:  # other kinds in samples, beyond the GPU's work, belong to the wait to write
             edges = [edge._replace(kind=waits.PIPE) if edge.pid == 0 and edge.kind in feeders.UNSURE else edge for edge in edges]
         if not self.feeds or job.by_itself:
             return edges
@@ -197,7 +200,8 @@ class Walk:
 
     @property
     def spun_cpus(self) -> float:
-        """CPUs on which the main thread only waits for the GPU; without calls and samples, as long as the GPU works and it never sleeps."""
+        """CPUs on which the main thread only waits for the GPU. Without calls and samples: its CPU time while the GPU works, if it never
+        sleeps."""
         trainer, worked = self.trainer, 1.0 - (1.0 if self.job.idle is None else self.job.idle)
         if self.job.calls is not None or self.job.sampled is not None:
             return self.spun
@@ -205,7 +209,8 @@ class Walk:
         return min(trainer.run, worked) if rest < policy.LITTLE else 0.0
 
     def relays(self, tid: int) -> bool:
-        """Whether a thread of the trainer hands on what workers gave it: a pin thread, an executor's. Any of them where it is not told."""
+        """Whether a thread of the trainer hands on what workers gave it: a pin thread, an executor's. If the thread is unknown: whether any
+        of them does."""
         if tid not in self.facts.threads or tid == self.trainer.pid:
             tids = (thread.tid for thread in self.trainer.info.threads if thread.tid != self.trainer.pid)
             return any(self._relays(one) for one in tids)
@@ -219,7 +224,7 @@ class Walk:
     # Workers
 
     def to_workers(self, share: float, trail: Trail) -> None:
-        """A wait for workers, over what those did that were not ahead."""
+        """Book a wait for workers over the edges of those workers that were not ahead."""
         if share <= 0.0:
             return
         before, self.leaves, most = self.leaves, {}, 0.0
@@ -231,7 +236,7 @@ class Walk:
         owed = _sum(found)
         if owed <= 0.0 or (owed < policy.LITTLE * len(self.job.workers) and most < policy.HALF):
             gone = min(share, self.gone)
-            self.book("birth", "worker", gone, trail)  # in place of whom those are ahead that were made meanwhile
+            self.book("birth", "worker", gone, trail)  # their successors are ahead already
             self.book("ahead", "worker", share - gone, trail)
             return
         for leaf, factor in _lean_to_delays(found, owed).items():
@@ -239,7 +244,7 @@ class Walk:
                 self.book(*leaf, part / owed * factor * share, trail + steps)
 
     def from_worker(self, worker: ProcFacts) -> None:
-        """Book what a worker did but for its rest."""
+        """Book a worker's time, except its rest."""
         job = self.job
         if job.respawned is None and self.facts.t_ns - worker.began_ns < policy.YOUNG_NS and job.births:
             owed = 1.0 - self.ahead(worker)
@@ -253,9 +258,9 @@ class Walk:
         return max(0.0, 1.0 - sum(edge.share for edge in self.at_work(worker)))
 
     def at_work(self, worker: ProcFacts) -> list[Edge]:
-        """The time of a worker without its rest.
+        """The edges of a worker without its rest.
 
-        Who answers one request at a time, such as an environment, is not asked while its trainer does something else.
+        A worker that answers one request at a time, such as an environment, gets none while its trainer does something else.
         """
         if worker.pid not in self._at_work:
             found, spare = [], 0.0 if self.job.is_torchs or self.facts.wakes else max(0.0, 1.0 - self.data)
@@ -269,7 +274,7 @@ class Walk:
         return self._at_work[worker.pid]
 
     def is_rest(self, worker: ProcFacts, edge: Edge) -> bool:
-        """Whether a worker slept for want of work: its trainer, or a process that serves it, woke it; or it polls as torch's do."""
+        """Whether a worker slept for want of work: its trainer, or a process that serves it, woke it, or it polls as torch's workers do."""
         if edge.kind in (RUN, READY, waits.DISK, waits.STOPPED) or worker.pid in self.left_out:
             return False
         if edge.kind == waits.QUEUE or edge.pid in self.asks:
@@ -292,7 +297,7 @@ class Walk:
 
     @cached_property
     def _siblings_rest(self) -> float:
-        """Of the siblings' time outside their locks, the part that they waited for the trainer."""
+        """Part of the workers' time outside locks in which they waited for the trainer; 1 if they did nothing else."""
         rest = work = 0.0
         for worker in self.job.workers:
             rest += sum(wake.share for wake in self.facts.wakes.get(worker.pid, []) if wake.pid in self.asks)
@@ -302,7 +307,7 @@ class Walk:
     # From one edge on
 
     def follow(self, proc: ProcFacts, edge: Edge, share: float, trail: Trail, tid: int = 0) -> None:
-        """Book ``share`` for an edge of a process's main thread, or of the thread ``tid``."""
+        """Book ``share`` for an edge of a process's main thread, or of its thread ``tid``."""
         if share <= 0.0:
             return
         who = "main" if proc is self.trainer else "worker"
@@ -325,14 +330,14 @@ class Walk:
             self.to_nobody(proc, edge, share, who, trail)
 
     def to_sibling(self, edge: Edge, share: float, trail: Trail) -> None:
-        """A wait for another worker: a lock that it holds, or the disk where all read as much as their cgroup may."""
+        """Book a wait for another worker: a lock that it holds, or the disk if the workers read as much as their cgroup may."""
         if owners.reads_at_limit(self.job):
             self.book("disk", "worker", share, trail)
         else:
             self.book("lock" if edge.kind in (waits.LOCK, waits.UNKNOWN) else "peer", "sibling", share, trail)
 
     def is_short_of_memory(self, proc: ProcFacts) -> bool:
-        """Whether pages that it waits for were taken from it."""
+        """Whether the process waits for pages that memory pressure took from it."""
         return self.job.pressed or owners.thrashes(proc, self.facts.host)
 
     def never_ends(self, proc: ProcFacts, edge: Edge) -> bool:
@@ -344,7 +349,7 @@ class Walk:
         return proc is not self.trainer and still and not edge.ended
 
     def on_cpu(self, proc: ProcFacts, share: float, who: str, trail: Trail) -> None:
-        """Its own work; memory's where the kernel looks for pages meanwhile."""
+        """Book time on a CPU as the process's own work; as memory's while the kernel looks for pages."""
         if not self.workers and owners.starves_others(proc):
             self.book("gil", who, share, trail)
             return
@@ -353,7 +358,8 @@ class Walk:
         self.book("work", who, share - stalled, trail)
 
     def ready(self, share: float, who: str, trail: Trail, crowd: tuple[str, str] = ("cpu", "own")) -> None:
-        """Who holds the CPUs that it is ready for: a quota, a mask, strangers, or the job itself, which is booked to ``crowd``."""
+        """Book a wait for a CPU to the holders of the CPUs: a quota, a mask, strangers, or the job itself, whose part goes to the leaf
+        ``crowd``."""
         throttled = share * owners.throttled_part(max(self.job.throttled_periods, self.job.fed_throttled_periods))
         self.book("quota", who, throttled, trail)
         share -= throttled
@@ -366,7 +372,7 @@ class Walk:
                 self.book(*(crowd if leaf == ("cpu", "own") else leaf), share * part, trail)
 
     def behind_workers(self, share: float, trail: Trail) -> None:
-        """A wait of the main thread for a CPU on which its workers run: for what these do, unless they crowd one another as well."""
+        """Book a wait of the main thread for a CPU on which its workers run: as their work, unless they crowd each other as well."""
         workers = self.workers.values()
         keep = owners.own_part(sum(one.run + one.others_run for one in workers), sum(one.runnable + one.others_runnable for one in workers))
         busiest = max(workers, key=lambda one: one.run)
@@ -375,7 +381,7 @@ class Walk:
 
     @cached_property
     def _cpu_holders(self) -> list[tuple[tuple[str, str], float]]:
-        """Who holds the CPUs that the job is ready for, and the part of its waits for one that this explains."""
+        """(leaf, part of the job's waits for a CPU that it explains) for each holder of the CPUs."""
         cpus = capacity(self.job, self.facts)
         if is_held(self.job, cpus):
             return [(("mask", "worker" if self.workers else "main"), 1.0)]
@@ -385,7 +391,7 @@ class Walk:
         return [(("cpu", "stranger"), strangers), (("cpu", "gputop"), rest * watched), (("cpu", own), rest * (1.0 - watched))]
 
     def to_thread(self, proc: ProcFacts, edge: Edge, share: float, who: str, trail: Trail) -> None:
-        """A wait for another thread of the same process: a lock of both, such as Python's GIL, or what that thread does."""
+        """Book a wait for another thread of the same process: a lock of both, such as Python's GIL, or that thread's activity."""
         if edge.address and edge.address in self.gil(proc):
             share -= self.to_gil(proc, share, who, trail)
         thread = self.facts.threads.get(edge.tid)
@@ -403,24 +409,24 @@ class Walk:
             mine = share * part.share / total
             if part.kind == RUN:
                 self.book("work", f"{who}'s thread", mine, (*trail, Hop(proc.pid, edge.tid, RUN, mine, True)))
-            elif mine < policy.TRIFLE:  # dozens of threads that wake one another have millions of ways
+            elif mine < policy.TRIFLE:  # dozens of threads that wake each other have millions of ways
                 self.book("thread", who, mine, trail)
             else:
                 self.follow(proc, part, mine, trail, edge.tid)
 
     def to_gil(self, proc: ProcFacts, share: float, who: str, trail: Trail) -> float:
-        """A wait at the GIL, no longer than its threads wanted a CPU, for who sleeps has let go of it; what of the share this is."""
+        """Book a wait at the GIL, no longer than its threads wanted a CPU (a sleeping thread has released it); returns the share booked."""
         threads = [thread for thread in self.facts.threads.values() if thread.pid == proc.pid]
         ran, wanted = sum(thread.run for thread in threads), sum(thread.runnable for thread in threads)
         waited = sum(wake.share for wake in self.facts.wakes.get(trail[-1].tid, []) if wake.address in self.gil(proc))
         share *= min(1.0, (ran + wanted) / max(waited, policy.TRIFLE))
         keep = owners.own_part(ran, wanted)
         self.book("gil", who, share * keep, trail)
-        self.ready(share * (1.0 - keep), who, trail)  # who holds it, or the next in turn, had no CPU
+        self.ready(share * (1.0 - keep), who, trail)  # its holder, or the next in turn, had no CPU
         return share
 
     def gil(self, proc: ProcFacts) -> frozenset[int]:
-        """Futexes at which several threads of the process sleep in turn, on one CPU in all: what they wait for is one another."""
+        """Addresses of futexes at which several threads of the process sleep in turn, on one CPU in all: they wait for each other."""
         spun = self.spun if proc is self.trainer else 0.0
         if proc.run + proc.others_run - spun > policy.GIL_CPUS:
             return frozenset()
@@ -434,7 +440,7 @@ class Walk:
         return self._gil[proc.pid]
 
     def to_process(self, proc: ProcFacts, edge: Edge, share: float, who: str, trail: Trail) -> None:
-        """A wait for a process outside the workers: a program that it started, another training, somebody that feeds it."""
+        """Book a wait for a process outside the workers: a program of the job, another training, a feeder."""
         job = self.job
         if edge.pid in job.rivals:
             self.book("lock", "process", share, trail)
@@ -446,18 +452,19 @@ class Walk:
             holder = "feeder" if edge.pid in job.fed_by and edge.pid not in self.children else "program"
             self.to_program(proc, share, who, holder, (*trail, Hop(edge.pid, edge.pid, RUN, share, True)))
         else:
-            asks = who == "worker" and self.turns  # for a lock, of a process that gives it out
+            asks = who == "worker" and self.turns  # for a lock, at a process that hands it out
             self.book(waits.LOCK if asks else edge.kind, "process", share, trail)
 
     def is_program(self, edge: Edge) -> bool:
-        """Whether the job started the process that ended a sleep, or is fed by it; who lived too shortly to be seen was started by it."""
+        """Whether the job started the process that ended a sleep, or is fed by it; a process too short-lived to be seen counts as started
+        by the job."""
         known = self.facts.family.get(edge.pid) == self.trainer.pid or edge.pid in self.children or edge.pid in self.job.fed_by
         return known or (edge.pid not in self.facts.pids and edge.kind in (waits.PIPE, waits.POLL, waits.CHILD))
 
     def to_program(self, proc: ProcFacts, share: float, who: str, holder: str, trail: Trail, kind: str = waits.PIPE) -> None:
-        """What the programs of a process did for which it waits.
+        """Book a wait of a process for its programs over their activity.
 
-        Those of a trainer that crowd the CPUs are as slow as their work: nobody chose their number. ``kind`` is booked where none is seen.
+        Programs of a trainer that crowd the CPUs count as work, for their number was not chosen. ``kind`` is booked if no program is seen.
         """
         ran, waited = proc.programs
         wanted = ran + waited
@@ -474,7 +481,7 @@ class Walk:
         elif who == "worker" and self.turns:
             self.book("lock", "process", share, trail)
         elif slept := feeders.programs_sleep(self.job, self.facts) if who == "main" else 0.0:
-            if trail[-1].kind == RUN:  # it ended the wait; what it did meanwhile samples tell
+            if trail[-1].kind == RUN:  # the program ended the wait; samples show its activity
                 trail = (*trail[:-1], trail[-1]._replace(kind=waits.TIMER, measured=False))
             self.book(waits.TIMER, f"{who}'s program", share * slept, trail)
             self.book(waits.UNKNOWN, f"{who}'s program", share * (1.0 - slept), trail)
@@ -484,7 +491,7 @@ class Walk:
             self.book(*work, share, trail)
 
     def to_nobody(self, proc: ProcFacts, edge: Edge, share: float, who: str, trail: Trail) -> None:
-        """A sleep that an interrupt ended, or nobody yet, or that samples met: by its kind, and by who is at work meanwhile."""
+        """Book a sleep that an interrupt ended, that still lasts, or that only samples show: by its kind, and by what works meanwhile."""
         kind, job = edge.kind, self.job
         if kind == waits.PIPE and who == "main" and proc.held_up > 0.0:
             unread = share * min(1.0, proc.held_up / proc.kinds[waits.PIPE])
@@ -510,15 +517,16 @@ class Walk:
             self.book(kind, who, share, trail)
 
     def asked_over_network(self, trail: Trail) -> bool:
-        """Whether a poll of the trainer is for whom it asked: an event loop, in its main thread, or in one that this waits for."""
+        """Whether a poll of the trainer waits for answers to its requests: an event loop, in its main thread or in one that it waits
+        for."""
         if trail[-1].tid != self.trainer.pid:
             return not feeders.programs_at_work(self.job, self.facts)
         return not self.workers and feeders.asks_others(self.job) and not feeders.threads_at_work(self.job)
 
     def to_sampled_threads(self, proc: ProcFacts, kind: str, share: float, who: str, trail: Trail) -> float:
-        """A wait that may be for other threads of the process, over what samples met these at; what is left of it."""
+        """Book a wait that may be for other threads of the process over these threads' samples; returns the share that is left."""
         parts = self.sampled_threads(proc)
-        if kind == waits.TIMER:  # who sleeps by a timer looks again and again whether these are through
+        if kind == waits.TIMER:  # a thread that sleeps by a timer checks again and again whether these are done
             parts = {word: part for word, part in parts.items() if word in (waits.DISK, waits.NETWORK)}
         for word, part in parts.items():
             mine = share * part
@@ -535,8 +543,9 @@ class Walk:
         return share * max(0.0, 1.0 - sum(parts.values()))
 
     def sampled_threads(self, proc: ProcFacts) -> dict[str, float]:
-        """What other threads of the process did, as parts of 1: by samples where they slept, by counters where they ran; empty where they
-        hardly did anything. Threads that poll wait for others than the loader where it has workers or peers."""
+        """Activity -> part of the time of the process's other threads, summing to 1 at most: by samples if they slept, by counters if they
+        ran; empty if they hardly did anything. Polls of threads of a trainer with workers or peers are left out: they wait for something
+        else."""
         met = proc.threads_met
         asked = ASKING if proc is not self.trainer or not (self.workers or self.job.kin) else ""
         slept = {waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + (met[asked] if asked else 0), waits.PIPE: met[waits.PIPE]}
@@ -559,7 +568,7 @@ _POOLS = {
 
 
 def pool_of(leaf: Leaf, trail: Trail) -> str:
-    """The name of the pool that a leaf's share along a trail belongs to, see `Walk.pools`."""
+    """Name of the pool of a leaf's share along a trail; see `Walk.pools`."""
     if leaf.resource == "gpu":
         return f"gpu.{leaf.holder}"
     data = (bool(trail) and trail[0].kind == WORKERS) or leaf.resource in ("birth", "ahead")
@@ -582,7 +591,7 @@ def _sum(leaves: Leaves) -> float:
 
 
 def _lean_to_delays(leaves: Leaves, owed: float) -> dict[Leaf, float]:
-    """Leaf -> factor that puts own work down to what delays it, the more the smaller its part is: work that runs freely is not late."""
+    """Leaf -> factor that moves own work to the delays beside it, the more the smaller its part is: work that runs freely is not late."""
     working = sum(one.share for leaf, one in leaves.items() if leaf.resource == "work") / owed
     keep = owners.own_work(working)
     scale = 1.0 + working * (1.0 - keep) / (1.0 - working) if working < 1.0 else 1.0

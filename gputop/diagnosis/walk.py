@@ -1,4 +1,4 @@
-"""From the way to a leaf of the wait-for graph to the path that people are shown: who waited, for whom, and who kept that one."""
+"""Paths for people, from the walk's way to a leaf of the wait-for graph: a waiting thread, the awaited one, and what kept the latter."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _STATES = {
     RUN: "runs", READY: "runnable", waits.DISK: "disk", waits.NETWORK: "network", waits.TIMER: "sleeps", waits.STOPPED: "stopped",
     "start": "starts", "copy": "copies", "holds": "holds",
 }  # fmt: skip
-"""`Hop.kind` -> what it did; it ``waits`` in all others."""
+"""`Hop.kind` -> state of a step; all other kinds are ``waits``."""
 _BY_RESOURCE = {
     "quota": "throttled", "memory": "memory", "disk": "disk", "network": "network", "lock": "waits", "gil": "waits", "reader": "waits",
 }  # fmt: skip
-"""Resource of the leaf -> what its last step did, whatever the sleep looked like."""
+"""Resource of the leaf -> state of its last step, whatever the kind of sleep."""
 _FOR = {
     "gil": "Python's GIL, which its own threads hold in turn", "peer": "another rank", "gap": "its GPU", waits.DRIVER: "its GPU",
     "mask": "what else runs on the CPUs that it may use", "lock": "a sibling that holds the lock", waits.LOCK: "a lock",
     waits.QUEUE: "a batch", waits.CHILD: "a program that it started", waits.PIPE: "another process", waits.POLL: "another process",
     "thread": "its own threads", "ahead": "a batch, though its workers are ahead", "birth": "workers that start",
 }  # fmt: skip
-"""Resource of the leaf, or kind of its last step -> what that step waited for, where nobody is known."""
-_PLAIN = (waits.QUEUE, waits.DISK, waits.NETWORK, waits.STOPPED, "holds")  # what a system call, a state or /proc/locks tells plainly
+"""Resource of the leaf, or kind of its last step -> words for what that step waited for, if no process is known."""
+_PLAIN = (waits.QUEUE, waits.DISK, waits.NETWORK, waits.STOPPED, "holds")  # kinds that a system call, a state or /proc/locks shows reliably
 _UNKNOWN = "something that cannot be read"
-_Held = tuple[str, tuple[PathStep, ...]]  # in words, and the step of who it is where that is known
+_Held = tuple[str, tuple[PathStep, ...]]  # (in words, the step of the awaited process if known)
 
 
 def walk(job: JobFacts, facts: Facts, cause: str, culprits: Sequence[Culprit]) -> tuple[PathStep, ...]:
-    """The path of ``cause`` along which most of it came; empty where none is known."""
+    """The path of ``cause`` with most of its share; empty if none is known."""
     if cause == "straggler-rank":
         return _to_slow_rank(job, facts, culprits)
     way = next((claim.way for claim in job.claims if claim.judge.cause == cause), job.way if not cause else None)
@@ -57,7 +57,7 @@ def walk(job: JobFacts, facts: Facts, cause: str, culprits: Sequence[Culprit]) -
 
 
 def of_hang(hang: Hang) -> tuple[PathStep, ...]:
-    """Of a job, or of ranks together, of which nothing moves."""
+    """The path of a hang, of one job or of ranks together."""
     late = (hang.late or hang.family)[0].trainer
     others = [job.trainer for job in hang.family if job not in hang.late and job.trainer is not late]
     waiting = [_step(one, 1.0, "waits", _named(late), measured=False) for one in others[:1] if hang.late]
@@ -65,7 +65,7 @@ def of_hang(hang: Hang) -> tuple[PathStep, ...]:
 
 
 def _to_slow_rank(job: JobFacts, facts: Facts, culprits: Sequence[Culprit]) -> tuple[PathStep, ...]:
-    """Across the collective to the rank that the others wait for, and on to what takes that one's time."""
+    """The path across the collective to the rank that the others wait for, and on to what takes that rank's time."""
     if job.absent_ranks:
         ranks = ", ".join(map(str, job.absent_ranks))
         return (_step(job.trainer, 1.0, "waits", f"rank {ranks} of its training, gone from this host", measured=False),)
@@ -73,7 +73,7 @@ def _to_slow_rank(job: JobFacts, facts: Facts, culprits: Sequence[Culprit]) -> t
     slow, peers = own.trainer, [other for other in facts.jobs if other.straggler is own.trainer and other is not own]
     peer = max(peers, key=lambda other: other.lost or 0.0, default=None)
     first = () if peer is None else (_step(peer.trainer, peer.lost or 0.0, "waits", _named(slow), measured=False),)
-    if (own.idle or 0.0) < policy.FIFTH:  # its GPU works without a pause, and theirs are done before it
+    if (own.idle or 0.0) < policy.FIFTH:  # its GPU works without a pause, the others' are done earlier
         gpu = own.gpus[0]
         return (*first, PathStep(None, f"GPU {gpu.name}", round(gpu.util or 0.0, 4), "slowed" if slowed_by(gpu) else "runs", "", True))
     leaf, trail = own.way or Way()
@@ -82,7 +82,7 @@ def _to_slow_rank(job: JobFacts, facts: Facts, culprits: Sequence[Culprit]) -> t
 
 
 def _of_gpu(job: JobFacts, kind: str) -> tuple[PathStep, ...]:
-    """What a GPU wastes."""
+    """The path of a GPU's waste: one step."""
     gpu = max(job.gpus, key=lambda one: one.lost or 0.0)
     share = job.turns if kind == "turns" else job.waste.get(kind, 0.0)
     state, on, measured = {
@@ -94,7 +94,7 @@ def _of_gpu(job: JobFacts, kind: str) -> tuple[PathStep, ...]:
 
 
 def _in_calls(job: JobFacts, resource: str, trail: Trail) -> PathStep:
-    """What the main thread spends in copies, or in waits for its GPU."""
+    """The step of a main thread in copies, or in waits for its GPU."""
     inside, share = job.calls or job.sampled, trail[-1].share if trail else 0.0
     if resource == "copy":
         on = f"the link of GPU {job.gpus[0].name}" if job.gpus else ""
@@ -112,7 +112,7 @@ class _Steps(Struct):
     leaf: Leaf
 
     def along(self, trail: Trail) -> tuple[PathStep, ...]:
-        """A step for each hop, and for who holds the leaf where that is somebody."""
+        """A step for each hop, and one for the holder of the leaf if it is a known process."""
         if self.leaf.resource == "birth" and not trail:
             return (_step(self.job.trainer, self.job.respawned or 0.0, "waits", _FOR["birth"], measured=True),)
         steps, before = list[PathStep](), 1.0
@@ -128,7 +128,8 @@ class _Steps(Struct):
         return tuple(steps)
 
     def step(self, hop: Hop, name: str, share: float, state: str, on: str) -> PathStep:
-        """One hop's. Samples of its system call tell surely of a few sleeps; a main thread that may spin does not surely work."""
+        """The step of one hop. Samples of its system call are reliable for a few kinds of sleep; a main thread that may spin does not
+        surely work."""
         trainer = self.job.trainer
         sure = hop.measured or hop.kind in _PLAIN or (hop.kind == waits.TIMER and hop.pid != trainer.pid)
         if hop.kind == WORKERS:
@@ -138,13 +139,13 @@ class _Steps(Struct):
         return PathStep(hop.pid, name, round(min(1.0, max(0.0, share)), 4), state, on, sure)
 
     def owed(self, hop: Hop, rest: Trail) -> float:
-        """What the next step's share is a part of: of a wait for workers the time in which the next one was not ahead."""
+        """Base of the next step's share: the hop's share; after a wait for workers the time in which the next worker was not ahead."""
         if hop.kind != WORKERS or not rest:
             return hop.share
         return next((1.0 - worker.ahead for worker in self.job.workers if worker.pid == rest[0].pid), 1.0)
 
     def name_of(self, hop: Hop) -> str:
-        """Of the process; of its other threads all together."""
+        """Name of the hop's process; ``threads of …`` for its other threads."""
         procs = [proc for job in self.facts.jobs for proc in (job.trainer, *job.workers) if proc.pid == hop.pid]
         if procs:
             label = clean(procs[0].role.label)
@@ -154,7 +155,7 @@ class _Steps(Struct):
         return clean(names.get(hop.pid, "process"))
 
     def ends(self, hop: Hop) -> tuple[str, _Held]:
-        """What the last hop did, and whom or what it waited for."""
+        """(state of the last hop, what it waited for)."""
         resource, holder = self.leaf
         proc = next((one for one in (self.job.trainer, *self.job.workers) if one.pid == hop.pid), None)
         state = _BY_RESOURCE.get(resource, "waits" if resource in _FOR else _STATES.get(hop.kind, "waits"))
@@ -180,7 +181,7 @@ class _Steps(Struct):
         return state, ("" if state != "waits" else _FOR.get(resource, _FOR.get(hop.kind, _UNKNOWN)), ())
 
     def at_work(self, hop: Hop, holder: str) -> _Held:
-        """Who works for which it waits, where samples alone tell: threads of its own, a program, or who feeds it."""
+        """Words for what works while the last hop waits, if only samples show it, and its step: own threads, a program, or a feeder."""
         proc = next((one for one in (self.job.trainer, *self.job.workers) if one.pid == hop.pid), None)
         if proc is not None and holder.endswith("thread"):
             step = PathStep(proc.pid, f"threads of {clean(proc.role.label)}", round(min(1.0, proc.others_run), 4), "runs", "", False)
@@ -195,7 +196,7 @@ class _Steps(Struct):
         return who(known[0].pid, name), (step,) if cores >= policy.AT_WORK else ()
 
     def behind(self, holder: str) -> _Held:
-        """Who has the CPU meanwhile."""
+        """Words for what has the CPU meanwhile, and its step."""
         if holder != "stranger":
             return {"own": "its own siblings", "gputop": "gputop"}.get(holder, "" if holder == "nobody" else _FOR["mask"]), ()
         if not self.culprits:
@@ -208,7 +209,7 @@ class _Steps(Struct):
         return who(culprit.pid, name) + (f" and {more} more" if more else ""), (step,)
 
     def of_who_hangs(self) -> tuple[PathStep, ...]:
-        """The trainer's wait for a worker or a program that stands, or for who should read its output."""
+        """The path of a trainer that waits for a worker or program that stands still, or for a reader of its output."""
         job, trainer = self.job, self.job.trainer
         share, measured = job.data or (job.idle if job.idle is not None else 1.0), not trainer.state.inferred
         if job.unheard:
@@ -225,7 +226,7 @@ class _Steps(Struct):
 
 
 def _holder(proc: ProcFacts, culprits: Sequence[Culprit], job: JobFacts, facts: Facts) -> _Held:
-    """Of a lock: read in /proc/locks, else who ended most of the wait."""
+    """The holder of a lock: by /proc/locks, else the process that ended most of the wait."""
     rival = max(job.rivals, key=job.rivals.__getitem__, default=0)
     rivals = [other.trainer for other in facts.jobs if other.trainer.pid == rival]
     others = [(one.pid, clean(one.name)) for one in culprits] + [(one.pid, clean(one.role.label)) for one in rivals]

@@ -1,4 +1,4 @@
-"""What a change would bring, and what that assumes: other numbers of workers, no strangers, no disk waits, more CPUs, a faster GPU.
+"""Predictions of changes, and their assumptions: other numbers of workers, no strangers, no disk waits, more CPUs, a faster GPU.
 
 `reading_of` takes from a window's facts what `gputop.diagnosis.pipeline` needs, in shares of the window. A factor needs no step clock, for
 the same work makes a step before and after. `Readings` keeps some windows of each trainer and cause; `options` compares changes.
@@ -30,12 +30,12 @@ from gputop.findings.verdict import Culprit, WhatIf
 from gputop.system.text import counted
 
 MOST_READINGS, MOST_KEPT, MOST_COMPARED = 12, 32, 6  # windows of a trainer and cause (30 s); trainers and causes; windows for a spread
-WORTH = 0.02  # of a step, from which a part of it is worth asking what would be without
+WORTH = 0.02  # share of a step from which a prediction without that part is worthwhile
 LIKE_BEST = 0.98  # of the best factor, at which no more workers are added
 FASTER = 2.0  # times as fast as this GPU
-MOVED = (1.0, 0.9, 0.6)  # of the main thread's work that is no launch: at most, likely and at least the loader's (guess)
-LINK_SHARE = 0.8  # of what the link carries, that copies from pinned memory reach (bandwidthTest on PCIe 4 and 5: 0.8 to 0.9)
-ONE_WINDOW = 0.1  # how far, in logarithms, the mean may lie from a single window
+MOVED = (1.0, 0.9, 0.6)  # share of the main thread's work, less launches, that workers can do: at most, likely, at least (guess)
+LINK_SHARE = 0.8  # of the link's speed that copies from pinned memory reach (bandwidthTest on PCIe 4 and 5: 0.8 to 0.9)
+ONE_WINDOW = 0.1  # assumed deviation, in logarithms, of a single window from the mean
 SIGMAS = 2.0  # standard errors on each side of a band
 NUMBERS, MAIN_WORK, FASTER_GPU = "other numbers of workers", "the main thread's work in the workers", "a faster GPU"
 SAME = {
@@ -44,26 +44,26 @@ SAME = {
     "disk": ("disk-io",), "cpus": ("affinity",), "quota": ("cgroup-throttle",), "copy": ("h2d-transfer",),
     "main": ("main-thread-preprocessing",), "gpu": (),
 }  # fmt: skip
-"""Kind of change -> causes without which as much comes back at most: their bound is the change's, too."""
+"""Kind of change -> causes whose complete removal brings at least as much: their bound also holds for the change."""
 
 
 class Around(Struct, frozen=True):
-    """What is around a pipeline."""
+    """The surroundings of a pipeline."""
 
     host_cpus: int
-    others_outside: float  # CPUs that others take of those that the job may not use
-    takers: dict[int, float]  # process outside the job -> CPUs that it takes of the job's
-    memory: float  # of the loaders' time asleep, for pages that memory has no room for
-    moves: float  # of the main thread's own work, what is no launch of kernels
+    others_outside: float  # CPUs taken by other processes among those that the job may not use
+    takers: dict[int, float]  # pid outside the job -> CPUs that it takes from the job's
+    memory: float  # the loaders' time asleep for pages that memory has no room for
+    moves: float  # the main thread's own work except launches of kernels
     main_disk: float  # the main thread, at a disk
     main_apart: float  # the main thread, asleep for the network, a timer or a program: where it loads itself, for its data
-    pinned: float | None  # what its copies would take from pinned memory; None: not known
-    unknown: str  # why nothing is known of other numbers of workers; empty where it is
-    counts_launches: bool = True  # else ``moves`` has most launches, too: samples say only about how many there are
+    pinned: float | None  # time of its copies if they were from pinned memory; None: unknown
+    unknown: str  # why other numbers of workers cannot be predicted; empty if they can
+    counts_launches: bool = True  # False: ``moves`` contains most launches, too, for samples only estimate their number
 
 
 class Reading(Struct, frozen=True):
-    """What one window tells."""
+    """The data of one window."""
 
     pipeline: Pipeline  # in shares of the window
     around: Around
@@ -75,10 +75,10 @@ class Readings:
     def __init__(self) -> None:
         self._kept: dict[tuple[int, str], deque[Reading]] = {}
         self._noted: dict[int, int] = {}  # trainer -> t_ns of its last reading
-        self._told: tuple[object, list[WhatIf]] = (None, [])  # the last question, and its answer
+        self._told: tuple[object, list[WhatIf]] = (None, [])  # (the last question, its answer)
 
     def note(self, job: JobFacts, facts: Facts, cause: str) -> None:
-        """Keep the window, if it shares nothing with the last one that was kept."""
+        """Keep the window, if it does not overlap the last one that was kept."""
         pid = job.trainer.pid
         if not facts.settled or facts.t_ns - self._noted.get(pid, 0) < WINDOW_NS - TICK_SLACK_NS:
             return
@@ -90,13 +90,13 @@ class Readings:
             del self._kept[next(iter(self._kept))]
 
     def of(self, pid: int | None, cause: str) -> list[Reading]:
-        """Of a trainer the windows in which a cause stood; its latest where there are none."""
+        """Windows of a trainer in which a cause stood; the windows of its latest cause if there are none."""
         own = [key for key in self._kept if key[0] == pid]
         key = next((key for key in own if key[1] == cause), own[-1] if own else None)
         return list(self._kept[key]) if key is not None else []
 
     def options(self, pid: int | None, cause: str, culprits: Sequence[Culprit], bound: float | None) -> list[WhatIf]:
-        """`options` of a trainer by the windows of `of`. Screens ask again and again."""
+        """The module's `options` for a trainer, by the windows of `of`; the last answer is kept, for screens ask often."""
         kept = self.of(pid, cause)
         asked = pid, cause, kept, tuple(one.pid for one in culprits), bound
         if self._told[0] != asked:
@@ -105,7 +105,7 @@ class Readings:
 
 
 def reading_of(job: JobFacts, facts: Facts) -> Reading:
-    """The window of a job, once its states are set."""
+    """The reading of a job's window, once its states are set."""
     trainer, cpus, main = job.trainer, capacity(job, facts), job.trainer.state.fractions
     workers, own = at_work(job), main.get("computing", 0.0)
     one = Pipeline(
@@ -126,14 +126,14 @@ def reading_of(job: JobFacts, facts: Facts) -> Reading:
 
 
 def _blocked(proc: ProcFacts, *kinds: str) -> float:
-    """Share of the window in which it was blocked by such."""
+    """Share of the window in which the process was blocked in these kinds of wait."""
     slept = proc.state.waits
     part = sum(slept.get(kind, 0.0) for kind in kinds) / max(sum(slept.values()), LEAST_TIME)
     return proc.state.fractions.get("blocked", 0.0) * part
 
 
 def _with_helpers(one: Pipeline, trainer: ProcFacts) -> Pipeline:
-    """Of a main thread that waits for threads or programs of its own: these work, or are ready to, in its place."""
+    """The pipeline, with the main thread's waits for its own threads or programs counted as their work, or as their waits for a CPU."""
     ran, waited = trainer.others_run + trainer.programs[0], trainer.others_runnable + trainer.programs[1]
     if ran + waited < AT_WORK:
         return one
@@ -143,7 +143,7 @@ def _with_helpers(one: Pipeline, trainer: ProcFacts) -> Pipeline:
 
 
 def _loading(one: Pipeline, workers: Sequence[ProcFacts]) -> tuple[Pipeline, float]:
-    """With the workers' times; and how long these waited for memory."""
+    """(the pipeline with the workers' times, share of the window in which they waited for memory)."""
     run = used = lock = apart = 0.0
     for worker in workers:
         found = worker.state.fractions
@@ -164,20 +164,20 @@ def _loading(one: Pipeline, workers: Sequence[ProcFacts]) -> tuple[Pipeline, flo
 
 
 def _disk_used(job: JobFacts) -> float | None:
-    """Of what its cgroup may read."""
+    """Used share of the reads that the workers' cgroup allows, 0 to 1; None without a limit."""
     limit = job.read_limit.bytes_per_s if job.read_limit is not None else None
     return min(1.0, sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) / limit) if limit else None
 
 
 def _takers(job: JobFacts, facts: Facts, cpus: Capacity) -> dict[int, float]:
-    """Strangers, and the processes of other trainings, that run on the job's CPUs."""
+    """Pid of a stranger, or of another training's process, -> CPUs that it takes from the job's."""
     own, found = job.kin | {job.trainer.pid}, {taker.pid: taker.cores for taker in beside(job, facts, cpus.allowed)}
     others = (proc for other in facts.jobs if other.trainer.pid not in own for proc in (other.trainer, *other.workers))
     return found | {proc.pid: proc.cores for proc in others}
 
 
 def _pinned(job: JobFacts) -> float | None:
-    """Share of the window that its copies to the GPU would take at the speed of the link."""
+    """Share of the window that the copies to the GPU would take at the link's speed; None if unknown."""
     links = [link for gpu in job.gpus if (link := gpu.link_bytes_per_s)]
     copied = job.calls.copy_bytes_per_s if job.calls is not None else None
     return copied / (LINK_SHARE * min(links)) if links and copied else None
@@ -199,13 +199,13 @@ class _Change(Struct, frozen=True):
     words: str
     assumes: str
     apply: _Apply
-    least: _Apply | None = None  # what it brings at least, and at most, where that is not the same
+    least: _Apply | None = None  # the least and the most it brings, if these differ
     most: _Apply | None = None
-    gives_work: bool = False  # to workers: only that may make a step longer
+    gives_work: bool = False  # whether workers get more work: only then a step may become longer
 
 
 def options(readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit], bound: float | None) -> list[WhatIf]:
-    """Changes, those that bring most first; what is not known last. ``bound``: `gputop.findings.verdict.speedup_max` of the cause."""
+    """Predictions of changes, most gain first, unknown ones last. ``bound``: `gputop.findings.verdict.speedup_max` of the cause."""
     if not readings or cause == "hung-worker":
         return []
     mean, around, alike = _mean(readings)
@@ -225,12 +225,12 @@ def options(readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit]
 
 
 def _is_faster_gpu(one: WhatIf) -> bool:
-    """Whether it says that a faster GPU would bring something."""
+    """Whether the prediction is that a faster GPU would help."""
     return one.change == FASTER_GPU and (one.high or 0.0) > 1.0 + NOTHING
 
 
 def _without_launches(mean: Pipeline, around: Around) -> list[WhatIf]:
-    """What is not known where nobody counts launches, which stay with the main thread."""
+    """Predictions marked unknown because launches, which stay with the main thread, are not counted."""
     if around.unknown or around.moves < 2 * WORTH:
         return []
     return [_not_known(MAIN_WORK if mean.workers else NUMBERS, "the main thread's launches of kernels are not counted (eBPF probes)")]
@@ -241,13 +241,13 @@ def _not_known(change: str, why: str) -> WhatIf:
 
 
 def predict(readings: Sequence[Reading], workers: int) -> WhatIf:
-    """What this number of workers would bring; asked by tests/experiments/whatif_pairs.py."""
+    """Prediction for one number of workers. Called by tests/experiments/whatif_pairs.py alone."""
     mean, around, alike = _mean(readings)
     return _told_of(mean, around, alike, _of_workers(mean, workers))
 
 
 def _mean(readings: Sequence[Reading]) -> tuple[Pipeline, Around, list[Reading]]:
-    """Of the windows that have as many workers and CPUs as the last one; and these."""
+    """(mean of the windows with as many workers and CPUs as the last one, its surroundings, these windows)."""
     last, around = readings[-1].pipeline, readings[-1].around
     settled = readings[1:] if len(readings) > 2 else readings  # the first window of a cause has something of the time before it
     alike = [one for one in settled if (one.pipeline.workers, one.pipeline.cpus) == (last.workers, last.cpus)]
@@ -255,7 +255,7 @@ def _mean(readings: Sequence[Reading]) -> tuple[Pipeline, Around, list[Reading]]
     for name in Pipeline.__struct_fields__:
         known = [value for one in alike if (value := getattr(one.pipeline, name)) is not None]
         if name not in ("workers", "grouped") and known:
-            means[name] = median(known) if name == "disk_used" else fmean(known)  # a rate beside a limit: a window may begin before that
+            means[name] = median(known) if name == "disk_used" else fmean(known)  # a window may begin before its limit
     takers: Counter[int] = Counter()
     for one in alike:
         takers.update(one.around.takers)
@@ -272,7 +272,7 @@ def _told_of(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Cha
 
 
 def _most(mean: Pipeline, kind: str) -> float:
-    """How many times as fast a step can be, for the GPU's work stays; of a faster GPU and of copies, for all else stays (Amdahl)."""
+    """Upper bound of the speed-up: the GPU's work stays; for a faster GPU and for copies everything else stays (Amdahl)."""
     if kind == "gpu":
         return 1.0 / (1.0 - min(1.0, mean.gpu or 0.0) * (1.0 - 1.0 / FASTER))
     stays = max(mean.gpu or 0.0, 1.0 - mean.copy if kind == "copy" else 0.0)
@@ -280,7 +280,7 @@ def _most(mean: Pipeline, kind: str) -> float:
 
 
 def _band(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Change) -> Band:
-    """Of the mean of the windows, wider by how far these differ."""
+    """The mean window's band, widened by the spread of the single windows."""
     bands = [mean.change(partial(apply, around)) for apply in (one.apply, one.least, one.most) if apply is not None]
     each = [log(max(WORTH, read.pipeline.factor(partial(one.apply, read.around)))) for read in alike[-MOST_COMPARED:]]
     spread = exp(SIGMAS * stdev(each) / sqrt(len(each)) if len(each) > 1 else ONE_WINDOW)
@@ -288,7 +288,7 @@ def _band(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Change
 
 
 def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culprit]) -> Iterator[_Change]:
-    """Those that may bring something."""
+    """Yields the changes that may bring something."""
     if not around.unknown and (mean.workers or around.moves + around.main_disk + around.main_apart >= WORTH):
         yield from _numbers(mean, around)
     if culprits and (one := _without(cause, culprits, around)) is not None:
@@ -315,7 +315,7 @@ def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culp
 
 
 def _numbers(mean: Pipeline, around: Around) -> Iterator[_Change]:
-    """Twice as many workers, one for each CPU, and the fewest that do as well as any."""
+    """Yields changes of the number of workers: twice as many, one per CPU, and the fewest that are as good as any."""
     cpus, now = int(mean.cpus), mean.workers
     most = max(cpus, 2 * now, 2)
     tried = [count for count in sorted({1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, cpus, now, 2 * now}) if 0 < count <= most]
@@ -331,12 +331,12 @@ def _of_workers(mean: Pipeline, count: int) -> _Change:
         "1 worker" if count == 1 else filled("{} workers", count),
         filled("a batch costs as much; {}, SMT left out", counted(int(mean.cpus), "CPU")),
     )
-    unlike = not mean.workers  # how much of the main thread's work moves is a guess
+    unlike = not mean.workers  # the share of the main thread's work that moves is a guess
     return _Change("workers", words, assumes, likely, least if unlike else None, most if unlike else None, gives_work=True)
 
 
 def _staffed(count: int, part: float, around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
-    """So many workers; where the main thread loads now, they do that ``part`` of its own work."""
+    """The pipeline with ``count`` workers; if the main thread loads at present, they take over that ``part`` of its own work."""
     if one.workers:
         return replace(one, workers=count), fit
     moved, disk = part * around.moves, min(around.main_disk, one.rest)
@@ -389,7 +389,7 @@ def _resized(cpus: float, workers: int, _around: Around, one: Pipeline, fit: Fit
 
 
 def _unlimited(_around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
-    """What no stage explains is the quota's, too, as long as it stopped them."""
+    """The pipeline without its quota. Time that no stage explains counts as the quota's, up to the time throttled."""
     return replace(one, quota=None), replace(fit, fixed=max(0.0, fit.fixed - one.throttled))
 
 

@@ -1,1 +1,1 @@
-"""What was found, in one shape for every surface: verdict, incident, ledger, explanation; path, text and ranges."""
+"""Findings, in one shape for every surface: verdict, incident, ledger, explanation; path, text and ranges."""

@@ -1,6 +1,6 @@
-"""What was found in a stretch of time: the objects that `gputop explain --json` prints, `gputop.open` gives, and recordings keep.
+"""Findings in a stretch of time: the objects that `gputop explain --json` prints, `gputop.open` returns, and recordings keep.
 
-They are made of the engine's findings by `explanation`, rounded to ms. Also: sentences in less room (`brief`).
+`explanation` makes them from the engine's findings, rounded to ms. Also: shorter sentences (`brief`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from gputop.system.text import clean
 
 SCHEMA = 1
 MOST_TRAINED = 64  # trainers that an explanation names, 1 KB each; a choice
-MOST_INCIDENTS = 100_000  # that are read: one each half a minute for a month; a choice
-_FEW, _MANY = Meta(max_length=256), Meta(max_length=4096)  # of what one incident, or one trainer, has
+MOST_INCIDENTS = 100_000  # incidents that are read: one each half a minute for a month; a choice
+_FEW, _MANY = Meta(max_length=256), Meta(max_length=4096)  # items in a list of one incident or one trainer
 
 
 class StepMs(Struct, frozen=True):
@@ -84,12 +84,12 @@ class Booked(Struct, frozen=True):
 
     @property
     def lost_share(self) -> float | None:
-        """Lost share of the GPU time, 0 to 1; None where no GPU was measured."""
+        """Lost share of the GPU time, 0 to 1; None if no GPU was measured."""
         return None if not self.gpu_total_s or self.gpu_lost_s is None else self.gpu_lost_s / self.gpu_total_s
 
     @property
     def cause_shares(self) -> dict[str, float]:
-        """Cause -> lost share of the GPU time; empty where no GPU was measured."""
+        """Cause -> lost share of the GPU time; empty if no GPU was measured."""
         total = self.gpu_total_s
         return {cause: seconds / total for cause, seconds in self.by_cause.items() if seconds} if total else {}
 
@@ -107,7 +107,7 @@ class Episode(Struct, frozen=True):
     trainer_pid: Pid | None
     gpu: Gpus | None
     gpu_lost_s: Seconds
-    regain_gpu_s: Seconds | None  # the same, where several train on a GPU divided among them; None: no GPU measured, or unexplained
+    regain_gpu_s: Seconds | None  # like ``gpu_lost_s``, but a shared GPU's are divided; None: no GPU measured, or unexplained
     speedup_max: Times | None  # as in `Said`, over the incident's own time
     headline: str
     detail: str
@@ -115,7 +115,7 @@ class Episode(Struct, frozen=True):
     culprits: Annotated[list[Culprit], _MANY]
     evidence: Annotated[list[Evidence], _MANY]
     fixes: Annotated[list[Fix], _MANY]
-    path: Annotated[list[PathStep], _FEW]  # of the moment that the headline tells of
+    path: Annotated[list[PathStep], _FEW]  # of the moment that the headline describes
 
 
 class Account(Struct, frozen=True):
@@ -133,8 +133,8 @@ class Trained(Struct, frozen=True):
     name: str  # as on the screen: ``train.py rank 3``
     rank: Ranks | None
     identity: Annotated[dict[str, str | Annotated[dict[str, str], _FEW] | None], _FEW]
-    """As `gputop.model.identity.Identity`: container, pod, Slurm job, training …"""
-    ledger: Account | UnsetType | None = UNSET  # None: no GPU is measured; unset: of a part of what was looked at it is not known
+    """Fields of `gputop.model.identity.Identity`: container, pod, Slurm job, training …"""
+    ledger: Account | UnsetType | None = UNSET  # None: no GPU is measured; unset: unknown for a part of the stretch
 
 
 class Explanation(Struct, frozen=True):
@@ -144,10 +144,10 @@ class Explanation(Struct, frozen=True):
     verdict: Said
     ledger: Booked
     workers: Annotated[dict[str, Share], _FEW]
-    """Share of all workers' time in each of `WORKER_STATES`, most first; empty where there were none."""
+    """Share of all workers' time in each of `WORKER_STATES`, most first; empty without workers."""
     incidents: Annotated[list[Episode], Meta(max_length=MOST_INCIDENTS)]
-    what_if: Annotated[list[WhatIf], _FEW]  # of the verdict's trainer, those that bring most first; empty where it was not seen to train
-    trainers: Annotated[list[Trained], _FEW]  # the last `MOST_TRAINED` that were seen, in their order
+    what_if: Annotated[list[WhatIf], _FEW]  # for the verdict's trainer, most gain first; empty if it was not seen to train
+    trainers: Annotated[list[Trained], _FEW]  # the last `MOST_TRAINED` trainers seen, in order
 
 
 def explanation(
@@ -160,8 +160,8 @@ def explanation(
     what_if: Callable[[Verdict | Incident], Sequence[WhatIf]],
     trainers: Iterable[tuple[Role, ProcInfo, Ledger | None]] = (),
 ) -> Explanation:
-    """The whole of it. The verdict is the cause that cost most over the stream, or lasted longest where no GPU is measured; where none
-    cost enough, that nothing did."""
+    """The whole explanation. Its verdict is the cause that cost most over the stream, or lasted longest if no GPU is measured; if none cost
+    enough, that nothing did."""
     worst = _dearest([one for one in incidents if one.cause not in GROWTHS], ledger, now_ns)
     return Explanation(
         schema=SCHEMA, verdict=_verdict(verdict, ledger, worst), ledger=booked(ledger),
@@ -176,7 +176,7 @@ def _trained(role: Role, info: ProcInfo, host: str, own: Ledger | None) -> Train
 
 
 def account(own: Ledger) -> Account | None:
-    """A trainer's ledger; None where no GPU is measured."""
+    """A trainer's ledger, rounded to ms; None if no GPU is measured."""
     if not own.gpu_total_s:
         return None
     by_cause = {cause: round(lost_s, 3) for cause, lost_s in own.by_cause.items()}
@@ -184,14 +184,14 @@ def account(own: Ledger) -> Account | None:
 
 
 def shares(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Parts of the whole, most first."""
+    """Word -> its part of the whole, most first."""
     total = sum(seconds.values())
     most_first = sorted(seconds.items(), key=lambda item: -item[1])
     return {word: part / total for word, part in most_first if part > 0.0}
 
 
 def _dearest(incidents: list[Incident], ledger: Ledger, now_ns: int) -> Incident | None:
-    """The worst incident of the cause that cost most in all; None where that is little and all losses together are not much."""
+    """The worst incident of the cause that cost most in all; None if that is little and all losses together are not much."""
     costs: dict[str, float] = {}
     lasted: dict[str, float] = {}
     for incident in incidents:
@@ -208,8 +208,8 @@ def _dearest(incidents: list[Incident], ledger: Ledger, now_ns: int) -> Incident
 
 
 def _lasts(incidents: list[Incident], ledger: Ledger, now_ns: int) -> bool:
-    """Whether they were felt for a window and a good part of the time, however little the GPU lost before and after: that is what a screen
-    would have shown."""
+    """Whether the incidents were felt for a window and a good part of the time, however little the GPU lost before and after: a screen
+    would have shown them."""
     span_s = sum(_span_s(incident, now_ns) for incident in incidents)
     cost_s = sum(incident.lost_s for incident in incidents)
     return span_s >= max(WINDOW_NS / 1e9, policy.QUARTER * ledger.gpu_total_s) and cost_s >= policy.LOST / 2 * span_s
@@ -243,7 +243,7 @@ def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
 
 
 def _has_ended(verdict: Verdict) -> bool:
-    """Whether nobody trains any more, and nothing is wrong with that: it says nothing of those who did."""
+    """Whether no trainer runs any more, and nothing is wrong with that: such a verdict does not describe the trainers that ended."""
     return verdict.symptom == "idle" and verdict.trainer_pid is None and verdict.severity == "info"
 
 
@@ -276,8 +276,8 @@ def episode(incident: Incident, header: Header) -> Episode:
 
 
 def from_elsewhere(found: Explanation) -> Explanation:
-    """An explanation as a file has it, with none but our own texts: where a text is not ours, its cause is told in general, a fix is left
-    out, and a command too. Names stay what others called themselves, harmless and short."""
+    """An explanation from a file, with only gputop's own texts: a foreign headline is replaced by its cause in general; foreign fixes and
+    commands are left out. Names stay, but harmless and short."""
     verdict = found.verdict
     return replace(
         found,
@@ -316,12 +316,12 @@ def _harmless(value: str | dict[str, str] | None) -> str | dict[str, str] | None
 
 @cache
 def in_general(cause: str) -> str:
-    """What a cause is, in a line of our own: the first part of its docstring."""
+    """A cause in one line of gputop's own: the first part of its docstring."""
     if cause in GROWTHS:
         return f"{cause}: memory that grows until there is none left"
     if cause not in CAUSES:
         return "What was found is not told in words of this gputop"
-    try:  # by name, for the causes stand above this room, and a reader of findings may have loaded none of them
+    try:  # by name, for causes are in a room above this one, and a reader of findings may have loaded none of them
         document = importlib.import_module(f"gputop.diagnosis.causes.{cause.replace('-', '_')}").__doc__ if cause in OWN_CAUSES else None
     except ModuleNotFoundError:
         document = None
@@ -333,11 +333,11 @@ _PIDS = re.compile(r"\((\d+)((?:, \d+)+)(?: and (\d+) more)?\)")
 _STARTS = r"(?: and (?:the [^,;()]+|what) (?:it starts|they start))?"
 _NAMES = re.compile(rf"(\w[^,;()]* \(\d[^()]*\){_STARTS})((?:, (?:[^,;()]+ \(\d[^()]*\){_STARTS}|others|short-lived processes))+)")
 _WORDS = re.compile(r" but not running| of the time| of the last \d+ s|(?<= for) its(?= data)")
-_PID = re.compile(r" \(\d+(?: and \d+ more)?\)")  # a process's own, or how many more
+_PID = re.compile(r" \(\d+(?: and \d+ more)?\)")  # a process's pid, or the number of further ones
 
 
 def brief(text: str, room: int) -> str:
-    """A sentence that is longer than ``room`` characters with what it can spare left out: further pids, further names, set phrases."""
+    """The sentence, shortened if it is longer than ``room`` characters: without further pids, further names, set phrases."""
     for pattern, instead in ((_PIDS, _fewer_pids), (_NAMES, _fewer_names), (_WORDS, lambda _: "")):
         if len(text) > room:
             text = pattern.sub(instead, text)
@@ -345,7 +345,7 @@ def brief(text: str, room: int) -> str:
 
 
 def without_pids(text: str) -> str:
-    """The names alone."""
+    """The text without pids, only with names."""
     return _PID.sub("", text)
 
 

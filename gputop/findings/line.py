@@ -1,6 +1,6 @@
 """The state in one line, for the status bars of tmux, byobu, waybar and the like.
 
-The most important comes first, for bars cut the end. ``#`` is left out of names: tmux would read it as a format.
+The most important part comes first, for bars cut the end. ``#`` is left out of names: tmux would read it as a format.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gputop.findings.verdict import LOOKING, Fix, Verdict
 from gputop.model.board import Board
 from gputop.system.text import clean
 
-LOOKS, IDLE, FINE = "looking", "idle", "fine"  # kinds beside the severities of a fault
+LOOKS, IDLE, FINE = "looking", "idle", "fine"  # kinds in addition to the severities of a fault
 MARKS = {LOOKS: ("…", "..."), IDLE: ("–", "-"), FINE: ("✓", "ok")}
 FAULT = ("▲", "!")
 COLOURS = {LOOKS: "default", IDLE: "default", FINE: "green", "low": "yellow", "medium": "yellow", "high": "red"}  # of tmux
@@ -24,11 +24,11 @@ MOST_NAMED = 2  # culprits
 
 
 class Line(Struct, frozen=True):
-    """One moment in a line."""
+    """One moment in one line."""
 
     kind: str  # `LOOKS`, `IDLE`, `FINE`, or the severity of a fault
     parts: tuple[str, ...]  # the most important first
-    tooltip: str = ""  # lines with all of it
+    tooltip: str = ""  # lines with headline, detail and fixes
     percentage: int | None = None  # mean utilization of the GPUs; None: not measured
 
     def text(self, ascii_only: bool = False) -> str:
@@ -39,7 +39,7 @@ class Line(Struct, frozen=True):
         return text.encode("ascii", "replace").decode() if ascii_only else text
 
     def form(self, form: str, ascii_only: bool = False) -> str:
-        """``plain`` as it is, ``tmux`` with its colours, ``waybar`` as an object for its ``"return-type": "json"``."""
+        """The line for a bar: ``plain``, ``tmux`` with its colours, ``waybar`` as an object for its ``"return-type": "json"``."""
         if form == "tmux":
             return f"#[fg={COLOURS.get(self.kind, 'red')}]{self.text(ascii_only)}#[default]"
         if form == "waybar":
@@ -50,7 +50,7 @@ class Line(Struct, frozen=True):
 
 
 def line_of(board: Board, verdict: Verdict) -> Line:
-    """What the last seconds say, and how busy the GPUs are."""
+    """The line for the last seconds: the verdict, and the GPUs' utilization."""
     util = [value for gpu in board.gpus.values() if (value := gpu.number("util_pct")) is not None]
     mean = round(sum(util) / len(util)) if util else None
     gpus = "GPU" if len(board.gpus) == 1 else f"{len(board.gpus)} GPUs"
@@ -69,7 +69,7 @@ def line_of(board: Board, verdict: Verdict) -> Line:
 
 
 def kind_of(symptom: str, severity: str) -> str:
-    """`LOOKS`, `IDLE`, `FINE`, or the severity."""
+    """`LOOKS`, `IDLE`, `FINE`, or the severity of a fault."""
     if symptom == LOOKING:
         return LOOKS
     if severity == "info":
@@ -78,7 +78,7 @@ def kind_of(symptom: str, severity: str) -> str:
 
 
 def fault_of(symptom: str, cause: str) -> str:
-    """The cause, or the symptom where that is not known."""
+    """The cause; the symptom if the cause is unknown."""
     return symptom if cause in ("none", "unexplained") else cause
 
 

@@ -1,4 +1,4 @@
-"""TODO"""
+"""Predictions of changes (`WhatIf`) in words."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from gputop.findings.verdict import WhatIf
 
-NOTHING = 0.02  # off 1, up to which a factor is called nothing
-WIDE = 1.3  # of the upper to the lower end of a band, from which it is told
+NOTHING = 0.02  # deviation from 1 up to which a factor counts as no change
+WIDE = 1.3  # ratio of a band's upper to its lower end from which the band is printed
 
 
 def told(one: WhatIf, closely: bool = False) -> str:
-    """``8 workers: 1.9×``; with its band where that is wide, or ``closely``."""
+    """``8 workers: 1.9×``; with its band if that is wide, or if ``closely``."""
     if one.factor is None or one.low is None or one.high is None:
         return f"{one.change}: not known"
     if abs(one.factor - 1.0) <= NOTHING and not closely:
@@ -21,6 +21,6 @@ def told(one: WhatIf, closely: bool = False) -> str:
 
 
 def sentence(found: Sequence[WhatIf]) -> str:
-    """In a line, without those that would make it slower; empty without any."""
+    """All predictions in one line, except those that would make a step slower; empty without any."""
     kept = [one for one in found if one.factor is None or one.factor >= 1.0 - NOTHING]
     return f"What if: {' · '.join(map(told, kept))}" if kept else ""

@@ -1,4 +1,4 @@
-"""The words of a path and of what would come back without its cause; how sure a path is. `gputop.diagnosis.walk` builds the steps."""
+"""Words of a path, and of the gain without its cause; how sure a path is. `gputop.diagnosis.walk` builds the steps."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from gputop.findings import policy
 from gputop.findings.verdict import PathStep
 
 INFERRED = 0.5  # weight of an inferred step in `confidence`, where a measured one has 1 (guess)
-_OF_ITS_OWN = ("straggler-rank", "hung-worker")  # causes whose culprits are parts of the job: without them there is none
-_VERBS = {  # state -> it does so, it seems to do so, it did so
+_OF_ITS_OWN = ("straggler-rank", "hung-worker")  # causes whose culprits are parts of the job itself
+_VERBS = {  # state -> (present, infinitive after "seems to", past)
     "waits": ("waits", "wait", "waited"),
     "runs": ("runs", "run", "ran"),
     "runnable": ("is runnable", "be runnable", "was runnable"),
@@ -33,8 +33,8 @@ _BEFORE_ON = {
 
 
 def confidence(path: Sequence[PathStep]) -> float:
-    """How much of a path was measured, 0.5 to 1: the mean of its steps, an inferred one counted half, each weighted by its share of the
-    window. 1 for an empty path."""
+    """Measured part of a path, 0.5 to 1: the mean of its steps, an inferred one counted half, each weighted by its share of the window. 1
+    for an empty path."""
     whole, sure, share = 0.0, 0.0, 1.0
     for step in path:
         share *= step.share
@@ -65,16 +65,16 @@ def tree(path: Sequence[PathStep]) -> list[tuple[str, str]]:
 
 
 def factor(speedup_max: float | None) -> str:
-    """``up to 1.74×``; empty where there is none, or none that two digits show."""
+    """``up to 1.74×``; empty if unknown, or if two digits show no gain."""
     if speedup_max is None or speedup_max < 1.0 + policy.TRIFLE:
         return ""
     return f"up to {speedup_max:.{2 if speedup_max < 2 else 1 if speedup_max < 10 else 0}f}×"
 
 
 def without(cause: str, culprits: Sequence[str], gpu_s: float | None, speedup_max: float | None) -> str:
-    """``without fluent-bit (903): up to 1.74× as fast; 12.3 GPU s would come back``; empty where that is not known.
+    """``without fluent-bit (903): up to 1.74× as fast; 12.3 GPU s would come back``; empty if the gain is unknown.
 
-    ``culprits``: those to blame, as `who` names them.
+    ``culprits``: the processes to blame, as `who` names them.
     """
     if not gpu_s:
         return ""

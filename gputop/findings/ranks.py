@@ -1,4 +1,4 @@
-"""Which rank of a training the others wait for: one rule over four numbers per rank, the same for the ranks of one host and of many."""
+"""The rank of a training that the others wait for: one rule over four numbers per rank, for the ranks of one host and of many."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from gputop.model.ranges import Share
 
 
 class RankPace(Struct, frozen=True):
-    """What a rank did in the window, as shares of it (0..1)."""
+    """One rank's shares of the window (0..1)."""
 
     idle: Share  # none of its GPUs ran anything
-    own_delay: Share  # of that, what the rank spent by itself: not blocked on another rank
-    used: Share | None = None  # how much of its GPUs its kernels used; None: not known, or one of its GPUs was not busy all the time
+    own_delay: Share  # part of ``idle`` that the rank spent by itself: not blocked on another rank
+    used: Share | None = None  # share of its GPUs that its kernels used; None: unknown, or one of its GPUs was not busy all the time
     awaited: Share | None = None
-    """In which it did not sleep on a lock or socket beside an idle GPU, as in a collective of the host until the last rank arrives; None
-    where that may be a lock of its own, or its GPU spins in a collective."""
+    """Share in which the rank did not sleep on a lock or socket while its GPU idled, as in a collective on the host until the last rank
+    arrives. None if the lock may be its own, or its GPU spins in a collective."""
 
 
 def find_slowest(ranks: Sequence[RankPace]) -> int | None:
-    """The index of the rank that the others wait for; None where there is none.
+    """Index of the rank that the others wait for; None if there is none.
 
-    Its GPU idles while theirs spin, or they sleep while it does not; or all are busy, and it is the one whose GPU really works; or
-    theirs idle and it works on, while they sleep in a collective of the host (gloo).
+    Either its GPU idles while the others' spin, or the others sleep while it does not; or all are busy, and its GPU is the one that really
+    works; or the others' GPUs idle and it works on, while they sleep in a collective on the host (gloo).
     """
     if len(ranks) < 2:
         return None
@@ -38,14 +38,15 @@ def find_slowest(ranks: Sequence[RankPace]) -> int | None:
 
 
 def all_are_late(ranks: Sequence[RankPace]) -> bool:
-    """What keeps the last one keeps the others nearly as long: they wait for it only because that hits now one, now another."""
+    """Whether the last rank's delay hits the others nearly as much: they wait for it only because delays come now to one, now to
+    another."""
     delays = sorted(map(_own_delay, ranks))
     return delays[(len(delays) - 1) // 2] > policy.HALF * delays[-1]
 
 
 def waited_share(rank: RankPace, slowest: RankPace) -> float:
-    """Share of the window in which the GPUs of ``rank`` spin until the slowest rank arrives; where all GPUs are busy, by how much less they
-    work than the slowest one's, which never waits."""
+    """Share of the window in which the GPUs of ``rank`` spin until the slowest rank arrives; if all GPUs are busy, by how much less they
+    work than the slowest rank's, which never waits."""
     later = slowest.idle - rank.idle
     if later < policy.FIFTH and rank.used is not None and slowest.used:
         later = (1.0 - rank.idle) * (1.0 - rank.used / slowest.used)
@@ -53,7 +54,7 @@ def waited_share(rank: RankPace, slowest: RankPace) -> float:
 
 
 def _far_ahead(ranks: Sequence[RankPace], measure: Callable[[RankPace], float | None]) -> int | None:
-    """The one with by `policy.FIFTH` more of it than the median."""
+    """Index of the rank that exceeds the median by `policy.FIFTH`; None without one, or with unknown values."""
     values = [measure(rank) for rank in ranks]
     known = sorted(value for value in values if value is not None)
     if len(known) == len(ranks) and known[-1] - known[(len(known) - 1) // 2] >= policy.FIFTH:

@@ -1,7 +1,7 @@
-"""Texts of the diagnosis that know what they are made of: a template that stands in our own code, and facts.
+"""Texts of the diagnosis that keep their parts: a template from gputop's own code, and facts.
 
-A recording keeps, and a node sends, templates and facts. Whoever reads them takes no template that is not a literal of its own
-`gputop.diagnosis`, `gputop.findings` or `gputop.model`, and fills it itself: so no advice is anybody else's text. A hole of a template is
+A recording keeps, and a node sends, templates and facts. A reader accepts only templates that are literals of its own `gputop.diagnosis`,
+`gputop.findings` or `gputop.model`, and fills them itself: so no advice is foreign text. A hole of a template is
     {}                       a number, a name (cleaned and cut), or another such text
     {:.0f}, {:d}             a number
     {:pid}                   a process
@@ -33,24 +33,24 @@ from msgspec.msgpack import Ext
 from gputop.model.ranges import MOST_PID
 from gputop.system.text import clean
 
-NAME, PATH = 64, 256  # characters of a name, and of what begins with a slash: a program has 32, a control group 200
+NAME, PATH = 64, 256  # characters of a name, and of a text that begins with a slash: a program has 32, a control group 200
 MOST_TEXT = 4096  # characters of a text; long ones have 500
 MOST_BYTES = 16 << 10  # of a text's template and facts
 MOST_PIDS = 1024  # in a command
 MOST_NUMBER = 10**18  # an exabyte
 DEEPEST = 8  # texts within texts; 4 occur
-CODE = 1  # of msgpack's extension that holds a text
-NOT_OURS = chr(0xFFFD)  # what is read instead of another's text; no literal, for these are all ours
-_BETWEEN = (", ", "; ", " ", "")  # what texts are joined by
+CODE = 1  # code of the msgpack extension that holds a text
+NOT_OURS = chr(0xFFFD)  # is read in place of a foreign text; no literal, for every literal counts as gputop's own
+_BETWEEN = (", ", "; ", " ", "")  # separators of joined texts
 _PLAIN = re.compile(r"[\w./=-]*", re.ASCII)
 _CPUS = re.compile(r"[0-9][0-9,-]*", re.ASCII)
 _WORDS = re.compile("[A-Za-z]{3}")
-_JOINS = re.compile("[|;&$`<>\\\\]")  # by which a shell makes one command of two, or puts one into another
+_JOINS = re.compile("[|;&$`<>\\\\]")  # characters by which a shell joins or nests commands
 _T = TypeVar("_T")
 
 
 class Sentence(str):
-    """A text with the template and the facts that it is made of."""
+    """A text with its template and facts."""
 
     __slots__ = ("args", "template")
     template: str
@@ -72,7 +72,7 @@ class Sentence(str):
 
 
 def filled(template: str, *args: Any) -> Sentence:
-    """A template with its holes filled, see above."""
+    """The template with its holes filled; see the module's text."""
     return Sentence(template, args)
 
 
@@ -83,7 +83,7 @@ def joined(between: str, texts: Iterable[str]) -> Sentence:
 
 
 def plain(value: _T) -> _T:
-    """The same with mere texts, which any encoder knows."""
+    """The value with each `Sentence` as a plain text, which any encoder can write."""
     found: Any = value
     if isinstance(value, Sentence):
         found = str(value)
@@ -101,7 +101,7 @@ def plain(value: _T) -> _T:
 
 @cache
 def _parsed(template: str) -> tuple[tuple[str, str | None], ...]:
-    """(literal, what stands in the hole behind it or None); without any hole empty, as where the braces are no holes."""
+    """(literal, content of the hole after it or None) for each part; empty without holes, or if the braces are no holes."""
     try:
         parts = list(Formatter().parse(template))
     except ValueError:
@@ -126,7 +126,7 @@ def _shown(spec: str, arg: Any) -> str:
     kind = _KINDS.get(spec)
     try:
         return kind.show(arg) if kind is not None else format(arg, spec)
-    except (TypeError, ValueError):  # a reading of another kind than was thought: nobody's diagnosis ends for that
+    except (TypeError, ValueError):  # a reading of an unexpected type must not end the diagnosis
         return quote(str(arg))
 
 
@@ -135,7 +135,7 @@ def _operand(text: str) -> str:
 
 
 class _Kind(Struct, frozen=True):
-    """What may stand in a hole."""
+    """The values that a kind of hole accepts."""
 
     show: Callable[[Any], str]
     sound: Callable[[Any], bool]
@@ -187,12 +187,12 @@ def _is_number(arg: Any) -> bool:
     return type(arg) in (int, float) and -MOST_NUMBER <= arg <= MOST_NUMBER
 
 
-# -- whose text it is
+# -- gputop's own or foreign
 
 
 @cache
 def literals() -> frozenset[str]:
-    """All that stands between quotes in the code of the diagnosis, and of the vocabulary."""
+    """All string literals in the code of `gputop.diagnosis`, `gputop.findings` and `gputop.model`."""
     found = set[str]()
     rooms = (importlib.import_module(room) for room in ("gputop.diagnosis", "gputop.findings", "gputop.model"))
     for module in (one for room in rooms for one in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")):
@@ -214,14 +214,14 @@ def _literals_of(value: object) -> Iterator[str]:
 
 
 def is_own(text: str) -> bool:
-    """Whether it is one of our own texts, in words of ours, whatever facts stand in it."""
+    """Whether the text is gputop's own, with words of its own, whatever facts fill it."""
     if not isinstance(text, Sentence):
         return text in literals()
     return _is_sound(text.template, text.args) and _has_words(text)
 
 
 def is_command(text: object) -> bool:
-    """Whether it is a command of ours."""
+    """Whether the value is a command of gputop's own."""
     if not isinstance(text, Sentence):
         return isinstance(text, str) and text in literals()
     if not _is_sound(text.template, text.args):
@@ -232,7 +232,7 @@ def is_command(text: object) -> bool:
 
 
 def _is_sound(template: str, args: Sequence[Any]) -> bool:
-    """Whether the template is ours, and what stands in its holes fits."""
+    """Whether the template is gputop's own and the facts fit its holes."""
     if template not in literals():
         return False
     if not (holes := _holes(template)):
@@ -243,7 +243,7 @@ def _is_sound(template: str, args: Sequence[Any]) -> bool:
 
 
 def _has_words(text: str) -> bool:
-    """Not names alone."""
+    """Whether the text has words of gputop's own, not only names."""
     if not isinstance(text, Sentence):
         return text in literals() and _WORDS.search(text) is not None
     own = "".join(literal for literal, _ in _parsed(text.template)) or text.template
@@ -251,7 +251,8 @@ def _has_words(text: str) -> bool:
 
 
 def name(text: str) -> str:
-    """Somebody's name from a recording or another host: cut, without what a terminal obeys or a shell takes for more than a word."""
+    """A foreign name from a recording or another host: cut, without characters that a terminal obeys or that a shell takes for more than a
+    word."""
     return _JOINS.sub("·", clean(text, PATH if text.startswith("/") else NAME))
 
 
@@ -259,23 +260,22 @@ def name(text: str) -> str:
 
 
 def pack(value: object) -> bytes:
-    """A struct in msgpack, its texts as templates and facts."""
+    """The struct in msgpack, its texts as templates and facts."""
     return _encode(value)
 
 
 def unpack(data: bytes, kind: type[_T]) -> _T:
-    """The same read. Texts of ours are `Sentence`; `said` and `commanded` know what else stands where they should. Raises what msgspec
-    does."""
+    """The struct from msgpack. Gputop's own texts are `Sentence`; `said` and `commanded` reject others. Raises what msgspec raises."""
     return msgspec.convert(_DECODER.decode(data), kind)
 
 
 def said(text: str, otherwise: str = "") -> str:
-    """A text that was read; ``otherwise`` where it is not one of ours."""
+    """The text that was read; ``otherwise`` if it is not gputop's own."""
     return str(text) if is_own(text) else otherwise
 
 
 def commanded(text: str) -> str:
-    """A command that was read; empty where it is not one of ours."""
+    """The command that was read; empty if it is not gputop's own."""
     return str(text) if is_command(text) else ""
 
 

@@ -18,16 +18,16 @@ from gputop.model.identity import FIELDS, Identity
 from gputop.system.text import clean, figure
 
 WIDTH = 100
-LEAST_SHARE = 0.005  # of the workers' time that is printed
+LEAST_SHARE = 0.005  # least share of the workers' time that is printed
 _NAMED = 8  # culprits of an incident that are named; on a large host dozens share the blame
 NAMED = 8  # trainers whose container, pod or job is printed; a choice
-LEAST_BOOKED_S = 0.05  # GPU seconds of a cause that are printed: less is 0.0 s
-LEAST_LOST = 0.0005  # of the GPUs' time that is printed: less is 0.0 %
+LEAST_BOOKED_S = 0.05  # least GPU seconds of a cause that are printed: less is 0.0 s
+LEAST_LOST = 0.0005  # least share of the GPUs' time that is printed: less is 0.0 %
 
 
 def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
-    """The verdict, lost GPU time by cause, and each incident with evidence and fixes. ``ongoing``: more frames may follow, so incidents
-    without an end still go on."""
+    """Lines of verdict, lost GPU time by cause, and each incident with evidence and fixes. ``ongoing``: more frames may follow, so
+    incidents without an end still go on."""
     verdict = found.verdict
     cause = "" if verdict.cause == "none" else f" <- {clean(verdict.cause)}"
     yield f"{clean(_symptom(verdict).upper())}{cause}"
@@ -47,7 +47,7 @@ def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
 
 
 def _trained(trainers: Sequence[Trained]) -> Iterator[str]:
-    """Whose the trainers are, where a container, a pod, a Slurm job or a place where ranks meet tells it."""
+    """Lines with the owners of the trainers, if a container, a pod, a Slurm job or a rendezvous identifies them."""
     told = [(one, _identity(one)) for one in trainers]
     named = [(one, whose) for one, whose in told if whose.brief() or (whose.training or "~")[0] != "~"]
     for one, whose in named[:NAMED]:
@@ -58,7 +58,7 @@ def _trained(trainers: Sequence[Trained]) -> Iterator[str]:
 
 
 def _identity(one: Trained) -> Identity:
-    """Of a file that anybody may have written: what is no text is left out."""
+    """Identity from a file, which is not trusted: values that are no texts are left out."""
     found: dict[str, Any] = {name: text for name in FIELDS if isinstance(text := one.identity.get(name), str)}
     return Identity(**found)
 
@@ -81,7 +81,7 @@ def _workers(states: dict[str, float]) -> Iterator[str]:
 
 
 def ledger_lines(ledger: Booked) -> Iterator[str]:
-    """Lost GPU seconds by cause, largest first, and how much faster the work gets at most without it."""
+    """Lines of lost GPU seconds by cause, largest first, with the upper bound of the speed-up without each cause."""
     total, lost = ledger.gpu_total_s, ledger.gpu_lost_s
     if lost is None or not total:
         yield "GPU time lost: none counted (no GPU is measured, or nobody trained on one)"
@@ -119,7 +119,7 @@ def _incident(incident: Episode, unended: str) -> Iterator[str]:
 
 
 def _culprits(ranked: Sequence[Culprit]) -> Iterator[str]:
-    """The culprits that took most by name, the others as a number."""
+    """Lines of the culprits: those that took most by name, the others as a number."""
     named = ranked if len(ranked) <= _NAMED + 1 else ranked[:_NAMED]
     for one in named:
         yield f"   by {clean(who(one.pid, one.name))}{_cpu_s(one.cpu_s)}"
@@ -132,7 +132,7 @@ def _cpu_s(seconds: float | None) -> str:
 
 
 def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) -> Iterator[str]:
-    """Two explanations side by side: verdicts, lost GPU time by cause, steps, workers, incidents."""
+    """Lines of two explanations side by side: verdicts, lost GPU time by cause, steps, workers, incidents."""
     for name, found in zip(names, (before, after), strict=True):
         verdict = found.verdict
         yield clean(f"{name}: {_symptom(verdict)} <- {verdict.cause}")
@@ -152,7 +152,7 @@ def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) ->
 
 
 def dated_lines(heading: str, told: Sequence[tuple[float, str]]) -> Iterator[str]:
-    """Markers (unix seconds, text) of a recording: how experiments ended, what NCCL said."""
+    """Lines of a recording's markers (unix seconds, text): how experiments ended, messages of NCCL."""
     if told:
         yield from ("", clean(heading))
     for unix_s, text in told:
@@ -181,7 +181,7 @@ def _row(title: str, old: float | None, new: float | None) -> str:
 
 
 def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Episode], width: int = WIDTH, height: int = 16) -> str:
-    """Mean utilization of the GPUs over time (seconds since the start, %), incidents below."""
+    """Chart of the GPUs' mean utilization over time (seconds since the start, %), with the incidents below."""
     if not points:
         return "no GPU utilization in this stretch"
     first = points[0][0]
@@ -208,7 +208,7 @@ def chart(
     height: int,
     times: Times | None = None,
 ) -> str:
-    """Lines through (x, y) points, as text; y from ``low`` to ``high`` (None: by the values), x by ``times``."""
+    """Chart, as text, of lines through (x, y) points; y from ``low`` to ``high`` (None: by the values), x by ``times``."""
     import plotext
 
     figure = plotext.figure
@@ -230,7 +230,7 @@ def chart(
 
 
 def without_colour(text: str) -> str:
-    """The text without escape sequences of colours."""
+    """The text without colour escape sequences."""
     return re.sub("\x1b\\[[0-9;]*m", "", text)
 
 

@@ -1,4 +1,4 @@
-"""What a diagnosis says: the closed lists of its words, and its types. Everything here is plain data, ready for JSON."""
+"""Types of a diagnosis, and the closed lists of its words. Everything here is plain data, ready for JSON."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gputop.system.text import figure
 
 STARTING, TRAINING, PAUSING, ENDING, IDLE = "starting", "training", "pausing", "ending", "idle"
 ANY = (STARTING, TRAINING, PAUSING, ENDING, IDLE)
-SAME = ""  # in a row: it goes on with what it did
+SAME = ""  # in a row of the phases' table: the phase stays
 BOOKED, DROPPED, HELD = "booked", "dropped", "held"
 
 SEVERITIES = ("info", "low", "medium", "high")
-"""In rising order. ``info`` is no fault: a rare pause, a GPU bigger than the job, everything well."""
+"""Severities in rising order. ``info`` is no fault: a rare pause, a GPU bigger than the job, everything well."""
 
 WORKER_STATES = ("running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped")
 TRAINER_STATES = (
@@ -35,7 +35,7 @@ OWN_CAUSES = (
     "undersized-work", "unexplained", "host-memory-growth", "gpu-memory-growth", "gpu-lost",
 )  # fmt: skip
 CAUSES = (*OWN_CAUSES, *(one.name for one in plugins(PLUGGED) if one.name not in OWN_CAUSES))
-"""With those of plug-ins."""
+"""All causes: gputop's own and those of plug-ins."""
 GPU_LOST = "gpu-lost"
 
 
@@ -43,7 +43,7 @@ def _one_of(words: Sequence[str]) -> Meta:
     return Meta(pattern=rf"\A({'|'.join(map(re.escape, words))})\Z")
 
 
-# What may stand in the types below, where they are read from a file or come from another host: whoever reads them may rely on it.
+# Ranges of the types below. They are checked when read from a file or another host, so readers may rely on them.
 Severity = Annotated[str, _one_of(SEVERITIES)]
 Symptom = Annotated[str, _one_of(SYMPTOMS)]
 Cause = Annotated[str, _one_of(CAUSES)]
@@ -56,13 +56,14 @@ class ProcState(Struct, frozen=True):
     pid: int
     state: str  # the state that took most of the window: a word of `WORKER_STATES` or `TRAINER_STATES`
     starving: bool | None = False
-    """A worker whose trainer waits for data while it is neither ahead nor running freely; None where it was seen too shortly to tell."""
+    """Whether a worker's trainer waits for data while the worker is neither ahead nor running freely; None if it was seen too shortly."""
     fractions: dict[str, float] = field(default_factory=dict)  # state -> share of the window, summing to 1
     confidence: float = 0.0  # 0 to 1: 1 where every part was measured, less where a wait had to be guessed from samples or from the GPU
     waits: dict[str, float] = field(default_factory=dict)
-    """What ``blocked`` is made of: ``lock``, ``network``, ``pipe``, ``timer``, ``queue``, ``child``, ``unknown``; shares of the window."""
+    """Parts of ``blocked``: ``lock``, ``network``, ``pipe``, ``timer``, ``queue``, ``child``, ``unknown``; shares of the window."""
     inferred: bool = False
-    """What it waits for cannot be read (another user's process): the word is inferred from the GPU and from who else is at work."""
+    """Whether the object of its wait is unreadable (another user's process): then the word is inferred from the GPU and from what else is
+    at work."""
 
 
 class Evidence(Struct, frozen=True):
@@ -101,20 +102,20 @@ PATH_STATES = (
     "waits", "runs", "runnable", "throttled", "disk", "memory", "network", "copies", "sleeps", "stopped", "still", "starts", "holds",
     "light", "slowed", "lost",
 )  # fmt: skip
-"""What a step of a path did: ``waits`` for another process or thread, ``sleeps`` by a timer, ``still``: has not moved and waits for nobody
-known, ``holds`` what the one before it wants; of a GPU ``light``: kernels on few SMs, ``slowed``: clocks held down,
-``lost``: gone or silent."""
+"""States of a step of a path. ``waits``: for another process or thread, ``sleeps``: by a timer, ``still``: has not moved, reason unknown,
+``holds``: has what the step before wants; of a GPU ``light``: kernels on few SMs, ``slowed``: clocks held down, ``lost``: gone or
+silent."""
 
 
 class PathStep(Struct, frozen=True):
     """One step of the walk from the lost GPU time to what holds it."""
 
-    pid: Pid | None  # None: a GPU, or somebody who cannot be told
+    pid: Pid | None  # None: a GPU, or an unknown process
     name: str  # cleaned
-    share: Share  # how much of the step before it this took, of the window for the first step; so their product is of the window
+    share: Share  # share of the step before (of the window for the first step); the product over the path is of the window
     state: Annotated[str, _one_of(PATH_STATES)]
-    on: str  # whom or what it waited for, ready to print: ``worker 2 (833)``; empty for a leaf
-    measured: bool  # False: inferred from the GPU and from who else was at work
+    on: str  # the process or thing it waited for, ready to print: ``worker 2 (833)``; empty for a leaf
+    measured: bool  # False: inferred from the GPU and from what else was at work
 
 
 class Step(Struct, frozen=True):
@@ -129,7 +130,7 @@ class Step(Struct, frozen=True):
     other_ms: float
 
     def told(self) -> str:
-        """In a line: the pace, and what a step is made of."""
+        """The pace and the parts of a step, in one line."""
         parts = (
             (self.input_wait_ms, "input wait"), (self.transfer_ms, "transfer"), (self.compute_ms, "compute"),
             (self.gpu_wait_ms, "wait for the GPU"), (self.other_ms, "other"),
@@ -140,10 +141,10 @@ class Step(Struct, frozen=True):
 
 
 def speedup_max(lost_s: float, total_s: float) -> float | None:
-    """Upper bound of how much faster the work on GPUs gets without a loss of ``lost_s`` of their ``total_s`` seconds: 1 / (1 - share).
+    """Upper bound of the speed-up of work on GPUs without a loss of ``lost_s`` of their ``total_s`` seconds: 1 / (1 - share).
 
-    The work itself takes as long, and all other losses stay; less is won where another resource is short next. None where nothing is
-    known, or next to nothing would be left to compare with.
+    The work itself takes as long, and all other losses stay; the gain is smaller if another resource is short next. None if nothing is
+    known, or next to no work would be left to compare with.
     """
     left = 1.0 - lost_s / total_s if total_s > 0.0 else 0.0
     return round(1.0 / left, 2) if left >= policy.HARDLY else None
@@ -160,18 +161,19 @@ class Verdict(Struct, frozen=True):
     detail: str = ""
     severity: str = "info"
     confidence: float = 0.0
-    """How much of the path was measured (`gputop.findings.path.confidence`), less in a window under 2 s; 0.3 of ``unexplained``."""
+    """Measured part of the path (`gputop.findings.path.confidence`), less in a window under 2 s; 0.3 if ``unexplained``."""
     evidence: tuple[Evidence, ...] = ()
     fixes: tuple[Fix, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     victims: tuple[Victim, ...] = ()
     trainer_pid: int | None = None
-    step: Step | None = None  # of the window; None where its pace is not found
+    step: Step | None = None  # the window's step; None if its pace is not found
     why: str = ""  # the headline without the loss
-    path: tuple[PathStep, ...] = ()  # from the trainer, or its GPU, to the leaf that holds the bottleneck; empty where nothing is wrong
+    path: tuple[PathStep, ...] = ()  # from the trainer, or its GPU, to the leaf that holds the bottleneck; empty if nothing is wrong
     regain_gpu_s: float | None = None  # GPU seconds of the window that would come back without the cause; None: no GPU, or unexplained
     speedup_max: float | None = None
-    """See `speedup_max`, of the window; what nobody explains may be its doing, too. None as above, and where hardly any work is left."""
+    """The function `speedup_max`, of the window, with unexplained loss counted as the cause's. None as above, and if hardly any work is
+    left."""
 
 
 class Incident(Struct):
@@ -179,26 +181,26 @@ class Incident(Struct):
 
     id: int
     start_ns: int
-    end_ns: int | None  # CLOCK_MONOTONIC; None while it lasts, and for some seconds after, for it may come back
+    end_ns: int | None  # CLOCK_MONOTONIC; None while it lasts, and some seconds longer, for it may come back
     symptom: str
     cause: str
     severity: str
     confidence: float
     trainer_pid: int | None
     gpu: int | None
-    lost_s: float  # GPU seconds lost to this cause so far; 0 where no GPU is measured
+    lost_s: float  # GPU seconds lost to this cause so far; 0 if no GPU is measured
     headline: str
     detail: str
     victims: list[Victim]
     culprits: list[Culprit]
     evidence: list[Evidence]
     fixes: list[Fix]
-    path: tuple[PathStep, ...] = ()  # of the moment that headline and evidence tell of
+    path: tuple[PathStep, ...] = ()  # of the moment that headline and evidence describe
     regain_gpu_s: float | None = None
-    """GPU seconds that would come back without it; those of a GPU on which several train are divided among them, so these add up. None:
-    no GPU is measured, or the cause is ``unexplained``."""
-    speedup_max: float | None = None  # see `speedup_max`, of the episode; what nobody explains meanwhile may be its doing, too
-    last_ns: int = 0  # when its cause last stood; 0 of one that loses no GPU time
+    """GPU seconds that would come back without the cause; those of a shared GPU are divided among its trainers, so these add up. None: no
+    GPU is measured, or the cause is ``unexplained``."""
+    speedup_max: float | None = None  # the function `speedup_max`, of the episode, with unexplained loss counted as the cause's
+    last_ns: int = 0  # when its cause was last present; 0 if it loses no GPU time
 
 
 class Regain(Struct, frozen=True):
@@ -227,7 +229,8 @@ class Ledger(Struct):
     by_cause: dict[str, float] = field(default_factory=dict)
 
     def add(self, total_s: float, lost_s: float, shares: dict[str, float]) -> None:
-        """Book one interval. What ``shares`` (cause -> share of the loss, summing to 1 at most) leaves over is ``unexplained``."""
+        """Book one interval. The rest of the loss beyond ``shares`` (cause -> share of the loss, summing to 1 at most) is
+        ``unexplained``."""
         self.gpu_total_s += total_s
         self.gpu_lost_s += lost_s
         rest = lost_s
@@ -238,36 +241,37 @@ class Ledger(Struct):
             self.by_cause["unexplained"] = self.by_cause.get("unexplained", 0.0) + rest
 
     def move(self, causes: dict[str, float], to: str) -> None:
-        """Seconds that were booked to these causes are another one's."""
+        """Move seconds that were booked to ``causes`` to the cause ``to``."""
         for cause, lost_s in causes.items():
             self.by_cause[cause] = max(0.0, self.by_cause.get(cause, 0.0) - lost_s)
             self.by_cause[to] = self.by_cause.get(to, 0.0) + lost_s
 
     def regains(self) -> list[Regain]:
-        """Of each cause what would come back without it, most first; of ``unexplained`` nobody knows what to take away."""
+        """Gain without each cause, most first; ``unexplained`` is left out, for it is unknown what to remove."""
         known = [(cause, lost_s) for cause, lost_s in self.by_cause.items() if cause != "unexplained" and lost_s > 0.0]
         return [Regain(cause, lost_s, speedup_max(lost_s, self.gpu_total_s)) for cause, lost_s in sorted(known, key=lambda one: -one[1])]
 
     def speedup_of_all(self) -> float | None:
-        """Without any of them. A lost second has one cause, so their seconds add up; their factors must not be multiplied."""
+        """Upper bound of the speed-up without all known causes. Each lost second has one cause, so seconds add up; factors must not be
+        multiplied."""
         return speedup_max(sum(one.regain_gpu_s for one in self.regains()), self.gpu_total_s)
 
     def include(self, other: Ledger) -> None:
-        """Add what another one holds."""
+        """Add another ledger."""
         self.gpu_total_s += other.gpu_total_s
         self.gpu_lost_s += other.gpu_lost_s
         for cause, lost_s in other.by_cause.items():
             self.by_cause[cause] = self.by_cause.get(cause, 0.0) + lost_s
 
     def since(self, before: Ledger) -> Ledger:
-        """What was booked after it stood at ``before``."""
+        """Seconds booked since the ledger was ``before``."""
         grown = {cause: lost_s - before.by_cause.get(cause, 0.0) for cause, lost_s in self.by_cause.items()}
         causes = {cause: lost_s for cause, lost_s in grown.items() if lost_s > 0.0}
         return Ledger(self.gpu_total_s - before.gpu_total_s, self.gpu_lost_s - before.gpu_lost_s, causes)
 
 
 def total(ledgers: Iterable[Ledger]) -> Ledger:
-    """Their sum."""
+    """The sum of the ledgers."""
     found = Ledger()
     for one in ledgers:
         found.include(one)
@@ -275,5 +279,5 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
 
 
 def of_gpus(names: Collection[str]) -> str:
-    """``GPU 3``, on a MIG device ``GPU 3:1``, ``2 GPUs``."""
+    """``GPU 3``, ``GPU 3:1`` for a MIG device, ``2 GPUs``."""
     return f"GPU {min(names)}" if len(names) == 1 else f"{len(names)} GPUs"

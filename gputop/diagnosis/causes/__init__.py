@@ -24,21 +24,21 @@ from gputop.system import plugins
 
 
 class Finding(Struct, frozen=True):
-    """What a judge says once its cause is named."""
+    """A judge's words for its cause: detail, evidence, fixes."""
 
     detail: str
     evidence: tuple[Evidence, ...] = ()
     fixes: tuple[Fix, ...] = ()
     culprits: tuple[Culprit, ...] = ()
-    victims: tuple[int, ...] | None = None  # pids of those who suffered; None is the job's starving workers
+    victims: tuple[int, ...] | None = None  # pids of processes that suffered; None: the job's starving workers
 
     def __post_init__(self) -> None:
-        """What was not measured is no evidence."""
+        """Drop evidence that was not measured."""
         force_setattr(self, "evidence", tuple(one for one in self.evidence if one.value is not None))
 
 
 class Judge(Struct, frozen=True):
-    """One cause: where the walk ends that finds it, and what is said of it."""
+    """One cause: the leaves of the walk that show it, and the function that describes it."""
 
     cause: str
     symptom: str
@@ -46,17 +46,17 @@ class Judge(Struct, frozen=True):
     rows: tuple[tuple[str, str], ...] = ()  # (resource, holder) of the leaves that are this cause, see `gputop.diagnosis.waitgraph`
     part: Callable[[Walk, Leaf], float] | None = None  # how far a leaf of its rows is this cause, 0 to 1; None: all of each
     fault: bool = True
-    """False for what is no fault, such as a pause: its severity is ``info``, but where it comes again and again (`JobFacts.repeated`)."""
-    explains_hangs: bool = False  # where nothing of a job moves any more, it has something more precise to say than that
-    felt: Callable[[JobFacts], str] | None = None  # the symptom, where the same cause is not always felt alike; None: always `symptom`
+    """False if the cause is no fault, such as a pause: its severity is ``info``, unless it repeats (`JobFacts.repeated`)."""
+    explains_hangs: bool = False  # it describes a hang more precisely than `gputop.diagnosis.hangs` does
+    felt: Callable[[JobFacts], str] | None = None  # the symptom, if the cause has several; None: always `symptom`
 
 
 class Claim(Struct):
-    """What a cause holds of a job's loss."""
+    """A cause's part of a job's loss."""
 
     judge: Judge
     share: float = 0.0  # of the loss
-    way: Way = Way()  # to the leaf, along which the largest part came
+    way: Way = Way()  # the way to the leaf with the largest part
     _most: float = 0.0
 
     def add(self, share: float, way: Way) -> None:
@@ -68,7 +68,7 @@ class Claim(Struct):
 
 @lru_cache(maxsize=1)
 def judges() -> tuple[Judge, ...]:
-    """All of them."""
+    """The judges of all causes, gputop's own first, then plug-ins'."""
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
     found = (getattr(module, "JUDGE", None) for module in modules)
     own = tuple(judge for judge in found if isinstance(judge, Judge))
@@ -76,13 +76,13 @@ def judges() -> tuple[Judge, ...]:
 
 
 def _plugged(plugin: plugins.Plugin) -> Judge | None:
-    """The judge of a plug-in, which harms nobody whatever it does; None where it is none, which is told."""
+    """The guarded judge of a plug-in, whose errors cannot end the diagnosis; None, with a message, if the plug-in is no valid judge."""
     try:
         judge = plugins.load(plugin)
         if not isinstance(judge, Judge) or judge.symptom not in SYMPTOMS or judge.cause != plugin.name or plugin.name in OWN_CAUSES:
             raise ValueError("no Judge whose cause is the name of its entry point, a new word, and whose symptom is one of gputop's")
         _ = [Leaf(*row) for row in judge.rows]
-    except Exception as error:  # noqa: BLE001 - somebody else's code
+    except Exception as error:  # noqa: BLE001 - a plug-in's code
         plugins.tell(plugin, error)
         return None
     part, felt = judge.part, judge.felt
@@ -112,5 +112,5 @@ def _plugged(plugin: plugins.Plugin) -> Judge | None:
 
 
 def percent(metric: str, share: float | None, text: str) -> Evidence:
-    """A share, 0 to 1, as evidence in per cent; None where it was not measured."""
+    """A share, 0 to 1, as evidence in per cent; without a value if it was not measured."""
     return Evidence(metric, None if share is None else round(100 * share, 1), "%", text)

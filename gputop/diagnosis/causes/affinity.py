@@ -23,14 +23,14 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     cpus, late = capacity(job, facts), job.workers or [job.trainer]
     share = sum(proc.runnable for proc in late) / len(late)
     mine, all_cpus = shell.spell_cpus(cpus.allowed), shell.spell_cpus(cpus.host)
-    idle = round(cpus.idle_outside, 2) if others_idle(cpus) else None  # else it is not for that that the job is said to be held
+    idle = round(cpus.idle_outside, 2) if others_idle(cpus) else None  # otherwise idle CPUs are not the reason given
     elsewhere = (
         filled("its cgroup has {}", shell.spell_cpus(cpus.given))
         if idle is None
         else filled("{:.1f} of the other CPUs idle", cpus.idle_outside)
     )
     own = parse_cpus(job.trainer.info.cpus_allowed) if job.trainer.info.cpus_allowed else cpus.allowed
-    with_trainer = "trainer and " if own & cpus.host <= cpus.allowed else ""  # else only its workers are pinned
+    with_trainer = "trainer and " if own & cpus.host <= cpus.allowed else ""  # otherwise only its workers are pinned
     who = filled("{}{} are", with_trainer, counted(len(job.workers), "worker")) if job.workers else "the trainer is"
     evidence = (
         Evidence("allowed_cpus", float(len(cpus.allowed)), "CPUs", filled("Cpus_allowed_list {} of {}", mine, all_cpus)),
@@ -48,7 +48,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 def _widening(job: JobFacts, cpus: Capacity, all_cpus: str) -> Fix:
-    """Of its processes' masks; also of the cgroup's where that holds it, for the kernel cuts any mask down to that one."""
+    """Fix that widens the processes' CPU masks, and the cgroup's if that is the limit (the kernel intersects them)."""
     unpin = shell.widening(all_cpus, [proc.pid for proc in (job.trainer, *job.workers)])
     if not job.cpuset or cpus.allowed != cpus.given:
         return Fix("Let the job use all CPUs now", unpin)

@@ -22,7 +22,7 @@ from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, Fix
 from gputop.system.text import counted
 
-PERIOD_US = 100_000  # us, of cpu.max, unless somebody chose another
+PERIOD_US = 100_000  # us, period of cpu.max by default
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -42,12 +42,12 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 def _wanted(job: JobFacts, facts: Facts) -> float:
-    """CPUs with which it would keep its GPU at work; no more than it may run on, for who is throttled is runnable all the time."""
+    """CPUs with which the job would keep its GPU at work, at most those it may run on: throttled processes are runnable all the time."""
     return min(needed(job), float(len(capacity(job, facts).allowed)))
 
 
 def _guests(job: JobFacts, facts: Facts) -> list[Taker]:
-    """Those in the group, or below it, that are none of the job's and take a part of its quota, most first."""
+    """Processes in or below the throttled group that are not the job's and use a part of its quota, most first."""
     if not job.quota_path.strip("/"):
         return []
     inside = [taker for taker in strangers(job, facts) if taker.info is not None and shell.holds_group(job.quota_path, taker.info.cgroup)]
@@ -62,7 +62,7 @@ def _fixes(job: JobFacts, facts: Facts, guests: list[Taker]) -> list[Fix]:
             Fix(filled("End {}, or run it outside of {}", names, job.quota_path), filled("ps -o pid,ppid,etime,args -p {:pids,}", pids))
         )
     wanted = _wanted(job, facts) + sum(guest.cores for guest in guests)
-    # More than it has: who runs by bursts is throttled in these, though in the mean it wants less.
+    # More than the present quota: a process that runs in bursts is throttled in them, though its mean demand is lower.
     cpus = min(len(capacity(job, facts).allowed), max(ceil(wanted), floor(quota) + 1))
     fixes.append(Fix(filled("Raise the quota of {} to {}", job.quota_path, counted(cpus, "CPU")), _raising(job, cpus)))
     if quota and job.workers and len(job.workers) > quota + 1 and wanted <= quota:

@@ -22,25 +22,25 @@ from gputop.findings.verdict import Evidence, Fix
 from gputop.model.roles import TORCH_WORKER, program_name
 from gputop.system.text import counted
 
-INIT, KTHREADD = 1, 2  # pids: nobody is to put aside the first process of a machine or container, nor the kernel's threads
+INIT, KTHREADD = 1, 2  # pids: no fix touches the first process of a machine or container, or the kernel's threads
 
 
 def keeps_from_starting(job: JobFacts, facts: Facts) -> bool:
-    """Whether all workers were born a while ago, their trainer waits for them, and strangers have their CPUs."""
+    """Whether all workers were born a while ago, their trainer waits for them, and strangers occupy their CPUs."""
     kept = all(worker.runnable >= policy.MOST and facts.t_ns - worker.began_ns >= policy.FORMER_NS for worker in job.workers)
     return bool(job.workers) and kept and job.data >= policy.HALF and owners.strangers_share(capacity(job, facts)) > 0.0
 
 
 def culprits(job: JobFacts, facts: Facts) -> list[Taker]:
-    """Those who matter among the takers: by whom they kept waiting where the probe saw it, else by CPU time."""
+    """The takers that matter, by the waits they caused if the probe saw it, else by CPU time."""
     others = [*beside(job, facts, capacity(job, facts).allowed), *_rivals(job, facts)]
     ranked = sorted(others, key=lambda taker: (-taker.preempted_s, -taker.cores))
     return [taker for taker in ranked if taker.cores >= policy.FIFTH * ranked[0].cores][:MOST]
 
 
 def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
-    """Processes of other trainings on this host. A worker is told by its trainer's program, for a spawned one has no command line of its
-    own."""
+    """Processes of other trainings on this host. A worker is named after its trainer's program, for a spawned one has no command line of
+    its own."""
     own, found = job.kin | {job.trainer.pid}, []
     for other in facts.jobs:
         for proc in (other.trainer, *other.workers) if other.trainer.pid not in own else ():
@@ -59,7 +59,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     subject, share = _who_is_late(job, late)
     taken = min(float(len(cpus.allowed)), max(cpus.taken, sum(taker.cores for taker in takers)))
     if cpus.pinned:
-        taken = cpus.taken  # the takers ran on CPUs that it may not use, too
+        taken = cpus.taken  # the takers also ran on CPUs that the job may not use
     names = _names(takers, cpus)
     evidence = (
         percent("runq_pct", share, filled("{} wanted a CPU and had none", subject)),
@@ -74,7 +74,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 def _who_is_late(job: JobFacts, late: list[ProcFacts]) -> tuple[str, float]:
-    """In words, and for which share of the time: workers, else the trainer, or threads or programs for which that one waits."""
+    """(name, share of the time runnable) of what is late: workers, else the trainer, or the threads or programs that it waits for."""
     if late:
         return f"{len(late)} of {counted(len(job.workers), 'worker')}", sum(worker.runnable for worker in late) / len(late)
     trainer, label = job.trainer, job.trainer.role.label
@@ -84,7 +84,7 @@ def _who_is_late(job: JobFacts, late: list[ProcFacts]) -> tuple[str, float]:
 
 
 def _names(takers: list[Taker], cpus: Capacity) -> str:
-    """Whoever lived too shortly to be told by name, or is one too many, comes last."""
+    """Names of the takers. Processes that lived too shortly to be named, or are one too many, come last."""
     names = names_of(takers)
     unseen = cpus.taken - sum(taker.cores for taker in takers)
     rest = "others" if len(takers) == MOST else "short-lived processes"
@@ -101,7 +101,7 @@ def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
 
 
 def _moving(late: list[ProcFacts], cpus: Capacity, facts: Facts) -> list[Fix]:
-    """Those held to the strangers' CPUs while others of the job's own idle."""
+    """Fix for workers whose mask holds them to the strangers' CPUs while other CPUs of the job idle."""
     pids, given = [worker.pid for worker in late if _idle_elsewhere(worker, cpus, facts) >= policy.SOME], shell.spell_cpus(cpus.given)
     if len(pids) == 1:
         return [Fix("Or let it run on the CPUs that idle, too", filled("taskset -apc {:cpus} {:pid}", given, pids[0]))]
@@ -109,7 +109,7 @@ def _moving(late: list[ProcFacts], cpus: Capacity, facts: Facts) -> list[Fix]:
 
 
 def _idle_elsewhere(worker: ProcFacts, cpus: Capacity, facts: Facts) -> float:
-    """CPUs of the job's that idle and that the worker may not use; 0 where its mask is not known."""
+    """Idle CPUs of the job that the worker may not use; 0 if its mask is unknown."""
     own = parse_cpus(worker.info.cpus_allowed) & cpus.host
     return sum(1.0 - facts.host.busy.get(cpu, 1.0) for cpu in cpus.given - own) if own else 0.0
 

@@ -23,12 +23,12 @@ from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix
 from gputop.model.frame import ReadLimit
 
-NAMED = 3  # of those
+NAMED = 3  # movers that are named
 _DEVICE = re.compile(r"(\d+):(\d+)", re.ASCII)  # as the kernel names a block device: MAJOR:MINOR
 
 
 def _part(walk: Walk, leaf: Leaf) -> float:
-    """Of a trainer that waits for a disk: whether it reads from it, or at least does so between its steps."""
+    """Part of the leaf that is this cause. A trainer's wait for a disk counts only if it reads, or waits between its steps."""
     trainer, job = walk.trainer, walk.job
     if leaf.holder != "main":
         return 1.0
@@ -39,7 +39,7 @@ def _part(walk: Walk, leaf: Leaf) -> float:
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs, who, share = who_waits(job, facts, "disk", _share)
     writes = job.trainer in procs and _writes(job, facts)
-    rate = sum(proc.read_bytes_per_s or 0.0 for proc in procs) or None  # programs read for them, where they do not themselves
+    rate = sum(proc.read_bytes_per_s or 0.0 for proc in procs) or None  # None: programs read for them
     (device, busy), limit = facts.host.disk_busy or ("", 0.0), job.read_limit
     movers = _movers(job, facts, rate or 0.0)
     moving = joined(", ", (filled("{} ({}) moves {}", one.name, one.pid, _per_s(one.bytes_per_s)) for one in movers))
@@ -73,7 +73,7 @@ def _locked(job: JobFacts) -> float | None:
 
 
 def _movers(job: JobFacts, facts: Facts, rate: float) -> list[Mover]:
-    """Who else keeps the disk busy, or uses up the limit of the job's cgroup: whoever moves half as much as the job reads."""
+    """Processes that keep the disk busy or use up the limit of the job's cgroup, each moving at least half as much as the job reads."""
     busiest, limit = facts.host.disk_busy, job.read_limit
     if limit is not None and (limit.bytes_per_s is None or rate >= policy.HALF * limit.bytes_per_s):
         return []
@@ -83,7 +83,7 @@ def _movers(job: JobFacts, facts: Facts, rate: float) -> list[Mover]:
 
 
 def _writes(job: JobFacts, facts: Facts) -> bool:
-    """Whether the trainer waits for what it writes, as far as is known; beside workers it seldom reads itself."""
+    """Whether the trainer waits for its writes, as far as known; with workers it seldom reads itself."""
     read, written = job.trainer.read_bytes_per_s or 0.0, job.trainer.write_bytes_per_s or 0.0
     return "disk" not in programs_wait(job, facts) and (written > read or (bool(job.workers) and written == read))
 
@@ -114,7 +114,7 @@ def _write_less(pid: int) -> list[Fix]:
 
 
 def _read_faster(job: JobFacts, procs: list[ProcFacts], pid: int) -> list[Fix]:
-    """Under a limit more reads at once are no faster, and a trainer beside workers makes one after another."""
+    """Fixes for slow reads. Under a limit more reads at once are no faster, and a trainer with workers reads one piece after another."""
     fixes = [
         Fix("See which files they read", filled("ls -l /proc/{:pid}/fd", pid)),
         Fix("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),

@@ -62,7 +62,7 @@ def _apart(job: JobFacts, facts: Facts) -> Fix:
 
 
 def _felt(job: JobFacts) -> str:
-    """Where workers have their batches ready it is not the input that a trainer's own threads keep from the GPU."""
+    """The symptom. If workers have batches ready, the trainer's own threads keep other work than input from the GPU."""
     return "wait-heavy" if bool(job.workers) and job.is_supplied and _is_trainers(job) else "input-bound"
 
 

@@ -48,7 +48,7 @@ def told(gpu: GpuFacts) -> str:
 def finding(
     gpu: GpuFacts, facts: Facts, users: Sequence[str] = (), others: Iterable[GpuFacts] = (), victims: tuple[int, ...] = ()
 ) -> Finding:
-    """Which GPU it is, who used it, and what to do; ``others`` are lost, too."""
+    """The finding about a lost GPU: its identity, its users, and fixes; ``others`` are lost, too."""
     loss = gpu.loss
     if loss is None:
         return Finding("")
@@ -65,19 +65,19 @@ def finding(
 
 
 def of_driver(silent_s: float) -> Finding:
-    """Of a driver that does not even say which GPUs there are."""
+    """The finding about a driver that does not even list its GPUs."""
     evidence = Evidence("silent_for_s", round(silent_s, 1), "s", "the driver's start has not returned")
     reboot = Fix("If nothing else helps, reboot the machine when its other work is done")
     return Finding(filled("the NVIDIA driver has not answered for {:.0f} s", silent_s), (evidence,), (_DMESG, _STUCK, reboot))
 
 
 def path_of(gpu: GpuFacts) -> tuple[PathStep, ...]:
-    """The GPU itself."""
+    """The path of a lost GPU: the GPU itself."""
     return (PathStep(None, filled("GPU {}", gpu.name), 1.0, "lost", "", True),)
 
 
 def lost_of(job: JobFacts, facts: Facts) -> list[GpuFacts]:
-    """Its own GPUs that are lost; where none is, and it hangs or waits for another rank, those of that."""
+    """The job's own lost GPUs; without any, if the job hangs or waits for another rank, the lost GPUs of those ranks."""
     if own := [gpu for gpu in job.gpus if gpu.gone]:
         return own
     awaited = job.kin if job.hang is not None else {job.straggler.pid} if job.straggler is not None else set()
@@ -89,7 +89,7 @@ def _names(loss: Loss) -> str:
 
 
 def _fixes(gpu: GpuFacts, living: list[int]) -> tuple[Fix, ...]:
-    """What NVIDIA advises; nothing here ends anybody's work. A reset is a command only where nobody is seen to use the GPU."""
+    """Fixes that NVIDIA advises; none ends a process. A reset is a command only if no process is seen to use the GPU."""
     loss, fixes = gpu.loss, [_DMESG]
     drain = "Let no new work begin on it: drain the node in its scheduler, or leave GPU {} out of CUDA_VISIBLE_DEVICES"
     fixes.append(Fix(filled(drain, gpu.index)))

@@ -29,7 +29,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
 
 
 def held(gpu: GpuFacts) -> str:
-    """How slowly one that is `slowed_by` something runs, and by what."""
+    """Words for how slowly a GPU that is `slowed_by` something runs, and the reason."""
     heat = "" if gpu.temp_c is None or not slowed_by(gpu) & ~(POWER_CAP | SET_CLOCKS) else filled(" at {:.0f} °C", gpu.temp_c)
     if slowed_by(gpu) == POWER_CAP and gpu.power_limit_w:
         heat = filled(" of {:.0f} W", gpu.power_limit_w)
@@ -41,7 +41,7 @@ def _words(gpu: GpuFacts) -> str:
 
 
 def fix(gpu: GpuFacts) -> Fix:
-    """What lets it run as fast as it can."""
+    """Fix that lets the GPU run at full speed."""
     if slowed_by(gpu) & POWER_CAP:
         return Fix(
             "Someone lowered the power limit: restore it",

@@ -42,7 +42,7 @@ _OFFLOADING = (
 
 
 def copies_back(job: JobFacts) -> bool:
-    """More comes from its GPUs than goes there: by its calls, else over PCIe."""
+    """Whether more bytes come from the GPUs than go there: by CUDA calls, else over PCIe."""
     if job.calls is not None and job.calls.copy_bytes_per_s:
         return job.calls.from_gpu_bytes_per_s > job.calls.to_gpu_bytes_per_s
     return 2 * sum(gpu.pcie_back_bytes_per_s or 0.0 for gpu in job.gpus) > traffic(job)
@@ -78,13 +78,13 @@ def _fixes(job: JobFacts) -> Iterator[Fix]:
         yield from _RETURNING
     else:
         as_fast_as_link = traffic(job) >= policy.HALF * (job.idle or 1.0) * link_of(job)
-        yield from () if as_fast_as_link and (calls is None or calls.copy < policy.LITTLE) else (_PIN,)  # else it is pinned already
+        yield from () if as_fast_as_link and (calls is None or calls.copy < policy.LITTLE) else (_PIN,)  # otherwise it is pinned already
         yield from (_BESIDE, _LESS)
 
 
 def _spent(job: JobFacts) -> str:
-    """Copies that do not keep the trainer are told by what goes over PCIe while its GPU computes nothing; others by what they
-    were asked to copy, for a counter's samples of 20 ms may miss them."""
+    """Words for the time spent copying. Copies that do not delay the trainer are described by PCIe traffic while its GPU computes nothing;
+    others by the bytes that calls were asked to copy, for a counter's samples of 20 ms may miss them."""
     calls, pace, asked, moved = job.calls, _pace(job), copied(job), traffic(job)
     beside = filled("{} {}", _gb_per_s(max(moved, asked)), "over PCIe" if moved >= asked else "copied") if moved or asked else ""
     if calls is not None and calls.copy >= policy.LITTLE:
@@ -98,17 +98,17 @@ def _spent(job: JobFacts) -> str:
 
 
 def _pace(job: JobFacts) -> float | None:
-    """Bytes per second of a copy while it is under way; None where these are not counted."""
+    """Bytes per second while a copy is under way; None if copies are not counted."""
     return copied(job) / job.calls.copy if job.calls is not None and job.calls.copy >= policy.LITTLE and copied(job) else None
 
 
 def _crawls(job: JobFacts) -> bool:
-    """Its copies are slower than those from pageable memory: something keeps them."""
+    """Whether copies are slower than from pageable memory: something else delays them."""
     return link_of(job) < math.inf and (_pace(job) or math.inf) < policy.TENTH * link_of(job)
 
 
 def _faults_per_s(job: JobFacts) -> float | None:
-    """Page faults of the trainer, where these bring in what it copies while it does; None where they do not."""
+    """Page faults of the trainer per second, if they bring in what it copies; None if they do not."""
     older, newer = job.trainer.older, job.trainer.newer
     faults = counter_per_s(older.minflt, newer.minflt, newer.t_ns - older.t_ns) or 0.0
     return faults if _crawls(job) and PAGE_BYTES * faults >= policy.HALF * copied(job) else None
@@ -119,7 +119,7 @@ def _gb_per_s(rate: float) -> str:
 
 
 def _counted(job: JobFacts) -> Iterator[Evidence]:
-    """What its calls tell."""
+    """Yields evidence from counted CUDA calls."""
     if (calls := job.calls) is None:
         return
     yield percent("copy_pct", calls.copy if calls.copy >= policy.LITTLE else None, "of the trainer's time inside memcpy calls")

@@ -23,8 +23,8 @@ from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, Fix
 
-NAMED = 4  # workers that stand alike; of more it is said how many
-TRACED = "t"  # state in /proc/PID/stat of who is stopped by a debugger: SIGCONT does not wake it
+NAMED = 4  # workers in the same state that are named; the others are counted
+TRACED = "t"  # state in /proc/PID/stat of a process stopped by a debugger: SIGCONT does not wake it
 _WAS_KILLED = "dmesg | grep -i 'killed process'"
 _STANDS = {
     waits.LOCK: "waiting for a lock", waits.NETWORK: "waiting for the network", waits.UNKNOWN: "asleep",
@@ -49,7 +49,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
 
 
 def _tell_of_programs(job: JobFacts) -> Finding:
-    """Those that it started are stopped, or wait until somebody reads their errors."""
+    """The finding about programs of the trainer that are stopped, or blocked writing errors that no process reads."""
     named = joined(", ", (filled("{} ({})", name, pid) for pid, name in (job.stopped or job.mute).items()))
     one = len(job.stopped or job.mute) == 1
     if job.stopped:

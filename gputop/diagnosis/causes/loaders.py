@@ -19,7 +19,7 @@ LOADERS = tuple(
 
 
 def more_would_help(walk: Walk) -> bool:
-    """Whether CPUs idle that more workers could use; those on which the trainer only spins count as idle."""
+    """Whether idle CPUs could run more workers; CPUs on which the trainer only spins count as idle."""
     job, cpus = walk.job, capacity(walk.job, walk.facts)
     busy = feeders.at_work(job)
     workers = len(busy) or len(feeders.loading_programs(job, walk.facts) or feeders.elsewhere(job, walk.facts))
@@ -29,7 +29,7 @@ def more_would_help(walk: Walk) -> bool:
 
 
 def explained(walk: Walk, leaf: Leaf) -> float:
-    """How far the work is what takes the time, 0 to 1: of workers, how far the busiest is from idling."""
+    """Part, 0 to 1, of a leaf that is work: for workers, how busy the busiest one is."""
     job = walk.job
     if not leaf.holder.startswith("worker") or one_is_late(job):
         return 1.0
@@ -38,18 +38,18 @@ def explained(walk: Walk, leaf: Leaf) -> float:
 
 
 def one_is_late(job: JobFacts) -> bool:
-    """Whether a torch loader, which keeps the order of its batches, waits for one that takes long, while most workers are ahead."""
+    """Whether a torch loader, which keeps the order of its batches, waits for a long one while most workers are ahead."""
     ahead, runs = sum(worker.ahead for worker in job.workers), [worker.run for worker in job.workers]
     late = job.is_torchs and job.data >= policy.LOST and ahead >= policy.HALF * len(runs)
     return late and sum(runs) - min(runs) * len(runs) >= policy.MOST * job.data
 
 
 def unasked(job: JobFacts, worker: ProcFacts) -> float:
-    """Share of the window that a worker which answers requests, such as an environment, waited at a pipe for the next one."""
+    """Share of the window that a worker which answers requests, such as an environment, waited at a pipe for the next request."""
     return worker.ahead if not job.is_torchs and worker.kinds.get(PIPE, 0.0) >= policy.NEARLY_ALL * worker.ahead else 0.0
 
 
 def _busy(job: JobFacts, worker: ProcFacts) -> float:
-    """Share of the time that it was asked for in which it, its threads or its programs had something to do."""
+    """Share of the time with requests in which the worker, its threads or its programs had something to do."""
     asked = 1.0 - unasked(job, worker)
     return max(worker.run + worker.runnable, sum(worker.others), sum(worker.programs)) / asked if asked > 0.0 else 0.0

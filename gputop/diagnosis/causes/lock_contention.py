@@ -25,22 +25,23 @@ _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process tha
 
 
 def _between_trainers(job: JobFacts) -> bool:
-    """Whether its main thread sleeps until other trainers let go of what they share, such as a table in shared memory."""
+    """Whether the main thread sleeps until other trainers release something shared, such as a table in shared memory."""
     return sum(job.rivals.values()) >= policy.LOST
 
 
 def _is_kept_out(job: JobFacts) -> bool:
-    """Whether its main thread itself sleeps in fcntl or flock, rather than its workers, while somebody holds the file."""
+    """Whether the main thread itself, rather than its workers, sleeps in fcntl or flock while another process holds the file."""
     return job.trainer.kept_out(LOCK) >= policy.HALF and job.pools.get("main.lock", 0.0) >= job.pools.get("data.lock", 0.0)
 
 
 def _felt(job: JobFacts) -> str:
-    """Where its workers deliver it is no input for which it waits."""
+    """The symptom: the trainer does not wait for input if its workers deliver."""
     return "wait-heavy" if _between_trainers(job) or _is_kept_out(job) else "input-bound"
 
 
 def _server(job: JobFacts) -> ProcFacts | None:
-    """Who gives out a lock for which most of those wait whom it serves, at pipes. Of an empty queue, or a full one, only one side waits."""
+    """The process (Manager or worker) that holds a lock while most of its clients wait on pipes; None without one. (A queue that is merely
+    empty or full blocks one side.)"""
     if sum(proc.kinds.get("pipe", 0.0) >= policy.QUARTER for proc in (job.trainer, *job.workers)) < policy.SEVERAL:
         return None
     for worker in (*job.managers, *job.workers):
@@ -128,7 +129,7 @@ def _tell_of_waiting(job: JobFacts) -> Finding:
 
 
 def _held(job: JobFacts, waiting: list[ProcFacts]) -> str:
-    """By whom most of the time, where /proc/locks tells; nobody where workers hold it in turns."""
+    """Words for the process that held the lock most of the time, by /proc/locks; empty if unknown."""
     pid, share = max((proc.locked_out for proc in waiting), key=lambda pair: pair[1], default=(0, 0.0))
     if len({worker.pid for worker in job.workers} & set(job.holders)) > 1:
         return "; they hold it in turns"

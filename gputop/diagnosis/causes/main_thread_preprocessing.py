@@ -28,17 +28,17 @@ from gputop.findings.verdict import Fix
 from gputop.model.roles import PIN_THREAD
 from gputop.system.text import counted
 
-MOST_WORKERS = 4  # to begin with; never more than there are CPUs for
+MOST_WORKERS = 4  # workers to begin with; never more than CPUs
 _SLEEPS = ("timer", "lock", "pipe", "poll")
 _ROWS = (("work", "main"), ("timer", "main"), ("work", "main's program"), ("work", "main's thread"), ("child", "main"), ("pipe", "main"),
          ("reader", "main"))  # fmt: skip
 
 
 class _Told(NamedTuple):
-    """What the main thread is at for most of what it costs."""
+    """Words and fixes for what the main thread does in most of the lost time."""
 
     does: str
-    asleep: str  # evidence of its sleep, in words; empty where it computes
+    asleep: str  # words of evidence for its sleep; empty if it computes
     look: Fix
     fixes: tuple[Fix, ...]
 
@@ -48,7 +48,7 @@ def _part(_walk: Walk, leaf: Leaf) -> float:
 
 
 def _most(job: JobFacts) -> tuple[str, float]:
-    """Computing, or the kind of sleep, that most of the loss is made of; share of the window."""
+    """(``computing`` or the kind of sleep with most of the loss, its share of the window)."""
     loss = job.lost if job.lost is not None else host_side_loss(job)
     costs = {kind: job.pools.get(f"main.{kind}", 0.0) * loss for kind in ("computing", *_SLEEPS)}
     most = max(costs, key=costs.__getitem__)
@@ -56,12 +56,12 @@ def _most(job: JobFacts) -> tuple[str, float]:
 
 
 def asks_programs(job: JobFacts) -> bool:
-    """Whether beside its workers it starts programs between the steps, and reads what they write: nvidia-smi, git, du."""
+    """Whether a trainer with workers also starts programs between the steps and reads their output: nvidia-smi, git, du."""
     return bool(job.workers) and not job.births and job.trainer.children >= policy.AT_WORK
 
 
 def is_held_up(job: JobFacts) -> bool:
-    """Whether it mostly waits for who ought to read what it writes: a log, a progress bar."""
+    """Whether the main thread mostly waits for a reader of its output: a log, a progress bar."""
     return _most(job)[0] == "pipe" and 2 * job.trainer.held_up > job.trainer.kinds.get(PIPE, 0.0)
 
 
@@ -112,7 +112,7 @@ def _of_held_up(job: JobFacts, share: str) -> _Told:
 
 
 def _of_fed(job: JobFacts, facts: Facts, share: str, where: Fix) -> _Told:
-    """By somebody who is neither a worker nor a thread of its own."""
+    """Words and fixes for a trainer without workers that another process feeds through a pipe or UNIX socket."""
     does, feeder = filled("waits {} for what comes through a pipe or UNIX socket", share), next(iter(started(job, facts)), None)
     fixes: tuple[Fix, ...] = (Fix("Whoever feeds it is late: see who is at the other end", _lists_ends(job.trainer)),)
     if feeder is not None:
@@ -122,7 +122,7 @@ def _of_fed(job: JobFacts, facts: Facts, share: str, where: Fix) -> _Told:
 
 
 def _lists_ends(trainer: ProcFacts) -> str:
-    """Of the descriptor that it was met at most often, or of all."""
+    """Command that lists the other ends of the descriptor on which samples met the main thread most often, or of all descriptors."""
     at_pipes = [one for one in trainer.samples if trainer.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == PIPE]
     met = Counter(one.syscall_arg for one in at_pipes)
     number = next((arg for arg, _ in met.most_common(1) if arg is not None), None)

@@ -18,7 +18,7 @@ from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix
 
-NAMED = 3  # who are blamed at most
+NAMED = 3  # culprits at most
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -45,7 +45,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 def _stalled(job: JobFacts, proc: ProcFacts) -> float:
-    """Its main thread, or those for which that one waits."""
+    """Share of the window that the main thread, or the threads it waits for, stalled on memory."""
     return max(proc.state.fractions.get(MEMORY, 0.0), threads_wait(job, proc).get(MEMORY, 0.0))
 
 
@@ -54,8 +54,8 @@ def _own_growth(job: JobFacts) -> int:
 
 
 def _growers(job: JobFacts, facts: Facts) -> list[Grower]:
-    """Who outside of the job has grown since it was first seen, if that is more than the job itself has; of a control group that is full
-    only those inside it."""
+    """Processes outside the job whose memory has grown more than the job's since they were first seen; if a control group is full, only
+    those inside it."""
     found = [one for one in facts.growers if not job.memory_path or shell.holds_group(job.memory_path, one.cgroup)]
     most = found[0].grown_bytes if found else 0
     return [one for one in found if one.grown_bytes >= max(_own_growth(job), policy.SOME * most)][:NAMED]

@@ -67,7 +67,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 def _let_go_on(job: JobFacts) -> tuple[Fix, ...]:
-    """Where it is stopped itself: what its main thread does meanwhile nobody needs to see."""
+    """Fixes for a trainer that is stopped itself, in place of a look at its main thread; empty if it is not stopped."""
     if job.trainer.state.fractions.get("stopped", 0.0) < policy.SOME:
         return ()
     if job.trainer.newer.state == TRACED:
@@ -76,7 +76,7 @@ def _let_go_on(job: JobFacts) -> tuple[Fix, ...]:
 
 
 def _rest(job: JobFacts, facts: Facts) -> tuple[float | None, str]:
-    """Seconds without work for the GPU, None where that is not measured; and in words when."""
+    """(seconds without work for the GPU, None if not measured; words for when)."""
     gpu, breaks = max(job.gpus, key=lambda gpu: gpu.stretch_s, default=None), breaks_s(job)
     if gpu is not None and gpu.stretch_s >= breaks and gpu.stretch_s > 0.0:
         return gpu.stretch_s, filled(" for {:.1f} s{}", gpu.stretch_s, " and more" if gpu.idle_s > 0.0 else "")
@@ -89,7 +89,7 @@ _DOING = {"disk": "waiting for the disk", "memory": "waiting for memory", "trans
 
 
 def _busiest(job: JobFacts) -> tuple[str, float]:
-    """What its main thread does most beside steps, and for which share of the window."""
+    """(what the main thread does most outside steps, its share of the window)."""
     fractions = {word: share for word, share in job.trainer.state.fractions.items() if word not in ("waiting-gpu", "waiting-data")}
     word = max(fractions, key=fractions.__getitem__, default="blocked")
     return _DOING.get(word, word), fractions.get(word, 0.0)

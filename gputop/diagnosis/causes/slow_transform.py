@@ -27,7 +27,7 @@ from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Fix
 from gputop.system.text import clean, counted
 
-MOST_NAMED = 3  # programs that are told
+MOST_NAMED = 3  # programs that are named
 
 _FOR_PROGRAMS = ("child", "pipe", "poll")
 _ROWS = (("timer", "worker"), ("pipe", "worker"), ("child", "worker"), ("work", "worker's feeder"), ("pipe", "process"),
@@ -62,7 +62,7 @@ def _tell_of_feeders(job: JobFacts, feeders: list[Taker]) -> Finding:
 
 
 def _tell_of_programs(job: JobFacts, facts: Facts) -> Finding:
-    """Of a trainer without workers, fed by programs that do not compute."""
+    """The finding about a trainer without workers, fed by programs that do not compute."""
     held = sum(claim.share for claim in job.claims if claim.judge is JUDGE)
     waited, slept = held * (job.lost if job.lost is not None else host_side_loss(job)), programs_sleep(job, facts)
     named = [filled("{} ({})", clean(name), pid) for pid, name in sorted(job.programs.items())[:MOST_NAMED]]

@@ -26,7 +26,7 @@ from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix
 from gputop.system.text import counted
 
-NAMED, PEERS = 8, 4  # ranks, and peers, that are told one by one
+NAMED, PEERS = 8, 4  # ranks, and peers, that are listed one by one
 
 _Late = tuple[str, tuple[Evidence, ...], tuple[Fix, ...]]
 
@@ -60,13 +60,13 @@ def _tell_of_absent(job: JobFacts) -> Finding:
 
 
 def _takers(own: JobFacts, facts: Facts) -> list[Taker]:
-    """Who runs while it, or one of its workers, is runnable; nobody where it is late by itself."""
+    """Takers that run while the late rank, or one of its workers, is runnable; empty if the rank is late by itself."""
     kept = max(proc.runnable for proc in (*own.workers, own.trainer))
     return culprits(own, facts) if kept >= policy.SOME and owners.strangers_share(capacity(own, facts)) > 0.0 else []
 
 
 def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
-    """Its GPU has nothing to do: what keeps its main thread?"""
+    """(detail, evidence, fixes) for a rank whose GPU has nothing to do: what delays its main thread."""
     slow, label = own.trainer, own.trainer.role.label
     fractions = {word: share for word, share in slow.state.fractions.items() if word != "waiting-gpu"}
     word = max(fractions, key=fractions.__getitem__, default="computing")
@@ -87,7 +87,7 @@ def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
 
 
 def _do(workers: list[ProcFacts]) -> str:
-    """What workers do for which it waits; empty for none."""
+    """Words for the workers' activity while the rank waits for them; empty without workers."""
     did: Counter[str] = Counter()
     for worker in workers:
         did.update({word: share for word, share in worker.state.fractions.items() if word != "ahead"})
@@ -99,7 +99,7 @@ def _do(workers: list[ProcFacts]) -> str:
 
 
 def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:
-    """Its GPU is busy all the time, and the others' are done before it."""
+    """(detail, evidence, fixes) for a rank whose GPU is busy all the time while the others' are done earlier."""
     label, spin = own.trainer.role.label, all((other.idle or 0.0) < policy.FIFTH for other in waiting)
     detail = filled(
         "the GPU of {} ({}) works without a pause, while those of {} ", label, own.trainer.pid, counted(len(waiting), "other rank")

@@ -32,12 +32,12 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
 
 
 def _take_turns(job: JobFacts) -> bool:
-    """Rather than that each has too little to do."""
+    """Whether the GPUs rather take turns than have too little work each."""
     return job.turns > job.waste.get("light", 0.0)
 
 
 def work_apart(job: JobFacts) -> bool:
-    """Whether its GPUs were seen to hardly ever work at once; else some of them merely have less to do than others."""
+    """Whether the job's GPUs were seen to hardly ever work at the same time; otherwise some of them only have less to do."""
     worked = 1.0 - (1.0 if job.idle is None else job.idle)
     return sum(gpu.util or 0.0 for gpu in job.gpus) - worked < policy.TENTH
 
@@ -69,14 +69,14 @@ def _felt(job: JobFacts) -> str:
 
 
 def share_used(gpu: GpuFacts) -> str:
-    """How much of it kernels use while they run, and by what that is told."""
+    """Words for the part of the GPU that kernels use while they run, and the source of that figure."""
     working = intensity.intensity(gpu)
     used = "little" if working is None else f"{100 * working:.0f}%"
     return filled("{} of the GPU{}", used, " (by its power)" if working is not None and gpu.sm_active is None else "")
 
 
 def how_used(gpu: GpuFacts) -> tuple[Evidence, ...]:
-    """What that rests on."""
+    """Evidence for the part of the GPU in use."""
     limit = filled(" of {:.0f} W", gpu.power_limit_w) if gpu.power_limit_w else ""
     return (
         percent("util_pct", gpu.util, "of the time some kernel ran"),

@@ -10,12 +10,12 @@ from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Fix
 from gputop.system.text import counted
 
-MOST = 3  # shares of the time that are told
-SHOWN = 4  # workers whose stacks are asked for
+MOST = 3  # shares of the time that are listed
+SHOWN = 4  # workers in the command that prints stacks
 
 
 def tell(job: JobFacts) -> Finding:
-    """How its main thread's and its workers' time was split."""
+    """The finding: how the time of main thread and workers was divided."""
     main, workers = _split([job.trainer]), _split(job.workers)
     detail = filled("main thread: {} of the time", _spelled(main))
     if workers:
@@ -34,7 +34,7 @@ def _spelled(parts: list[tuple[str, float]]) -> str:
 
 
 def _split(procs: list[ProcFacts]) -> list[tuple[str, float]]:
-    """States, and what those were blocked on, with their mean shares, largest first."""
+    """(state, or kind of wait instead of ``blocked``; mean share), largest first."""
     shares: dict[str, float] = {}
     for proc in procs:
         for word, share in (proc.state.fractions | blocked_on(proc)).items():

@@ -20,7 +20,7 @@ from gputop.system.text import counted
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    born, in_a_set = len(job.births), max(Counter(job.births).values(), default=0)  # those of a set are first seen together
+    born, in_a_set = len(job.births), max(Counter(job.births).values(), default=0)  # workers of a set are first seen together
     span = max(1.0, (facts.t_ns - job.births[0]) / 1e9) if job.births else 0.0
     longer = filled(", {:.1f} s longer than for later ones", job.respawn_s) if job.respawn_s > 0.0 else ""
     detail = filled(

@@ -1,4 +1,4 @@
-"""Which CPUs a job may use, how busy they are, and who uses them."""
+"""The CPUs a job may use, how busy they are, and which processes use them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def capacity(job: JobFacts, facts: Facts) -> Capacity:
 
 
 def is_held(job: JobFacts, cpus: Capacity) -> bool:
-    """Whether it is its mask that keeps it from CPUs, rather than strangers on those that it may use."""
+    """Whether the job's CPU mask keeps it from CPUs, rather than strangers on the CPUs it may use."""
     return cpus.pinned and cpus.strangers_part < policy.HALF and (others_idle(cpus) or _by_hand(job, cpus))
 
 
 def others_idle(cpus: Capacity) -> bool:
-    """Whether CPUs idle that the job may not use, more than those that it may."""
+    """Whether more CPUs idle outside the job's mask than inside."""
     return cpus.idle_outside >= policy.SOME and cpus.idle_outside > cpus.idle_inside
 
 
 def _by_hand(job: JobFacts, cpus: Capacity) -> bool:
-    """By taskset, numactl or the script itself: nobody promised the other CPUs to somebody else."""
+    """Whether taskset, numactl or the script itself narrowed the job's mask: its cgroup allows more CPUs, and the job lacks some."""
     return bool(job.cpuset) and cpus.allowed < cpus.given and cpus.lacking >= policy.SOME
 
 
@@ -55,7 +55,7 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
 
 
 def _uncounted(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> Capacity:
-    """Of CPUs of which /proc/stat tells nothing: nobody is told to idle there or elsewhere, and only who was seen to take them did."""
+    """Capacity where /proc/stat omits the job's CPUs: none counts as idle, and only CPU time of takers that were seen counts as taken."""
     taken = sum(taker.cores for taker in beside(job, facts, allowed))
     lacking = max(0.0, _needed_there(job, facts, allowed, allowed) - len(allowed))
     return Capacity(
@@ -65,7 +65,8 @@ def _uncounted(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> Capacity
 
 
 def _allowed(job: JobFacts, facts: Facts, host: frozenset[int]) -> frozenset[int]:
-    """Those of the host's; those of its masks where /proc/stat has none of them, or counts them otherwise."""
+    """The CPUs of the host in the masks of the job's workers (the trainer's, if it has none). The masks alone count where /proc/stat has
+    none of their CPUs or numbers CPUs differently."""
     key = "allowed", job.trainer.pid
     if key not in facts.memo:
         lists = {proc.info.cpus_allowed for proc in job.workers or [job.trainer] if proc.info.cpus_allowed}
@@ -75,7 +76,7 @@ def _allowed(job: JobFacts, facts: Facts, host: frozenset[int]) -> frozenset[int
 
 
 def _needed_there(job: JobFacts, facts: Facts, allowed: frozenset[int], host: frozenset[int]) -> float:
-    """By the job, and by the other ranks of its training that have no other CPUs than it has: the same for all of them."""
+    """CPUs needed by the job and by those ranks of its training that may use no other CPUs. The sum is the same for all of them."""
     own = _own(job)
     key = "needed", own, allowed
     if key not in facts.memo:
@@ -84,25 +85,27 @@ def _needed_there(job: JobFacts, facts: Facts, allowed: frozenset[int], host: fr
 
 
 def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], worked_inside: float) -> float:
-    """By those that were seen; by all but the job itself where that is more, for a compiler may live shorter than between two looks."""
+    """CPUs taken by processes outside the job: the sum over those seen, or, if more, the CPU time that nothing seen explains (a compiler
+    may live for less time than lies between two looks)."""
     own = max(job.used, job.kin_used)
     unseen = worked_inside - own - facts.watching
     if len(allowed) == len(facts.host.busy):
         return max(sum(taker.cores for taker in strangers(job, facts)), unseen)
     seen = sum(taker.cores for taker in beside(job, facts, allowed))
-    # Of a few CPUs more is known: they come and go, and what the workers left of the time that these worked is all that they can have had.
+    # Strangers come and go on a few CPUs: they had at most the CPU time that the workers left.
     return max(min(seen, worked_inside - sum(worker.cores for worker in job.workers)), unseen) if job.workers else max(seen, unseen)
 
 
 def beside(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> list[Taker]:
-    """Those of these that may run on one of the job's CPUs, with what they took of these: of who was met elsewhere, less."""
+    """Strangers that may run on the job's CPUs, with the CPUs they took there (scaled down if they were also seen elsewhere)."""
     may_run = (one for one in strangers(job, facts) if one.info is None or _may_run_on(allowed, one.info.cpus_allowed))
     there = [one if (part := _part_on(one, allowed, facts)) == 1.0 else replace(one, cores=one.cores * part) for one in may_run]
     return [taker for taker in there if taker.cores >= policy.HARDLY]
 
 
 def _part_on(taker: Taker, allowed: frozenset[int], facts: Facts) -> float:
-    """All where it is not known where it ran; of short-lived programs that nobody met nothing, unless the job may use all CPUs."""
+    """Share of a taker's CPU time spent on ``allowed``: all of it if it is not known where it ran; none for short-lived programs that were
+    never seen, unless the job may use all CPUs."""
     if taker.spawns and not taker.where and (facts.host.renumbered or len(allowed) < facts.host.cpus):
         return 0.0
     return 1.0 if allowed.issuperset(taker.where) else sum(part for cpu, part in taker.where.items() if cpu in allowed)
@@ -113,7 +116,7 @@ def _may_run_on(cpus: frozenset[int], listed: str) -> bool:
 
 
 def strangers(job: JobFacts, facts: Facts) -> list[Taker]:
-    """The takers that load neither for it nor for the other ranks of its training."""
+    """Takers that belong neither to the job nor to the other ranks of its training."""
     own = _own(job)
     key = "strangers", own
     if key not in facts.memo:
@@ -122,25 +125,25 @@ def strangers(job: JobFacts, facts: Facts) -> list[Taker]:
 
 
 def _own(job: JobFacts) -> frozenset[int]:
-    """Its trainer, and those of its training's other ranks."""
+    """Pids of the job's trainer and of the trainers of its training's other ranks."""
     return job.kin if job.trainer.pid in job.kin else job.kin | {job.trainer.pid}
 
 
 def wanted(job: JobFacts) -> float:
-    """CPUs its threads and programs ran on or were runnable for."""
+    """CPUs that the job's threads and programs ran on or were runnable for."""
     return sum(map(_wanted, (job.trainer, *job.workers)))
 
 
 def _wanted(proc: ProcFacts) -> float:
-    """Threads behind one GIL want the CPU of the one whose turn it is."""
+    """CPUs that a process ran on or was runnable for. Threads behind one GIL add no demand: only one of them can run at a time."""
     threads = 0.0 if proc.takes_turns else proc.others_runnable
     return proc.cores + proc.runnable + threads + sum(proc.programs)
 
 
 def needed(job: JobFacts) -> float:
-    """CPUs with which its GPU would have no idle time: what it wanted at most, for who is late is always runnable.
+    """CPUs with which the job's GPUs would never idle; at most the CPUs it wanted, for late threads are always runnable.
 
-    What a step costs the CPUs stays the same, so they would be used as much more as the GPU then worked more.
+    A step costs the same CPU time, so the CPUs would be used in proportion to the GPU's additional work.
     """
     idle, most = job.idle, wanted(job)
     return most if idle is None or idle >= 1.0 else min(most, job.used / (1.0 - idle))

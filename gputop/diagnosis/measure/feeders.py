@@ -1,4 +1,5 @@
-"""Who loads for a job beside its workers: threads of the trainer, and programs that they start; how a loader's options are called."""
+"""Processes and threads that feed a job besides its workers: threads of the trainer, programs that trainer or workers start, services; and
+options of loaders."""
 
 from __future__ import annotations
 
@@ -19,25 +20,25 @@ from gputop.system.text import clean, counted
 LISTENING, CONNECTED = "listening", "connected"  # words of `ProcInfo.sockets`
 MEMORY = "memory"
 UNSURE = (waits.TIMER, waits.UNKNOWN, waits.POLL, waits.DRIVER)
-"""What samples may meet of a step that keeps time with them, where it waits for something else, too; the likeliest first."""
+"""Kinds of wait that samples may report for another wait if the step is in phase with the samples; likeliest first."""
 
 
 def threads_at_work(job: JobFacts) -> bool:
-    """The trainer's own: they load where there are no workers, and launch the backward pass anywhere."""
+    """Whether the trainer's other threads work: they load data if there are no workers, and launch the backward pass in any job."""
     return job.trainer.others_run >= policy.AT_WORK
 
 
 def named_thread(proc: ProcFacts) -> str:
-    """Its thread that runs most beside the main one, in brackets, where its name is not merely the program's."""
+    """`` (name)`` of the busiest other thread; empty if it only has the program's name."""
     name = proc.busiest_thread
     return f" ({clean(name, 16)})" if name not in ("", proc.info.comm) else ""
 
 
 def threads_wait(job: JobFacts, proc: ProcFacts) -> dict[str, float]:
-    """``disk`` and ``network`` -> share of the samples in which its own threads, for which its main thread waits, were met there;
-    ``memory`` instead of the former where that runs short and their pages come back from the disk.
+    """``disk``, ``network`` -> share of samples in which the threads that the main thread waits for were waiting there. Under memory
+    pressure ``memory`` replaces ``disk``: their pages come back from it.
 
-    Threads of a trainer that has loaders, or peers, poll for others than the loader.
+    Polls of a trainer that has workers or peers are not counted: they wait for something else.
     """
     met = proc.threads_met
     asking = 0 if proc is job.trainer and (job.workers or job.kin) else met[ASKING]
@@ -47,8 +48,8 @@ def threads_wait(job: JobFacts, proc: ProcFacts) -> dict[str, float]:
 
 
 def programs_read(job: JobFacts) -> float:
-    """Share of their samples in which threads of a trainer without workers, for which its main thread waits, were met reading what
-    programs of its own write: these are its loaders."""
+    """Share of samples in which threads of a trainer without workers were reading the output of programs that the trainer started: its
+    loaders."""
     if job.workers or not (job.programs_met or sum(job.trainer.programs)):
         return 0.0
     met = job.trainer.threads_met
@@ -57,18 +58,18 @@ def programs_read(job: JobFacts) -> float:
 
 
 def programs_late(job: JobFacts) -> bool:
-    """Whether those that its loaders started were met often at the disk or the network."""
+    """Whether programs started by the job's loaders often waited for the disk or the network."""
     return bool(_programs_late_for(job.programs_met))
 
 
 def loading_programs(job: JobFacts, facts: Facts) -> list[Taker]:
-    """Those of them that run, the busiest first."""
+    """Programs that use CPU and that the trainer reads its data from, busiest first."""
     return [taker for taker in started(job, facts) if taker.cores >= policy.AT_WORK] if programs_read(job) else []
 
 
 def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
-    """The same of the programs that its loaders started, where these do not compute: what they poll is the network. Where memory runs
-    short they compute little of their own: it is the kernel that looks for pages."""
+    """Like `threads_wait`, for programs started by the job's loaders, unless they compute. Their polls count as network. Under memory
+    pressure their CPU time is the kernel's search for pages, so samples on a CPU are left out."""
     met = job.programs_met
     samples = _samples(met)
     if job.pressed and met[waits.DISK] >= policy.QUARTER * samples > 0.0:
@@ -77,16 +78,16 @@ def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
 
 
 def programs_sleep(job: JobFacts, facts: Facts) -> float:
-    """Share of their samples in which programs that its loaders started, and that hardly compute, slept by their own will."""
+    """Share of samples in which programs that the job's loaders started, and that hardly compute, slept by a timer."""
     met = job.programs_met
     return 0.0 if programs_at_work(job, facts) else met[waits.TIMER] / max(1, _samples(met))
 
 
 def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts], float]) -> tuple[list[ProcFacts], str, float]:
-    """Who waits for the ``disk`` or the ``network``: processes, in words, and for which part of the time (of the samples, where it is
-    threads or programs that were met there). ``share`` tells how long a process's main thread did.
+    """(processes, their name in words, share of time) that wait for ``kind``: ``disk`` or ``network``. For threads and programs it is the
+    share of samples. ``share``: function that returns how long a process's main thread waited.
 
-    The workers; where it rather is the trainer itself between its steps, or where there are none, that one.
+    The processes are the workers, or the trainer if it has none or waits longer itself.
     """
     own, owed = (job.pools.get(f"{who}.{kind}", 0.0) for who in ("main", "data"))
     if job.workers and own > owed:
@@ -103,8 +104,8 @@ def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts
 
 
 def feeding(woken_by: Mapping[int, float], infos: Mapping[int, ProcInfo], hot: Container[int]) -> frozenset[int]:
-    """Who, being none of the trainers and workers (``hot``), wakes a trainer with what it waits for, such as actors; their like,
-    for who is never waited for was ahead; and their children. None where the trainer hardly waits for them."""
+    """Processes outside ``hot`` (trainers, workers) that wake a trainer with its input, such as actors; also their siblings with the same
+    command (never waited for, because they were ahead) and the children of both. Empty if the trainer hardly waits for them."""
     known = {pid: share for pid, share in woken_by.items() if pid in infos and pid not in hot and infos[pid].cmdline}
     found = {pid: share for pid, share in known.items() if share > policy.HARDLY}
     if sum(found.values()) < policy.LOST:
@@ -119,8 +120,9 @@ def _kind(info: ProcInfo) -> tuple[int, str, tuple[str, ...]]:
 
 
 def readers(trainer: ProcFacts, woken_by: Mapping[int, float]) -> list[int]:
-    """The pids of those who read what its main thread waits to write, the one it waits for most first: those that hold the other ends and,
-    where that is probed, woke it (``woken_by``); or who did, where that is all that it slept for but interrupts."""
+    """Pids of the processes that read what the trainer's main thread waits to write, most waited for first: holders of the pipe's other end
+    which, if probed, also woke it (``woken_by``). Without a known holder: the processes that woke it, if the wait to write is more than
+    half of its sleep until others woke it."""
     if trainer.held_up < policy.LITTLE:
         return []
     woke = {pid: share for pid, share in woken_by.items() if pid not in (0, trainer.pid) and share >= policy.TENTH * trainer.held_up}
@@ -130,14 +132,14 @@ def readers(trainer: ProcFacts, woken_by: Mapping[int, float]) -> list[int]:
 
 
 def read_from(trainer: ProcFacts) -> dict[int, float]:
-    """Pid -> share of the window that its main thread slept reading what that process, or another one of them, writes."""
+    """Pid -> share of the window that the main thread waited to read from that process; divided evenly among the possible writers."""
     slept, pids = trainer.kinds.get(waits.PIPE, 0.0) + trainer.kinds.get(waits.NETWORK, 0.0), trainer.info.other_ends
     return dict.fromkeys(pids, slept / len(pids)) if pids else {}
 
 
 def read_by_threads(trainer: ProcFacts, infos: Mapping[int, ProcInfo], woken_by_own: float | None, idle: float) -> dict[int, float]:
-    """The same of what its other threads read, for which the main thread sleeps (``woken_by_own``; where that is not probed, as long as
-    its GPUs were ``idle`` at most): of programs that it started in another control group, which may hold these back."""
+    """Like `read_from`, for the trainer's other threads: programs it started in another cgroup, which may throttle them. Counted as long as
+    the main thread sleeps for its own threads (``woken_by_own``) or, if not probed, at most as long as the GPUs were ``idle``."""
     slept = max(woken_by_own or 0.0, trainer.kinds.get(waits.LOCK, 0.0))
     if woken_by_own is None:
         slept = max(slept, min(idle, sum(trainer.kinds.get(kind, 0.0) for kind in UNSURE)))
@@ -150,9 +152,9 @@ def read_by_threads(trainer: ProcFacts, infos: Mapping[int, ProcInfo], woken_by_
 
 
 def with_lent(jobs: list[JobFacts], woken_by: Callable[[JobFacts], Mapping[int, float]]) -> list[JobFacts]:
-    """A job without a GPU that a trainer without workers sleeps for is a service that loads for it: so its workers load, too.
+    """Add the workers of a service to the job it feeds: a job without a GPU that a trainer without workers waits for is its loader.
 
-    ``woken_by`` tells of a trainer for which part of the window it slept until whom.
+    ``woken_by(job)``: pid -> share of the window that the trainer slept until that process woke it.
     """
     services = [job for job in jobs if not job.gpus]
     return [_with_lent(job, services, woken_by(job)) if services and job.gpus and not job.workers else job for job in jobs]
@@ -167,13 +169,13 @@ def _with_lent(job: JobFacts, services: list[JobFacts], woken: Mapping[int, floa
 
 
 def _loaders_of(service: JobFacts) -> list[ProcFacts]:
-    """Its workers, and its own main thread where that works."""
+    """The service's workers, and its main process if that works or there are no workers."""
     at_work = service.trainer.run + service.trainer.runnable >= policy.AT_WORK
     return [*service.workers, service.trainer] if at_work or not service.workers else service.workers
 
 
 def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
-    """Those of these that are busy and were not started by the trainer."""
+    """Feeders of the job that use CPU and were not started by the trainer."""
     own = {taker.pid for taker in started(job, facts)}
     found = [taker for taker in facts.takers if taker.pid in job.fed_by and taker.pid not in own]
     return found if sum(taker.cores for taker in found) >= policy.AT_WORK else []
@@ -184,7 +186,7 @@ def _programs_late_for(met: Counter[str]) -> dict[str, float]:
 
 
 def _samples(met: Counter[str]) -> int:
-    """Without those of shells, whose own programs are told."""
+    """Number of samples, without waits of shells for their own programs."""
     return sum(met.values()) - met[waits.CHILD]
 
 
@@ -194,7 +196,8 @@ def _late_for(met: dict[str, int], samples: int) -> dict[str, float]:
 
 
 def programs_at_work(job: JobFacts, facts: Facts) -> bool:
-    """Programs that still run, or short ones whose time their parents inherit; of a job with workers only what these started."""
+    """Whether programs compute for the job: running ones, or short ones whose CPU time their parents inherit. With workers, only programs
+    that the workers started."""
     parents = job.workers or [job.trainer]
     ended = sum(min(1.0, parent.children) for parent in parents) if not job.births else 0.0  # workers that ended are no programs
     running = 0.0 if job.workers else sum(taker.cores for taker in started(job, facts))
@@ -202,27 +205,28 @@ def programs_at_work(job: JobFacts, facts: Facts) -> bool:
 
 
 def asks_others(job: JobFacts) -> bool:
-    """Its event loop waits for whom it asked over the network: it has connections, and nobody can ask it."""
+    """Whether the trainer is only a network client: it has connections and no listening socket."""
     return job.trainer.info.sockets == CONNECTED
 
 
 def is_asked_by_parent(job: JobFacts) -> bool:
-    """Whether who started it holds the other end of the pipe that its main thread reads: a pool's child, a tool on standard input."""
+    """Whether the trainer's parent holds the other end of the pipe that the main thread reads: a pool's child, a tool on standard input."""
     return job.trainer.info.ppid in {*job.trainer.info.other_ends, *(pid for pid, share in job.woken_by.items() if share >= policy.LOST)}
 
 
 def serves(job: JobFacts) -> bool:
-    """It can be asked and mostly waits for that. What its threads wait for, other than its programs, is its clients' business."""
+    """Whether the trainer is a server that mostly waits for requests. Waits of its threads, but not of its programs, are then its clients'
+    concern."""
     return not job.workers and job.trainer.info.sockets == LISTENING and job.trainer.kinds.get(waits.POLL, 0.0) >= policy.HALF
 
 
 def started(job: JobFacts, facts: Facts) -> list[Taker]:
-    """The trainer's own programs that run now, the busiest first; those of workers are helpers."""
+    """Programs that the trainer started and that run now, busiest first. (Programs started by workers count as helpers.)"""
     return [taker for taker in facts.takers if taker.info is not None and taker.info.ppid == job.trainer.pid]
 
 
 def is_torchs(job: JobFacts) -> bool:
-    """Its loader is torch's: the workers have its name, or somebody polls as it does. A script that uses torch may have one of its own."""
+    """Whether the job's loader is torch's DataLoader: workers bear its name or poll as it does. Importing torch alone is no proof."""
     return any(worker.info.comm == TORCH_WORKER for worker in job.workers) or (
         any(worker.role.loader == "torch" for worker in job.workers)
         and any(waits.QUEUE in proc.kinds for proc in (job.trainer, *job.workers))
@@ -238,7 +242,7 @@ _OTHERS = {
 
 
 def at_work(job: JobFacts) -> list[ProcFacts]:
-    """The workers without those that get no work."""
+    """The workers that get work."""
     return [worker for worker in job.workers if not _is_unused(worker)]
 
 
@@ -248,7 +252,7 @@ def _is_unused(worker: ProcFacts) -> bool:
 
 
 def with_workers(job: JobFacts, count: int, torchs: str = "") -> str:
-    """``count`` of them, and the option ``torchs`` where these are torch's DataLoader's."""
+    """Code that asks the job's loader for ``count`` workers; ``torchs``: another option, used if it is torch's DataLoader."""
     loader = _loader(job)
     if loader == "torch":
         more = filled(", {:own}", torchs) if torchs else ""
@@ -257,14 +261,15 @@ def with_workers(job: JobFacts, count: int, torchs: str = "") -> str:
 
 
 def more_in_flight(job: JobFacts) -> str:
-    """Twice as many who read at once; empty where these are threads of the trainer's own, made as its author pleased."""
+    """Code that doubles the reads in flight; empty if the readers are threads of the script's own making."""
     if not job.workers and threads_wait(job, job.trainer):
         return ""
     return with_workers(job, 2 * max(1, len(job.workers)), "prefetch_factor=4")
 
 
 def _loader(job: JobFacts) -> str:
-    """Of one without workers, that of a library which it has loaded; a script that uses torch may have made workers of its own."""
+    """Name of the job's loader. Without workers: the library that the trainer has loaded; a script that imports torch may have workers of
+    its own making."""
     if job.is_torchs:
         return "torch"
     known = (job.workers[0] if job.workers else job.trainer).role.loader

@@ -12,8 +12,8 @@ from gputop.model.board import Board
 from gputop.model.frame import DiskSample, NetSample, Psi
 from gputop.model.rates import counter_per_s, cpu_deltas, disk_rates, net_rates, stolen_shares
 
-RENUMBERED = "cpus"  # of `SourceState.detail` of the host: why /proc/stat's numbers are not the kernel's
-RENUMBERED_NS = 60_000_000_000  # ns for which that stands once it was seen: who shows it may end
+RENUMBERED = "cpus"  # key in the host's `SourceState.detail`: why /proc/stat's numbers are not the kernel's
+RENUMBERED_NS = 60_000_000_000  # ns for which this holds once seen: the process that shows it may end
 _FIELDS = ("cpus", "psi", "disks", "nets", "pswpin", "pgscan", "refaults", "tcp_retrans")
 
 
@@ -25,7 +25,7 @@ class HostTrack:
     def __init__(self) -> None:
         self._history: dict[str, deque[tuple[int, Any]]] = {name: deque() for name in _FIELDS}
         self._elsewhere: dict[int, tuple[int, int]] = {}
-        """Pid of who was met on a CPU that /proc/stat does not have -> its start and CPU time."""
+        """Pid of a process met on a CPU that /proc/stat does not have -> (its start_ticks, its CPU time in ns)."""
         self._renumbered_ns = -RENUMBERED_NS
 
     def push(self, board: Board, oldest_ns: int) -> None:
@@ -41,9 +41,8 @@ class HostTrack:
             self._renumbered_ns = board.t_ns
 
     def _is_renumbered(self, board: Board) -> bool:
-        """Whether /proc/stat numbers the CPUs otherwise than the kernel does, from 0 on, as lxcfs has it in containers: something is
-        mounted over it, the mask of a process has CPUs that it has not, and not all that it has, or a process runs on one that it has not.
-        """
+        """Whether /proc/stat numbers the CPUs from 0 on, unlike the kernel, as lxcfs does in containers: something is mounted over it, the
+        mask of a process has CPUs that it lacks (and not all that it has), or a process runs on a CPU that it lacks."""
         host, read = board.sources.get("host"), self._history["cpus"]
         if not read:
             return False
@@ -51,9 +50,9 @@ class HostTrack:
             return True
         known = frozenset(sample.cpu for _t_ns, samples in read for sample in samples)
         if known != frozenset(range(len(known))):
-            return False  # with holes: CPUs are off, and keep their numbers
-        masks = {info.cpus_allowed for info in board.infos.values() if info.cmdline}  # the kernel's own threads wait on CPUs that are off
-        # A mask of all that the machine could have is wider than what it has.
+            return False  # with gaps: offline CPUs keep their numbers
+        masks = {info.cpus_allowed for info in board.infos.values() if info.cmdline}  # the kernel's own threads wait on offline CPUs
+        # A mask of all possible CPUs is wider than the present ones.
         if any(cpus and not (cpus <= known or cpus >= known) for cpus in map(parse_cpus, masks)):
             return True
         before, self._elsewhere = self._elsewhere, {
@@ -61,7 +60,7 @@ class HostTrack:
             for pid, sample in board.procs.items()
             if sample.processor is not None and sample.processor not in known
         }  # fmt: skip
-        # Who sleeps keeps the number of a CPU that has been switched off since.
+        # A sleeping process keeps the number of a CPU that has been switched off since.
         return any(pid in before and then[0] == before[pid][0] and then[1] > before[pid][1] for pid, then in self._elsewhere.items())
 
     def facts(self, board: Board) -> HostFacts:
@@ -115,18 +114,18 @@ class HostTrack:
 
 
 def psi_share(old: Psi, new: Psi, name: str, ns: int) -> float | None:
-    """Share of the time in which somebody stalled on that resource."""
+    """Share of the time in which some task stalled on that resource; None if not read."""
     before, after = getattr(old, name), getattr(new, name)
     return None if before is None or after is None or ns <= 0 else max(0.0, min(1.0, (after - before) / ns))
 
 
 MOST_CPUS = 8192  # NR_CPUS of a kernel at most (arch/x86/Kconfig)
-_MOST_TEXT = 6 * MOST_CPUS  # characters of a list of them
+_MOST_TEXT = 6 * MOST_CPUS  # characters of a list of CPUs
 
 
 @lru_cache(maxsize=256)
 def parse_cpus(text: str) -> frozenset[int]:
-    """The CPUs of a list such as ``0-3,8``, in ascending order as the kernel writes it; empty for what is none."""
+    """CPUs of a list such as ``0-3,8``, in ascending order as the kernel writes it; empty for any other text."""
     found: set[int] = set()
     following = 0
     for part in text.split(",") if len(text) <= _MOST_TEXT else ():

@@ -1,7 +1,7 @@
-"""Utilization lies: what a GPU that is busy wastes. High utilization says only that some kernel ran.
+"""Waste of GPUs that look busy: high utilization means only that some kernel ran.
 
-``light``   kernels that use few SMs: by GPM's SM activity, or where that is missing by power
-``slowed``  clocks held down by heat, a power brake, a lowered power limit or whoever set them
+``light``   kernels that use few SMs: by GPM's SM activity, else by power
+``slowed``  clocks held down by heat, a power brake, a lowered power limit or a user's setting
 ``peer``    spinning in a collective until a slower rank arrives
 """
 
@@ -22,7 +22,7 @@ from gputop.model.identity import job_key
 _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
 POWER_CAP, SET_CLOCKS = 0x4, 0x2
 _AT_PEERS = ("lock", "network", "pipe", "poll")
-"""What waits for other ranks are met at, by who sums up on the host: its library's threads talk to them, or it does so itself."""
+"""Kinds of wait of a main thread that waits for other ranks in a collective on the host: through its library's threads, or directly."""
 
 
 def with_kin(jobs: list[JobFacts]) -> list[JobFacts]:
@@ -59,14 +59,14 @@ def _waste(gpu: GpuFacts) -> tuple[str, float]:
 
 
 def is_light(gpu: GpuFacts) -> bool:
-    """Whether kernels that it runs use little of it; False where that is not known."""
+    """Whether the kernels that run use little of the GPU; False if unknown."""
     working = intensity(gpu)
     return working is not None and working <= (policy.LIGHT_SM if gpu.sm_active is not None else policy.QUARTER)
 
 
 def slowed_by(gpu: GpuFacts) -> int:
-    """The clock-event bits that hold the SM clock under `policy.SLOW_CLOCK`, clocks that someone set among them; a power cap counts where
-    someone lowered the limit."""
+    """Clock-event bits that hold the SM clock under `policy.SLOW_CLOCK`, including clocks set by a user; a power cap counts only if the
+    limit was lowered."""
     if not gpu.sm_clock_mhz or not gpu.sm_clock_max_mhz or gpu.sm_clock_mhz > policy.SLOW_CLOCK * gpu.sm_clock_max_mhz:
         return 0
     lowered = (gpu.power_limit_w or 0.0) < (1.0 - policy.LITTLE) * (gpu.power_limit_default_w or 0.0)
@@ -74,7 +74,7 @@ def slowed_by(gpu: GpuFacts) -> int:
 
 
 def intensity(gpu: GpuFacts) -> float | None:
-    """How much of the GPU its kernels use while one runs, 0..1; None where neither SM activity nor power is known."""
+    """Share of the GPU that its kernels use while one runs, 0..1; None if neither SM activity nor power is known."""
     if gpu.util is None or gpu.util <= 0.0:
         return None
     if gpu.sm_active is not None:
@@ -82,12 +82,12 @@ def intensity(gpu: GpuFacts) -> float | None:
     if gpu.power_w is None or not gpu.power_limit_w:
         return None
     above_idle = gpu.power_w / gpu.power_limit_w - policy.IDLE_POWER
-    pace = (gpu.sm_clock_mhz or 0.0) / (gpu.sm_clock_max_mhz or 1.0) if slowed_by(gpu) else 1.0  # the same kernels draw less, too
+    pace = (gpu.sm_clock_mhz or 0.0) / (gpu.sm_clock_max_mhz or 1.0) if slowed_by(gpu) else 1.0  # slowed kernels draw less power
     return min(1.0, max(0.0, above_idle / (1.0 - policy.IDLE_POWER) / gpu.util / pace))
 
 
 def _groups(families: list[list[JobFacts]]) -> list[list[JobFacts]]:
-    """Families that are ranks of one training: told so by their environment, with ranks that differ; or in step."""
+    """Families that are ranks of one training: by their environment, if the ranks differ, or because they are in step."""
     return [family for family in families if (_ranks_differ if job_key(family[0].trainer.info) else _in_step)(family)]
 
 
@@ -96,15 +96,16 @@ def _ranks_differ(family: list[JobFacts]) -> bool:
 
 
 def _in_step(family: list[JobFacts]) -> bool:
-    """Whether by their CUDA calls all make the same steps a second, each on GPUs of its own: trainings that have nothing to do with one
-    another do not, or none of them is late."""
+    """Whether all jobs make the same number of steps per second by their CUDA calls, each on its own GPUs. Unrelated trainings do not; if
+    they do, none is late."""
     paces = [from_calls(job.calls) or 0.0 for job in family]
     gpus = [gpu.index for job in family for gpu in job.gpus]
     return min(paces) >= (1.0 - policy.LITTLE) * max(paces) > 0.0 and len(gpus) == len(set(gpus)) >= len(family)
 
 
 def _families(jobs: list[JobFacts]) -> list[list[JobFacts]]:
-    """Jobs that belong together: ranks of one training, or, where their environment tells of none, started by one process, and alike."""
+    """Jobs that belong together: ranks of one training, or, if the environment names none, jobs that one process started with the same
+    command."""
     found: list[list[JobFacts]] = []
     for family in _by(lambda job: _training(job) or _started(job), jobs if len(jobs) > 1 else []):
         # A launcher may give each rank arguments of its own (--local_rank); two trainings that look alike differ in theirs.
@@ -115,7 +116,7 @@ def _families(jobs: list[JobFacts]) -> list[list[JobFacts]]:
 
 
 def _training(job: JobFacts) -> Hashable:
-    """The training that it is a rank of; ranks of two users are of two."""
+    """The training that the job is a rank of; ranks of two users belong to two trainings. None if the environment names none."""
     key = job_key(job.trainer.info)
     return (key, job.trainer.info.uid) if key else None
 
@@ -133,7 +134,8 @@ def _by(key: Callable[[JobFacts], Hashable], jobs: list[JobFacts]) -> list[list[
 
 
 def _with_straggler(group: list[JobFacts]) -> list[JobFacts]:
-    """With the rank that the others wait for, and how much of the time their GPUs spin until it arrives."""
+    """The jobs, each with the rank that the others wait for, and the share of time that its GPUs spin until that rank arrives; empty
+    without such a rank."""
     measured = [(job, pace) for job in group if (pace := pace_of(job)) is not None]
     paces = [pace for _, pace in measured]
     at = find_slowest(paces)
@@ -145,33 +147,34 @@ def _with_straggler(group: list[JobFacts]) -> list[JobFacts]:
 
 
 def pace_of(job: JobFacts) -> RankPace | None:
-    """What is asked of a rank to tell which one the others wait for; None where it is not known whether its GPUs work."""
+    """Figures of one rank by which `find_slowest` finds the rank that the others wait for; None if it is unknown whether the job's GPUs
+    work."""
     if job.idle is None:
         return None
-    blocked = max(0.0, job.trainer.state.fractions.get("blocked", 0.0) - job.fed)  # who loads for it is no rank
+    blocked = max(0.0, job.trainer.state.fractions.get("blocked", 0.0) - job.fed)  # its feeders are no ranks
     own_delay = max(0.0, job.idle - blocked)
     return RankPace(job.idle, own_delay, _worked(job), _awaited(job))
 
 
 def late_job(job: JobFacts, facts: Facts) -> JobFacts:
-    """The straggler's of its training; its own where there is none."""
+    """The job of the straggler in the training; the job itself if there is none."""
     return next((other for other in facts.jobs if other.trainer is job.straggler), job)
 
 
 def _worked(job: JobFacts) -> float | None:
-    """`used`; None where one of its GPUs was not busy all the time."""
+    """`used`; None if one of the job's GPUs was not busy all the time."""
     return used(job) if all((gpu.util or 0.0) >= policy.MOST for gpu in job.gpus) else None
 
 
 def used(job: JobFacts) -> float | None:
-    """How much of its GPUs was used over the window, 0..1; None where that is not known."""
+    """Share of the job's GPUs that was used over the window, 0..1; None if unknown."""
     parts = [part * (gpu.util or 0.0) for gpu in job.gpus if (part := intensity(gpu)) is not None]
     return sum(parts) / len(parts) if parts else None
 
 
 def _awaited(job: JobFacts) -> float | None:
-    """Share of the window in which it did not sleep on a lock or a socket beside an idle GPU, as in a collective of the host until the
-    last rank arrives; None where that may be a lock of its own threads, or where its GPU spins in a collective itself."""
+    """Share of the window in which the trainer did not sleep on a lock or socket while its GPU idled, as in a collective on the host until
+    the last rank arrives. None if the lock may belong to its own threads, or its GPU spins in a collective itself."""
     if threads_at_work(job) or job.idle is None or any(_waste(gpu)[0] == "light" for gpu in job.gpus):
         return None
     blocked = blocked_on(job.trainer)

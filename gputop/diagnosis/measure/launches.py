@@ -1,7 +1,7 @@
-"""What its GPUs do while a main thread is met launching kernels, where its calls are sampled.
+"""Activity of the GPUs while a main thread launches kernels, if its calls are sampled.
 
-Who launches too slowly does so beside a GPU that has nothing to do. Beside one that works all the while a launch takes long because
-the queue is full, and what the GPU waits for at other times is something else.
+A main thread that launches too slowly leaves its GPU without work meanwhile. If the GPU works all the time, a launch takes long because
+the queue is full, and the GPU's waits at other times have another reason.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Collection, Iterable, Sequence
 from gputop.findings import policy
 from gputop.model.frame import MainSamples
 
-TOLD_NS = 100_000_000  # a burst of samples is told of so late at most: at the next beat
+TOLD_NS = 100_000_000  # ns after which a burst of samples is reported at the latest: at the next beat
 
-Busy = Sequence[tuple[int, float]]  # (t_ns, per cent of the time in which kernels ran up to then) of a GPU
+Busy = Sequence[tuple[int, float]]  # (t_ns, per cent of the time until then in which kernels ran) of a GPU
 
 
 class Launches:
-    """The bursts of each main thread over the window."""
+    """Bursts of samples of each main thread over the window."""
 
     def __init__(self) -> None:
         self._last: dict[int, MainSamples] = {}
-        self._bursts: dict[int, deque[tuple[int, int, int]]] = {}  # by pid: between when each was, in ns, and the launching in it
+        self._bursts: dict[int, deque[tuple[int, int, int]]] = {}  # pid -> (begin, end, ns spent launching) of each burst
 
     def note(self, t_ns: int, told: Iterable[MainSamples]) -> None:
-        """What was told at a moment."""
+        """Take in the samples reported at ``t_ns``."""
         for one in told:
             old, self._last[one.pid] = self._last.get(one.pid, MainSamples(one.pid)), one
             watched_ns, launch_ns = one.watched_ns - old.watched_ns, max(0, one.launch_ns - old.launch_ns)
@@ -34,7 +34,7 @@ class Launches:
                 self._bursts.setdefault(one.pid, deque()).append((began_ns, t_ns, launch_ns))
 
     def forget(self, oldest_ns: int, pids: Collection[int]) -> None:
-        """Keep those of the window and of these alone."""
+        """Drop bursts from before the window, and all of processes that are not in ``pids``."""
         for pid in self._last.keys() - pids:
             del self._last[pid]
             self._bursts.pop(pid, None)
@@ -43,9 +43,11 @@ class Launches:
                 bursts.popleft()
 
     def idle_beside(self, pid: int, gpus: Sequence[Busy]) -> float | None:
-        """Share of the time that it launched in which its GPUs ran nothing; None where no reading was taken meanwhile. Bursts in which
-        a GPU begins or ends its work are left out: in which of the two the launches were is not known. So is one of which it is not
-        known yet how the GPU goes on, where there are others."""
+        """Share of the time spent launching in which the GPUs ran nothing; None if no reading was taken meanwhile.
+
+        Bursts in which a GPU begins or ends its work are left out: it is unknown in which of the two parts the launches were. So is a burst
+        whose later readings are still missing, if there are others.
+        """
         newest_ns = min((readings[-1][0] if readings else 0 for readings in gpus), default=0)
         known: list[tuple[int, float]] = []
         new: list[tuple[int, float]] = []

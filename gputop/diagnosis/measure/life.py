@@ -1,10 +1,10 @@
-"""Signs of life: since when nothing of a job has moved. Here stands what counts as movement; `gputop.diagnosis.hangs` judges who stands.
+"""Signs of life: since when nothing of a job has moved. This module defines movement; `gputop.diagnosis.hangs` judges the standstill.
 
-Work is CPU time of a main thread or of threads that are no driver's, bytes read or written, wakes of a main thread by others than a timer
+Work is CPU time of a main thread or of threads other than the driver's, bytes read or written, wakes of a main thread except by a timer
 and of threads by the network or a disk, a worker that begins or ends, a CUDA call, and kernels that use their GPU. No work are heartbeats
-(a watchdog, a queue that looks every 5 s whether its loader lives) and waits for the GPU: CPU spun in a synchronize, and one endless
-kernel on few SMs where there are other ranks, as a collective is that waits for them. What a trainer started itself counts only while its
-main thread waits for programs: a sidecar goes on beside any hang.
+(a watchdog, a queue that checks every 5 s that its loader lives) and waits for the GPU: CPU spun in a synchronize, and one endless
+kernel on few SMs if there are other ranks (a collective that waits for them). Programs that a trainer started itself count only while its
+main thread waits for programs: a sidecar works on during any hang.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from gputop.model.frame import ProcInfo, ProcSample
 from gputop.model.identity import JobKey, job_key
 from gputop.model.roles import COMPILES, SIZE_VARIABLES, Role, number_in, rank_of
 
-WATCHERS = (DRIVER, "NCCL", "pt_nccl", "pt_tcpstore")  # beginnings of the names of threads that go on beside any hang
-_BY_ITSELF = (waits.TIMER, waits.DRIVER)  # who wakes from these was woken by nobody
+WATCHERS = (DRIVER, "NCCL", "pt_nccl", "pt_tcpstore")  # beginnings of the names of threads that run on during any hang
+_BY_ITSELF = (waits.TIMER, waits.DRIVER)  # a thread that wakes from these was not woken by another
 _BY_OTHERS = (waits.NETWORK, waits.DISK)
-"""Threads that wake from these move something: an upload, a download. A poll may wake by its time limit alone (gloo's loop: 10 ms)."""
+"""Wakes of threads from these waits move something: an upload, a download. A poll may wake by its time limit alone (gloo's loop: 10 ms)."""
 _FOR_PROGRAMS = (waits.PIPE, waits.CHILD, waits.POLL, waits.NETWORK)
 
 
 class _Mark(Struct, frozen=True):
-    """The counters of one process that tell work."""
+    """One process's counters that show work."""
 
-    main_ns: int  # CPU of its main thread, less what it spun
-    others_ns: int  # CPU of all else
+    main_ns: int  # CPU time of its main thread, less the time it spun
+    others_ns: int  # CPU time of its other threads, less those of `WATCHERS`
     bytes: int
     wakes: int  # of its main thread
-    moved: int  # wakes of other threads that move something
+    moved: int  # wakes of other threads from `_BY_OTHERS`
 
 
 class Pulse(Struct):
     """Signs of life of one trainer with its workers and programs."""
 
     t_ns: int  # of the last look
-    since_ns: int  # since when nothing has moved
-    began_ns: int  # since when it is looked at
-    first: dict[int, _Mark] = field(default_factory=dict)  # how all stood when nothing moved any more
-    last: dict[int, _Mark] = field(default_factory=dict)  # and at the last look
+    since_ns: int  # CLOCK_MONOTONIC, since when nothing has moved
+    began_ns: int  # of the first look
+    first: dict[int, _Mark] = field(default_factory=dict)  # by pid, when everything stopped moving
+    last: dict[int, _Mark] = field(default_factory=dict)  # by pid, at the last look
     loaders: set[int] = field(default_factory=set)
     calls: dict[str, int] = field(default_factory=dict)
-    watchers: dict[int, int] = field(default_factory=dict)  # CPU by tid of no part of the work: those that rest are not in every sample
-    vols: dict[int, int] = field(default_factory=dict)  # switches of all others, by tid
-    woken: dict[int, int] = field(default_factory=dict)  # what those of a process have woken by others, by pid
+    watchers: dict[int, int] = field(default_factory=dict)  # tid of a thread of `WATCHERS` -> CPU time: samples omit resting threads
+    vols: dict[int, int] = field(default_factory=dict)  # tid of any other thread -> voluntary switches
+    woken: dict[int, int] = field(default_factory=dict)  # pid -> wakes of its threads from `_BY_OTHERS`
 
     def note(self, job: JobFacts, board: Board, roles: Mapping[int, Role]) -> JobFacts:
-        """Take in a look, and tell the job since when nothing of it has moved, and whether it may spin."""
+        """Take in a look; return the job with the time since when nothing of it has moved, and whether its main thread may spin."""
         ns, self.t_ns = board.t_ns - self.t_ns, board.t_ns
         pid, procs = job.trainer.pid, (job.trainer, *job.workers)
         sampled, calls = board.sampled.get(pid), {name: call for (caller, name), call in board.calls.items() if caller == pid}
@@ -78,7 +78,7 @@ class Pulse(Struct):
         return replace(job, still_s=self._still_s, still_from_the_first=from_the_first, may_spin=may_spin)
 
     def _of_threads(self, proc: ProcFacts) -> tuple[int, int]:
-        """CPU so far of those that are no part of the work, and how often the network or a disk has woken any other."""
+        """(CPU time so far of the threads of `WATCHERS`, in ns; how often the network or a disk has woken any other thread)."""
         tids = {thread.tid for thread in proc.info.threads if thread.comm.startswith(WATCHERS)}
         for thread in proc.newer.threads:
             if thread.tid in tids:
@@ -91,14 +91,15 @@ class Pulse(Struct):
         return sum(self.watchers.get(tid, 0) for tid in tids), self.woken.get(proc.pid, 0)
 
     def _may_spin(self, job: JobFacts, mark: _Mark, ns: int) -> bool:
-        """Whether what its main thread does may be a wait for its GPU: neither its calls nor samples of it tell."""
+        """Whether the main thread's CPU time may be a wait for its GPU: neither probes nor samples can show it."""
         before = self.last.get(job.trainer.pid)
         if before is None or job.calls is not None or job.sampled is not None or not in_kernel(job):
             return False
         return mark.main_ns - before.main_ns >= policy.NEARLY_ALL * ns and mark.wakes - before.wakes <= policy.ASKS_PER_S * policy.STUCK_S
 
     def _has_worked(self, proc: ProcFacts, mark: _Mark, for_gpu: bool) -> bool:
-        """Since all stand still, or since the last look; a trainer's main thread has not while it waits ``for_gpu``."""
+        """Whether a process has worked since everything stopped, or since the last look; while it waits ``for_gpu``, a trainer's main
+        thread does not count."""
         moved = mark.moved - self.first[proc.pid].moved >= policy.ASKS_PER_S * (policy.STUCK_S + self._still_s)
         if moved or self._ran(proc.pid, mark, others=True):
             return True
@@ -123,32 +124,35 @@ class Pulse(Struct):
 
 
 def is_mostly(proc: ProcFacts, *kinds: str) -> bool:
-    """Whether its main thread mostly waits for these. A poller that others keep from its CPU after each short sleep does nothing else."""
+    """Whether a process's main thread mostly waits for ``kinds``. A poller that others keep from its CPU after each short sleep counts as
+    polling."""
     return sum(proc.kinds.get(kind, 0.0) for kind in kinds) >= policy.HALF * (1.0 - min(1.0, proc.runnable)) > 0.0
 
 
 def in_kernel(job: JobFacts) -> bool:
-    """Whether its GPU runs without a pause what uses little of it, as a collective does that waits for its ranks."""
+    """Whether one of the job's GPUs runs, without a pause, a kernel that uses little of it, as a collective does while it waits for its
+    ranks."""
     return has_peers(job) and any((gpu.util_now or 0.0) >= policy.MOST and is_light(gpu) for gpu in job.gpus)
 
 
 def sees_gpus(job: JobFacts) -> bool:
-    """Whether it is known what its GPUs do for it; the work of a GPU on which others compute is nobody's."""
+    """Whether the activity of the job's GPUs for the job is known; the work of a GPU that several processes share counts for none of
+    them."""
     return bool(job.gpus) and all(gpu.util_now is not None and (len(gpu.pids) < 2 or gpu.util_now <= policy.LITTLE) for gpu in job.gpus)
 
 
 def has_peers(job: JobFacts) -> bool:
-    """Whether it is one of several ranks, on this host or on others."""
+    """Whether the job is one of several ranks, on this host or on others."""
     return len(job.kin) > 1 or (job.trainer.role.rank is not None and ranks(job) > 1)
 
 
 def ranks(job: JobFacts) -> int:
-    """How many ranks its launcher told it of; 0 where it told none."""
+    """Number of ranks by the launcher's environment; 0 if it gives none."""
     return number_in(job.trainer.info.env, SIZE_VARIABLES) or 0
 
 
 def _gpus_work(job: JobFacts) -> bool:
-    """Whether its GPUs work for it; the work of a GPU on which others compute is nobody's."""
+    """Whether the job's GPUs work for it; the work of a GPU that several processes share counts for none of them."""
     waits_for_ranks = has_peers(job)
     for gpu in job.gpus:
         util = gpu.util_now or 0.0
@@ -164,7 +168,8 @@ def _mark(sample: ProcSample, watched_ns: int = 0, moved: int = 0) -> _Mark:
 
 
 def _programs(job: JobFacts, board: Board, roles: Mapping[int, Role]) -> Iterator[ProcSample]:
-    """Programs that its workers started, and that it started itself, if it waits for programs or they compile for it."""
+    """Samples of the programs that the job's workers started, and of those that the trainer started, if it waits for programs or they
+    compile for it."""
     loaders = {proc.pid for proc in (job.trainer, *job.workers)}
     awaited = is_mostly(job.trainer, *_FOR_PROGRAMS)
     above, children = [*loaders], dict[int, list[int]]()
@@ -182,11 +187,12 @@ def _programs(job: JobFacts, board: Board, roles: Mapping[int, Role]) -> Iterato
                 yield board.procs[pid]
 
 
-_MOST_RANKS = 4096  # ranks on a host: more was never meant
+_MOST_RANKS = 4096  # ranks on a host: more must be a mistake
 
 
 def absent_ranks(jobs: list[JobFacts], board: Board, gpus: int) -> dict[int, tuple[int, ...]]:
-    """Trainer of each rank that stands -> the ranks of its training that should be on this host, with so many ``gpus``, and are not."""
+    """Pid of the trainer of each rank that stands still -> ranks of its training that should be on this host, which has ``gpus`` GPUs, and
+    are not."""
     standing = [job for job in jobs if job.trainer.role.rank is not None and job.still_s >= policy.NAPPED_S]
     there = _there(board) if standing else {}
     found = {}
@@ -199,13 +205,13 @@ def absent_ranks(jobs: list[JobFacts], board: Board, gpus: int) -> dict[int, tup
 
 
 def _training(info: ProcInfo) -> JobKey | int:
-    """The training that it is a rank of, by its size alone where nothing better is known."""
+    """The training that a process is a rank of; only its size if no better key is known."""
     key = job_key(info)
     return key if key is not None and key.is_certain else number_in(info.env, SIZE_VARIABLES) or 0
 
 
 def _there(board: Board) -> dict[JobKey | int, set[int]]:
-    """Training -> its ranks on this host, as far as they live."""
+    """Training -> its live ranks on this host."""
     found: dict[JobKey | int, set[int]] = {}
     for pid, proc in board.procs.items():
         info = board.infos.get(pid)
@@ -216,8 +222,8 @@ def _there(board: Board) -> dict[JobKey | int, set[int]]:
 
 
 def _expected(info: ProcInfo, there: set[int], size: int, gpus: int) -> Iterable[int]:
-    """As many as the launcher says; all, where there is a GPU for each and nobody else spread them over nodes; else what lies between
-    those that are there."""
+    """Ranks expected here: the launcher's count; else all, if each has a GPU here and no Slurm spread them; else those between the ranks
+    seen."""
     rank, local, local_size = rank_of(info), number_in(info.env, ("LOCAL_RANK",)) or 0, number_in(info.env, ("LOCAL_WORLD_SIZE",)) or 0
     if rank is not None and 0 < local_size <= _MOST_RANKS:
         return range(max(0, rank - local), rank - local + local_size)

@@ -1,4 +1,4 @@
-"""GPUs that do not work any more: the driver has lost one, waits for its reset, or does not come back from calls about it."""
+"""GPUs that have stopped working: the driver has lost one, waits for its reset, or does not return from calls about it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from gputop.model.board import GpuBoard
 from gputop.model.gpu import ENDING_XIDS
 
 GONE, RESET, SILENT = "gone", "reset", "silent"
-"""Kinds: it has left the bus, or was removed; it answers, and works again only after a reset; no call about it returns."""
+"""Kinds of loss. GONE: it has left the bus or was removed. RESET: it answers, but works again only after a reset. SILENT: no call about it
+returns."""
 
 
 class Loss(Struct, frozen=True):
-    """What is known of a GPU that is lost."""
+    """Facts about a lost GPU."""
 
     kind: str  # `GONE`, `RESET` or `SILENT`
     since_ns: int  # CLOCK_MONOTONIC; of a reset, when it was read last
-    reason: str  # the driver's, or for how long it has not answered
+    reason: str  # the driver's words, or how long it has not answered
     xid: int | None = None  # the latest, of `ENDING_XIDS` before any other
-    works: bool = False  # its counters show work all the same
+    works: bool = False  # its counters show work nevertheless
     model: str = ""
     uuid: str = ""
     pci_bus_id: str = ""
 
 
 def loss_of(gpu: GpuBoard, t_ns: int) -> Loss | None:
-    """None of a GPU that answers and needs no reset. A driver that has just been started answers only after some seconds."""
+    """The GPU's loss; None if it answers and needs no reset. A driver that has just been started may take some seconds to answer."""
     found = _kind(gpu, t_ns)
     if found is None:
         return None

@@ -1,8 +1,8 @@
-"""Pauses: where steps stop for a while, by three clocks, and what pauses take that come again and again.
+"""Pauses, where steps stop for a while, by three clocks; and the total of pauses that repeat.
 
-`Breaks`  a GPU's readings: after some steps of full work it does nothing for as long as some steps take, or little for longer
-`Quiet`   CUDA calls: a trainer asks for nothing after some quick steps
-`Turns`   workers: those that fed a busy GPU all rest, others work, and the GPU does not get enough: an evaluation with its own loader
+`Breaks`  by a GPU's readings: after some steps of full work the GPU idles for the length of some steps, or works little for longer
+`Quiet`   by CUDA calls: a trainer makes none after some quick steps
+`Turns`   by workers: the ones that fed a busy GPU all rest, others work, and the GPU starves: an evaluation with its own loader
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.model.frame import CudaCall
 
-Span = tuple[int, int]  # since when, until when: CLOCK_MONOTONIC, ns
+Span = tuple[int, int]  # (begin, end): CLOCK_MONOTONIC, ns
 
 
 def length_s(spans: Iterable[Span], oldest_ns: int = 0) -> float:
@@ -28,8 +28,8 @@ class _Break(Struct):
     since_ns: int
     until_ns: int
     lost_ns: float = 0.0
-    resting_ns: int = 0  # up to now without any work
-    still_ns: int = 0  # the longest of these; a step that waits shows many short ones, one after each kernel
+    resting_ns: int = 0  # length of the present stretch without work
+    still_ns: int = 0  # longest stretch without work; a step that waits has many short ones, one after each kernel
     sunk_ns: int = 0
 
     def extend(self, util: float, ns: int) -> None:
@@ -57,7 +57,7 @@ class Breaks:
         self._breaks: list[_Break] = []
 
     def note(self, util: float, t_ns: int) -> None:
-        """A reading, 0..1, of the time since the one before."""
+        """Take in the utilization, 0..1, of the time since the reading before."""
         ns, self._last_ns = t_ns - (self._last_ns or t_ns), t_ns
         if not 0 <= ns <= policy.READING_NS:
             self._breaks = [one for one in self._breaks if one is not self._open]
@@ -85,7 +85,7 @@ class Breaks:
         return _lost_s((one for one in self._since(oldest_ns) if one.has_sunk), oldest_ns)
 
     def spans(self, oldest_ns: int) -> list[Span]:
-        """Breaks, and stretches with little work."""
+        """Breaks, and stretches with little work, that reach into the window."""
         return [(one.since_ns, one.until_ns) for one in self._since(oldest_ns) if one.counts or one.has_sunk]
 
     def _since(self, oldest_ns: int) -> list[_Break]:
@@ -99,19 +99,19 @@ def _lost_s(breaks: Iterable[_Break], oldest_ns: int) -> float:
 
 
 class Quiet:
-    """The stretches of one trainer without CUDA calls, where a GPU's readings, each a mean of up to a second, show no pause.
+    """Stretches of one trainer without CUDA calls. (A GPU's readings, each a mean of up to a second, may not show such a pause.)
 
-    Of a crowd the calls are read so seldom that the time between two readings is none by itself: one in between must have found no call.
+    With many trainers calls are read seldom, so the time between two readings proves nothing: a reading in between must have found no call.
     """
 
     def __init__(self) -> None:
-        self._last_ns = self._still_ns = 0  # of the last call, and of the last reading without one
+        self._last_ns = self._still_ns = 0  # when the last call was seen, and the last reading without a call
         self._counts: dict[str, int] = {}
         self._made: dict[str, int] = {}  # calls since the last stretch
         self._spans: list[Span] = []
 
     def note(self, call: CudaCall, t_ns: int) -> None:
-        """A call's counter at ``t_ns``, and whether a call lasts then."""
+        """Take in a call's counter at ``t_ns``, and whether such a call is in flight then."""
         before, self._counts[call.call] = self._counts.get(call.call), call.count
         if before == call.count and not call.inflight_ns:
             return
@@ -122,7 +122,7 @@ class Quiet:
         self._last_ns = t_ns
 
     def end_reading(self, t_ns: int) -> None:
-        """All calls of the reading at ``t_ns`` have been noted."""
+        """Note that all calls of the reading at ``t_ns`` are in."""
         self._still_ns = t_ns if self._last_ns < t_ns else self._still_ns
 
     def spans(self, oldest_ns: int, now_ns: int) -> list[Span]:
@@ -134,29 +134,30 @@ class Quiet:
         return t_ns - self._last_ns >= policy.LOST_NS and self._still_ns > self._last_ns > 0
 
     def _open(self, t_ns: int) -> list[Span]:
-        """The stretch that lasts until ``t_ns``. Steps are counted by copies to the GPU, which each step makes, else by the rarest call."""
+        """The stretch that lasts until ``t_ns``, if it is long and follows enough steps. Steps are counted by copies to the GPU, which each
+        step makes, else by the rarest call."""
         copies = [made for call, made in self._made.items() if "HtoD" in call and made]
         steps = max(copies, default=min((made for made in self._made.values() if made), default=0))
         return [(self._last_ns, t_ns)] if steps >= policy.OFTEN and self._is_long(t_ns) else []
 
 
 class Turns:
-    """The turns of one trainer from the workers that fed its steps to others. Whoever loads for both rests in neither."""
+    """Spans in which one trainer turned from the workers that feed its steps to others. A worker that loads for both never rests."""
 
     def __init__(self) -> None:
-        self._feeders = self._at_work = frozenset[int]()  # workers that fed its steps, and that work now
-        self._since_ns = 0  # when the latter began to work, and no others
+        self._feeders = self._at_work = frozenset[int]()  # pids of workers that fed its steps, and of those that work now
+        self._since_ns = 0  # since when exactly these workers have been at work
         self._turns: list[Span] = []
 
     def note(self, workers: Sequence[ProcFacts], idle: float, t_ns: int) -> None:
-        """What its workers do, and which share of the window its GPUs idle."""
+        """Take in the state of the workers, and ``idle``, the share of the window in which the GPUs idle."""
         at_work = frozenset(worker.pid for worker in workers if worker.run >= policy.HARDLY and worker.still_s < policy.PAUSE_S)
         if at_work != self._at_work:
             self._at_work, self._since_ns = at_work, t_ns
         if idle <= policy.TENTH and at_work and t_ns - self._since_ns >= policy.STEADY_NS:
             self._feeders = at_work
         elif idle >= policy.FIFTH and at_work and self._feeders and not at_work & self._feeders:
-            rests_s = [worker.still_s for worker in workers if worker.pid in self._feeders]  # with none left nobody knows since when
+            rests_s = [worker.still_s for worker in workers if worker.pid in self._feeders]  # if all have ended, the beginning is unknown
             if self._turns and t_ns - self._turns[-1][1] < policy.PAUSE_S * 1e9:
                 self._turns[-1] = self._turns[-1][0], t_ns
             elif rests_s:
@@ -169,7 +170,7 @@ class Turns:
 
 
 class Repeated(Struct, frozen=True):
-    """What pauses of one trainer have taken. Each of them is no fault, but somebody may want back what they take together."""
+    """Total of one trainer's pauses. A single pause is no fault, but together they may be worth winning back."""
 
     count: int
     each_s: float  # mean
@@ -177,14 +178,14 @@ class Repeated(Struct, frozen=True):
     seconds: float  # since the first of them began
 
     def told(self) -> str:
-        """In words."""
+        """The sentence for evidence and headline."""
         return filled(
             "{} pauses of {:.1f} s each took {:.0f}% of the last {:.0f} s", self.count, self.each_s, 100 * self.share, self.seconds
         )
 
 
 def merged(spans: Iterable[Span], now_ns: int) -> list[Span]:
-    """In order, and without those that began too long ago. What several clocks show of the same pause is one."""
+    """The spans in order, without those that began too long ago. One pause that several clocks show becomes one span."""
     found: list[Span] = []
     for since, until in sorted(span for span in spans if span[0] > now_ns - policy.REMEMBERED_NS):
         if found and since <= found[-1][1] + policy.BREAK_NS:
@@ -195,10 +196,10 @@ def merged(spans: Iterable[Span], now_ns: int) -> list[Span]:
 
 
 def repeated(pauses: list[Span], now_ns: int) -> Repeated | None:
-    """What these have taken, in order and apart; None where they are few, or take little."""
+    """Total of the pauses, which are in order and apart; None if they are few, or take little."""
     if len(pauses) < policy.OFTEN:
         return None
     taken_s, first_ns, last_ns = length_s(pauses), pauses[0][0], pauses[-1][0]
-    # From the beginning of one to that of another; and less by and by where no other begins.
+    # Share from the first beginning to the last; it falls with time if no further pause begins.
     share = min(length_s(pauses[:-1]) * 1e9 / (last_ns - first_ns), taken_s * 1e9 / (now_ns - first_ns))
     return Repeated(len(pauses), taken_s / len(pauses), share, (now_ns - first_ns) / 1e9) if share >= policy.QUARTER else None

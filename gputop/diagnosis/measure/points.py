@@ -1,4 +1,4 @@
-"""The counters of the window that belong to no single process: CUDA calls, control groups."""
+"""Counters of the window that belong to no single process: CUDA calls, control groups."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from gputop.model.rates import counter_per_s, throttled_periods_pct
 from gputop.model.roles import Role
 
 MIN_FEEDS, MIN_LOOKED = 6, 3
-"""A recording fed once a second keeps more time in the window instead of fewer samples; less where frames between are looked at."""
+"""Least number of feeds in the window: a recording fed once a second keeps more time instead of fewer samples. The second value holds if
+frames between feeds are looked at."""
 
-PERIOD_NS = 100_000_000  # ns, of cpu.max, unless somebody chose another
+PERIOD_NS = 100_000_000  # ns, period of cpu.max by default
 _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
 
 Calls = Mapping[str, CudaCall]  # of one process, by name
 
 
 class _Point(Struct):
-    """What one feed keeps of the board beside the tracks."""
+    """The part of the board that one feed keeps, besides the tracks."""
 
     t_ns: int
     probed_ns: int  # when calls and wakes were read
@@ -39,10 +40,10 @@ class _Point(Struct):
 
 
 class _Waits:
-    """How many calls share the time spent in all: those that find the GPU done at once hardly count.
+    """Effective number of calls that share the total time: calls that find the GPU done at once hardly count.
 
-    The perplexity of the time over the calls: N for N equally long ones, one where a single call takes all of it. A few long
-    ones among thousands, as on a busy host, weigh less in it than in a ratio of squares.
+    It is the perplexity of the time over the calls: N for N equally long calls, one if a single call takes all the time. A few
+    long calls among thousands, as on a busy host, weigh less in it than in a ratio of squares.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class _Waits:
         self.buckets: list[tuple[int, int]] = []  # (ns, calls) of each bucket of each call's histogram
 
     def add(self, old: CudaCall, new: CudaCall) -> None:
-        """The calls between two readings."""
+        """Add the calls between two readings of one call's counters."""
         self.calls += max(0, new.count - old.count)
         for bucket, total_ns in new.sums.items():
             ns, count = total_ns - old.sums.get(bucket, 0), new.hist.get(bucket, 0) - old.hist.get(bucket, 0)
@@ -58,15 +59,16 @@ class _Waits:
                 self.buckets.append((ns, count))
 
     def count(self) -> float:
-        """All calls where there is no histogram."""
+        """The effective number; the plain number of calls if there is no histogram."""
         total = sum(ns for ns, _ in self.buckets)
         return exp(sum(ns / total * log(count * total / ns) for ns, count in self.buckets)) if total else float(self.calls)
 
 
 def facts_of(before: Calls, now: Calls, ns: int, slowest: float = policy.SLOWEST_NS_PER_BYTE, idle: float = 1.0) -> CallFacts | None:
-    """The calls between two readings, ``ns`` apart; None where there are none.
+    """Facts of the calls between two readings, ``ns`` apart; None if there are none.
 
-    ``slowest``: nanoseconds that a byte takes at most. ``idle``: share of the time without kernels, for which copies back wait first.
+    ``slowest``: upper bound of nanoseconds per copied byte. ``idle``: share of the time without kernels; copies back first wait for
+    kernels.
     """
     if ns <= 0 or not now:
         return None
@@ -85,7 +87,7 @@ def facts_of(before: Calls, now: Calls, ns: int, slowest: float = policy.SLOWEST
         if name == ends:
             total["copy"] += share
             continue
-        if "DtoD" in call.call:  # work for the GPU, as a kernel is: nobody waits for it, and nothing comes over the link
+        if "DtoD" in call.call:  # work for the GPU, as a kernel is: no thread waits for it, and it does not use the link
             continue
         if "HtoD" not in call.call:
             waits.add(old, call)
@@ -116,10 +118,10 @@ def facts_of(before: Calls, now: Calls, ns: int, slowest: float = policy.SLOWEST
 
 
 def copied_beside(calls: CallFacts, idle: float) -> CallFacts:
-    """The calls of one whose GPUs ran no kernel for the share ``idle`` of the window.
+    """The calls, corrected for GPUs that ran no kernel for the share ``idle`` of the window.
 
-    Its calls cannot have waited for kernels for longer than these ran. What slow copies took beyond that they took for themselves, however
-    fast the link is: pageable memory, page faults in it, a throttled or shared link. Several threads may wait for the same kernels.
+    Calls cannot have waited for kernels longer than kernels ran. Time of slow copies beyond that was copying, however fast the link is:
+    pageable memory, page faults in it, a throttled or shared link. Several threads may wait for the same kernels.
     """
     threads = max(1.0, calls.sync + calls.copy)
     waited = max(0.0, (1.0 - idle) * threads - (calls.sync - calls.slow))
@@ -131,8 +133,11 @@ def copied_beside(calls: CallFacts, idle: float) -> CallFacts:
 
 
 def _met(older: MainSamples, newer: MainSamples) -> SampledFacts | None:
-    """Samples miss short waits. Of two kinds of time that take turns at random, with none of a length of its own, one sample says of the
-    next what exp(-rate x period) is: as often as neighbours differ, of how often they would if neither knew of the other, so it is told."""
+    """Facts from the samples between two readings; None if there are too few or too many are unknown.
+
+    Samples miss short waits. If waiting and other time alternate at random, a sample predicts its neighbour with exp(-rate x period). So
+    the rate of waits follows from how often neighbours differ, relative to how often they would by chance.
+    """
     if newer.watched_ns - older.watched_ns < policy.LEAST_SAMPLED_NS:
         older = MainSamples(newer.pid)
     ns, unknown_ns = newer.watched_ns - older.watched_ns, newer.unknown_ns - older.unknown_ns
@@ -147,7 +152,7 @@ def _met(older: MainSamples, newer: MainSamples) -> SampledFacts | None:
 
 
 def _end_of_copies(before: Calls, now: Calls, ns: int) -> str:
-    """The call that waits for each copy to the GPU by itself, empty where none does."""
+    """Name of the call that only waits for each copy to the GPU; empty if there is none."""
     none = CudaCall(0, "", 0, 0, 0)
     made = {name: call.count - before.get(name, none).count for name, call in now.items()}
     to_gpu = [name for name in made if "HtoD" in name]
@@ -169,19 +174,19 @@ class Points:
     def __init__(self) -> None:
         self._points: deque[_Point] = deque()
         self._quiet: dict[int, Quiet] = {}
-        self._began: dict[int, tuple[int, Calls]] = {}  # per trainer when its calls were first probed, and how they stood then
-        self.looked = False  # frames between feeds are seen too
+        self._began: dict[int, tuple[int, Calls]] = {}  # trainer -> when its calls were first probed, and their counters then
+        self.looked = False  # whether frames between feeds are taken in, too
 
     def __len__(self) -> int:
         return len(self._points)
 
     @property
     def oldest_ns(self) -> int:
-        """When the window begins."""
+        """The begin of the window, CLOCK_MONOTONIC."""
         return self._points[0].t_ns
 
     def push(self, board: Board, roles: Mapping[int, Role]) -> None:
-        """Add the board's."""
+        """Add a point of the board's counters; drop points older than the window."""
         self._quiet = {pid: quiet for pid, quiet in self._quiet.items() if pid in roles}
         self._began = {pid: began for pid, began in self._began.items() if pid in roles}
         calls: dict[int, dict[str, CudaCall]] = {}
@@ -195,7 +200,7 @@ class Points:
             self._points.popleft()
 
     def look(self, probes: Probes) -> None:
-        """The CUDA calls of a reading between two feeds."""
+        """Take in the CUDA calls of a reading between two feeds."""
         self.looked = True
         for call in probes.calls:
             self._quiet.setdefault(call.pid, Quiet()).note(call, probes.t_ns)
@@ -203,16 +208,16 @@ class Points:
             quiet.end_reading(probes.t_ns)
 
     def _probed(self) -> tuple[_Point, _Point]:
-        """The window's ends, as far as the probes had been read by then."""
+        """The first and last point of the window with readings of the probes."""
         return next((point for point in self._points if point.probed_ns), self._points[-1]), self._points[-1]
 
     def quiet(self, pid: int) -> list[tuple[int, int]]:
-        """When a trainer asked nothing of CUDA, between steps; nothing where nobody looked."""
+        """Spans in which a trainer made no CUDA calls between steps; empty if its calls were not looked at between feeds."""
         quiet, last = self._quiet.get(pid), self._points[-1]
         return quiet.spans(self.oldest_ns, last.probed_ns) if quiet is not None else []
 
     def calls(self, pid: int, gpus: Sequence[GpuFacts]) -> CallFacts | None:
-        """The CUDA calls in the window of a trainer on ``gpus``, None where they are not probed."""
+        """Facts of the CUDA calls in the window of a trainer on ``gpus``; None if they are not probed."""
         first, last = self._probed()
         links = [link for gpu in gpus if (link := gpu.link_bytes_per_s)]
         slowest = min(policy.SLOWEST_NS_PER_BYTE, 1e9 / (policy.TENTH * min(links))) if links else policy.SLOWEST_NS_PER_BYTE
@@ -221,22 +226,22 @@ class Points:
         return facts_of(first.calls.get(pid, {}), last.calls.get(pid, {}), last.probed_ns - first.probed_ns, slowest, idle)
 
     def calls_made(self, pid: int) -> int | None:
-        """CUDA calls of a trainer since they are probed; None where they are not."""
+        """Number of CUDA calls of a trainer since probing began; None if they are not probed."""
         calls = self._points[-1].calls.get(pid)
         return sum(call.count for call in calls.values()) if calls else None
 
     def sampled(self, pid: int) -> SampledFacts | None:
-        """Where its main thread was met on a CPU in the window, None where it was not looked at."""
+        """Facts of the main thread's samples in the window; None if it was not sampled."""
         told = [point.sampled[pid] for point in self._points if pid in point.sampled]
         return _met(told[0], told[-1]) if told else None
 
     def restart(self, *pids: int) -> None:
-        """What these have called so far does not count in `all_calls`."""
+        """Let `all_calls` of these trainers count from now on."""
         for pid in pids:
             self._began.pop(pid, None)
 
     def all_calls(self, pid: int) -> CallFacts | None:
-        """The same since it began to train, or they were first probed."""
+        """Facts of a trainer's CUDA calls since it began to train, or since they were first probed; None if they are not probed."""
         last = self._points[-1]
         own = last.calls.get(pid)
         if own is None:
@@ -245,7 +250,8 @@ class Points:
         return facts_of(before, own, last.probed_ns - began_ns)
 
     def limits(self, job: JobFacts, board: Board) -> dict[str, Any]:
-        """Fields of `JobFacts`: the tightest quota over its processes, else over those that feed it; the cgroup that is full."""
+        """Fields of `JobFacts`: the tightest quota over its processes' cgroups, else over its feeders'; the cgroup that is at its memory
+        limit."""
         last, found = self._points[-1], dict[str, Any]()
         own = {proc.info.cgroup for proc in (job.trainer, *job.workers)}
         others = {board.infos[pid].cgroup for pid in job.fed_by} - own
@@ -270,7 +276,8 @@ class Points:
         return found
 
     def _earlier(self, newer: CgroupSample) -> tuple[int, CgroupSample]:
-        """The oldest reading of the window of that cgroup, and how long ago; of a young one that was read but once, its birth."""
+        """(ns ago, the cgroup's oldest different reading in the window). For a young cgroup that was read only once: its birth, with all
+        counters 0."""
         for point in self._points:
             older = point.cgroups.get(newer.path)
             if older is not None and older is not newer and older != newer:
@@ -281,11 +288,11 @@ class Points:
 
 
 def _newborn(cgroup: CgroupSample) -> CgroupSample:
-    """How it began: all counters zero."""
+    """The cgroup at its beginning: all counters zero."""
     return CgroupSample(cgroup.path, cgroup.version, nr_periods=0, nr_throttled=0, throttled_ns=0, refaults=0)
 
 
 def _is_full(cgroup: CgroupSample) -> bool:
-    """At its memory limit, but for what one reclaim frees."""
+    """Whether the cgroup is at its memory limit, but for what one reclaim frees."""
     used, limit = cgroup.mem_bytes, cgroup.mem_limit_bytes
     return used is not None and bool(limit) and used >= policy.NEARLY_ALL * (limit or 0)

@@ -1,4 +1,4 @@
-"""What is known of one trainer or worker over the window: shares are 0..1 of it, times seconds."""
+"""Facts of one trainer or worker over the window: shares are 0..1 of the window, times are seconds."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from gputop.model.roles import Role
 FOR_EVER, SOME = -1, 0  # ``syscall_arg`` of a futex call without a time limit, and with one
 NO_STATE = ProcState(0, "running")
 TURN, ASKING = "turn", "asking"
-"""Of threads. A lock waited for with a time limit, as Python waits for its GIL. A poll of those that wake no more seldom than their main
-thread does, or more often than a heartbeat where that one sleeps at a lock: it waits for what they asked for."""
+"""Words for what a thread was met at. TURN: a lock with a time limit (Python's GIL). ASKING: a poll by threads that together wake at least
+as often as their main thread (or, alone in the process while it sleeps at a lock, more often than a heartbeat), i.e. they wait for an
+answer."""
 _NOBODY: Counter[str] = Counter()
 AUTOGRAD, DRIVER = "pt_autograd", "cuda"
-"""What names of threads begin with that launch the backward pass, and of those that CUDA's driver has for itself."""
+"""Beginnings of the names of threads that launch the backward pass, and of threads of CUDA's driver."""
 
 
 class ProcFacts(Struct, frozen=True, dict=True):
@@ -40,20 +41,21 @@ class ProcFacts(Struct, frozen=True, dict=True):
     runnable: float  # run-queue share of its main thread
     cores: float  # CPUs the whole process ran on
     kinds: dict[str, float]  # what its main thread slept on (words of `measure.waits`) -> share of the window
-    unsampled: bool = False  # no sample met it asleep
-    began_ns: int = 0  # first seen, or last seen without the name that its siblings took when they were ready to load
-    still_s: float = 0.0  # for how long, up to now, it has neither run nor switched
+    unsampled: bool = False  # no sample found it asleep
+    began_ns: int = 0  # when first seen, or last seen without the name that torch's workers take once they are ready
+    still_s: float = 0.0  # how long, up to now, its main thread has neither run nor switched
     threaded: ProcSample | None = None
-    """The oldest sample of the window with its threads, which are read one by one only once it is known who it is."""
-    children: float = 0.0  # CPUs that children of it ran on which it has waited for meanwhile, each counted from its birth
-    samples: Sequence[ProcSample] = ()  # those of the feeds, which hold more than their kinds tell
+    """The oldest sample of the window with threads; they are read one by one only once the process's role is known."""
+    children: float = 0.0  # CPUs of children that it reaped in the window, each counted from the child's birth
+    samples: Sequence[ProcSample] = ()  # one per feed; they have more than ``kinds``
     kind_of: KindOf = lambda *_: UNKNOWN
     futex: frozenset[int] = frozenset()  # the system call's number on its machine
     programs: tuple[float, float] = (0.0, 0.0)
-    """CPUs on which programs that it started, and that live, ran, and for which their main threads waited."""
-    grown_bytes: int = 0  # of memory that it holds, since it was first seen
+    """(CPUs that its live child programs ran on, CPUs that their main threads waited for)."""
+    grown_bytes: int = 0  # growth of its resident memory since it was first seen
     own_wakes: tuple[float, float] | None = None
-    """Share of the window that its main thread slept until other threads of its process woke it, and how often a second (probe)."""
+    """(share of the window that the main thread slept until other threads of its process woke it, such sleeps per second); None without the
+    probe."""
     state: ProcState = NO_STATE  # by the wait-for graph
 
     @property
@@ -63,7 +65,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @property
     def rest_s(self) -> float:
-        """The longest time in the window in which its main thread neither ran nor slept anew."""
+        """Longest time in the window in which the main thread neither ran nor switched, in seconds."""
         longest, since, before = 0, self.older.t_ns, self.older
         for sample in self.samples:
             if (sample.vol, sample.oncpu_ns) != (before.vol, before.oncpu_ns):
@@ -73,38 +75,38 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @property
     def majflt_per_s(self) -> float:
-        """Major faults; 0 where they are not read."""
+        """Major page faults per second; 0 if they are not read."""
         return max(0, (self.newer.majflt or 0) - (self.older.majflt or 0)) / self.seconds
 
     @property
     def system(self) -> float:
-        """Share of a CPU's time in the kernel."""
+        """CPUs used in kernel mode."""
         return max(0, self.newer.stime_ns - self.older.stime_ns) / 1e9 / self.seconds
 
     @property
     def read_bytes_per_s(self) -> float | None:
-        """From storage."""
+        """Bytes per second read from storage; None if not readable."""
         return counter_per_s(self.older.read_bytes, self.newer.read_bytes, self.newer.t_ns - self.older.t_ns)
 
     @property
     def write_bytes_per_s(self) -> float | None:
-        """To storage."""
+        """Bytes per second written to storage; None if not readable."""
         return counter_per_s(self.older.write_bytes, self.newer.write_bytes, self.newer.t_ns - self.older.t_ns)
 
     @property
     def sleeps_per_s(self) -> float | None:
-        """Voluntary switches of its main thread."""
+        """Voluntary switches of the main thread per second; None if not readable."""
         return counter_per_s(self.older.vol, self.newer.vol, self.newer.t_ns - self.older.t_ns)
 
     @property
     def asleep(self) -> float:
-        """Share of the window in which its main thread slept: none where it never did, whatever a hypervisor took from it."""
+        """Share of the window in which the main thread slept; 0 if it never switched voluntarily, whatever a hypervisor took from it."""
         never = self.unsampled and self.newer.vol is not None and self.newer.vol == self.older.vol
         return 0.0 if never else max(0.0, 1.0 - self.run - self.runnable)
 
     @cached_property
     def others(self) -> tuple[float, float]:
-        """On-CPU and run-queue share of its other threads, each summed; zero where they were not read, or hardly ran."""
+        """(on-CPU share, run-queue share) of the other threads, each summed; zero if these were not read, or hardly ran."""
         run, runnable = (0.0, 0.0) if self.cores - self.run < policy.HARDLY else self._sum_threads()
         if self.threaded is not None and self.cores - self.run - run > policy.FIFTH:
             run = self.cores - self.run
@@ -112,13 +114,13 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @property
     def waits_its_turn(self) -> bool | None:
-        """Whether the locks it was met at were waited for with a time limit; None where it was met at none, or that is not known."""
+        """Whether most waits for locks in the samples had a time limit; None without such a sample."""
         limits = [sample.syscall_arg for sample in self.samples if sample.syscall in self.futex and sample.syscall_arg in (FOR_EVER, SOME)]
         return None if not limits else 2 * limits.count(FOR_EVER) < len(limits)
 
     @property
     def locked_out(self) -> tuple[int, float]:
-        """Who most of the time held a lock that it waited for, and in which share of the samples; (0, 0.0) where nobody did."""
+        """(pid of the process that most often held a lock it waited for, share of the samples); (0, 0.0) if there was none."""
         holders = [sample.locked_by for sample in self.samples if sample.locked_by is not None]
         if not holders:
             return 0, 0.0
@@ -126,25 +128,26 @@ class ProcFacts(Struct, frozen=True, dict=True):
         return pid, count / len(self.samples)
 
     def kept_out(self, kind: str) -> float:
-        """In which share of the samples that met it asleep like that (a word of `waits`) anybody held a lock that it waited for."""
+        """Share of the samples asleep in ``kind`` (a word of `waits`) in which another process held a lock that the main thread waited
+        for."""
         asleep = [one for one in self.samples if self.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == kind]
         return sum(sample.locked_by is not None for sample in asleep) / len(asleep) if asleep else 0.0
 
     @property
     def held_up(self) -> float:
-        """Share of the window that its main thread slept until somebody read what it writes: a log, a progress bar, a socket."""
+        """Share of the window that the main thread slept until another process read what it writes: a log, a progress bar, a socket."""
         met = [one for one in self.samples if self.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == PIPE]
         return self.kinds.get(PIPE, 0.0) * sum(is_unread(one.wchan) for one in met) / len(met) if met else 0.0
 
     @property
     def reads_remotely(self) -> bool:
-        """Whether the files that it waits for, uninterruptibly, lie on a network file system (NFS, FUSE, Lustre …), by most samples."""
+        """Whether most uninterruptible sleeps in the samples are on a network file system (NFS, FUSE, Lustre …)."""
         asleep = [self.kind_of("D", one.syscall, one.syscall_arg, one.wchan) for one in self.samples if one.state == "D"]
         return 2 * asleep.count(NETWORK) > len(asleep)
 
     @property
     def sleeps_long(self) -> bool:
-        """Whether it sleeps at locks for longer at a time than a wait for Python's GIL takes: for what another thread does."""
+        """Whether the main thread sleeps at locks longer at a time than Python's GIL takes: it waits for another thread's work."""
         locked = self.kinds.get(LOCK, 0.0)
         if self.own_wakes is not None:
             share, times_per_s = self.own_wakes
@@ -153,14 +156,14 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @property
     def takes_turns(self) -> bool:
-        """Its other threads wait for one GIL: they can use no more than one CPU."""
+        """Whether the other threads wait for one GIL: together they can use no more than one CPU."""
         met = self.threads_met
         return met[TURN] >= max(policy.OFTEN, policy.HALF * met[ONCPU])
 
     @property
     def clients(self) -> tuple[float, float]:
-        """Of a process that serves others, a thread each, as a Manager does: how many these are, and how many of them stand at a lock,
-        as means of the samples; (0, 0) of others."""
+        """(mean number of clients, mean number of clients waiting for a lock) of a server with one thread per client
+        (multiprocessing.Manager); (0, 0) for other processes."""
         told = [[one for one in sample.threads if one.tid != self.pid] for sample in self.samples if len(sample.threads) > 1]
         if not told or not all(any(is_accepting(one.wchan) for one in threads) for threads in told):
             return 0.0, 0.0
@@ -169,9 +172,9 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @cached_property
     def threads_met(self) -> Counter[str]:
-        """What its other threads were met at in the samples, those that ran in the window: words of `waits`, `TURN` or `ASKING`.
+        """Samples of the other threads that ran in the window, by what they were met at: words of `waits`, `TURN` or `ASKING`.
 
-        Not those that merely wait to be asked.
+        Threads that merely wait for requests are left out.
         """
         told = [thread for sample in self.samples for thread in sample.threads if thread.syscall is not None or thread.wchan is not None]
         if not told:
@@ -188,8 +191,8 @@ class ProcFacts(Struct, frozen=True, dict=True):
         return sum((met for tid, met in by_thread.items() if tid not in idle), Counter())
 
     def _asks(self, woken: int, alone: bool) -> bool:
-        """Whether threads that poll and were ``woken`` so often fetch what the main thread waits for. It wakes for its GPU, too; but where
-        it sleeps at a lock, and they are ``alone`` in this process, nobody else opens that."""
+        """Whether polling threads, ``woken`` so often, fetch what the main thread waits for. The main thread wakes for its GPU, too; but
+        while it sleeps at a lock and the threads are ``alone`` in this process, only they can open that lock."""
         before = self.threaded or self.older
         if self.newer.vol is None or before.vol is None:
             return False
@@ -206,7 +209,8 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @property
     def has_finished(self) -> bool:
-        """Ended by itself, and well: torch's workers do whose part of a stream is at its end, while others go on."""
+        """Whether the process ended by itself with exit code 0, as torch's workers do at the end of their part of a stream while others go
+        on."""
         return self.newer.state == "Z" and self.newer.exit_code == 0
 
     def _sum_threads(self, only: Collection[int] = ()) -> tuple[float, float]:
@@ -216,20 +220,21 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @property
     def autograd_run(self) -> float:
-        """On-CPU share of the threads in which PyTorch's backward pass launches its kernels (torch/csrc/autograd/engine.cpp names them)."""
+        """Share of the window that the threads of PyTorch's backward pass, which launch its kernels, ran on a CPU
+        (torch/csrc/autograd/engine.cpp names them)."""
         named = backward_threads(self.info)
         return self._sum_threads(named)[0] if named and self.others_run else 0.0
 
     @property
     def busiest_thread(self) -> str:
-        """The name of the one beside the main thread that ran most; empty where there is none, or its name is not known."""
+        """Name of the other thread that ran most; empty if there is none or its name is unknown."""
         others = [one for one in self._thread_deltas() if one.tid != self.pid]
         tid = max(others, key=lambda one: one.oncpu_ns).tid if others else 0
         return next((thread.comm for thread in self.info.threads if thread.tid == tid), "")
 
     @property
     def ahead(self) -> float:
-        """Share of the window in which it had nothing to do, for its trainer has what it made."""
+        """Share of the window in which the worker had nothing to do because its trainer has its results."""
         return self.state.fractions.get("ahead", 0.0)
 
     @property
@@ -242,14 +247,14 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
 
 def knowing(proc: ProcFacts, **more: Any) -> ProcFacts:
-    """The same process, of which ``more`` is known; what was worked out of its threads stands."""
+    """The process's facts with ``more`` fields set; values that were computed from its threads are kept."""
     found = replace(proc, **more)
     vars(found).update(vars(proc))
     return found
 
 
 def backward_threads(info: ProcInfo) -> set[int]:
-    """The tids of those that run PyTorch's backward pass, while its main thread waits for them."""
+    """Tids of the threads that run PyTorch's backward pass while the main thread waits for them."""
     return {thread.tid for thread in info.threads if thread.comm.startswith(AUTOGRAD)}
 
 
@@ -259,6 +264,6 @@ def _renamed(met: Counter[str], word: str, other: str) -> Counter[str]:
 
 
 def blocked_on(proc: ProcFacts) -> dict[str, float]:
-    """The blocked share of its time by what was waited for."""
+    """Kind of wait -> share of the window in which the process was blocked in it."""
     share, total = proc.state.fractions.get("blocked", 0.0), sum(proc.state.waits.values())
     return {kind: share * part / total for kind, part in proc.state.waits.items()} if total > 0.0 else {"unknown": share}

@@ -1,10 +1,10 @@
-"""What it costs a trainer that its workers are made anew: the time from a birth until steps are made again, less what these take with
-warm workers.
+"""Cost of respawned workers to a trainer: the time from a birth until steps are made again, less the time of these steps with warm
+workers.
 
-Steps are not seen one by one; how many were made is told by what moves with each: the trainer's CUDA calls where they are probed, else
-the voluntary switches of its main thread or the work of its GPUs, whichever tells of fewer: a trainer that pickles its dataset switches,
-too, and readings of a GPU lag. The pace beside the births is what warm workers give, however slow they are; what is missing to it from a
-birth until steps are made again is the birth's.
+Steps are not seen one by one. Their number follows from counters that each step moves: the trainer's CUDA calls if they are probed, else
+the voluntary switches of its main thread or the work of its GPUs, whichever shows fewer steps: a trainer that pickles its dataset also
+switches, and readings of a GPU lag. The pace outside births is that of warm workers, however slow they are; steps missing to this pace,
+from a birth until steps are made again, are the birth's cost.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from gputop.findings import policy
 
 
 class _Note(NamedTuple):
-    """How the counters stood at a feed."""
+    """The counters at one feed."""
 
     t_ns: int
     calls: int | None
     switches: int | None
-    util: float | None  # of its GPUs since the feed before, 0..1, in the mean
+    util: float | None  # mean of its GPUs since the feed before, 0..1
 
 
 class _Stretch(NamedTuple):
-    """From one feed to the next, with the steps made, in the unit of each counter that tells of them."""
+    """The time between two feeds, with the steps made in it, in the unit of each known counter."""
 
     since_ns: int
     until_ns: int
@@ -39,16 +39,16 @@ class _Stretch(NamedTuple):
 
     @property
     def stands(self) -> bool:
-        """No step was made."""
+        """Whether no step was made."""
         return min(self.steps) <= 0.0
 
     def is_at(self, paces: Sequence[float]) -> bool:
-        """Whether steps come about as fast as these, as far as they are known."""
+        """Whether steps come at least at half of each known pace."""
         return all(steps >= policy.HALF * pace * self.seconds for steps, pace in zip(self.steps, paces, strict=False))
 
 
 class Respawns:
-    """Those of one trainer."""
+    """Births of one trainer's workers, and their cost."""
 
     __slots__ = ("_births", "_notes")
 
@@ -57,19 +57,19 @@ class Respawns:
         self._births: set[int] = set()
 
     def note(self, t_ns: int, calls: int | None, switches: int | None, util: float | None) -> None:
-        """How the counters stand, cumulative, and its GPUs' utilization since the last note; None for what is not read."""
+        """Take in the cumulative counters, and the GPUs' utilization since the last note; None for what is not read."""
         self._notes.append(_Note(t_ns, calls, switches, util))
         while self._notes[0].t_ns < t_ns - policy.BIRTHS_NS:
             self._notes.popleft()
         self._births = {born_ns for born_ns in self._births if born_ns >= self._notes[0].t_ns}
 
     def note_birth(self, born_ns: int) -> None:
-        """A worker began."""
+        """Note that a worker began at ``born_ns``."""
         self._births.add(born_ns)
 
     def cost(self, oldest_ns: int) -> tuple[float, float] | None:
-        """Seconds that births took of the time since ``oldest_ns``, and what each set of them took in the mean; None where the pace of warm
-        workers is not known, as where sets follow one another too fast."""
+        """(seconds that births took since ``oldest_ns``, mean seconds of each set of births). None if the pace of warm workers is unknown,
+        as when sets follow each other too fast."""
         found = (self._cost(oldest_ns, counted) for counted in (_by_calls, _by_switches))
         return next((cost for cost in found if cost is not None), None)
 
@@ -82,23 +82,23 @@ class Respawns:
         lost_s, each_s = 0.0, list[float]()
         for run in (run for starts, run in runs if starts):
             parts = [[one.seconds - one.steps[i] / pace for one in run] for i, pace in enumerate(paces)]
-            for told in parts:  # steps that come faster than warm ones at the end make up for nothing: how many are in it is chance
+            for told in parts:  # faster steps in the last stretch save nothing: their number is chance
                 told[-1] = max(0.0, told[-1])
             most = max(parts, key=sum)
             lost_s += sum(part * _inside(one, oldest_ns) for one, part in zip(run, most, strict=True))
             each_s.append(sum(most))
         if runs[-1][0] and len(each_s) > 1:
-            each_s.pop()  # it goes on
+            each_s.pop()  # it still lasts
         return max(0.0, lost_s), max(0.0, sum(each_s) / max(1, len(each_s)))
 
     def _runs(self, counted: _Counted, paces: Sequence[float]) -> Iterator[_Run]:
-        """In order. A start lasts until steps are made again, at half of the ``paces`` and more where these are known: work that was
-        queued goes on without workers. Between two starts, stretches without a step right before a birth are left out: they end the
-        workers before."""
+        """Yields (whether workers started, stretches), in order. A start lasts until steps are made again, at half of the ``paces`` or more
+        if these are known: queued work goes on without workers. Stretches without a step right before a birth, unless in a start, are left
+        out: in them the earlier workers end."""
         births = deque(sorted(self._births))
         run: list[_Stretch] = []
         starts = False
-        for one in dropwhile(lambda first: first.stands, self._stretches(counted)):  # nobody knows what began before
+        for one in dropwhile(lambda first: first.stands, self._stretches(counted)):  # their begin was not seen
             fresh = False
             while births and births[0] <= one.until_ns:
                 births.popleft()
@@ -121,11 +121,11 @@ class Respawns:
                 yield _Stretch(older.t_ns, newer.t_ns, steps)
 
 
-_Run = tuple[bool, list[_Stretch]]  # whether workers started, and the stretches of that
+_Run = tuple[bool, list[_Stretch]]  # (whether workers started, its stretches)
 
 
 def _warm(runs: Iterable[_Run]) -> list[float]:
-    """Steps a second of warm workers, by each counter that was told all the time; empty where too little was seen of these."""
+    """Steps per second of warm workers, by each counter that was always known; empty if too little was seen of them."""
     told = list(runs)
     warm = [one for starts, run in told if not starts for one in run]
     seconds = sum(one.seconds for one in warm)
@@ -136,7 +136,7 @@ def _warm(runs: Iterable[_Run]) -> list[float]:
     return paces if min(paces) > 0.0 else []
 
 
-_Counted = Callable[[_Note, _Note], "tuple[float, ...]"]  # the steps between two notes; empty where they are not told
+_Counted = Callable[[_Note, _Note], "tuple[float, ...]"]  # the steps between two notes; empty if unknown
 
 
 def _by_calls(older: _Note, newer: _Note) -> tuple[float, ...]:

@@ -1,8 +1,8 @@
-"""When a training began: all before that is its start, which is no loss.
+"""The begin of a training: the time before it is its start, which is no loss.
 
-A GPU is first worked when a model is moved to it, and rests again while kernels are loaded, a graph is captured or a loader starts. The
-first steps take memory on it: activations, an optimizer's states, the workspaces of the fastest kernels. And while a compiler's threads
-work, or torch.compile's processes, the main thread does not stir.
+A GPU first works when a model is moved to it, and rests again while kernels are loaded, a graph is captured or a loader starts. The
+first steps allocate memory on it: activations, an optimizer's states, the workspaces of the fastest kernels. While a compiler's threads
+or torch.compile's processes work, the main thread does not move.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from gputop.model.frame import ProcSample
 
 
 class Start(Struct):
-    """Start of one trainer."""
+    """The start of one trainer. Times are CLOCK_MONOTONIC, ns."""
 
     born_ns: int
-    after_ns: int  # what its GPUs did until then was for others, or a blink
+    after_ns: int  # work of its GPUs until then was for others, or brief
     first_ns: int = 0  # when one of its GPUs was first seen to work for it
-    began_ns: int = 0  # when it began to train; 0 where it did before anybody watched
+    began_ns: int = 0  # when it began to train; 0 if before the first look
     held_bytes: float = 0.0
-    blinked: bool = False
-    taken: int = 0  # looks in which a batch was taken since it first had workers
-    made: dict[int, ProcSample] = field(default_factory=dict)  # how its workers stood at the last look
-    alone: int = 0  # looks in which its GPUs worked and it had no workers
-    fed: bool = False  # its GPUs have worked beside workers
+    blinked: bool = False  # its GPUs have once worked only briefly
+    taken: int = 0  # looks, since it first had workers, in which a batch was taken
+    made: dict[int, ProcSample] = field(default_factory=dict)  # pid -> sample of its workers at the last look
+    alone: int = 0  # looks in which its GPUs worked without workers
+    fed: bool = False  # its GPUs have worked while it had workers
 
     def is_by_itself(self, worked_ns: int, births: list[int], now_ns: int) -> bool:
-        """Whether the workers born then have given it no batch yet, after steps without any: a pool that evaluates or scores."""
+        """Whether the trainer's present workers have given it no batch yet, after steps without workers: a pool that evaluates or scores.
+        ``births``: when they were born, ns."""
         if births:
             self.fed = self.fed or worked_ns > min(births) + policy.READING_NS
         elif now_ns - worked_ns < policy.READING_NS:
@@ -44,10 +45,10 @@ class Start(Struct):
         return bool(births) and not self.fed and self.alone >= policy.OFTEN
 
     def note_batches(self, trainer: ProcFacts, workers: list[ProcFacts], now_ns: int) -> None:
-        """Batches that are taken one after the other are steps, whatever its GPU does meanwhile: the model may be on the CPUs.
+        """Count batches: taken one after another they are steps, whatever its GPU does, for the model may be on the CPUs.
 
-        One is taken where a worker that had made its share works anew, or where the trainer both waits for them and computes. A start has
-        them made but once, and then waits for the first, or for something else.
+        A batch is taken if a worker that had made its share works again, or if the trainer both waits for batches and computes. A start has
+        only the first ones made, and then waits for the first, or for something else.
         """
         if self.first_ns:
             return
@@ -60,16 +61,16 @@ class Start(Struct):
             self.first_ns, self.began_ns = now_ns, 0
 
     def note(self, worked_ns: int, held_bytes: float, still: bool, since_ns: int, now_ns: int, loading_ns: int = 0) -> None:
-        """When its GPUs worked last, what it holds of their memory, whether it does not stir while its threads run, and since when it has
-        had the workers that it waits for, 0 where it waits for something else."""
+        """Take in when its GPUs last worked, the bytes it holds of their memory, whether its main thread stands still while its threads
+        run, and since when it has had the workers that it waits for (``loading_ns``; 0 if it waits for something else)."""
         if not self.first_ns and worked_ns > self.after_ns:
             self.first_ns = now_ns
             self.began_ns = now_ns if now_ns - since_ns >= policy.STALE_NS else 0
-        elif self._has_blinked(worked_ns, now_ns) and not 0 < loading_ns < self.first_ns - policy.STEADY_NS:  # else that was a batch
+        elif self._has_blinked(worked_ns, now_ns) and not 0 < loading_ns < self.first_ns - policy.STEADY_NS:  # otherwise it was a batch
             self.blinked, self.after_ns, self.first_ns, self.began_ns = True, worked_ns, 0, 0
         grew = held_bytes > (1.0 + policy.LITTLE) * self.held_bytes > 0
         warms_up = now_ns - max(self.born_ns, self.first_ns) < policy.WARM_UP_NS
-        # Who was at work when the first look came compiles in the midst of a training, unless it was born shortly before.
+        # A trainer at work at the first look compiles in the midst of training, unless it was born shortly before.
         compiles = still and (self.first_ns - since_ns >= policy.STALE_NS or now_ns - self.born_ns < policy.WARM_UP_NS)
         if self.first_ns and warms_up and (grew or compiles):
             self.began_ns = now_ns
@@ -80,7 +81,7 @@ class Start(Struct):
         return seen and worked_ns < self.first_ns + policy.STEADY_NS and now_ns - worked_ns >= policy.STEADY_NS
 
     def before_s(self, oldest_ns: int, now_ns: int) -> float | None:
-        """How much of the window since ``oldest_ns`` lies before it began; None while it starts."""
+        """Seconds of the window since ``oldest_ns`` that lie before it began to train; None while it starts."""
         if not self.first_ns:
             return None if now_ns - self.born_ns < policy.WARM_UP_NS else 0.0
         return None if self.began_ns == now_ns and self.first_ns < now_ns else max(0, self.began_ns - oldest_ns) / 1e9
@@ -91,8 +92,8 @@ def _has_made(before: ProcSample, now: ProcSample) -> bool:
 
 
 def held_bytes(gpus: Iterable[GpuBoard]) -> dict[int, float]:
-    """By pid what each process holds of the GPUs' memory. The driver is asked for its processes now and then, and what is used of a GPU at
-    every tick: of one that somebody has for himself that tells sooner."""
+    """Pid -> bytes of the GPUs' memory that the process holds. The driver lists processes only now and then, but memory used at every tick:
+    for a process that has a GPU to itself the latter is the newer value."""
     held: dict[int, float] = {}
     for gpu in gpus:
         own: dict[int, float] = {}
@@ -117,5 +118,5 @@ def is_compiling(job: JobFacts) -> bool:
 
 
 def compiling_told(job: JobFacts) -> str:
-    """What a trainer does that compiles."""
+    """Words for what a compiling trainer does."""
     return filled("compiles, torch.compile's processes run on {:.1f} CPUs", job.compiling)

@@ -1,10 +1,10 @@
-"""The training step without touching the code: how often it comes, and what it is made of.
+"""The training step, found without touching the code: steps per second, and what a step is made of.
 
-From the probe: each step copies its batch to the GPU and waits for it now and then, so the rarer of the two sets the pace,
-unless it is so rare that it is a log line, or there are not the same copies per wait from one second to the next. Else from
-the GPU's own rhythm: the first strong peak of the autocorrelation of its power (or utilization), which shows steps of most of a
-second and longer. Absent where neither is clear, without work for the GPU, where it pauses, for that comes around, too, and where a
-trainer waits for several workers: their batches come in bunches, and so do its steps.
+By the probe: each step copies its batch to the GPU and waits for it now and then, so the rarer of the two sets the pace, unless it is
+so rare that it is a log line, or copies per wait change from one second to the next. Else by the GPU's own rhythm: the first strong peak
+of the autocorrelation of its power (or utilization), which shows steps of most of a second and longer. None if neither is clear, without
+work for the GPU, while it pauses (pauses have a rhythm, too), and while a trainer waits for several workers: their batches come in
+bunches, and so do its steps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Rhythm:
         self.averaged = False
 
     def push(self, t_ns: int, value: float, averaged: bool = False) -> None:
-        """Add a reading; at most one per grid step is kept. Is it a mean over about a grid step (of per cent), so are all."""
+        """Add a reading; at most one per grid step is kept. ``averaged``: readings are means over about a grid step, in per cent."""
         self.averaged = averaged
         if self.points and t_ns - self.points[-1][0] < _NEAR_NS:
             return
@@ -41,7 +41,7 @@ class Rhythm:
             self.points.popleft()
 
     def per_s(self) -> float | None:
-        """Periods per second, None where there is no clear one."""
+        """Periods per second; None if no period is clear."""
         values = _on_grid(self.points)
         least = policy.LEAST_SWING_PCT if self.averaged else policy.LITTLE * sum(values) / max(1, len(values))
         if len(values) < policy.LEAST_POINTS or _swing(values) < least:
@@ -51,13 +51,13 @@ class Rhythm:
 
 
 def _swing(values: Sequence[float]) -> float:
-    """From its ordinary lows to its ordinary highs."""
+    """Difference between the ordinary highs and lows: the 90th and the 10th percentile."""
     ordered = sorted(values) or [0.0]
     return ordered[len(ordered) * 9 // 10] - ordered[len(ordered) // 10]
 
 
 class Clock:
-    """Whether one trainer makes the same calls in each step: what `from_calls` says of its windows one by one must be so in most."""
+    """The steadiness of one trainer's calls: `from_calls` holds only if most of its windows fit the same number of copies per wait."""
 
     __slots__ = ("_fit", "_windows")
 
@@ -66,23 +66,23 @@ class Clock:
         self._windows = 0
 
     def note(self, calls: CallFacts) -> None:
-        """Add a window; one without calls says nothing."""
+        """Add a window; one without calls is ignored."""
         if max(_rates(calls)) >= policy.SLOWEST_STEP_PER_S:
             self._windows += 1
             self._fit.update(each for each in range(policy.MOST_COPIES + 1) if _fits(each, calls))
 
     def per_s(self, calls: CallFacts | None) -> float | None:
-        """Steps per second by the counts of a window or of a longer time; None where they are no clock, or no steady one."""
+        """Steps per second by the counts of a window or of a longer time; None if the counts are no clock, or no steady one."""
         pace = from_calls(calls)
         return pace if calls is None or self._fit[_copies(calls)] >= policy.MOST * self._windows else None
 
 
 def from_calls(calls: CallFacts | None) -> float | None:
-    """Steps per second by the probe's counts."""
+    """Steps per second by the probe's counts; None if they fit no number of copies per wait."""
     if calls is None or not _fits(_copies(calls), calls):
         return None
     if not calls.to_gpu_per_s and calls.rates and max(calls.rates) > policy.SAME_RATE * min(calls.rates):
-        return None  # which of them comes once a step is not known
+        return None  # it is unknown which of the calls comes once a step
     if moves_weights(calls):
         return None
     copies, syncs = _rates(calls)
@@ -91,18 +91,18 @@ def from_calls(calls: CallFacts | None) -> float | None:
 
 
 def moves_weights(calls: CallFacts) -> bool:
-    """An optimizer on the host: its step copies each gradient there, and each weight back."""
+    """Whether the optimizer works on the host: its step copies each gradient there, and each weight back."""
     there, back = calls.from_gpu_bytes_per_s, calls.to_gpu_bytes_per_s
     return min(there, back) >= policy.BOTH_WAYS_BYTES_PER_S and abs(there - back) <= policy.QUARTER * back
 
 
 def _rates(calls: CallFacts) -> tuple[float, float]:
-    """Copies to the GPU and synchronizes a second."""
+    """(copies to the GPU, synchronizes) per second."""
     return calls.to_gpu_per_s or calls.copy_per_s, calls.most_syncs_per_s
 
 
 def _copies(calls: CallFacts) -> int:
-    """Per synchronize."""
+    """Copies to the GPU per synchronize: 0 without copies, `policy.MOST_COPIES` + 1 without synchronizes."""
     copies, syncs = _rates(calls)
     if copies < policy.SLOWEST_STEP_PER_S:
         return 0
@@ -110,7 +110,7 @@ def _copies(calls: CallFacts) -> int:
 
 
 def _fits(each: int, calls: CallFacts) -> bool:
-    """Whether there may be so many copies per synchronize, or more synchronizes than steps where it is one."""
+    """Whether ``each`` copies may come per synchronize; with one copy there may be more synchronizes than steps."""
     copies, syncs = _rates(calls)
     if each == 0:
         return copies < policy.SLOWEST_STEP_PER_S and policy.ALONE_PER_S[0] <= syncs <= policy.ALONE_PER_S[1]
@@ -119,7 +119,7 @@ def _fits(each: int, calls: CallFacts) -> bool:
 
 
 def step_of(job: JobFacts, clock: Clock, rhythm: float | None) -> Step | None:
-    """One step of the job: its pace, and its main thread's time divided by it."""
+    """One step of the job: its pace, and its main thread's time divided by it; None if no clock finds it."""
     pace = clock.per_s(job.calls)
     if pace is not None:
         return split(pace, "CUDA calls", job.trainer.state.fractions)
@@ -129,15 +129,15 @@ def step_of(job: JobFacts, clock: Clock, rhythm: float | None) -> Step | None:
 
 
 def _steps_more_often(job: JobFacts, rhythm: float) -> bool:
-    """It copies, or by samples waits, more often than a step does: what comes around so slowly is a log line, or several steps of about
-    a reading's length, or an evaluation."""
+    """Whether the trainer copies, or by samples waits, more often than ``rhythm``: so slow a period is a log line, several steps of about a
+    reading's length, or an evaluation."""
     if job.calls is not None:
         return job.calls.to_gpu_per_s > policy.MOST_COPIES * (1.0 + policy.LITTLE) * rhythm
     return job.sampled is not None and job.sampled.seen_per_s > policy.SAME_RATE * rhythm
 
 
 def split(pace: float, source: str, fractions: Mapping[str, float]) -> Step:
-    """A step of such a pace, of which a trainer's main thread spends so much in each state."""
+    """The step of a trainer that makes ``pace`` steps per second and spends ``fractions`` of its time in each state."""
     ms = 1000.0 / pace
     data, transfer, gpu = (fractions.get(word, 0.0) for word in ("waiting-data", "transfer", "waiting-gpu"))
     computing = fractions.get("computing", 0.0)
@@ -149,7 +149,7 @@ def split(pace: float, source: str, fractions: Mapping[str, float]) -> Step:
 
 
 def _on_grid(points: Sequence[tuple[int, float]]) -> list[float]:
-    """The value that stood at each grid step."""
+    """The value in force at each grid step."""
     if not points:
         return []
     values, last = [], points[0][1]
@@ -162,7 +162,7 @@ def _on_grid(points: Sequence[tuple[int, float]]) -> list[float]:
 
 
 def _autocorrelation(values: Sequence[float]) -> list[float]:
-    """For lags from 0 to half the length, so that a peak and its double both fit; empty where the values hardly vary."""
+    """Autocorrelation for lags from 0 to half the length, so that a peak and its double both fit; empty if the values hardly vary."""
     mean = sum(values) / len(values)
     centred = [value - mean for value in values]
     power = sum(value * value for value in centred) / len(centred)

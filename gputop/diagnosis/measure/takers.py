@@ -1,7 +1,7 @@
 """Processes outside the jobs that take CPUs: by their CPU time, and by the probe's counts of preemptions.
 
 A *stranger* is any process outside the jobs; a *taker* is one that takes CPUs. Short-lived programs (a build, a cron job, a shell
-loop) come and go between two looks: their parent takes for them, by its cutime and cstime (/proc/PID/stat).
+loop) come and go between two looks: they are counted by their parent's cutime and cstime (/proc/PID/stat).
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from gputop.model.roles import Role, hot, program_name
 from gputop.system.text import clean
 
 MOST = 12  # takers kept per window
-NAMES, PIDS = 5, 5  # told in a sentence; the latter of one name
-LEVELS = 3  # a shell may stand between a program and who wanted it
-GONE_NS = 2_000_000_000  # so long after the window has left its last sample a process is remembered: it ended up to a second later
+NAMES, PIDS = 5, 5  # names in a sentence; pids per name
+LEVELS = 3  # parents to look at: a shell may stand between a program and the process that wanted it
+GONE_NS = 2_000_000_000  # ns that an ended process is kept after its last sample has left the window: it ended up to 1 s later
 
 
 class TakerTrack:
-    """CPU time of every process that is no trainer or worker; those that did not run cost one comparison."""
+    """CPU time of every process that is no trainer or worker; a process that did not run costs one comparison."""
 
     __slots__ = ("_gains", "_pairs", "_recorders", "_strangers", "fed")
 
     def __init__(self) -> None:
         self.fed: dict[int, int] = {}
-        """Pid of who feeds a trainer that did not start it -> that trainer: it counts as a program of the trainer's."""
+        """Pid of a process that feeds a trainer without being its child -> pid of that trainer: it counts as a program of the trainer."""
         self._strangers: dict[int, Stranger] = {}
         self._recorders: frozenset[int] = frozenset()
         self._pairs: dict[tuple[int, int], Preempt] | None = None
         self._gains: deque[tuple[int, dict[tuple[int, int], int]]] = deque()
-        """Per push what it added to `behind`: the pairs of a process that ends are pruned, what it did in the window is not."""
+        """Per push, the growth since the last one: pairs of an ended process are pruned, its part in the window is kept."""
 
     def push(self, board: Board, roles: Mapping[int, Role], oldest_ns: int) -> None:
-        """Add the samples that are new, forget who has been gone for a window."""
+        """Add new samples; forget processes that ended longer than a window ago."""
         strangers, family = self._strangers, hot(roles)
         for pid, sample in board.procs.items():
             known = strangers.get(pid)
@@ -65,7 +65,8 @@ class TakerTrack:
             self._gains.popleft()
 
     def _gained(self, board: Board, roles: Mapping[int, Role]) -> dict[tuple[int, int], int]:
-        """(trainer, culprit pid) -> ns since the last push that it ran while a thread of the trainer's job was runnable there."""
+        """(trainer, culprit pid) -> ns since the last push that the culprit ran while a thread of the trainer's job was runnable on that
+        CPU."""
         before, self._pairs = self._pairs, dict(board.preempts)
         found: dict[tuple[int, int], int] = {}
         if before is None:
@@ -79,7 +80,7 @@ class TakerTrack:
         return found
 
     def behind(self) -> dict[int, dict[int, float]]:
-        """Trainer -> pid -> seconds in the window that threads of that job waited while that process ran on their CPU."""
+        """Trainer -> pid -> seconds in the window that threads of that trainer's job waited while that process ran on their CPU."""
         found: dict[int, dict[int, float]] = {}
         for _t_ns, gained in self._gains:
             for (trainer, pid), ns in gained.items():
@@ -90,14 +91,14 @@ class TakerTrack:
     def facts(
         self, board: Board, roles: Mapping[int, Role], behind: Mapping[int, Mapping[int, float]], oldest_ns: int
     ) -> tuple[list[Taker], dict[int, dict[str, float]], float]:
-        """Strangers that took a noticeable part of a CPU, most first; the CPUs of each trainer's helpers by their labels, and of who
-        records."""
+        """(strangers that took a noticeable part of a CPU, most first; trainer -> label of its helpers -> CPUs; CPUs of gputop's own
+        processes)."""
         found, helpers, watching = [], dict[int, dict[str, float]](), 0.0
         for pid, stranger in self._strangers.items():
             old, new = stranger.used[0], stranger.used[-1]
             if len(stranger.used) < 2 or new.t_ns <= oldest_ns:
                 continue
-            # Over the time between its samples, for it is read seldom; over the time to now once it is gone.
+            # Mean over the time between its samples, for it is read seldom; over the time until now if it has ended.
             ns = (new.t_ns if pid in board.procs else board.t_ns) - old.t_ns
             cores = (new.own_ns - old.own_ns) / (ns or 1)
             if cores < policy.HARDLY:
@@ -128,21 +129,21 @@ class TakerTrack:
         return found[:MOST], helpers, watching
 
     def growers(self, board: Board, roles: Mapping[int, Role]) -> list[Grower]:
-        """Strangers that nobody of a job started and that hold `policy.GROWN_BYTES` more memory than when they were first seen."""
+        """Strangers, not started by a job, that hold `policy.GROWN_BYTES` more memory than when they were first seen; most growth first."""
         grown = [(one.latest.rss_bytes - one.first_rss_bytes, pid) for pid, one in self._strangers.items() if pid in board.procs]
         found = [(more, pid) for more, pid in grown if more >= policy.GROWN_BYTES and self._starter(pid, roles) is None]
         named = [(more, pid, self._strangers[pid]) for more, pid in sorted(found, reverse=True)[:MOST]]
         return [Grower(pid, one.name, more, one.info.cgroup if one.info else "") for more, pid, one in named]
 
     def movers(self, roles: Mapping[int, Role], oldest_ns: int) -> list[Mover]:
-        """Strangers that nobody of a job started and that move `policy.MOVED_BYTES_PER_S` to or from storage, most first."""
+        """Strangers, not started by a job, that move `policy.MOVED_BYTES_PER_S` to or from storage; most first."""
         read = {pid: one for pid, one in self._strangers.items() if one.used[-1].t_ns > oldest_ns and pid not in self._recorders}
         moved = [(one.moved_bytes_per_s, pid) for pid, one in read.items()]
         found = [(rate, pid) for rate, pid in moved if rate >= policy.MOVED_BYTES_PER_S and self._starter(pid, roles) is None]
         return [Mover(pid, self._strangers[pid].name, rate) for rate, pid in sorted(found, reverse=True)[:MOST]]
 
     def ended_ns(self, board: Board, roles: Mapping[int, Role]) -> dict[int, int]:
-        """CPU time in all of programs that have ended, as far as it was seen while they ran, by the pid of who started them."""
+        """Pid of a trainer or worker -> total CPU time of its programs that have ended, as far as seen while they ran."""
         found: dict[int, int] = {}
         for pid, stranger in self._strangers.items():
             starter = self._starter(pid, roles) if pid not in board.procs else None
@@ -151,27 +152,27 @@ class TakerTrack:
         return found
 
     def cores(self, pid: int) -> float | None:
-        """CPUs that a process outside the jobs ran on; None where it was read but once."""
+        """CPUs that a process outside the jobs ran on; None if it was read only once."""
         used = self._strangers[pid].used if pid in self._strangers else []
         ns = used[-1].t_ns - used[0].t_ns if used else 0
         return (used[-1].own_ns - used[0].own_ns) / ns if ns > 0 else None
 
     def starters(self, roles: Mapping[int, Role]) -> dict[int, int]:
-        """Pid of a program that a trainer or worker started, or that feeds it -> the pid of that one; of those that were asked what they
-        wait for."""
+        """Pid of a program -> pid of the trainer or worker that started it, or that it feeds; only programs with samples of their waits."""
         found = {pid: self._starter(pid, roles) for pid, stranger in self._strangers.items() if stranger.asked}
         return {pid: starter for pid, starter in found.items() if starter is not None}
 
     def programs_of(self, starters: Mapping[int, int], board: Board) -> dict[int, dict[int, str]]:
-        """Those of ``starters`` that are there, with their names, by the pid of who started them."""
+        """Pid of a starter -> {pid: name} of its programs that live."""
         return self._names(starters, lambda pid, _: pid in board.procs)
 
     def stopped(self, board: Board, starters: Mapping[int, int]) -> dict[int, dict[int, str]]:
-        """Stopped programs that trainers and workers started, with their names, by the pid of who started them."""
+        """Pid of a starter -> {pid: name} of its programs that are stopped."""
         return self._names(starters, lambda pid, stranger: pid in board.procs and stranger.latest.state in waits.STOPPED_STATES)
 
     def mute(self, board: Board, starters: Mapping[int, int]) -> dict[int, dict[int, str]]:
-        """The same of those that have not run for the window's length, for nobody reads their errors."""
+        """Pid of a starter -> {pid: name} of its programs that have not run for `policy.STUCK_S`, blocked writing errors that no process
+        reads."""
         return self._names(starters, lambda _pid, stranger: _is_mute(stranger, board))
 
     def _names(self, starters: Mapping[int, int], has: Callable[[int, Stranger], bool]) -> dict[int, dict[int, str]]:
@@ -183,9 +184,10 @@ class TakerTrack:
         return found
 
     def met(self, starters: Mapping[int, int], kind_of: KindOf, oldest_ns: int) -> dict[int, Counter[str]]:
-        """How often in the window programs that trainers and workers started were met at what, by the pid of who started them.
+        """Pid of a starter -> number of samples in the window of its programs, by kind of wait.
 
-        Not those that are ahead of their reader: nobody waits for them. Who feeds a trainer that did not start it polls for what that asks.
+        Samples of programs that are ahead of their reader are left out: no process waits for these. Polls of a feeder that the trainer did
+        not start are left out: it polls for the trainer's requests.
         """
         found: dict[int, Counter[str]] = {}
         for pid, starter in starters.items():
@@ -201,7 +203,7 @@ class TakerTrack:
         return found
 
     def programs(self, starters: Mapping[int, int], oldest_ns: int) -> dict[int, tuple[float, float]]:
-        """Of programs that trainers and workers started: CPUs they ran on and, of their main threads, waited for; by who started them."""
+        """Pid of a starter -> (CPUs that its programs ran on, CPUs that their main threads waited for)."""
         found: dict[int, tuple[float, float]] = {}
         for pid, starter in starters.items():
             recent = self._strangers[pid].asked_since(oldest_ns)
@@ -212,7 +214,8 @@ class TakerTrack:
         return found
 
     def _starter(self, pid: int, roles: Mapping[int, Role]) -> int | None:
-        """The trainer that it feeds, or the nearest trainer or worker above; only the first few levels are looked at."""
+        """Pid of the trainer that a program feeds, or of the nearest trainer or worker above it within `LEVELS` parents; None without
+        one."""
         if pid in self.fed:
             return self.fed[pid]
         for _ in range(LEVELS):
@@ -231,8 +234,8 @@ def _kinds_of(samples: Sequence[ProcSample], kind_of: KindOf) -> Counter[str]:
 
 
 def _by_counters(recent: Counter[str], longer: Counter[str], wanted: float) -> Counter[str]:
-    """Met running no more often than it ``wanted`` a CPU: whose read ends while we look waits for the CPU that we have. What it sleeps
-    in beside is told by the samples of a longer time where the recent ones do not."""
+    """The samples, with no more of them running than the program ``wanted`` a CPU: a program whose read ends while gputop looks waits for
+    gputop's CPU. The other samples are spread over its sleeps, by the samples of a longer time if the recent ones have none."""
     samples = sum(recent.values())
     running = min(recent[waits.ONCPU], round(samples * wanted))
     asleep = Counter({kind: times for kind, times in recent.items() if kind != waits.ONCPU})
@@ -254,12 +257,12 @@ def _is_mute(stranger: Stranger, board: Board) -> bool:
 
 
 def blame(takers: list[Taker], seconds: float) -> tuple[Culprit, ...]:
-    """With the CPU seconds that they took in a window of so many seconds."""
+    """The takers as culprits, with the CPU seconds that they took in a window of ``seconds``."""
     return tuple(Culprit(taker.pid, taker.name, round(taker.cores * seconds, 3)) for taker in takers)
 
 
 def names_of(takers: list[Taker]) -> list[str]:
-    """The first names, each with its first pids."""
+    """The first names of the takers, each with its first pids."""
     pids: dict[tuple[str, str], list[str]] = {}
     for taker in takers:
         pids.setdefault((taker.name, _started(taker)), []).append(str(taker.pid))
@@ -272,7 +275,7 @@ def names_of(takers: list[Taker]) -> list[str]:
 
 
 def _started(taker: Taker) -> str:
-    """What it starts, by the name of those that took most where some were seen."""
+    """Words for the programs that a taker starts: the name with most CPU time, if some were seen; empty if it starts none."""
     if not taker.spawns:
         return ""
     taken: Counter[str] = Counter()
@@ -285,13 +288,13 @@ def _more(count: int) -> str:
     return f" and {count} more" if count > 0 else ""
 
 
-BEFORE_NS = 4_000_000_000  # so long before the window samples are kept that say what somebody waited for
-LOADS_BELOW = 3  # between the collector and what loads its probes stand sudo and sudo's own child
+BEFORE_NS = 4_000_000_000  # ns before the window for which samples of waits are kept
+LOADS_BELOW = 3  # levels below the collector: sudo, sudo's own child, and the process that loads the probes
 
 
 class Used(NamedTuple):
-    """CPU time taken until ``t_ns``, by itself and by children that it has waited for; what it moved to and from storage; and the CPU on
-    which it ran last, in the kernel's numbering (/proc/PID/stat 39)."""
+    """CPU time in ns until ``t_ns``, of the process itself and of children that it reaped; bytes moved to and from storage (None:
+    unreadable); and the CPU on which it ran last, in the kernel's numbering (/proc/PID/stat 39)."""
 
     t_ns: int
     own_ns: int
@@ -307,20 +310,20 @@ class Stranger(Struct):
     name: str
     info: ProcInfo | None
     used: list[Used]  # of the window. There are hundreds of strangers: whole samples, and a deque for each, would take megabytes.
-    began: Used  # how it stood when it last rested
+    began: Used  # at the last sample at which it rested
     first_rss_bytes: int
     asked: tuple[ProcSample, ...] = ()
-    """Samples that say what it waited for: of who was started by a trainer or worker, of the window and for a few seconds before it."""
+    """Samples that have a wait, in the window and a few seconds before it; only a program of a trainer or worker has such samples."""
 
     @classmethod
     def met(cls, sample: ProcSample, board: Board) -> Stranger:
-        """One that has not been seen before."""
+        """A stranger that has not been seen before."""
         used = _used(sample)
         held_bytes = 0 if sample.t_ns - born_ns(sample, board) < policy.YOUNG_NS else sample.rss_bytes
         return cls(sample, name_of(board, sample.pid), board.infos.get(sample.pid), [used], used, held_bytes, _asked(sample))
 
     def push(self, sample: ProcSample, board: Board, oldest_ns: int) -> None:
-        """Its next sample."""
+        """Add the process's next sample."""
         info = board.infos.get(sample.pid)
         if info is not None and info is not self.info:
             self.info, self.name = info, name_of(board, sample.pid)
@@ -336,12 +339,12 @@ class Stranger(Struct):
             del self.used[0]
 
     def asked_since(self, t_ns: int) -> list[ProcSample]:
-        """Those of `asked` that are later."""
+        """Samples of `asked` that are later than ``t_ns``."""
         return [sample for sample in self.asked if sample.t_ns > t_ns]
 
     @property
     def ns_on(self) -> Counter[int]:
-        """CPU -> ns that it ran in the window, by where it was met behind that; empty where that is not told."""
+        """CPU -> ns that the process ran in the window, by the CPU of each later sample; empty if unknown."""
         taken: Counter[int] = Counter()
         for old, new in pairwise(self.used):
             if new.cpu is not None and new.own_ns > old.own_ns:
@@ -350,28 +353,30 @@ class Stranger(Struct):
 
     @property
     def moved_bytes_per_s(self) -> float:
-        """To and from storage over the window; 0 where that may not be read."""
+        """Bytes per second moved to and from storage over the window; 0 if not readable."""
         old, new = self.used[0], self.used[-1]
         if old.moved_bytes is None or new.moved_bytes is None or new.t_ns <= old.t_ns:
             return 0.0
         return (new.moved_bytes - old.moved_bytes) * SECOND_NS / (new.t_ns - old.t_ns)
 
     def before_ns(self, oldest_ns: int) -> int:
-        """CPU time it had taken when the window began, or shortly before where it has run ever since."""
+        """CPU time in ns that the process had taken when the window began, or when it began to run, if that was shortly before."""
         first = self.used[0]
         return (self.began if oldest_ns - policy.LEAD_NS <= self.began.t_ns < first.t_ns else first).own_ns
 
 
 def shares(ns_on: Mapping[int, int]) -> dict[int, float]:
-    """Of all of it that on each CPU."""
+    """CPU -> its share of the total time."""
     total = sum(ns_on.values())
     return {cpu: ns / total for cpu, ns in ns_on.items() if total}
 
 
 def recorders(strangers: Mapping[int, Stranger], collector_pid: int) -> frozenset[int]:
-    """Who makes this stream: its collector, the gputop that started that, and what it started itself, as to load the probes.
+    """Pids of the processes that make this stream: the collector, the gputop that started it, and the collector's children, e.g. to load
+    the probes.
 
-    What these take stands on the screen, and is no trouble of the training's. By pid, for anybody may call himself gputop.
+    Their CPU time is shown on the screen, and is no trouble of the training's. They are found by pid, for any process may have the name
+    gputop.
     """
     collector = strangers.get(collector_pid)
     if collector is None or collector.info is None:
@@ -384,7 +389,7 @@ def recorders(strangers: Mapping[int, Stranger], collector_pid: int) -> frozense
 
 
 def born_ns(sample: ProcSample, board: Board) -> int:
-    """When a process was started, on the clock of the samples."""
+    """When the process was started, on the clock of the samples, ns."""
     return sample.start_ticks * SECOND_NS // board.header.clock_tick_hz
 
 
@@ -398,7 +403,7 @@ def _used(sample: ProcSample) -> Used:
 
 
 def name_of(board: Board, pid: int) -> str:
-    """The name people know a process by."""
+    """The name by which people know the process."""
     info = board.infos.get(pid)
     if info is None:
         return f"pid {pid}"
@@ -406,12 +411,12 @@ def name_of(board: Board, pid: int) -> str:
     return name if name != "python" else clean(info.comm, 32)
 
 
-SPAWN_LEVELS = 6  # between make and the compiler itself stand a make of a folder, a shell and the compiler's driver
-_INIT = 1  # it waits for everybody whose parent is gone, and started none of them
+SPAWN_LEVELS = 6  # parents to look at: between make and the compiler stand a make of a folder, a shell and the compiler's driver
+_INIT = 1  # pid of init: it reaps all orphans, and started none of them
 
 
 def gather(takers: list[Taker], strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> list[Taker]:
-    """``takers``, in which who starts short-lived programs stands for these."""
+    """The takers, with short-lived programs counted by the process that starts them."""
     reaped = _reaped(strangers, board, oldest_ns)
     if not reaped:
         return takers
@@ -427,7 +432,7 @@ def gather(takers: list[Taker], strangers: Mapping[int, Stranger], board: Board,
         for pid in pids:
             ns_on.update(_ns_on(strangers[pid], pid == top))
         own = [alone.pop(pid) for pid in pids if pid in alone]
-        # What those take that live now their parent will be told of: as much as it was of those before them.
+        # Programs that live now are reaped later: they are taken to use as many CPUs as the ones reaped in the window.
         gathered.append(Taker(
             top, strangers[top].name, reaped[top] + sum(one.cores for one in own if one.pid == top), sum(one.preempted_s for one in own),
             shares(ns_on), info=strangers[top].info, spawns=True,
@@ -437,13 +442,13 @@ def gather(takers: list[Taker], strangers: Mapping[int, Stranger], board: Board,
 
 
 def _ns_on(stranger: Stranger, stays: bool) -> Counter[int]:
-    """Where it ran, of a short-lived one all of its life."""
+    """CPU -> ns that the process ran in the window; for a short-lived process (not ``stays``) in all its life."""
     first = stranger.used[0]
     return stranger.ns_on + Counter({first.cpu: first.own_ns} if first.cpu is not None and not stays else {})
 
 
 def _reaped(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> dict[int, float]:
-    """Pid -> CPUs that its short-lived children took, of those of whom that is worth telling."""
+    """Pid -> CPUs that its reaped short-lived children took, if noticeable."""
     apart, found = _apart(strangers, board, oldest_ns), dict[int, float]()
     for pid, stranger in strangers.items():
         old, new = stranger.used[0], stranger.used[-1]
@@ -455,7 +460,7 @@ def _reaped(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> 
 
 
 def _apart(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> dict[int, int]:
-    """Pid -> ns that ended children took before the window, or were told for by themselves."""
+    """Pid -> ns of reaped children that were taken before the window, or are counted for the children themselves."""
     ended: dict[int, list[int]] = {}
     for pid, stranger in strangers.items():
         if pid not in board.procs and stranger.info is not None:
@@ -466,11 +471,11 @@ def _apart(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> d
 
 
 def _told_ns(ended: Mapping[int, list[int]], strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> dict[int, int]:
-    """Of those that have ended, each with those below it that have: of the lowest first, however deep they were nested. Nobody stands
-    below itself, whatever a recording says."""
+    """Pid of each ended process -> its CPU time in ns, including ended descendants, that is not to be counted again; deepest first. Cycles
+    in recorded parents are ignored."""
     told: dict[int, int] = {}
     order = [pid for parent, pids in ended.items() if parent in board.procs for pid in pids]
-    for pid in order:  # those found stand behind, so that all that is below one comes later than it
+    for pid in order:  # children are appended, so descendants come after their ancestors
         order += ended.get(pid, ())
     for pid in reversed(order):
         stranger = strangers[pid]
@@ -478,7 +483,7 @@ def _told_ns(ended: Mapping[int, list[int]], strangers: Mapping[int, Stranger], 
         if _is_short(stranger, board):
             told[pid] = old.own_ns + old.children_ns if old.t_ns <= oldest_ns else 0
         else:
-            # It ran on after its last sample, and may have waited for its own: as much again as in all of the window is left out.
+            # It ran on, and may have reaped children, after its last sample: as much again as in the window is left out.
             below_ns = sum(told[child] for child in ended.get(pid, ()))
             told[pid] = new.own_ns + new.own_ns - old.own_ns + max(new.children_ns, below_ns)
     return told
@@ -489,7 +494,7 @@ def _is_short(stranger: Stranger, board: Board) -> bool:
 
 
 def _top(pid: int, reaped: Mapping[int, float], strangers: Mapping[int, Stranger]) -> int | None:
-    """The highest above a process, itself included, that has waited for short-lived ones."""
+    """Pid of the highest process, from ``pid`` upwards, that has reaped short-lived children; None without one."""
     top = pid if pid in reaped else None
     for _ in range(SPAWN_LEVELS):
         stranger = strangers.get(pid)
@@ -501,7 +506,7 @@ def _top(pid: int, reaped: Mapping[int, float], strangers: Mapping[int, Stranger
 
 
 def tree_ns(board: Board, pid: int) -> int:
-    """CPU time of a process, of the children it has waited for, and of all that live below it."""
+    """CPU time in ns of a process, of children it has reaped, and of all live descendants."""
     below: dict[int, list[int]] = {}
     for info in board.infos.values():
         below.setdefault(info.ppid, []).append(info.pid)

@@ -1,6 +1,6 @@
-"""The last seconds of each subject: what the window's facts are taken from.
+"""The last seconds of each process and GPU, from which the window's facts are taken.
 
-Counters need only the window's two ends; sleep is told apart by the samples between. Samples are shared with the board,
+Counters need only the window's two ends; the samples between show the kinds of sleep. Samples are shared with the board,
 never copied.
 """
 
@@ -39,7 +39,7 @@ _STANDING = (
 
 
 class ProcTrack:
-    """One trainer or worker."""
+    """The samples of one trainer or worker."""
 
     __slots__ = (
         "began_ns", "between", "counts", "first_rss_bytes", "futex", "kind_of", "kinds", "moved_ns", "samples", "uninterruptible_ns",
@@ -50,24 +50,24 @@ class ProcTrack:
         self.began_ns = self.moved_ns = sample.t_ns
         self.first_rss_bytes = sample.rss_bytes
         self.samples = [sample]  # few, for which a deque has far too much room
-        self.kinds = [[self._met(sample)]]  # what each sample met it at, and those between it and the one before; summed up in ``counts``
+        self.kinds = [[self._met(sample)]]  # kinds of wait of each sample and of the looks before it; ``counts`` has the sums
         self.counts = {self.kinds[0][0]: 1}
         self.uninterruptible_ns = [sched.uninterruptible_ns if sched else None]
         self.between: list[str] = []
-        if 0 < sample.t_ns - born_ns < policy.FRESH_NS:  # what it has done since its birth is known: its counters began at 0 then
+        if 0 < sample.t_ns - born_ns < policy.FRESH_NS:  # its counters began at 0 at its birth
             self.samples.insert(0, _at_birth(sample, born_ns))
             self.kinds.insert(0, [])
             self.uninterruptible_ns.insert(0, 0 if sched else None)
 
     def look(self, sample: ProcSample | Met) -> None:
-        """A sample between two feeds, or several with the same wait: only what it waits for is kept."""
+        """Take in a sample between two feeds, or several with the same wait; only the kind of wait is kept."""
         self.between += [self._met(sample)] * (sample.times if isinstance(sample, Met) else 1)
 
     def _met(self, sample: ProcSample | Met) -> str:
         return self.kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan)
 
     def push(self, sample: ProcSample, sched: SchedThread | None, oldest_ns: int) -> None:
-        """Add a newer sample and drop those that ended before ``oldest_ns``, but for one to difference with."""
+        """Add a newer sample and drop samples from before ``oldest_ns``, except one to subtract from."""
         last = self.samples[-1]
         if sample.t_ns <= last.t_ns:
             return
@@ -86,7 +86,7 @@ class ProcTrack:
                 self.counts[kind] -= 1
 
     def facts(self, info: ProcInfo, role: Role, own_wakes: tuple[float, float] | None = None) -> ProcFacts:
-        """What it did over the window; all zero while there is but one sample."""
+        """The process's facts over the window; rates are zero while there is only one sample."""
         older, newer = self.samples[0], self.samples[-1]
         ns = max(1, newer.t_ns - older.t_ns)
         cores = max(0, newer.utime_ns + newer.stime_ns - older.utime_ns - older.stime_ns) / ns
@@ -104,7 +104,7 @@ class ProcTrack:
         )  # fmt: skip
 
     def _counters(self, ns: int, cores: float, always_on_cpu: bool) -> tuple[float, float]:
-        """On-CPU and runnable share of the main thread, from schedstat; from the probe or from ticks where that is missing."""
+        """(on-CPU share, runnable share) of the main thread by schedstat; without it (CPUs of the whole process, at most 1; 0)."""
         older, newer = self.samples[0], self.samples[-1]
         if older.oncpu_ns is None or newer.oncpu_ns is None or older.run_delay_ns is None or newer.run_delay_ns is None:
             return min(1.0, cores), 0.0
@@ -115,7 +115,8 @@ class ProcTrack:
         return run, min(1.0 - run, wait)
 
     def _sleep_kinds(self, ns: int, sleep: float, counts: dict[str, int]) -> dict[str, float]:
-        """Spread the sleep over the kinds that were sampled, the uninterruptible part by the probe where it ran."""
+        """Kind of wait -> share of the window: ``sleep`` spread over the sampled kinds, its uninterruptible part by the probe if that
+        ran."""
         probed = self._uninterruptible(ns)
         if probed is None:
             return _spread(sleep, counts or self._unsampled())
@@ -132,14 +133,14 @@ class ProcTrack:
         return None if first is None or last is None or last < first else (last - first) / ns
 
     def _unsampled(self) -> dict[str, int]:
-        """Every sample met it running, so its sleeps were short: on the disk if it read from one."""
+        """The kind for sleeps that no sample met. They were short: waits for the disk if the process read from one."""
         older, newer = self.samples[0], self.samples[-1]
         reads = newer.read_bytes is not None and older.read_bytes is not None and newer.read_bytes - older.read_bytes >= policy.READ_BYTES
         return {waits.DISK if reads else waits.UNKNOWN: 1}
 
 
 def _at_birth(sample: ProcSample, born_ns: int) -> ProcSample:
-    """Its counters when it began."""
+    """The process's sample at its birth: all counters zero."""
     zero = {name: 0 for name in _COUNTERS if getattr(sample, name) is not None}
     return replace(sample, t_ns=born_ns, state="R", syscall=None, syscall_arg=None, wchan=None, threads=[], **zero)
 
@@ -150,7 +151,7 @@ def _spread(share: float, counts: Mapping[str, int]) -> dict[str, float]:
 
 
 class GpuTrack:
-    """One GPU: utilization weighted by time, and the standing values of the rest."""
+    """The readings of one GPU: utilization weighted by time, and the values in force of the other fields."""
 
     __slots__ = (
         "at_work_ns", "begun_ns", "between", "board", "breaks", "busy", "busy_since_ns", "exact_ns", "free_mhz", "held_ns", "idle_since_ns",
@@ -162,28 +163,28 @@ class GpuTrack:
         """(until t_ns, share of the time in which kernels ran, SM activity, power, throttle mask)"""
         self.between: list[float] = []
         self.busy: deque[tuple[int, float]] = deque()
-        """(t_ns, per cent of the time in which kernels ran) of every reading in the window, and those shortly before."""
+        """(t_ns, per cent of the time in which kernels ran) of every reading in the window and shortly before it."""
         self.rhythm = Rhythm()
         self.last_ns = self.noted_ns = self.exact_ns = 0
         self.idle_since_ns: int | None = None
         self.busy_since_ns: int | None = None
-        self.at_work_ns = 0  # since when no reading was without any work; 0 where the last one was
-        self.begun_ns: deque[int] = deque(maxlen=policy.OFTEN)  # when it last began to work
+        self.at_work_ns = 0  # since when every reading had work; 0 if the last one had none
+        self.begun_ns: deque[int] = deque(maxlen=policy.OFTEN)  # the last times at which it began to work
         self.stretches: deque[tuple[int, int]] = deque()
         """(from, until) of idle stretches that followed steady work and reach into the window"""
         self.breaks = Breaks()
         self.moved: deque[tuple[int, int, int]] = deque()  # (t_ns, bytes over PCIe both ways, bytes sent), cumulative
         self.rates: deque[tuple[int, float, float]] = deque(maxlen=LATEST_RATES)
-        """(t_ns, bytes per second over PCIe both ways, and sent), each of 20 ms, where the driver has no counters"""
-        self.held_ns = 0  # when a process that is seen here was last on it
+        """(t_ns, bytes per second over PCIe both ways, bytes per second sent), each over 20 ms, if the driver has no counters"""
+        self.held_ns = 0  # when a process that is seen here last used it
         self.worked_ns = 0
         self.board: GpuBoard | None = None
         self.free_mhz: float | None = None
-        self.pids: frozenset[int] = frozenset()  # who computes on it; of one that does not answer, who did
+        self.pids: frozenset[int] = frozenset()  # processes that compute on it; the last known ones if it does not answer
 
     def look(self, gpu: Gpu | GpuReading) -> None:
-        """A reading between two pushes: its utilization counts in the mean, its power in the rhythm. Of a GPU that has GPM this is how
-        long kernels ran: NVML's own counts copies, too."""
+        """Take in a reading between two pushes: its utilization counts in the mean, its power in the rhythm. With GPM the utilization is
+        the share of time in which kernels ran; NVML's own also counts copies."""
         if gpu.gr_active_pct is not None:
             self.exact_ns = gpu.t_ns
         busy_pct = gpu.gr_active_pct if gpu.t_ns - self.exact_ns < policy.READING_NS else gpu.util_pct
@@ -198,11 +199,11 @@ class GpuTrack:
 
     @property
     def is_exact(self) -> bool:
-        """Whether its utilization is of known stretches of time, as GPM's is; NVML's own is a mean over stretches that differ by GPU."""
+        """Whether utilization covers known stretches of time, as GPM's does; NVML's own is a mean over stretches that differ by GPU."""
         return bool(self.busy) and self.busy[-1][0] - self.exact_ns < policy.READING_NS
 
     def push(self, gpu: GpuBoard, t_ns: int, oldest_ns: int) -> None:
-        """Take the readings since the last push, or the standing ones, as those of the time since then."""
+        """Take the readings since the last push, or else the standing ones, as those of the time since then."""
         self.board = gpu
         self.pids = gpu.compute_pids
         sm_active, exact = _fresh(gpu, "sm_active_pct", t_ns), _fresh(gpu, "gr_active_pct", t_ns)
@@ -250,7 +251,7 @@ class GpuTrack:
             self.stretches[-1] = (self.idle_since_ns, t_ns)
 
     def _makes_steps(self, t_ns: int) -> bool:
-        """See `GpuFacts.makes_steps`."""
+        """The value of `GpuFacts.makes_steps`."""
         again = len(self.begun_ns) == policy.OFTEN and self.begun_ns[0] > t_ns - policy.STEPS_NS
         return again or 0 < self.at_work_ns <= t_ns - policy.STEADY_NS
 
@@ -260,7 +261,8 @@ class GpuTrack:
         return max((until - since for since, until in self.stretches), default=0) / 1e9
 
     def facts(self, index: int, instance: int | None = None, name: str = "") -> GpuFacts:
-        """Means over the window; None for what is not read. ``instance``: of this part of the GPU, known by that name."""
+        """Means over the window; None for what is not read. ``instance``: the facts are of this part of the GPU, which has the name
+        ``name``."""
         board = self.board or GpuBoard(index)
         fresh = bool(self.readings) and self.readings[-1][0] == self.last_ns
         idle_ns = self.last_ns - self.idle_since_ns if self.idle_since_ns is not None else 0
@@ -283,8 +285,8 @@ class GpuTrack:
         return replace(facts, sm_clock_free_mhz=self.free_mhz)
 
     def _pcie(self, column: int) -> float | None:
-        """Both ways (1), or what it sends (2): from the counters where the driver has them, else from its own rates, which are of 20 ms: of
-        those that keep time with the steps one meets a copy and the next does not."""
+        """Bytes per second over PCIe, both ways (1) or sent (2): by the driver's counters, else by its rates, each over 20 ms. Such a short
+        reading, in phase with the steps, may catch a copy or miss it."""
         if len(self.moved) >= 2 and self.moved[-1][0] > self.moved[0][0]:
             return (self.moved[-1][column] - self.moved[0][column]) * 1e9 / (self.moved[-1][0] - self.moved[0][0])
         rates = [rate[column] for rate in self.rates if rate[0] > self.last_ns - policy.RATES_NS]
@@ -308,7 +310,7 @@ class GpuTrack:
             self.rates.append((at, told + rate, rate))
 
     def _mean(self, column: int) -> float | None:
-        """Weighted by time; the first reading only opens the window unless it is alone."""
+        """Mean weighted by time; the first reading only opens the window unless it is the only one. None without a reading."""
         total = weight = 0.0
         before = self.readings[0][0] if self.readings else 0
         for row in self.readings:
@@ -329,10 +331,10 @@ class GpuTrack:
 
 
 def some_worked(gpus: Sequence[GpuTrack], oldest_ns: int) -> tuple[float, float] | None:
-    """Share of the window in which some of these GPUs worked, at least and at most; None where their readings do not tell.
+    """(least, most) share of the window in which some of these GPUs worked; None if their readings cannot show it.
 
-    A reading is a mean: two of 40 % may be of the same 40 ms or of others. At most all work apart. At least they work as long as the one
-    that worked most, and longer where a reading that is high beside a low one says so, or all readings together (`_mirrored`).
+    A reading is a mean: two of 40 % may cover the same 40 ms or different ones. The most is reached if all work apart. The least is the
+    work of the busiest GPU, and more if a high reading beside a low one, or all readings together (`_mirrored`), show it.
     """
     readings = sorted((t_ns, number, pct) for number, gpu in enumerate(gpus) for t_ns, pct in gpu.busy)
     latest: dict[int, float] = {}
@@ -352,9 +354,9 @@ def some_worked(gpus: Sequence[GpuTrack], oldest_ns: int) -> tuple[float, float]
 
 
 def _mirrored(rows: Sequence[tuple[int, tuple[float, ...]]]) -> bool:
-    """Whether readings of the same moments rise and fall against one another, so that their sum stands still at all of the time: what one
-    GPU works another does not. Those of GPUs that work together rise and fall together, as steps and readings keep no time; a sum that
-    stands still below that may be the demand for what they do side by side."""
+    """Whether readings of the same moments rise and fall against each other, so that their sum stays at 100 %: one GPU works while the
+    other does not. Readings of GPUs that work together rise and fall together, for steps and readings are not in phase; a constant lower
+    sum may be the demand for what they do side by side."""
     whole = sum(ns for ns, _ in rows)
 
     def variance(values: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""What a sleeping thread waits for, from one sample of /proc: state, system call, its telling argument, wchan.
+"""Kind of wait of a sleeping thread, from one sample of /proc: state, system call, one argument of it, wchan.
 
 System calls are matched first (their numbers never change), kernel function names second (they do). Where neither can be
 read (another user's process, or yama's ptrace_scope) the answer is ``unknown``, not a guess.
@@ -12,15 +12,16 @@ from functools import lru_cache
 from gputop.model.syscalls import syscall_names, syscall_numbers
 
 TORCH_POLL_MS = 5000
-"""MP_STATUS_CHECK_INTERVAL of torch/utils/data/_utils: an idle worker polls its index queue, a waiting trainer the data queue, with it."""
+"""MP_STATUS_CHECK_INTERVAL of torch/utils/data/_utils: the time limit with which an idle worker polls its index queue and a waiting trainer
+the data queue."""
 
 QUEUE, LOCK, NETWORK, PIPE, TIMER, DISK, POLL, CHILD, DRIVER, UNKNOWN, STOPPED, ONCPU = (
     "queue", "lock", "network", "pipe", "timer", "disk", "poll", "child", "driver", "unknown", "stopped", "on-cpu",
 )  # fmt: skip
-GPU_LIKE = (DRIVER, TIMER, POLL, UNKNOWN, LOCK)  # what a main thread that waits for its GPU may be met asleep at
+GPU_LIKE = (DRIVER, TIMER, POLL, UNKNOWN, LOCK)  # kinds of wait that a sample may show for a main thread that waits for its GPU
 
 STOPPED_STATES = "Tt"  # of /proc/PID/stat: by a signal, or by a debugger
-ENDED_STATES = "ZX"  # a dead process whose parent has not asked for its end yet, and one that is just going
+ENDED_STATES = "ZX"  # a dead process that its parent has not reaped, and one that is being removed
 
 _CALLS = {
     LOCK: "futex futex_waitv flock fcntl semop semtimedop",
@@ -40,11 +41,11 @@ _KIND_OF_CALL = {name: kind for kind, names in _CALLS.items() for name in names.
 
 STDERR = 2
 _OUTPUT = (1, STDERR)
-_WOKEN = "wait_woken"  # where a socket is waited for, and a terminal that takes no more
+_WOKEN = "wait_woken"  # wait for a socket, or for a terminal that accepts no more output
 
 _UNSENT = ("sock_alloc_send", "sock_wait_for_wmem")  # where a UNIX socket's writer waits for its reader (net/core/sock.c)
 
-# Beginnings of kernel function names, from 5.15 to 6.18. Accepting waits for anybody, as polls do. The network's and the disk's
+# Beginnings of kernel function names, from 5.15 to 6.18. Accepting waits for any client, as polls do. The network's and the disk's
 # come early: they decide what a plain read waits for.
 _WCHAN = (
     (POLL, ("inet_csk_accept", "unix_accept")),
@@ -56,19 +57,19 @@ _WCHAN = (
     (LOCK, ("futex_", "do_futex", "flock_lock", "fcntl_setlk", "locks_", "do_sem", "rwsem_", "__mutex", "mutex_")),
     (TIMER, ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")),
     (POLL, ("poll_schedule", "do_poll", "do_sys_poll", "do_select", "ep_poll", "schedule_hrtimeout")),
-    (CHILD, ("do_wait", "kernel_wait4", "kernel_clone", "_do_fork")),  # the latter two until what vfork began runs a program
+    (CHILD, ("do_wait", "kernel_wait4", "kernel_clone", "_do_fork")),  # the latter two until the child of vfork runs a program
 )  # fmt: skip
 
 
 KindOf = Callable[[str, "int | None", "int | None", "str | None"], str]
-"""state, system call, its argument, wchan -> one of this module's words"""
+"""(state, system call, its argument, wchan) -> one of this module's words"""
 
 
 @lru_cache
 def kinds(machine: str) -> KindOf:
-    """What a sample of /proc tells on such a machine (``uname -m``; "" is this one): the numbers of system calls are its own.
+    """The function that names a sample's kind of wait on such a machine (``uname -m``; "" is this one): numbers of system calls differ.
 
-    ``queue`` is a poll with torch's 5 s: of a worker, no work is left to do; of a trainer, no batch is there.
+    ``queue`` is a poll with torch's 5 s: a worker has no work left, or a trainer has no batch.
     """
     by_number = {number: _KIND_OF_CALL[name] for number, name in syscall_names(machine).items() if name in _KIND_OF_CALL}
     polls, writes = syscall_numbers("poll", "ppoll", machine=machine), syscall_numbers("write", machine=machine)
@@ -93,34 +94,35 @@ def kinds(machine: str) -> KindOf:
         if call in writes and argument in _OUTPUT and wchan == _WOKEN:
             return PIPE
         if kind == DISK and by_name == PIPE:
-            return PIPE  # to open a named one waits for who opens its other end
+            return PIPE  # opening a named pipe waits for the process that opens its other end
         return by_name if kind in (PIPE, NETWORK, UNKNOWN) and by_name in (NETWORK, DISK, PIPE) else kind
 
     return kind_of
 
 
 def is_accepting(wchan: str | None) -> bool:
-    """Whether it waits for anybody who comes, not for whom it asked."""
+    """Whether the thread waits for any client, not for an answer to a request of its own."""
     return wchan is not None and wchan.startswith(("inet_csk_accept", "unix_accept", "__skb_wait_for_more_packets"))
 
 
 def is_ahead(wchan: str | None) -> bool:
-    """Whether it waits until somebody reads what it has written."""
+    """Whether the thread waits until another process reads what it has written."""
     return wchan is not None and (wchan.endswith("pipe_write") or wchan.startswith(_UNSENT))
 
 
 def is_unread(wchan: str | None) -> bool:
-    """The same of who was met at a pipe or at its output, which may be a terminal."""
+    """Like `is_ahead`, for a thread met at a pipe or at its output, which may be a terminal."""
     return is_ahead(wchan) or wchan == _WOKEN
 
 
 def is_unheard(machine: str, syscall: int | None, descriptor: int | None, wchan: str | None) -> bool:
-    """Whether it cannot write its output, for nobody reads the pipe that it goes to, or the terminal takes no more."""
+    """Whether the thread cannot write its output: no process reads the pipe, or the terminal accepts no more."""
     return syscall in syscall_numbers("write", machine=machine) and descriptor in _OUTPUT and is_unread(wchan)
 
 
 def is_mute(machine: str, syscall: int | None, descriptor: int | None, wchan: str | None) -> bool:
-    """Whether it cannot write its errors, for nobody reads the pipe that they go to: unlike standard output, it is nobody's input."""
+    """Whether the thread cannot write its errors, because no process reads the pipe. (Standard output may be another process's input;
+    errors never are.)"""
     return syscall in syscall_numbers("write", machine=machine) and descriptor == STDERR and is_ahead(wchan)
 
 

@@ -1,4 +1,4 @@
-"""Who ended the sleeps of the threads of trainers and workers, over the window (eBPF)."""
+"""Wakers of the threads of trainers and workers over the window (eBPF)."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ _KINDS = {
     "disk": waits.DISK, "pipe": waits.PIPE, "unix": waits.PIPE, "terminal": waits.PIPE, "network": waits.NETWORK,
     "several": waits.POLL, "epoll": waits.POLL, "eventfd": waits.POLL, "nvidia": waits.DRIVER, "device": waits.DRIVER,
 }  # fmt: skip
-"""`gputop.model.frame.Wakeup.kind` -> what the diagnosis calls that wait."""
+"""`gputop.model.frame.Wakeup.kind` -> the diagnosis' word for that wait."""
 
 _CALLS = {"flock": waits.LOCK, "fcntl": waits.LOCK, "vfork": waits.CHILD, "clone": waits.CHILD, "clone3": waits.CHILD}
-"""System calls whose kind tells less than their name: a lock of a file; who began a program sleeps, as for a disk, until it runs."""
+"""System calls whose name says more than their kind: a lock of a file; a parent sleeps in vfork, as for a disk, until its child runs a
+program."""
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
-LEAST = 0.001  # of the window that a thread must have slept until one of its wakers woke it, to be told (2.5 ms of 2.5 s)
+LEAST = 0.001  # share of the window that a thread must have slept until a waker woke it, for the waker to count (2.5 ms of 2.5 s)
 
 
 class Wake(NamedTuple):
-    """The sleeps of one thread that one process ended, in one kind of wait."""
+    """Sleeps of one thread that one process ended, in one kind of wait."""
 
-    pid: int  # of who woke it; 0: an interrupt
+    pid: int  # of the waker; 0: an interrupt
     tid: int  # 0: an interrupt
     kind: str  # a word of `measure.waits`
     share: float  # of the window, asleep
@@ -51,12 +52,12 @@ class ThreadTime(NamedTuple):
 
 
 class WakeTrack:
-    """The counters of the window: one shallow copy of the board's tables for each feed, and what the board has dropped meanwhile."""
+    """Counters of the window: one shallow copy of the board's tables per feed, and what the board has dropped since."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[int, dict[Any, Wakeup], dict[int, SchedThread], dict[Any, ThreadCalls]]] = deque()
         self._ended: deque[tuple[int, dict[Any, Wakeup], dict[int, SchedThread]]] = deque()
-        """(when it was missed, last counters) of threads that are gone: what they did in the window counts."""
+        """(when it was missed, last counters) of threads that have ended: their part in the window counts."""
         self._machine = ""
 
     def push(self, board: Board, oldest_ns: int) -> None:
@@ -73,7 +74,7 @@ class WakeTrack:
             self._ended.popleft()
 
     def by_thread(self) -> dict[int, list[Wake]]:
-        """Tid -> who woke it; empty without eBPF. Many threads of one process that each woke it seldom are told as one, whose tid is 0."""
+        """Tid -> its wakers; empty without eBPF. Many threads of one process that each woke it seldom become one waker, with tid 0."""
         if len(self._points) < 2:
             return {}
         (began_ns, before, *_), (ended_ns, now, *_) = self._points[0], self._points[-1]
@@ -119,7 +120,7 @@ class WakeTrack:
         return found
 
     def main_calls(self) -> dict[int, float]:
-        """Pid -> part of the time in CUDA calls that wait or copy that is its main thread's; empty without eBPF."""
+        """Pid -> the main thread's part of the time in CUDA calls that wait or copy; empty without eBPF."""
         if len(self._points) < 2:
             return {}
         before, now = self._points[0][3], self._points[-1][3]
@@ -134,7 +135,7 @@ class WakeTrack:
 
 
 def _without(old: dict[_K, _V], now: Mapping[_K, object]) -> dict[_K, _V]:
-    """The entries whose keys are not there any more."""
+    """Entries whose keys are missing in ``now``."""
     return {key: old[key] for key in old.keys() - now.keys()}
 
 
@@ -144,7 +145,7 @@ def _by_call(machine: str) -> dict[int, str]:
 
 
 def kind_of(wake: Wakeup, machine: str = "") -> str:
-    """What the sleeper waited for, in the diagnosis' words; system calls have the numbers of ``machine`` (``uname -m``)."""
+    """The diagnosis' word for what the sleeper waited for; system calls have the numbers of ``machine`` (``uname -m``)."""
     if (kind := _by_call(machine).get(wake.call)) is not None:
         return kind
     if wake.call == -1 or (not wake.kind and wake.uninterruptible):

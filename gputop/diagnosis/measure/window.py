@@ -35,7 +35,8 @@ ROLES_NS = 1_000_000_000
 
 
 class Window:
-    """Folds nothing and forgets by itself; `facts` costs well under a millisecond for twenty processes."""
+    """The window of the whole machine. It folds nothing and forgets by itself; `facts` costs well under a millisecond for twenty
+    processes."""
 
     def __init__(self) -> None:
         self.roles: dict[int, Role] = {}
@@ -48,30 +49,30 @@ class Window:
         self._launches = Launches()
         self._procs: dict[int, ProcTrack] = {}
         self._gpus: dict[int, GpuTrack] = {}
-        self._parts: dict[tuple[int, int], GpuTrack] = {}  # (GPU, GPU instance) -> what is known of that part of it, where MIG has split it
+        self._parts: dict[tuple[int, int], GpuTrack] = {}  # (GPU, GPU instance) -> readings of that part, if MIG has split the GPU
         self._host = HostTrack()
         self._wakes = WakeTrack()
-        self._woken: dict[int, list[Wake]] = {}  # tid -> who woke it, in the window
+        self._woken: dict[int, list[Wake]] = {}  # tid -> its wakers in the window
         self._takers = TakerTrack()
         self._births: dict[int, dict[int, int]] = {}
         self._respawns: dict[int, Respawns] = {}
         self._first_sets: dict[int, tuple[int, int]] = {}
-        """Trainer -> when its first workers were seen, and the start_ticks of the last of these."""
+        """Trainer -> (when its first workers were seen, start_ticks of the last of these)."""
         self._starts: dict[int, Start] = {}
-        self._named: dict[int, bool] = {}  # trainers whose workers take torch's name
+        self._named: dict[int, bool] = {}  # pids of trainers with workers that take torch's name
         self._rhythm_ns: dict[int, int] = {}
         self._paces: dict[int, float | None] = {}
         self._clocks: dict[int, Clock] = {}
         self._turns: dict[int, Turns] = {}
-        self._pauses: dict[int, list[Span]] = {}  # of each trainer, also those that the window has forgotten
+        self._pauses: dict[int, list[Span]] = {}  # trainer -> its pauses, including those before the window
         self._roles_ns = 0
         self._held_bytes: dict[int, float] = {}  # of the GPUs' memory, by pid
         self._pulses: dict[int, Pulse] = {}  # signs of life of each trainer
         self._seen: tuple[dict[int, ProcInfo], frozenset[int], dict[int, dict[int, int]]] = {}, frozenset(), {}
 
     def push(self, board: Board) -> bool:
-        """Take in the board; False where it is not newer than the last one. A jump in time begins anew, and so does another collector: its
-        probes count from 0."""
+        """Take in the board; False if it is not newer than the last one. After a jump in time, or with another collector (whose probes
+        count from 0), the window begins again."""
         if board.t_ns == self.t_ns:
             return False
         if not 0 < board.t_ns - self.t_ns <= policy.GAP_NS or board.seq < self._seq:
@@ -91,7 +92,7 @@ class Window:
         return True
 
     def begin(self) -> None:
-        """Paces are from now on."""
+        """Let paces count from now on."""
         self._points.restart(*self._clocks)
 
     def _push_gpus(self, board: Board, oldest_ns: int) -> None:
@@ -106,9 +107,9 @@ class Window:
         self._parts = {place: track for place, track in self._parts.items() if track.last_ns == board.t_ns}
 
     def look(self, frame: Frame) -> None:
-        """What the processes of the window wait for in a frame between two pushes."""
+        """Take in the waits and readings of a frame between two pushes."""
         self._points.looked = True
-        if frame.probes is not None and frame.ticks == 1:  # one reading a second tells of no pauses between steps
+        if frame.probes is not None and frame.ticks == 1:  # one reading a second cannot show pauses between steps
             self._points.look(frame.probes)
         self._launches.note(frame.t_ns, frame.sampled)
         samples: tuple[Met | ProcSample, ...] = (*frame.met, *frame.procs)
@@ -141,7 +142,7 @@ class Window:
             sched = board.threads.get(pid) if board.switch_share >= 1.0 else None  # glimpses miss long sleeps: samples know better
             track = self._procs.get(pid)
             if track is None or track.samples[-1].start_ticks != sample.start_ticks:
-                # Whom its trainer waited for before anybody looked is not known.
+                # The trainer's waits before the first look are unknown.
                 born = born_ns(sample, board) if self.continues and self.roles[pid].kind == "worker" else 0
                 self._procs[pid] = ProcTrack(sample, sched, board.header.machine, born)
                 self._note_birth(sample, board)
@@ -153,14 +154,15 @@ class Window:
         self._forget_ended(board)
 
     def _forget_ended(self, board: Board) -> None:
-        """What is remembered of trainers that are gone: another may come by the same number."""
+        """Forget trainers that have ended: their pid may be reused."""
         told: tuple[dict[int, Any], ...] = self._births, self._respawns, self._first_sets, self._starts, self._named, self._turns
         for known in (*told, self._pauses, self._rhythm_ns, self._paces, self._clocks):
             for pid in [pid for pid in known if pid not in board.procs]:
                 del known[pid]
 
     def _has_ended(self, sample: ProcSample) -> bool:
-        """A trainer whose parent has not asked for its end yet trains no more. A worker's is the trainer's own business."""
+        """Whether the process is a trainer that has ended and was not reaped. (Ended workers matter to their trainer, which is looked
+        at.)"""
         return sample.state in waits.ENDED_STATES and self.roles[sample.pid].kind == "trainer"
 
     def _note_birth(self, sample: ProcSample, board: Board) -> None:
@@ -175,7 +177,8 @@ class Window:
             self._births.setdefault(role.trainer_pid, {})[sample.pid] = self.t_ns
 
     def _note_starting(self, board: Board) -> None:
-        """Spawned children that have no name yet beside workers that have: those of a short validation end soon after they get it."""
+        """Note births of spawned children that have no name yet while there are named workers: workers of a short validation end soon after
+        they get it."""
         for pid, role in self.roles.items():
             trainer, sample = role.trainer_pid, board.procs.get(pid)
             if trainer in self._first_sets and sample is not None and role.kind == "helper" and who.is_spawned_child(board.infos[pid]):
@@ -192,7 +195,7 @@ class Window:
             track.began_ns = self.t_ns
 
     def facts(self, board: Board) -> Facts:
-        """The window's facts, but for what the graph finds."""
+        """The window's facts, without those that the graph finds."""
         seconds = (self.t_ns - self._points.oldest_ns) / 1e9
         gpus = {index: track.facts(index) for index, track in self._gpus.items() if index in board.gpus}
         host, self._woken = self._host.facts(board), self._wakes.by_thread()
@@ -222,8 +225,7 @@ class Window:
         )  # fmt: skip
 
     def _with_programs(self, board: Board, jobs: list[JobFacts], starters: Mapping[int, int]) -> list[JobFacts]:
-        """With what those that its loaders started were met at; of those that ended a parent inherits CPU time only that was not seen
-        before."""
+        """Add what the loaders' child programs were doing. A parent inherits only CPU time not counted before."""
         oldest_ns = self._points.oldest_ns
         span_ns = max(1, self.t_ns - oldest_ns)
         met = self._takers.met(starters, waits.kinds(board.header.machine), oldest_ns)
@@ -255,7 +257,7 @@ class Window:
         return [replace(job, absent_ranks=absent[job.trainer.pid]) if job.trainer.pid in absent else job for job in jobs]
 
     def _jobs(self, board: Board, gpus: dict[int, GpuFacts]) -> list[JobFacts]:
-        """What processes and GPUs tell by themselves."""
+        """Jobs with the facts that their own processes and GPUs provide."""
         procs: dict[int, ProcFacts] = {}
         workers: dict[int, list[ProcFacts]] = {}
         managers: dict[int | None, list[ProcFacts]] = {}
@@ -282,11 +284,11 @@ class Window:
         return feeders.with_lent(jobs, lambda job: self._woken_by(board, job))
 
     def _complete(self, job: JobFacts, board: Board, host: HostFacts) -> JobFacts:
-        """With what its processes and GPUs do not tell by themselves."""
+        """Add facts that a job's own processes and GPUs cannot provide."""
         trainer, oldest_ns = job.trainer, self._points.oldest_ns
         start = self._start(job, board)
         before_s = start.before_s(oldest_ns, self.t_ns)
-        if before_s is None or not start.first_ns:  # what its GPUs did before was for others, or a start
+        if before_s is None or not start.first_ns:  # its GPUs' earlier work was for others, or a start
             job = replace(job, gpus=[replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, dips_s=0.0, pauses=()) for gpu in job.gpus])
         worked_ns, births = max((gpu.worked_ns for gpu in job.gpus), default=0), [born_ns(worker.newer, board) for worker in job.workers]
         by_itself = start.is_by_itself(worked_ns, births, self.t_ns)
@@ -311,7 +313,7 @@ class Window:
         return replace(job, pressed=(host.psi_memory or 0.0) >= policy.LITTLE or bool(job.memory_path))
 
     def _called(self, job: JobFacts) -> dict[str, Any]:
-        """What it called of CUDA, by probes, else by samples."""
+        """Fields about CUDA calls: by probes, else by samples."""
         if job.calls is not None:
             return {} if job.idle is None else {"calls": copied_beside(job.calls, job.idle)}
         if (sampled := self._points.sampled(job.trainer.pid)) is None:
@@ -321,9 +323,9 @@ class Window:
         return {"sampled": sampled, "launches_per_s": sampled.launch / policy.LAUNCH_S}
 
     def _gpu_turns(self, job: JobFacts) -> dict[str, float]:
-        """`JobFacts.turns` and `JobFacts.unseen_turns` of one with several GPUs: a step may go from one to the next.
+        """`JobFacts.turns` and `JobFacts.unseen_turns` of a job with several GPUs, whose step may go from one GPU to the next.
 
-        Some of them worked as long as readings show at least, or as the trainer was seen to wait for them; and no longer than all together.
+        Some GPU worked at least as long as readings show, or as the trainer was seen to wait; and at most as long as all together.
         """
         utils = [gpu.util for gpu in job.gpus if gpu.util is not None]
         if len(utils) < 2 or job.idle is None:
@@ -336,7 +338,7 @@ class Window:
         return {"turns": max(0.0, worked - together), "unseen_turns": 0.0 if job.calls is not None else max(0.0, most - worked)}
 
     def _respawned(self, job: JobFacts) -> dict[str, float]:
-        """Of one whose workers are all made anew; of a pool that replaces one the others go on."""
+        """Fields about replaced workers, if at least half are young. (A pool that replaces single workers keeps working.)"""
         pid, oldest_ns = job.trainer.pid, self._points.oldest_ns
         respawns = self._respawns.setdefault(pid, Respawns())
         utils = [gpu.util_now for gpu in job.gpus if gpu.util_now is not None]
@@ -356,11 +358,11 @@ class Window:
         return {"quiet_s": length_s(quiet, oldest_ns), "away_s": length_s(away, oldest_ns), "pauses": pauses, "repeated": before}
 
     def note_pauses(self, job: JobFacts) -> None:
-        """Remember those of one that was found to pause: see `JobFacts.repeated`."""
+        """Remember the pauses of a job whose verdict is a pause: see `JobFacts.repeated`."""
         self._pauses[job.trainer.pid] = merged([*self._pauses.get(job.trainer.pid, ()), *job.pauses], self.t_ns)
 
     def _start(self, job: JobFacts, board: Board) -> Start:
-        """Shortly after it was born its GPU's utilization still tells of who was there before."""
+        """The trainer's start, brought up to date. Shortly after its birth its GPU's utilization still covers the process before it."""
         trainer = job.trainer
         born = born_ns(trainer.newer, board)
         start = self._starts.setdefault(trainer.pid, Start(born, min(born, trainer.began_ns) + policy.READING_NS))
@@ -373,7 +375,8 @@ class Window:
         return start
 
     def _rivals(self, trainer: ProcFacts) -> dict[int, float]:
-        """Those trainers that ended its waits for a lock: who is woken by a collective is so by the kernel or by threads of its own."""
+        """Other trainers -> share of the window until they released the lock this one slept at. Collectives are excluded: they wake by the
+        kernel or own threads."""
         asked = sum(trainer.kinds.get(kind, 0.0) for kind in (waits.PIPE, waits.NETWORK, waits.POLL))
         if trainer.kinds.get(waits.LOCK, 0.0) <= asked:
             return {}
@@ -382,14 +385,14 @@ class Window:
         return {pid: woken[pid] for pid in others if woken.get(pid, 0.0) > 0.0}
 
     def _woken_by_pid(self, tid: int) -> dict[int, float]:
-        """Pid -> share of the window that a thread slept until somebody of that process woke it."""
+        """Pid -> share of the window that the thread slept until a thread of that process woke it."""
         found: dict[int, float] = {}
         for wake in self._woken.get(tid, ()):
             found[wake.pid] = found.get(wake.pid, 0.0) + wake.share
         return found
 
     def _woken_by_others(self, pid: int) -> dict[int, float]:
-        """`_woken_by_pid` of a main thread, also of whoever woke the threads of its own that woke it: they receive for it."""
+        """`_woken_by_pid` of a main thread, plus processes that woke those own threads which then woke it: they receive on its behalf."""
         found = self._woken_by_pid(pid)
         for own in self._woken.get(pid, ()):
             theirs = [one for one in self._woken.get(own.tid, ()) if one.tid != pid] if own.pid == pid else []
@@ -400,13 +403,14 @@ class Window:
         return found
 
     def _own_wakes(self, pid: int) -> tuple[float, float] | None:
-        """Share of the window that a main thread slept until threads of its own woke it, and how often a second; None without eBPF."""
+        """(share of the window that the main thread slept until threads of its own process woke it, such sleeps per second); None without
+        eBPF."""
         own = [wake for wake in self._woken.get(pid, ()) if wake.pid == pid]
         return (sum(wake.share for wake in own), sum(wake.per_s for wake in own)) if self._woken else None
 
     def _woken_by(self, board: Board, job: JobFacts) -> dict[int, float]:
-        """Pid -> share of the window that its main thread slept until that process woke it, or wrote what another thread reads: by the
-        probe, else by whom it reads from."""
+        """Pid -> share of the window that the main thread slept until that process woke it, or wrote what another thread reads: by the
+        probe, else by the processes it reads from."""
         trainer = job.trainer
         found = self._woken_by_others(trainer.pid) if self._woken else feeders.read_from(trainer)
         own = trainer.own_wakes[0] if trainer.own_wakes is not None else None
@@ -422,7 +426,7 @@ class Window:
         return [self._part_of(gpu, trainer.pid) if gpu.split else gpu for gpu in self._whole_gpus_of(trainer, trainers, gpus)]
 
     def _part_of(self, gpu: GpuFacts, pid: int) -> GpuFacts:
-        """That which it computes on, or the only one there is; where nothing tells which, nothing is measured of its own."""
+        """The MIG instance the process uses, or the only one; without a hint, nothing is measured for it."""
         whole = self._gpus[gpu.index].board
         here = {instance: track for (index, instance), track in self._parts.items() if index == gpu.index}
         for instance, track in here.items():
@@ -431,7 +435,8 @@ class Window:
         return replace(gpu, util=None, util_now=None, sm_active=None, power_w=None, unmeasurable=True)
 
     def _whole_gpus_of(self, trainer: ProcFacts, trainers: list[ProcFacts], gpus: dict[int, GpuFacts]) -> list[GpuFacts]:
-        """Its GPUs by NVML's list; where that names nobody we know (a container), those in use that it may see, dealt by rank."""
+        """The trainer's GPUs by NVML's list. If the list names no known trainer (a container): the GPUs in use that it may see, one per
+        rank if the numbers match."""
         own = [gpu for gpu in gpus.values() if trainer.pid in gpu.pids]
         known = {other.pid for other in trainers}
         if own or any(known & gpu.pids for gpu in gpus.values()):
@@ -446,8 +451,8 @@ class Window:
         return step_of(job, self._clocks.get(job.trainer.pid, Clock()), self._rhythm(job))
 
     def _rhythm(self, job: JobFacts) -> float | None:
-        """The clearest of its GPUs; worked out anew now and then, for it looks at many seconds. Where workers are born again and again it
-        is the epochs', and without work the noise of its power."""
+        """Steps per second by the first of its GPUs with a clear rhythm; recomputed every `RHYTHM_NS`, for it covers many seconds. None if
+        workers are born again and again (the rhythm is the epochs') or without work (it is noise of the power)."""
         if job.births or (job.idle or 0.0) >= policy.AT_END:
             return None
         if self.t_ns - self._rhythm_ns.get(job.trainer.pid, 0) >= RHYTHM_NS and job.calls is None:
@@ -457,7 +462,7 @@ class Window:
         return self._paces.get(job.trainer.pid)
 
     def pace(self, trainer_pid: int) -> float | None:
-        """Its steps per second since it began to train, or its CUDA calls were first probed."""
+        """Steps per second of a trainer since it began to train, or since its CUDA calls were first probed; None if unknown."""
         return self._clocks.get(trainer_pid, Clock()).per_s(self._points.all_calls(trainer_pid))
 
     def _recent_births(self, trainer_pid: int) -> list[int]:
@@ -475,15 +480,15 @@ def _hidden(board: Board) -> tuple[str, str]:
 
 
 def _visible(trainer: ProcFacts, gpus: dict[int, GpuFacts]) -> list[GpuFacts]:
-    """Those its environment chooses by number; none where it chooses nothing, or by UUID."""
+    """GPUs that CUDA_VISIBLE_DEVICES selects by number; empty if it selects none, or by UUID."""
     chosen = trainer.info.env.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return [gpus[int(index)] for index in chosen if index.strip().isdecimal() and int(index) in gpus]
 
 
 def _family(jobs: list[JobFacts], starters: Mapping[int, int]) -> dict[int, int]:
-    """Pid of a trainer, of a worker or service, or of a program that one of them started -> the trainer.
+    """Pid of a trainer, of a worker or service, or of a program that one of them started -> pid of the trainer.
 
-    What a trainer with workers started itself loads nothing: a sidecar beside which its script became the training, a packer.
+    Programs that a trainer with workers started itself load nothing (a sidecar, a packer), and are left out.
     """
     own = {pid: job.trainer.pid for job in jobs for pid in (job.trainer.pid, *(proc.pid for proc in job.workers), *job.services)}
     loads = own.keys() - {job.trainer.pid for job in jobs if job.workers}
@@ -491,13 +496,13 @@ def _family(jobs: list[JobFacts], starters: Mapping[int, int]) -> dict[int, int]
 
 
 def _without_finished(workers: list[ProcFacts]) -> list[ProcFacts]:
-    """Those who load; of another loader than torch's, one that ended may be missed."""
+    """Workers that still load. Only torch's loader shows which have finished; if all have, all are returned."""
     torchs = any(worker.info.comm == who.TORCH_WORKER for worker in workers)
     return [worker for worker in workers if not (torchs and worker.has_finished)] or workers
 
 
 def _with_cpus(job: JobFacts, by_label: Mapping[str, float], takers: list[Taker], family: Mapping[int, int]) -> JobFacts:
-    """With the CPUs that its processes ran on, by label those of its helpers."""
+    """Add the CPUs that the job's processes ran on. ``by_label``: CPUs of its helpers by their label."""
     helpers = sum(by_label.values())
     programs = sum(taker.cores for taker in takers if family.get(taker.pid) == job.trainer.pid)
     used = sum(proc.cores for proc in (job.trainer, *job.workers)) + helpers + programs
