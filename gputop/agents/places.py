@@ -14,7 +14,8 @@ from contextlib import contextmanager
 import msgspec
 
 from gputop.agents.children import Children
-from gputop.fleet.links import CONNECTING, UP, Links, NodeState
+from gputop.fleet.link import CONNECTING, UP, NodeState
+from gputop.fleet.links import Links
 from gputop.fleet.overview import Overview, sight_of
 from gputop.model.frame import Stack
 from gputop.recording.parts import open_recording

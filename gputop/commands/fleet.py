@@ -158,7 +158,7 @@ def _await_report(fleet: Overview, questions: Questions) -> None:
 
 def _await(links: Nodes) -> None:
     """Wait until all nodes have answered or failed, and then for a window that can be judged; `PATIENCE_S` at most."""
-    from gputop.fleet.links import CONNECTING
+    from gputop.fleet.link import CONNECTING
 
     began_s, answered_s = time.monotonic(), math.inf
     while time.monotonic() < min(began_s + PATIENCE_S, answered_s + SETTLES_S):

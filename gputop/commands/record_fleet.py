@@ -12,7 +12,8 @@ import time
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import RECORDER, leave_root, sampling_argv
-from gputop.fleet.links import CONNECTING, UP, Links, NodeState
+from gputop.fleet.link import CONNECTING, UP, NodeState
+from gputop.fleet.links import Links
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, Mark
 from gputop.recording.keyframe import key_frame

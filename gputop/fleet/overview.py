@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gputop.findings.verdict import GPU_LOST, LOOKING
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Member, Sight, find_jobs, with_report
-from gputop.fleet.links import CONNECTING, UP, NodeState
+from gputop.fleet.link import CONNECTING, UP, NodeState
 from gputop.stacks.nccl import NcclReport
 from gputop.system import crash
 from gputop.system.errors import UserError

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gputop.fleet.asking import Answer
 from gputop.fleet.jobs import Job
-from gputop.fleet.links import NodeState
+from gputop.fleet.link import NodeState
 from gputop.fleet.overview import Overview
 from gputop.model.frame import Frame, Header
 from gputop.stacks.nccl import NcclReport, unpack_report

@@ -20,7 +20,8 @@ from textual.widgets import Input
 
 from gputop.fleet.asking import Answer
 from gputop.fleet.jobs import Job, Member, Sight
-from gputop.fleet.links import UP, Links
+from gputop.fleet.link import UP
+from gputop.fleet.links import Links
 from gputop.fleet.overview import SORTS, Overview, sight_of
 from gputop.fleet.questions import Hangs, Nodes, Questions, ask_nccl
 from gputop.fleet.targets import Folder

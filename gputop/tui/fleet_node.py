@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 import msgspec
 
 from gputop.fleet.asking import Answer
-from gputop.fleet.links import UP
+from gputop.fleet.link import UP
 from gputop.fleet.questions import Nodes, Questions
 from gputop.model.frame import Frame, Header, Stack
 from gputop.stacks.group import group

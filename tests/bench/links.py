@@ -18,7 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from gputop.fleet.links import UP, Links
+from gputop.fleet.link import UP
+from gputop.fleet.links import Links
 from gputop.fleet.summary import pack_summary
 from gputop.model.frame import Header
 from gputop.recording.format import pack_header

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gputop.fleet.links import Links, NodeState
+from gputop.fleet.link import NodeState
+from gputop.fleet.links import Links
 from gputop.fleet.summary import Summary, pack_summary
 from gputop.model.frame import Header
 from gputop.recording.format import pack_header

@@ -15,7 +15,8 @@ import pytest
 
 from gputop.fleet import links as links_module
 from gputop.fleet.asking import MOST_ANSWER_BYTES
-from gputop.fleet.links import DOWN, UP, Links
+from gputop.fleet.link import DOWN, UP
+from gputop.fleet.links import Links
 from gputop.model.frame import Frame, Header, ProcSample
 from gputop.recording import budget as budget_module
 from gputop.recording.budget import BURST_FRAMES, BURST_S, Budget

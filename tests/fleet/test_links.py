@@ -14,7 +14,8 @@ import pytest
 
 from gputop.fleet import links as links_module
 from gputop.fleet.asking import Answer, pack_answer
-from gputop.fleet.links import CONNECTING, DOWN, MISSING, NEWER, REFUSED, SILENT, UP, Links
+from gputop.fleet.link import CONNECTING, DOWN, MISSING, NEWER, REFUSED, SILENT, UP
+from gputop.fleet.links import Links
 from gputop.fleet.summary import MOST_BYTES, Node, Summary
 from gputop.model.frame import Frame, Header, Stack
 from gputop.recording.format import KIND_HEADER, KIND_SUMMARY, MAGIC, pack

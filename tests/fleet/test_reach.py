@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gputop.fleet.links import DOWN, FAN_OUT, SILENT, UP, Links
+from gputop.fleet.link import DOWN, SILENT, UP
+from gputop.fleet.links import FAN_OUT, Links
 from gputop.fleet.summary import Summary, pack_summary
 from gputop.model.frame import Header
 from gputop.recording.format import pack_header

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gputop.fleet.links import UP, Links
+from gputop.fleet.link import UP
+from gputop.fleet.links import Links
 from gputop.fleet.targets import Folder
 from gputop.recording.reader import Recording
 from gputop.stream.played import parts_of

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gputop.fleet.asking import Answer
 from gputop.fleet.lines import FromLines, to_lines
-from gputop.fleet.links import UP, Links
+from gputop.fleet.link import UP
+from gputop.fleet.links import Links
 from gputop.fleet.targets import targets
 from gputop.recording.reader import Recording
 from gputop.stream.played import PlayedStream

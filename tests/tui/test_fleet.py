@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 
 from gputop.fleet.asking import Answer
 from gputop.fleet.jobs import Sight
-from gputop.fleet.links import DOWN, UP, NodeState
+from gputop.fleet.link import DOWN, UP, NodeState
 from gputop.fleet.overview import Alike, Overview, fold, worst_first
 from gputop.fleet.summary import Summary
 from gputop.fleet.targets import STARTS_S, Folder

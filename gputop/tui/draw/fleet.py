@@ -10,7 +10,7 @@ from msgspec import Struct
 from gputop.findings.policy import LOST, QUARTER
 from gputop.findings.verdict import Ledger
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, Member, Sight
-from gputop.fleet.links import RECORDED
+from gputop.fleet.link import RECORDED
 from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, Overview, Row, Second, finds, fold
 from gputop.stream.reach.hosts import fold as fold_hosts
 from gputop.system.text import cell_width, clean, counted, cut, fit
