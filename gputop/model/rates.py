@@ -21,7 +21,7 @@ class ProcRates(Struct, frozen=True):
     """Rates of a process between two readings; None: not measured. Shares are of one CPU's time: 250 % is 2.5 CPUs."""
 
     cpu_pct: float
-    """The whole process's CPU time: on-CPU time of its threads if all were read and none ended with more than a tick, else utime + stime."""
+    """The process's CPU time: on-CPU time of its threads if all were read and none ended with more than a tick, else utime + stime."""
     system_pct: float
     runq_pct: float | None
     """Run-queue delay of the main thread, cgroup throttling included. None if the process has other threads that are not read: the main

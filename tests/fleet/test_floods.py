@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gputop.fleet import link as link_module
 from gputop.fleet import links as links_module
 from gputop.fleet.asking import MOST_ANSWER_BYTES
 from gputop.fleet.link import DOWN, UP
@@ -170,7 +171,8 @@ def test_an_old_node_that_floods_ends_with_the_reason_and_costs_no_other(
 ) -> None:
     if procs:
         monkeypatch.setattr(budget_module, "BURST_S", 0.1)
-        monkeypatch.setattr(links_module, "LINK_SHARE", 0.02)  # also a busy machine gives it more
+        for module in (link_module, links_module):
+            monkeypatch.setattr(module, "LINK_SHARE", 0.02)  # also a busy machine gives it more
     else:
         monkeypatch.setattr(budget_module, "BURST_FRAMES", 200)
     monkeypatch.setattr(links_module, "MOST_OVER_S", 3.0)

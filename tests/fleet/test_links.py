@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputop.fleet import links as links_module
+from gputop.fleet import link as link_module
 from gputop.fleet.asking import Answer, pack_answer
 from gputop.fleet.link import CONNECTING, DOWN, MISSING, NEWER, REFUSED, SILENT, UP
 from gputop.fleet.links import Links
@@ -114,7 +114,7 @@ def test_sshd_may_refuse_twice_before_it_is_told(ssh: FakeSsh, link: Open) -> No
 
 
 def test_a_node_that_says_nothing_is_silent_and_one_that_ends_comes_back(ssh: FakeSsh, link: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links_module, "SILENT_S", 0.6)
+    monkeypatch.setattr(link_module, "SILENT_S", 0.6)
     ssh.says("quiet", 'cat "$D/header" "$D/summary"; sleep 60')
     ssh.says("ends", 'cat "$D/header" "$D/summary"; sleep 0.1; echo "Timeout, server ends not responding." >&2; exit 255')
     links = link("quiet", "ends")
@@ -128,7 +128,7 @@ def test_a_node_that_says_nothing_is_silent_and_one_that_ends_comes_back(ssh: Fa
 
 
 def test_one_that_hangs_is_asked_anew(ssh: FakeSsh, link: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links_module, "ANSWER_S", 0.5)
+    monkeypatch.setattr(link_module, "ANSWER_S", 0.5)
     ssh.says("hangs", "exec sleep 60")
     links = link("hangs")
     assert "no answer within" in wait_for(links, "hangs", lambda node: node.state == DOWN).reason
