@@ -320,6 +320,42 @@ def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None
     assert re.search(r"^gpu [1-9]", (tree.folder / "counts.txt").read_text(), re.MULTILINE)
 
 
+def test_a_tool_for_agents(tree: Tree) -> None:
+    """Its schemas are those of the structs that its `run` is annotated with."""
+    body = '''
+"""Tool `echo`: how much is asked for."""
+
+from __future__ import annotations
+
+from gputop.agents.answer import Answer, Asked
+from gputop.agents.places import Places
+
+SAYS = "How much is asked for."
+
+
+class EchoQuestion(Asked):
+    times: int = 1
+
+
+class EchoAnswer(Answer):
+    repeated: int
+
+
+def run(places: Places, asked: EchoQuestion) -> EchoAnswer:
+    return EchoAnswer(target=asked.target, repeated=asked.times)
+'''
+    tree.follow("A tool for agents", body, tool="echo", Tool="Echo")
+    program = (
+        "import json, threading, types; from gputop.agents import tools; places = types.SimpleNamespace(lock=threading.Lock())\n"
+        "print(json.dumps([tools.TOOLS[-1], tools.definition('echo'), tools.call(places, 'echo', {'times': 3})]))"
+    )
+    name, definition, answer = json.loads(tree.run("-c", program))
+    assert name == definition["name"] == "echo"
+    assert definition["input"]["properties"]["times"] == {"type": "integer", "default": 1}
+    assert set(definition["output"]["required"]) == {"target", "repeated"}
+    assert answer["repeated"] == 3
+
+
 def test_every_recipe_names_what_exists() -> None:
     """Paths and dotted names of the whole document, but for those that a newcomer makes."""
     paths = re.findall(r"`((?:gputop|tests|probes|packaging|scripts)/[\w./-]*)`", DOCUMENT)

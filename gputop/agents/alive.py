@@ -33,14 +33,14 @@ class Alive:
         if scope["type"] != "http" or scope["method"] != "POST" or not takes_events:
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send)
+        answer = _PendingAnswer(send)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(answer.comment)
             await self._app(scope, receive, answer.send)
             tasks.cancel_scope.cancel()
 
 
-class _Answer:
+class _PendingAnswer:
     """One answer on its way."""
 
     def __init__(self, send: Any) -> None:

@@ -17,14 +17,14 @@ SAYS = (
 CHANCE = 0.02  # share of lost GPU time by which two runs of one job may differ by chance (guess)
 
 
-class Question(Asked):
+class CompareQuestion(Asked):
     before: str = ""
     after: str = ""
     before_window: str = ALL
     after_window: str = ALL
 
 
-class Found(Answer):
+class CompareAnswer(Answer):
     before: Row = field(default_factory=dict)
     after: Row = field(default_factory=dict)
     lost_share_change: float | None = None
@@ -33,7 +33,7 @@ class Found(Answer):
     improved: bool | None = None
 
 
-def run(places: Places, asked: Question) -> Found:
+def run(places: Places, asked: CompareQuestion) -> CompareAnswer:
     sides: list[Look] = []
     for target, window in ((asked.before or asked.target, asked.before_window), (asked.after or asked.target, asked.after_window)):
         with places.recording(target) as recording:
@@ -43,7 +43,7 @@ def run(places: Places, asked: Question) -> Found:
     shares = [one.explanation.ledger.cause_shares for one in sides]
     causes = {cause: max(part.get(cause, 0.0) for part in shares) for part in shares for cause in part if cause_of(cause)}
     change = _change(lost)
-    return Found(
+    return CompareAnswer(
         target=asked.target or places.default, before=_side(before), after=_side(after), lost_share_change=change,
         steps_per_s_change=_change(paces), improved=None if change is None else change < -CHANCE,
         by_cause={

@@ -23,11 +23,11 @@ LOOKED_INTO = (
 """Causes inside a process: its stacks say where."""
 
 
-class Question(Asked):
+class DiagnoseQuestion(Asked):
     window: str = ""
 
 
-class Found(Answer):
+class DiagnoseAnswer(Answer):
     """The verdict over the window, with the numbers of the cause's worst incident."""
 
     seconds: float | None = None
@@ -52,7 +52,7 @@ class Found(Answer):
     also: list[Row] = []
 
 
-def run(places: Places, asked: Question) -> Found:
+def run(places: Places, asked: DiagnoseQuestion) -> DiagnoseAnswer:
     target = asked.target or places.default
     if places.has_many(asked.target):
         return _of_job(places, target)
@@ -61,13 +61,13 @@ def run(places: Places, asked: Question) -> Found:
         return found_in(target, look(recording, window), window)
 
 
-def found_in(target: str, seen: Look, window: str) -> Found:
+def found_in(target: str, seen: Look, window: str) -> DiagnoseAnswer:
     """The answer for a stretch that was looked at."""
     said, ledger, incidents = seen.explanation.verdict, seen.explanation.ledger, seen.explanation.incidents
     cause, share = cause_of(said.cause), ledger.lost_share
     worst = max((one for one in incidents if one.cause == cause), key=lambda one: one.gpu_lost_s, default=None)
     by_cause = sorted(((one, part) for one, part in ledger.cause_shares.items() if cause_of(one)), key=lambda item: -item[1])
-    return Found(
+    return DiagnoseAnswer(
         target=target, seconds=seen.seconds, symptom=symptom_of(said.symptom), cause=cause,
         headline_untrusted=untrusted(said.headline), detail_untrusted=untrusted(said.detail),
         lost_share=None if share is None else round(share, 3), speedup_max=said.speedup_max, steps_per_s=said.steps_per_s,
@@ -117,18 +117,18 @@ def _next(target: str, symptom: str | None, cause: str | None, window: str) -> N
     return Next("ranks", {"target": target}) if cause == "straggler-rank" else None
 
 
-def _of_job(places: Places, target: str) -> Found:
+def _of_job(places: Places, target: str) -> DiagnoseAnswer:
     """The answer for the job that loses most GPU time over all hosts."""
     return places.hosts.fleet().used(lambda fleet: _of_worst(target, fleet))
 
 
-def _of_worst(target: str, fleet: Overview) -> Found:
+def _of_worst(target: str, fleet: Overview) -> DiagnoseAnswer:
     silent = [untrusted(f"{row.host}: {row.sight.problem or row.says}") for row in fleet.rows if not row.sight.is_seen]
     if not fleet.jobs:
-        return Found(target=target, not_measured_untrusted=silent, headline_untrusted="nobody trains on these hosts")
+        return DiagnoseAnswer(target=target, not_measured_untrusted=silent, headline_untrusted="nobody trains on these hosts")
     job = fleet.jobs[0]
     ledger = fleet.books.ledgers.get(job.key)
-    return Found(
+    return DiagnoseAnswer(
         target=target, symptom=symptom_of(job.symptom), cause=cause_of(job.cause), severity=job.severity,
         headline_untrusted=untrusted(job.headline), detail_untrusted=untrusted(job.detail),
         lost_share=None if job.lost is None else round(job.lost, 3), steps_per_s=job.steps_per_s,

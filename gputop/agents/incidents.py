@@ -17,7 +17,7 @@ from gputop.system.errors import UserError
 SAYS = "What went wrong and when, newest first. id: one of them with culprits, evidence and fixes. window as in diagnose ('': all)."
 
 
-class Question(Asked):
+class IncidentsQuestion(Asked):
     window: str = ALL
     min_severity: Annotated[str, Meta(pattern="^(info|low|medium|high)$")] = "low"
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
@@ -29,12 +29,12 @@ class Question(Asked):
         return "incidents" if self.id is None else ""
 
 
-class Found(Answer):
+class IncidentsAnswer(Answer):
     incidents: list[Row] = []
     total: int = 0
 
 
-def run(places: Places, asked: Question) -> Found:
+def run(places: Places, asked: IncidentsQuestion) -> IncidentsAnswer:
     target = asked.target or places.default
     with places.recording(asked.target) as recording:
         seen = look(recording, asked.window)
@@ -44,13 +44,13 @@ def run(places: Places, asked: Question) -> Found:
         one = next((one for one in listed if one.id == asked.id), None)
         if one is None:
             raise UserError(f"there is no incident {asked.id} in this window; there are {len(listed)}")
-        return Found(target=target, incidents=[{**_row(one), **details(one)}], total=len(listed), not_measured_untrusted=missing)
+        return IncidentsAnswer(target=target, incidents=[{**_row(one), **details(one)}], total=len(listed), not_measured_untrusted=missing)
     bad = SEVERITIES[SEVERITIES.index(asked.min_severity) :]
     chosen = [one for one in sorted(listed, key=lambda one: -one.start_unix_s) if one.severity in bad]
     page = chosen[asked.cursor : asked.cursor + asked.limit]
     first = Next("incidents", {"target": target, "window": asked.window, "id": page[0].id}) if page else None
     more = len(chosen) > asked.cursor + len(page)
-    return Found(
+    return IncidentsAnswer(
         target=target, incidents=[_row(one) for one in page], total=len(chosen), not_measured_untrusted=missing, truncated=more,
         next=None if more else first,
     )  # fmt: skip

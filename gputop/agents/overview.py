@@ -18,11 +18,11 @@ INFO = SEVERITIES[0]
 MOST_GPUS = MOST_TRAINERS = MOST_NODES = 16  # of an answer
 
 
-class Question(Asked):
+class OverviewQuestion(Asked):
     """Arguments of the tool: those of every tool."""
 
 
-class Found(Answer):
+class OverviewAnswer(Answer):
     """The overview of one machine, or of several hosts (``nodes``)."""
 
     machine_untrusted: str | None = None
@@ -37,14 +37,14 @@ class Found(Answer):
     targets_untrusted: list[str] = []
 
 
-def run(places: Places, asked: Question) -> Found:
+def run(places: Places, asked: OverviewQuestion) -> OverviewAnswer:
     target = asked.target or places.default
     if places.has_many(asked.target):
         return _hosts(places, target)
     with places.recording(asked.target, seen_s=1.0) as recording:
         following = follow(recording, BRIEFLY)
         summary, header = summary_of(following), recording.header
-        return Found(
+        return OverviewAnswer(
             target=target, machine_untrusted=untrusted(header.host), simulated_gpu=header.simulated,
             from_unix_s=round(recording.unix_ns_of(recording.start_ns) / 1e9, 1),
             seconds=round((recording.end_ns - recording.start_ns) / 1e9, 1), cpus=header.cpus,
@@ -78,13 +78,13 @@ def incident_row(one: IncidentRow) -> Row:
     }  # fmt: skip
 
 
-def _hosts(places: Places, target: str) -> Found:
+def _hosts(places: Places, target: str) -> OverviewAnswer:
     return places.hosts.fleet().used(lambda fleet: _found(places, target, fleet))
 
 
-def _found(places: Places, target: str, fleet: Overview) -> Found:
+def _found(places: Places, target: str, fleet: Overview) -> OverviewAnswer:
     rows = worst_first(fleet.rows)
-    return Found(
+    return OverviewAnswer(
         target=target, truncated=len(rows) > MOST_NODES,
         nodes=[
             {"target": f"host:{row.host}", "does": row.does, "says_untrusted": untrusted(row.says), "lost_share_now": row.lost,

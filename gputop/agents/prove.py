@@ -20,17 +20,17 @@ SAYS = (
 WHOLE_S = 180.0  # s; 8 pairs of arms of 8 s take 130
 
 
-class Question(Asked):
+class ProveQuestion(Asked):
     trainer_pid: int | None = None
     cause: str = ""
     keep: bool = False
 
 
-class Found(Answer):
+class ProveAnswer(Answer):
     result_untrusted: dict[str, Any] = {}
 
 
-def run(places: Places, asked: Question) -> Found:
+def run(places: Places, asked: ProveQuestion) -> ProveAnswer:
     if (asked.target or LIVE) != LIVE:
         raise UserError("experiments are for 'live', this machine")
     words = [*([str(asked.trainer_pid)] if asked.trainer_pid else []), *(["--cause", asked.cause] if asked.cause else [])]
@@ -44,4 +44,4 @@ def run(places: Places, asked: Question) -> Found:
     if not lines:
         why = clean(one_line(errors.decode(errors="replace")), 500).removeprefix("gputop: ")
         raise UserError(why or f"it ended with exit code {child.returncode}")
-    return Found(target=LIVE, result_untrusted=all_untrusted(json.loads(lines[-1])))
+    return ProveAnswer(target=LIVE, result_untrusted=all_untrusted(json.loads(lines[-1])))

@@ -31,7 +31,7 @@ MOST_LINES = MOST_BYTES // 4  # of an answer about tables: of one byte, with quo
 MOST_READ = 40 * MOST_BYTES  # bytes of an answer that are read, those before the cursor included
 
 
-class Question(Asked):
+class QueryQuestion(Asked):
     sql: Annotated[str, Meta(min_length=1, max_length=8000)]
     window: str = ALL
     limit: Annotated[int, Meta(ge=1, le=500)] = 50
@@ -47,27 +47,27 @@ class Question(Asked):
         return self.sql.lstrip().startswith(".")
 
 
-class Found(Answer):
+class QueryAnswer(Answer):
     columns_untrusted: list[str] = []
     rows_untrusted: list[list[Any]] = []
     schema: str | None = None
 
 
-def run(places: Places, asked: Question) -> Found:
+def run(places: Places, asked: QueryQuestion) -> QueryAnswer:
     target = asked.target or places.default
     with places.recording(asked.target) as recording:
         missing = all_untrusted(missing_of(recording, recording.board_at(recording.end_ns)))
         lines, is_more = _answer(recording, asked, places.children)
     if asked.is_about_tables:
-        return Found(target=target, schema="\n".join(lines), truncated=is_more, not_measured_untrusted=missing)
+        return QueryAnswer(target=target, schema="\n".join(lines), truncated=is_more, not_measured_untrusted=missing)
     rows: list[Row] = [json.loads(line) for line in lines]
-    return Found(
+    return QueryAnswer(
         target=target, columns_untrusted=all_untrusted(list(rows[0]) if rows else []), not_measured_untrusted=missing, truncated=is_more,
         rows_untrusted=[all_untrusted(list(row.values())) for row in rows],
     )  # fmt: skip
 
 
-def _answer(recording: Recording, asked: Question, children: Children) -> tuple[list[str], bool]:
+def _answer(recording: Recording, asked: QueryQuestion, children: Children) -> tuple[list[str], bool]:
     """(lines of the answer from the cursor on, whether there are more). UserError with the query's error if it fails."""
     if "\0" in asked.sql:
         raise UserError("SQL: the query contains a null character", code=2)
@@ -111,7 +111,7 @@ def _answer(recording: Recording, asked: Question, children: Children) -> tuple[
             clock.cancel()
 
 
-def _span(recording: Recording, asked: Question) -> list[str]:
+def _span(recording: Recording, asked: QueryQuestion) -> list[str]:
     """The stretch as flags: seconds from the beginning."""
     if asked.window in ("", ALL):
         return []

@@ -17,7 +17,7 @@ _FIRST = (LATE, TROUBLED)
 MOST_JOBS, MOST_RANKS = 8, 256  # of an answer
 
 
-class Question(Asked):
+class RanksQuestion(Asked):
     window: str = NOW
     limit: Annotated[int, Meta(ge=1, le=MOST_RANKS)] = 16
 
@@ -26,12 +26,12 @@ class Question(Asked):
         return {"limit": MOST_RANKS} if self.limit < MOST_RANKS else {}
 
 
-class Found(Answer):
+class RanksAnswer(Answer):
     jobs: list[Row] = []
     ranks: list[Row] = []
 
 
-def run(places: Places, asked: Question) -> Found:
+def run(places: Places, asked: RanksQuestion) -> RanksAnswer:
     target = asked.target or places.default
     if places.has_many(asked.target):
         fleet = places.hosts.fleet()
@@ -46,7 +46,7 @@ def run(places: Places, asked: Question) -> Found:
     )
     late = next((one for one, _ in members if one.does == LATE), None)
     at = f"host:{late.host}" if late and places.has_many(asked.target) else target
-    return Found(
+    return RanksAnswer(
         target=target, truncated=len(members) > asked.limit or len(jobs) > MOST_JOBS,
         jobs=[_job(one, i) for i, one in enumerate(jobs[:MOST_JOBS])],
         ranks=[_rank(one, i, places.has_many(asked.target)) for one, i in members[: asked.limit]],

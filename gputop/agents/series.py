@@ -24,19 +24,19 @@ MOST_SUBJECTS = 8  # of a field: GPUs
 FINE_NS = 16_666_667  # ns between ticks of a history that holds 36,000 of them, its most
 
 
-class Question(Asked):
+class SeriesQuestion(Asked):
     fields: Annotated[tuple[str, ...], Meta(max_length=6)] = ("gpu.util_pct", "cpu.busy_pct", "runq.pct")
     window: str = NOW
     points: Annotated[int, Meta(ge=1, le=120)] = 30
 
 
-class Found(Answer):
+class SeriesAnswer(Answer):
     from_unix_s: float | None = None
     step_s: float | None = None
     series: list[Row] = []
 
 
-def run(places: Places, asked: Question) -> Found:
+def run(places: Places, asked: SeriesQuestion) -> SeriesAnswer:
     unknown = next((name for name in asked.fields if name not in FIELDS), None)
     if unknown is not None:
         raise UserError(f"there is no field {clean(unknown, 60)!r}: there are {', '.join(FIELDS)}", code=2)
@@ -53,7 +53,7 @@ def run(places: Places, asked: Question) -> Found:
         step_ns = max(1, (end_ns - start_ns) // asked.points)
         keys = [key for name in asked.fields for key in sorted(history.series) if key[0] == name and key[1] < MOST_SUBJECTS]
         absent = [f"{name}: not read in this window" for name in asked.fields if not any(key[0] == name for key in keys)]
-        return Found(
+        return SeriesAnswer(
             target=target, from_unix_s=round(recording.unix_ns_of(start_ns) / 1e9, 1), step_s=round(step_ns / 1e9, 3),
             truncated=any(key[1] >= MOST_SUBJECTS for key in history.series if key[0] in asked.fields) or history.trimmed > 0,
             not_measured_untrusted=[untrusted(line) for line in [*absent, *missing_of(recording, board)]],

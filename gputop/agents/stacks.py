@@ -24,7 +24,7 @@ MOST_GROUPS = 32  # of an answer
 MOST_PIDS = 8  # of a group that are named
 
 
-class Question(Asked):
+class StacksQuestion(Asked):
     pids: Annotated[list[int], Meta(max_length=64)] = []
     window: str = ALL
     limit: Annotated[int, Meta(ge=1, le=MOST_GROUPS)] = 8
@@ -34,12 +34,12 @@ class Question(Asked):
         return {"limit": MOST_GROUPS} if self.limit < MOST_GROUPS else {}
 
 
-class Found(Answer):
+class StacksAnswer(Answer):
     groups: list[Row] = []
     taken_unix_s: float | None = None
 
 
-def run(places: Places, asked: Question) -> Found:
+def run(places: Places, asked: StacksQuestion) -> StacksAnswer:
     target = asked.target or places.default
     is_now = places.is_now(asked.target)
     with places.recording(asked.target) as recording:
@@ -55,7 +55,7 @@ def run(places: Places, asked: Question) -> Found:
     if not stacks:
         missing.append("stacks: no process stalls; name pids" if is_now else "stacks: none were kept in this window")
     groups = group(stacks, roles)
-    return Found(
+    return StacksAnswer(
         target=target, groups=[_row(one) for one in groups[: asked.limit]], taken_unix_s=at_s, truncated=len(groups) > asked.limit,
         not_measured_untrusted=[untrusted(line) for line in missing],
     )  # fmt: skip

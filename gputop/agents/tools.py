@@ -1,4 +1,4 @@
-"""The registry of tools, one file each. A tool is a module with `SAYS`, its arguments `Question`, its answer `Found`, and `run`.
+"""The registry of tools, one file each. A tool is a module with `SAYS` and `run(places, asked: XQuestion) -> XAnswer`.
 
 To add one: write the file, and add its name to `TOOLS`.
 """
@@ -6,7 +6,7 @@ To add one: write the file, and add its name to `TOOLS`.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, get_type_hints
 
 import msgspec
 
@@ -23,8 +23,6 @@ class Tool(Protocol):
     """Contents of a tool's module."""
 
     SAYS: str
-    Question: type[Asked]
-    Found: type[Answer]
 
     def run(self, places: Places, asked: Any) -> Answer:
         """Answer. Raises UserError."""
@@ -35,17 +33,27 @@ def tool(name: str) -> Tool:
     return cast(Tool, import_module(f"gputop.agents.{name}"))
 
 
+def question_of(found: Tool) -> type[Asked]:
+    """The struct of a tool's arguments, as its `run` is annotated."""
+    return cast(type[Asked], get_type_hints(found.run)["asked"])
+
+
+def answer_of(found: Tool) -> type[Answer]:
+    """The struct of a tool's answer, as its `run` is annotated."""
+    return cast(type[Answer], get_type_hints(found.run)["return"])
+
+
 def definition(name: str) -> Row:
     """Name, description and schemas."""
     found = tool(name)
-    return {"name": name, "description": found.SAYS, "input": schema_of(found.Question), "output": schema_of(found.Found)}
+    return {"name": name, "description": found.SAYS, "input": schema_of(question_of(found)), "output": schema_of(answer_of(found))}
 
 
 def call(places: Places, name: str, arguments: Row) -> Row:
     """Answer a question, within its bounds. Raises UserError for what cannot be asked or answered."""
     found = tool(name)
     try:
-        asked = msgspec.convert(arguments, found.Question)
+        asked = msgspec.convert(arguments, question_of(found))
     except msgspec.ValidationError as error:
         raise UserError(f"{name}: {clean(str(error), 300)}", code=2) from None
     with places.lock:

@@ -126,7 +126,7 @@ def followed(places: Places, tool: str, arguments: dict[str, Any], most: int = 6
     step: dict[str, Any] | None = {"tool": tool, "arguments": arguments}
     found, seen = [], []
     while step is not None:
-        asked = tools.tool(step["tool"]).Question
+        asked = tools.question_of(tools.tool(step["tool"]))
         question = step["tool"], msgspec.convert(step["arguments"], asked)
         assert question not in seen
         assert len(seen) < most, "it has no end"
@@ -322,7 +322,7 @@ def test_an_answer_that_is_too_large_says_so(tmp_path: Path) -> None:
 
 
 def test_what_is_no_number_is_null() -> None:
-    found = bounded("series", Asked(), series.Found(target="x", step_s=float("nan"), from_unix_s=float("inf")))
+    found = bounded("series", Asked(), series.SeriesAnswer(target="x", step_s=float("nan"), from_unix_s=float("inf")))
     assert (found["step_s"], found["from_unix_s"]) == (None, None)
 
 
