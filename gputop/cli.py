@@ -193,14 +193,14 @@ def make_parser(name: str) -> tuple[argparse.ArgumentParser, ModuleType]:
         allow_abbrev=False,
     )
     if name == "live":
-        parser.add_argument("-V", "--version", action=Version, nargs=0, help="the version and what it runs on, for bug reports")
+        parser.add_argument("-V", "--version", action=VersionAction, nargs=0, help="the version and what it runs on, for bug reports")
     module.add_arguments(parser)
     # Because of the option -1, argparse would take negative numbers for options.
     parser._has_negative_number_optionals.clear()
     return parser, module
 
 
-class Version(argparse.Action):
+class VersionAction(argparse.Action):
     """Print the version and the environment."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:

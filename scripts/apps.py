@@ -22,7 +22,7 @@ from gputop.stream.session import Session  # noqa: E402
 from gputop.stream.survey import Survey  # noqa: E402
 from gputop.tui.app import GputopApp  # noqa: E402
 from gputop.tui.draw.view import View  # noqa: E402
-from gputop.tui.feed import Look, live_context  # noqa: E402
+from gputop.tui.feed import ScreenSettings, live_context  # noqa: E402
 from gputop.tui.panels import HeaderPanel  # noqa: E402
 from gputop.tui.player import Playback  # noqa: E402
 from gputop.tui.replay import replay_context  # noqa: E402
@@ -72,7 +72,7 @@ def session_at(at_s: float, path: str = "") -> Session:
 
 def live(session: Session, theme: str = "gputop-dark") -> GputopApp:
     """The live screen of a session. Stacks come from the recording, not from the processes that have these pids now."""
-    app = GputopApp(live_context(session, View(grows=True), Silence, Silence(), Look(theme, remote=True)))
+    app = GputopApp(live_context(session, View(grows=True), Silence, Silence(), ScreenSettings(theme, remote=True)))
     app.context.feed._heard_s = float("inf")  # else a slow machine's screen says that no frames come
     return app
 
@@ -82,7 +82,7 @@ async def replayed(at_s: float, size: tuple[int, int], theme: str = "gputop-dark
     """The replay's screen, paused at ``at_s``."""
     file, survey = open_recording([sample()]), Survey([sample()])
     playback = Playback(file.start_ns + int(at_s * SECOND), 1.0, playing=False)
-    app = GputopApp(replay_context(View(grows=True), file, playback, survey, Look(theme, remote=True, auto_stacks=False)))
+    app = GputopApp(replay_context(View(grows=True), file, playback, survey, ScreenSettings(theme, remote=True, auto_stacks=False)))
     try:
         async with app.run_test(size=size) as pilot:
             await settle(app, pilot)

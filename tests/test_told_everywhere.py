@@ -20,13 +20,13 @@ from msgspec.structs import replace
 import gputop
 from gputop.agents import tools
 from gputop.agents.places import Places
-from gputop.alerts.alert import Alert
+from gputop.alerts.alert import AlertMessage
 from gputop.alerts.sender import Alerts
 from gputop.api.companion import Companion
 from gputop.cli import main
 from gputop.commands import once
 from gputop.commands.fleet import as_object
-from gputop.commands.watch import STARVED, _Watching
+from gputop.commands.watch import STARVED, _WatchRun
 from gputop.findings.sentence import unpack
 from gputop.findings.verdict import GPU_LOST
 from gputop.fleet.jobs import Sight
@@ -44,7 +44,7 @@ from gputop.stream.snapshot import Snapshots
 from gputop.tui.draw.edges import VERDICT_COLOURS
 from gputop.tui.draw.fleet import Choice, page
 from gputop.tui.draw.view import View
-from gputop.tui.feed import Look, live_context
+from gputop.tui.feed import ScreenSettings, live_context
 from gputop.tui.panels import Time, VerdictPanel
 from tests.metrics.test_otlp import Receiver
 from tests.tui.conftest import Silence
@@ -149,7 +149,7 @@ class Stream:
         """A recording with the recorder's findings."""
         following, path = Following(), self.folder / "run.gputop"
         following.restate(self.header)
-        writer = Writer(str(path), self.header, findings.Recorder(following.engine).tell)
+        writer = Writer(str(path), self.header, findings.FindingsRecorder(following.engine).tell)
         for frame in self.frames:
             following.take(frame)
             writer.add(frame)
@@ -183,9 +183,9 @@ class _Sink:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.got: list[Alert] = []
+        self.got: list[AlertMessage] = []
 
-    def send(self, alert: Alert) -> None:
+    def send(self, alert: AlertMessage) -> None:
         self.got.append(alert)
 
 
@@ -198,7 +198,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 
 
 def screen(one: Stream, _: pytest.CaptureFixture[str]) -> str:
-    context = live_context(one.session, View(width=220), None, Silence(), Look())  # type: ignore[arg-type]
+    context = live_context(one.session, View(width=220), None, Silence(), ScreenSettings())  # type: ignore[arg-type]
     panel = VerdictPanel(context, Time(context))
     panel.rows = 3
     return joined(panel.lines())
@@ -232,7 +232,7 @@ def kept_findings(one: Stream, _: pytest.CaptureFixture[str]) -> str:
     with Recording(one.path) as recording:
         payload = recording.findings()
     assert payload is not None
-    return str(unpack(payload, findings.Findings).explanation)
+    return str(unpack(payload, findings.FindingsBlock).explanation)
 
 
 def watched(one: Stream, severity: str) -> tuple[int, list[_Sink]]:
@@ -242,7 +242,7 @@ def watched(one: Stream, severity: str) -> tuple[int, list[_Sink]]:
     lines: list[str] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     alerts = Alerts(sinks, severity, lines.append, lambda text: print(text))
-    watching = _Watching(args, None, alerts)  # type: ignore[arg-type]
+    watching = _WatchRun(args, None, alerts)  # type: ignore[arg-type]
     try:
         for item in one.items:
             if isinstance(item, Frame):

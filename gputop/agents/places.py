@@ -34,7 +34,7 @@ IDLE_S = 600.0  # s without a question, after which nodes are left: watching cos
 MOST_LISTED = 20  # recordings of a folder that are named
 
 
-class Nodes:
+class LazyLinks:
     """Links that begin with the first question."""
 
     def __init__(self, targets: Sequence[Target], flags: Sequence[str]) -> None:
@@ -106,8 +106,8 @@ class Places:
         self._files = {from_shell(path): os.path.realpath(path) for path in files}
         self._folder = os.path.realpath(folder) if folder else ""
         self._anywhere = anywhere and not folder
-        self._live = Nodes([Target(LIVE, "local")], flags)
-        self.hosts = Nodes(hosts, [flag for flag in flags if flag != "--sudo"])
+        self._live = LazyLinks([Target(LIVE, "local")], flags)
+        self.hosts = LazyLinks(hosts, [flag for flag in flags if flag != "--sudo"])
         self.default = next(iter(self._files)) if files else HOSTS if hosts else LIVE
         self._asked_s = time.monotonic()
 
@@ -172,7 +172,7 @@ class Places:
         nodes.ask(host, "stacks", data.extend, pids)
         return msgspec.msgpack.decode(data, type=list[Stack])
 
-    def _node(self, target: str) -> tuple[Nodes, str]:
+    def _node(self, target: str) -> tuple[LazyLinks, str]:
         target = target or self.default
         if target == LIVE:
             return self._live, LIVE

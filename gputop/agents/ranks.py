@@ -10,7 +10,7 @@ from gputop.agents.answer import SHORT, Answer, Asked, Next, Row, untrusted
 from gputop.agents.diagnose import late_rows
 from gputop.agents.look import NOW, cause_of, follow, jobs_of, missing_of, summary_of, symptom_of
 from gputop.agents.places import LIVE, Places
-from gputop.fleet.jobs import LATE, TROUBLED, Job, Member
+from gputop.fleet.jobs import LATE, TROUBLED, Job, JobRank
 
 SAYS = "Jobs and their ranks at the end of the window: what each does (late: the others wait for it), lost share, pace. Late ones first."
 _FIRST = (LATE, TROUBLED)
@@ -63,7 +63,7 @@ def _job(job: Job, number: int) -> Row:
     }  # fmt: skip
 
 
-def _rank(one: Member, job: int, has_many: bool) -> Row:
+def _rank(one: JobRank, job: int, has_many: bool) -> Row:
     found = {
         "job": job, "rank": one.number, "pid": one.rank.pid, "does": one.does, "lost_share_now": one.lost,
         "steps_per_s": one.rank.steps_per_s, "cause": cause_of(one.rank.cause), "gpus": one.rank.gpus,

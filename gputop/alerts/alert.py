@@ -23,7 +23,7 @@ MINUTE_NS = 60 * SECOND_NS
 QUIET_NS = 10 * MINUTE_NS  # between two alerts about an incident that comes and goes (a choice)
 
 
-class Alert(Struct, frozen=True):
+class AlertMessage(Struct, frozen=True):
     """One message, ready to be sent."""
 
     event: str  # `BEGIN` or `END`
@@ -127,7 +127,7 @@ class _Sent(Struct):
     held: int = 0  # times that it came since
 
 
-def made(event: str, incident: Incident, following: Following, times: int = 1) -> Alert:
+def made(event: str, incident: Incident, following: Following, times: int = 1) -> AlertMessage:
     """The alert about an incident of a stream, as it stands now. ``times``: how often it has come since the last one was sent."""
     header, trainer = following.board.header, _trainer(incident, following)
     document: dict[str, Any] = _cleaned({
@@ -135,7 +135,7 @@ def made(event: str, incident: Incident, following: Following, times: int = 1) -
         "incident": to_builtins(plain(episode(incident, header))),
     })  # fmt: skip
     document["text"] = _text(event, incident, header, following.board.t_ns, times)
-    return Alert(event, document["text"], document, (incident.id, incident.start_ns))
+    return AlertMessage(event, document["text"], document, (incident.id, incident.start_ns))
 
 
 def _trainer(incident: Incident, following: Following) -> str:

@@ -1,6 +1,6 @@
 """The process beside a program that calls `gputop.watch`: it follows a collector, so that the program itself judges nothing.
 
-Its arguments are the collector's command. Each second it writes a line of JSON (`gputop.api.objects.Told`). It answers the lines
+Its arguments are the collector's command. Each second it writes a line of JSON (`gputop.api.objects.CompanionLine`). It answers the lines
 ``snapshot``, ``explain`` and ``end`` on standard input, and ends with its parent.
 """
 

@@ -16,7 +16,7 @@ from gputop.findings.explanation import Trained as Trainer
 from gputop.findings.verdict import Regain as Regain
 from gputop.findings.verdict import Verdict
 
-__all__ = ["Account", "Explanation", "Incident", "Ledger", "Overall", "Regain", "Snapshot", "StepMs", "Told", "Trainer"]
+__all__ = ["Account", "CompanionLine", "Explanation", "Incident", "Ledger", "Overall", "Regain", "Snapshot", "StepMs", "Trainer"]
 
 
 class Snapshot(Struct, frozen=True):
@@ -33,7 +33,7 @@ class Snapshot(Struct, frozen=True):
     incidents: tuple[Incident, ...] = ()  # those that last
 
 
-class Told(Struct, frozen=True):
+class CompanionLine(Struct, frozen=True):
     """A line of the companion (`gputop.api.companion`): what is new, and answers."""
 
     verdict: Verdict | None = None

@@ -35,7 +35,7 @@ def open(*paths: str | os.PathLike[str]) -> Recording:
     return Recording(open_recording([os.fspath(path) for path in paths]))
 
 
-class Mark(Struct, frozen=True):
+class Marker(Struct, frozen=True):
     """A marker in a recording."""
 
     unix_s: float
@@ -89,9 +89,9 @@ class Recording:
         return self._reader.header.unix_ns_of(self._reader.end_ns) / 1e9
 
     @property
-    def marks(self) -> list[Mark]:
+    def marks(self) -> list[Marker]:
         """Markers of the recording, in order."""
-        return [Mark(self._reader.header.unix_ns_of(mark.t_ns) / 1e9, mark.text) for mark in self._reader.marks]
+        return [Marker(self._reader.header.unix_ns_of(mark.t_ns) / 1e9, mark.text) for mark in self._reader.marks]
 
     @property
     def problem(self) -> str:

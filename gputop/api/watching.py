@@ -16,7 +16,7 @@ from typing import IO, TypeVar
 
 import msgspec
 
-from gputop.api.objects import Explanation, Incident, Ledger, Snapshot, Told
+from gputop.api.objects import CompanionLine, Explanation, Incident, Ledger, Snapshot
 from gputop.findings.verdict import LOOKING, SEVERITIES, Verdict
 from gputop.stream.child import collector_argv
 from gputop.system.errors import UserError, start_thread, starting
@@ -196,7 +196,7 @@ class Watching:
             self._is_over = True
             self._changed.notify_all()
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: CompanionLine) -> None:
         with self._changed:
             self._problem = told.problem if told.verdict is not None or told.problem else self._problem
             self._verdict = told.verdict or self._verdict
@@ -222,8 +222,8 @@ class Watching:
             logging.getLogger("gputop").exception("on_incident failed")
 
 
-def _told(line: bytes) -> Told | None:
+def _told(line: bytes) -> CompanionLine | None:
     try:
-        return msgspec.json.decode(line, type=Told)
+        return msgspec.json.decode(line, type=CompanionLine)
     except msgspec.MsgspecError:
         return None

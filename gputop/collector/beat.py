@@ -43,7 +43,7 @@ _UNFIT = (OverflowError, TypeError, ValueError)  # what encoding a frame raises
 _SAMPLE = ("index", "t_ns", "missing")  # fields of `Gpu` that are no readings
 
 
-class Sink(Protocol):
+class FrameSink(Protocol):
     """Takes frames. ``send`` returns False if it dropped the frame because the reader is too slow."""
 
     def send(self, frame: Frame) -> bool: ...
@@ -116,7 +116,7 @@ class _Roles:
 class Collector:
     """Opens the sources and sends one frame per tick until `stop` is called or the reader leaves."""
 
-    def __init__(self, settings: Settings, sink: Sink, leaves_root: bool = False) -> None:
+    def __init__(self, settings: Settings, sink: FrameSink, leaves_root: bool = False) -> None:
         """``leaves_root``: after `sudo gputop` this process only collects, and becomes the user's as soon as the probes are loaded."""
         self.settings = settings
         self._sink = sink

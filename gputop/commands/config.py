@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _line(name: str, setting: config.Setting) -> str:
+def _line(name: str, setting: config.ConfigValue) -> str:
     key = name if name.replace("-", "").replace("_", "").isalnum() and name.isascii() else _toml(name)
     return f"{f'{key} = {_toml(setting.value)}':<{_COLUMN}}# {clean(setting.origin)}"
 

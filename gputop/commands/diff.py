@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from gputop.commands.explain import Found, explained
+from gputop.commands.explain import ExplainedStretch, explained
 from gputop.commands.span import add_span
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _explained(path: str, args: argparse.Namespace) -> Found:
+def _explained(path: str, args: argparse.Namespace) -> ExplainedStretch:
     try:
         return explained([path], args)
     except UserError as error:

@@ -16,7 +16,7 @@ from gputop.system.console import notify, takes_unicode, write
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
-    from gputop.doctor.checks import Check
+    from gputop.doctor.checks import DoctorCheck
 
 EXAMPLES = """examples:
   gputop doctor
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     return 0 if ok else 1
 
 
-def _bundle(args: argparse.Namespace, checks: list[Check], ok: bool) -> dict[str, Any]:
+def _bundle(args: argparse.Namespace, checks: list[DoctorCheck], ok: bool) -> dict[str, Any]:
     """Write the bundle; returns its ``path`` and ``parts`` (see `as_json`)."""
     from gputop.doctor import bundle
     from gputop.system.output import unused
@@ -64,7 +64,7 @@ def _bundle(args: argparse.Namespace, checks: list[Check], ok: bool) -> dict[str
     return {"path": clean(path), "parts": [{"name": part.name, "bytes": len(part.data), "about": part.about} for part in parts]}
 
 
-def as_json(checks: list[Check], ok: bool, packed: dict[str, Any]) -> str:
+def as_json(checks: list[DoctorCheck], ok: bool, packed: dict[str, Any]) -> str:
     """``{"schema":1,"ok":…,"checks":[{"id","title","state","detail","remedy","required"}]}``, indented; no remedy is null.
 
     With a bundle also ``"bundle":{"path","parts":[{"name","bytes","about"}]}``.
@@ -74,7 +74,7 @@ def as_json(checks: list[Check], ok: bool, packed: dict[str, Any]) -> str:
     return json.dumps(said, indent=2, ensure_ascii=False)
 
 
-def as_text(checks: list[Check], unicode: bool) -> str:
+def as_text(checks: list[DoctorCheck], unicode: bool) -> str:
     """A line per check, and its remedy below."""
     from gputop.system.text import clean
 

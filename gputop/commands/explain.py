@@ -84,7 +84,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"{', '.join(given)}: only {when} a FILE (see gputop explain --help)", code=2)
 
 
-class Found(Struct):
+class ExplainedStretch(Struct):
     """The explanation of a stretch of frames."""
 
     explanation: Explanation
@@ -96,7 +96,7 @@ class Found(Struct):
     source: dict[str, str] = field(default_factory=dict)  # of a recording: by whom it was judged, and by which frames
 
 
-def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool = False) -> Found:
+def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool = False) -> ExplainedStretch:
     """Explain the stretch of a recording that the flags choose. UserError if it cannot be read."""
     from gputop.recording.format import TIER_NAMES
     from gputop.recording.parts import open_recording
@@ -106,7 +106,7 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
     with open_recording(paths) as recording:
         start, end = span(args, recording)
         kept = explanation(recording, start, end, with_rest=True) if not with_points and not args.fine else None
-        found = Found(kept) if kept is not None else judge(one := Following(), judged(one, recording, start, end, args.fine))
+        found = ExplainedStretch(kept) if kept is not None else judge(one := Following(), judged(one, recording, start, end, args.fine))
         if kept is not None:
             found.source = {"judged_by": "recorder"}
             found.problems.append("these are the recorder's findings; --fine judges every tick again")
@@ -128,7 +128,7 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
         return found
 
 
-def _live(args: argparse.Namespace) -> Found:
+def _live(args: argparse.Namespace) -> ExplainedStretch:
     from gputop.stream.child import ChildStream, collector_argv
 
     ask_sudo(args)
@@ -151,12 +151,12 @@ def _until(stream: Iterable[Header | Frame], end_s: float) -> Iterator[Header | 
     raise UserError("the collector stopped; gputop doctor says more")
 
 
-def judge(following: Following, fed: Iterable[Board]) -> Found:
+def judge(following: Following, fed: Iterable[Board]) -> ExplainedStretch:
     """Feed its engine to the end of ``fed``; the explanation."""
     points: list[tuple[float, float]] = []
     for board in fed:
         _add_point(points, board)
-    return Found(following.engine.explain(), points)
+    return ExplainedStretch(following.engine.explain(), points)
 
 
 def _add_point(points: list[tuple[float, float]], board: Board) -> None:

@@ -20,11 +20,11 @@ from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
-    from gputop.findings.line import Line
+    from gputop.findings.line import StatusLine
     from gputop.fleet.jobs import Job, Sight
-    from gputop.fleet.overview import Overview, Row
+    from gputop.fleet.overview import NodeRow, Overview
     from gputop.fleet.questions import Nodes, Questions
-    from gputop.fleet.targets import Folder
+    from gputop.fleet.targets import RecordingsFolder
     from gputop.stream.reach import Target
 
 PATIENCE_S = 10.0  # s that `--once` waits for nodes that have not answered: ssh gives up after 5 s, a collector starts in 1 s
@@ -63,26 +63,26 @@ def replay(args: argparse.Namespace, folder: str) -> int:
     """Show the recordings of a folder together, as if the recorded time were now. UserError if there are none."""
     from gputop.commands.screen import use_terminal
     from gputop.fleet.links import Links
-    from gputop.fleet.targets import Folder
+    from gputop.fleet.targets import RecordingsFolder
 
     if args.loop or args.speed != 1.0:
         raise UserError("--speed and --loop are for one recording: hosts are played together as it was", code=2)
-    past = Folder(folder, args.at)
+    past = RecordingsFolder(folder, args.at)
     use_terminal("gputop query or gputop export, for each file")
     return _show(args, Links(past.targets()), "", past)
 
 
-def _show(args: argparse.Namespace, links: Nodes, pattern: str, past: Folder | None = None) -> int:
+def _show(args: argparse.Namespace, links: Nodes, pattern: str, past: RecordingsFolder | None = None) -> int:
     from gputop.commands.screen import watch
 
     try:
         return_freed_memory()
         from gputop.tui.draw.view import View
-        from gputop.tui.feed import Look
+        from gputop.tui.feed import ScreenSettings
         from gputop.tui.fleet import FleetApp
 
         calm_garbage_collection()
-        look = Look("gputop-light" if args.light else "gputop-dark", remote=True)
+        look = ScreenSettings("gputop-light" if args.light else "gputop-dark", remote=True)
         app = FleetApp(links, View(ascii_only=draws_ascii(args.ascii), readonly=True, pattern=pattern), look, past=past)
         return watch(app, "" if args.light else config.load_screen().theme)
     finally:
@@ -183,9 +183,9 @@ def _print_table(args: argparse.Namespace, fleet: Overview) -> None:
     show(text for text in texts if text)
 
 
-def line_of(fleet: Overview) -> Line:
+def line_of(fleet: Overview) -> StatusLine:
     """The worst job in a line, and how many nodes are seen."""
-    from gputop.findings.line import FINE, IDLE, LOOKS, MARKS, Line, fault_of, kind_of
+    from gputop.findings.line import FINE, IDLE, LOOKS, MARKS, StatusLine, fault_of, kind_of
     from gputop.findings.verdict import SEVERITIES
 
     seen = [sight.summary for sight in fleet.sights if sight.summary is not None]
@@ -194,14 +194,14 @@ def line_of(fleet: Overview) -> Line:
     whole = (f"{len(util)} GPUs {mean}%" if util else "no GPU", f"{len(seen)} of {len(fleet.sights)} nodes")
     worst = max(fleet.jobs, key=lambda job: (SEVERITIES.index(job.severity), job.lost or 0.0), default=None)
     if worst is None:
-        return Line(IDLE if seen else LOOKS, (IDLE if seen else LOOKS, *whole), percentage=mean)
+        return StatusLine(IDLE if seen else LOOKS, (IDLE if seen else LOOKS, *whole), percentage=mean)
     kind, tooltip = kind_of(worst.symptom, worst.severity), "\n".join(filter(None, (worst.name, worst.headline, worst.detail)))
     if kind in MARKS:
-        return Line(kind, (*(() if kind == FINE else (kind,)), *whole), tooltip, mean)
+        return StatusLine(kind, (*(() if kind == FINE else (kind,)), *whole), tooltip, mean)
     lost = "" if worst.lost is None else f" {100 * worst.lost:.0f}% lost"
     late = [f"rank {one.number} {one.host}" for one in worst.late[:1]]
     names = [one.name for one in worst.culprits[:1]]
-    return Line(kind, (f"{fault_of(worst.symptom, worst.cause)}{lost}", *late, *whole, *names), tooltip, mean)
+    return StatusLine(kind, (f"{fault_of(worst.symptom, worst.cause)}{lost}", *late, *whole, *names), tooltip, mean)
 
 
 def as_object(fleet: Overview) -> dict[str, object]:
@@ -212,7 +212,7 @@ def as_object(fleet: Overview) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _node(row: Row) -> dict[str, object]:
+def _node(row: NodeRow) -> dict[str, object]:
     sight: Sight = row.sight
     return {
         "host": row.host, "state": "up" if sight.is_seen else "silent", "reason": sight.problem or None, "since_s": round(sight.since_s, 1),

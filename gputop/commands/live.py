@@ -102,7 +102,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     from gputop.tui.app import GputopApp
     from gputop.tui.draw.table import SORTS
     from gputop.tui.draw.view import USUAL_WINDOW_S, View
-    from gputop.tui.feed import Look, live_context
+    from gputop.tui.feed import ScreenSettings, live_context
 
     causes()  # a plug-in that is broken is told before the screen takes the terminal
     calm_garbage_collection()
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
         reverse=left.reverse, tree=left.tree,
     )  # fmt: skip
     theme = "gputop-light" if args.light else "gputop-dark"
-    look = Look(theme, remote=args.host is not None, auto_stacks=not args.no_auto_stacks, caption=caption)
+    look = ScreenSettings(theme, remote=args.host is not None, auto_stacks=not args.no_auto_stacks, caption=caption)
     app = GputopApp(live_context(Session(), view, lambda: ChildStream(argv, pacer), first, look))
     pacer.app = app
     app.context.feed.notes = notes

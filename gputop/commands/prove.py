@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gputop.findings.verdict import WhatIf
     from gputop.model.frame import Frame, Header
     from gputop.prove.change import Plan
-    from gputop.prove.suspect import Suspicion, Watch
+    from gputop.prove.suspect import SuspectWatch, Suspicion
     from gputop.prove.trial import Outcome
     from gputop.stream.child import ChildStream
 
@@ -108,13 +108,13 @@ def _undo() -> int:
 
 def _prove(args: argparse.Namespace, stream: ChildStream) -> int:
     from gputop.commands.live import left_behind
-    from gputop.prove.change import Told
+    from gputop.prove.change import Refusal
     from gputop.prove.prove import planned_for
-    from gputop.prove.suspect import Watch
+    from gputop.prove.suspect import SuspectWatch
 
     if told := left_behind():
         raise UserError(told)  # no other experiment is begun before
-    watch = Watch(args.pid, args.cause)
+    watch = SuspectWatch(args.pid, args.cause)
     items = _items(stream)
     if sys.stderr.isatty():
         notify("looking for what the job waits for …")
@@ -122,7 +122,7 @@ def _prove(args: argparse.Namespace, stream: ChildStream) -> int:
     if isinstance(found, str):
         return _untried(args, found, None, code=0 if found.startswith(NOTHING) else 1)
     planned = planned_for(found.case, args.stop)
-    if isinstance(planned, Told):
+    if isinstance(planned, Refusal):
         return _untried(args, planned.reason, found, code=1, what_if=watch.predictions())
     if not found.named and found.case.culprits:
         notify(f"the diagnosis does not name {found.case.cause}: these are the busiest processes")
@@ -148,7 +148,7 @@ def _items(stream: ChildStream) -> Iterator[Header | Frame]:
         yield from items
 
 
-def _suspicion(items: Iterator[Header | Frame], watch: Watch) -> Suspicion | str:
+def _suspicion(items: Iterator[Header | Frame], watch: SuspectWatch) -> Suspicion | str:
     for item in items:
         if (found := watch.take(item)) is not None:
             return found
@@ -215,11 +215,11 @@ def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
         raise
 
 
-def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch, found: Suspicion, planned: Plan) -> int:
+def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: SuspectWatch, found: Suspicion, planned: Plan) -> int:
     from msgspec.structs import replace
 
     from gputop.prove import prove
-    from gputop.prove.guardian import Ending
+    from gputop.prove.guardian import ExperimentEnding
     from gputop.prove.suspect import samples
     from gputop.prove.trial import LONGER, Outcome, Pair, Trial
     from gputop.stream.marking import send_mark
@@ -232,7 +232,7 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Watch
         settings = replace(settings, limit_s=max(settings.limit_s, 2 * LONGER * settings.pairs * arm_s))
     trial = Trial(settings, found.case.cause)
     taken = samples(items, watch, found.case.trainer, time.monotonic_ns())
-    kept, ending = None, Ending()
+    kept, ending = None, ExperimentEnding()
     events = prove.experiment(taken, planned, trial, send_mark, args.keep, ending)
     try:
         with closing(events):  # all is put back at once, whatever ends this: Ctrl-C, or nobody who reads

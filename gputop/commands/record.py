@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     alerts = alerts_of(args, notify)
     return_freed_memory()
     stream = lasting_stream(args)
-    run = _Run(args, stream, alerts)
+    run = _RecordRun(args, stream, alerts)
     try:
         leave_root(*RECORDER, "gputop.alerts")  # the file and the command belong to the user
         run.begin()
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     return run.exit_code()
 
 
-class _Run(Attending):
+class _RecordRun(Attending):
     """One run of the recorder."""
 
     done = "recorded"
@@ -201,10 +201,10 @@ class _Run(Attending):
 
     def _begin_account(self) -> Tell | None:
         """Called when a file begins; the result gives its findings when the file ends."""
-        from gputop.stream.kept import Recorder
+        from gputop.stream.kept import FindingsRecorder
 
         diagnosis = self._diagnosis
         if diagnosis is None or diagnosis.problem:
             return None
-        account = Recorder(diagnosis.following.engine, round(self._args.keep * 1e9) if self._args.keep else None)
+        account = FindingsRecorder(diagnosis.following.engine, round(self._args.keep * 1e9) if self._args.keep else None)
         return lambda: b"" if diagnosis.problem else account.tell()

@@ -21,7 +21,7 @@ from gputop.system.text import from_shell
 if TYPE_CHECKING:
     from gputop.recording.reader import Recording
     from gputop.tui.draw.view import View
-    from gputop.tui.feed import Look
+    from gputop.tui.feed import ScreenSettings
 
 EXAMPLES = """examples:
   gputop replay run.gputop
@@ -138,11 +138,13 @@ def _watch_pipe(args: argparse.Namespace) -> int:
     return watch(app, "" if args.light else config.load_screen().theme)
 
 
-def _looks(args: argparse.Namespace) -> tuple[View, Look]:
+def _looks(args: argparse.Namespace) -> tuple[View, ScreenSettings]:
     from gputop.tui.draw.view import View
-    from gputop.tui.feed import Look
+    from gputop.tui.feed import ScreenSettings
 
-    return View(grows=True, ascii_only=draws_ascii(args.ascii)), Look("gputop-light" if args.light else "gputop-dark", remote=True)
+    return View(grows=True, ascii_only=draws_ascii(args.ascii)), ScreenSettings(
+        "gputop-light" if args.light else "gputop-dark", remote=True
+    )
 
 
 def _keys_from_terminal() -> int:

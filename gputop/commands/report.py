@@ -15,7 +15,7 @@ from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
 
 if TYPE_CHECKING:
-    from gputop.tables.usage import Price
+    from gputop.tables.usage import GpuHourPrice
 
 EXAMPLES = """examples:
   gputop report run.gputop                            all that it holds
@@ -113,11 +113,11 @@ def _midnight(day: date) -> float:
     return datetime(day.year, day.month, day.day).timestamp()
 
 
-def price(text: str) -> Price:
+def price(text: str) -> GpuHourPrice:
     """The price of a GPU hour from ``3.5``, ``3.5/h``, ``$3.5/h`` or ``3.5EUR/h``."""
-    from gputop.tables.usage import Price
+    from gputop.tables.usage import GpuHourPrice
 
     found = _PRICE.fullmatch(text.strip())
     if not found or (found[1] and found[3]):
         raise argparse.ArgumentTypeError(f"{clean(text, 40)!r} is no price of a GPU hour: write 3.5/h or 3.5EUR/h")
-    return Price(Fraction(found[2]), clean(found[1] or found[3]))
+    return GpuHourPrice(Fraction(found[2]), clean(found[1] or found[3]))

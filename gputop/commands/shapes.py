@@ -112,19 +112,19 @@ class Stacks(Struct):
     nccl: NcclReport | None
 
 
-class Arm(Struct):
+class ArmPace(Struct):
     """The pace of one arm of an experiment."""
 
     steps_per_min: float | None
     gpu_work: float | None
 
 
-class Pair(Struct):
+class ArmPair(Struct):
     """A pair of arms."""
 
     order: str
-    off: Arm
-    on: Arm
+    off: ArmPace
+    on: ArmPace
     gain_pct: float | None
 
 
@@ -150,7 +150,7 @@ class Proof(Struct):
     trainer_pid: int | None
     intervention: str | None
     says: str | None
-    pairs: list[Pair]
+    pairs: list[ArmPair]
     gain_pct: float | None
     gain_low_pct: float | None
     gain_high_pct: float | None
@@ -205,7 +205,7 @@ class Late(Struct):
     gpus: list[int]
 
 
-class Taker(Struct):
+class FleetCulprit(Struct):
     """A process that takes what a late rank lacks."""
 
     pid: int
@@ -243,7 +243,7 @@ class FleetJob(Struct):
     identity: dict[str, str]
     verdict: FleetVerdict
     late: list[Late]
-    culprits: list[Taker]
+    culprits: list[FleetCulprit]
     lost: float | None
     ranks: list[FleetRank]
     hangs: bool

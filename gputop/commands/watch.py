@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     stream = lasting_stream(args)
     try:
         leave_root(*RECORDER, "gputop.alerts")  # the command, and those of alerts, belong to the user
-        watching = _Watching(args, stream, alerts)
+        watching = _WatchRun(args, stream, alerts)
         watching.begin()
         if argv:
             watching.start(argv)
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     return watching.end()
 
 
-class _Watching(Attending):
+class _WatchRun(Attending):
     """One run."""
 
     done = "watched"

@@ -9,19 +9,19 @@ from functools import partial
 from msgspec import Struct
 
 from gputop.demo.resources import read_records
-from gputop.demo.work import FULL, Loader, Rank, decode_image
+from gputop.demo.work import FULL, DemoRank, Loader, decode_image
 
 HOGS = {"log-shipper": 2, "metrics-agent": 1}  # name -> threads per CPU; the demo's own processes, named like agents on real hosts
 MOST_CPUS = 16  # on more CPUs the demo runs at a low priority: the host is shared
 
 
 class Scenario(Struct, frozen=True):
-    """One training job and its disturbance, which `Rank.disturbed` switches on and off."""
+    """One training job and its disturbance, which `DemoRank.disturbed` switches on and off."""
 
     symptom: str
     cause: str
     summary: str
-    train: Callable[[Rank], None]  # runs in each rank until it is killed
+    train: Callable[[DemoRank], None]  # runs in each rank until it is killed
     ranks: int = 1
     hogs: bool = False  # `HOGS` run while it is disturbed
     file: bool = False  # it reads a file on a disk
@@ -39,7 +39,7 @@ def _decode(cpu_ms: float, _index: int) -> bytes:
     return bytes(64)
 
 
-def _feed(rank: Rank, loader: Loader, step_ms: float) -> None:
+def _feed(rank: DemoRank, loader: Loader, step_ms: float) -> None:
     for _batch in loader:
         rank.gpu.copy_in(1 << 20)
         for _kernel in range(4):
@@ -47,13 +47,13 @@ def _feed(rank: Rank, loader: Loader, step_ms: float) -> None:
         rank.gpu.synchronize()
 
 
-def _contended(rank: Rank) -> None:
+def _contended(rank: DemoRank) -> None:
     """Two workers keep up with little to spare while each has a CPU. They are few on any machine: a demo must not take a laptop's CPUs."""
     step_ms, workers = 50.0, 2
     _feed(rank, Loader(partial(_decode, 0.55 * step_ms * min(workers, cpus())), workers), step_ms)
 
 
-def _slow_disk(rank: Rank) -> None:
+def _slow_disk(rank: DemoRank) -> None:
     def load(_index: int) -> bytes:
         read_records(rank.file, 0.1 if rank.disturbed() else 0.01)
         decode_image(1.0)
@@ -62,19 +62,19 @@ def _slow_disk(rank: Rank) -> None:
     _feed(rank, Loader(load, 2), 25.0)
 
 
-def _fed(cpu_ms: float, workers: int, step_ms: float, prefetch: int = 2) -> Callable[[Rank], None]:
+def _fed(cpu_ms: float, workers: int, step_ms: float, prefetch: int = 2) -> Callable[[DemoRank], None]:
     """A training whose batches take ``cpu_ms`` each to decode."""
     return lambda rank: _feed(rank, Loader(partial(_decode, cpu_ms), workers, prefetch), step_ms)
 
 
-def _memcpy_bottleneck(rank: Rank) -> None:
+def _memcpy_bottleneck(rank: DemoRank) -> None:
     for _batch in Loader(partial(_decode, 1.0), 2):
         rank.gpu.copy_in(300 << 20)
         rank.gpu.launch(25.0)
         rank.gpu.synchronize()
 
 
-def _tiny_kernels(rank: Rank) -> None:
+def _tiny_kernels(rank: DemoRank) -> None:
     """The main thread prepares each launch, as PyTorch does, and takes most of the time that the kernels run."""
     for _batch in Loader(partial(_decode, 1.0), 2):
         for _operation in range(20):
@@ -84,7 +84,7 @@ def _tiny_kernels(rank: Rank) -> None:
         rank.gpu.synchronize()
 
 
-def _sync_storm(rank: Rank) -> None:
+def _sync_storm(rank: DemoRank) -> None:
     for _batch in Loader(partial(_decode, 1.0), 2):
         for _item in range(300):
             rank.gpu.launch(0.1)
@@ -92,7 +92,7 @@ def _sync_storm(rank: Rank) -> None:
             decode_image(0.05)
 
 
-def _straggler(rank: Rank) -> None:
+def _straggler(rank: DemoRank) -> None:
     for step, _batch in enumerate(Loader(partial(_decode, 1.0), 1), 1):
         if rank.number and rank.disturbed():
             decode_image(40.0)

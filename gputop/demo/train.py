@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 
 from gputop.demo.scenarios import SCENARIOS
-from gputop.demo.work import Rank, die_with_parent
+from gputop.demo.work import DemoRank, die_with_parent
 
 
 def main(name: str, parent: str, *fds: str) -> None:
     die_with_parent(int(parent))
-    rank = Rank(*map(int, fds))
+    rank = DemoRank(*map(int, fds))
     SCENARIOS[name].train(rank)
 
 

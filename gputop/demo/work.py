@@ -128,7 +128,7 @@ def map_signals(fd: int) -> memoryview[int]:
     return memoryview(mmap.mmap(fd, _SIGNALS_BYTES)).cast("Q")
 
 
-class _Moment(ctypes.Structure):
+class _Timespec(ctypes.Structure):
     """struct timespec."""
 
     _fields_ = [("seconds", ctypes.c_int64), ("ns", ctypes.c_int64)]
@@ -140,7 +140,7 @@ class _Moment(ctypes.Structure):
 class _Copy(ctypes.Structure):
     """Struct whose address the simulated driver takes as a device address (gputop/data/cuda/x86_64.s)."""
 
-    _fields_ = [("moved", ctypes.c_void_p), ("staging", ctypes.c_void_p), ("until", _Moment)]
+    _fields_ = [("moved", ctypes.c_void_p), ("staging", ctypes.c_void_p), ("until", _Timespec)]
 
 
 def _driver(way: type[ctypes.CDLL]) -> ctypes.CDLL | None:
@@ -151,7 +151,7 @@ def _driver(way: type[ctypes.CDLL]) -> ctypes.CDLL | None:
         return None
 
 
-class Gpu:
+class DemoGpu:
     """One device with this process as its only user: launches are booked, waits slept, copies copied.
 
     It calls the simulated CUDA driver (gputop/data/cuda), so that gputop's uprobes see what they would see of libcuda, and counts the calls
@@ -168,7 +168,7 @@ class Gpu:
         self._cuda = _driver(ctypes.CDLL)
         launcher = _driver(ctypes.PyDLL)  # keeps the GIL: a launch is short
         self._launch = launcher.cuLaunchKernel if launcher else None
-        self._moment = _Moment()
+        self._moment = _Timespec()
         memory = ctypes.addressof(ctypes.c_char.from_buffer(self._words))
         self._copy = _Copy(memory + 8 * (self._at + simulated.RX), ctypes.addressof(ctypes.c_char.from_buffer(self._staging)))
 
@@ -223,12 +223,12 @@ class Gpu:
             self.synchronize()
 
 
-class Rank:
+class DemoRank:
     """State and helpers of one rank, given to a scenario's ``train``."""
 
     def __init__(self, gpu_fd: int, signals_fd: int, file: int) -> None:
         self.number = int(os.environ.get("RANK", "0"))
-        self.gpu = Gpu(gpu_fd, self.number)
+        self.gpu = DemoGpu(gpu_fd, self.number)
         self.file = file  # the descriptor of the samples' file, -1 where the scenario has none
         self._signals = map_signals(signals_fd)
 

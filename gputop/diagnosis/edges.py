@@ -57,14 +57,14 @@ class Hop(NamedTuple):
 Trail = tuple[Hop, ...]
 
 
-class Way(NamedTuple):
+class LeafTrail(NamedTuple):
     """The steps of the walk to a leaf."""
 
     leaf: Leaf = Leaf("", "")
     trail: Trail = ()
 
 
-class Booked:
+class LeafLoss:
     """The share that the walk booked to one leaf, and its trails."""
 
     __slots__ = ("share", "trails")
@@ -93,7 +93,7 @@ def _joined(one: Hop, other: Hop) -> Hop:
     return (one if one.share >= other.share else other)._replace(share=one.share + other.share)
 
 
-Leaves = dict[Leaf, Booked]
+Leaves = dict[Leaf, LeafLoss]
 
 
 def edges_of(proc: ProcFacts, facts: Facts) -> list[Edge]:

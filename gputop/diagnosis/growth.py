@@ -44,7 +44,7 @@ MOST_VICTIMS = 16  # workers that are named
 TRAINER, WORKERS, SHM = "trainer", "workers", "shm"  # parts of a training; the others are its GPUs' indices as text
 
 
-class _Held(Struct):
+class _HeldMemory(Struct):
     """Memory of one process: its last sample, and the growth since the first look."""
 
     sample: ProcSample
@@ -70,11 +70,11 @@ class _Room(NamedTuple):
     text: str
 
 
-class _Series(Struct):
+class _Quantity(Struct):
     """One quantity that may grow."""
 
     trend: Trend = field(default_factory=Trend)
-    held: dict[int, _Held] = field(default_factory=dict)  # by pid
+    held: dict[int, _HeldMemory] = field(default_factory=dict)  # by pid
     ended_bytes: int = 0  # the largest growth of a worker that has ended
     last: Steady | None = None  # the latest steady growth
     last_ns: int = 0
@@ -95,7 +95,7 @@ class _Series(Struct):
             if board.t_ns - born_ns(sample, board) >= policy.GROWS_AFTER_NS:
                 one = known.pop(sample.pid, None)
                 if one is None or one.sample.start_ticks != sample.start_ticks:
-                    one = _Held(sample, sample.shared_bytes)
+                    one = _HeldMemory(sample, sample.shared_bytes)
                 one.note(sample)
                 self.held[sample.pid] = one
         self.ended_bytes = max((one.grown_bytes for one in known.values()), default=self.ended_bytes)
@@ -103,12 +103,12 @@ class _Series(Struct):
             self.trend.add(float(sum(one.grown_bytes for one in self.held.values())), board.t_ns)
 
 
-class _Case(NamedTuple):
+class _GrowingQuantity(NamedTuple):
     """A series that grows now."""
 
     job: JobFacts
     part: str
-    series: _Series
+    series: _Quantity
     steady: Steady
     rooms: list[_Room]
 
@@ -126,7 +126,7 @@ class _Left(NamedTuple):
 class Growths(Struct):
     """All series of memory, and the incidents of those that grow."""
 
-    series: dict[tuple[int, str], _Series] = field(default_factory=dict)  # by trainer and part
+    series: dict[tuple[int, str], _Quantity] = field(default_factory=dict)  # by trainer and part
 
     def begin(self) -> None:
         """Go on watching; growths that last get new incidents."""
@@ -158,7 +158,7 @@ class Growths(Struct):
         unbegun = job.unbegun_s > 0.0 and not job.host_only
         starts = unbegun or job.before_s is None or board.t_ns - born_ns(job.trainer.newer, board) < policy.GROWS_AFTER_NS
         for part in (TRAINER, WORKERS, *readings):
-            series = self.series.setdefault((pid, part), _Series())
+            series = self.series.setdefault((pid, part), _Quantity())
             if (job.idle or 0.0) >= policy.AT_END:
                 series.rested_ns = board.t_ns
             if starts:
@@ -209,7 +209,7 @@ def _shm_bytes(job: JobFacts, facts: Facts, board: Board) -> dict[str, float]:
     return {SHM: float(total - free)} if alone and isinstance(total, int) and isinstance(free, int) else {}
 
 
-def _case(job: JobFacts, part: str, series: _Series, board: Board) -> _Case | None:
+def _case(job: JobFacts, part: str, series: _Quantity, board: Board) -> _GrowingQuantity | None:
     """The case of a series; None if it does not grow, or will stop growing while there is room."""
     steady = series.trend.steady
     if steady is None:
@@ -217,7 +217,7 @@ def _case(job: JobFacts, part: str, series: _Series, board: Board) -> _Case | No
     of_gpu = part.isdigit() and not board.gpus[int(part)].values.get("mem_shared")
     rooms = list(_gpu_rooms(job, board.gpus[int(part)]) if of_gpu else _host_rooms(job, part, board))
     tightest = min((room.free_bytes for room in rooms), default=inf)
-    return None if not rooms or steady.to_come < tightest else _Case(job, part, series, steady, rooms)
+    return None if not rooms or steady.to_come < tightest else _GrowingQuantity(job, part, series, steady, rooms)
 
 
 def _host_rooms(job: JobFacts, part: str, board: Board) -> Iterator[_Room]:
@@ -249,7 +249,7 @@ def _gpu_rooms(job: JobFacts, gpu: GpuBoard) -> Iterator[_Room]:
         yield _Room(f"GPU {place}", free, filled("{} of GPU {} are free", _size(free), place))
 
 
-def _time_left(cases: list[_Case]) -> Iterator[_Left]:
+def _time_left(cases: list[_GrowingQuantity]) -> Iterator[_Left]:
     """Yields the time left of each case; series that grow in one room fill it together."""
     rates: dict[str, list[Steady]] = {}
     for case in cases:
@@ -264,7 +264,7 @@ def _left(room: _Room, rates: list[Steady]) -> _Left:
     return _Left(room, room.free_bytes / per_s, room.free_bytes / high, room.free_bytes / low if low > 0.0 else inf, len(rates))
 
 
-def _begin(case: _Case, t_ns: int) -> Incident:
+def _begin(case: _GrowingQuantity, t_ns: int) -> Incident:
     trainer, gpu = case.job.trainer, int(case.part) if case.part.isdigit() else None
     return Incident(
         id=0, start_ns=t_ns - int(case.steady.seconds * 1e9), end_ns=None, symptom="healthy",
@@ -273,7 +273,7 @@ def _begin(case: _Case, t_ns: int) -> Incident:
     )  # fmt: skip
 
 
-def _tell(incident: Incident, case: _Case, left: _Left, swaps: bool) -> None:
+def _tell(incident: Incident, case: _GrowingQuantity, left: _Left, swaps: bool) -> None:
     """Bring the incident's words and numbers up to date; severity is the worst so far."""
     steady, copied = case.steady, _copied(case)
     memory = "GPU memory" if incident.gpu is not None else "room" if left.room.key == SHM else "memory"
@@ -291,7 +291,7 @@ def _tell(incident: Incident, case: _Case, left: _Left, swaps: bool) -> None:
     incident.victims, incident.fixes = _victims(case), list(_fixes(case, copied))
 
 
-def _end(series: _Series, t_ns: int) -> None:
+def _end(series: _Quantity, t_ns: int) -> None:
     incident, series.incident = series.incident, None
     if incident is not None and series.last is not None:
         incident.end_ns = t_ns
@@ -299,7 +299,7 @@ def _end(series: _Series, t_ns: int) -> None:
     series.last = None
 
 
-def _who(case: _Case) -> str:
+def _who(case: _GrowingQuantity) -> str:
     trainer = filled("{} ({})", case.job.trainer.role.label, case.job.trainer.pid)
     if case.part == WORKERS:
         count = len(case.series.held)
@@ -315,13 +315,13 @@ def _band(left: _Left) -> str:
     return filled(" ({} to {})", soonest, latest) if soonest != latest else ""
 
 
-def _copied(case: _Case) -> float:
+def _copied(case: _GrowingQuantity) -> float:
     """Share of the growth that is copies of shared pages, as far as readable."""
     grown = sum(one.grown_bytes for one in case.series.held.values())
     return sum(one.copied_bytes for one in case.series.held.values()) / grown if grown > 0 else 0.0
 
 
-def _evidence(case: _Case, left: _Left) -> Iterator[Evidence]:
+def _evidence(case: _GrowingQuantity, left: _Left) -> Iterator[Evidence]:
     steady, together = case.steady, filled("at the rates of the {} that grow there", left.rates) if left.rates > 1 else "at this rate"
     yield Evidence("time_left_s", round(left.s, 1), "s", together + _band(left))
     low, high = _rate(steady.low_per_s), _rate(steady.high_per_s)
@@ -331,7 +331,7 @@ def _evidence(case: _Case, left: _Left) -> Iterator[Evidence]:
     yield Evidence("room_bytes", round(left.room.free_bytes), "B", left.room.text)
 
 
-def _evidence_of_workers(case: _Case, copied: float) -> Iterator[Evidence]:
+def _evidence_of_workers(case: _GrowingQuantity, copied: float) -> Iterator[Evidence]:
     if case.part != WORKERS:
         return
     held = case.series.held
@@ -346,7 +346,7 @@ def _evidence_of_workers(case: _Case, copied: float) -> Iterator[Evidence]:
         yield Evidence("ended_grown_bytes", float(case.series.ended_bytes), "B", "by so much workers before had grown when they ended")
 
 
-def _victims(case: _Case) -> list[Victim]:
+def _victims(case: _GrowingQuantity) -> list[Victim]:
     trainer = case.job.trainer
     if case.part != WORKERS:
         return [Victim(trainer.pid, "trainer", trainer.role.label)]
@@ -378,7 +378,7 @@ _OF_GPU = (
 )
 
 
-def _fixes(case: _Case, copied: float) -> Iterator[Fix]:
+def _fixes(case: _GrowingQuantity, copied: float) -> Iterator[Fix]:
     """Fixes: what to change, then how to go on until then."""
     job = case.job
     if case.part == WORKERS:

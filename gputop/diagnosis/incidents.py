@@ -22,7 +22,7 @@ TELL_NS = 2_000_000_000 - TICK_SLACK_NS  # ns between two updates of victims and
 END_NS = policy.AWAY_NS - TICK_SLACK_NS
 
 
-class _Account(Struct):
+class _CulpritAccount(Struct):
     """A culprit's CPU time before the episode, and its CPUs now."""
 
     start_ticks: int
@@ -40,7 +40,7 @@ class _Account(Struct):
             self.cores = (cpu_ns - before_cpu_ns) / (t_ns - before_ns) if before_ns else self.cores
 
 
-class _Episode(Struct):
+class _StandingCause(Struct):
     """A cause that stands now, with or without an incident yet."""
 
     first_ns: int
@@ -57,7 +57,7 @@ class _Episode(Struct):
     hangs: bool = False  # nothing moves any more: see `gputop.diagnosis.hangs`
     incident: Incident | None = None
     gpus: set[str] = field(default_factory=set)  # GPUs that lost the seconds, including those of a straggler's peers
-    accounts: dict[int, _Account] = field(default_factory=dict)  # by pid of the culprit
+    accounts: dict[int, _CulpritAccount] = field(default_factory=dict)  # by pid of the culprit
 
     def count(self, one: Standing) -> None:
         """Add the GPU seconds that were booked with a standing."""
@@ -88,7 +88,7 @@ class Incidents:
 
     def __init__(self) -> None:
         self.all: list[Incident] = []
-        self._episodes: dict[tuple[int | None, str], _Episode] = {}
+        self._episodes: dict[tuple[int | None, str], _StandingCause] = {}
         self._begun = 0
 
     def note(self, board: Board, seconds: float, standing: list[Standing]) -> None:
@@ -114,7 +114,7 @@ class Incidents:
 
     def settled(self, unbooked: Iterable[Standing]) -> list[Incident]:
         """All incidents; lasting ones include the ``unbooked`` seconds, which are in each job's last standing."""
-        lasting: dict[int, _Episode] = {}
+        lasting: dict[int, _StandingCause] = {}
         for one in unbooked:
             episode = self._episodes.get((one.trainer_pid, one.cause))
             if episode is not None and episode.incident is not None:
@@ -127,7 +127,7 @@ class Incidents:
         key = (one.trainer_pid, one.cause)
         episode = self._episodes.get(key)
         if episode is None:
-            episode = self._episodes[key] = _Episode(board.t_ns - int(seconds * 1e9), board.t_ns)
+            episode = self._episodes[key] = _StandingCause(board.t_ns - int(seconds * 1e9), board.t_ns)
         episode.count(one)
         if one.hangs and one.job.hang is not None:
             self._take_over(episode, one.job.hang)
@@ -146,7 +146,7 @@ class Incidents:
         incident.id = self._begun
         self.all.append(incident)
 
-    def _take_over(self, episode: _Episode, hang: Hang) -> None:
+    def _take_over(self, episode: _StandingCause, hang: Hang) -> None:
         """Give the hang the episodes of its first seconds, which looked like a pause or a small job."""
         episode.hangs, episode.first_ns = True, min(episode.first_ns, hang.since_ns)
         pids = {job.trainer.pid for job in hang.family}
@@ -157,7 +157,7 @@ class Incidents:
                 episode.regain_s += other.regain_s
                 self.all = [incident for incident in self.all if incident is not other.incident]
 
-    def _begin(self, episode: _Episode, verdict: Verdict) -> Incident:
+    def _begin(self, episode: _StandingCause, verdict: Verdict) -> Incident:
         incident = Incident(
             id=0, start_ns=episode.first_ns, end_ns=None, symptom=verdict.symptom, cause=verdict.cause, severity="info",
             confidence=0.0, trainer_pid=verdict.trainer_pid, gpu=verdict.gpu, lost_s=0.0, headline=verdict.headline,
@@ -167,7 +167,7 @@ class Incidents:
         return incident
 
 
-def _hurts(episode: _Episode, one: Standing) -> bool:
+def _hurts(episode: _StandingCause, one: Standing) -> bool:
     """Whether the GPU loses time now, not only in a part of the window that has passed."""
     seconds = (episode.last_ns - episode.first_ns) / 1e9
     return episode.hangs or one.lost_s is None or episode.lost_s >= max(policy.BEGIN_LOST_S, policy.TENTH * seconds)
@@ -183,7 +183,7 @@ def severity(lost_s: float, seconds: float, culpable: float) -> str:
     return "medium" if lost_s >= policy.MEDIUM_S and share >= policy.QUARTER else "low"
 
 
-def _update(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
+def _update(episode: _StandingCause, incident: Incident, one: Standing, board: Board) -> None:
     """Update the incident: text, evidence and fixes from the latest of its loud moments; victims and culprits are collected over the
     episode."""
     loudness = one.clearness * (one.lost_pct or 1.0)
@@ -205,7 +205,7 @@ def _reword(incident: Incident, verdict: Verdict) -> None:
     incident.path = verdict.path
 
 
-def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: Board) -> None:
+def _add_culprits(episode: _StandingCause, incident: Incident, one: Standing, board: Board) -> None:
     """Add new culprits. A culprit's CPU time counts from the window that first blamed it, or from when it began to run shortly before; if
     born then, in full."""
     before = {taker.pid: taker.before_ns for taker in one.facts.takers if not taker.spawns}
@@ -222,12 +222,12 @@ def _add_culprits(episode: _Episode, incident: Incident, one: Standing, board: B
             base_ns = before.get(culprit.pid, _taken_ns(board, sample, spawns) - taken_ns)
             is_new = born_ns(sample, board) >= max(episode.first_ns - policy.LEAD_NS, board.header.t_ns)
             cores = taken_ns / 1e9 / max(0.1, one.facts.seconds)
-            episode.accounts[culprit.pid] = _Account(sample.start_ticks, 0 if is_new else base_ns, cores, spawns=spawns)
+            episode.accounts[culprit.pid] = _CulpritAccount(sample.start_ticks, 0 if is_new else base_ns, cores, spawns=spawns)
         if account is None:
             incident.culprits.append(culprit)
 
 
-def _count_culprits(episode: _Episode, board: Board) -> None:
+def _count_culprits(episode: _StandingCause, board: Board) -> None:
     """Update the culprits' CPU seconds since the episode began, from their own counters. Strangers are read seldom, so their latest rate is
     used up to now."""
     incident = episode.incident

@@ -29,7 +29,7 @@ XID_NS = 1_500_000_000  # ns to wait for the Xid of a loss, which is read each s
 USED_NS = 10_000_000_000  # ns before the loss within which a trainer counts as the GPU's user: a window, and the time to find hangs
 
 
-class _Lost(Struct):
+class _LostGpu(Struct):
     """A lost GPU and its incident, which gets a number once it is published."""
 
     facts: GpuFacts
@@ -40,7 +40,7 @@ class _Lost(Struct):
 class LostGpus(Struct):
     """The GPUs that are lost now, and the last users of each GPU."""
 
-    known: dict[int, _Lost] = field(default_factory=dict)
+    known: dict[int, _LostGpu] = field(default_factory=dict)
     _users: dict[int, tuple[int, dict[int, Victim]]] = field(default_factory=dict)  # GPU -> (when it was last used, pid -> user)
     _began_ns: int = 0
     _mute_ns: int = 0  # since when the driver has not listed the GPUs; 0: it has
@@ -66,7 +66,7 @@ class LostGpus(Struct):
             one, span_s = self.known.get(index), seconds
             if one is None:
                 since_ns = max(gpu.loss.since_ns if gpu.loss is not None else 0, self._began_ns)
-                one, span_s = self.known.setdefault(index, _Lost(gpu, since_ns, _incident(since_ns))), (board.t_ns - since_ns) / 1e9
+                one, span_s = self.known.setdefault(index, _LostGpu(gpu, since_ns, _incident(since_ns))), (board.t_ns - since_ns) / 1e9
             one.facts, incident = gpu, one.incident
             if gpu.gone and not jobs:
                 incident.lost_s += span_s
@@ -142,7 +142,7 @@ class LostGpus(Struct):
         if users:
             self._users[gpu.index] = board.t_ns, users
 
-    def _tell(self, one: _Lost, facts: Facts, trainer_pid: int | None) -> None:
+    def _tell(self, one: _LostGpu, facts: Facts, trainer_pid: int | None) -> None:
         """Bring the incident's words and numbers up to date. A process that used the GPU after the loss, or shortly before, stays named."""
         gpu, incident = one.facts, one.incident
         used_ns, users = self._users.get(gpu.index, (0, {}))

@@ -228,7 +228,7 @@ def _is_idle_helper(worker: ProcFacts) -> bool:
     return asleep and worker.info.comm != TORCH_WORKER
 
 
-class Row(NamedTuple):
+class Transition(NamedTuple):
     """One transition."""
 
     before: tuple[str, ...]
@@ -239,24 +239,24 @@ class Row(NamedTuple):
 
 
 TABLE = (
-    Row(ANY, IDLE, Seen.has_lost_a_gpu, BOOKED, Seen.says_lost),
-    Row(ANY, SAME, Seen.was_seen_too_shortly, HELD, Seen.says_how_little),
-    Row((STARTING,), STARTING, Seen.hangs, BOOKED),
-    Row(ANY, TRAINING, Seen.hangs, BOOKED),
-    Row(ANY, IDLE, Seen.stands_at_a_prompt, DROPPED, " stands still: it takes none of the batches that are ready"),
-    Row(ANY, TRAINING, Seen.has_just_begun, HELD, " has just begun to work its GPU"),
-    Row(ANY, STARTING, Seen.is_starting, DROPPED, Seen.says_starting),
-    Row(ANY, SAME, Seen.gives_no_reading, HELD, ": no fresh reading of its GPU"),
-    Row(ANY, TRAINING, Seen.loses_little, BOOKED, Seen.says_working),
-    Row(ANY, IDLE, Seen.waits_to_be_asked, DROPPED, " has no work for its GPU: it waits to be asked"),
-    Row(ANY, STARTING, Seen.looks_like_a_start, DROPPED, Seen.says_starting),
-    Row(ANY, IDLE, Seen.shows_no_loss, BOOKED, Seen.says_working),
-    Row(ANY, SAME, Seen.is_watched_too_shortly, HELD, ": what its time is lost to has not shown yet"),
-    Row((TRAINING, PAUSING, ENDING, IDLE), ENDING, Seen.has_let_its_workers_go, HELD,
+    Transition(ANY, IDLE, Seen.has_lost_a_gpu, BOOKED, Seen.says_lost),
+    Transition(ANY, SAME, Seen.was_seen_too_shortly, HELD, Seen.says_how_little),
+    Transition((STARTING,), STARTING, Seen.hangs, BOOKED),
+    Transition(ANY, TRAINING, Seen.hangs, BOOKED),
+    Transition(ANY, IDLE, Seen.stands_at_a_prompt, DROPPED, " stands still: it takes none of the batches that are ready"),
+    Transition(ANY, TRAINING, Seen.has_just_begun, HELD, " has just begun to work its GPU"),
+    Transition(ANY, STARTING, Seen.is_starting, DROPPED, Seen.says_starting),
+    Transition(ANY, SAME, Seen.gives_no_reading, HELD, ": no fresh reading of its GPU"),
+    Transition(ANY, TRAINING, Seen.loses_little, BOOKED, Seen.says_working),
+    Transition(ANY, IDLE, Seen.waits_to_be_asked, DROPPED, " has no work for its GPU: it waits to be asked"),
+    Transition(ANY, STARTING, Seen.looks_like_a_start, DROPPED, Seen.says_starting),
+    Transition(ANY, IDLE, Seen.shows_no_loss, BOOKED, Seen.says_working),
+    Transition(ANY, SAME, Seen.is_watched_too_shortly, HELD, ": what its time is lost to has not shown yet"),
+    Transition((TRAINING, PAUSING, ENDING, IDLE), ENDING, Seen.has_let_its_workers_go, HELD,
         " has let its workers go: it ends, or turns to something else"),
-    Row(ANY, PAUSING, Seen.pauses, BOOKED),
-    Row(ANY, STARTING, Seen.has_not_worked_yet, BOOKED),
-    Row(ANY, TRAINING, Seen.has_worked, BOOKED),
+    Transition(ANY, PAUSING, Seen.pauses, BOOKED),
+    Transition(ANY, STARTING, Seen.has_not_worked_yet, BOOKED),
+    Transition(ANY, TRAINING, Seen.has_worked, BOOKED),
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from gputop.diagnosis import gpuside, pausing, stuck
-from gputop.diagnosis.edges import Leaf, Way
+from gputop.diagnosis.edges import Leaf, LeafTrail
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import threads_at_work
 from gputop.diagnosis.waitgraph import Walk
@@ -32,7 +32,7 @@ def put_down(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
     """Move booked shares to the leaves that have prices; return the job with its ``pools`` and ``way`` from before."""
     parts, pools = walk.parts, walk.pools
     most = max((pool for pool in pools if not pool.startswith("gpu.")), key=pools.__getitem__, default="")
-    way = max(((share, way) for pool, share, way in parts if pool == most), key=lambda one: one[0], default=(0.0, Way()))[1]
+    way = max(((share, way) for pool, share, way in parts if pool == most), key=lambda one: one[0], default=(0.0, LeafTrail()))[1]
     job = replace(job, pools=pools, way=way)
     walk.see(job, facts)
     prices = [price for find in _PRICES for price in find(walk)]

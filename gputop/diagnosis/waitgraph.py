@@ -17,7 +17,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from gputop.diagnosis import owners
-from gputop.diagnosis.edges import GIL, READY, RUN, WORKERS, Booked, Edge, Hop, Leaf, Leaves, Trail, Way, edges_of, take
+from gputop.diagnosis.edges import GIL, READY, RUN, WORKERS, Edge, Hop, Leaf, LeafLoss, LeafTrail, Leaves, Trail, edges_of, take
 from gputop.diagnosis.measure import feeders, waits
 from gputop.diagnosis.measure.capacity import capacity, is_held
 from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
@@ -53,18 +53,18 @@ class Walk:
     def book(self, resource: str, holder: str, share: float, trail: Trail) -> None:
         """Add a share of the window to a leaf."""
         if share > 0.0:
-            self.leaves.setdefault(Leaf(resource, holder), Booked()).book(share, trail)
+            self.leaves.setdefault(Leaf(resource, holder), LeafLoss()).book(share, trail)
 
-    def rebook(self, way: Way, share: float, leaf: Leaf) -> None:
+    def rebook(self, way: LeafTrail, share: float, leaf: Leaf) -> None:
         """Move a share of what was booked along a way to another leaf, with the same steps."""
         if share > 0.0:
             self.leaves[way.leaf].book(-share, way.trail)
             self.book(*leaf, share, way.trail)
 
     @property
-    def parts(self) -> list[tuple[str, float, Way]]:
+    def parts(self) -> list[tuple[str, float, LeafTrail]]:
         """(pool, share of the window, way) of everything the walk booked."""
-        ways = ((share, Way(leaf, trail)) for leaf, booked in self.leaves.items() for share, trail in booked.trails.values())
+        ways = ((share, LeafTrail(leaf, trail)) for leaf, booked in self.leaves.items() for share, trail in booked.trails.values())
         return [(pool_of(*way), share, way) for share, way in ways if share > 0.0]
 
     @property

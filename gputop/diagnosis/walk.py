@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gputop.diagnosis.edges import READY, RUN, WORKERS, Hop, Leaf, Trail, Way
+from gputop.diagnosis.edges import READY, RUN, WORKERS, Hop, Leaf, LeafTrail, Trail
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, Hang, JobFacts
@@ -45,7 +45,7 @@ def walk(job: JobFacts, facts: Facts, cause: str, culprits: Sequence[Culprit]) -
     if cause == "straggler-rank":
         return _to_slow_rank(job, facts, culprits)
     way = next((claim.way for claim in job.claims if claim.judge.cause == cause), job.way if not cause else None)
-    leaf, trail = way or Way()
+    leaf, trail = way or LeafTrail()
     one = _Steps(job, facts, culprits, leaf)
     if cause == "hung-worker" and leaf.resource:
         return one.of_who_hangs()
@@ -76,7 +76,7 @@ def _to_slow_rank(job: JobFacts, facts: Facts, culprits: Sequence[Culprit]) -> t
     if (own.idle or 0.0) < policy.FIFTH:  # its GPU works without a pause, the others' are done earlier
         gpu = own.gpus[0]
         return (*first, PathStep(None, f"GPU {gpu.name}", round(gpu.util or 0.0, 4), "slowed" if slowed_by(gpu) else "runs", "", True))
-    leaf, trail = own.way or Way()
+    leaf, trail = own.way or LeafTrail()
     others = [culprit for culprit in culprits if culprit.pid != slow.pid]
     return (*first, *_Steps(own, facts, others, leaf).along(trail))
 

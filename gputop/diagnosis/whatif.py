@@ -194,7 +194,7 @@ def _unknown(job: JobFacts) -> str:
 _Apply = Callable[[Around, Pipeline, Fit], tuple[Pipeline, Fit]]
 
 
-class _Change(Struct, frozen=True):
+class _AssumedChange(Struct, frozen=True):
     kind: str  # a key of `SAME`
     words: str
     assumes: str
@@ -265,7 +265,7 @@ def _mean(readings: Sequence[Reading]) -> tuple[Pipeline, Around, list[Reading]]
     return replace(last, **means), around, alike
 
 
-def _told_of(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Change, bound: float = inf) -> WhatIf:
+def _told_of(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _AssumedChange, bound: float = inf) -> WhatIf:
     most, least = min(bound, _most(mean, one.kind)), 0.0 if one.gives_work else 1.0
     factor, low, high = (round(max(least, min(value, most)), 2) for value in _band(mean, around, alike, one))
     return WhatIf(one.words, factor, low, high, one.assumes)
@@ -279,7 +279,7 @@ def _most(mean: Pipeline, kind: str) -> float:
     return 1.0 / stays if stays > 0.0 else inf
 
 
-def _band(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Change) -> Band:
+def _band(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _AssumedChange) -> Band:
     """The mean window's band, widened by the spread of the single windows."""
     bands = [mean.change(partial(apply, around)) for apply in (one.apply, one.least, one.most) if apply is not None]
     each = [log(max(WORTH, read.pipeline.factor(partial(one.apply, read.around)))) for read in alike[-MOST_COMPARED:]]
@@ -287,34 +287,36 @@ def _band(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Change
     return Band(bands[0].factor, min(band.low for band in bands) / spread, max(band.high for band in bands) * spread)
 
 
-def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culprit]) -> Iterator[_Change]:
+def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culprit]) -> Iterator[_AssumedChange]:
     """Yields the changes that may bring something."""
     if not around.unknown and (mean.workers or around.moves + around.main_disk + around.main_apart >= WORTH):
         yield from _numbers(mean, around)
     if culprits and (one := _without(cause, culprits, around)) is not None:
         yield one
     if mean.disk + around.main_disk >= WORTH:
-        yield _Change("disk", "data set in page cache", "it fits into memory, and no read waits for the disk", _cached)
+        yield _AssumedChange("disk", "data set in page cache", "it fits into memory, and no read waits for the disk", _cached)
     if mean.cpus < around.host_cpus:
-        yield _Change("cpus", filled("all {} CPUs of the host", around.host_cpus), "no CPU mask; others there go on as they do", _unmasked)
+        yield _AssumedChange(
+            "cpus", filled("all {} CPUs of the host", around.host_cpus), "no CPU mask; others there go on as they do", _unmasked
+        )
     elif mean.ready + mean.own_ready >= WORTH:
         cpus, workers = 2.0 * mean.cpus, max(mean.workers, min(2 * mean.workers, int(2 * mean.cpus)))
         words = filled("{:g} CPUs{}", cpus, filled(" with {} workers", workers) if workers > mean.workers else "")
         more, assumes = workers > mean.workers, "others take no more of them than now"
-        yield _Change("cpus", words, assumes, partial(_resized, cpus, workers), gives_work=more)
+        yield _AssumedChange("cpus", words, assumes, partial(_resized, cpus, workers), gives_work=more)
     if mean.quota and mean.throttled >= WORTH:
-        yield _Change("quota", "without the CPU quota", "the CPUs themselves are shared as now", _unlimited)
+        yield _AssumedChange("quota", "without the CPU quota", "the CPUs themselves are shared as now", _unlimited)
     if mean.copy >= WORTH:
         yield _copying(around)
     if mean.workers and around.moves >= 2 * WORTH:
         moved = [partial(_move, part) for part in MOVED]
         assumes = filled("{:.0f} % of it is no launch of kernels", 100 * MOVED[1])
-        yield _Change("main", MAIN_WORK, assumes, moved[1], moved[2], moved[0], gives_work=True)
+        yield _AssumedChange("main", MAIN_WORK, assumes, moved[1], moved[2], moved[0], gives_work=True)
     if mean.gpu is not None:
-        yield _Change("gpu", FASTER_GPU, filled("{:g} times as fast; the host's work stays as it is", FASTER), _faster)
+        yield _AssumedChange("gpu", FASTER_GPU, filled("{:g} times as fast; the host's work stays as it is", FASTER), _faster)
 
 
-def _numbers(mean: Pipeline, around: Around) -> Iterator[_Change]:
+def _numbers(mean: Pipeline, around: Around) -> Iterator[_AssumedChange]:
     """Yields changes of the number of workers: twice as many, one per CPU, and the fewest that are as good as any."""
     cpus, now = int(mean.cpus), mean.workers
     most = max(cpus, 2 * now, 2)
@@ -325,14 +327,14 @@ def _numbers(mean: Pipeline, around: Around) -> Iterator[_Change]:
         yield _of_workers(mean, count)
 
 
-def _of_workers(mean: Pipeline, count: int) -> _Change:
+def _of_workers(mean: Pipeline, count: int) -> _AssumedChange:
     most, likely, least = (partial(_staffed, count, part) for part in MOVED)
     words, assumes = (
         "1 worker" if count == 1 else filled("{} workers", count),
         filled("a batch costs as much; {}, SMT left out", counted(int(mean.cpus), "CPU")),
     )
     unlike = not mean.workers  # the share of the main thread's work that moves is a guess
-    return _Change("workers", words, assumes, likely, least if unlike else None, most if unlike else None, gives_work=True)
+    return _AssumedChange("workers", words, assumes, likely, least if unlike else None, most if unlike else None, gives_work=True)
 
 
 def _staffed(count: int, part: float, around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
@@ -344,17 +346,17 @@ def _staffed(count: int, part: float, around: Around, one: Pipeline, fit: Fit) -
     return replace(one, workers=count, run=moved, own=one.own - moved, disk=disk, apart=apart, rest=one.rest - disk - apart), fit
 
 
-def _without(cause: str, culprits: Sequence[Culprit], around: Around) -> _Change | None:
+def _without(cause: str, culprits: Sequence[Culprit], around: Around) -> _AssumedChange | None:
     more = f" and {len(culprits) - 1} more" if len(culprits) > 1 else ""
     pids = frozenset(one.pid for one in culprits)
     if cause == "cpu-contention" and pids & around.takers.keys():
         assumes = "the CPUs that it took are left to the job"
-        return _Change("strangers", filled("without {}{}", culprits[0].name, more), assumes, partial(_alone, pids))
+        return _AssumedChange("strangers", filled("without {}{}", culprits[0].name, more), assumes, partial(_alone, pids))
     if cause == "disk-io":
         assumes, half = "half of the disk waits are its doing (none to all)", partial(_less_disk, 0.5)
-        return _Change("strangers", filled("without {}{}", culprits[0].name, more), assumes, half, partial(_less_disk, 1.0), _cached)
+        return _AssumedChange("strangers", filled("without {}{}", culprits[0].name, more), assumes, half, partial(_less_disk, 1.0), _cached)
     if cause == "memory-pressure":
-        return _Change("strangers", filled("without {}{}", culprits[0].name, more), "memory has room for all pages then", _roomy)
+        return _AssumedChange("strangers", filled("without {}{}", culprits[0].name, more), "memory has room for all pages then", _roomy)
     return None
 
 
@@ -393,11 +395,11 @@ def _unlimited(_around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]
     return replace(one, quota=None), replace(fit, fixed=max(0.0, fit.fixed - one.throttled))
 
 
-def _copying(around: Around) -> _Change:
+def _copying(around: Around) -> _AssumedChange:
     if around.pinned is None:
-        return _Change("copy", "without its copies", "the data lie on the GPU, or are copied beside a step", partial(_copied, 0.0))
+        return _AssumedChange("copy", "without its copies", "the data lie on the GPU, or are copied beside a step", partial(_copied, 0.0))
     assumes = filled("copies at {:.0f} % of the link; beside the step at best", 100 * LINK_SHARE)
-    return _Change("copy", "pinned memory", assumes, partial(_copied, around.pinned), None, partial(_copied, 0.0))
+    return _AssumedChange("copy", "pinned memory", assumes, partial(_copied, around.pinned), None, partial(_copied, 0.0))
 
 
 def _copied(takes: float, _around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:

@@ -46,7 +46,7 @@ Left out: texts of config.toml, all stacks. gputop doctor --bundle --with-names 
 _NAMED = "Names and command lines of all users' processes are in it as they were read (--with-names).\n"
 
 
-class Part(Struct, frozen=True):
+class BundleFile(Struct, frozen=True):
     """A file in the bundle."""
 
     name: str
@@ -54,14 +54,14 @@ class Part(Struct, frozen=True):
     data: bytes
 
 
-def write(path: str, findings: dict[str, str], with_names: bool) -> list[Part]:
+def write(path: str, findings: dict[str, str], with_names: bool) -> list[BundleFile]:
     """Write the bundle, mode 0600, and give its parts. ``findings`` are the doctor's own files, name -> text. Raises UserError."""
     with as_invoking_user():
         fd = create(path)
     with os.fdopen(fd, "wb") as file:
         try:
             parts = list(_parts(findings, with_names))
-            _pack(file, [Part("README.txt", "what is inside", _contents(parts, with_names).encode()), *parts])
+            _pack(file, [BundleFile("README.txt", "what is inside", _contents(parts, with_names).encode()), *parts])
         except BaseException:
             with as_invoking_user():
                 os.unlink(path)
@@ -69,7 +69,7 @@ def write(path: str, findings: dict[str, str], with_names: bool) -> list[Part]:
     return parts
 
 
-def _parts(findings: dict[str, str], with_names: bool) -> Iterator[Part]:
+def _parts(findings: dict[str, str], with_names: bool) -> Iterator[BundleFile]:
     """The files but README.txt; texts masked by the same key as the frames."""
     mask = Mask()
     with tempfile.TemporaryDirectory(prefix="gputop-") as folder:
@@ -84,9 +84,9 @@ def _parts(findings: dict[str, str], with_names: bool) -> Iterator[Part]:
             ("errors.txt", "gputop's last own errors; they may quote its input", errors or "none"),
         ]
         for name, about, text in texts:
-            yield Part(name, about, (text if with_names else mask.message(text)).encode())
+            yield BundleFile(name, about, (text if with_names else mask.message(text)).encode())
         if data := recorded.data():
-            yield Part("recording.gputop", f"{SECONDS:.0f} seconds: gputop replay recording.gputop", data)
+            yield BundleFile("recording.gputop", f"{SECONDS:.0f} seconds: gputop replay recording.gputop", data)
 
 
 class _Recorded:
@@ -166,12 +166,12 @@ def _is_harmless(name: str, value: object) -> bool:
     return isinstance(value, (bool, int, float)) or name.startswith(f"{config.KEYS}.")
 
 
-def _contents(parts: list[Part], with_names: bool) -> str:
+def _contents(parts: list[BundleFile], with_names: bool) -> str:
     listed = "".join(f"  {part.name:<18}{len(part.data):>8} bytes  {part.about}\n" for part in parts)
     return f"A bug report by gputop doctor --bundle, {time.strftime('%Y-%m-%d %H:%M %z')}.\n\n{listed}\n{_NAMED if with_names else _MASKED}"
 
 
-def _pack(file: io.BufferedWriter, parts: list[Part]) -> None:
+def _pack(file: io.BufferedWriter, parts: list[BundleFile]) -> None:
     with tarfile.open(fileobj=file, mode="w:gz") as tar:
         for part in parts:
             entry = tarfile.TarInfo(f"gputop-bundle/{part.name}")

@@ -32,7 +32,7 @@ _PROBES_PATIENCE_S = 15.0  # s for bcc to be imported, and for the probes to loa
 _FIND_BCC = "import runpy, sys; m = runpy.run_path(sys.argv[1]); b = m['import_bcc'](); print(b.__version__, b.__file__)"
 
 
-class Check(Struct, frozen=True):
+class DoctorCheck(Struct, frozen=True):
     """One finding. ``state``: ``ok``, ``limited`` (works, with less) or ``missing``."""
 
     id: str
@@ -43,7 +43,7 @@ class Check(Struct, frozen=True):
     required: bool = False  # gputop cannot watch GPUs without it
 
 
-def works(checks: list[Check]) -> bool:
+def works(checks: list[DoctorCheck]) -> bool:
     """Whether gputop can watch GPUs here."""
     return not any(check.required and check.state == "missing" for check in checks)
 
@@ -51,25 +51,25 @@ def works(checks: list[Check]) -> bool:
 # NVML and GPM
 
 
-def gpu_checks(root: str) -> list[Check]:
+def gpu_checks(root: str) -> list[DoctorCheck]:
     """NVML, opened as the source opens it; GPM, once a GPU has answered."""
     source = NvmlSource(Settings(root=root, everyone=True))
     try:
         state = source.open()
     except Unavailable as why:
         return [
-            Check("nvml", "NVML", "missing", why.reason, why.remedy, required=True),
-            Check("gpm", "GPM", "missing", "needs NVML"),
+            DoctorCheck("nvml", "NVML", "missing", why.reason, why.remedy, required=True),
+            DoctorCheck("gpm", "GPM", "missing", "needs NVML"),
         ]
     try:
         facts = ", ".join(f"{name} {value}" for name, value in state.detail.items() if value)
-        nvml = Check("nvml", "NVML", "ok" if state.state == "ok" else "limited", state.reason or facts, state.remedy, required=True)
+        nvml = DoctorCheck("nvml", "NVML", "ok" if state.state == "ok" else "limited", state.reason or facts, state.remedy, required=True)
         return [nvml, _gpm(source, root, int(state.detail.get("gpus", 1)))]
     finally:
         source.close()
 
 
-def _gpm(source: Source, root: str, gpus: int) -> Check:
+def _gpm(source: Source, root: str, gpus: int) -> DoctorCheck:
     """Read until one GPU gives its SM activity, or each has a reason why not that further readings will not change."""
     reasons: dict[int, str] = {}
     deadline, seq = time.monotonic() + _GPU_PATIENCE_S, 0
@@ -79,14 +79,14 @@ def _gpm(source: Source, root: str, gpus: int) -> Check:
         source.read(Beat(now, seq, seq == 0), frame)
         for gpu in frame.gpus:
             if gpu.sm_active_pct is not None:
-                return Check("gpm", "GPM", "ok", "SM, tensor and DRAM activity are read")
+                return DoctorCheck("gpm", "GPM", "ok", "SM, tensor and DRAM activity are read")
             if "sm_active_pct" in gpu.missing:
                 reasons[gpu.index] = gpu.missing["sm_active_pct"]
         seq += 1
         time.sleep(0.05)
     missing = next(iter(reasons.values()), "no GPU gave a figure")
     is_for_root = "RmProfilingAdminOnly: 1" in read_text(root, "proc/driver/nvidia/params")
-    return Check("gpm", "GPM", "limited", missing, _OPEN_TO_ALL if is_for_root and os.geteuid() else "")
+    return DoctorCheck("gpm", "GPM", "limited", missing, _OPEN_TO_ALL if is_for_root and os.geteuid() else "")
 
 
 def _may_pass(reason: str) -> bool:
@@ -97,209 +97,211 @@ def _may_pass(reason: str) -> bool:
 # what /proc gives without privilege, stacks of other processes, the terminal
 
 
-def host_checks(root: str) -> list[Check]:
+def host_checks(root: str) -> list[DoctorCheck]:
     """schedstat, pressure, delay accounting, clock, priority, pid namespace, hardware, others' processes, Yama, py-spy."""
     first = [_schedstat(root), _pressure(root), _delays(root), _clock(root), _priority(), _pid_namespace(), _hardware()]
     return [*first, *([_processes(root)] if in_initial_pid_namespace() else []), _yama(root), _py_spy()]
 
 
-def terminal_checks() -> list[Check]:
+def terminal_checks() -> list[DoctorCheck]:
     """Colours and Unicode, by what the environment says of the terminal."""
     return [_colours(), _unicode()]
 
 
-def _schedstat(root: str) -> Check:
+def _schedstat(root: str) -> DoctorCheck:
     text = read_text(root, "proc/self/schedstat").split()
     if len(text) == 3 and any(word != "0" for word in text):
-        return Check("schedstat", "schedstat", "ok", "run-queue delay of every thread, without privilege")
+        return DoctorCheck("schedstat", "schedstat", "ok", "run-queue delay of every thread, without privilege")
     why = "this kernel keeps no run-queue delay"
-    return Check("schedstat", "schedstat", "missing", why, "a kernel with CONFIG_SCHED_INFO", required=True)
+    return DoctorCheck("schedstat", "schedstat", "missing", why, "a kernel with CONFIG_SCHED_INFO", required=True)
 
 
-def _pressure(root: str) -> Check:
+def _pressure(root: str) -> DoctorCheck:
     if read_text(root, "proc/pressure/cpu"):
-        return Check("pressure", "pressure", "ok", "stalls of CPU, memory and I/O")
-    return Check("pressure", "pressure", "limited", "no /proc/pressure", "boot with psi=1")
+        return DoctorCheck("pressure", "pressure", "ok", "stalls of CPU, memory and I/O")
+    return DoctorCheck("pressure", "pressure", "limited", "no /proc/pressure", "boot with psi=1")
 
 
-def _delays(root: str) -> Check:
+def _delays(root: str) -> DoctorCheck:
     """Kernels before 5.14 always account, and have no switch for it."""
     if read_text(root, "proc/sys/kernel/task_delayacct").strip() != "0":
-        return Check("delays", "block I/O delay", "ok", "of every process (DISK%)")
+        return DoctorCheck("delays", "block I/O delay", "ok", "of every process (DISK%)")
     why = "not measured (DISK%): kernel.task_delayacct is 0"
-    return Check("delays", "block I/O delay", "limited", why, "sudo sysctl kernel.task_delayacct=1")
+    return DoctorCheck("delays", "block I/O delay", "limited", why, "sudo sysctl kernel.task_delayacct=1")
 
 
-def _clock(root: str) -> Check:
+def _clock(root: str) -> DoctorCheck:
     """CLOCK_MONOTONIC's resolution and clock source. HPET and ACPI timers are read over a bus, which makes each reading slow."""
     source = read_text(root, "sys/devices/system/clocksource/clocksource0/current_clocksource").strip() or "unknown"
     resolution_ns = time.clock_getres(time.CLOCK_MONOTONIC) * 1e9
     detail = f"{source}, {resolution_ns:.0f} ns"
     if resolution_ns > 1000:
-        return Check("clock", "clock", "limited", detail, "a kernel with high-resolution timers")
+        return DoctorCheck("clock", "clock", "limited", detail, "a kernel with high-resolution timers")
     if source in ("hpet", "acpi_pm", "refined-jiffies"):
-        return Check("clock", "clock", "limited", f"{detail}: slow to read", "boot with tsc=reliable, if the CPUs' TSCs are in step")
-    return Check("clock", "clock", "ok", detail)
+        return DoctorCheck("clock", "clock", "limited", f"{detail}: slow to read", "boot with tsc=reliable, if the CPUs' TSCs are in step")
+    return DoctorCheck("clock", "clock", "ok", detail)
 
 
-def _priority() -> Check:
+def _priority() -> DoctorCheck:
     """The priority that the collector's beat would get. A thread asks for it and ends, so that this process keeps its own."""
     reached: list[str] = []
     asking = Thread(target=lambda: reached.append(raise_priority(BEAT)))
     asking.start()
     asking.join()
     if reached[0].startswith("ordinary"):
-        return Check("priority", "priority", "limited", f"{reached[0]}; beside many busy processes frames come late", "sudo gputop")
+        return DoctorCheck("priority", "priority", "limited", f"{reached[0]}; beside many busy processes frames come late", "sudo gputop")
     detail = f"{reached[0]}: frames come in time beside busy processes; given up while the collector takes {MOST_SHARE:.0%} of a CPU"
-    return Check("priority", "priority", "ok", detail)
+    return DoctorCheck("priority", "priority", "ok", detail)
 
 
-def _hardware() -> Check:
+def _hardware() -> DoctorCheck:
     """The facts that the stream carries. The bundle holds this text, so interfaces, volumes and servers are not named in it."""
     hardware = read_hardware()
     if hardware.threads is None:
-        return Check("hardware", "hardware", "limited", hardware.missing["threads"], "install gputop again with its dependencies")
+        return DoctorCheck("hardware", "hardware", "limited", hardware.missing["threads"], "install gputop again with its dependencies")
     speeds = sorted({nic.speed_mbit for nic in hardware.nics or () if nic.is_up and nic.speed_mbit}, reverse=True)
     network = "network up to " + speed_words(speeds[0]) if speeds else "no speed of the network"
     kinds = sorted({one.kind for one in hardware.file_systems or ()})
-    return Check("hardware", "hardware", "ok", "; ".join(filter(None, (cpu_words(hardware), network, ", ".join(kinds)))))
+    return DoctorCheck("hardware", "hardware", "ok", "; ".join(filter(None, (cpu_words(hardware), network, ", ".join(kinds)))))
 
 
-def _pid_namespace() -> Check:
+def _pid_namespace() -> DoctorCheck:
     if in_initial_pid_namespace():
-        return Check("pid-namespace", "pid namespace", "ok", "the machine's own")
+        return DoctorCheck("pid-namespace", "pid namespace", "ok", "the machine's own")
     why = "a container's own: the machine's other processes are hidden, and pids from NVML and the probes do not match"
-    return Check("pid-namespace", "pid namespace", "limited", why, "start the container with --pid=host")
+    return DoctorCheck("pid-namespace", "pid namespace", "limited", why, "start the container with --pid=host")
 
 
-def _processes(root: str) -> Check:
+def _processes(root: str) -> DoctorCheck:
     hidden, remedy = hidden_processes(root)
-    return Check("processes", "processes", "limited" if hidden else "ok", hidden or "everything that /proc has, of all users", remedy)
+    return DoctorCheck("processes", "processes", "limited" if hidden else "ok", hidden or "everything that /proc has, of all users", remedy)
 
 
-def _yama(root: str) -> Check:
+def _yama(root: str) -> DoctorCheck:
     scope = yama_scope(root)
     if os.geteuid() == 0 and not may_ptrace(root):
         detail = "root without CAP_SYS_PTRACE: no stacks of processes outside this container"
-        return Check("yama", "Yama", "limited", detail, "start the container with --cap-add SYS_PTRACE")
+        return DoctorCheck("yama", "Yama", "limited", detail, "start the container with --cap-add SYS_PTRACE")
     if scope == 0 or may_ptrace(root):
-        return Check("yama", "Yama", "ok", f"ptrace_scope {scope}: stacks can be read")
+        return DoctorCheck("yama", "Yama", "ok", f"ptrace_scope {scope}: stacks can be read")
     remedy = "" if scope == 3 else "sudo sysctl kernel.yama.ptrace_scope=0"
     detail = f"ptrace_scope {scope}: no stacks of processes that gputop did not start" + (", until the next boot" if scope == 3 else "")
-    return Check("yama", "Yama", "limited", detail, remedy)
+    return DoctorCheck("yama", "Yama", "limited", detail, remedy)
 
 
-def _py_spy() -> Check:
+def _py_spy() -> DoctorCheck:
     from gputop.stacks.pyspy import binary
 
     path = binary()
     if path is None or not os.access(path, os.X_OK):
-        return Check("py-spy", "py-spy", "limited", "Python stacks of 3.8 to 3.14 only, and no native frames", "pip install py-spy")
-    return Check("py-spy", "py-spy", "ok", path)
+        return DoctorCheck("py-spy", "py-spy", "limited", "Python stacks of 3.8 to 3.14 only, and no native frames", "pip install py-spy")
+    return DoctorCheck("py-spy", "py-spy", "ok", path)
 
 
-def _colours() -> Check:
+def _colours() -> DoctorCheck:
     term, depth = os.environ.get("TERM", ""), os.environ.get("COLORTERM", "")
     if os.environ.get("NO_COLOR"):
-        return Check("colours", "colours", "ok", "off: NO_COLOR is set")
+        return DoctorCheck("colours", "colours", "ok", "off: NO_COLOR is set")
     if term in ("", "dumb"):
-        return Check("colours", "colours", "limited", f"TERM is {term or 'not set'}", "export TERM=xterm-256color")
+        return DoctorCheck("colours", "colours", "limited", f"TERM is {term or 'not set'}", "export TERM=xterm-256color")
     if depth in ("truecolor", "24bit") or "direct" in term:
-        return Check("colours", "colours", "ok", f"{term}, 24-bit")
+        return DoctorCheck("colours", "colours", "ok", f"{term}, 24-bit")
     if "256color" in term:
-        return Check("colours", "colours", "ok", f"{term}, 256 colours")
-    return Check("colours", "colours", "limited", f"{term}: 16 colours or fewer", "export TERM=xterm-256color")
+        return DoctorCheck("colours", "colours", "ok", f"{term}, 256 colours")
+    return DoctorCheck("colours", "colours", "limited", f"{term}: 16 colours or fewer", "export TERM=xterm-256color")
 
 
-def _unicode() -> Check:
+def _unicode() -> DoctorCheck:
     if takes_unicode():
-        return Check("unicode", "Unicode", "ok", "UTF-8")
-    return Check("unicode", "Unicode", "limited", f"the locale is {charset()}, so ASCII is drawn", "export LC_ALL=C.UTF-8, or --no-ascii")
+        return DoctorCheck("unicode", "Unicode", "ok", "UTF-8")
+    return DoctorCheck(
+        "unicode", "Unicode", "limited", f"the locale is {charset()}, so ASCII is drawn", "export LC_ALL=C.UTF-8, or --no-ascii"
+    )
 
 
 # what the eBPF probes need, and whether they load
 
 
-def probe_checks(root: str) -> list[Check]:
+def probe_checks(root: str) -> list[DoctorCheck]:
     """Capabilities, bcc, BTF, tracefs, perf_event_paranoid, sampling (which needs no probes), and loading the probes for a moment."""
     btf = _btf(root)
     return [_capabilities(root), _bcc(root), btf, _tracefs(root, btf.state == "ok"), _paranoid(root), _sampling(root), _load(root)]
 
 
-def _capabilities(root: str) -> Check:
+def _capabilities(root: str) -> DoctorCheck:
     if helper.may_load(capabilities(root)):
-        return Check("capabilities", "capabilities", "ok", "CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN")
-    return Check("capabilities", "capabilities", "missing", "no CAP_BPF and CAP_PERFMON: /proc only", helper.privilege(root))
+        return DoctorCheck("capabilities", "capabilities", "ok", "CAP_BPF and CAP_PERFMON, or CAP_SYS_ADMIN")
+    return DoctorCheck("capabilities", "capabilities", "missing", "no CAP_BPF and CAP_PERFMON: /proc only", helper.privilege(root))
 
 
-def _bcc(root: str) -> Check:
+def _bcc(root: str) -> DoctorCheck:
     """The bcc that the loader would import, found by the loader's own search."""
     python = find_python()
     if not python:
-        return Check("bcc", "bcc", "missing", "there is no system Python", helper.install_bcc(root))
+        return DoctorCheck("bcc", "bcc", "missing", "there is no system Python", helper.install_bcc(root))
     command = [python, "-I", "-c", _FIND_BCC, os.path.abspath(loader.__file__)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBES_PATIENCE_S, check=False)
     except subprocess.TimeoutExpired:
-        return Check("bcc", "bcc", "missing", f"importing it took more than {_PROBES_PATIENCE_S:.0f} s", helper.install_bcc(root))
+        return DoctorCheck("bcc", "bcc", "missing", f"importing it took more than {_PROBES_PATIENCE_S:.0f} s", helper.install_bcc(root))
     if done.returncode == 0:
         version, _, path = done.stdout.strip().partition(" ")
-        return Check("bcc", "bcc", "ok", f"{version} in {os.path.dirname(path)}")
+        return DoctorCheck("bcc", "bcc", "ok", f"{version} in {os.path.dirname(path)}")
     why = (done.stderr.strip().splitlines() or ["it cannot be imported"])[-1].removeprefix("Failure: ")
-    return Check("bcc", "bcc", "missing", why, helper.install_bcc(root))
+    return DoctorCheck("bcc", "bcc", "missing", why, helper.install_bcc(root))
 
 
-def _btf(root: str) -> Check:
+def _btf(root: str) -> DoctorCheck:
     started = time.monotonic()
     try:
         task_layout(os.path.join(root, "sys/kernel/btf/vmlinux"))
     except BtfError as error:
-        return Check("btf", "BTF", "limited", f"{error}: plain tracepoints, which cost more", "a kernel with CONFIG_DEBUG_INFO_BTF")
-    return Check("btf", "BTF", "ok", f"read in {(time.monotonic() - started) * 1e3:.0f} ms")
+        return DoctorCheck("btf", "BTF", "limited", f"{error}: plain tracepoints, which cost more", "a kernel with CONFIG_DEBUG_INFO_BTF")
+    return DoctorCheck("btf", "BTF", "ok", f"read in {(time.monotonic() - started) * 1e3:.0f} ms")
 
 
-def _tracefs(root: str, have_btf: bool) -> Check:
+def _tracefs(root: str, have_btf: bool) -> DoctorCheck:
     """Plain tracepoints need it, which are used only without BTF."""
     for folder in ("sys/kernel/tracing", "sys/kernel/debug/tracing"):
         if os.path.isdir(os.path.join(root, folder, "events/sched")):
-            return Check("tracefs", "tracefs", "ok", "/" + folder)
+            return DoctorCheck("tracefs", "tracefs", "ok", "/" + folder)
     detail = "not mounted, or not readable by this user"
     if have_btf:
-        return Check("tracefs", "tracefs", "ok", f"{detail}; not needed with BTF")
-    return Check("tracefs", "tracefs", "missing", detail, loader.MOUNT_TRACEFS)
+        return DoctorCheck("tracefs", "tracefs", "ok", f"{detail}; not needed with BTF")
+    return DoctorCheck("tracefs", "tracefs", "missing", detail, loader.MOUNT_TRACEFS)
 
 
-def _paranoid(root: str) -> Check:
+def _paranoid(root: str) -> DoctorCheck:
     """Check perf_event_paranoid: before Linux 6.6 uprobes are perf events, which this setting can restrict to CAP_SYS_ADMIN."""
     level = read_text(root, "proc/sys/kernel/perf_event_paranoid").strip() or "unknown"
     if capabilities(root) >> CAP_SYS_ADMIN & 1 or helper.may_load(capabilities(root)):
-        return Check("perf-event-paranoid", "perf_event_paranoid", "ok", f"{level}, and gputop is privileged")
-    return Check("perf-event-paranoid", "perf_event_paranoid", "limited", f"{level}: probes need privilege", helper.privilege(root))
+        return DoctorCheck("perf-event-paranoid", "perf_event_paranoid", "ok", f"{level}, and gputop is privileged")
+    return DoctorCheck("perf-event-paranoid", "perf_event_paranoid", "limited", f"{level}: probes need privilege", helper.privilege(root))
 
 
-def _sampling(root: str) -> Check:
+def _sampling(root: str) -> DoctorCheck:
     """perf's samples of what the trainers' main threads do on a CPU."""
     try:
         perf.PerfSource(Settings(root=root)).open()
         perf.check()
     except Unavailable as why:
-        return Check("sampling", "sampling", "limited", why.reason, why.remedy)
-    return Check("sampling", "sampling", "ok", "spinning waits and launches are seen without probes, too")
+        return DoctorCheck("sampling", "sampling", "limited", why.reason, why.remedy)
+    return DoctorCheck("sampling", "sampling", "ok", "spinning waits and launches are seen without probes, too")
 
 
-def _load(root: str) -> Check:
+def _load(root: str) -> DoctorCheck:
     """Load the probes as the collector does, and unload them."""
     source = EbpfSource(Settings(root=root))
     try:
         state = _wait(source, source.open())
     except Unavailable as why:
-        return Check("probes", "probes", "missing", why.reason, why.remedy)
+        return DoctorCheck("probes", "probes", "missing", why.reason, why.remedy)
     finally:
         source.close()
     if state.state == "unavailable":
-        return Check("probes", "probes", "missing", state.reason, "" if state.remedy == "gputop doctor" else state.remedy)
+        return DoctorCheck("probes", "probes", "missing", state.reason, "" if state.remedy == "gputop doctor" else state.remedy)
     ready = f"loaded and attached in {state.detail.get('ready_ms', '?')} ms, {state.detail.get('tracepoints', '')} tracepoints"
-    return Check("probes", "probes", "ok" if state.state == "ok" else "limited", state.reason or ready, state.remedy)
+    return DoctorCheck("probes", "probes", "ok" if state.state == "ok" else "limited", state.reason or ready, state.remedy)
 
 
 def _wait(source: EbpfSource, state: SourceState) -> SourceState:

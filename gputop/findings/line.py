@@ -23,7 +23,7 @@ MOST = 100  # characters: wider than any status bar gives (a choice)
 MOST_NAMED = 2  # culprits
 
 
-class Line(Struct, frozen=True):
+class StatusLine(Struct, frozen=True):
     """One moment in one line."""
 
     kind: str  # `LOOKS`, `IDLE`, `FINE`, or the severity of a fault
@@ -49,7 +49,7 @@ class Line(Struct, frozen=True):
         return self.text(ascii_only)
 
 
-def line_of(board: Board, verdict: Verdict) -> Line:
+def line_of(board: Board, verdict: Verdict) -> StatusLine:
     """The line for the last seconds: the verdict, and the GPUs' utilization."""
     util = [value for gpu in board.gpus.values() if (value := gpu.number("util_pct")) is not None]
     mean = round(sum(util) / len(util)) if util else None
@@ -59,10 +59,10 @@ def line_of(board: Board, verdict: Verdict) -> Line:
     pace = () if steps is None else (f"{steps.per_s:.3g} steps/s",)
     if kind in MARKS:
         words = {LOOKS: (LOOKS,), IDLE: (IDLE,)}.get(kind, () if verdict.cause == "none" else (verdict.cause,))
-        return Line(kind, (*words, busy, *pace), _tooltip(verdict.headline, verdict.detail, verdict.fixes), mean)
+        return StatusLine(kind, (*words, busy, *pace), _tooltip(verdict.headline, verdict.detail, verdict.fixes), mean)
     lost = "" if verdict.lost_pct is None else f" {verdict.lost_pct:.0f}% lost"
     names = ", ".join(one.name for one in verdict.culprits[:MOST_NAMED])
-    return Line(
+    return StatusLine(
         kind, (f"{fault_of(verdict.symptom, verdict.cause)}{lost}", busy, *pace, *([names] if names else [])),
         _tooltip(verdict.headline, verdict.detail, verdict.fixes), mean,
     )  # fmt: skip

@@ -216,7 +216,7 @@ def _literals_of(value: object) -> Iterator[str]:
 def is_own(text: str) -> bool:
     """Whether the text is gputop's own, with words of its own, whatever facts fill it."""
     if not isinstance(text, Sentence):
-        return text in literals()
+        return text in literals() and _WORDS.search(text) is not None
     return _is_sound(text.template, text.args) and _has_words(text)
 
 

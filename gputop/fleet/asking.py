@@ -36,7 +36,7 @@ class Ask(Struct, frozen=True, omit_defaults=True):
     back_s: Annotated[float, Meta(ge=-1.0, le=MOST_BACK_S)] = 0.0
 
 
-class Answer(Struct, frozen=True, omit_defaults=True):
+class NodeAnswer(Struct, frozen=True, omit_defaults=True):
     """An answer, or a piece of one."""
 
     id: Count
@@ -48,7 +48,7 @@ class Answer(Struct, frozen=True, omit_defaults=True):
 
 
 _ask_decoder = msgspec.json.Decoder(Ask)
-_answer_decoder = msgspec.msgpack.Decoder(Answer)
+_answer_decoder = msgspec.msgpack.Decoder(NodeAnswer)
 
 
 def pack_ask(ask: Ask) -> bytes:
@@ -71,28 +71,28 @@ class AskLines:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[Ask | Answer]:
+    def feed(self, data: bytes) -> list[Ask | NodeAnswer]:
         """Questions that are complete now; for a line that is no question, the answer that refuses it."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        found: list[Ask | Answer] = []
+        found: list[Ask | NodeAnswer] = []
         for line in lines:
             if line.strip():
                 try:
                     found.append(read_ask(line))
                 except ValueError as error:
-                    found.append(Answer(0, error=str(error)))
+                    found.append(NodeAnswer(0, error=str(error)))
         if len(self._rest) > MOST_LINE_BYTES:
             self._rest = b""
-            found.append(Answer(0, error="a question is longer than 64 KiB"))
+            found.append(NodeAnswer(0, error="a question is longer than 64 KiB"))
         return found
 
 
-def pack_answer(answer: Answer, t_ns: int = 0) -> bytes:
+def pack_answer(answer: NodeAnswer, t_ns: int = 0) -> bytes:
     """The block."""
     return pack(KIND_ANSWER, msgspec.msgpack.encode(answer), t_ns=t_ns)
 
 
-def read_answer(payload: bytes) -> Answer:
+def read_answer(payload: bytes) -> NodeAnswer:
     """Decode an answer. ValueError if it is none."""
     try:
         answer = _answer_decoder.decode(payload)

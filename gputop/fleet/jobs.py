@@ -18,7 +18,7 @@ from gputop.findings import policy
 from gputop.findings.policy import WINDOW_NS
 from gputop.findings.ranks import find_slowest, waited_share
 from gputop.findings.verdict import ENDING, GPU_LOST, IDLE, LOOKING, PAUSING, STARTING, Ledger
-from gputop.fleet.summary import Rank, Summary, Taker
+from gputop.fleet.summary import Rank, RankTaker, Summary
 from gputop.stacks.nccl import NcclReport
 from gputop.system.text import counted
 
@@ -53,7 +53,7 @@ class Sight(Struct, frozen=True):
         return self.summary is not None and self.age_s <= STALE_S
 
 
-class Member(Struct, frozen=True):
+class JobRank(Struct, frozen=True):
     """A rank of a job, with its host."""
 
     host: str
@@ -80,14 +80,14 @@ class Job(Struct, frozen=True):
     key: str  # of its ranks; of one that is alone its host and pid
     name: str
     size: int  # ranks that it has, seen or not
-    members: tuple[Member, ...]  # those seen, by their number
+    members: tuple[JobRank, ...]  # those seen, by their number
     symptom: str = "healthy"  # a word of `gputop.findings.verdict.SYMPTOMS`, or `LOOKING`
     cause: str = "none"
     severity: str = "info"
     headline: str = ""
     detail: str = ""
-    late: tuple[Member, ...] = ()  # the rank that the others wait for; where a job hangs, all that are not in its collective
-    culprits: tuple[Taker, ...] = ()  # who took what the late rank lacks, on its host
+    late: tuple[JobRank, ...] = ()  # the rank that the others wait for; where a job hangs, all that are not in its collective
+    culprits: tuple[RankTaker, ...] = ()  # who took what the late rank lacks, on its host
     lost: float | None = None  # mean share of its GPUs' time that is lost now
     missing: tuple[tuple[int, int], ...] = ()  # (first, last) of the ranks that no node shows
     silent: tuple[str, ...] = ()  # hosts that do not answer: the missing may be there
@@ -132,15 +132,15 @@ def find_jobs(sights: Sequence[Sight], before: Sequence[Job] | None = None) -> l
     return sorted(jobs, key=_weight, reverse=True)
 
 
-def _by_key(sights: Sequence[Sight]) -> list[tuple[str, list[Member]]]:
+def _by_key(sights: Sequence[Sight]) -> list[tuple[str, list[JobRank]]]:
     """Key of a job -> its ranks; the ranks that two nodes claim are not joined: these are two jobs, or one of the nodes lies."""
-    found: dict[str, list[Member]] = {}
+    found: dict[str, list[JobRank]] = {}
     for sight in sights:
         if sight.summary is not None and sight.is_seen:
             for rank in sight.summary.ranks:
-                member = Member(sight.host, rank, sight.summary.node.cpus, lost=rank.lost)
+                member = JobRank(sight.host, rank, sight.summary.node.cpus, lost=rank.lost)
                 found.setdefault(_key(member), []).append(member)
-    split: list[tuple[str, list[Member]]] = []
+    split: list[tuple[str, list[JobRank]]] = []
     for key, members in found.items():
         if len(members) == len({member.number for member in members}) or not members[0].rank.job:
             split.append((key, members))
@@ -150,13 +150,13 @@ def _by_key(sights: Sequence[Sight]) -> list[tuple[str, list[Member]]]:
     return split
 
 
-def _key(member: Member) -> str:
+def _key(member: JobRank) -> str:
     """Key of the rank's job; if it has none, its host and the pid of the local rank that it waits for, else its own."""
     rank = member.rank
     return rank.job or f"{member.host}:{rank.waits_for or rank.pid}"
 
 
-def _joined(key: str, members: list[Member]) -> Job:
+def _joined(key: str, members: list[JobRank]) -> Job:
     members.sort(key=lambda member: (member.number, member.host, member.rank.pid))
     sizes = Counter(member.rank.size for member in members if member.rank.job and member.rank.size and member.rank.size <= MOST_SIZE)
     size = max(len(members), sizes.most_common(1)[0][0] or 1 if sizes else 1)
@@ -259,7 +259,7 @@ def with_report(job: Job, report: NcclReport | None) -> Job:
     )  # fmt: skip
 
 
-def _apart(job: Job, report: NcclReport) -> Iterator[tuple[Member | None, str]]:
+def _apart(job: Job, report: NcclReport) -> Iterator[tuple[JobRank | None, str]]:
     """The job's ranks that NCCL finds apart, and why; None for one that is not seen. Ranks of a part of the job are known by their pid,
     where no two of its ranks have the same."""
     by_number = {member.number: member for member in job.members}
@@ -271,12 +271,12 @@ def _apart(job: Job, report: NcclReport) -> Iterator[tuple[Member | None, str]]:
         yield member, one.why if member else f"rank {one.rank}{'' if whole else f' of {one.size}'} {one.why}"
 
 
-def _all_of(member: Member) -> float | None:
+def _all_of(member: JobRank) -> float | None:
     """Share of its GPUs' time that a hanging rank loses: all of it; None without a GPU."""
     return 1.0 if member.rank.gpus else None
 
 
-def _in_collective(member: Member) -> float:
+def _in_collective(member: JobRank) -> float:
     """Share of the window in which its main thread waited for its GPU, or for others on a lock or a socket."""
     states = member.rank.states
     return states.get("waiting-gpu", 0.0) + states.get("blocked", 0.0)
@@ -353,7 +353,7 @@ def _own(job: Job) -> Job | None:
     )  # fmt: skip
 
 
-def _at_others(job: Job, member: Member) -> bool:
+def _at_others(job: Job, member: JobRank) -> bool:
     """Whether to ignore a node's own straggler verdict: it is a guess about ranks on other hosts, which are seen here and are not late."""
     return len(job.members) > 1 and member.rank.cause == "straggler-rank" and len({one.host for one in job.members}) > 1
 
@@ -388,7 +388,7 @@ def _sleeps(rank: Rank) -> bool:
     return awaited is not None and 1.0 - awaited >= policy.FIFTH
 
 
-def _merged(job: Job, changed: Iterable[Member]) -> tuple[Member, ...]:
+def _merged(job: Job, changed: Iterable[JobRank]) -> tuple[JobRank, ...]:
     """The members, with the changed ones in place of the old."""
     new = {(member.host, member.rank.pid): member for member in changed}
     return tuple(new.get((member.host, member.rank.pid), member) for member in job.members)
@@ -439,14 +439,14 @@ def _gone(job: Job) -> str:
     return f"{_ranks(job.missing)} {'has' if _count(job.missing) == 1 else 'have'} no process on any host seen"
 
 
-def _because(member: Member) -> str:
+def _because(member: JobRank) -> str:
     """``; fluent-bit (903) took 1.4 of 8 CPUs; waits for its data``: why a rank is late, from its own node; empty if the node has no
     reason."""
     rank = member.rank
     return f"{_takers(member)}{f'; {rank.why}' if rank.why and rank.cause not in _NOT_ITS_OWN else ''}"
 
 
-def _takers(member: Member) -> str:
+def _takers(member: JobRank) -> str:
     """``; fluent-bit (903) took 1.4 of 8 CPUs``."""
     takers = [taker for taker in member.rank.culprits if taker.cpu_s and taker.pid != member.rank.pid]
     if not takers:
@@ -483,7 +483,7 @@ class Books:
 
 
 def _book(
-    ledger: Ledger, job: Job, member: Member, now: tuple[float, float, dict[str, float]], before: tuple[float, float, dict[str, float]]
+    ledger: Ledger, job: Job, member: JobRank, now: tuple[float, float, dict[str, float]], before: tuple[float, float, dict[str, float]]
 ) -> None:
     total_s, lost_s = now[0] - before[0], max(0.0, now[1] - before[1])
     if job.late:

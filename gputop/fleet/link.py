@@ -15,13 +15,13 @@ from typing import IO
 
 from msgspec import Struct
 
-from gputop.fleet.asking import MOST_ANSWER_BYTES, Answer, Ask, pack_ask, read_answer
+from gputop.fleet.asking import MOST_ANSWER_BYTES, Ask, NodeAnswer, pack_ask, read_answer
 from gputop.fleet.lines import FromLines
 from gputop.fleet.summary import Summary, read_summary, summarize
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording.budget import Budget
 from gputop.recording.chunks import Decoder
-from gputop.recording.format import KIND_ANSWER, KIND_FRAMES, KIND_SUMMARY, Head, VersionError
+from gputop.recording.format import KIND_ANSWER, KIND_FRAMES, KIND_SUMMARY, BlockHead, VersionError
 from gputop.stream.child import END_S, LAST_WORDS_BYTES, MOST_LOST_BYTES, NOT_FOUND, widen
 from gputop.stream.following import Following
 from gputop.stream.reach import Target
@@ -99,7 +99,7 @@ class Link:
         self._problem = ""
         self._newest = b""  # payload of a summary
         self._asked: dict[int, int] = {}  # number of an open question -> bytes of its answer so far
-        self._answers: list[Answer] = []
+        self._answers: list[NodeAnswer] = []
 
     @property
     def is_connecting(self) -> bool:
@@ -182,12 +182,12 @@ class Link:
         payload, self._newest = self._newest, b""
         return read_summary(payload) if payload else None
 
-    def take_answers(self) -> list[Answer]:
+    def take_answers(self) -> list[NodeAnswer]:
         """Answers that arrived since the last call; each is returned once."""
         answers, self._answers = self._answers, []
         return answers
 
-    def _wants(self, head: Head) -> bool:
+    def _wants(self, head: BlockHead) -> bool:
         """Whether a block is anything that it was asked for. Frames that nobody takes are not even inflated."""
         if head.kind == KIND_FRAMES:
             return self.is_old or self.is_tapped
@@ -195,7 +195,7 @@ class Link:
             return bool(self._asked)
         return head.kind == KIND_SUMMARY
 
-    def _take_block(self, head: Head, payload: bytes) -> None:
+    def _take_block(self, head: BlockHead, payload: bytes) -> None:
         if head.kind == KIND_SUMMARY:
             self._newest = payload
         elif head.kind == KIND_ANSWER:

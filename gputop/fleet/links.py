@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from gputop.fleet.asking import Answer, Ask
+from gputop.fleet.asking import Ask, NodeAnswer
 from gputop.fleet.link import DOWN, LINK_SHARE, Link, NodeState, wait_for
 from gputop.model.frame import Frame, Header
 from gputop.stream.child import END_S, LAST_WORDS_BYTES, LAST_WORDS_S, PIPE_BYTES
@@ -51,7 +51,7 @@ class Links:
         self._fan_out = fan_out
         self._lock = threading.Lock()
         self._asked: deque[tuple[Link, Ask]] = deque()
-        self._answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[str, NodeAnswer]] = queue.SimpleQueue()
         self._frames: dict[str, tuple[Callable[[Header | Frame], None], Callable[[], bool]]] = {}  # host -> who takes frames, and has room
         self._behind: set[Link] = set()  # links with bytes that have not been taken in
         self._selector = selectors.DefaultSelector()
@@ -77,7 +77,7 @@ class Links:
         self._rouse()
         return self._last_id
 
-    def answers(self) -> list[tuple[str, Answer]]:
+    def answers(self) -> list[tuple[str, NodeAnswer]]:
         """(host, answer) of all that came since the last call."""
         found = []
         while not self._answers.empty():
@@ -250,7 +250,7 @@ class Links:
         while self._asked:
             link, ask = self._asked.popleft()
             if why := link.send(ask):
-                self._answers.put((link.target.host, Answer(ask.id, ask.ask, error=why)))
+                self._answers.put((link.target.host, NodeAnswer(ask.id, ask.ask, error=why)))
 
     def _end_hung(self) -> None:
         now = time.monotonic()

@@ -16,7 +16,7 @@ import msgspec
 from gputop.findings import policy
 from gputop.findings.policy import FEED_EVERY_NS
 from gputop.findings.ranks import RankPace
-from gputop.fleet.asking import ASKS, MOST_LINE_BYTES, PIECE_BYTES, Answer, Ask, AskLines, pack_answer
+from gputop.fleet.asking import ASKS, MOST_LINE_BYTES, PIECE_BYTES, Ask, AskLines, NodeAnswer, pack_answer
 from gputop.fleet.lines import to_lines
 from gputop.fleet.summary import pack_summary, summarize
 from gputop.model.frame import SECOND_NS, Frame, Header
@@ -101,7 +101,7 @@ def moves(before: Mapping[int, RankPace], now: Mapping[int, RankPace]) -> bool:
     return any(was is None or max(abs(is_.idle - was.idle), abs(is_.own_delay - was.own_delay)) >= policy.LITTLE for was, is_ in pairs)
 
 
-class Node:
+class NodeServer:
     """One node. `run` goes on until the reader leaves, a signal comes (`stop`), or the collector ends."""
 
     def __init__(self, stream: ChildStream | PlayedStream, asks: int, out: Out) -> None:
@@ -119,7 +119,7 @@ class Node:
         self._spent_s = 0.0  # CPU seconds of this process, of which it has told
         self._sends_frames = False
         self._stopping = False
-        self._done: deque[Answer] = deque()  # by threads
+        self._done: deque[NodeAnswer] = deque()  # by threads
         self._done_r, self._done_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def stop(self) -> None:
@@ -189,21 +189,21 @@ class Node:
         data = os.read(self._asks, MOST_LINE_BYTES)
         self._is_asked = bool(data)
         for one in self._lines.feed(data):
-            if isinstance(one, Answer):
+            if isinstance(one, NodeAnswer):
                 self._reply(one)
             else:
                 self._answer(one)
 
     def _answer(self, ask: Ask) -> None:
         if ask.ask not in ASKS:
-            self._reply(Answer(ask.id, ask.ask, f"no question: {ask.ask!r}; there are {', '.join(ASKS)}"))
+            self._reply(NodeAnswer(ask.id, ask.ask, f"no question: {ask.ask!r}; there are {', '.join(ASKS)}"))
         elif not self._said_ns:
-            self._reply(Answer(ask.id, ask.ask, "nothing was read yet"))
+            self._reply(NodeAnswer(ask.id, ask.ask, "nothing was read yet"))
         elif ask.ask in ("stacks", "nccl") and isinstance(self._stream, PlayedStream):
-            self._reply(Answer(ask.id, ask.ask, "it is a recording: its processes run no more"))  # others here may have their numbers
+            self._reply(NodeAnswer(ask.id, ask.ask, "it is a recording: its processes run no more"))  # others here may have their numbers
         elif ask.ask == "summary":
             self._say()
-            self._reply(Answer(ask.id, ask.ask))
+            self._reply(NodeAnswer(ask.id, ask.ask))
         elif ask.ask == "frames":
             self._answer_frames(ask)
         elif ask.ask == "save":
@@ -219,9 +219,9 @@ class Node:
         if self._ring is not None and self._sends_frames:
             for block in self._ring.sealed(self._ring.end_ns - int(ask.back_s * SECOND_NS)):
                 self._out.put_answer(block.read())  # as it is kept: a fifth of the bytes of frames, and nothing to encode
-        self._reply(Answer(ask.id, ask.ask))
+        self._reply(NodeAnswer(ask.id, ask.ask))
 
-    def _reply(self, answer: Answer) -> None:
+    def _reply(self, answer: NodeAnswer) -> None:
         self._out.put_answer(pack_answer(answer, self._following.board.t_ns))
 
     def _in_thread(self, ask: Ask, work: Callable[[], bytes]) -> None:
@@ -236,11 +236,11 @@ class Node:
                 data, error = b"", crash.reason(failed)
             pieces = [data[i : i + PIECE_BYTES] for i in range(0, max(1, len(data)), PIECE_BYTES)]
             now = time.time()
-            self._done += [Answer(ask.id, ask.ask, error, piece, piece is not pieces[-1], now) for piece in pieces]
+            self._done += [NodeAnswer(ask.id, ask.ask, error, piece, piece is not pieces[-1], now) for piece in pieces]
             os.write(self._done_w, b"!")
 
         if start_thread(run, "answer") is None:
-            self._reply(Answer(ask.id, ask.ask, "no more threads are allowed there"))
+            self._reply(NodeAnswer(ask.id, ask.ask, "no more threads are allowed there"))
 
     def _hand_over(self) -> None:
         os.read(self._done_r, 4096)

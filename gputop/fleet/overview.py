@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputop.findings.verdict import GPU_LOST, LOOKING
-from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Member, Sight, find_jobs, with_report
+from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, JobRank, Sight, find_jobs, with_report
 from gputop.fleet.link import CONNECTING, UP, NodeState
 from gputop.stacks.nccl import NcclReport
 from gputop.system import crash
@@ -22,7 +22,7 @@ from gputop.system.text import clean
 PAST_S = 600  # seconds that are remembered of each node
 FAULT_S = 10.0  # s for which a node is left out that could not be judged or shown (a choice)
 ALIKE = 0.1  # share of the GPUs' time by which the losses of nodes may differ that are alike
-SILENT, IDLE = "silent", "idle"  # words of a row beside those of a `Member`: it does not answer; nobody trains there
+SILENT, IDLE = "silent", "idle"  # words of a row beside those of a `JobRank`: it does not answer; nobody trains there
 _Made = TypeVar("_Made")
 _WORST_FIRST = (LATE, TROUBLED, SILENT, WAITS, UNKNOWN, WORKS, IDLE)
 
@@ -43,14 +43,14 @@ class Second(NamedTuple):
     lost: float | None
 
 
-class Row(Struct, frozen=True):
+class NodeRow(Struct, frozen=True):
     """One node."""
 
     sight: Sight
     does: str  # a word of `_WORST_FIRST`
     says: str  # what is wrong with it, or that nothing is
     lost: float | None = None  # share of its trainers' GPU time, with what they spin for other ranks
-    worst: Member | None = None  # the rank that the row is about
+    worst: JobRank | None = None  # the rank that the row is about
     job: Job | None = None  # of that rank
 
     @property
@@ -61,7 +61,7 @@ class Row(Struct, frozen=True):
 class Alike(Struct, frozen=True):
     """Nodes that are left out, for rows like theirs are shown."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[NodeRow, ...]
 
     @property
     def hosts(self) -> list[str]:
@@ -77,7 +77,7 @@ class Overview:
     def __init__(self) -> None:
         self.sights: list[Sight] = []
         self.jobs: list[Job] = []
-        self.rows: list[Row] = []  # in the order of the targets
+        self.rows: list[NodeRow] = []  # in the order of the targets
         self.reports: dict[str, NcclReport] = {}  # key of a job that hangs -> what NCCL says of it
         self.books = Books()
         self.past: dict[str, deque[Second]] = {}
@@ -192,36 +192,36 @@ def _mean_util(sight: Sight) -> float | None:
     return sum(utils) / len(utils) / 100.0 if utils else None
 
 
-def node_rows(sights: Sequence[Sight], jobs: Sequence[Job]) -> list[Row]:
+def node_rows(sights: Sequence[Sight], jobs: Sequence[Job]) -> list[NodeRow]:
     """A row for each node, in their order."""
-    members: dict[str, list[tuple[Member, Job]]] = {}
+    members: dict[str, list[tuple[JobRank, Job]]] = {}
     for job in jobs:
         for member in job.members:
             members.setdefault(member.host, []).append((member, job))
     return [_row(sight, members.get(sight.host, [])) for sight in sights]
 
 
-def _row(sight: Sight, members: list[tuple[Member, Job]]) -> Row:
+def _row(sight: Sight, members: list[tuple[JobRank, Job]]) -> NodeRow:
     if not sight.is_seen or sight.summary is None:
-        return Row(sight, SILENT, sight.problem or ("no answer" if sight.summary else "connecting …"))
+        return NodeRow(sight, SILENT, sight.problem or ("no answer" if sight.summary else "connecting …"))
     gone = [one for one in sight.summary.incidents if one.cause == GPU_LOST and one.end_unix_s is None]
     if gone and all(job.cause != GPU_LOST for _, job in members):
-        row = _row_of(sight, members) if members else Row(sight, TROUBLED, "")
+        row = _row_of(sight, members) if members else NodeRow(sight, TROUBLED, "")
         return replace(row, does=TROUBLED, says=f"{GPU_LOST}: {gone[0].headline}")
     if not members:
-        return Row(sight, IDLE, sight.summary.verdict.headline or "nothing measured yet")
+        return NodeRow(sight, IDLE, sight.summary.verdict.headline or "nothing measured yet")
     return _row_of(sight, members)
 
 
-def _row_of(sight: Sight, members: list[tuple[Member, Job]]) -> Row:
+def _row_of(sight: Sight, members: list[tuple[JobRank, Job]]) -> NodeRow:
     """The row of a node: what its worst rank does, and its mean loss per GPU."""
     worst, job = min(members, key=lambda one: (_WORST_FIRST.index(one[0].does), -(one[0].lost or 0.0), one[0].number))
     parts = [(member.lost, len(member.rank.gpus)) for member, _ in members if member.lost is not None and member.rank.gpus]
     lost = sum(share * gpus for share, gpus in parts) / sum(gpus for _, gpus in parts) if parts else None
-    return Row(sight, worst.does, _says(worst, job), lost, worst, job)
+    return NodeRow(sight, worst.does, _says(worst, job), lost, worst, job)
 
 
-def _says(member: Member, job: Job) -> str:
+def _says(member: JobRank, job: Job) -> str:
     if member.does == LATE:
         return job.cause
     if member.does == TROUBLED:
@@ -233,27 +233,27 @@ def _says(member: Member, job: Job) -> str:
     return LOOKING if member.does == UNKNOWN else member.rank.symptom or "healthy"
 
 
-def worst_first(rows: Sequence[Row]) -> list[Row]:
+def worst_first(rows: Sequence[NodeRow]) -> list[NodeRow]:
     """The nodes that somebody should look at first."""
     return sorted(rows, key=lambda row: (_WORST_FIRST.index(row.does), -round(row.lost or 0.0, 1)))
 
 
-def by_host(rows: Sequence[Row]) -> list[Row]:
+def by_host(rows: Sequence[NodeRow]) -> list[NodeRow]:
     """Rows in the order in which the hosts were named."""
     return list(rows)
 
 
-def by_loss(rows: Sequence[Row]) -> list[Row]:
+def by_loss(rows: Sequence[NodeRow]) -> list[NodeRow]:
     """Rows by lost GPU time, largest first; unknown losses last."""
     return sorted(rows, key=lambda row: -(row.lost if row.lost is not None else -1.0))
 
 
-def by_cpu(rows: Sequence[Row]) -> list[Row]:
+def by_cpu(rows: Sequence[NodeRow]) -> list[NodeRow]:
     """Rows by the node's CPU use, busiest first."""
     return sorted(rows, key=lambda row: -((row.sight.summary.node.cpu if row.sight.summary else None) or -1.0))
 
 
-def by_pace(rows: Sequence[Row]) -> list[Row]:
+def by_pace(rows: Sequence[NodeRow]) -> list[NodeRow]:
     """Rows by steps per second, slowest first; nodes without a known pace last."""
     return sorted(rows, key=lambda row: (row.worst.rank.steps_per_s if row.worst else None) or float("inf"))
 
@@ -261,11 +261,11 @@ def by_pace(rows: Sequence[Row]) -> list[Row]:
 SORTS = {"worst": worst_first, "host": by_host, "lost": by_loss, "cpu": by_cpu, "steps": by_pace}
 
 
-def fold(rows: Sequence[Row], room: int) -> list[Row | Alike]:
+def fold(rows: Sequence[NodeRow], room: int) -> list[NodeRow | Alike]:
     """At most ``room`` entries, unless there are more kinds of nodes: the first nodes of each kind, and one entry for its others."""
     if len(rows) <= room:
         return list(rows)
-    groups: dict[tuple[object, ...], list[Row]] = {}
+    groups: dict[tuple[object, ...], list[NodeRow]] = {}
     for row in rows:
         groups.setdefault(_likeness(row), []).append(row)
     each = max(map(len, groups.values()), default=1)
@@ -277,11 +277,11 @@ def fold(rows: Sequence[Row], room: int) -> list[Row | Alike]:
     return [*(row for row in rows if row.host in kept), *left_out]
 
 
-def _likeness(row: Row) -> tuple[object, ...]:
+def _likeness(row: NodeRow) -> tuple[object, ...]:
     return row.does, row.says, row.job.key if row.job else "", None if row.lost is None else int(row.lost / ALIKE)
 
 
-def finds(row: Row, words: Sequence[str]) -> bool:
+def finds(row: NodeRow, words: Sequence[str]) -> bool:
     """Whether all these words are in what the row says."""
     job = row.job
     text = " ".join((row.host, row.does, row.says, *((job.name, *job.identity.values()) if job else ()))).lower()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
-from gputop.fleet.asking import Answer
+from gputop.fleet.asking import NodeAnswer
 from gputop.fleet.jobs import Job
 from gputop.fleet.link import NodeState
 from gputop.fleet.overview import Overview
@@ -25,14 +25,14 @@ class Nodes(Protocol):
 
     def ask(self, host: str, what: str, *, pids: Iterable[int] = (), at_unix_s: float | None = None, back_s: float = 0.0) -> int: ...
 
-    def answers(self) -> list[tuple[str, Answer]]: ...
+    def answers(self) -> list[tuple[str, NodeAnswer]]: ...
 
     def tap(self, host: str, take: Callable[[Header | Frame], None] | None, has_room: Callable[[], bool] | None = None) -> None: ...
 
     def close(self) -> None: ...
 
 
-Handler = Callable[[str, Answer], None]
+Handler = Callable[[str, NodeAnswer], None]
 
 
 class Questions:
@@ -69,7 +69,7 @@ def ask_nccl(questions: Questions, job: Job, take: Callable[[NcclReport], None])
         host = left.pop(0)
         questions.ask(host, "nccl", answered, pids=[member.rank.pid for member in job.members if member.host == host])
 
-    def answered(host: str, answer: Answer) -> None:
+    def answered(host: str, answer: NodeAnswer) -> None:
         try:
             if answer.error:
                 raise ValueError(answer.error)

@@ -69,7 +69,7 @@ _SecondsBy = Annotated[dict[Word, Seconds], Meta(max_length=MOST_CAUSES)]
 _Names = Annotated[dict[str, str], Meta(max_length=MOST_NAMES)]
 
 
-class Taker(Struct, frozen=True, array_like=True, gc=False):
+class RankTaker(Struct, frozen=True, array_like=True, gc=False):
     """A process that took what a rank lacked."""
 
     pid: Pid
@@ -114,11 +114,11 @@ class IncidentRow(Struct, frozen=True, array_like=True, gc=False):
     trainer_pid: Pid | None
     lost_s: Seconds
     headline: str
-    culprits: Annotated[list[Taker], Meta(max_length=MOST_NAMES)] = []
+    culprits: Annotated[list[RankTaker], Meta(max_length=MOST_NAMES)] = []
     gpu: Gpus | None = None
 
 
-class Said(Struct, frozen=True, omit_defaults=True, gc=False):
+class NodeVerdict(Struct, frozen=True, omit_defaults=True, gc=False):
     """The node's own verdict: of its worst trainer."""
 
     symptom: Word = ""
@@ -163,7 +163,7 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     shares: _Shares = {}  # cause -> share of what is lost now
     lost: Share | None = None  # share of its GPUs' time now
     why: str = ""  # what is wrong, in a line
-    culprits: Annotated[list[Taker], Meta(max_length=MOST_NAMES)] = []
+    culprits: Annotated[list[RankTaker], Meta(max_length=MOST_NAMES)] = []
     ledger: LedgerRow = LedgerRow()
     workers: Count = 0
     starving: Count = 0
@@ -184,7 +184,7 @@ class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
     t_ns: Ns = 0  # CLOCK_MONOTONIC of the last frame in it
     unix_ns: Ns = 0  # its wall clock then
     simulated: bool = False
-    verdict: Said = Said()
+    verdict: NodeVerdict = NodeVerdict()
     node: Node = Node()
     gpus: Annotated[list[GpuRow], Meta(max_length=MOST_GPUS)] = []
     ranks: Annotated[list[Rank], Meta(max_length=MOST_RANKS)] = []
@@ -240,10 +240,10 @@ def _cleaned(value: Any, limit: int = NAME) -> Any:
     return kind(*fields)
 
 
-_SENTENCES = {IncidentRow: ("headline",), Said: ("headline", "detail"), Rank: ("why",)}
+_SENTENCES = {IncidentRow: ("headline",), NodeVerdict: ("headline", "detail"), Rank: ("why",)}
 _KINDS = {
     kind: {name: i for i, name in enumerate(kind.__struct_fields__)}
-    for kind in (Taker, GpuRow, LedgerRow, IncidentRow, Said, Node, RankPace, Rank, Summary)
+    for kind in (RankTaker, GpuRow, LedgerRow, IncidentRow, NodeVerdict, Node, RankPace, Rank, Summary)
 }
 """Struct of a summary -> positions of its fields."""
 _MADE_OF = {*_KINDS, str, sentence.Sentence, list, dict}
@@ -263,8 +263,8 @@ def summarize(board: Board, engine: Engine, rules: int = 0) -> Summary:
     ))  # fmt: skip
 
 
-def _said(verdict: Verdict) -> Said:
-    return Said(
+def _said(verdict: Verdict) -> NodeVerdict:
+    return NodeVerdict(
         verdict.symptom, verdict.cause, verdict.severity, verdict.confidence, verdict.headline, verdict.detail,
         verdict.lost_pct, verdict.trainer_pid,
     )  # fmt: skip
@@ -303,8 +303,8 @@ def _identity(info: ProcInfo) -> dict[str, str]:
     return {name: text[:NAME] for name, text in found.items() if text}
 
 
-def _takers(culprits: Iterable[Culprit]) -> list[Taker]:
-    return [Taker(one.pid, one.name[:NAME], _rounded(one.cpu_s)) for one in list(culprits)[:NAMED]]
+def _takers(culprits: Iterable[Culprit]) -> list[RankTaker]:
+    return [RankTaker(one.pid, one.name[:NAME], _rounded(one.cpu_s)) for one in list(culprits)[:NAMED]]
 
 
 def _ledger(ledger: Ledger) -> LedgerRow:

@@ -21,7 +21,7 @@ def by_names(text: str | None, path: str | None) -> list[Target]:
     return [Target(name) for name in dict.fromkeys(named)]
 
 
-class Folder:
+class RecordingsFolder:
     """Recordings of a folder as machines, all with the same shift of their clocks: the past is played as if it happened now. UserError if
     there are none, or one cannot be read."""
 

@@ -42,7 +42,7 @@ READ_BYTES = 1 << 16  # most bytes read of a file of /proc
 _SHM = "/dev/shm"  # where workers put their batches
 
 
-class Usage(Struct):
+class LoaderUsage(Struct):
     """Sums over the stretches of one measurement. Seconds; those of workers are summed over them."""
 
     wall_s: float = 0.0
@@ -94,7 +94,7 @@ class Usage(Struct):
         return {kind: share for kind, share in found.items() if share > 0.0}
 
 
-def reason(workers: int, usage: Usage, shares: Mapping[str, float], consumer: float | None) -> str:
+def reason(workers: int, usage: LoaderUsage, shares: Mapping[str, float], consumer: float | None) -> str:
     """A line about what holds this number of workers back. ``consumer``: CPUs of this process's busiest thread."""
     who = "workers " if workers else "one process, "
     if workers and consumer is not None and consumer >= CONSUMER_FULL:
@@ -115,7 +115,7 @@ def _least(kind: str) -> float:
     return RUNNABLE_TOLD if kind == RUNNABLE else WAIT_TOLD
 
 
-def _cpus(usage: Usage) -> str:
+def _cpus(usage: LoaderUsage) -> str:
     """Text about the host: its CPUs, what else uses them, and the room for batches in /dev/shm."""
     busy, others, shm = usage.cpus_busy, usage.others, usage.shm_used or 0.0
     room = f"; /dev/shm {_percent(shm)} full" if shm >= SHM_FULL else ""
@@ -125,7 +125,7 @@ def _cpus(usage: Usage) -> str:
     return f"; {full}" + (f", {_percent(others)} by others" if others >= OTHERS_TOLD else "") + room
 
 
-def pipeline(workers: int, batch_s: float, usage: Usage, shares: Mapping[str, float], consumer: float) -> Pipeline:
+def pipeline(workers: int, batch_s: float, usage: LoaderUsage, shares: Mapping[str, float], consumer: float) -> Pipeline:
     """The point as the queueing model takes it, in seconds of one batch. ``consumer``: as in `reason`; without workers it is the loader."""
     all_s = batch_s * max(1, workers)
     apart = sum(share for kind, share in shares.items() if kind not in (waits.ONCPU, RUNNABLE, IDLE, waits.DISK, waits.LOCK))
@@ -143,11 +143,11 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-class Watch:
+class BottleneckMeter:
     """Readings of one measurement, in stretches from `start` to `stop`. A thread of its own samples what sleeping workers wait for."""
 
     def __init__(self) -> None:
-        self.usage = Usage()
+        self.usage = LoaderUsage()
         self.sleeps: Counter[str] = Counter()
         self.threads_s: dict[int, float] = {}  # thread of this process -> CPU seconds
         self._kind_of = waits.kinds("")
@@ -217,8 +217,8 @@ class Watch:
             if found is not None:
                 self._last[folders] = found
 
-    def _read_host(self) -> _Host:
-        found = _Host(t_s=time.monotonic())
+    def _read_host(self) -> _HostCounters:
+        found = _HostCounters(t_s=time.monotonic())
         for tid in os.listdir("/proc/self/task"):
             with suppress(OSError, ValueError):
                 found.threads[int(tid)] = parse.schedstat(_bytes(f"/proc/self/task/{tid}/schedstat"))[0] / 1e9
@@ -238,8 +238,8 @@ class _Folders(NamedTuple):
     whole: str
 
 
-class _Counters(Struct):
-    """Counters of one loading process at one moment; fields as in `Usage`."""
+class _LoaderCounters(Struct):
+    """Counters of one loading process at one moment; fields as in `LoaderUsage`."""
 
     t_s: float
     oncpu_s: float
@@ -249,8 +249,8 @@ class _Counters(Struct):
     read_bytes: int = 0
 
 
-class _Host(Struct):
-    """Counters of this process and of what is around it, at one moment; as in `Usage`."""
+class _HostCounters(Struct):
+    """Counters of this process and of what is around it, at one moment; as in `LoaderUsage`."""
 
     t_s: float
     periods: int = 0
@@ -260,7 +260,7 @@ class _Host(Struct):
     threads: dict[int, float] = {}
 
 
-def _counters(folders: _Folders) -> _Counters | None:
+def _counters(folders: _Folders) -> _LoaderCounters | None:
     """Counters of a process; None if it has ended, or the kernel keeps no schedstat."""
     try:
         oncpu_ns, delay_ns, _ = parse.schedstat(_bytes(folders.main + "schedstat"))
@@ -268,7 +268,7 @@ def _counters(folders: _Folders) -> _Counters | None:
     except (OSError, ValueError, IndexError):
         return None
     cpu_s = (stat.utime + stat.stime + stat.children) / parse.CLOCK_TICK_HZ
-    found = _Counters(time.monotonic(), oncpu_ns / 1e9, delay_ns / 1e9, cpu_s)
+    found = _LoaderCounters(time.monotonic(), oncpu_ns / 1e9, delay_ns / 1e9, cpu_s)
     with suppress(OSError, ValueError, IndexError):
         found.storage_bytes, _, calls = parse.io(_bytes(folders.whole + "io"))
         found.read_bytes = max(found.storage_bytes, calls)

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputop.diagnosis.pipeline import Pipeline
-from gputop.loader.bottleneck import OTHERS_TOLD, Watch, pipeline, reason, usable_cpus
+from gputop.loader.bottleneck import OTHERS_TOLD, BottleneckMeter, pipeline, reason, usable_cpus
 from gputop.loader.loaders import Interrupts, Rebuilt, end_workers, name_of, passing_s, ranks, said, same_random_numbers, torch_base
 from gputop.system.errors import UserError
 from gputop.system.text import clean, counted, figure
@@ -163,10 +163,10 @@ def sweep_loader(
     torch_base(loader)
     numbers = _checked(workers, batches, seconds, patience_s)
     with Interrupts() as interrupts:
-        return _swept(_Run(loader, interrupts, batches, seconds, patience_s), numbers, progress)
+        return _swept(_SweepRun(loader, interrupts, batches, seconds, patience_s), numbers, progress)
 
 
-def _swept(run: _Run, numbers: Sequence[int], progress: Callable[[Point], object] | None) -> Sweep:
+def _swept(run: _SweepRun, numbers: Sequence[int], progress: Callable[[Point], object] | None) -> Sweep:
     points = []
     for number in numbers:
         points.append(run.point(number))
@@ -190,7 +190,7 @@ def _checked(workers: Iterable[int], batches: int | None, seconds: float, patien
     return numbers
 
 
-def _judged(loader: Any, points: Sequence[Point], run: _Run) -> Sweep:
+def _judged(loader: Any, points: Sequence[Point], run: _SweepRun) -> Sweep:
     rates = {point.workers: point.batches_per_s for point in points if point.batches_per_s}
     best = max(rates, key=lambda number: rates[number])
     chosen = min(number for number, rate in rates.items() if rate >= (1.0 - WITHIN) * rates[best])
@@ -219,7 +219,7 @@ def _notes(loader: Any, points: Sequence[Point], point: Point) -> Iterator[str]:
                 )
 
 
-class _Run:
+class _SweepRun:
     """A sweep under way."""
 
     def __init__(self, loader: Any, interrupts: Interrupts, batches: int | None, seconds: float, patience_s: float) -> None:
@@ -275,7 +275,7 @@ class _Measured:
     def __init__(self, rebuilt: Rebuilt, workers: int, interrupts: Interrupts, batches: int | None, seconds: float) -> None:
         self._rebuilt, self._workers, self._interrupts, self._most, self._seconds = rebuilt, workers, interrupts, batches, seconds
         self._round = max(1, workers)  # batches
-        self._watch = Watch()
+        self._watch = BottleneckMeter()
         self._startup_s: float | None = None
         self._warm_by = self._deadline = 0.0  # when the warm-up, and all, ends at the latest; from the first batch on
         self._counted = 0

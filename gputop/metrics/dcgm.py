@@ -15,7 +15,7 @@ from gputop.model.board import Board
 _LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname")
 
 
-class _Field(NamedTuple):
+class _DcgmField(NamedTuple):
     name: str
     field: str  # of `gputop.model.gpu.Gpu`
     help: str
@@ -24,26 +24,26 @@ class _Field(NamedTuple):
 
 _MIB = 1 / (1 << 20)
 _FIELDS = (
-    _Field("DCGM_FI_DEV_SM_CLOCK", "sm_clock_mhz", "SM clock frequency (in MHz)."),
-    _Field("DCGM_FI_DEV_MEM_CLOCK", "mem_clock_mhz", "Memory clock frequency (in MHz)."),
-    _Field("DCGM_FI_DEV_MEMORY_TEMP", "mem_temp_c", "Memory temperature (in C)."),
-    _Field("DCGM_FI_DEV_GPU_TEMP", "temp_c", "GPU temperature (in C)."),
-    _Field("DCGM_FI_DEV_POWER_USAGE", "power_w", "Power draw (in W)."),
-    _Field("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "energy_mj", "Total energy consumption since boot (in mJ)."),
-    _Field("DCGM_FI_DEV_GPU_UTIL", "util_pct", "GPU utilization (in %)."),
-    _Field("DCGM_FI_DEV_MEM_COPY_UTIL", "mem_util_pct", "Memory utilization (in %)."),
-    _Field("DCGM_FI_DEV_ENC_UTIL", "enc_pct", "Encoder utilization (in %)."),
-    _Field("DCGM_FI_DEV_DEC_UTIL", "dec_pct", "Decoder utilization (in %)."),
-    _Field("DCGM_FI_DEV_FB_USED", "mem_used_bytes", "Framebuffer memory used (in MiB).", _MIB),
-    _Field("DCGM_FI_DEV_FB_RESERVED", "mem_reserved_bytes", "Framebuffer memory reserved (in MiB).", _MIB),
-    _Field("DCGM_FI_DEV_XID_ERRORS", "xid", "Value of the last XID error encountered."),
-    _Field("DCGM_FI_DEV_FAN_SPEED", "fan_pct", "Fan speed (in %)."),
-    _Field("DCGM_FI_DEV_PSTATE", "pstate", "Performance state."),
-    _Field("DCGM_FI_DEV_POWER_MGMT_LIMIT", "power_limit_w", "Power management limit (in W)."),
-    _Field("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gr_active_pct", "Ratio of time the graphics engine is active.", 0.01),
-    _Field("DCGM_FI_PROF_SM_ACTIVE", "sm_active_pct", "Ratio of cycles an SM has at least 1 warp assigned.", 0.01),
-    _Field("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "tensor_active_pct", "Ratio of cycles the tensor pipe is active.", 0.01),
-    _Field("DCGM_FI_PROF_DRAM_ACTIVE", "dram_active_pct", "Ratio of cycles the device memory is active.", 0.01),
+    _DcgmField("DCGM_FI_DEV_SM_CLOCK", "sm_clock_mhz", "SM clock frequency (in MHz)."),
+    _DcgmField("DCGM_FI_DEV_MEM_CLOCK", "mem_clock_mhz", "Memory clock frequency (in MHz)."),
+    _DcgmField("DCGM_FI_DEV_MEMORY_TEMP", "mem_temp_c", "Memory temperature (in C)."),
+    _DcgmField("DCGM_FI_DEV_GPU_TEMP", "temp_c", "GPU temperature (in C)."),
+    _DcgmField("DCGM_FI_DEV_POWER_USAGE", "power_w", "Power draw (in W)."),
+    _DcgmField("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "energy_mj", "Total energy consumption since boot (in mJ)."),
+    _DcgmField("DCGM_FI_DEV_GPU_UTIL", "util_pct", "GPU utilization (in %)."),
+    _DcgmField("DCGM_FI_DEV_MEM_COPY_UTIL", "mem_util_pct", "Memory utilization (in %)."),
+    _DcgmField("DCGM_FI_DEV_ENC_UTIL", "enc_pct", "Encoder utilization (in %)."),
+    _DcgmField("DCGM_FI_DEV_DEC_UTIL", "dec_pct", "Decoder utilization (in %)."),
+    _DcgmField("DCGM_FI_DEV_FB_USED", "mem_used_bytes", "Framebuffer memory used (in MiB).", _MIB),
+    _DcgmField("DCGM_FI_DEV_FB_RESERVED", "mem_reserved_bytes", "Framebuffer memory reserved (in MiB).", _MIB),
+    _DcgmField("DCGM_FI_DEV_XID_ERRORS", "xid", "Value of the last XID error encountered."),
+    _DcgmField("DCGM_FI_DEV_FAN_SPEED", "fan_pct", "Fan speed (in %)."),
+    _DcgmField("DCGM_FI_DEV_PSTATE", "pstate", "Performance state."),
+    _DcgmField("DCGM_FI_DEV_POWER_MGMT_LIMIT", "power_limit_w", "Power management limit (in W)."),
+    _DcgmField("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gr_active_pct", "Ratio of time the graphics engine is active.", 0.01),
+    _DcgmField("DCGM_FI_PROF_SM_ACTIVE", "sm_active_pct", "Ratio of cycles an SM has at least 1 warp assigned.", 0.01),
+    _DcgmField("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "tensor_active_pct", "Ratio of cycles the tensor pipe is active.", 0.01),
+    _DcgmField("DCGM_FI_PROF_DRAM_ACTIVE", "dram_active_pct", "Ratio of cycles the device memory is active.", 0.01),
 )
 
 

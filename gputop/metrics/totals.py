@@ -49,7 +49,7 @@ class Trainer(Struct):
     standing: Standing | None = None  # of the process that is newest; None while none lives
 
 
-class _Booked(Struct):
+class _CountedLedger(Struct):
     """The part of a process's ledger that is counted already."""
 
     trainer: Trainer
@@ -75,7 +75,7 @@ class Totals:
         self.culprits: dict[tuple[str, str], float] = {}  # (name, cause) -> CPU seconds
         self.dropped = 0  # frames that the beat skipped, or the pipe did not take
         self.xids: Counter[int] = Counter()  # GPU -> how often its latest Xid error was another than before
-        self._booked: dict[TrainerKey, _Booked] = {}
+        self._booked: dict[TrainerKey, _CountedLedger] = {}
         self._first_ns: dict[TrainerKey, int] = {}  # trainers that have no name yet -> when they were first seen
         self._incidents = 0  # those of the engine's list that have been seen
         self._open: list[Incident] = []
@@ -144,7 +144,7 @@ class Totals:
             name = on_gpus  # another job of the same script and rank runs on other GPUs
         trainer = self._series(label(name), board)
         trainer.gpus = gpus or trainer.gpus
-        self._booked[key] = _Booked(trainer)
+        self._booked[key] = _CountedLedger(trainer)
         self._first_ns.pop(key, None)
         return trainer
 

@@ -53,7 +53,7 @@ _NO_RUN = ("", "none")  # values of TORCHELASTIC_RUN_ID that say nothing: torchr
 _LOOPBACK = re.compile(r"localhost(\.localdomain)?|127(\.\d+){3}|0\.0\.0\.0|\[?::1?\]?", re.IGNORECASE)  # addresses of one host alone
 
 
-class Told(Struct, frozen=True):
+class CgroupIdentity(Struct, frozen=True):
     """Identity in the paths of a process's control groups; a field is empty if they do not have it."""
 
     runtime: str = ""
@@ -113,9 +113,9 @@ class JobKey(Struct, frozen=True, array_like=True, order=True):
 
 
 @lru_cache(maxsize=SHARED)
-def told_by(*paths: str) -> Told:
+def told_by(*paths: str) -> CgroupIdentity:
     """Identity in these paths. The first path that has a part counts, and in a path the innermost container."""
-    found = Told()
+    found = CgroupIdentity()
     for path in paths:
         if path in ("", "/"):
             continue
@@ -149,9 +149,9 @@ def _container(path: str) -> tuple[str, str]:
     return "", ""
 
 
-def told_by_mounts(roots: Iterable[str]) -> Told:
+def told_by_mounts(roots: Iterable[str]) -> CgroupIdentity:
     """Identity in the roots of its mounts (mountinfo field 4), for a process whose control group's path a namespace hides."""
-    found = Told()
+    found = CgroupIdentity()
     for root in roots:
         pod = _POD.search(root)
         if pod and not found.pod_uid:  # /var/lib/kubelet/pods/UID/etc-hosts

@@ -36,7 +36,7 @@ FILES = frozenset({
 """Files of a control group that are written; no other is, whatever a journal names (cgroup.procs, cgroup.kill, release_agent …)."""
 
 
-class Target(Struct, frozen=True):
+class TargetProcess(Struct, frozen=True):
     """A process: its pid and start time name it for ever. ``name`` is cleaned (`gputop.system.text.clean`)."""
 
     pid: int
@@ -48,7 +48,7 @@ class Target(Struct, frozen=True):
         return f"{self.stands_for} and the rest of {self.name} ({self.pid})" if self.stands_for else f"{self.name} ({self.pid})"
 
 
-def named(targets: Sequence[Target]) -> str:
+def named(targets: Sequence[TargetProcess]) -> str:
     """``make (12), xz (13), gzip (14) and 2 more``."""
     more = len(targets) - NAMED
     return ", ".join(map(str, targets[:NAMED])) + (f" and {more} more" if more > 0 else "")
@@ -58,10 +58,10 @@ class Case(Struct, frozen=True):
     """The claim to prove: a cause, the trainer and its workers, victims and culprits."""
 
     cause: str  # a word of `gputop.findings.verdict.CAUSES`
-    trainer: Target
-    family: tuple[Target, ...]  # the trainer and its workers
-    victims: tuple[Target, ...]
-    culprits: tuple[Target, ...]
+    trainer: TargetProcess
+    family: tuple[TargetProcess, ...]  # the trainer and its workers
+    victims: tuple[TargetProcess, ...]
+    culprits: tuple[TargetProcess, ...]
 
 
 class Change(Struct, frozen=True):
@@ -69,14 +69,14 @@ class Change(Struct, frozen=True):
 
     setting: str  # a key of `SETTINGS`
     new: str
-    target: Target | None = None
+    target: TargetProcess | None = None
     path: str = ""  # of a control group's file
 
 
 class Reached(Struct, frozen=True):
     """A process that the changes reach: its own setting is changed, or that of a control group or session that it is in."""
 
-    target: Target
+    target: TargetProcess
     user: str  # name, or uid where it has none
     reason: str  # ``idle priority``, ``in cgroup /a/b: cpu.max``
     is_other: bool  # of another user
@@ -92,11 +92,11 @@ class Plan(Struct, frozen=True):
     changes: tuple[Change, ...]
     may_keep: bool
     pulse_s: float | None = None  # s that it may be on at a stretch; None: as long as it takes
-    others: tuple[Target, ...] = ()  # processes of other users in it: ask, and name them, before it begins
+    others: tuple[TargetProcess, ...] = ()  # processes of other users in it: ask, and name them, before it begins
     reached: tuple[Reached, ...] = ()  # all processes that the changes reach, those of other users first
 
 
-class Told(Struct, frozen=True):
+class Refusal(Struct, frozen=True):
     """Why there is no experiment, and what to do instead, in one line."""
 
     reason: str

@@ -11,7 +11,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from gputop.diagnosis.measure.hosts import parse_cpus
-from gputop.sources.cgroup import Mount, Place, mounts
+from gputop.sources.cgroup import ControllerPath, Mount, mounts
 from gputop.sources.files import read_list, read_once, read_text
 from gputop.sources.parse import cgroups
 from gputop.system.privilege import in_initial_pid_namespace
@@ -23,7 +23,7 @@ _LIST_BYTES = 1 << 17  # of cgroup.procs: more than so many of them
 _TGID = b"Tgid:"  # line of /proc/TID/status: the process of a thread
 
 
-class Unseen(OSError):
+class ReachUnknown(OSError):
     """Raised if not all processes that a change reaches can be named: the change is not made."""
 
 
@@ -44,13 +44,13 @@ class Groups:
     def _mounts(self) -> dict[str, Mount]:
         return mounts(f"{self._root}proc/self/mountinfo", self._root)
 
-    def place(self, pid: int, controller: str) -> Place | None:
+    def place(self, pid: int, controller: str) -> ControllerPath | None:
         """The group of a process in the hierarchy of a controller, and those above it; None if that is not visible from here."""
         paths = cgroups(read_once(f"{self._root}proc/{pid}/cgroup", 8192) or b"")
         name = controller if controller in paths and controller in self._mounts else ""
         mount = self._mounts.get(name)
         folder = mount.folder(paths[name]) if mount is not None and name in paths else None
-        return Place(mount, mount.up(folder)) if mount is not None and folder is not None else None
+        return ControllerPath(mount, mount.up(folder)) if mount is not None and folder is not None else None
 
     def cpus(self, pid: int) -> frozenset[int]:
         """The CPUs that a process's cpuset gives it, as far as they are online."""
@@ -64,19 +64,19 @@ class Groups:
         """The CPUs of this machine."""
         return parse_cpus(read_text(self._root, "sys/devices/system/cpu/online").strip())
 
-    def between(self, pids: Collection[int], one: Place, job: Place) -> Between | None:
+    def between(self, pids: Collection[int], one: ControllerPath, job: ControllerPath) -> Between | None:
         """The group of ``one`` that no others than ``pids`` are in; None if others are, or it is above the job's own."""
         shared = set(job.folders)
         apart = [folder for folder in one.folders if folder not in shared]  # from below
         for folder in reversed(apart):
-            with suppress(Unseen):
+            with suppress(ReachUnknown):
                 inside = members(folder)
                 if inside and inside <= set(pids):
                     return Between(folder, folder == apart[-1])
         return None
 
 
-def is_apart(one: Place | None, job: Place | None) -> bool:
+def is_apart(one: ControllerPath | None, job: ControllerPath | None) -> bool:
     """Whether a process is in a group that the job is not below: its own priority counts only inside that."""
     return one is not None and job is not None and one.folders[0] not in job.folders
 
@@ -84,20 +84,22 @@ def is_apart(one: Place | None, job: Place | None) -> bool:
 def members(folder: str) -> set[int]:
     """Pids in a group and in those below it. Raises Unseen if there are too many, or some cannot be seen from here."""
     if os.path.isdir(folder) and not os.path.exists(f"{folder}/cgroup.controllers") and not in_initial_pid_namespace():
-        raise Unseen(f"cgroup {clean(folder)} may have processes that cgroup v1 does not show in a container: run gputop prove on the host")
+        raise ReachUnknown(
+            f"cgroup {clean(folder)} may have processes that cgroup v1 does not show in a container: run gputop prove on the host"
+        )
     found: set[int] = set()
     for count, (path, _folders, _files) in enumerate(os.walk(folder, onerror=_refuse)):
         found |= _members_of(path)
         if count + len(found) > MOST_MEMBERS:
-            raise Unseen(f"cgroup {clean(folder)} has more than {MOST_MEMBERS} processes and groups")
+            raise ReachUnknown(f"cgroup {clean(folder)} has more than {MOST_MEMBERS} processes and groups")
         if 0 in found:  # so the kernel writes a process of another pid namespace
-            raise Unseen(f"cgroup {clean(folder)} has processes that cannot be seen from here: run gputop prove on the host")
+            raise ReachUnknown(f"cgroup {clean(folder)} has processes that cannot be seen from here: run gputop prove on the host")
     return found
 
 
 def _refuse(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):  # removed meanwhile
-        raise Unseen(f"cgroup {clean(str(error.filename))} cannot be looked at: {error.strerror}")
+        raise ReachUnknown(f"cgroup {clean(str(error.filename))} cannot be looked at: {error.strerror}")
 
 
 def _members_of(path: str) -> set[int]:
@@ -109,7 +111,7 @@ def _members_of(path: str) -> set[int]:
     if data is not None:
         return {pid for tid in map(int, data.split()) if (pid := _process_of(tid)) is not None}
     if os.path.isdir(path):
-        raise Unseen(f"the processes of cgroup {clean(path)} cannot be read")
+        raise ReachUnknown(f"the processes of cgroup {clean(path)} cannot be read")
     return set()
 
 
@@ -120,7 +122,7 @@ def _process_of(tid: int) -> int | None:
     return next((int(line[len(_TGID) :]) for line in lines if line.startswith(_TGID)), None)
 
 
-def path_of(place: Place, folder: str) -> str:
+def path_of(place: ControllerPath, folder: str) -> str:
     """The path of a folder as /proc/PID/cgroup writes it, cleaned: whoever makes a group names it."""
     return clean(place.mount.path(folder))
 

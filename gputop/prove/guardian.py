@@ -42,7 +42,7 @@ ALL_BACK, FAILED, BUT_THEIRS = 0, 1, 3  # exit codes of the guardian: all was pu
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Ending(Struct):
+class ExperimentEnding(Struct):
     """State in which an experiment left things, for a report, also after an exception."""
 
     is_kept: bool = False  # whether the changes stay, for good
@@ -59,10 +59,10 @@ class Ending(Struct):
 class Guard:
     """A context manager around one `Plan`. All methods raise OSError with one line; then all is put back."""
 
-    def __init__(self, plan: Plan, *, agreed: bool = False, ending: Ending | None = None) -> None:
+    def __init__(self, plan: Plan, *, agreed: bool = False, ending: ExperimentEnding | None = None) -> None:
         """``agreed``: the user was asked about ``plan.others`` and said yes."""
         self.plan = plan
-        self.ending = ending if ending is not None else Ending()
+        self.ending = ending if ending is not None else ExperimentEnding()
         self.is_on = False
         self.lost = ""  # why the experiment cannot go on; all was put back then
         self._agreed = agreed

@@ -19,7 +19,7 @@ PLACES = ("/run", "/run/lock", "/var/tmp", "/tmp", "/dev/shm")  # folders of roo
 PREFIX = "gputop-experiments-"  # name of a user's folder, before the uid
 
 
-class Folder(NamedTuple):
+class JournalFolder(NamedTuple):
     """A folder of journals."""
 
     path: str
@@ -53,13 +53,13 @@ def holders(lock: int) -> list[int]:
     return found
 
 
-def folder_of(uid: int) -> list[Folder]:
+def folder_of(uid: int) -> list[JournalFolder]:
     """The folders of a user, as far as they are there."""
-    found = (Folder(os.path.join(place, f"{PREFIX}{uid}"), uid) for place in PLACES)
+    found = (JournalFolder(os.path.join(place, f"{PREFIX}{uid}"), uid) for place in PLACES)
     return [folder for folder in found if not why_not(folder)]
 
 
-def folders() -> list[Folder]:
+def folders() -> list[JournalFolder]:
     """Journal folders that this user may undo: the user's own; for root those of all users, root's first."""
     own = folder_of(os.geteuid())
     if os.geteuid() != 0:
@@ -67,7 +67,7 @@ def folders() -> list[Folder]:
     return own + [folder for folder in everybodys() if folder.uid != 0]
 
 
-def everybodys() -> list[Folder]:
+def everybodys() -> list[JournalFolder]:
     """Journal folders of all users, without those that cannot be trusted."""
     found = []
     for place in PLACES:
@@ -75,11 +75,11 @@ def everybodys() -> list[Folder]:
             for name in sorted(os.listdir(place)):
                 uid = name.removeprefix(PREFIX)
                 if uid != name and uid.isascii() and uid.isdecimal():
-                    found.append(Folder(os.path.join(place, name), int(uid)))
+                    found.append(JournalFolder(os.path.join(place, name), int(uid)))
     return [folder for folder in found if not why_not(folder)]
 
 
-def names(folder: Folder) -> list[str]:
+def names(folder: JournalFolder) -> list[str]:
     """Names of the files in the folder; none if it cannot be read."""
     try:
         return sorted(os.listdir(folder.path))
@@ -87,11 +87,11 @@ def names(folder: Folder) -> list[str]:
         return []
 
 
-def make_folder() -> Folder:
+def make_folder() -> JournalFolder:
     """The own folder, made if it is missing. Raises OSError with one line."""
     uid, problems = os.geteuid(), []
     for place in PLACES:
-        folder = Folder(os.path.join(place, f"{PREFIX}{uid}"), uid)
+        folder = JournalFolder(os.path.join(place, f"{PREFIX}{uid}"), uid)
         if why_not_in(place):
             continue
         try:
@@ -107,7 +107,7 @@ def make_folder() -> Folder:
     raise OSError("; ".join(problems[:1]) or f"no folder in which all users may write: {', '.join(PLACES)}")
 
 
-def why_not(folder: Folder) -> str:
+def why_not(folder: JournalFolder) -> str:
     """Why it is no folder that its user alone could have made and may change; empty if it is."""
     place = os.path.dirname(folder.path)
     if why := why_not_in(place):

@@ -40,7 +40,7 @@ PASSES = 8  # at most, after that time, while more are found who inherited a set
 CLEAR = 2  # passes in a row that find nobody: one misses the child of a process that ended while /proc was listed
 
 
-class Header(Struct, frozen=True):
+class JournalHeader(Struct, frozen=True):
     """Time and place at which a journal was written."""
 
     says: str  # of the plan
@@ -119,12 +119,12 @@ class Journal:
         if not self.removed:
             os.unlink(self.path)
 
-    def read(self) -> tuple[Header, list[Record]]:
+    def read(self) -> tuple[JournalHeader, list[Record]]:
         """Raises Damaged."""
         data = os.pread(self.fd, MOST_BYTES, 0)
         lines = data.split(b"\n")[:-1]
         try:
-            header = msgspec.json.decode(_checked(lines[0]), type=Header)
+            header = msgspec.json.decode(_checked(lines[0]), type=JournalHeader)
             if header.version != VERSION:
                 raise Damaged(f"{self.path} was written by another version of gputop: put it back with that one")
             records = [msgspec.json.decode(_checked(line), type=Record) for line in lines[1:]]
@@ -146,7 +146,9 @@ def create(says: str) -> Journal:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise OSError(f"no experiment: the journal of old values cannot be written: {path}: {error.strerror}") from None
-    header = Header(says, boot_id(), os.uname().nodename, _pid_namespace(), int(time.clock_gettime(time.CLOCK_BOOTTIME) * _HZ), time.time())
+    header = JournalHeader(
+        says, boot_id(), os.uname().nodename, _pid_namespace(), int(time.clock_gettime(time.CLOCK_BOOTTIME) * _HZ), time.time()
+    )
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         data = _line(header)
@@ -169,7 +171,7 @@ def leftovers() -> list[Leftover]:
     return [left for left in found if not left.problem or left.uid == os.geteuid()]
 
 
-def _leftovers_in(folder: host.Folder) -> list[Leftover]:
+def _leftovers_in(folder: host.JournalFolder) -> list[Leftover]:
     found = []
     for path in _paths(folder):
         try:
@@ -226,7 +228,7 @@ def undo_leftovers() -> list[str]:
     return told
 
 
-def _undo_in(folder: host.Folder) -> list[str]:
+def _undo_in(folder: host.JournalFolder) -> list[str]:
     told = []
     for left in _leftovers_in(folder):
         if problem := left.problem or why_no_pids():
@@ -248,7 +250,7 @@ def _undo_in(folder: host.Folder) -> list[str]:
     return told
 
 
-def _as(folder: host.Folder, work: Callable[[host.Folder], list[str]]) -> list[str]:
+def _as(folder: host.JournalFolder, work: Callable[[host.JournalFolder], list[str]]) -> list[str]:
     """Lines that ``work`` returns in a child process with the rights of the folder's user. Only root has such folders."""
     import codecs
 
@@ -354,7 +356,7 @@ def _pid_namespace() -> int:
         return 0
 
 
-def _paths(folder: host.Folder) -> list[str]:
+def _paths(folder: host.JournalFolder) -> list[str]:
     return [os.path.join(folder.path, name) for name in host.names(folder) if name.endswith(SUFFIX)]
 
 
@@ -383,7 +385,7 @@ def _open(path: str, uid: int) -> Journal:
 @contextmanager
 def _folder(path: str, uid: int) -> Iterator[int]:
     """The folder's descriptor, whatever takes its name meanwhile. Raises Damaged if it is not its user's alone."""
-    if why := host.why_not(host.Folder(path, uid)):
+    if why := host.why_not(host.JournalFolder(path, uid)):
         raise Damaged(why)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

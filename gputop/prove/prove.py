@@ -13,11 +13,11 @@ from gputop.findings.sentence import plain
 from gputop.findings.verdict import WhatIf
 from gputop.model.frame import SECOND_NS
 from gputop.model.stream import EXPERIMENT_BEGINS, EXPERIMENT_ENDED
-from gputop.prove.change import Case, Plan, Told
-from gputop.prove.guardian import Ending, Guard
+from gputop.prove.change import Case, Plan, Refusal
+from gputop.prove.guardian import ExperimentEnding, Guard
 from gputop.prove.interventions import plan
 from gputop.prove.statistics import gain_pct
-from gputop.prove.trial import HALF_PCT, Outcome, Pair, Sample, Trial, arm_of
+from gputop.prove.trial import HALF_PCT, JobSample, Outcome, Pair, Trial, arm_of
 from gputop.system.text import figure
 
 FOLLOW_S = 60.0  # s that a kept fix is followed, as is promised to users
@@ -34,7 +34,7 @@ class Switch(Protocol):
     def off(self) -> None: ...
 
 
-class Followed(Struct, frozen=True):
+class KeptGain(Struct, frozen=True):
     """Pace of the job after a fix was kept."""
 
     seconds: float
@@ -43,12 +43,12 @@ class Followed(Struct, frozen=True):
     unit: str = ""
 
 
-def planned_for(case: Case, allow_stop: bool = False) -> Plan | Told:
+def planned_for(case: Case, allow_stop: bool = False) -> Plan | Refusal:
     """Plan for this case, or the reason in words why nothing can be tried."""
     return plan(case, allow_stop=allow_stop)
 
 
-def run(samples: Iterator[Sample], trial: Trial, switch: Switch) -> Iterator[Pair]:
+def run(samples: Iterator[JobSample], trial: Trial, switch: Switch) -> Iterator[Pair]:
     """Drive the trial to its end; each pair when it is complete. `Trial.outcome` is set afterwards.
 
     A switch that fails ends it undecided, and so does the end of the samples.
@@ -72,8 +72,13 @@ def run(samples: Iterator[Sample], trial: Trial, switch: Switch) -> Iterator[Pai
 
 
 def experiment(
-    samples: Iterator[Sample], planned: Plan, trial: Trial, mark: Callable[[str], object], keep: bool = False, ending: Ending | None = None
-) -> Generator[Pair | Outcome | Followed]:
+    samples: Iterator[JobSample],
+    planned: Plan,
+    trial: Trial,
+    mark: Callable[[str], object],
+    keep: bool = False,
+    ending: ExperimentEnding | None = None,
+) -> Generator[Pair | Outcome | KeptGain]:
     """Run the whole experiment: pairs, the outcome, and with ``keep`` the pace after the fix if it is proved. Everything else is put back
     in any case.
 
@@ -99,15 +104,15 @@ def experiment(
         mark(f"{EXPERIMENT_ENDED} {ended}: {planned.says}")
 
 
-def _heard(samples: Iterator[Sample], guard: Guard) -> Iterator[Sample]:
+def _heard(samples: Iterator[JobSample], guard: Guard) -> Iterator[JobSample]:
     for sample in samples:
         guard.beat()
         yield sample
 
 
-def follow(samples: Iterator[Sample], outcome: Outcome, settle_s: float, seconds: float = FOLLOW_S) -> Followed:
+def follow(samples: Iterator[JobSample], outcome: Outcome, settle_s: float, seconds: float = FOLLOW_S) -> KeptGain:
     """The job's pace with the fix that stays, over ``seconds`` of samples after ``settle_s``."""
-    taken: list[Sample] = []
+    taken: list[JobSample] = []
     begin_ns: int | None = None
     for sample in samples:
         begin_ns = sample.t_ns + round(settle_s * SECOND_NS) if begin_ns is None else begin_ns
@@ -118,11 +123,11 @@ def follow(samples: Iterator[Sample], outcome: Outcome, settle_s: float, seconds
         if sample.t_ns >= begin_ns + seconds * SECOND_NS:
             break
     if len(taken) < 2 or (lasted := (taken[-1].t_ns - taken[0].t_ns) / SECOND_NS) < LEAST_FOLLOWED_S:
-        return Followed(0.0, None, None)
+        return KeptGain(0.0, None, None)
     arm, is_steps = arm_of(True, taken), outcome.metric == "steps"
     value, before = arm.per_min(outcome.clock) if is_steps else arm.work_pct, outcome.mean(on=False, steps=is_steps)
     gain = 100.0 * (value / before - 1.0) if value is not None and before else None
-    return Followed(lasted, value, gain, "steps/min" if is_steps else "% GPU work")
+    return KeptGain(lasted, value, gain, "steps/min" if is_steps else "% GPU work")
 
 
 def told_pair(pair: Pair, number: int, clock: str) -> str:
@@ -158,7 +163,7 @@ def _moved(outcome: Outcome) -> str:
     return _from_to(*(outcome.mean(on, steps) for steps in (True, False) for on in (False, True)))
 
 
-def told_followed(found: Followed) -> str:
+def told_followed(found: KeptGain) -> str:
     """A line about the effect of a kept fix."""
     if found.value is None:
         return "the fix stays; the job could not be followed"
@@ -167,9 +172,9 @@ def told_followed(found: Followed) -> str:
 
 
 def document(
-    case: Case, planned: Plan, outcome: Outcome, kept: Followed | None, no_clock: str, theirs: Sequence[str] = ()
+    case: Case, planned: Plan, outcome: Outcome, kept: KeptGain | None, no_clock: str, theirs: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The object of ``--json``. ``no_clock``: why no steps are counted. ``theirs``: as in `gputop.prove.guardian.Ending`."""
+    """The object of ``--json``. ``no_clock``: why no steps are counted. ``theirs``: as in `gputop.prove.guardian.ExperimentEnding`."""
     found, is_known = outcome.estimate, outcome.estimate is not None
     stands = _stood(outcome)
     pairs = [

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
-from gputop.prove.change import DEVICE, FILE, RUNNING, Change, Reached, Target, autogroup_of
-from gputop.prove.groups import Unseen, members
+from gputop.prove.change import DEVICE, FILE, RUNNING, Change, Reached, TargetProcess, autogroup_of
+from gputop.prove.groups import ReachUnknown, members
 from gputop.prove.permission import is_own, stage, touchable, why_off_stage
 from gputop.prove.processes import CLOCK_TICK_HZ, GONE, Proc, Table, cpu_ticks_of, read_process, uids_of
 from gputop.system.text import clean, counted
@@ -49,7 +49,7 @@ def _member(pid: int, table: Table) -> Proc | None:
         proc = table.get(pid) or read_process(pid)
     except ProcessLookupError:
         if is_hidden(pid):
-            raise Unseen(f"process {pid} cannot be seen by this user: run gputop prove as root (sudo)") from None
+            raise ReachUnknown(f"process {pid} cannot be seen by this user: run gputop prove as root (sudo)") from None
         return None
     return None if proc.ended else proc
 
@@ -107,7 +107,7 @@ def reached(changes: Iterable[Change], table: Table, job: Collection[int]) -> tu
         first, last = before[pid], _ticks(proc)
         cpu = None if first is None or last is None else max(0, last - first) / ticks
         user = "/".join(_user(uid, names) for uid in sorted(uids))
-        made.append(Reached(Target(pid, proc.start_ticks, clean(proc.comm, 64)), user, why, is_other, pid in job, cpu))
+        made.append(Reached(TargetProcess(pid, proc.start_ticks, clean(proc.comm, 64)), user, why, is_other, pid in job, cpu))
     return tuple(sorted(made, key=lambda one: (not one.is_other, one.is_job, -(one.cpu or 0.0), one.target.pid)))
 
 
@@ -128,7 +128,7 @@ def _user(uid: int, names: dict[int, str]) -> str:
     return names[uid]
 
 
-def strangers(changes: Iterable[Change], table: Table, agreed: Mapping[int, int]) -> list[Target]:
+def strangers(changes: Iterable[Change], table: Table, agreed: Mapping[int, int]) -> list[TargetProcess]:
     """Processes that the changes reach though the user has not agreed to them: other users', and in a demo all but the demo's own.
 
     ``agreed``: pid -> start time. Raises Unseen.
@@ -138,7 +138,7 @@ def strangers(changes: Iterable[Change], table: Table, agreed: Mapping[int, int]
         with suppress(ProcessLookupError):
             is_ours = agreed.get(proc.pid) == proc.start_ticks or is_own(proc)
             if not is_ours or why_off_stage(proc.pid, own):
-                found.append(Target(proc.pid, proc.start_ticks, clean(proc.comm, 64)))
+                found.append(TargetProcess(proc.pid, proc.start_ticks, clean(proc.comm, 64)))
     return found
 
 

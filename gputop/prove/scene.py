@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from gputop.prove.change import Case, Plan, Target, Told, named
+from gputop.prove.change import Case, Plan, Refusal, TargetProcess, named
 from gputop.prove.groups import Groups, may_write
 from gputop.prove.permission import is_own, stage, touchable, why_never, why_off_stage
 from gputop.prove.processes import Proc, ancestors, read_processes, uids_of
@@ -27,71 +27,71 @@ class Scene:
         self.groups = Groups()
         self.stage = stage(self.table)
         self.refused: list[str] = []  # why culprits are left out, one line each
-        self.others: list[Target] = []  # those of other users in `culprits`
+        self.others: list[TargetProcess] = []  # those of other users in `culprits`
         self._kin = {one.pid for one in (case.trainer, *case.family, *case.victims)}
         self._above = {above for pid in self._kin for above in ancestors(self.table, pid)}
         self.culprits = self._roots(case.culprits)
 
-    def living(self, target: Target) -> Proc | None:
+    def living(self, target: TargetProcess) -> Proc | None:
         """The process, unless it has ended."""
         proc = self.table.get(target.pid)
         return proc if proc is not None and proc.start_ticks == target.start_ticks and not proc.ended else None
 
-    def job(self) -> list[Target] | Told:
-        """The job's processes that are no descendants of others of it; `Told` if one may not be touched."""
+    def job(self) -> list[TargetProcess] | Refusal:
+        """The job's processes that are no descendants of others of it; `Refusal` if one may not be touched."""
         family = {one.pid: one for one in (self.case.trainer, *self.case.family, *self.case.victims) if self.living(one)}
         tops = [one for pid, one in family.items() if not family.keys() & set(ancestors(self.table, pid))]
         for one in tops:
             proc = self.table[one.pid]
             if why := self._why_not_at_all(proc):
-                return Told(f"{one} {why}")
+                return Refusal(f"{one} {why}")
             self._note_other(proc)
-        return tops or Told("the job has ended")
+        return tops or Refusal("the job has ended")
 
-    def rest_of_session(self, target: Target) -> list[Target] | Told:
-        """Processes other than the culprits in the target's session, which has one weight for all; `Told` if one of them may not be
+    def rest_of_session(self, target: TargetProcess) -> list[TargetProcess] | Refusal:
+        """Processes other than the culprits in the target's session, which has one weight for all; `Refusal` if one of them may not be
         touched."""
         session, inside = self.table[target.pid].session, self.pids_of(self.culprits)
         rest = [proc for proc in self.table.values() if proc.session == session and proc.pid not in inside and not proc.ended]
         for proc in rest:
             if why := "is of the job itself" if proc.pid in self._kin else self._why_not_at_all(proc):
-                return Told(f"{target} shares the CPU time of its session with {self.target(proc)}, which {why}: try --stop")
+                return Refusal(f"{target} shares the CPU time of its session with {self.target(proc)}, which {why}: try --stop")
             self._note_other(proc)
         return [self.target(proc) for proc in rest]
 
-    def pids_of(self, targets: Iterable[Target]) -> set[int]:
+    def pids_of(self, targets: Iterable[TargetProcess]) -> set[int]:
         """Pids of these processes and of their descendants, as far as they may be touched."""
         roots = [proc for one in targets if (proc := self.living(one)) is not None]
         return {proc.pid for root in roots for proc in touchable(self.table, root)}
 
-    def target(self, proc: Proc, name: str = "") -> Target:
-        return Target(proc.pid, proc.start_ticks, clean(name or proc.comm, 64))
+    def target(self, proc: Proc, name: str = "") -> TargetProcess:
+        return TargetProcess(proc.pid, proc.start_ticks, clean(name or proc.comm, 64))
 
-    def refuse_file(self, path: str) -> Told | None:
+    def refuse_file(self, path: str) -> Refusal | None:
         """Why a control group's file may not be written; None if it may."""
-        return None if may_write(path) else Told(f"{path} may be written by root only: run gputop prove as root (sudo)")
+        return None if may_write(path) else Refusal(f"{path} may be written by root only: run gputop prove as root (sudo)")
 
-    def told(self, what: str) -> Told:
+    def told(self, what: str) -> Refusal:
         """``what``, and why culprits are left out."""
-        return Told("; ".join([what, *self.refused[:3]]))
+        return Refusal("; ".join([what, *self.refused[:3]]))
 
-    def planned(self, plan: Plan) -> Plan | Told:
-        """The plan with every process that it reaches; `Told` if one of them may not be touched. Raises Unseen if not all can be named."""
+    def planned(self, plan: Plan) -> Plan | Refusal:
+        """The plan with every process that it reaches; `Refusal` if one may not be touched. Raises ReachUnknown if not all can be named."""
         found = reached(plan.changes, self.table, self._kin)
         for one in found:
             why = why_off_stage(one.target.pid, self.stage)
             if one.is_other and not (os.geteuid() == 0 and self.allow_others):
                 why = why or f"belongs to another user ({one.user}): run gputop prove as root (sudo)"
             if why:
-                return Told(f"{plan.says} would change {one.target}, too, which {why}")
+                return Refusal(f"{plan.says} would change {one.target}, too, which {why}")
         others = dict.fromkeys([*self.others, *(one.target for one in found if one.is_other)])
         by_id = {(one.pid, one.start_ticks): one for one in reversed(others)}
         return replace(plan, others=tuple(reversed(by_id.values())), reached=found)
 
-    def _roots(self, targets: Iterable[Target]) -> list[Target]:
+    def _roots(self, targets: Iterable[TargetProcess]) -> list[TargetProcess]:
         """The culprits that may be touched. A process of a job (a compiler of a build) stands for the job's first process."""
-        found: dict[int, Target] = {}
-        named_of: dict[int, list[Target]] = {}
+        found: dict[int, TargetProcess] = {}
+        named_of: dict[int, list[TargetProcess]] = {}
         for target in targets:
             proc = self.living(target)
             if proc is None:

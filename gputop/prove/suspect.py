@@ -10,8 +10,8 @@ from gputop.diagnosis.measure.takers import MOST
 from gputop.findings.verdict import GROWTHS, LOOKING, PAUSING, Incident, Verdict, WhatIf
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.roles import program_name
-from gputop.prove.change import Case, Target
-from gputop.prove.trial import Sample, Settings
+from gputop.prove.change import Case, TargetProcess
+from gputop.prove.trial import JobSample, TrialSettings
 from gputop.stream.following import Followed, Following
 from gputop.system.text import clean
 
@@ -35,11 +35,11 @@ class Suspicion(Struct, frozen=True):
     """A case to be tried, and how."""
 
     case: Case
-    settings: Settings  # of the trial, unless the user says how long
+    settings: TrialSettings  # of the trial, unless the user says how long
     named: bool  # whether the diagnosis named the culprits; False: they are the busiest processes
 
 
-class Watch(Followed):
+class SuspectWatch(Followed):
     """A stream, and the job that is asked about. `following` may be shared with another reader: then `take` is not called."""
 
     def __init__(self, pid: int | None = None, cause: str | None = None) -> None:
@@ -65,13 +65,13 @@ class Watch(Followed):
             return "nothing to prove: the diagnosis names no cause at this moment"
         return self._suspicion(verdict, verdict.cause, self._notable(verdict), named=True)
 
-    def sample(self, trainer: Target) -> Sample:
+    def sample(self, trainer: TargetProcess) -> JobSample:
         """Sample of the trainer from the present board."""
         pid, board = trainer.pid, self.board
         info = board.infos.get(pid)
         calls = {name: call for (caller, name), call in board.calls.items() if caller == pid}
         phase = self.engine.phases.get(pid)
-        return Sample(
+        return JobSample(
             board.t_ns, calls, board.probed_ns, self._fresh_work(pid), phase is not None and phase.word == PAUSING,
             self._verdict(pid).cause, info is None or info.start_ticks != trainer.start_ticks,
         )  # fmt: skip
@@ -198,12 +198,12 @@ class Watch(Followed):
         info = self.board.infos.get(pid)
         return info is not None and bool(info.cmdline) and program_name(info) != "gputop"
 
-    def _targets(self, pids: list[int]) -> tuple[Target, ...]:
+    def _targets(self, pids: list[int]) -> tuple[TargetProcess, ...]:
         return tuple(self._target(pid) for pid in pids if pid in self.board.infos)
 
-    def _target(self, pid: int) -> Target:
+    def _target(self, pid: int) -> TargetProcess:
         info = self.board.infos[pid]
-        return Target(pid, info.start_ticks, clean(program_name(info), 40))
+        return TargetProcess(pid, info.start_ticks, clean(program_name(info), 40))
 
     def _fresh_work(self, pid: int) -> float | None:
         """Mean work of the GPUs that the trainer uses, in %, by readings that are newer than at the last call; None without any."""
@@ -215,7 +215,7 @@ class Watch(Followed):
         return sum(known) / len(known) if known else None
 
 
-def settings_of(workers: int, per_s: float | None) -> Settings:
+def settings_of(workers: int, per_s: float | None) -> TrialSettings:
     """Settings for a job with ``workers`` that makes ``per_s`` steps a second.
 
     After a switch it still uses up what was prepared before: the queue of a loader holds `PREFETCH` batches a worker, and one is on its
@@ -225,7 +225,7 @@ def settings_of(workers: int, per_s: float | None) -> Settings:
     queue = PREFETCH * workers + 1
     drained = DRAIN * queue / per_s if per_s else MOST_SETTLE_S if workers else LEAST_SETTLE_S
     settle = min(max(LEAST_SETTLE_S, drained), MOST_SETTLE_S)
-    return Settings(settle_s=settle, most_s=MOST_ARM_S - settle)
+    return TrialSettings(settle_s=settle, most_s=MOST_ARM_S - settle)
 
 
 def _verdict_of(one: Incident) -> Verdict:
@@ -239,7 +239,7 @@ def _used(cpu_ns: int, read_bytes: int | None, write_bytes: int | None) -> tuple
     return cpu_ns, (read_bytes or 0) + (write_bytes or 0)
 
 
-def samples(items: Iterator[Header | Frame], watch: Watch, trainer: Target, since_ns: int) -> Iterator[Sample]:
+def samples(items: Iterator[Header | Frame], watch: SuspectWatch, trainer: TargetProcess, since_ns: int) -> Iterator[JobSample]:
     """A stream as samples of a trainer, from ``since_ns`` on; what is older waited in the pipe while the user was asked."""
     for item in items:
         watch.take(item)

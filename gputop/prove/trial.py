@@ -4,7 +4,7 @@ A state machine without a clock or a thread of its own. Samples come in, `Trial.
 when that is so (`switched`). Each pair has an arm ``off`` (all as it was) and an arm ``on`` (the intervention in force).
 
 The order within a pair is drawn by lot, and the next pair has the other order, so that what drifts steadily cancels out in two pairs and
-never looks like a gain. After each switch the job has `Settings.settle_s` to use up what was prepared before.
+never looks like a gain. After each switch the job has `TrialSettings.settle_s` to use up what was prepared before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PULSE_PAIRS = 2  # times as many pairs where an arm is a pulse of a second
 PAIRS, SECONDS = 4, 3.0  # of a trial; s of an arm: 20 s for three pairs, and a few readings of NVML's utilization in each arm
 
 
-class Settings(Struct, frozen=True):
+class TrialSettings(Struct, frozen=True):
     """Durations of a trial."""
 
     pairs: int = PAIRS  # `LONGER` times as many where these are too noisy to tell
@@ -60,7 +60,7 @@ class Settings(Struct, frozen=True):
         return PULSE_SETTLE_S if self.pulse_s is not None else self.settle_s
 
 
-class Sample(Struct):
+class JobSample(Struct):
     """State of the job in one frame."""
 
     t_ns: int
@@ -133,7 +133,7 @@ class Outcome(Struct):
 class Trial:
     """Feed it samples; `on` is what has to be in force, `outcome` is set at the end."""
 
-    def __init__(self, settings: Settings, cause: str, lot: Random | None = None) -> None:
+    def __init__(self, settings: TrialSettings, cause: str, lot: Random | None = None) -> None:
         self.on = False
         self.pairs: list[Pair] = []
         self.outcome: Outcome | None = None
@@ -143,7 +143,7 @@ class Trial:
         self._measures = False
         self._in_force = False
         self._ready_ns: int | None = None  # from when on samples count; None while a switch is due
-        self._samples: list[Sample] = []  # of the arm that is being measured
+        self._samples: list[JobSample] = []  # of the arm that is being measured
         self._began_ns = 0
         self._others: list[str] = []  # other causes that the diagnosis named while nothing was changed
 
@@ -157,7 +157,7 @@ class Trial:
         self._in_force = self.on
         self._ready_ns = t_ns + round(self.settings.settled_s * SECOND_NS)
 
-    def feed(self, sample: Sample) -> None:
+    def feed(self, sample: JobSample) -> None:
         """Take the next sample."""
         if self.outcome is not None:
             return
@@ -181,7 +181,7 @@ class Trial:
         self._samples = []
         self._ready_ns = t_ns if self.on == self._in_force else None
 
-    def _measure(self, sample: Sample) -> None:
+    def _measure(self, sample: JobSample) -> None:
         self._samples.append(sample)
         seconds = (sample.t_ns - self._samples[0].t_ns) / SECOND_NS
         if seconds < self.settings.measured_s or (seconds < self.settings.most_s and self._has_few_steps()):
@@ -245,7 +245,7 @@ class Trial:
         self.outcome = Outcome(result, reason, self.pairs, metric, clock, found, (t_ns - self._began_ns) / SECOND_NS)
 
 
-def _segments(lot: Random, settings: Settings) -> Iterator[tuple[bool, bool]]:
+def _segments(lot: Random, settings: TrialSettings) -> Iterator[tuple[bool, bool]]:
     """(on, measured) of one stretch after another: arms, and where two pulses would meet a rest between them."""
     is_on_first = was_on = False
     for number in range(1 << 30):
@@ -257,7 +257,7 @@ def _segments(lot: Random, settings: Settings) -> Iterator[tuple[bool, bool]]:
             yield on, True
 
 
-def arm_of(on: bool, samples: Sequence[Sample]) -> Arm:
+def arm_of(on: bool, samples: Sequence[JobSample]) -> Arm:
     """The arm that these samples, at least two, make together."""
     first, last = samples[0], samples[-1]
     counts = _counts(samples)
@@ -270,7 +270,7 @@ def arm_of(on: bool, samples: Sequence[Sample]) -> Arm:
     )  # fmt: skip
 
 
-def _counts(samples: Sequence[Sample]) -> dict[str, int]:
+def _counts(samples: Sequence[JobSample]) -> dict[str, int]:
     """CUDA call -> number of calls between the first and the last sample; without calls that are only sampled: those are estimates."""
     before = samples[0].calls
     known = {name: call.count for name, call in samples[-1].calls.items() if call.share == 1.0}

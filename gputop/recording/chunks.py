@@ -22,8 +22,8 @@ from gputop.recording.format import (
     MAX_BLOCK_BYTES,
     SYNC,
     TICKS,
+    BlockHead,
     FormatError,
-    Head,
     VersionError,
     check_beginning,
     flags_of,
@@ -58,10 +58,10 @@ class Packer:
 
     def begin(self) -> None:
         """Let the next piece begin a zstd stream."""
-        from gputop.recording.columns import Encoder  # the live screen packs none
+        from gputop.recording.columns import ColumnEncoder  # the live screen packs none
 
         self._last_crc = 0
-        self._encoder = Encoder()
+        self._encoder = ColumnEncoder()
         self._stream = self._compressor.compressobj()
 
     def pack(self, frames: list[Frame]) -> bytes:
@@ -86,7 +86,7 @@ def pack_alone(plain: bytes | bytearray, flags: int, t_ns: int) -> bytes:
     return pack(KIND_FRAMES, payload, flags=flags, t_ns=t_ns)
 
 
-class _Source:
+class _CompressedFile:
     """The file that a zstd stream is read from, one piece at a time."""
 
     def __init__(self) -> None:
@@ -109,11 +109,11 @@ class Unpacker:
         self._check = 0  # of the last piece that was read
         self._stored_bytes = self._inflated_bytes = 0
 
-    def lacks(self, payload: bytes, head: Head) -> bool:
+    def lacks(self, payload: bytes, head: BlockHead) -> bool:
         """Whether another piece than the last one must be read before this one."""
         return not head.flags & FLAG_PLAIN and int.from_bytes(payload[:4], "little") not in (0, self._check)
 
-    def frames(self, payload: bytes, head: Head) -> list[Frame]:
+    def frames(self, payload: bytes, head: BlockHead) -> list[Frame]:
         """Frames of a piece whose check held. FormatError if they cannot be decoded, or the piece before it was not read."""
         try:
             if head.flags & FLAG_PLAIN:
@@ -137,9 +137,9 @@ class Unpacker:
             raise FormatError("the block before is missing")
         self._check_ratio(len(payload) + HEAD.size, size)
         if not crc_before:
-            from gputop.recording.columns import Decoder as ColumnDecoder  # a pipe has none
+            from gputop.recording.columns import ColumnDecoder as ColumnDecoder  # a pipe has none
 
-            self._source, self._decoder = _Source(), ColumnDecoder(self._parts)
+            self._source, self._decoder = _CompressedFile(), ColumnDecoder(self._parts)
             self._stream = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(self._source)  # type: ignore[arg-type]
         self._source.data = payload[_LINK.size :]
         try:
@@ -170,8 +170,8 @@ class Decoder:
     """
 
     def __init__(
-        self, other: Callable[[Head, bytes], None] | None = None, most_bytes: int = MAX_BLOCK_BYTES,
-        wants: Callable[[Head], bool] | None = None,
+        self, other: Callable[[BlockHead, bytes], None] | None = None, most_bytes: int = MAX_BLOCK_BYTES,
+        wants: Callable[[BlockHead], bool] | None = None,
     ) -> None:  # fmt: skip
         """``wants``: whether a block is to be opened; headers and ends always are. None: all that can be."""
         self._other = other
@@ -225,7 +225,7 @@ class Decoder:
         del self._buffer[: HEAD.size + head.size]
         return self._open(head, payload)
 
-    def _can_open(self, head: Head) -> bool:
+    def _can_open(self, head: BlockHead) -> bool:
         if head.kind == KIND_HEADER or head.kind in ENDS:
             return True
         if head.kind == KIND_FRAMES:
@@ -243,7 +243,7 @@ class Decoder:
         self._buffer.clear()
         self._unwanted_bytes = 0
 
-    def _next_head(self) -> Head | None:
+    def _next_head(self) -> BlockHead | None:
         """The next sound head, moved to the buffer's start; None if there is none yet."""
         while len(self._buffer) >= HEAD.size:
             head = unpack_head(self._buffer)
@@ -264,7 +264,7 @@ class Decoder:
                 raise FormatError("this is no gputop stream")
         del self._buffer[:count]
 
-    def _open(self, head: Head, payload: bytes) -> list[Header | Frame]:
+    def _open(self, head: BlockHead, payload: bytes) -> list[Header | Frame]:
         """The content of a block, nothing if it is damaged."""
         if zlib.crc32(payload) == head.check:
             self.ended = head.kind in ENDS

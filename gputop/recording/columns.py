@@ -71,7 +71,7 @@ class ColumnError(ValueError):
     """These columns are not what an encoder writes."""
 
 
-class Field(NamedTuple):
+class FieldPlan(NamedTuple):
     """Encoding of a field of a struct."""
 
     name: str
@@ -84,21 +84,21 @@ class Field(NamedTuple):
     up: bool
 
 
-class Plan(NamedTuple):
+class StructPlan(NamedTuple):
     """Encoding of a struct."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[FieldPlan, ...]
     keys: tuple[str, ...]
 
 
 @cache
-def plan_of(of: type) -> Plan:
+def plan_of(of: type) -> StructPlan:
     hints = typing.get_type_hints(of)
     infos = msgspec.structs.fields(of)
-    return Plan(tuple(_field(of.__name__, info, hints[info.name]) for info in infos), KEYS.get(of.__name__, (infos[0].name,)))
+    return StructPlan(tuple(_field(of.__name__, info, hints[info.name]) for info in infos), KEYS.get(of.__name__, (infos[0].name,)))
 
 
-def _field(of: str, info: msgspec.structs.FieldInfo, hint: Any) -> Field:
+def _field(of: str, info: msgspec.structs.FieldInfo, hint: Any) -> FieldPlan:
     nullable = NoneType in typing.get_args(hint)
     bare = next(part for part in typing.get_args(hint) if part is not NoneType) if nullable else hint
     kind, child, arguments = {int: "int", float: "float"}.get(bare, "any"), None, typing.get_args(bare)
@@ -116,7 +116,7 @@ def _field(of: str, info: msgspec.structs.FieldInfo, hint: Any) -> Field:
     unit = UNITS.get(f"{of}.{info.name}") or UNITS.get(info.name) or PEAKS.get(info.name, 1)
     if kind == "float":
         unit = 10 if info.name in TENTHS else 1000
-    return Field(info.name, "any" if info.name in JUMPING else kind, hint, nullable, default, child, unit, info.name in PEAKS)
+    return FieldPlan(info.name, "any" if info.name in JUMPING else kind, hint, nullable, default, child, unit, info.name in PEAKS)
 
 
 class Subjects:
@@ -237,7 +237,7 @@ def pick(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return itemgetter(*places) if len(places) > 1 else lambda column: tuple(column[place] for place in places)
 
 
-class Encoder:
+class ColumnEncoder:
     """Makes columns of the frames of one chunk."""
 
     def __init__(self) -> None:
@@ -270,7 +270,7 @@ class Encoder:
                     packed[field.name] = self._values(field, subjects.by_subject(column), subjects)
         return packed
 
-    def _children(self, path: str, field: Field, column: Sequence[Any], subjects: Subjects, mains: Any) -> list[Any]:
+    def _children(self, path: str, field: FieldPlan, column: Sequence[Any], subjects: Subjects, mains: Any) -> list[Any]:
         if field.kind == "one":
             column = [value if value is None else (value,) for value in column]
         lengths = [-1 if value is None else len(value) for value in column]
@@ -280,7 +280,7 @@ class Encoder:
         parents = chain.from_iterable(map(repeat, subjects.ids, lengths))
         return [TABLE, pack_integers(lengths), self._table(f"{path}.{field.name}", field.child, rows, parents) if rows else {"": [0]}]
 
-    def _values(self, field: Field, column: Sequence[Any], subjects: Subjects) -> list[Any]:
+    def _values(self, field: FieldPlan, column: Sequence[Any], subjects: Subjects) -> list[Any]:
         absent = None
         if field.kind == "any":
             return [ANY, column]
@@ -319,7 +319,7 @@ def _pack_key(column: Sequence[Any]) -> Any:
     return pack_integers(list(map(sub, column, (0, *column)))) if type(column[0]) is int else column
 
 
-class Decoder:
+class ColumnDecoder:
     """Reads the columns of the pieces of one chunk, in order.
 
     With ``parts`` only these tables and columns, such as ``probes.calls`` and ``procs.vol``; all columns of frames, keys and `CLOCKS` are
@@ -338,7 +338,7 @@ class Decoder:
         except (KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
             raise ColumnError(f"a table is broken: {error}") from None
 
-    def _is_wanted(self, path: str, field: Field) -> bool:
+    def _is_wanted(self, path: str, field: FieldPlan) -> bool:
         if self._parts is None or field.name in CLOCKS:
             return True
         name = f"{path}.{field.name}"[1:]
@@ -389,12 +389,12 @@ class Decoder:
                 columns.append(column)
         return list(map(of, *columns))
 
-    def _key(self, field: Field, column: Any, count: int) -> Sequence[Any]:
+    def _key(self, field: FieldPlan, column: Any, count: int) -> Sequence[Any]:
         if isinstance(column, bytes):
             return list(accumulate(unpack_integers(column, count)))
         return _typed(field, column, count)
 
-    def _column(self, path: str, field: Field, packed: list[Any], count: int, subjects: Subjects) -> Sequence[Any]:
+    def _column(self, path: str, field: FieldPlan, packed: list[Any], count: int, subjects: Subjects) -> Sequence[Any]:
         code, *parts = packed
         if code == SAME:
             return [msgspec.convert(parts[0], field.type)] * count
@@ -422,7 +422,7 @@ class Decoder:
             values = [None if gone else value for gone, value in zip(absent, values, strict=True)]
         return subjects.by_row(values)
 
-    def _children(self, path: str, field: Field, lengths: Any, below: Any, count: int, subjects: Subjects) -> Sequence[Any]:
+    def _children(self, path: str, field: FieldPlan, lengths: Any, below: Any, count: int, subjects: Subjects) -> Sequence[Any]:
         sizes = unpack_integers(lengths, count)
         least, most = -int(field.nullable), 1 if field.kind == "one" else self._rows_left
         if min(sizes) < least or max(sizes) > most or sum(sizes) > self._rows_left:
@@ -450,7 +450,7 @@ def _put_back(mains: Iterable[tuple[Any, ...]], column: Sequence[list[ThreadSamp
                 threads[at] = ThreadSample(*main)
 
 
-def _typed(field: Field, values: Any, count: int) -> list[Any]:
+def _typed(field: FieldPlan, values: Any, count: int) -> list[Any]:
     if len(values) != count:
         raise ColumnError("a column has another length than its table")
     return list(msgspec.convert(values, list[field.type]))  # type: ignore[name-defined]

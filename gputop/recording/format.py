@@ -63,7 +63,7 @@ class VersionError(FormatError):
     """A stream of another major version."""
 
 
-class Head(NamedTuple):
+class BlockHead(NamedTuple):
     """A block's head whose check held."""
 
     kind: int
@@ -115,14 +115,14 @@ def flags_of(frames: list[Frame]) -> int:
     return (FLAG_KEY if frames[0].key else 0) | (FLAG_MARK if any(frame.marks for frame in frames) else 0)
 
 
-def unpack_head(data: bytes | bytearray | memoryview, offset: int = 0) -> Head | None:
+def unpack_head(data: bytes | bytearray | memoryview, offset: int = 0) -> BlockHead | None:
     """The head at ``offset``, None if no sound one stands there."""
     if len(data) - offset < HEAD.size:
         return None
     sync, kind, tier, flags, size, t_ns, check, head_check = HEAD.unpack_from(data, offset)
     if sync != SYNC or size > MAX_BLOCK_BYTES or zlib.crc32(data[offset : offset + HEAD.size - 4]) != head_check:
         return None
-    return Head(kind, tier, flags, size, t_ns, check)
+    return BlockHead(kind, tier, flags, size, t_ns, check)
 
 
 def unpack_header(payload: bytes) -> Header:

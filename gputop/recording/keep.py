@@ -129,22 +129,22 @@ def _is_within(span: Span, spans: Sequence[Span]) -> bool:
     return i >= 0 and spans[i][1] >= span[1]
 
 
-class _Incident(Struct):
+class _IncidentTimes(Struct):
     start_unix_s: UnixSeconds
     end_unix_s: UnixSeconds | None = None
 
 
-class _Explanation(Struct):
-    incidents: Annotated[list[_Incident], Meta(max_length=100_000)]
+class _ExplanationPart(Struct):
+    incidents: Annotated[list[_IncidentTimes], Meta(max_length=100_000)]
 
 
-class _Findings(Struct):
+class _FindingsPart(Struct):
     """The part of `gputop.stream.kept` that is read here."""
 
-    explanation: _Explanation
+    explanation: _ExplanationPart
 
 
-_decode_findings = msgspec.msgpack.Decoder(_Findings).decode
+_decode_findings = msgspec.msgpack.Decoder(_FindingsPart).decode
 
 
 class _File:

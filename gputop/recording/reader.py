@@ -30,7 +30,7 @@ from gputop.recording.format import (
     check_unpacked,
     unpack_header,
 )
-from gputop.recording.scan import Chunk, Contents, Place, open_regular, payload_at, place_at, places
+from gputop.recording.scan import BlockPlace, ChunkStart, Contents, open_regular, payload_at, place_at, places
 from gputop.recording.seek import Seeker, blocks_between
 from gputop.system.text import clean, counted
 
@@ -48,9 +48,9 @@ class Blocks:
         self._fd = fd
         self._contents = contents
         self._unpackers: dict[tuple[int, Parts], Unpacker] = {}
-        self._latest: dict[tuple[int, Parts], tuple[Place, Sequence[Frame]]] = {}  # a replay reads a block once for each tick in it
+        self._latest: dict[tuple[int, Parts], tuple[BlockPlace, Sequence[Frame]]] = {}  # a replay reads a block once for each tick in it
 
-    def _places(self, start: int, end: int) -> Iterator[Place]:
+    def _places(self, start: int, end: int) -> Iterator[BlockPlace]:
         """The blocks between two offsets; the bytes between them are counted as lost."""
         edge = start
         for place in places(self._fd, start, end):
@@ -61,7 +61,7 @@ class Blocks:
         if edge < end:
             self.lost[edge] = end - edge
 
-    def between(self, start: int, end: int, tier: int) -> list[Place]:
+    def between(self, start: int, end: int, tier: int) -> list[BlockPlace]:
         """Blocks of a tier between two offsets, without those that go back in time, which are counted as lost."""
         reached_ns, kept = 0, []
         for place in self._places(start, end):
@@ -74,7 +74,7 @@ class Blocks:
                 kept.append(place)
         return kept
 
-    def frames(self, place: Place, chunk: int, parts: Parts = None) -> Sequence[Frame]:
+    def frames(self, place: BlockPlace, chunk: int, parts: Parts = None) -> Sequence[Frame]:
         """The frames of a block in the chunk that begins at offset ``chunk``; none if it is damaged."""
         key = place.head.tier, parts
         if (latest := self._latest.get(key)) is not None and latest[0] == place:
@@ -93,7 +93,7 @@ class Blocks:
         self._latest[key] = place, frames
         return frames
 
-    def _read_until(self, place: Place, chunk: int, unpacker: Unpacker) -> None:
+    def _read_until(self, place: BlockPlace, chunk: int, unpacker: Unpacker) -> None:
         """Read the blocks of a chunk that stand before one of its blocks."""
         for before in places(self._fd, chunk, place.offset):
             if before.head.kind == KIND_FRAMES and before.head.tier == place.head.tier:
@@ -125,7 +125,7 @@ class Blocks:
             except FormatError:
                 self.give_up(place)
 
-    def give_up(self, place: Place) -> None:
+    def give_up(self, place: BlockPlace) -> None:
         """Count a block as lost."""
         self.lost[place.offset] = place.end - place.offset
 
@@ -134,7 +134,7 @@ class FileBlock(Struct, frozen=True):
     """A block of a recording: about a second of frames."""
 
     file: Blocks
-    place: Place
+    place: BlockPlace
     chunk: int  # offset of the chunk that it stands in
 
     @property
@@ -152,7 +152,7 @@ class FileChunk(Struct, frozen=True):
 
     file: Blocks
     t_ns: int  # from here on it is read; behind its key frame where a finer chunk comes before
-    chunk: Chunk
+    chunk: ChunkStart
     end: int  # offset behind it
     until_ns: int  # from here on the next one is read, where that is of another tier
 
@@ -199,7 +199,7 @@ class Recording:
         self.tier = TICKS
         self._seekers = {tier: Seeker(self.header) for tier in TIERS}
         self._stretches: dict[int, tuple[int, list[FileChunk]]] = {}
-        self._end_ns: tuple[Place | None, int] = (None, self._contents.end_ns)
+        self._end_ns: tuple[BlockPlace | None, int] = (None, self._contents.end_ns)
         self.missing: dict[int, int] = {}  # number of a frame -> how many behind it are not there, as far as it has been read in order
 
     def close(self) -> None:
@@ -306,7 +306,7 @@ class Recording:
         later = [mark for frame in frames for mark in frame.marks]
         return sorted((*self._contents.marks, *later), key=lambda mark: mark.t_ns)
 
-    def _chunk_of(self, place: Place) -> int:
+    def _chunk_of(self, place: BlockPlace) -> int:
         """Offset of the chunk that a block stands in."""
         chunks = self._contents.chunks[place.head.tier]
         return chunks[max(0, bisect_right(chunks, place.offset, key=lambda chunk: chunk.offset) - 1)].offset
@@ -508,7 +508,7 @@ def _refusal(beginning: bytes) -> FormatError:
     return FormatError("this is no recording of gputop")
 
 
-def _header_at(fd: int, place: Place) -> Header:
+def _header_at(fd: int, place: BlockPlace) -> Header:
     """Raises FormatError, also where its clocks, by which frames are told apart and dated, cannot be."""
     header = unpack_header(payload_at(fd, place))
     if header.t_ns == place.head.t_ns:

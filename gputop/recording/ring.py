@@ -18,8 +18,20 @@ from msgspec import Struct, field
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording.chunks import Unpacker, pack_alone
-from gputop.recording.format import FLAG_KEY, FLAG_MARK, FLAG_PLAIN, HEAD, KIND_FRAMES, MAGIC, TICKS, Head, flags_of, restated, unpack_head
-from gputop.recording.scan import Chunk, Index, pack_index
+from gputop.recording.format import (
+    FLAG_KEY,
+    FLAG_MARK,
+    FLAG_PLAIN,
+    HEAD,
+    KIND_FRAMES,
+    MAGIC,
+    TICKS,
+    BlockHead,
+    flags_of,
+    restated,
+    unpack_head,
+)
+from gputop.recording.scan import ChunkStart, Index, pack_index
 from gputop.recording.seek import Block, Seeker, frames_between
 from gputop.recording.shelf import Shelf, Shelved
 from gputop.system.errors import UserError
@@ -68,13 +80,13 @@ class _Open:
 
     def frames(self) -> Sequence[Frame]:
         payload = bytes(self._payload)
-        return Unpacker().frames(payload, Head(KIND_FRAMES, TICKS, FLAG_PLAIN, len(payload), self.t_ns, 0))
+        return Unpacker().frames(payload, BlockHead(KIND_FRAMES, TICKS, FLAG_PLAIN, len(payload), self.t_ns, 0))
 
     def packed(self) -> bytes:
         return pack_alone(self._payload, self._flags, self.t_ns)
 
 
-class _Chunk(Struct):
+class _RingChunk(Struct):
     """Blocks from one key frame up to the next."""
 
     t_ns: int
@@ -114,7 +126,7 @@ class Ring:
         self.window_ns = window_ns
         self.max_bytes = max_bytes
         self.end_ns = 0  # time of the newest frame held, 0 while there is none
-        self._chunks: list[_Chunk] = []
+        self._chunks: list[_RingChunk] = []
         self._shelf = Shelf()
         self._seeker = Seeker(header)
 
@@ -140,7 +152,7 @@ class Ring:
         if frame.key or not self._chunks:
             if self._chunks:
                 self._chunks[-1].seal()
-            self._chunks.append(_Chunk(frame.t_ns, self._shelf))
+            self._chunks.append(_RingChunk(frame.t_ns, self._shelf))
         self._chunks[-1].add(frame)
         self._trim()
 
@@ -200,7 +212,7 @@ def _enter(index: Index, block: bytes, offset: int) -> None:
     if head is None:
         return
     if head.flags & FLAG_KEY or not index.chunks:
-        index.chunks.append(Chunk(head.t_ns, offset, TICKS, head.t_ns))
+        index.chunks.append(ChunkStart(head.t_ns, offset, TICKS, head.t_ns))
     index.chunks[-1].last_ns = head.t_ns
     if head.flags & FLAG_MARK:
         index.marks.extend(mark for frame in Unpacker().frames(block[HEAD.size :], head) for mark in frame.marks)

@@ -26,8 +26,8 @@ from gputop.recording.format import (
     SYNC,
     TICKS,
     TIERS,
+    BlockHead,
     FormatError,
-    Head,
     pack,
     unpack_head,
 )
@@ -39,7 +39,7 @@ TAIL_BYTES = 8 << 20  # from the file's end, in which an index is looked for; mo
 HEADER_BYTES = 1 << 16  # more than a header takes
 
 
-class Chunk(Struct, array_like=True):
+class ChunkStart(Struct, array_like=True):
     """Position of a chunk."""
 
     t_ns: int  # of its first frame
@@ -55,7 +55,7 @@ class Index(Struct, frozen=True, omit_defaults=True):
     """
 
     previous: int = 0  # offset of the index block before, 0 for none
-    chunks: list[Chunk] = []  # those of the tiers of seconds and minutes may have grown since
+    chunks: list[ChunkStart] = []  # those of the tiers of seconds and minutes may have grown since
     marks: list[Mark] = []
     end_ns: int = 0  # time of the last frame
     findings: int = 0  # offset of the last findings before it, 0 for none
@@ -70,11 +70,11 @@ def pack_index(index: Index) -> bytes:
     return pack(KIND_INDEX, _encode(index), t_ns=index.end_ns)
 
 
-class Place(Struct, frozen=True):
+class BlockPlace(Struct, frozen=True):
     """A block in a file."""
 
     offset: int
-    head: Head
+    head: BlockHead
 
     @property
     def end(self) -> int:
@@ -116,13 +116,13 @@ def _piece(fd: int, size: int, offset: int) -> bytes:
         return bytes(size)
 
 
-def places(fd: int, start: int, end: int) -> Iterator[Place]:
+def places(fd: int, start: int, end: int) -> Iterator[BlockPlace]:
     """The whole blocks between two offsets; their payloads are not read."""
     offset, syncs = start, _Syncs(fd, end)
     while offset + HEAD.size <= end:
         head = unpack_head(read_through(fd, HEAD.size, offset))
         if head is not None and offset + HEAD.size + head.size <= end:
-            yield Place(offset, head)
+            yield BlockPlace(offset, head)
             offset += HEAD.size + head.size
         else:
             offset = syncs.find(offset + 1)
@@ -149,7 +149,7 @@ class _Syncs:
         return self._end
 
 
-def payload_at(fd: int, place: Place) -> bytes:
+def payload_at(fd: int, place: BlockPlace) -> bytes:
     """A block's payload. FormatError if its check fails or it cannot be read."""
     try:
         payload = os.pread(fd, place.head.size, place.offset + HEAD.size)
@@ -160,13 +160,13 @@ def payload_at(fd: int, place: Place) -> bytes:
     return payload
 
 
-def place_at(fd: int, offset: int) -> Place | None:
+def place_at(fd: int, offset: int) -> BlockPlace | None:
     """The block whose sound head stands at ``offset``."""
     head = unpack_head(read_through(fd, HEAD.size, offset)) if offset >= 0 else None
-    return Place(offset, head) if head else None
+    return BlockPlace(offset, head) if head else None
 
 
-def begins_stream(fd: int, place: Place) -> bool:
+def begins_stream(fd: int, place: BlockPlace) -> bool:
     """Whether the block is the header right behind a magic, not a repeated one."""
     return place.head.kind == KIND_HEADER and read_through(fd, len(MAGIC), place.offset - len(MAGIC)) == MAGIC
 
@@ -174,15 +174,15 @@ def begins_stream(fd: int, place: Place) -> bool:
 class Contents(Struct):
     """Contents of a file, without its frames. They grow with the file."""
 
-    chunks: dict[int, list[Chunk]] = field(default_factory=lambda: {tier: [] for tier in TIERS})  # by tier, in order of time
+    chunks: dict[int, list[ChunkStart]] = field(default_factory=lambda: {tier: [] for tier in TIERS})  # by tier, in order of time
     marks: list[Mark] = field(default_factory=list)  # markers of the index
-    marked: list[Place] = field(default_factory=list)  # later blocks that hold markers
-    last: Place | None = None  # the last block of frames, None where only the index was read
+    marked: list[BlockPlace] = field(default_factory=list)  # later blocks that hold markers
+    last: BlockPlace | None = None  # the last block of frames, None where only the index was read
     end_ns: int = 0  # time of the last frame by the index
     findings: int = 0  # offset of the findings by the last index, 0 for none
     end: int = len(MAGIC)  # offset behind the last whole block
     ended: bool = False  # whether that block is one of `ENDS`
-    header: Place | None = None  # the last header, by the clocks as they were known last
+    header: BlockPlace | None = None  # the last header, by the clocks as they were known last
     another: int = 0  # offset at which another stream begins, as after `cat a b`, 0 for none; what stands there is not read
 
     @classmethod
@@ -213,13 +213,13 @@ class Contents(Struct):
                 self._take(place)
             self.end, self.ended = place.end, place.head.kind in ENDS
 
-    def _take(self, place: Place) -> None:
+    def _take(self, place: BlockPlace) -> None:
         """The first chunk begins with the first sound piece, even where its key frame is damaged."""
         head, chunks = place.head, self.chunks.get(place.head.tier)
         if chunks is None:
             return
         if not chunks or (head.flags & FLAG_KEY and head.t_ns >= chunks[-1].t_ns):
-            chunks.append(Chunk(head.t_ns, place.offset if chunks or head.tier else self.end, head.tier, head.t_ns))
+            chunks.append(ChunkStart(head.t_ns, place.offset if chunks or head.tier else self.end, head.tier, head.t_ns))
         chunks[-1].last_ns = max(chunks[-1].last_ns, head.t_ns)
         if head.tier == TICKS:
             self.last = place
@@ -227,15 +227,15 @@ class Contents(Struct):
                 self.marked.append(place)
 
 
-def _header_before(fd: int, offset: int) -> Place | None:
+def _header_before(fd: int, offset: int) -> BlockPlace | None:
     """The header that is repeated right before an index."""
     found = [place for place in places(fd, max(0, offset - HEADER_BYTES), offset) if place.head.kind == KIND_HEADER]
     return found[-1] if found and found[-1].end == offset else None
 
 
-def _read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
+def _read_indices(fd: int, size: int) -> list[tuple[BlockPlace, Index]]:
     """The index blocks, first to last; none if a part of their chain is damaged, or tells of chunks that do not stand there."""
-    chain: list[tuple[Place, Index]] = []
+    chain: list[tuple[BlockPlace, Index]] = []
     place = _last_index(fd, size)
     while place is not None and place.head.kind == KIND_INDEX:
         try:
@@ -251,7 +251,7 @@ def _read_indices(fd: int, size: int) -> list[tuple[Place, Index]]:
     return []
 
 
-def _is_true(fd: int, place: Place, index: Index) -> bool:
+def _is_true(fd: int, place: BlockPlace, index: Index) -> bool:
     """Whether chunks begin where the index says, one after the other in each tier, as far as their heads are sound.
 
     The last head must be: in a file that lacks some bytes, or has some more, all chunks behind the place are shifted.
@@ -269,12 +269,12 @@ def _is_true(fd: int, place: Place, index: Index) -> bool:
     return max(begins, key=lambda begin: begin[1].offset)[0] is not None and all(sound)
 
 
-def _tells_of_another(fd: int, place: Place, index: Index) -> bool:
+def _tells_of_another(fd: int, place: BlockPlace, index: Index) -> bool:
     """Whether the file holds a stream twice: then the last index is also true of the first one."""
     return any(begins_stream(fd, between) for between in places(fd, max(chunk.offset for chunk in index.chunks), place.offset))
 
 
-def _last_index(fd: int, size: int) -> Place | None:
+def _last_index(fd: int, size: int) -> BlockPlace | None:
     """The last index block whose head is sound."""
     start = max(0, size - TAIL_BYTES)
     end = size
@@ -285,7 +285,7 @@ def _last_index(fd: int, size: int) -> Place | None:
         while at >= 0:
             head = unpack_head(window, at)
             if head is not None and head.kind == KIND_INDEX:
-                return Place(begin + at, head)
+                return BlockPlace(begin + at, head)
             at = window.rfind(SYNC, 0, at)
         end = begin
     return None

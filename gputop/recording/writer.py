@@ -17,7 +17,7 @@ from gputop.model.frame import SECOND_NS, Frame, Header, Mark
 from gputop.recording.chunks import Packer
 from gputop.recording.format import KIND_FINDINGS, MAGIC, MAX_BLOCK_BYTES, MINUTES, SECONDS, TICKS, TIERS, pack, restated
 from gputop.recording.keyframe import key_frame
-from gputop.recording.scan import Chunk, Index, pack_index
+from gputop.recording.scan import ChunkStart, Index, pack_index
 from gputop.recording.seconds import Minutes, Seconds
 from gputop.system.errors import UserError
 from gputop.system.output import create, write_all
@@ -64,8 +64,8 @@ class Writer:
         self._index_at = self._findings_at = 0
         self._findings_ns = header.t_ns
         self._is_settled = False
-        self._chunks: list[Chunk] = []
-        self._last_chunks: dict[int, Chunk] = {}
+        self._chunks: list[ChunkStart] = []
+        self._last_chunks: dict[int, ChunkStart] = {}
         self._marks: list[Mark] = []
         self._fd = create(path)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -172,7 +172,7 @@ class Writer:
             self._packers[tier].begin()  # the next piece must not build upon one that is not there
             raise
         if frames[0].key or last is None:
-            last = self._last_chunks[tier] = Chunk(frames[0].t_ns, at, tier, frames[0].t_ns)
+            last = self._last_chunks[tier] = ChunkStart(frames[0].t_ns, at, tier, frames[0].t_ns)
             self._chunks.append(last)
         last.last_ns = frames[0].t_ns
         if tier == TICKS and self._seconds is not None:

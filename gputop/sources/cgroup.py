@@ -71,21 +71,21 @@ def mounts(mountinfo: str, root: str) -> dict[str, Mount]:
     return found
 
 
-class Place(Struct, frozen=True):
+class ControllerPath(Struct, frozen=True):
     """A cgroup in the hierarchy of one controller: its folder, then those above it up to the mount."""
 
     mount: Mount
     folders: list[str]
 
 
-class Group(Struct):
+class Cgroup(Struct):
     """One cgroup. A controller without a place is not visible from here."""
 
     path: str
-    cpu: Place
-    memory: Place | None
-    cpuset: Place | None
-    io: Place | None
+    cpu: ControllerPath
+    memory: ControllerPath | None
+    cpuset: ControllerPath | None
+    io: ControllerPath | None
     quota: tuple[float, str] | None = None  # (CPUs, folder that has the quota) of the tightest quota on the path
     slow: CgroupSample | None = None  # the last reading of what is read once a second
 
@@ -134,7 +134,7 @@ class CgroupSource:
         self._early_ns = CPU_EVERY_NS if settings.everyone else settings.interval_ns // 2
         self._mounts: dict[str, Mount] = {}
         self._memberships: dict[str, tuple[int, bytes]] = {}  # pid, or "self" -> (when it is read again, content of /proc/PID/cgroup)
-        self._groups: dict[bytes, Group | None] = {}  # content of /proc/PID/cgroup -> its group; None if that is not visible
+        self._groups: dict[bytes, Cgroup | None] = {}  # content of /proc/PID/cgroup -> its group; None if that is not visible
         self._members: frozenset[int] = frozenset()
         self._cpu_due_ns = self._rest_due_ns = 0
         self._state = SourceState(self.name, "ok")
@@ -187,17 +187,17 @@ class CgroupSource:
         every_ns = ASK_EVERY_NS if len(self._members) <= FEW else CROWD_EVERY_NS
         return t_ns + every_ns, read_once(f"{self._root}proc/{pid}/cgroup", 8192) or known
 
-    def _group(self, data: bytes) -> Group | None:
+    def _group(self, data: bytes) -> Cgroup | None:
         paths = cgroups(data)
         cpu, memory, cpuset, io = (self._place(paths, controller) for controller in ("cpu", "memory", "cpuset", "blkio"))
-        return Group(main_cgroup(paths), cpu, memory, cpuset, io) if cpu else None
+        return Cgroup(main_cgroup(paths), cpu, memory, cpuset, io) if cpu else None
 
-    def _place(self, paths: dict[str, str], controller: str) -> Place | None:
+    def _place(self, paths: dict[str, str], controller: str) -> ControllerPath | None:
         """Place of a path in the hierarchy that has the controller; None if that is not visible."""
         name = controller if controller in paths and controller in self._mounts else ""
         mount = self._mounts.get(name)
         folder = mount.folder(paths[name]) if mount is not None and name in paths else None
-        return Place(mount, mount.up(folder)) if mount is not None and folder is not None else None
+        return ControllerPath(mount, mount.up(folder)) if mount is not None and folder is not None else None
 
     def _report(self, beat: Beat, left_out: int) -> None:
         unseen = [main_cgroup(cgroups(data)) for data, group in self._groups.items() if group is None]

@@ -23,7 +23,7 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-class Descriptors:
+class DescriptorBudget:
     """The budget of kept descriptors. Raises this process's soft RLIMIT_NOFILE as far as needed and allowed."""
 
     __slots__ = ("kept", "limit")
@@ -57,7 +57,7 @@ class KeptFile:
 
     __slots__ = ("_fd", "_folder", "_name", "_room", "_share", "_size", "pool", "reason")
 
-    def __init__(self, folder: str, name: str, size: int, pool: Descriptors, share: float = 1.0) -> None:
+    def __init__(self, folder: str, name: str, size: int, pool: DescriptorBudget, share: float = 1.0) -> None:
         self._folder, self._name = folder, name  # thousands of files share the folder's text
         self.reason = ""
         self._fd = -1

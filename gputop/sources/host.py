@@ -8,7 +8,7 @@ import msgspec
 
 from gputop.model.frame import CpuSample, DiskSample, Frame, Host, NetSample, Psi, SourceState
 from gputop.sources import Beat, Settings, Unavailable
-from gputop.sources.files import Descriptors, KeptFile, KeptList, mounted
+from gputop.sources.files import DescriptorBudget, KeptFile, KeptList, mounted
 from gputop.sources.parse import NS_PER_CLOCK_TICK
 
 CPU_EVERY_NS = 200_000_000  # ns between two readings of the CPUs
@@ -33,7 +33,7 @@ class HostSource:
 
     def __init__(self, settings: Settings) -> None:
         root = self._root = settings.root.rstrip("/") + "/"
-        pool = Descriptors()
+        pool = DescriptorBudget()
         sizes = {"stat": 1 << 20, "net/snmp": 1 << 13, "meminfo": 1 << 13}
         lists = {"vmstat": 1 << 14, "diskstats": 1 << 18, "net/dev": 1 << 18}
         names = (*sizes, "loadavg", *(f"pressure/{kind}" for kind in ("cpu", "io", "memory")))

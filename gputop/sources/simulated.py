@@ -63,7 +63,7 @@ class NotAGpu(Exception):
     """The file was not made by `create`."""
 
 
-class Totals(Struct, frozen=True):
+class DeviceTotals(Struct, frozen=True):
     """A device's counters at ``t_ns``, without work that is booked for later."""
 
     t_ns: int
@@ -109,7 +109,7 @@ def base(device: int) -> int:
     return HEAD + device * DEVICE_WORDS
 
 
-def totals(words: memoryview, device: int, now_ns: int) -> Totals:
+def totals(words: memoryview, device: int, now_ns: int) -> DeviceTotals:
     """The device's counters at ``now_ns``. A reading during a booking is repeated."""
     at = base(device)
     while True:
@@ -117,7 +117,7 @@ def totals(words: memoryview, device: int, now_ns: int) -> Totals:
         if words[at + BUSY] == busy and words[at + UNTIL] == until:
             break
     ahead = max(0, until - now_ns)
-    return Totals(now_ns, max(0, busy - ahead), max(0, weighted - ahead * ppm // 1_000_000), words[at + RX], words[at + TX])
+    return DeviceTotals(now_ns, max(0, busy - ahead), max(0, weighted - ahead * ppm // 1_000_000), words[at + RX], words[at + TX])
 
 
 def count_call(words: memoryview, first: int, began_ns: int, count: int = 0) -> None:
@@ -146,7 +146,7 @@ class SimulatedSource:
 
     def __init__(self, settings: Settings) -> None:
         self._wanted = settings.gpus
-        self._devices: list[_Device] = []
+        self._devices: list[_SimulatedDevice] = []
         self._over = Event()
         self._is_probed = False  # whether the probes count the calls
 
@@ -161,7 +161,7 @@ class SimulatedSource:
             words = open_path(os.environ.get(VARIABLE, ""))
         except (OSError, NotAGpu) as error:
             raise Unavailable(f"the demo's GPU is not there: {error}", "start gputop demo") from None
-        self._devices = [_Device(words, index) for index in range(words[2]) if self._wanted is None or index in self._wanted]
+        self._devices = [_SimulatedDevice(words, index) for index in range(words[2]) if self._wanted is None or index in self._wanted]
         self._over = Event()
         Thread(target=self._close_windows, args=(self._over,), name="simulated-gpu", daemon=True).start()
         return SourceState(self.name, "ok", detail={"gpus": str(len(self._devices))})
@@ -194,7 +194,7 @@ class SimulatedSource:
             due_ns = max(due_ns + WINDOW_NS, monotonic_ns())
 
 
-class _Device:
+class _SimulatedDevice:
     """One simulated GPU: its booked work as a driver would report it."""
 
     def __init__(self, words: memoryview, index: int) -> None:

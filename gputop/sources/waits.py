@@ -10,7 +10,7 @@ import os
 import struct
 
 from gputop.model.syscalls import syscall_names
-from gputop.sources.files import Descriptors, KeptFile
+from gputop.sources.files import DescriptorBudget, KeptFile
 
 RUNNING = -1  # the system call of a thread that is in none
 FOR_EVER = -1  # the argument of a call without a time limit, as in poll(2)
@@ -34,7 +34,7 @@ class Waits:
 
     __slots__ = ("_call", "_folder", "_kept", "_name", "_syscall", "_wchan")
 
-    def __init__(self, folder: str, pool: Descriptors) -> None:
+    def __init__(self, folder: str, pool: DescriptorBudget) -> None:
         self._folder = folder
         self._syscall = KeptFile(folder, "syscall", 256, pool)
         self._wchan = KeptFile(folder, "wchan", 128, pool)

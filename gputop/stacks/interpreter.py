@@ -40,7 +40,7 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class InterpreterThread:
     """The state of one thread in one interpreter (PyThreadState): its address, and the thread's ids in its own pid namespace."""
 
     address: int
@@ -99,27 +99,27 @@ class Interpreter:
         except (OSError, struct.error):
             return False
 
-    def threads(self) -> list[Thread]:
+    def threads(self) -> list[InterpreterThread]:
         """The threads of all interpreters: the main interpreter first, and in each the oldest thread first (Python prepends new ones).
 
         Raises OSError or struct.error while the process starts or ends.
         """
         self._left = MOST_READ
-        found: list[Thread] = []
+        found: list[InterpreterThread] = []
         for runtime in self._runtimes:
             main = self._word(runtime.address + runtime.layout.interpreters + 8)
             for interpreter in sorted(self._interpreters(runtime), key=lambda one: one != main):
                 found += self._threads_of(runtime, interpreter, interpreter == main, MAX_THREADS - len(found))
         return found
 
-    def main_thread(self) -> Thread:
+    def main_thread(self) -> InterpreterThread:
         """The main thread. Raises `Unreadable` if no Python runs yet."""
         try:
             return self.threads()[0]
         except (OSError, struct.error, IndexError):
             raise Unreadable("torn", "no Python thread runs in it yet") from None
 
-    def frames(self, thread: Thread) -> list[Line]:
+    def frames(self, thread: InterpreterThread) -> list[Line]:
         """The thread's Python frames in its interpreter, innermost first. Raises Torn if it ran on meanwhile."""
         at = thread.runtime.layout
         found: list[tuple[int, int]] = []
@@ -162,7 +162,7 @@ class Interpreter:
         threads = self.threads()
         pthreads = [thread.pthread for thread in threads if thread.main]
         c_stacks = [] if len(pthreads) == len(threads) else self._c_stacks(pthreads)
-        found: dict[int, list[Thread]] = {}
+        found: dict[int, list[InterpreterThread]] = {}
         for thread in threads:
             ran_by = thread.pthread if thread.main else self._ran_by(thread, c_stacks, pthreads)
             found.setdefault(ran_by or -thread.address, []).append(thread)
@@ -181,13 +181,13 @@ class Interpreter:
             address = self._word(address + runtime.layout.next_interpreter)
         return found[::-1]
 
-    def _threads_of(self, runtime: Runtime, interpreter: int, main: bool, most: int) -> list[Thread]:
+    def _threads_of(self, runtime: Runtime, interpreter: int, main: bool, most: int) -> list[InterpreterThread]:
         at = runtime.layout
-        found: list[Thread] = []
+        found: list[InterpreterThread] = []
         address = self._word(interpreter + at.threads)
         while address and len(found) < most:
             native = struct.unpack("<I", self.read(address + at.native_id, 4))[0] if at.native_id >= 0 else None
-            found.append(Thread(address, native, self._word(address + at.pthread), runtime, main))
+            found.append(InterpreterThread(address, native, self._word(address + at.pthread), runtime, main))
             address = self._word(address + at.next)
         return found[::-1]
 
@@ -206,7 +206,7 @@ class Interpreter:
                 found.append((start, end, pthreads[0]))
         return found
 
-    def _ran_by(self, thread: Thread, c_stacks: list[tuple[int, int, int]], pthreads: list[int]) -> int | None:
+    def _ran_by(self, thread: InterpreterThread, c_stacks: list[tuple[int, int, int]], pthreads: list[int]) -> int | None:
         """The pthread of the OS thread that executes this thread state; None if unknown.
 
         Up to 3.12 an interpreter's first thread state keeps the ids of the thread that created it. The C stack that holds its innermost

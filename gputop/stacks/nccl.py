@@ -282,7 +282,7 @@ def read_report(text: str) -> NcclReport:
     version, totals, sizes = "", (0, 0), dict[int, int]()
     ranks: dict[tuple[str, int], NcclRank] = {}
     lines: list[str] = []
-    block = _Block()
+    block = _CommunicatorReport()
     is_about = False  # within errors and warnings
     for raw in text.splitlines():
         line = clean(raw.rstrip(), LINE_CHARS)
@@ -298,7 +298,7 @@ def read_report(text: str) -> NcclReport:
             if not line.startswith(" "):
                 block.close(ranks)
                 about = _ABOUT.match(line)
-                block = _Block(about[2], sizes.get(int(about[1]), 0), about[3]) if about else _Block()
+                block = _CommunicatorReport(about[2], sizes.get(int(about[1]), 0), about[3]) if about else _CommunicatorReport()
             else:
                 block.add(line.strip(), ranks)
             if len(lines) < MOST_LINES:
@@ -310,7 +310,7 @@ def read_report(text: str) -> NcclReport:
     return NcclReport(version, *totals, apart[:MOST_RANKS], lines)
 
 
-class _Block:
+class _CommunicatorReport:
     """One communicator in a report, taken in line by line."""
 
     def __init__(self, name: str = "", size: int = 0, kind: str = "") -> None:

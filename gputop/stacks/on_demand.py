@@ -27,7 +27,7 @@ from gputop.system.text import clean
 _LOAD_S = 20.0  # s that the helper may take beyond the measurement, to compile and load
 
 
-class Answer(msgspec.Struct):
+class HelperAnswer(msgspec.Struct):
     """The helper's answer; each probe's subclass adds its rows."""
 
     seconds: float = 0.0
@@ -36,7 +36,7 @@ class Answer(msgspec.Struct):
     remedy: str = ""
 
 
-AnswerT = TypeVar("AnswerT", bound=Answer)
+AnswerT = TypeVar("AnswerT", bound=HelperAnswer)
 
 
 def run_probe(
@@ -105,7 +105,7 @@ class OffCpu(Struct, frozen=True):
     lost: int
 
 
-class _OffCpuAnswer(Answer):
+class _OffCpuAnswer(HelperAnswer):
     rows: list[tuple[int, int, str, int, int, list[str]]] = []
 
 

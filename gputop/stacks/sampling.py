@@ -143,7 +143,7 @@ class _Sum(Struct):
     hist: Counter[int] = field(default_factory=Counter)
 
 
-class _Answer(on_demand.Answer):
+class _SamplingAnswer(on_demand.HelperAnswer):
     rows: list[tuple[int, int, int, int, int, dict[int, int], list[tuple[int, int]]]] = []
 
 
@@ -158,7 +158,7 @@ def watch_cuda_calls(pids: Sequence[int], duration_s: float, root: str = "/") ->
             request = {"readers": watched.readers, "libraries": list(watched.libraries.items())}
             try:
                 answer = on_demand.run_probe(
-                    "callers", request, duration_s, form=_Answer, as_root=as_root, root=root, files=tuple(watched.libraries)
+                    "callers", request, duration_s, form=_SamplingAnswer, as_root=as_root, root=root, files=tuple(watched.libraries)
                 )
             except Unavailable as error:
                 missing = f"{error.reason}; {error.remedy}" if error.remedy else error.reason
@@ -191,7 +191,7 @@ class _Watched:
         except (OSError, libcuda.NoFunctions) as error:
             self.failed[pid] = f"its libcuda cannot be read: {error}"
 
-    def resolve(self, pid: int, answer: _Answer) -> None:
+    def resolve(self, pid: int, answer: _SamplingAnswer) -> None:
         """Turn the answer's addresses into lines; the process must still live."""
         try:
             self.lines[pid] = _lines(pid, answer, self.names, self._root)
@@ -222,7 +222,7 @@ def _reader(pid: int, root: str) -> tuple[int, ...]:
         return thread.address + at.frame, at.instruction_mask, int(at.hop >= 0), hop, at.back, at.code, at.instruction
 
 
-def _lines(pid: int, answer: _Answer, names: list[str], root: str) -> list[CudaLine]:
+def _lines(pid: int, answer: _SamplingAnswer, names: list[str], root: str) -> list[CudaLine]:
     """Raises `Unreadable`."""
     sums: dict[tuple[Line, str, str, str], _Sum] = {}
     with Interpreter(pid, root) as python:

@@ -44,7 +44,7 @@ def read_lines(wanted: Collection[tuple[int, Line]], root: str = "/", timeout_s:
     deadline = time.monotonic() + timeout_s
 
     def work() -> None:
-        reader = _Reader(root)
+        reader = _SourceReader(root)
         for pid, line in wanted:
             if time.monotonic() > deadline:
                 break  # the caller has gone on
@@ -73,7 +73,7 @@ def _worth_reading(stack: Stack) -> list[Line]:
     return [line for line in lines if not line.library][:MAX_LINES] or lines[:1]
 
 
-class _Reader:
+class _SourceReader:
     """Reads each file once per user. Only for a thread of its own: as root the thread keeps the rights of the last owner."""
 
     def __init__(self, root: str) -> None:

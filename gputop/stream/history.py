@@ -34,7 +34,7 @@ class _Zstd(local):
 _zstd = _Zstd()
 
 
-class Column:
+class HistoryColumn:
     """One field's readings of one subject: 32-bit floats, one per tick, NaN if nothing fresh was read."""
 
     __slots__ = ("_packed", "newest")
@@ -128,7 +128,7 @@ class History:
     def __init__(self, interval_ns: int) -> None:
         self.capacity = max(600, min(WINDOW_NS // interval_ns, 36_000))  # ticks
         self.times = array("q")  # CLOCK_MONOTONIC ns of each tick
-        self.series: dict[SeriesKey, Column] = {}
+        self.series: dict[SeriesKey, HistoryColumn] = {}
         self.states: dict[int, StateRuns] = {}  # pid -> its states; codes of `gputop.stream.session.STATE_WORDS`
         self.trimmed = 0  # ticks dropped at the old end so far: makes tick numbers absolute
 
@@ -152,7 +152,7 @@ class History:
         tick = len(self.times) - 1
         column = self.series.get((field_id, subject))
         if column is None:
-            column = self.series[field_id, subject] = Column(tick // STRETCH)
+            column = self.series[field_id, subject] = HistoryColumn(tick // STRETCH)
         column.newest[tick % STRETCH] = value
 
     def fresh(self) -> Iterator[tuple[SeriesKey, float]]:

@@ -36,7 +36,7 @@ SAME_S = 15.0  # after the findings, in which an incident of the same cause goes
 UNJUDGED_NS = 3_000_000_000  # its last frames may come after the engine's last feed
 
 
-class Findings(msgspec.Struct, frozen=True):
+class FindingsBlock(msgspec.Struct, frozen=True):
     """The payload of a findings block: msgpack whose texts are templates of ours and facts (`gputop.findings.sentence`)."""
 
     rules: int  # by which it was judged
@@ -45,7 +45,7 @@ class Findings(msgspec.Struct, frozen=True):
     explanation: Explanation  # as `Engine.found` gives it
 
 
-class Recorder:
+class FindingsRecorder:
     """Collects an engine's findings, from now on or of the last ``keep_ns``."""
 
     def __init__(self, engine: Engine, keep_ns: int | None = None) -> None:
@@ -60,7 +60,7 @@ class Recorder:
             while self._starts[1][0] <= now_ns - self._keep_ns:
                 self._starts.popleft()
         start_ns, before = self._starts[0]
-        return pack(Findings(rules(), start_ns, now_ns, self._engine.found(start_ns, before)))
+        return pack(FindingsBlock(rules(), start_ns, now_ns, self._engine.found(start_ns, before)))
 
 
 def rules() -> int:
@@ -84,7 +84,7 @@ def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, 
         return None
     payload = recording.findings()
     try:
-        found = unpack(payload, Findings) if payload else None
+        found = unpack(payload, FindingsBlock) if payload else None
     except BROKEN:
         return None
     if found is None or found.rules != rules() or found.start_ns - recording.start_ns > LATE_NS:
@@ -99,7 +99,7 @@ def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, 
     return found.explanation if rest_ns <= UNJUDGED_NS else _with_rest(found, recording)
 
 
-def _with_rest(found: Findings, recording: Recording) -> Explanation:
+def _with_rest(found: FindingsBlock, recording: Recording) -> Explanation:
     """Findings, followed by those of the rest. The verdict is that of the part that lost more."""
     following = Following()
     deque(judged(following, recording, found.end_ns + 1, recording.end_ns + 1), maxlen=0)

@@ -22,7 +22,7 @@ from gputop.stream.observers import OBSERVERS, histogram
 
 if TYPE_CHECKING:
     from gputop.findings.verdict import Incident
-    from gputop.stream.survey import Episode
+    from gputop.stream.survey import IncidentSpan
 
 STATE_WORDS = (
     "", "running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped",
@@ -32,7 +32,7 @@ STATE_WORDS = (
 STARVING, INFERRED = 64, 128  # added to a code: the worker starves; the state is inferred, for its wait cannot be read
 KEPT_EVERY_NS = 5 * SECOND_NS  # ns between two ledgers, and two verdicts of one cause, of 1 KB each; a choice
 _CODES = {word: code for code, word in enumerate(STATE_WORDS)}
-OneIncident = TypeVar("OneIncident", "Incident", "Episode")
+OneIncident = TypeVar("OneIncident", "Incident", "IncidentSpan")
 
 
 class Session(Followed):
@@ -175,7 +175,7 @@ class Session(Followed):
         i = bisect_right(self.verdicts, t_ns, key=_when)
         return self.verdicts[max(0, i - 1)][1]
 
-    def shown_ns(self, incident: Incident | Episode) -> int:
+    def shown_ns(self, incident: Incident | IncidentSpan) -> int:
         """Time when an incident's cause was first the verdict, which is later than its start; the start if that is not known."""
         start_ns, cause = incident.start_ns, incident.cause
         if start_ns < self.oldest_ns or self.verdict_at(start_ns).cause == cause:

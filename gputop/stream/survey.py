@@ -33,7 +33,7 @@ GROWS_EVERY_S = 0.5  # between two looks at a growing file
 LEDGER_EVERY_NS = 5_000_000_000  # of recorded time between two ledgers; those of a day take some megabytes
 
 
-class Episode(msgspec.Struct, frozen=True):
+class IncidentSpan(msgspec.Struct, frozen=True):
     """An incident as the bar and the jumps of the replay need it."""
 
     id: int
@@ -48,7 +48,7 @@ class News(msgspec.Struct, frozen=True):
     """Progress: how far the recording was judged, and the episodes that began or changed."""
 
     until_ns: int
-    episodes: list[Episode] = []
+    episodes: list[IncidentSpan] = []
     ledger: Ledger | None = None  # lost GPU time until then; every `LEDGER_EVERY_NS`
     problem: str = ""  # what of the recording is damaged or missing; in the last line
 
@@ -58,7 +58,7 @@ class Survey:
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.until_ns = 0  # up to here the recording was judged
-        self.episodes: dict[int, Episode] = {}
+        self.episodes: dict[int, IncidentSpan] = {}
         self.ledgers: list[tuple[int, Ledger]] = []  # (t_ns, what was lost by then)
         self.problem = ""  # as in `News`
         self.done = False  # whether the process has ended, for any reason
@@ -70,7 +70,7 @@ class Survey:
         self._thread = threading.Thread(target=self._read, name="survey", daemon=True)
         self._thread.start()
 
-    def until(self, t_ns: int) -> tuple[Ledger, list[Episode]] | None:
+    def until(self, t_ns: int) -> tuple[Ledger, list[IncidentSpan]] | None:
         """Lost GPU time and episodes from the start to ``t_ns``; None if that was not judged yet."""
         i = bisect_right(self.ledgers, t_ns, key=lambda entry: entry[0])
         if self.until_ns < t_ns or not i:
@@ -104,7 +104,7 @@ class Survey:
 
 def survey(paths: Sequence[str]) -> Iterator[News]:
     """Judge a recording from start to end, and a growing one as it grows. Raises UserError as `open_recording` does."""
-    following, known, told_s, booked_ns, until_ns = Following(), dict[int, Episode](), 0.0, 0, 0
+    following, known, told_s, booked_ns, until_ns = Following(), dict[int, IncidentSpan](), 0.0, 0, 0
     engine = following.engine
     with open_recording(paths) as recording:
         kept = explanation(recording)
@@ -135,10 +135,10 @@ def _boards(following: Following, recording: Recording) -> Iterator[Board]:
             time.sleep(GROWS_EVERY_S)
 
 
-def _kept(recording: Recording, incidents: Iterable[report.Episode]) -> list[Episode]:
+def _kept(recording: Recording, incidents: Iterable[report.Episode]) -> list[IncidentSpan]:
     """The episodes that the recorder found."""
     return [
-        Episode(
+        IncidentSpan(
             one.id, _t_ns(recording, one.start_unix_s), None if one.end_unix_s is None else _t_ns(recording, one.end_unix_s),
             one.severity, one.cause, one.headline,
         )
@@ -150,8 +150,8 @@ def _t_ns(recording: Recording, unix_s: float) -> int:
     return recording.t_ns_of(round(unix_s * 1e9))
 
 
-def _news(incidents: Iterable[Incident], known: dict[int, Episode]) -> list[Episode]:
-    episodes = (Episode(one.id, one.start_ns, one.end_ns, one.severity, one.cause, plain(one.headline)) for one in incidents)
+def _news(incidents: Iterable[Incident], known: dict[int, IncidentSpan]) -> list[IncidentSpan]:
+    episodes = (IncidentSpan(one.id, one.start_ns, one.end_ns, one.severity, one.cause, plain(one.headline)) for one in incidents)
     news = [episode for episode in episodes if known.get(episode.id) != episode]
     known.update({episode.id: episode for episode in news})
     return news

@@ -43,7 +43,7 @@ class Saved(msgspec.Struct):
     theme: str = ""
 
 
-class Setting(NamedTuple):
+class ConfigValue(NamedTuple):
     """A value, and the file or variable that it comes from."""
 
     value: Any
@@ -108,7 +108,7 @@ def flags(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     return {flag[2:]: action for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
 
 
-def in_force(parser: argparse.ArgumentParser) -> dict[str, Setting]:
+def in_force(parser: argparse.ArgumentParser) -> dict[str, ConfigValue]:
     """The settings of the files, and over them the variables of the parser's flags, the strongest last. Raises UserError."""
     found = settings()
     for name, setting in _variables(flags(parser)).items():
@@ -137,36 +137,36 @@ def alerts() -> Alerting:
         raise UserError(f'{places}: [alerts] {error}; write sinks = ["bell"], severity = "medium"', code=2) from None
 
 
-def settings() -> dict[str, Setting]:
+def settings() -> dict[str, ConfigValue]:
     """Key -> value of the files, the user's last and in place of the system's; a key of a table has its name before it (``keys.quit``).
 
     GPUTOP_ALERT names one sink in place of the files'. Raises UserError if a file cannot be read or parsed.
     An absent file is an empty one, unless GPUTOP_CONFIG names it.
     """
-    found: dict[str, Setting] = {}
+    found: dict[str, ConfigValue] = {}
     for path in paths():
         for name, value in _read(path).items():
             for key, one in ({f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}).items():
                 found.pop(key, None)
-                found[key] = Setting(one, path)
+                found[key] = ConfigValue(one, path)
     if (sink := os.environ.get(_SINK)) and _IN_ALERT not in os.environ:
-        found[f"{ALERTS}.sinks"] = Setting([sink], _SINK)
+        found[f"{ALERTS}.sinks"] = ConfigValue([sink], _SINK)
     return found
 
 
-def _table(name: str) -> dict[str, Setting]:
+def _table(name: str) -> dict[str, ConfigValue]:
     """The settings of a table by their names in it; by no name what is no table."""
     return {key.partition(".")[2]: setting for key, setting in settings().items() if key.partition(".")[0] == name}
 
 
-def _variables(known: dict[str, argparse.Action]) -> dict[str, Setting]:
+def _variables(known: dict[str, argparse.Action]) -> dict[str, ConfigValue]:
     """The flags that variables set. Others may be Kubernetes', for a service named gputop; --alert is a table's (see `alerts`)."""
     if _IN_ALERT in os.environ:
         return {}
     named = {name: f"{PREFIX}{name.upper().replace('-', '_')}" for name, action in known.items() if not _is_list(action)}
     texts = {name: (os.environ.get(variable, ""), variable) for name, variable in named.items()}
     return {
-        name: Setting(_WORDS.get(text.lower(), text) if known[name].nargs == 0 else text, variable)
+        name: ConfigValue(_WORDS.get(text.lower(), text) if known[name].nargs == 0 else text, variable)
         for name, (text, variable) in texts.items()
         if text
     }
@@ -237,7 +237,7 @@ def _is_list(action: argparse.Action) -> bool:
     return isinstance(action, argparse._AppendAction)
 
 
-def _checked(parser: argparse.ArgumentParser, name: str, setting: Setting, action: argparse.Action) -> object:
+def _checked(parser: argparse.ArgumentParser, name: str, setting: ConfigValue, action: argparse.Action) -> object:
     """The value that the flag would have set. Raises UserError if the flag does not accept it."""
     value, origin = setting
     if _is_list(action):

@@ -1,7 +1,7 @@
 """A trace of torch.profiler, or any Chrome trace in JSON, that is exported beside a recording.
 
 Such files have numbers that JSON lacks (``inf``, ``-nan``), bytes that are no UTF-8, damage, and ends that are missing, packed ones too:
-each event that is whole is read, and `Trace.left_out` counts the rest.
+each event that is whole is read, and `ProfilerTrace.left_out` counts the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NEAR = 64  # characters before the end of a piece in which an error may be due 
 _DECODER = json.JSONDecoder(strict=False)  # control characters in names are common
 
 
-class Trace(Struct):
+class ProfilerTrace(Struct):
     """Contents of a trace. ``base_ns``: Unix ns that its times, in µs, count from."""
 
     path: str
@@ -98,7 +98,7 @@ def _number(value: Any) -> float | None:
     return found if found is not None and abs(found) < 1e18 else None
 
 
-def read_trace(path: str) -> Trace:
+def read_trace(path: str) -> ProfilerTrace:
     """Read a trace, plain or gzipped. UserError if the file is none."""
     try:
         with open(open_regular(path), "rb") as file:
@@ -120,7 +120,7 @@ def read_trace(path: str) -> Trace:
     events = [event for event in found if _is_sound(event)]
     if len(events) < len(found):
         missing.append(f"{counted(len(found) - len(events), 'event')} without a time")
-    return Trace(path, base_ns, events, ", ".join(missing))
+    return ProfilerTrace(path, base_ns, events, ", ".join(missing))
 
 
 def _content(file: IO[bytes]) -> tuple[bytes, bool]:

@@ -18,7 +18,7 @@ from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 from gputop.tables.events import VIEWS, create_views, fill_numbers
-from gputop.tables.load import Batch, Loader, Wanted
+from gputop.tables.load import Batch, TableLoader, Wanted
 from gputop.tables.schema import TABLES, TableSpec
 
 TIMEOUT_S = 30.0  # of a statement; reading the recording and writing the answer do not count
@@ -96,7 +96,7 @@ class Database:
         """The names of the columns of the answer, and its rows."""
         self._load(self.reads(sql))
         self._sqlite.set_authorizer(lambda *asked: _permit(asked, {}, self._known))
-        watch = _Watch(self._sqlite, self._timeout_s, self._is_alone)
+        watch = _StatementLimiter(self._sqlite, self._timeout_s, self._is_alone)
         watch.resume()
         try:
             cursor = self._sqlite.execute(sql)
@@ -137,7 +137,7 @@ class Database:
         for table, names in wanted.items():
             self._sqlite.execute(f"DROP TABLE {table}")
             self._sqlite.execute(create_statement(TABLES[table], names))
-        loader, before = Loader(self._recording, wanted, *self._range), self._sqlite.total_changes
+        loader, before = TableLoader(self._recording, wanted, *self._range), self._sqlite.total_changes
         self._sqlite.execute("BEGIN")
         for table, values in gathered(loader.batches()):
             insert(self._sqlite, table, len(wanted[table]), values)
@@ -148,7 +148,7 @@ class Database:
         self._sqlite.execute("COMMIT")
 
 
-class _Watch:
+class _StatementLimiter:
     """Stops a statement that takes too much time or too many temporary files.
 
     A thread looks every `LOOK_S`, and counts the time in which the statement runs."""
@@ -277,7 +277,7 @@ def _permit(asked: tuple[object, ...], read: dict[str, dict[str, None]], known: 
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
-def _rows(cursor: sqlite3.Cursor, watch: _Watch) -> Iterator[tuple[object, ...]]:
+def _rows(cursor: sqlite3.Cursor, watch: _StatementLimiter) -> Iterator[tuple[object, ...]]:
     """The rows of the answer, within bounds."""
     rows = size = 0
     try:

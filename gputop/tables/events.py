@@ -33,7 +33,7 @@ _CALL = re.compile(r"cu(?:da)?([A-Z]\w*)")
 _DIRECTION = re.compile(r"^Memcpy[HDA]to[HDA]")  # of driver calls; the runtime has one call for all
 
 
-class View(Struct, frozen=True):
+class SqlView(Struct, frozen=True):
     """A view: its columns (name, type, meaning), and the SELECT that makes them."""
 
     name: str
@@ -43,7 +43,7 @@ class View(Struct, frozen=True):
 
 
 VIEWS = {view.name: view for view in (
-    View("events", "a row for each context switch and each CUDA call that is probed; made of `tally`, which is quicker for long spans. "
+    SqlView("events", "a row for each context switch and each CUDA call that is probed; made of `tally`, which is quicker for long spans. "
          "COUNT and SUM are exact; one row of a tick has the longest time, the others share the rest", (
         ("timestamp", "INTEGER", "time of its tick, CLOCK_MONOTONIC ns"),
         ("pid", "INTEGER", "process"),
@@ -55,13 +55,13 @@ VIEWS = {view.name: view for view in (
     + (high.n * {DIGITS} + low.n <= (total_ns - max_ns) % (times - 1)) END, unix_s, t_s
   FROM tally CROSS JOIN number high ON high.n <= (times - 1) / {DIGITS}
     CROSS JOIN number low ON low.n <= min({DIGITS - 1}, times - 1 - high.n * {DIGITS})"""),
-    View("process_names", "the latest name of each pid", (
+    SqlView("process_names", "the latest name of each pid", (
         ("pid", "INTEGER", "process"), ("name", "TEXT", "its name (comm)"),
     ), "SELECT pid, name FROM (SELECT pid, name, max(t_ns) FROM process GROUP BY pid)"),
 )}  # fmt: skip
 
 
-def view_statement(view: View) -> str:
+def view_statement(view: SqlView) -> str:
     """The CREATE VIEW of a view."""
     return f"CREATE VIEW {view.name}({', '.join(name for name, _, _ in view.columns)}) AS {view.select}"
 
@@ -88,7 +88,7 @@ def operation(call: str) -> str:
     return f"cuda{_NAMES.get(found[1]) or _DIRECTION.sub('Memcpy', found[1])}" if found else call
 
 
-class _Switches:
+class _ProcessSwitches:
     """The switches of a process in one tick, and its time off a CPU up to the next tick that has some."""
 
     __slots__ = ("count", "longest_ns", "moment", "total_ns")
@@ -108,7 +108,7 @@ class Tally:
         places = [[column.name for column in TALLY.columns].index(name) for name in wanted]
         self._choose: Callable[[tuple[Any, ...]], Any] = itemgetter(*places) if len(places) > 1 else lambda row: (row[places[0]],)
         self._inside = inside
-        self._pending: dict[tuple[int, int], _Switches] = {}  # (pid, start_ticks) -> the latest tick with switches
+        self._pending: dict[tuple[int, int], _ProcessSwitches] = {}  # (pid, start_ticks) -> the latest tick with switches
 
     def calls(self, rows: Rows) -> Iterator[tuple[Any, ...]]:
         """Rows of CUDA calls."""
@@ -139,7 +139,7 @@ class Tally:
                 count, total = main_count, main_total
             if count is None or not self._inside(moment[0]):
                 continue
-            switches = self._pending.setdefault((pid, start_ticks), _Switches())
+            switches = self._pending.setdefault((pid, start_ticks), _ProcessSwitches())
             if count and switches.count:
                 yield self._switch_row(pid, switches)
                 switches.total_ns, switches.longest_ns = 0, 0
@@ -148,7 +148,7 @@ class Tally:
             switches.total_ns = None if switches.total_ns is None or total is None else switches.total_ns + total
             switches.longest_ns = max(switches.longest_ns, longest or 0)
 
-    def _switch_row(self, pid: int, switches: _Switches) -> tuple[Any, ...]:
+    def _switch_row(self, pid: int, switches: _ProcessSwitches) -> tuple[Any, ...]:
         return self._row(switches.moment, pid, SWITCH, switches.count, switches.total_ns, switches.longest_ns)
 
     def _row(self, moment: tuple[Any, ...], pid: int, op: str, count: int, total: int | None, longest: int) -> tuple[Any, ...]:

@@ -105,14 +105,14 @@ def follow(recording: Recording, header: Header, start_ns: int, end_ns: int, mas
     return scribe.told()
 
 
-class _Lane(Struct):
+class _LaneCells(Struct):
     """Sums of the readings in each cell."""
 
     sums: dict[int, float] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
 
 
-class _Proc(Struct):
+class _ProcessCells(Struct):
     """A process over the page."""
 
     told: dict[str, Any]
@@ -137,9 +137,9 @@ class _Scribe:
         self.begun = False
         self.step = self.cell_before = -1
         self.fed_ns = 0
-        self.lanes: dict[tuple[str, int], _Lane] = {}
-        self.gpus: dict[int, _Proc] = {}
-        self.procs: dict[tuple[int, int], _Proc] = {}
+        self.lanes: dict[tuple[str, int], _LaneCells] = {}
+        self.gpus: dict[int, _ProcessCells] = {}
+        self.procs: dict[tuple[int, int], _ProcessCells] = {}
         self.verdicts: list[tuple[int, Verdict]] = []
         self.stacks: list[tuple[int, str]] = []
         self.marks: list[tuple[int, str]] = []
@@ -180,7 +180,7 @@ class _Scribe:
         for key, value in self.session.history.fresh():
             if key[0] not in LANES:
                 continue
-            lane = self.lanes.get(key) or self.lanes.setdefault(key, _Lane())
+            lane = self.lanes.get(key) or self.lanes.setdefault(key, _LaneCells())
             for cell in cells:
                 before = lane.sums.get(cell)
                 is_most = "p99" in key[0]
@@ -202,8 +202,8 @@ class _Scribe:
             if not proc.states or proc.states[-1][1] != code:
                 proc.states.append((since, code))
 
-    def _proc(self, pid: int, start_ticks: int) -> _Proc:
-        return self.procs.setdefault((pid, start_ticks), _Proc({"pid": pid, "who": str(pid)}))
+    def _proc(self, pid: int, start_ticks: int) -> _ProcessCells:
+        return self.procs.setdefault((pid, start_ticks), _ProcessCells({"pid": pid, "who": str(pid)}))
 
     def _verdict(self, cell: int) -> None:
         """Keep the last verdict of each step."""
@@ -222,7 +222,7 @@ class _Scribe:
         older, newer = session.boards_around(None, SECOND_NS)
         taken: dict[str, Any] = snapshot.take(older, newer, session.feeders_at(newer) | session.engine.roles, session.engine.states)
         for gpu in taken["gpus"][:MOST_GPUS]:
-            _put(self.gpus.setdefault(gpu["index"], _Proc({})), steps, gpu, _GPU_COLUMNS)
+            _put(self.gpus.setdefault(gpu["index"], _ProcessCells({})), steps, gpu, _GPU_COLUMNS)
             row = self.gpus[gpu["index"]]
             words = ", ".join(gpu["limits"] or []) if gpu["limits"] is not None else "–"
             row.words |= dict.fromkeys(steps, words)
@@ -284,15 +284,15 @@ class _Scribe:
             })  # fmt: skip
         return out
 
-    def _gpu_told(self, row: _Proc) -> dict[str, Any]:
+    def _gpu_told(self, row: _ProcessCells) -> dict[str, Any]:
         return row.told | {"words": _runs(row.words, self.steps)} | self._numbers(row, _GPU_COLUMNS)
 
-    def _proc_told(self, proc: _Proc) -> dict[str, Any]:
+    def _proc_told(self, proc: _ProcessCells) -> dict[str, Any]:
         starts = [cell for cell, _ in proc.states]
         codes = [0 if (i := bisect_right(starts, cell)) == 0 else proc.states[i - 1][1] for cell in range(self.cells)] if starts else []
         return proc.told | {"words": _runs(proc.words, self.steps), "codes": packed(codes)} | self._numbers(proc, _PROC_COLUMNS)
 
-    def _numbers(self, row: _Proc, columns: Iterable[tuple[str, int]]) -> dict[str, Any]:
+    def _numbers(self, row: _ProcessCells, columns: Iterable[tuple[str, int]]) -> dict[str, Any]:
         known = [name for name, _ in columns if name in row.numbers]
         return {name: packed(_whole(row.numbers[name].get(i)) for i in range(self.steps)) for name in known}
 
@@ -324,7 +324,7 @@ def _runs(words: dict[int, str], steps: int) -> list[tuple[int, str]]:
     return out
 
 
-def _put(row: _Proc, steps: range, told: dict[str, Any], columns: Iterable[tuple[str, int]]) -> None:
+def _put(row: _ProcessCells, steps: range, told: dict[str, Any], columns: Iterable[tuple[str, int]]) -> None:
     for name, unit in columns:
         if told[name] is not None:
             row.numbers.setdefault(name, {}).update(dict.fromkeys(steps, told[name] / unit))
@@ -344,7 +344,7 @@ def _who(one: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _place(proc: _Proc) -> tuple[Any, ...]:
+def _place(proc: _ProcessCells) -> tuple[Any, ...]:
     """Sorts families together, the trainer first, bystanders last."""
     told = proc.told
     role = told.get("role", "bystander")

@@ -22,7 +22,7 @@ from gputop.recording.format import TIER_NAMES
 from gputop.recording.reader import Recording
 from gputop.system.output import create, whole_or_gone
 from gputop.system.text import clean
-from gputop.tables.beside import Event, Trace, finite
+from gputop.tables.beside import Event, ProfilerTrace, finite
 from gputop.tables.exports import Row, batches
 
 GPU_PID = 1_000_000_000  # GPU i is process GPU_PID + i; pids end far below
@@ -37,7 +37,7 @@ _GPU_COUNTERS = (
 )  # fmt: skip
 
 
-class _Counters(NamedTuple):
+class _CounterTracks(NamedTuple):
     """The counters of a table: each column's name in the trace, which has the subject's in it."""
 
     subject: str  # column by which rows are told apart; empty for a table about one thing
@@ -48,25 +48,27 @@ class _Counters(NamedTuple):
 
 _COUNTERS = {
     "host": [
-        _Counters("", {"cpu_user_s": "CPUs user", "cpu_system_s": "CPUs system", "cpu_iowait_s": "CPUs iowait", "cpu_steal_s": "CPUs steal",
+        _CounterTracks("", {"cpu_user_s": "CPUs user", "cpu_system_s": "CPUs system", "cpu_iowait_s": "CPUs iowait",
+         "cpu_steal_s": "CPUs steal",
                        "psi_cpu_some_s": "pressure cpu some", "psi_io_some_s": "pressure io some", "psi_memory_some_s":
                        "pressure memory some", "pswpin": "pages swapped in/s", "pswpout": "pages swapped out/s"}, rates=True),
-        _Counters("", {"procs_running": "tasks running", "mem_available_bytes": "memory available bytes"}),
+        _CounterTracks("", {"procs_running": "tasks running", "mem_available_bytes": "memory available bytes"}),
     ],
-    "disk": [_Counters("disk", {"read_bytes": "disk {} read bytes/s", "write_bytes": "disk {} write bytes/s", "busy_s": "disk {} busy"},
+    "disk": [_CounterTracks("disk", {"read_bytes": "disk {} read bytes/s", "write_bytes": "disk {} write bytes/s",
+                                      "busy_s": "disk {} busy"},
                        rates=True)],
-    "net": [_Counters("interface", {"rx_bytes": "{} received bytes/s", "tx_bytes": "{} sent bytes/s"}, rates=True)],
-    "cgroup": [_Counters("path", {"throttled_s": "cgroup {} throttled"}, rates=True),
-               _Counters("path", {"mem_bytes": "cgroup {} memory bytes"})],
-    "gpu_process": [_Counters("gpu", {"mem_bytes": "GPU {} memory bytes", "sm_pct": "GPU {} SM %"}, pid="pid")],
-    "launch": [_Counters("", {"launches_per_s": "kernel launches/s"}, pid="pid")],
+    "net": [_CounterTracks("interface", {"rx_bytes": "{} received bytes/s", "tx_bytes": "{} sent bytes/s"}, rates=True)],
+    "cgroup": [_CounterTracks("path", {"throttled_s": "cgroup {} throttled"}, rates=True),
+               _CounterTracks("path", {"mem_bytes": "cgroup {} memory bytes"})],
+    "gpu_process": [_CounterTracks("gpu", {"mem_bytes": "GPU {} memory bytes", "sm_pct": "GPU {} SM %"}, pid="pid")],
+    "launch": [_CounterTracks("", {"launches_per_s": "kernel launches/s"}, pid="pid")],
 }  # fmt: skip
 """Table -> counters drawn of it; GPUs and processes are drawn frame by frame."""
 _WANTED = {table: list(dict.fromkeys(["t_ns", *(column for one in counters for column in (one.subject, one.pid, *one.names) if column)]))
            for table, counters in _COUNTERS.items()}  # fmt: skip
 
 
-class _Trace:
+class _PerfettoTrace:
     def __init__(self, recording: Recording, base_ns: int, start_ns: int) -> None:
         self.recording = recording
         self.base_ns = base_ns
@@ -136,7 +138,7 @@ class _Trace:
                     if values[column] is not None:
                         yield from self.draw_value(pid, name.format(values.get(counters.subject)), values["t_ns"], values[column], counters)
 
-    def draw_value(self, pid: int, name: str, t_ns: int, value: float, counters: _Counters) -> Iterator[Event]:
+    def draw_value(self, pid: int, name: str, t_ns: int, value: float, counters: _CounterTracks) -> Iterator[Event]:
         since_ns, drawn = self.drawn.get((pid, name), (0, None))
         if counters.rates:
             value = value * 1e9 / (t_ns - since_ns) if 0 < since_ns < t_ns else -1.0
@@ -180,7 +182,7 @@ class _Trace:
 
 def events(recording: Recording, start_ns: int, end_ns: int, base_ns: int) -> Iterator[Event]:
     """The trace events of a stretch of a recording."""
-    trace = _Trace(recording, base_ns, start_ns)
+    trace = _PerfettoTrace(recording, base_ns, start_ns)
     yield from trace.name(HOST_PID, f"gputop {recording.header.host}")
     yield from chain.from_iterable(trace.name(info.pid, info.comm) for info in trace.board.infos.values())
     for frame in recording.frames(start_ns, end_ns):
@@ -190,7 +192,7 @@ def events(recording: Recording, start_ns: int, end_ns: int, base_ns: int) -> It
         yield from trace.draw_incidents(rows) if table == "incident" else trace.draw_table(table, rows)
 
 
-def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside: Trace | None = None) -> None:
+def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside: ProfilerTrace | None = None) -> None:
     """Write the trace (see `gputop.tables.exports`). ``beside``: another for the same file, on its clock; UserError without overlap."""
     if beside is not None:
         beside.check_overlap(recording.unix_ns_of(start_ns), recording.unix_ns_of(min(end_ns, recording.end_ns)))

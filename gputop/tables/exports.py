@@ -16,7 +16,7 @@ from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
 from gputop.system.plugins import EXPORTS, Plugin, load, plugins
 from gputop.system.text import clean_lines
-from gputop.tables.load import Loader, Wanted
+from gputop.tables.load import TableLoader, Wanted
 from gputop.tables.schema import TABLES
 
 FORMATS = {
@@ -34,7 +34,7 @@ def batches(recording: Recording, start_ns: int, end_ns: int, wanted: Wanted = A
     """Yield (table, rows of its ``wanted`` columns), in many batches: recordings are larger than memory."""
     types = {name: {column.name: column.type for column in TABLES[name].columns} for name in wanted}
     texts = {name: [i for i, column in enumerate(columns) if types[name][column] == "TEXT"] for name, columns in wanted.items()}
-    for table, rows in Loader(recording, wanted, start_ns, end_ns).batches():
+    for table, rows in TableLoader(recording, wanted, start_ns, end_ns).batches():
         yield table, [_cleaned(row, texts[table]) for row in rows] if texts[table] else list(rows)
 
 

@@ -40,7 +40,7 @@ def read_frames(recording: Recording, start_ns: int, end_ns: int, parts: tuple[s
     return recording.frames(recording.key_before(start_ns - 1), end_ns, parts) if parts else iter(())
 
 
-class Loader:
+class TableLoader:
     """Yields batches of rows from ``start_ns`` up to ``end_ns``."""
 
     def __init__(self, recording: Recording, wanted: Wanted, start_ns: int = 0, end_ns: int = 1 << 62) -> None:
@@ -61,7 +61,7 @@ class Loader:
         self._settled_ns = SETTLED_NS + 2 * interval_ns if self._counts else 0
         self._newest_ns = 0  # the last tick that was read
         self._waiting: deque[tuple[int, Batch]] = deque()  # rows of processes, and their last tick: they wait for the counts of threads
-        self._gaps = _Gaps(self.start_ns, recording.header.interval_ns)
+        self._gaps = _TickGaps(self.start_ns, recording.header.interval_ns)
 
     def batches(self) -> Iterator[Batch]:
         """All rows, table by table for some frames at a time."""
@@ -258,7 +258,7 @@ class _Gap(NamedTuple):
     reason: str
 
 
-class _Gaps:
+class _TickGaps:
     """Finds gaps among ticks in order, from ``start_ns`` on."""
 
     def __init__(self, start_ns: int, interval_ns: int) -> None:

@@ -26,7 +26,7 @@ from gputop.model.frame import (
     sizes_of_contexts,
 )
 from gputop.model.roles import Role, assign
-from gputop.tables.threads import Threads
+from gputop.tables.threads import ProbedThreads
 
 Key = Callable[[Any], Any]
 Made = TypeVar("Made")
@@ -50,7 +50,7 @@ class Known:
         self.infos: dict[int, ProcInfo] = {}
         self.ever: dict[tuple[int, int], tuple[int, ProcInfo]] = {}  # (pid, start_ticks) -> tick of its first identity, latest identity
         self.roles_ever: dict[tuple[int, int], Role] = {}  # (pid, start_ticks) -> latest role
-        self.threads = Threads()
+        self.threads = ProbedThreads()
         self._gpu_pids: frozenset[int] = frozenset()
         self._on_gpus: dict[int, list[GpuProc]] = {}
         self._roles: dict[int, Role] | None = None

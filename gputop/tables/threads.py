@@ -17,13 +17,13 @@ FORGOTTEN_NS = 10 * SECOND_NS  # a process without a row and a report for so lon
 COUNTED = {f"probes.threads.{name}" for name in (
     "tid", "pid", "runnable_ns", "sleeping_ns", "uninterruptible_ns", "vol", "invol", "max_run_delay_ns", "start_ns", "state",
 )}  # fmt: skip
-"""Fields of frames that `Threads` reads."""
+"""Fields of frames that `ProbedThreads` reads."""
 _Report = list[Any]
 """[from, until (ns), longest wait (ns), switches, ns off a CPU in that time]; the last two are None in a thread's first report."""
 Columns = tuple[list[Any], list[Any], list[Any]]  # longest wait (ns), switches and ns off a CPU of each row; None is not known
 
 
-class _Process:
+class _ThreadRows:
     """A process's rows that wait, and the reports that are in no row yet."""
 
     __slots__ = ("booked_ns", "known_ns", "reports", "rests", "rows", "under_way")
@@ -79,12 +79,12 @@ class _Process:
         return not self.reports and not self.under_way and self.booked_ns <= until_ns
 
 
-class Threads:
+class ProbedThreads:
     """Reads the sched probe's threads out of frames."""
 
     def __init__(self) -> None:
         self.pid_of: dict[int, int] = {}  # tid -> pid
-        self._processes: defaultdict[int, _Process] = defaultdict(_Process)
+        self._processes: defaultdict[int, _ThreadRows] = defaultdict(_ThreadRows)
         self._readings: deque[int] = deque()  # ticks in which the probe was read: those of the last second, and the one before
         self._stood: dict[int, tuple[int, int, int, int]] = {}
         """tid -> when the thread began, its switches, its ns off a CPU, and when these were reported."""

@@ -49,7 +49,7 @@ OTHERS = Owner(UNKNOWN, "jobs that ended early")  # of more trainers than the le
 LOST_GPUS = Owner(UNKNOWN, "lost GPUs")  # that no trainer has
 
 
-class Part(Struct):
+class StretchUsage(Struct):
     """GPU seconds of one stretch of a recording."""
 
     host: str
@@ -64,10 +64,10 @@ class Part(Struct):
     problems: list[str] = field(default_factory=list)
 
 
-def parts(paths: Sequence[str], since_s: float | None, until_s: float | None) -> Iterator[Part]:
+def parts(paths: Sequence[str], since_s: float | None, until_s: float | None) -> Iterator[StretchUsage]:
     """Parts of the recordings in that time, each moment of a machine once. A file that cannot be read is a part with a problem alone."""
     extents = [(_extent(path), path) for path in paths]
-    yield from (Part("", 0.0, 0.0, problems=[why]) for why, _ in extents if isinstance(why, str))
+    yield from (StretchUsage("", 0.0, 0.0, problems=[why]) for why, _ in extents if isinstance(why, str))
     found = [(*extent, path) for extent, path in extents if not isinstance(extent, str)]
     since_ns, until_ns = (None if s is None else round(s * 1e9) for s in (since_s, until_s))
     for _, of_machine in groupby(sorted(found, key=lambda one: (one[0], one[1], -one[2])), key=lambda one: one[0]):
@@ -90,12 +90,12 @@ def _extent(path: str) -> tuple[str, int, int] | str:
         return str(error)
 
 
-def part(path: str, begin_ns: int, stop_ns: int) -> Part:
+def part(path: str, begin_ns: int, stop_ns: int) -> StretchUsage:
     """GPU seconds of a stretch (Unix ns) of a recording."""
     with Recording(path) as recording:
         host = clean(recording.header.host, MOST_NAME) or UNKNOWN
-        told, following = Part(host, begin_ns / 1e9, stop_ns / 1e9), Following()
-        usage = _Usage(told)
+        told, following = StretchUsage(host, begin_ns / 1e9, stop_ns / 1e9), Following()
+        usage = _UsageTally(told)
         start_ns, end_ns = recording.t_ns_of(begin_ns), recording.t_ns_of(stop_ns)
         for board in judged(following, recording, start_ns, end_ns + (end_ns >= recording.end_ns)):
             usage.take(board, following.engine)
@@ -108,10 +108,10 @@ def part(path: str, begin_ns: int, stop_ns: int) -> Part:
     return told
 
 
-class _Usage:
+class _UsageTally:
     """Takes the boards of a stretch in."""
 
-    def __init__(self, told: Part) -> None:
+    def __init__(self, told: StretchUsage) -> None:
         self.told = told
         self.t_ns = 0
         self.owners: dict[tuple[int, int], Owner] = {}  # of trainers, by pid and start
@@ -182,7 +182,7 @@ def apportion(parts: Mapping[K, float | Fraction]) -> dict[K, int]:
     return whole
 
 
-class Price(Struct, frozen=True):
+class GpuHourPrice(Struct, frozen=True):
     """Price of a GPU hour."""
 
     per_hour: Fraction
@@ -193,7 +193,7 @@ class Price(Struct, frozen=True):
         return apportion({key: s * self.per_hour / 36 for key, s in seconds.items()})
 
 
-def bill(told: Sequence[Part], since_s: float | None, until_s: float | None, price: Price | None) -> dict[str, Any]:
+def bill(told: Sequence[StretchUsage], since_s: float | None, until_s: float | None, price: GpuHourPrice | None) -> dict[str, Any]:
     """The report, ready for JSON. Seconds and money of each table sum to the totals."""
     lost: dict[tuple[Owner, str], float] = {}
     trained: dict[Owner, float] = {}
@@ -258,7 +258,7 @@ def bill(told: Sequence[Part], since_s: float | None, until_s: float | None, pri
     }  # fmt: skip
 
 
-def worst(told: Iterable[Part]) -> list[dict[str, Any]]:
+def worst(told: Iterable[StretchUsage]) -> list[dict[str, Any]]:
     """The incidents that cost most GPU time."""
     all_of_them = [(one, path, part.host) for part in told for one, path in part.incidents if one.severity != "info"]
     ranked = sorted(all_of_them, key=lambda found: (-found[0].gpu_lost_s, found[0].start_unix_s))

@@ -21,7 +21,7 @@ from gputop.tui import bindings
 from gputop.tui.dashboard import DashboardScreen
 from gputop.tui.feed import Context
 from gputop.tui.terminal import TerminalApp, send
-from gputop.tui.widgets import Ascii, themes
+from gputop.tui.widgets import AsciiFilter, themes
 
 _LEFT_OUT = ("Keys", "Maximize", "Minimize")  # Textual's commands that are not offered: the dashboard has help and `z` of its own
 
@@ -56,7 +56,7 @@ class GputopApp(TerminalApp):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Filters for what Textual draws: no colour for NO_COLOR (Textual's greys have black on black), ASCII if asked for."""
         filters = [NoColor()] if self.no_color else super().get_line_filters()
-        return [*filters, Ascii()] if self.context.view.ascii_only else filters
+        return [*filters, AsciiFilter()] if self.context.view.ascii_only else filters
 
     async def run_action(
         self, action: Any, default_namespace: DOMNode | None = None, namespaces: Mapping[str, DOMNode] | None = None

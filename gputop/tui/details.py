@@ -18,7 +18,7 @@ from gputop.model.identity import BY_HOSTNAME, SHORT_ID, Identity, identity_of
 from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
 from gputop.model.roles import Role
 from gputop.model.syscalls import syscall_names
-from gputop.sources.closeup.process import Connection, Descriptors, Limit, Place, ProcessDetails, read
+from gputop.sources.closeup.process import Descriptors, Limit, OpenSocket, Place, ProcessDetails, read
 from gputop.stream.session import Session, word_of
 from gputop.system.text import counted, cut, fit
 from gputop.tui.box import Box
@@ -455,7 +455,7 @@ def _connections(details: ProcessDetails) -> tuple[str, list[Line]]:
     return ", ".join(f"{count} {state}" for state, count in states.most_common()) or "none open", rows
 
 
-def _ends(one: Connection) -> str:
+def _ends(one: OpenSocket) -> str:
     queues = ((one.to_send, "to send"), (one.to_read, "waiting" if one.state == "listen" else "unread"))
     told = [f"{count if one.state == 'listen' else size(count)} {word}" for count, word in queues if count]
     ends = f"{one.local} → {one.remote}" if one.remote else one.local

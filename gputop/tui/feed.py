@@ -20,12 +20,12 @@ from gputop.system.program import return_pages
 from gputop.system.text import file_size
 from gputop.tui.draw import time_of_day
 from gputop.tui.draw.view import View
-from gputop.tui.draw.why import Findings
+from gputop.tui.draw.why import MomentFindings
 
 if TYPE_CHECKING:
     from gputop.findings.verdict import Incident, Ledger, WhatIf
     from gputop.recording.writer import Writer
-    from gputop.stream.survey import Episode, Survey
+    from gputop.stream.survey import IncidentSpan, Survey
     from gputop.tui.player import Player
 
 TROUBLE_S = 5.0  # s that the end of a stream stays on screen although frames come again: time to read it
@@ -152,11 +152,11 @@ class Recorder:
     def start(self, path: str, session: Session) -> None:
         """Record to a new file, from the last key frame on, so that it is whole from its first frame. Raises UserError."""
         from gputop.recording.writer import Writer
-        from gputop.stream.kept import Recorder
+        from gputop.stream.kept import FindingsRecorder
 
         with self._lock:
             with session.lock:
-                header, past, account = session.ring.header, session.ring.recent(), Recorder(session.engine)
+                header, past, account = session.ring.header, session.ring.recent(), FindingsRecorder(session.engine)
             if not past:
                 raise UserError("nothing to record yet")
             self.problem, self.broke = "", False
@@ -203,7 +203,7 @@ class Recorder:
             writer.close()
 
 
-class Look(Struct):
+class ScreenSettings(Struct):
     """Settings of the screen."""
 
     theme: str = "gputop-dark"
@@ -233,10 +233,10 @@ class Context(Struct):
     session: Session
     view: View
     feed: Feed
-    look: Look
+    look: ScreenSettings
     replay: Replay | None = None
 
-    def losses_and_incidents(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | Episode]]:
+    def losses_and_incidents(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | IncidentSpan]]:
         """Losses and incidents up to a moment (None is now); hold the session's lock.
 
         In a replay they come from the survey, as far as it has got: after a jump the session holds the last minutes alone.
@@ -246,7 +246,7 @@ class Context(Struct):
         incidents = self.session.engine.incidents
         return self.session.ledger_at(t_ns), [incident for incident in incidents if t_ns is None or incident.start_ns <= t_ns]
 
-    def findings(self, what_if: Sequence[WhatIf] | None = None) -> Findings:
+    def findings(self, what_if: Sequence[WhatIf] | None = None) -> MomentFindings:
         """All that is known at the moment shown; hold the session's lock. Without ``what_if`` the effects of changes are computed, which
         takes some ms."""
         session, at_ns = self.session, self.view.at_ns
@@ -254,7 +254,7 @@ class Context(Struct):
         ledger, incidents = self.losses_and_incidents(at_ns)
         marks = session.marks if self.replay is None else self.replay.player.marks
         growing = (one for one in session.engine.incidents if one.cause in GROWTHS and one.start_ns <= until_ns)
-        return Findings(
+        return MomentFindings(
             verdict=verdict, ledger=ledger, incidents=incidents, what_if=session.engine.what_if(verdict) if what_if is None else what_if,
             growths=[one for one in growing if one.end_ns is None or one.end_ns >= until_ns],
             experiments=[(mark.t_ns, mark.experiment) for mark in marks if mark.experiment and mark.t_ns <= until_ns],
@@ -262,6 +262,6 @@ class Context(Struct):
         )  # fmt: skip
 
 
-def live_context(session: Session, view: View, start: Callable[[], Stream] | None, first: Stream, look: Look) -> Context:
+def live_context(session: Session, view: View, start: Callable[[], Stream] | None, first: Stream, look: ScreenSettings) -> Context:
     """Context of a live screen: the stream ``first``, and after its end the one that ``start`` makes (None: no other)."""
     return Context(session, view, Feed(session, start, first), look)

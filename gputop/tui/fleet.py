@@ -18,13 +18,13 @@ from textual.binding import Binding
 from textual.screen import Screen
 from textual.widgets import Input
 
-from gputop.fleet.asking import Answer
-from gputop.fleet.jobs import Job, Member, Sight
+from gputop.fleet.asking import NodeAnswer
+from gputop.fleet.jobs import Job, JobRank, Sight
 from gputop.fleet.link import UP
 from gputop.fleet.links import Links
 from gputop.fleet.overview import SORTS, Overview, sight_of
 from gputop.fleet.questions import Hangs, Nodes, Questions, ask_nccl
-from gputop.fleet.targets import Folder
+from gputop.fleet.targets import RecordingsFolder
 from gputop.model.frame import Frame, Header, Stack
 from gputop.model.roles import Role
 from gputop.stacks import nccl
@@ -44,7 +44,7 @@ from gputop.tui.draw import TOO_SMALL, Line, ascii_line, is_too_small, time_of_d
 from gputop.tui.draw import fleet as draw
 from gputop.tui.draw.edges import action_at
 from gputop.tui.draw.view import View
-from gputop.tui.feed import Context, Look, live_context
+from gputop.tui.feed import Context, ScreenSettings, live_context
 from gputop.tui.fleet_node import NODE_REST_S, NodeScreen, NodeStream, decode_stacks
 from gputop.tui.stacks import MEANINGS
 from gputop.tui.widgets import Drawn, Painter, palette
@@ -95,7 +95,7 @@ class Saving:
         self._problems: dict[str, str] = {}
         self._saved = 0
 
-    def take(self, host: str, answer: Answer) -> None:
+    def take(self, host: str, answer: NodeAnswer) -> None:
         """Write a piece of a node's recording."""
         try:
             if answer.error:
@@ -159,7 +159,7 @@ class FleetStacks(Box):
             at_unix_s = self._at - self._skews.get(host, 0.0)
             self._questions.ask(host, "stacks", self._take, pids=pids, at_unix_s=at_unix_s)
 
-    def _take(self, host: str, answer: Answer) -> None:
+    def _take(self, host: str, answer: NodeAnswer) -> None:
         self._left.discard(host)
         try:
             if answer.error:
@@ -193,7 +193,7 @@ def _renamed(stack: Stack, number: int) -> Stack:
     return replace(stack, pid=number, tid=number if stack.tid == stack.pid else (number << 32) + stack.tid)
 
 
-def roles_of(members: Sequence[Member]) -> dict[int, Role]:
+def roles_of(members: Sequence[JobRank]) -> dict[int, Role]:
     """Number from 1 on -> role of a rank among those of all nodes."""
     return {
         number: Role("trainer", number, member.rank.rank, label=f"rank {member.number} ({member.host})")
@@ -406,7 +406,7 @@ class FleetScreen(Screen[None]):
             return
         view = View(ascii_only=self.choice.ascii_only, readonly=True, width=self.choice.width, height=self.choice.height)
         stream = NodeStream(self.nodes, host, self._rest)
-        context = live_context(Session(), view, None, stream, Look(self.app.theme, remote=True))
+        context = live_context(Session(), view, None, stream, ScreenSettings(self.app.theme, remote=True))
         screen = NodeScreen(context, host, self.questions)
         self.app.push_screen(screen)
         context.feed.start(lambda: self._draw_node(lambda: screen.drawing.draw_all()))
@@ -455,7 +455,7 @@ class PastScreen(FleetScreen):
     BINDINGS = [*JUMPS]
     KEYS = [*FLEET_KEYS, *JUMPS]
 
-    def __init__(self, nodes: Nodes, context: Context, fleet: Overview, past: Folder) -> None:
+    def __init__(self, nodes: Nodes, context: Context, fleet: Overview, past: RecordingsFolder) -> None:
         super().__init__(nodes, context, fleet)
         self._past = past
         fleet.shift_s = past.shift_s
@@ -498,7 +498,9 @@ class _Nothing:
 class FleetApp(GputopApp):
     """Many nodes, and over them the dashboard of one."""
 
-    def __init__(self, nodes: Nodes, view: View, look: Look, fleet: Overview | None = None, past: Folder | None = None) -> None:
+    def __init__(
+        self, nodes: Nodes, view: View, look: ScreenSettings, fleet: Overview | None = None, past: RecordingsFolder | None = None
+    ) -> None:
         """``fleet``: state of the nodes that is known already. ``past``: the folder, if the nodes are recordings."""
         super().__init__(live_context(Session(), view, None, _Nothing(), replace(look, remote=True)))
         self.nodes = nodes

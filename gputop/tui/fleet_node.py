@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
-from gputop.fleet.asking import Answer
+from gputop.fleet.asking import NodeAnswer
 from gputop.fleet.link import UP
 from gputop.fleet.questions import Nodes, Questions
 from gputop.model.frame import Frame, Header, Stack
@@ -95,7 +95,7 @@ class NodeStacks(StacksScreen):
             self._set_status(f"asking {self._host} for stacks …")
             self._questions.ask(self._host, "stacks", self._take_answer, pids=pids)
 
-    def _take_answer(self, host: str, answer: Answer) -> None:
+    def _take_answer(self, host: str, answer: NodeAnswer) -> None:
         try:
             if answer.error:
                 raise ValueError(answer.error)

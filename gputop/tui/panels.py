@@ -20,7 +20,7 @@ from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import file_size, fit
 from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, table, why
 from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, fold, is_tall, share_rows
-from gputop.tui.draw.table import Row, rows
+from gputop.tui.draw.table import ProcessRow, rows
 from gputop.tui.draw.view import Axis, axis_line, with_signs
 from gputop.tui.feed import Context, Replay
 from gputop.tui.widgets import Drawn
@@ -326,7 +326,7 @@ class TablePanel(Panel):
     def __init__(self, context: Context, time_shown: Time) -> None:
         super().__init__(context, time_shown)
         self._drawer = table.TableDrawer()
-        self.shown: list[Row] = []  # all rows, scrolled out or not, that `find_rows` found last
+        self.shown: list[ProcessRow] = []  # all rows, scrolled out or not, that `find_rows` found last
         self.wanted = 0  # rows of the screen that hold all of them; changes in steps, so that the panels stay where they are
         self._filled_s = 0.0  # when these rows were last needed (time.monotonic)
 

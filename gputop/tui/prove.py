@@ -16,8 +16,8 @@ from gputop.tui.feed import Context
 
 if TYPE_CHECKING:
     from gputop.prove.change import Plan
-    from gputop.prove.suspect import Suspicion, Watch
-    from gputop.prove.trial import Sample
+    from gputop.prove.suspect import SuspectWatch, Suspicion
+    from gputop.prove.trial import JobSample
 
 POLL_S = 0.05  # s between two looks for a new frame: half a tick
 STYLES = {"proved": "accent", "disproved": "warn", "undecided": "warn"}
@@ -70,13 +70,13 @@ class ProveScreen(Box):
         self._said = [*self._said, [(text, style)]]
         self.refresh_text()
 
-    def _plan(self) -> Iterator[tuple[Watch, Suspicion, Plan] | str]:
+    def _plan(self) -> Iterator[tuple[SuspectWatch, Suspicion, Plan] | str]:
         from gputop.findings.outlook import sentence
-        from gputop.prove.change import Told
+        from gputop.prove.change import Refusal
         from gputop.prove.prove import planned_for
-        from gputop.prove.suspect import Watch
+        from gputop.prove.suspect import SuspectWatch
 
-        watch = Watch()
+        watch = SuspectWatch()
         with self.session.lock:
             watch.following = self.session.following
             found = watch.suspicion_now()
@@ -84,14 +84,14 @@ class ProveScreen(Box):
             yield found
             return
         planned = planned_for(found.case)
-        if not isinstance(planned, Told):
+        if not isinstance(planned, Refusal):
             yield watch, found, planned
             return
         with self.session.lock:
             prediction = sentence(watch.predictions())
         yield ". ".join(filter(None, [f"{found.case.trainer}: {planned.reason}", prediction]))
 
-    def _ask(self, found: tuple[Watch, Suspicion, Plan] | str) -> None:
+    def _ask(self, found: tuple[SuspectWatch, Suspicion, Plan] | str) -> None:
         if isinstance(found, str):
             self._said = []
             self._say(found, "warn")
@@ -104,7 +104,7 @@ class ProveScreen(Box):
         question = ConfirmScreen("Switch this on and off in turn?", names)
         self.app.push_screen(question, lambda yes: self._begin(watch, suspicion, planned, yes))
 
-    def _begin(self, watch: Watch, suspicion: Suspicion, planned: Plan, yes: bool | None) -> None:
+    def _begin(self, watch: SuspectWatch, suspicion: Suspicion, planned: Plan, yes: bool | None) -> None:
         if not yes:
             self.dismiss()
             return
@@ -112,14 +112,14 @@ class ProveScreen(Box):
         self.refresh_text()
         self.work(lambda: self._tried(watch, suspicion, planned), lambda line: self._say(*line), self._fail)
 
-    def _tried(self, watch: Watch, suspicion: Suspicion, planned: Plan) -> Iterator[tuple[str, str]]:
+    def _tried(self, watch: SuspectWatch, suspicion: Suspicion, planned: Plan) -> Iterator[tuple[str, str]]:
         """The lines of the experiment, as they come."""
         from gputop.prove import prove
-        from gputop.prove.guardian import Ending
+        from gputop.prove.guardian import ExperimentEnding
         from gputop.prove.trial import Outcome, Pair, Trial
         from gputop.stream.marking import send_mark
 
-        trial, ending = Trial(replace(suspicion.settings, pulse_s=planned.pulse_s), suspicion.case.cause), Ending()
+        trial, ending = Trial(replace(suspicion.settings, pulse_s=planned.pulse_s), suspicion.case.cause), ExperimentEnding()
         for event in prove.experiment(self._samples(watch, suspicion), planned, trial, send_mark, False, ending):
             if isinstance(event, Pair):
                 yield prove.told_pair(event, len(trial.pairs), trial.clock), ""
@@ -128,7 +128,7 @@ class ProveScreen(Box):
                 yield prove.told(planned.says, event), STYLES[event.result]
         yield ending.told, "warn" if ending.theirs or not ending.is_put_back else "dim"
 
-    def _samples(self, watch: Watch, suspicion: Suspicion) -> Iterator[Sample]:
+    def _samples(self, watch: SuspectWatch, suspicion: Suspicion) -> Iterator[JobSample]:
         """Yield samples of the trainer from the session's frames, until the box or the screen is closed."""
         last_ns = 0
         while not self._over.is_set() and not self.context.feed.closing.is_set():

@@ -18,17 +18,17 @@ from gputop.tui.dashboard import Actions, DashboardScreen
 from gputop.tui.draw import duration
 from gputop.tui.draw.view import View
 from gputop.tui.drawing import Drawing
-from gputop.tui.feed import Context, Feed, Look, Replay
+from gputop.tui.feed import Context, Feed, Replay, ScreenSettings
 from gputop.tui.player import LEAST_PAST_NS, Playback, Player
 from gputop.tui.widgets import Drawn
 
 if TYPE_CHECKING:
-    from gputop.stream.survey import Episode
+    from gputop.stream.survey import IncidentSpan
 
 AGAIN_NS = 2 * SECOND_NS  # while playing, `N` skips an incident that began less than this ago: it was just seen
 
 
-def replay_context(view: View, recording: Recording, playback: Playback, survey: Survey, look: Look) -> Context:
+def replay_context(view: View, recording: Recording, playback: Playback, survey: Survey, look: ScreenSettings) -> Context:
     """Context of a screen over a recording."""
     session = Session()
     player = Player(session, recording, playback)
@@ -44,7 +44,7 @@ class ReplayActions(Actions):
         self._player = context.replay.player
         self._survey = context.replay.survey
         self._arrived = (0, False)  # jumps and playing as last drawn
-        self._incident_then: Episode | None = None  # the incident on which to put the cursor once the jump to it has arrived
+        self._incident_then: IncidentSpan | None = None  # the incident on which to put the cursor once the jump to it has arrived
         self._awaits_incident = False  # whether to go to the next incident that the survey finds
         self._noted_problem = ""
         self._note_problem(self._player.recording.problem)
@@ -152,7 +152,7 @@ class ReplayActions(Actions):
             reached = duration((self._survey.until_ns - self._player.start_ns) / SECOND_NS)
             self._drawing.show_note(f"no incident up to {reached}; still looking, the next one will be shown")
 
-    def _next_incident(self, direction: int) -> Episode | None:
+    def _next_incident(self, direction: int) -> IncidentSpan | None:
         again_ns = AGAIN_NS if self._player.playback.playing and direction < 0 else 0
         with self._session.lock:
             return self._session.next_shown(list(self._survey.episodes.values()), self._at_ns - again_ns, direction)
@@ -191,7 +191,7 @@ class ReplayActions(Actions):
         """The moment shown."""
         return self._view.at_ns or max(self._session.now_ns, self._player.start_ns)
 
-    def go_to(self, t_ns: int, incident: Episode | None = None) -> None:
+    def go_to(self, t_ns: int, incident: IncidentSpan | None = None) -> None:
         """Play on from a moment; while nothing plays, show it, or the ``incident`` that begins there."""
         if self._player.playback.playing:
             self._view.follow()
@@ -201,7 +201,7 @@ class ReplayActions(Actions):
         else:
             self._show_moment(t_ns, incident)
 
-    def _show_moment(self, t_ns: int, incident: Episode | None = None) -> None:
+    def _show_moment(self, t_ns: int, incident: IncidentSpan | None = None) -> None:
         """Show a moment, or an incident with what follows it: by the cursor where it is loaded, else by a jump."""
         session, player = self._session, self._player
         t_ns = min(max(t_ns, player.start_ns), player.end_ns)

@@ -68,7 +68,7 @@ class WhyScreen(Box):
         return why.page(self.context.findings(), self.text_width, self.text_height)
 
 
-class Pair(Struct):
+class ProcessPair(Struct):
     """Time and number of events between two processes in `SPAN_NS`."""
 
     one: int
@@ -125,16 +125,16 @@ class ContentionScreen(Box):
         ]  # fmt: skip
 
 
-_Row = tuple[Pair, str, str]  # the processes, share and seconds, style
+_Row = tuple[ProcessPair, str, str]  # the processes, share and seconds, style
 
 
-def preemption_pairs(older: Board, newer: Board) -> list[Pair]:
+def preemption_pairs(older: Board, newer: Board) -> list[ProcessPair]:
     """(victim, culprit) by process, the longest waits first."""
     grown = _grown(older.preempts, newer.preempts, "ns")
     return _summed((pid_of(now.victim_tid, newer), now.culprit_pid, ns, times) for now, ns, times in grown)
 
 
-def wakeup_pairs(older: Board, newer: Board, sleepers: frozenset[int]) -> list[Pair]:
+def wakeup_pairs(older: Board, newer: Board, sleepers: frozenset[int]) -> list[ProcessPair]:
     """(main thread of a sleeper, waker) by process, of ``sleepers`` alone, the longest waits first."""
     grown = _grown(older.wakeups, newer.wakeups, "wait_ns")
     return _summed((now.wakee_tid, now.waker_pid, ns, times) for now, ns, times in grown if now.wakee_tid in sleepers)
@@ -147,11 +147,11 @@ def _grown(older: Mapping[Any, Any], newer: Mapping[Any, Any], name: str) -> Ite
         yield now, pair_growth(getattr(was, name, 0), getattr(now, name)), pair_growth(getattr(was, "times", 0), now.times)
 
 
-def _summed(found: Iterable[tuple[int, int, int, int]]) -> list[Pair]:
-    pairs: dict[tuple[int, int], Pair] = {}
+def _summed(found: Iterable[tuple[int, int, int, int]]) -> list[ProcessPair]:
+    pairs: dict[tuple[int, int], ProcessPair] = {}
     for one, other, ns, times in found:
         if ns > 0:
-            pair = pairs.setdefault((one, other), Pair(one, other, 0, 0))
+            pair = pairs.setdefault((one, other), ProcessPair(one, other, 0, 0))
             pair.ns += ns
             pair.times += times
     return sorted(pairs.values(), key=lambda pair: -pair.ns)

@@ -192,7 +192,7 @@ class Cells:
         self.looks = looks
 
 
-class _Codes(dict[str, str]):
+class _LookCodes(dict[str, str]):
     """Meaning -> one character, so that the looks of a line are a string."""
 
     def __init__(self) -> None:
@@ -204,7 +204,7 @@ class _Codes(dict[str, str]):
         return code
 
 
-_codes = _Codes()
+_codes = _LookCodes()
 
 
 def cells_of(line: Line, width: int) -> Cells:
@@ -324,7 +324,7 @@ def palette(theme: str, coloured: bool = True) -> Palette:
     return {name: Style.parse(spec) for name, spec in specs.items()}
 
 
-class Ascii(LineFilter):
+class AsciiFilter(LineFilter):
     """Turns what Textual draws by itself (borders, command palette, notifications) into ASCII."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - Textual's own

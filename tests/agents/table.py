@@ -185,7 +185,7 @@ def _recorded(name: str, symptom: str, cause: str) -> Run:
         out.seek(0)
         header, *rest = Decoder().feed(out.read())
     assert isinstance(header, Header)
-    packed = columns.Encoder().encode([one for one in rest if isinstance(one, Frame)])
+    packed = columns.ColumnEncoder().encode([one for one in rest if isinstance(one, Frame)])
     return Run(name, symptom, cause, {}, [], [], {"eBPF": (header, packed)}, runner_pid=os.getpid(), others_cpus=round(others, 2))
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from gputop.alerts import command, desktop, webhook
 from gputop.alerts import sender as sender_module
-from gputop.alerts.alert import BEGIN, END, Alert
+from gputop.alerts.alert import BEGIN, END, AlertMessage
 from gputop.alerts.sender import LEAVE_S, MOST_WAITING, TRIED_S, Alerts, Sender
 from gputop.alerts.sinks import Busy, Refused, sink_of, sinks_of
 from gputop.alerts.webhook import WHOLE_S, retry_after_s, slack_message
@@ -141,11 +141,11 @@ class Made:
     name = "made"
 
     def __init__(self, *outcomes: Exception | None) -> None:
-        self.outcomes, self.tried, self.taken = list(outcomes), list[str](), list[Alert]()
+        self.outcomes, self.tried, self.taken = list(outcomes), list[str](), list[AlertMessage]()
         self.may = threading.Event()
         self.may.set()
 
-    def send(self, one: Alert) -> None:
+    def send(self, one: AlertMessage) -> None:
         self.tried.append(one.event)
         assert self.may.wait(PATIENCE_S)
         if self.outcomes and (failure := self.outcomes.pop(0)) is not None:

@@ -23,7 +23,7 @@ from gputop.commands.doctor import as_json
 from gputop.commands.fleet import as_object
 from gputop.commands.replay import sample
 from gputop.commands.schema import SCHEMAS, schema, shape
-from gputop.doctor.checks import Check
+from gputop.doctor.checks import DoctorCheck
 from gputop.fleet.overview import Overview
 from gputop.fleet.summary import summarize
 from gputop.loader.sweep import Point, Sweep
@@ -80,7 +80,10 @@ def real() -> Iterator[tuple[str, bytes]]:
     yield "fleet", msgspec.json.encode(as_object(overview), enc_hook=str)
     for event in (BEGIN, END):
         yield "alert", msgspec.json.encode(alert(event).document)
-    checks = [Check("nvml", "NVML", "ok", "580.95"), Check("ebpf", "eBPF", "missing", "no bcc", "apt install python3-bpfcc", True)]
+    checks = [
+        DoctorCheck("nvml", "NVML", "ok", "580.95"),
+        DoctorCheck("ebpf", "eBPF", "missing", "no bcc", "apt install python3-bpfcc", True),
+    ]
     yield "doctor", as_json(checks, False, {}).encode()
     yield "doctor", as_json(checks, True, {"path": "b.zip", "parts": [{"name": "doctor.txt", "bytes": 7, "about": "this"}]}).encode()
     yield "prove", msgspec.json.encode(none_document("nothing to prove", None, None))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import gputop
-from gputop.api.objects import Explanation, Incident, Snapshot, Told
+from gputop.api.objects import CompanionLine, Explanation, Incident, Snapshot
 from gputop.api.watching import Watching
 from tests.wait import PATIENCE_S, until
 
@@ -138,8 +138,8 @@ def test_a_callback_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> No
     )  # fmt: skip
     watching = Watching(PLAYED, fail, "low")
     with caplog.at_level(logging.ERROR, "gputop"):
-        watching._take(Told(incidents=(one,)))
-        watching._take(Told(incidents=(one,)))
+        watching._take(CompanionLine(incidents=(one,)))
+        watching._take(CompanionLine(incidents=(one,)))
     assert [record.exc_text for record in caplog.records if "not mine" in (record.exc_text or "")] == [caplog.records[0].exc_text]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gputop.recording.writer import NO_LIMIT, Rotation
-from gputop.stream.kept import Recorder
+from gputop.stream.kept import FindingsRecorder
 from gputop.stream.stalled import Unwatched
 from tests.bench.figures import spread
 from tests.recording.made import HEADER, Session
@@ -38,7 +38,7 @@ def record(path: Path, ticks: int) -> None:
     """As `gputop record` does."""
     diagnosis = Unwatched(None)
     diagnosis.following.restate(HEADER)
-    files = Rotation(str(path), HEADER, NO_LIMIT, 0, lambda: Recorder(diagnosis.following.engine).tell)
+    files = Rotation(str(path), HEADER, NO_LIMIT, 0, lambda: FindingsRecorder(diagnosis.following.engine).tell)
     for frame in Session(8, 80, threads=8, probes=False).frames(ticks):
         diagnosis.judge_frame(frame)
         files.add(frame)

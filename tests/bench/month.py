@@ -18,7 +18,7 @@ from gputop.model.frame import SECOND_NS, Frame
 from gputop.recording.format import MINUTES, SECONDS, TICKS
 from gputop.recording.keep import Keeping
 from gputop.recording.reader import Recording
-from gputop.stream.kept import Findings, rules
+from gputop.stream.kept import FindingsBlock, rules
 from tests.bench.explain_cost import waited
 from tests.bench.figures import spread
 from tests.recording.made import HEADER, MS, START_NS, Session
@@ -81,7 +81,7 @@ def record(path: Path, days: int, times: list[float], fine_days: float, fine_hou
         ledger = {"gpu_total_s": now_s * 8, "gpu_lost_s": 20.0 * len(episodes), "by_cause": {"slow-disk": 20.0 * len(episodes)}}
         ledger |= {"regain": [], "speedup_max": None}
         explanation = {"schema": 1, "verdict": said, "ledger": ledger, "workers": {}, "incidents": episodes, "what_if": [], "trainers": []}
-        return msgspec.msgpack.encode(Findings(rules(), START_NS, START_NS + int(now_s * SECOND_NS), explanation))  # type: ignore[arg-type]
+        return msgspec.msgpack.encode(FindingsBlock(rules(), START_NS, START_NS + int(now_s * SECOND_NS), explanation))  # type: ignore[arg-type]
 
     files = Keeping(str(path), HEADER, max_bytes=bound, keep_ns=30 * DAY_S * SECOND_NS, begin=lambda: told)
     count, most, stalls = 0, 0, []

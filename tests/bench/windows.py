@@ -16,7 +16,7 @@ from unittest.mock import patch
 from gputop.model.frame import Frame
 from gputop.sources import Beat, Settings
 from gputop.sources.ebpf.source import EbpfSource
-from gputop.sources.ebpf.switches import Watch
+from gputop.sources.ebpf.switches import SwitchAttacher
 from tests.bench.figures import spread, table
 from tests.bench.watching import Job, Scene, job
 
@@ -37,7 +37,7 @@ class Told(NamedTuple):
     counters: tuple[int, ...]
 
 
-class Listening(Watch):
+class Listening(SwitchAttacher):
     """A watch that tells the job's counters around its windows."""
 
     running: Job
@@ -62,7 +62,7 @@ class Listening(Watch):
 
 def losses(scene: Scene, seconds: float) -> tuple[list[float], float]:
     """(per cent of the steps lost in each window, share of the time that windows take)."""
-    with job(scene) as running, patch("gputop.sources.ebpf.source.Watch", Listening):
+    with job(scene) as running, patch("gputop.sources.ebpf.source.SwitchAttacher", Listening):
         Listening.running, Listening.told, Listening.per_s = running, [], []
         source = EbpfSource(Settings())
         source.open()

@@ -65,7 +65,7 @@ class Run(msgspec.Struct):
     def items(self, mode: str) -> list[Header | Frame]:
         """The header and the frames that the collector wrote in a mode."""
         header, packed = self.streams[mode]
-        return [header, *columns.Decoder().decode(packed)]
+        return [header, *columns.ColumnDecoder().decode(packed)]
 
 
 _decode = msgspec.msgpack.Decoder(Run).decode
@@ -115,7 +115,7 @@ def record(name: str, seconds: float, modes: dict[str, list[str]], after_s: floa
 def _stream(path: Path, until_ns: int) -> tuple[Header, bytes]:
     header, *rest = Decoder().feed(path.read_bytes())
     assert isinstance(header, Header)
-    return header, columns.Encoder().encode([one for one in rest if isinstance(one, Frame) and one.t_ns <= until_ns])
+    return header, columns.ColumnEncoder().encode([one for one in rest if isinstance(one, Frame) and one.t_ns <= until_ns])
 
 
 @contextmanager
@@ -159,7 +159,9 @@ def _kept(path: Path) -> Run:
 
     symptom, cause = KEPT[path.stem]
     header, packed = _stream(path, 1 << 63)
-    pids = {info.pid for frame in columns.Decoder().decode(packed) for info in frame.infos if info.cmdline[-1:] == ["/home/me/train.py"]}
+    pids = {
+        info.pid for frame in columns.ColumnDecoder().decode(packed) for info in frame.infos if info.cmdline[-1:] == ["/home/me/train.py"]
+    }
     mode = "/proc" if path.stem.startswith("unprobed-") else "eBPF"
     return Run(path.stem, symptom, cause, {}, [], sorted(pids), {mode: (header, packed)})
 
@@ -172,13 +174,13 @@ def neutral(run: Run) -> Run:
     mask, collectors = Mask(), {header.collector_pid for header, _ in run.streams.values()}
     streams = {}
     for mode, (header, packed) in run.streams.items():
-        frames = columns.Decoder().decode(packed)
+        frames = columns.ColumnDecoder().decode(packed)
         ours = _below(run.runner_pid, frames) - {run.runner_pid} - collectors | {header.collector_pid} | set(run.culprits) | set(run.family)
         quiet = _quiet(frames) - ours | collectors - {header.collector_pid}
         names = {info.comm for frame in frames for info in frame.infos if info.pid in ours}
         plain = [_named(mask.frame(one), one, ours, names) for one in (_without(frame, quiet) for frame in frames)]
         header = replace(mask.header(header), kernel=header.kernel.partition("-")[0])
-        streams[mode] = header, columns.Encoder().encode(plain)
+        streams[mode] = header, columns.ColumnEncoder().encode(plain)
     return msgspec.structs.replace(run, streams=streams)
 
 

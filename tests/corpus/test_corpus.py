@@ -125,7 +125,7 @@ def run_of(name: str, others_cpus: float = 0.1, ebpf: str = "ok") -> runs.Run:
     """A run without processes."""
     states = [SourceState("ebpf", "partial"), SourceState("ebpf", ebpf)]
     frames = [Frame(seq, seq, key=not seq, sources=[state]) for seq, state in enumerate(states)]
-    return runs.Run(name, "idle", "none", {}, [], [], {"eBPF": (Header(), columns.Encoder().encode(frames))}, others_cpus=others_cpus)
+    return runs.Run(name, "idle", "none", {}, [], [], {"eBPF": (Header(), columns.ColumnEncoder().encode(frames))}, others_cpus=others_cpus)
 
 
 @pytest.fixture

@@ -43,13 +43,13 @@ def test_the_probes_find_its_functions(machine: str) -> None:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[work.Gpu]:
+def gpu(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[work.DemoGpu]:
     """A GPU, with the driver or, by the parameter False, as on a machine for which there is none."""
     if not request.param:
         monkeypatch.setattr(work, "_driver", lambda _: None)
     fd = simulated.create(1)
     monkeypatch.setenv(simulated.VARIABLE, f"/proc/self/fd/{fd}")
-    yield work.Gpu(fd, 0)
+    yield work.DemoGpu(fd, 0)
     os.close(fd)
 
 
@@ -60,7 +60,7 @@ def _read(source: simulated.SimulatedSource, probes: Probes | None = None, loadi
 
 
 @pytest.mark.parametrize("gpu", [True, False], indirect=True)
-def test_calls_take_the_time_that_they_say(gpu: work.Gpu) -> None:
+def test_calls_take_the_time_that_they_say(gpu: work.DemoGpu) -> None:
     source = simulated.SimulatedSource(Settings())
     source.open()
     try:
@@ -87,7 +87,7 @@ def test_calls_take_the_time_that_they_say(gpu: work.Gpu) -> None:
 
 
 @pytest.mark.parametrize("gpu", [True], indirect=True)
-def test_once_the_probes_count_nobody_else_does(gpu: work.Gpu) -> None:
+def test_once_the_probes_count_nobody_else_does(gpu: work.DemoGpu) -> None:
     source = simulated.SimulatedSource(Settings())
     source.open()
     try:

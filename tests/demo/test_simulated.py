@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gputop.demo.work import FULL, Gpu
+from gputop.demo.work import FULL, DemoGpu
 from gputop.model.frame import Frame
 from gputop.model.frame import Gpu as Reading
 from gputop.sources import Beat, Settings, Unavailable, simulated
@@ -42,7 +42,7 @@ def test_counters_leave_out_what_is_booked_ahead() -> None:
     words[at : at + 4] = memoryview(bytearray(32)).cast("Q")
     words[at + simulated.BUSY], words[at + simulated.UNTIL] = 900, 5_000
     words[at + simulated.SM_BUSY], words[at + simulated.SM_PPM] = 450, 500_000
-    assert simulated.totals(words, 0, 4_900) == simulated.Totals(4_900, 800, 400, 0, 0)
+    assert simulated.totals(words, 0, 4_900) == simulated.DeviceTotals(4_900, 800, 400, 0, 0)
     assert simulated.totals(words, 0, 6_000).busy_ns == 900
     os.close(fd)
 
@@ -52,7 +52,7 @@ def test_a_full_gpu_reads_100_and_an_idle_one_0(gpu_fd: int) -> None:
     assert source.open().state == "ok"
     try:
         assert _read(source)[0].util_pct == 0.0
-        gpu = Gpu(gpu_fd, 0)
+        gpu = DemoGpu(gpu_fd, 0)
         gpu.launch(30_000)
         assert _until_util(source, 99.0) >= 99.0
         _read(source)
@@ -68,7 +68,7 @@ def test_few_sms_are_busy_and_draw_little(gpu_fd: int) -> None:
     source = SimulatedSource(Settings())
     source.open()
     try:
-        Gpu(gpu_fd, 0).launch(30_000, FULL // 20)
+        DemoGpu(gpu_fd, 0).launch(30_000, FULL // 20)
         assert _until_util(source, 99.0) >= 99.0
         light = _read(source)[0]
         assert light.sm_active_pct == pytest.approx(5, abs=1)
@@ -82,7 +82,7 @@ def test_a_key_frame_says_who_is_on_it_and_what_is_not_simulated(gpu_fd: int) ->
     source = SimulatedSource(Settings())
     source.open()
     try:
-        Gpu(gpu_fd, 0, memory_bytes=3 << 30).copy_in(5 << 20)
+        DemoGpu(gpu_fd, 0, memory_bytes=3 << 30).copy_in(5 << 20)
         often, seldom = _read(source, key=True)
         assert source.pids == {os.getpid()}
         assert often.mem_used_bytes == 3 << 30

@@ -14,7 +14,7 @@ from gputop.commands import demo
 from gputop.stream.session import Session
 from gputop.tui.app import GputopApp
 from gputop.tui.draw.view import View
-from gputop.tui.feed import Look, live_context
+from gputop.tui.feed import ScreenSettings, live_context
 from tests.pty.conftest import GPUTOP, clean
 from tests.pty.terminal import Terminal
 from tests.require import require
@@ -26,7 +26,7 @@ def _app() -> GputopApp:
     session = Session()
     for item in scene.frames(100):
         session.ingest(item)
-    return GputopApp(live_context(session, View(), Silence, Silence(), Look(remote=True)))
+    return GputopApp(live_context(session, View(), Silence, Silence(), ScreenSettings(remote=True)))
 
 
 async def test_each_step_finds_the_screen_it_speaks_of(monkeypatch: pytest.MonkeyPatch) -> None:

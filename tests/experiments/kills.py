@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from gputop.prove.change import FILE, IDLE, STOPPED, Change, Plan, Target
+from gputop.prove.change import FILE, IDLE, STOPPED, Change, Plan, TargetProcess
 from gputop.prove.journal import leftovers, undo_leftovers
 from gputop.prove.processes import read_process
 from tests.experiments import place
@@ -37,7 +37,7 @@ KILLED = ("gputop", "guardian", "both")
 class Round:
     """What is changed in a round, and what it was before."""
 
-    def __init__(self, kind: str, hogs: list[Target], folder: Path | None) -> None:
+    def __init__(self, kind: str, hogs: list[TargetProcess], folder: Path | None) -> None:
         self.kind, self.hogs, self.folder = kind, hogs, folder
         self.before = self._now()
 

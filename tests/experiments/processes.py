@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gputop.prove.change import Case, Plan, Record, Target
+from gputop.prove.change import Case, Plan, Record, TargetProcess
 from gputop.prove.processes import read_process
 
 ROOT = Path(__file__).parents[2]
@@ -78,18 +78,18 @@ def started(code: str = SLEEPS, own_session: bool = False, **more: Any) -> Itera
 
 
 @contextmanager
-def running(code: str = SLEEPS, own_session: bool = False, **more: Any) -> Iterator[Target]:
+def running(code: str = SLEEPS, own_session: bool = False, **more: Any) -> Iterator[TargetProcess]:
     """The same, as a target."""
     with started(code, own_session, **more) as child:
         yield target(child.pid)
 
 
-def target(pid: int) -> Target:
+def target(pid: int) -> TargetProcess:
     proc = read_process(pid)
-    return Target(proc.pid, proc.start_ticks, proc.comm)
+    return TargetProcess(proc.pid, proc.start_ticks, proc.comm)
 
 
-def case(trainer: Target, *culprits: Target, cause: str = "cpu-contention") -> Case:
+def case(trainer: TargetProcess, *culprits: TargetProcess, cause: str = "cpu-contention") -> Case:
     """A job without workers."""
     return Case(cause, trainer, (trainer,), (trainer,), culprits)
 
@@ -141,7 +141,7 @@ def holder(plan: Plan, on_s: float = 60.0, off_s: float = 0.01) -> Iterator[subp
             child.kill()
 
 
-def record_of(one: Target, setting: str, old: str, new: str) -> Record:
+def record_of(one: TargetProcess, setting: str, old: str, new: str) -> Record:
     """Of a process's main thread."""
     proc = read_process(one.pid)
     return Record(setting, new, old, one.pid, one.start_ticks, one.pid, one.start_ticks, proc.group, proc.session)

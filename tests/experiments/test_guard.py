@@ -14,7 +14,7 @@ import pytest
 
 from gputop.commands.prove import _undo
 from gputop.prove import guardian
-from gputop.prove.change import FILE, IDLE, STOPPED, Change, Plan, Target
+from gputop.prove.change import FILE, IDLE, STOPPED, Change, Plan, TargetProcess
 from gputop.prove.fuse import Fuse
 from gputop.prove.guardian import Guard
 from gputop.prove.interventions import plan
@@ -37,7 +37,7 @@ from tests.experiments.processes import (
 from tests.wait import until
 
 
-def _idle(*targets: Target) -> Plan:
+def _idle(*targets: TargetProcess) -> Plan:
     changes = tuple(Change("policy", IDLE, one) for one in targets)
     return Plan("idle-priority", f"{targets[0]} to idle priority", changes, may_keep=True)
 
@@ -222,7 +222,7 @@ def test_a_change_may_be_on_for_as_long_as_the_experiment_goes_on(monkeypatch: p
         assert any(_stays_on(hog) for _ in range(10)), "this machine stands still for half a second at a time"
 
 
-def _stays_on(hog: Target) -> bool:
+def _stays_on(hog: TargetProcess) -> bool:
     """Whether this process had its CPU all the time; if so the change must have been on."""
     with Guard(_idle(hog)) as guard:
         guard.on()

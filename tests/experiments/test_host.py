@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from gputop.commands.prove import _undo
 from gputop.prove import change, host, journal
-from gputop.prove.change import BACK, FILE, IDLE, THEIRS, Change, Plan, Record, Target, restore
-from gputop.prove.guardian import Ending, Guard
-from gputop.prove.host import Folder, why_not, why_not_in
+from gputop.prove.change import BACK, FILE, IDLE, THEIRS, Change, Plan, Record, TargetProcess, restore
+from gputop.prove.guardian import ExperimentEnding, Guard
+from gputop.prove.host import JournalFolder, why_not, why_not_in
 from gputop.prove.journal import create, leftovers, of_others, undo_leftovers
 from gputop.prove.processes import read_process
 from tests.experiments.place import set_place
@@ -39,7 +39,7 @@ running = partial(
 )  # who shares a session with those of another experiment, of a test beside this one, is its heir
 
 
-def nice(*targets: Target) -> Plan:
+def nice(*targets: TargetProcess) -> Plan:
     return Plan("nice", f"{targets[0]} to nice 19", tuple(Change("nice", "19", one) for one in targets), may_keep=True)
 
 
@@ -118,8 +118,8 @@ def test_a_folder_that_somebody_else_made_is_none(tmp_path: Path, harm: str, mon
         trap.mkdir()
         os.chown(trap, NOBODY if harm == "others" else 0, 0)
         trap.chmod(0o777 if harm == "writable" else 0o755)
-    assert host.make_folder() == Folder(str(second / f"{host.PREFIX}0"), 0)
-    assert why_not(Folder(str(trap), 0))
+    assert host.make_folder() == JournalFolder(str(second / f"{host.PREFIX}0"), 0)
+    assert why_not(JournalFolder(str(trap), 0))
     assert [folder.path for folder in host.folders()] == [str(second / f"{host.PREFIX}0")]
 
 
@@ -284,7 +284,7 @@ def _set_nice(pid: int) -> None:
 def test_what_somebody_else_changes_meanwhile_is_left_and_told(setting: str, new: str, theirs: Callable[[int], None]) -> None:
     if len(CPUS) < 2:
         pytest.skip("one CPU")
-    ending = Ending()
+    ending = ExperimentEnding()
     with running() as hog, running() as other:
         before = settings(other.pid)
         with Guard(Plan(setting, "it", tuple(Change(setting, new, one) for one in (hog, other)), True), ending=ending) as guard:
@@ -341,7 +341,7 @@ def test_a_mask_reads_as_a_cpuset_lets_it() -> None:
 def test_put_back_is_said_only_of_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that says it went well, and changes nothing."""
     monkeypatch.setattr(journal, "TRY_S", 0.2)
-    ending = Ending()
+    ending = ExperimentEnding()
     with running() as hog:
         guard = Guard(nice(hog), ending=ending).__enter__()
         guard.on()
@@ -369,7 +369,7 @@ def test_a_leftover_is_not_put_back_over_what_others_set_since() -> None:
 
 
 def test_a_second_ctrl_c_leaves_it_to_the_guardian(monkeypatch: pytest.MonkeyPatch) -> None:
-    ending = Ending()
+    ending = ExperimentEnding()
     with started(THREADS, own_session=True) as child:
         hog, before = target(child.pid), settings(child.pid)
         guard = Guard(nice(hog), ending=ending).__enter__()

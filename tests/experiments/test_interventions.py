@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.findings.verdict import CAUSES
-from gputop.prove.change import BACK, DEVICE, FILE, Change, Plan, Record, Told, autogroup_of, restore, write_value
+from gputop.prove.change import BACK, DEVICE, FILE, Change, Plan, Record, Refusal, autogroup_of, restore, write_value
 from gputop.prove.groups import Groups
 from gputop.prove.guardian import Guard
 from gputop.prove.interventions import INTERVENTIONS, NONE, idle_priority, interventions, io_priority, memory_limit, plan, stop
@@ -65,7 +65,7 @@ def test_each_cause_has_an_experiment_or_says_why_not() -> None:
 def test_a_cause_without_one_is_told_in_a_line(cause: str) -> None:
     with running() as trainer, running() as other:
         made = plan(case(trainer, other, cause=cause))
-        assert isinstance(made, Told)
+        assert isinstance(made, Refusal)
         assert cause in made.reason
         assert "\n" not in made.reason
 
@@ -82,7 +82,7 @@ def test_all_that_shares_a_session_is_named_and_the_jobs_own_are_not_slowed() ->
             assert says.startswith(f"{hog} to idle priority, with the rest of its session: ")
             assert {str(target(leader.pid)), str(other)} == set(says.partition("session: ")[2].split(", "))
             made = plan(replace(case(trainer, hog), family=(trainer, other)))
-            assert isinstance(made, Told) or made.intervention == "one-cpu"
+            assert isinstance(made, Refusal) or made.intervention == "one-cpu"
         finally:
             for one in (hog, other):
                 os.kill(one.pid, signal.SIGKILL)
@@ -93,7 +93,7 @@ def test_no_mask_is_told_where_there_is_none() -> None:
         made = plan(case(trainer, cause="affinity"))
         if set(CPUS) < Groups().online:
             pytest.skip("the tests themselves have a mask")
-        assert made == Told(f"no mask holds the job: it may use all {counted(len(CPUS), 'CPU')} of this machine")
+        assert made == Refusal(f"no mask holds the job: it may use all {counted(len(CPUS), 'CPU')} of this machine")
 
 
 def test_a_session_of_its_own_gets_the_least_weight() -> None:
@@ -152,7 +152,7 @@ def test_who_cannot_give_way_is_held_to_one_cpu_beside_those_who_can(monkeypatch
         assert [change.setting for change in made.changes] == ["policy", "cpu-mask"][: 1 + (len(CPUS) > 1)]
         monkeypatch.setattr(idle_priority, "may_raise", lambda _pid, _nice: False)
         made = plan(case(trainer, hog, other))
-        assert isinstance(made, Told) or made.intervention == "one-cpu"
+        assert isinstance(made, Refusal) or made.intervention == "one-cpu"
 
 
 def test_a_disk_hog_gets_the_idle_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +213,7 @@ def test_a_mask_that_is_wide_already_is_the_cpusets(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Groups, "online", frozenset(range(1024)))
     with running() as trainer:
         made = plan(case(trainer, cause="affinity"))
-        assert isinstance(made, Told)
+        assert isinstance(made, Refusal)
         assert "cpuset" in made.reason
 
 
@@ -299,7 +299,7 @@ def test_a_memory_limit_needs_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         cgroup.limit_memory(path, 100 << 20)
         cgroup.add(path, [trainer.pid])
         made = plan(case(trainer, cause="memory-pressure"))
-        assert isinstance(made, Told)
+        assert isinstance(made, Refusal)
         assert "50 MB available" in made.reason
 
 
@@ -359,7 +359,7 @@ def test_a_stopped_worker_goes_on_and_is_stopped_again() -> None:
 def test_a_worker_that_is_not_stopped_is_told() -> None:
     with running() as trainer:
         made = plan(case(trainer, cause="hung-worker"))
-        assert isinstance(made, Told)
+        assert isinstance(made, Refusal)
         assert "gputop stacks" in made.reason
 
 

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from gputop.commands.prove import _agreed
 from gputop.findings.verdict import Culprit
 from gputop.model.board import Board
-from gputop.prove.change import Plan, Reached, Target
-from gputop.prove.suspect import Suspicion, Watch
+from gputop.prove.change import Plan, Reached, TargetProcess
+from gputop.prove.suspect import SuspectWatch, Suspicion
 from gputop.system.errors import UserError
 from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.scene import ON_CPU, Proc, Scene, training
 
 OWN = Plan("nice", "hog (8) to niceness 19", (), may_keep=True)
-OTHERS = Plan("nice", "hog (8) to niceness 19", (), may_keep=True, others=(Target(8, 1, "hog"),))
+OTHERS = Plan("nice", "hog (8) to niceness 19", (), may_keep=True, others=(TargetProcess(8, 1, "hog"),))
 STEP_S = 0.2  # s between two frames
 
 
@@ -55,7 +55,7 @@ def test_a_script_says_that_processes_of_others_may_be_touched(monkeypatch: pyte
 
 def test_a_question_names_all_in_whole_words(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "30")
-    others = tuple(Target(pid, 1, "\x1b[2Jhog") for pid in range(1000, 1200))
+    others = tuple(TargetProcess(pid, 1, "\x1b[2Jhog") for pid in range(1000, 1200))
     reached = tuple(Reached(one, "bob", "nice 19", True, False, 0.5) for one in others)
     plan = Plan("nice", "a-name-with-hyphens (8) to niceness 19", (), may_keep=True, others=others, reached=reached)
     assert asked(monkeypatch, plan, yes=False, typed="y\n")
@@ -76,7 +76,7 @@ def test_without_a_terminal_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch,
 
 def watched(scene: Scene, pid: int | None = None, cause: str | None = None, seconds: float = 25.0) -> tuple[Suspicion | str, float]:
     """What comes of watching a scene, and after how many seconds."""
-    watch = Watch(pid, cause)
+    watch = SuspectWatch(pid, cause)
     watch.following.board = Board(header=scene.board.header)
     for tick in range(int(seconds / STEP_S)):
         if (found := watch.take(scene.next_frame(STEP_S))) is not None:
@@ -122,7 +122,7 @@ def test_who_takes_hardly_anything_stays_out(cores: float, culprits: list[int]) 
 
 
 def test_a_crowd_counts_together() -> None:
-    scene, watch = cpu_contention(), Watch()
+    scene, watch = cpu_contention(), SuspectWatch()
     for pid in range(1000, 1030):
         scene.add(Proc(pid, comm="cc1", cmdline=["/usr/lib/cc1"], run=0.06, looks=[ON_CPU], info={"session": 77}))
     scene.play(6.0)
@@ -145,7 +145,7 @@ def test_a_process_that_is_no_trainer_is_told() -> None:
 
 
 def test_at_the_moment_shown_it_is_the_verdict_as_it_stands() -> None:
-    scene, watch = cpu_contention(), Watch()
+    scene, watch = cpu_contention(), SuspectWatch()
     watch.following.board, watch.following.engine = scene.board, scene.engine
     assert watch.suspicion_now() == "nothing to prove: the diagnosis names no cause at this moment"
     scene.play(6.0)
@@ -154,4 +154,4 @@ def test_at_the_moment_shown_it_is_the_verdict_as_it_stands() -> None:
     assert isinstance(found, Suspicion)
     assert found.case.culprits[0].pid == 900
     assert not watch.sample(found.case.trainer).gone
-    assert watch.sample(Target(100, 7, "another")).gone
+    assert watch.sample(TargetProcess(100, 7, "another")).gone

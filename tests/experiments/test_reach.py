@@ -19,8 +19,8 @@ from gputop.commands.prove import _agreed
 from gputop.demo.stage import staged
 from gputop.demo.work import WORKER_NAME
 from gputop.prove import groups, reach
-from gputop.prove.change import Case, Plan, Reached, Target, Told
-from gputop.prove.groups import Unseen, members
+from gputop.prove.change import Case, Plan, Reached, Refusal, TargetProcess
+from gputop.prove.groups import ReachUnknown, members
 from gputop.prove.guardian import Guard
 from gputop.prove.interventions import plan
 from gputop.prove.permission import stage, why_off_stage
@@ -59,7 +59,7 @@ def limit(path: Path) -> str:
     return (path / ("cpu.max" if cgroup.is_v2("cpu") else "cpu.cfs_quota_us")).read_text()
 
 
-def throttled(trainer: Target) -> Case:
+def throttled(trainer: TargetProcess) -> Case:
     return case(trainer, cause="cgroup-throttle")
 
 
@@ -70,7 +70,7 @@ def planned(one: Case) -> Plan:
 
 
 @contextmanager
-def inside(*where: tuple[Path, Target]) -> Iterator[None]:
+def inside(*where: tuple[Path, TargetProcess]) -> Iterator[None]:
     for path, one in where:
         cgroup.add(path, [one.pid])
     yield
@@ -101,7 +101,7 @@ def test_members_of_a_changed_group_are_others_processes(quota: Path, is_below: 
                 Guard(made).__enter__()
             assert limit(quota) == before
             told = plan(throttled(trainer), allow_others=False)
-            assert isinstance(told, Told)
+            assert isinstance(told, Refusal)
             assert "belongs to another user" in told.reason
 
 
@@ -155,10 +155,10 @@ def test_a_long_list_is_read_whole_and_one_that_is_too_long_refused(tmp_path: Pa
     (tmp_path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in range(100_000, 104_000)))
     assert members(str(tmp_path)) == set(range(100_000, 104_000))
     monkeypatch.setattr(groups, "MOST_MEMBERS", 3999)
-    with pytest.raises(Unseen, match="more than 3999"):
+    with pytest.raises(ReachUnknown, match="more than 3999"):
         members(str(tmp_path))
     (tmp_path / "below").mkdir()  # which tells no processes
-    with pytest.raises(Unseen):
+    with pytest.raises(ReachUnknown):
         members(str(tmp_path))
 
 
@@ -183,7 +183,7 @@ def test_each_is_listed_with_its_cpu_time(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_of_who_ended_no_cpu_time_is_told() -> None:
-    one = Reached(Target(7, 1, "it"), "bob", "nice 19", False, False, None)
+    one = Reached(TargetProcess(7, 1, "it"), "bob", "nice 19", False, False, None)
     assert reach.line(one) == "bob  it (7)  CPU not measured  nice 19"
     assert reach.summed([one]) == "1 process changes: 1 of bob"
 
@@ -192,7 +192,7 @@ def test_of_who_ended_no_cpu_time_is_told() -> None:
 
 
 @contextmanager
-def demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[Target]:
+def demo(monkeypatch: pytest.MonkeyPatch) -> Iterator[TargetProcess]:
     """A worker of a real demo, which this process has started; so it has whatever else a test starts."""
     with staged("queue-full-healthy", 300.0) as environment:
         monkeypatch.setenv(simulated.VARIABLE, environment[simulated.VARIABLE])
@@ -210,7 +210,7 @@ def test_a_demo_touches_its_own_processes_alone(monkeypatch: pytest.MonkeyPatch)
     with running() as trainer, running() as hog, demo(monkeypatch) as own:
         before = settings(hog.pid)
         told = plan(case(trainer, hog))
-        assert isinstance(told, Told)
+        assert isinstance(told, Refusal)
         assert f"{hog} is not the demo's: a demo touches its own processes alone" in told.reason
         made = planned(case(trainer, own, hog))
         assert own.pid in {one.target.pid for one in made.reached}
@@ -219,7 +219,7 @@ def test_a_demo_touches_its_own_processes_alone(monkeypatch: pytest.MonkeyPatch)
             guard.on()
             assert settings(hog.pid) == before
         told = plan(case(hog, cause="affinity"))
-        assert isinstance(told, Told)
+        assert isinstance(told, Refusal)
         assert "is not the demo's" in told.reason
         for pid in (hog.pid, os.getpid(), read_process(read_process(own.pid).ppid).ppid):  # the latter is the stage
             assert f"{pid} is not the demo's" in send_signal("TERM", {pid: read_process(pid).start_ticks})
@@ -234,7 +234,7 @@ def test_a_demo_changes_no_group_in_which_others_are(quota: Path, monkeypatch: p
         assert {one.target.pid for one in planned(throttled(own)).reached} == {own.pid}
         cgroup.add(quota, [hog.pid])
         told = plan(throttled(own))
-        assert isinstance(told, Told)
+        assert isinstance(told, Refusal)
         assert f"{hog}, too, which is not the demo's" in told.reason
         assert limit(quota) == before
 
@@ -244,7 +244,7 @@ def test_where_it_is_not_known_what_the_demos_are_none_is_touched(path: str, mon
     monkeypatch.setenv(simulated.VARIABLE, path)
     assert stage() == frozenset()
     with running() as trainer, running() as hog:
-        assert isinstance(plan(case(trainer, hog)), Told)
+        assert isinstance(plan(case(trainer, hog)), Refusal)
 
 
 def test_without_a_demo_there_is_no_stage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from gputop.commands.live import left_behind
 from gputop.prove import host
-from gputop.prove.change import FILE, GONE_BY_NOW, IDLE, Change, Plan, Record, Target, Told, held, read_value, restore
+from gputop.prove.change import FILE, GONE_BY_NOW, IDLE, Change, Plan, Record, Refusal, TargetProcess, held, read_value, restore
 from gputop.prove.guardian import Guard
 from gputop.prove.interventions import plan, stop
 from gputop.prove.journal import create, leftovers, undo_leftovers
@@ -36,7 +36,7 @@ from tests.workloads import cgroup
 root = pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 
 
-def _idle(one: Target) -> Plan:
+def _idle(one: TargetProcess) -> Plan:
     return Plan("idle-priority", f"{one} to idle priority", (Change("policy", IDLE, one),), may_keep=True)
 
 
@@ -70,7 +70,7 @@ def test_the_system_is_never_touched(name: str) -> None:
     code = f"import ctypes, time\nctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)\nprint(flush=True)\ntime.sleep(600)"
     with running() as trainer, running(code) as daemon:
         made = plan(case(trainer, daemon))
-        assert isinstance(made, Told)
+        assert isinstance(made, Refusal)
         assert f"{daemon} is a part of the system" in made.reason
 
 
@@ -80,16 +80,16 @@ def test_neither_the_job_nor_what_started_it() -> None:
         job = next(proc for proc in read_processes().values() if proc.ppid == launcher.pid)
         trainer = target(job.pid)
         made = plan(case(trainer, target(launcher.pid)))
-        assert isinstance(made, Told)
+        assert isinstance(made, Refusal)
         assert "what the job was started by" in made.reason
         made = plan(case(trainer, trainer))
-        assert isinstance(made, Told)
+        assert isinstance(made, Refusal)
         assert "is of the job itself" in made.reason
 
 
 def test_readonly() -> None:
     with running() as trainer, running() as hog:
-        assert plan(case(trainer, hog), readonly=True) == Told("experiments are off: --readonly")
+        assert plan(case(trainer, hog), readonly=True) == Refusal("experiments are off: --readonly")
 
 
 @root
@@ -102,7 +102,7 @@ def test_others_are_named_and_asked_about() -> None:
         with pytest.raises(OSError, match=f"sleep \\({pid}\\) of another user"):
             Guard(made).__enter__()
         made = plan(case(trainer, hog), allow_others=False)
-        assert isinstance(made, Told)
+        assert isinstance(made, Refusal)
         assert "belongs to another user" in made.reason
 
 
@@ -176,7 +176,7 @@ def test_a_reused_pid_is_not_touched() -> None:
         assert restore(replace(record, old="5")) == GONE_BY_NOW
         assert os.getpriority(os.PRIO_PROCESS, now.pid) == 0
         made = plan(case(trainer, before))
-        assert isinstance(made, Told)
+        assert isinstance(made, Refusal)
         assert "has ended" in made.reason
         with Guard(_idle(before)) as guard, pytest.raises(OSError, match="it has ended"):
             guard.on()
@@ -351,15 +351,15 @@ def test_a_journal_of_this_boot_is_found_under_another_host_name(monkeypatch: py
 
 
 @root
-def test_a_limit_of_somebody_elses_job_is_asked_about(cpu_quota_of_nobody: Target) -> None:
+def test_a_limit_of_somebody_elses_job_is_asked_about(cpu_quota_of_nobody: TargetProcess) -> None:
     made = plan(case(cpu_quota_of_nobody, cause="cgroup-throttle"))
     assert isinstance(made, Plan), made
     assert made.others == (cpu_quota_of_nobody,)
-    assert isinstance(plan(case(cpu_quota_of_nobody, cause="cgroup-throttle"), allow_others=False), Told)
+    assert isinstance(plan(case(cpu_quota_of_nobody, cause="cgroup-throttle"), allow_others=False), Refusal)
 
 
 @pytest.fixture
-def cpu_quota_of_nobody() -> Iterator[Target]:
+def cpu_quota_of_nobody() -> Iterator[TargetProcess]:
     if why := cgroup.missing("cpu"):
         pytest.skip(why)
     with cgroup.group("cpu", "experiment") as path, nobodys_process() as pid:
@@ -394,7 +394,7 @@ def test_what_ends_while_it_is_looked_at_is_told(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr("gputop.prove.interventions.idle_priority._first_nice", gone)
         monkeypatch.setattr("gputop.prove.interventions.one_cpu.narrowed", gone)
         made = plan(case(trainer, hog))
-        assert isinstance(made, Told)
+        assert isinstance(made, Refusal)
         assert made.reason == "cpu-contention: what is there could not be looked at (No such process): try again"
 
 
@@ -422,7 +422,7 @@ time.sleep(600)
             proc = read_process(shell.pid)
             assert proc.foreground not in (proc.group, -1)
             told = stop.INTERVENTION.make(case(trainer, shell), Scene(case(trainer, shell), allow_stop=True, allow_others=True))
-            assert isinstance(told, Told)
+            assert isinstance(told, Refusal)
             assert "is in the foreground of a terminal" in told.reason
         finally:
             outer.kill()
@@ -455,7 +455,7 @@ def test_a_journal_without_a_change_is_none(state: Path) -> None:
 def test_a_rank_of_the_same_training_is_not_put_aside() -> None:
     with running() as trainer, running() as slow:
         made = plan(case(trainer, slow, cause="straggler-rank"))
-        assert isinstance(made, Told)
+        assert isinstance(made, Refusal)
         assert "is a rank of the same training" in made.reason
         assert isinstance(plan(case(trainer, replace(slow, name="hog"), cause="straggler-rank")), Plan)
 

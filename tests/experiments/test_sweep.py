@@ -24,9 +24,9 @@ import pytest
 from gputop import sweep_loader
 from gputop.diagnosis.measure import waits
 from gputop.loader import sweep
-from gputop.loader.bottleneck import IDLE, RUNNABLE, Usage, reason
+from gputop.loader.bottleneck import IDLE, RUNNABLE, LoaderUsage, reason
 from gputop.loader.loaders import Interrupts, Rebuilt, same_random_numbers
-from gputop.loader.sweep import Point, Sweep, _judged, _Run
+from gputop.loader.sweep import Point, Sweep, _judged, _SweepRun
 from gputop.system.errors import UserError
 from tests.require import require
 from tests.wait import PATIENCE_S, until
@@ -245,7 +245,7 @@ def test_a_cpu_mask_is_what_can_be_used(made: ModuleType) -> None:
 def test_numbers_that_were_cold_are_measured_again(made: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page cache was filled for those that came later."""
     made_of = {0: [Point(0, 10.0, is_cold=True), Point(0, 30.0)], 2: [Point(2, 30.0)]}
-    monkeypatch.setattr(_Run, "point", lambda _, workers: made_of[workers].pop(0))
+    monkeypatch.setattr(_SweepRun, "point", lambda _, workers: made_of[workers].pop(0))
     found = swept(made.slow)
     assert [point.batches_per_s for point in found.points] == [30.0, 30.0]
     assert found.notes[0] == "measured again, for they had read from storage: 0"
@@ -253,7 +253,7 @@ def test_numbers_that_were_cold_are_measured_again(made: ModuleType, monkeypatch
 
 def test_all_cold_is_how_it_is(made: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """The data set is larger than memory."""
-    monkeypatch.setattr(_Run, "point", lambda _, workers: Point(workers, 10.0, is_cold=True))
+    monkeypatch.setattr(_SweepRun, "point", lambda _, workers: Point(workers, 10.0, is_cold=True))
     found = swept(made.slow)
     assert found.notes == ()
     assert str(found).count("(cold)") == 2
@@ -358,7 +358,7 @@ def points(*rates: tuple[int, float | None]) -> list[Point]:
 
 
 def test_the_smallest_number_near_the_best_is_recommended(made: ModuleType) -> None:
-    run = _Run(made.slow, Interrupts(), None, 1.0, 9.0)
+    run = _SweepRun(made.slow, Interrupts(), None, 1.0, 9.0)
     found = _judged(made.slow, points((0, 10.0), (2, 19.2), (4, 20.0), (8, None)), run)
     assert (found.recommended_workers, found.best_workers) == (2, 4)
     assert found.advice() == "num_workers=2: 19.2 batches/s, within 5 % of the best (4: 20); the 0 of today: 10"
@@ -370,26 +370,26 @@ def test_the_smallest_number_near_the_best_is_recommended(made: ModuleType) -> N
 @pytest.mark.parametrize(
     ("usage", "shares", "consumer", "told"),
     [
-        (Usage(busy_s=3.9, cpus_s=4.0, cpu_s=3.5), {waits.ONCPU: 0.5, RUNNABLE: 0.41}, 0.2, "workers 41 % runnable; all CPUs busy"),
-        (Usage(busy_s=2.0, cpus_s=4.0, cpu_s=2.0), {waits.DISK: 0.6, waits.ONCPU: 0.4}, 0.2,
+        (LoaderUsage(busy_s=3.9, cpus_s=4.0, cpu_s=3.5), {waits.ONCPU: 0.5, RUNNABLE: 0.41}, 0.2, "workers 41 % runnable; all CPUs busy"),
+        (LoaderUsage(busy_s=2.0, cpus_s=4.0, cpu_s=2.0), {waits.DISK: 0.6, waits.ONCPU: 0.4}, 0.2,
          "workers 60 % waiting for the disk; CPUs 50 % busy"),
-        (Usage(), {IDLE: 0.9, waits.ONCPU: 0.1}, 0.97, "the consumer takes it all: 97 % of a CPU"),
-        (Usage(periods=10, cut_periods=5), {RUNNABLE: 0.5, waits.ONCPU: 0.5}, 0.1, "the CPU quota is used up in 50 % of its periods"),
-        (Usage(shm_used=0.97), {IDLE: 0.6, waits.ONCPU: 0.4}, 0.1, "workers 60 % idle; /dev/shm 97 % full"),
-        (Usage(busy_s=1.0, cpus_s=4.0, cpu_s=1.0), {waits.ONCPU: 0.98}, 0.1, "workers 98 % on a CPU; CPUs 25 % busy"),
-        (Usage(busy_s=4.0, cpus_s=4.0, cpu_s=1.0), {waits.ONCPU: 0.4, RUNNABLE: 0.6}, 0.1,
+        (LoaderUsage(), {IDLE: 0.9, waits.ONCPU: 0.1}, 0.97, "the consumer takes it all: 97 % of a CPU"),
+        (LoaderUsage(periods=10, cut_periods=5), {RUNNABLE: 0.5, waits.ONCPU: 0.5}, 0.1, "the CPU quota is used up in 50 % of its periods"),
+        (LoaderUsage(shm_used=0.97), {IDLE: 0.6, waits.ONCPU: 0.4}, 0.1, "workers 60 % idle; /dev/shm 97 % full"),
+        (LoaderUsage(busy_s=1.0, cpus_s=4.0, cpu_s=1.0), {waits.ONCPU: 0.98}, 0.1, "workers 98 % on a CPU; CPUs 25 % busy"),
+        (LoaderUsage(busy_s=4.0, cpus_s=4.0, cpu_s=1.0), {waits.ONCPU: 0.4, RUNNABLE: 0.6}, 0.1,
          "workers 60 % runnable; all CPUs busy, 75 % by others"),
     ],
 )  # fmt: skip
-def test_what_holds_it_back(usage: Usage, shares: dict[str, float], consumer: float, told: str) -> None:
+def test_what_holds_it_back(usage: LoaderUsage, shares: dict[str, float], consumer: float, told: str) -> None:
     assert reason(2, usage, shares, consumer) == told
 
 
 def test_storage_that_is_waited_for_makes_a_point_cold() -> None:
-    usage = Usage(storage_bytes=10_000_000, read_bytes=20_000_000)
+    usage = LoaderUsage(storage_bytes=10_000_000, read_bytes=20_000_000)
     assert usage.is_cold({waits.DISK: 0.2})
     assert not usage.is_cold({waits.TIMER: 0.9})
-    assert not Usage(storage_bytes=4096, read_bytes=20_000_000).is_cold({waits.DISK: 0.2})
+    assert not LoaderUsage(storage_bytes=4096, read_bytes=20_000_000).is_cold({waits.DISK: 0.2})
 
 
 def test_gputop_itself_imports_next_to_nothing() -> None:

@@ -10,14 +10,14 @@ from random import Random
 import pytest
 
 from gputop.model.frame import SECOND_NS, CudaCall
-from gputop.prove.change import Case, Plan, Target
+from gputop.prove.change import Case, Plan, TargetProcess
 from gputop.prove.prove import document, follow, run, told
 from gputop.prove.statistics import FALSE_POSITIVE, estimate, part_of, t_quantile
 from gputop.prove.suspect import settings_of
-from gputop.prove.trial import Outcome, Sample, Settings, Trial, arm_of
+from gputop.prove.trial import JobSample, Outcome, Trial, TrialSettings, arm_of
 
 TICK_S = 0.1
-CASE = Case("cpu-contention", Target(7, 1, "train.py"), (), (), ())
+CASE = Case("cpu-contention", TargetProcess(7, 1, "train.py"), (), (), ())
 PLAN = Plan("nice", "hog (8) to idle priority", (), may_keep=True)
 Noise = Callable[[int, Random], float]  # step number, lot -> the factor on how long the step takes
 
@@ -41,7 +41,7 @@ class Job:
         self.is_on = False
         self.switches.append((self._t_s, False))
 
-    def samples(self, seconds: float = 300.0) -> Iterator[Sample]:
+    def samples(self, seconds: float = 300.0) -> Iterator[JobSample]:
         """One a tick; its clock is the samples' own."""
         while self._t_s < seconds:
             self._t_s += TICK_S
@@ -54,10 +54,10 @@ class Job:
             t_ns = round(self._t_s * SECOND_NS)
             calls = {name: CudaCall(1, name, self._steps, 0, 0) for name in ("cuMemcpyHtoDAsync_v2", "cuStreamSynchronize")}
             busy = min(100.0, 40.0 * (self._steps - before))
-            yield Sample(t_ns, calls if self._probed else {}, t_ns if self._probed else 0, busy, cause="cpu-contention")
+            yield JobSample(t_ns, calls if self._probed else {}, t_ns if self._probed else 0, busy, cause="cpu-contention")
 
 
-def tried(job: Job, lot: Random, settings: Settings = Settings()) -> Outcome:  # noqa: B008 - frozen
+def tried(job: Job, lot: Random, settings: TrialSettings = TrialSettings()) -> Outcome:  # noqa: B008 - frozen
     """A whole trial; its clock is the samples', so that it takes no time."""
     trial = Trial(settings, "cpu-contention", lot)
     is_on = False
@@ -150,7 +150,7 @@ def test_noise_alone_is_hardly_ever_proved(noise: Noise) -> None:
 
 def test_a_pulse_is_never_longer_than_allowed_and_needs_no_more_than_a_minute() -> None:
     job = Job(Random(5), 1.6, per_s=40.0)
-    outcome = tried(job, Random(5), Settings(pulse_s=1.0))
+    outcome = tried(job, Random(5), TrialSettings(pulse_s=1.0))
     ons = [(begin, end) for (begin, on), (end, _off) in zip(job.switches, job.switches[1:], strict=False) if on]
     assert outcome.result == "proved"
     assert max(end - begin for begin, end in ons) <= 1.0 + TICK_S / 2
@@ -163,7 +163,7 @@ def test_a_pulse_is_never_longer_than_allowed_and_needs_no_more_than_a_minute() 
 )
 def test_it_ends_undecided_with_the_reason(change: dict[str, object], reason: str) -> None:
     job = Job(Random(6), 1.0, noise=autocorrelated(0.6, 0.9))
-    trial = Trial(Settings(pairs=3), "cpu-contention", Random(6))
+    trial = Trial(TrialSettings(pairs=3), "cpu-contention", Random(6))
     for number, sample in enumerate(job.samples()):
         for name, value in change.items():
             if number > 30:
@@ -179,7 +179,7 @@ def test_it_ends_undecided_with_the_reason(change: dict[str, object], reason: st
 
 
 def test_it_takes_a_minute_at_most_unless_asked() -> None:
-    outcome = tried(Job(Random(7), 1.0), Random(7), Settings(pairs=40, seconds=10.0))
+    outcome = tried(Job(Random(7), 1.0), Random(7), TrialSettings(pairs=40, seconds=10.0))
     assert (outcome.result, outcome.seconds < 61.0) in (("undecided", True), ("disproved", True))
 
 
@@ -189,7 +189,7 @@ def test_a_switch_that_fails_ends_it_undecided_with_all_off() -> None:
             raise OSError(3, "the guardian has died; all is put back")
 
     job = Dead(Random(8), 1.0)
-    trial = Trial(Settings(), "cpu-contention", Random(8))
+    trial = Trial(TrialSettings(), "cpu-contention", Random(8))
     assert list(run(job.samples(), trial, job)) == []
     assert trial.outcome is not None
     assert (trial.outcome.result, trial.outcome.reason) == ("undecided", "the guardian has died; all is put back")
@@ -248,5 +248,5 @@ def test_only_the_slow_arms_of_a_slow_job_are_longer(gain: float) -> None:
     ],
 )
 def test_slow_steps_are_counted_with_their_parts(counts: list[int], steps: float) -> None:
-    samples = [Sample(t * 10**8, {"sync": CudaCall(1, "sync", count, 0, 0)}, t * 10**8) for t, count in enumerate(counts)]
+    samples = [JobSample(t * 10**8, {"sync": CudaCall(1, "sync", count, 0, 0)}, t * 10**8) for t, count in enumerate(counts)]
     assert arm_of(True, samples).steps["sync"] == pytest.approx(steps)

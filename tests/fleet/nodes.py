@@ -6,13 +6,13 @@ from msgspec.structs import replace
 
 from gputop.findings.ranks import RankPace
 from gputop.fleet.jobs import Sight
-from gputop.fleet.summary import GpuRow, LedgerRow, Node, Rank, Said, Summary, Taker
+from gputop.fleet.summary import GpuRow, LedgerRow, Node, NodeVerdict, Rank, RankTaker, Summary
 
 WORKS = RankPace(0.05, 0.02, 0.8, 0.98)
 SPINS = RankPace(0.02, 0.0, 0.25, None)  # its GPU runs the kernel of a collective
 SLEEPS = RankPace(0.6, 0.05, None, 0.4)  # asleep in a collective of the host
 LATE = RankPace(0.6, 0.55, None, 1.0)
-HOG = Taker(903, "fluent-bit", 3.5)
+HOG = RankTaker(903, "fluent-bit", 3.5)
 
 
 def rank(number: int, pace: RankPace | None = WORKS, **more: object) -> Rank:
@@ -39,7 +39,11 @@ def sight(host: str, *ranks: Rank, **more: object) -> Sight:
     util = {gpu: 100.0 * (1.0 - one.pace.idle) if one.pace else None for one in ranks for gpu in one.gpus}
     gpus = [GpuRow(index, "NVIDIA H100", f"GPU-{host}-{index}", value, 60.0) for index, value in sorted(util.items())]
     worst = max(ranks, key=lambda one: one.lost or 0.0, default=None)
-    said = Said(worst.symptom, worst.cause, "medium", 0.9, worst.why, "", 100 * (worst.lost or 0.0), worst.pid) if worst else Said()
+    said = (
+        NodeVerdict(worst.symptom, worst.cause, "medium", 0.9, worst.why, "", 100 * (worst.lost or 0.0), worst.pid)
+        if worst
+        else NodeVerdict()
+    )
     node = Node(8, 0.4, 0.02, None, 0.0, 0.0, 3e6, sum(one.workers for one in ranks), sum(one.starving for one in ranks))
     summary = Summary(gputop="0.4.0", host=host, boot_id=host, t_ns=10**12, unix_ns=1_795_000_000 * 10**9, verdict=said, node=node,
                       gpus=gpus, ranks=list(ranks))  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.findings.ranks import RankPace
-from gputop.fleet.asking import Answer
+from gputop.fleet.asking import NodeAnswer
 from gputop.fleet.jobs import LATE as LATE_WORD
 from gputop.fleet.jobs import TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Sight, find_jobs, with_report
 from gputop.fleet.overview import Overview
@@ -205,17 +205,17 @@ def test_what_nccl_says_of_others_changes_no_verdict() -> None:
 
 def test_each_rank_of_a_job_that_hangs_is_asked_in_turn_and_not_again_at_once() -> None:
     asked: list[tuple[str, str, list[int]]] = []
-    replies: list[tuple[str, Answer]] = []
+    replies: list[tuple[str, NodeAnswer]] = []
 
     class Nodes:
         def ask(self, host: str, what: str, *, pids: list[int], **_: object) -> int:
             asked.append((host, what, pids))
             apart = NcclReport("2.27.3", 4, 4, [NcclRank(3, 4, "is apart\x1b[2J")])
             found = apart if host == "b" else NcclReport(problem="nothing listens")
-            replies.append((host, Answer(len(asked), what, data=pack_report(found))))
+            replies.append((host, NodeAnswer(len(asked), what, data=pack_report(found))))
             return len(asked)
 
-        def answers(self) -> list[tuple[str, Answer]]:
+        def answers(self) -> list[tuple[str, NodeAnswer]]:
             found = list(replies)
             replies.clear()
             return found

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gputop.fleet import link as link_module
-from gputop.fleet.asking import Answer, pack_answer
+from gputop.fleet.asking import NodeAnswer, pack_answer
 from gputop.fleet.link import CONNECTING, DOWN, MISSING, NEWER, REFUSED, SILENT, UP
 from gputop.fleet.links import Links
 from gputop.fleet.summary import MOST_BYTES, Node, Summary
@@ -175,9 +175,9 @@ def test_no_ssh_here(tmp_path: Path, link: Open, monkeypatch: pytest.MonkeyPatch
     assert wait_for(link("node1"), "node1", lambda node: node.state == DOWN).reason == "cannot run ssh: No such file or directory"
 
 
-def answers(links: Links, count: int) -> list[Answer]:
+def answers(links: Links, count: int) -> list[NodeAnswer]:
     """So many answers, without pieces that others follow."""
-    found: list[Answer] = []
+    found: list[NodeAnswer] = []
     until(lambda: found.extend(answer for _, answer in links.answers()) or sum(not one.more for one in found) >= count)
     return found
 
@@ -251,14 +251,14 @@ def test_who_takes_frames_gets_them_from_a_link_that_is_made_anew(ssh: FakeSsh, 
 
 
 def test_a_node_that_sends_thousands_of_summaries_and_answers_keeps_nobody_busy(ssh: FakeSsh, link: Open) -> None:
-    (ssh.folder / "answer").write_bytes(pack_answer(Answer(7, "save", data=bytes(1 << 20), more=True)))
+    (ssh.folder / "answer").write_bytes(pack_answer(NodeAnswer(7, "save", data=bytes(1 << 20), more=True)))
     ssh.says("floods", 'cat "$D/header"; while :; do for i in 1 2 3 4 5 6 7 8; do cat "$D/summary" "$D/answer"; done; done')
     ssh.says("good")
     links = link("floods", "good")
     wait_for(links, "good", lambda node: node.state == UP)
     wait_for(links, "floods", lambda node: node.state == UP)
     assert links.answers() == [], "nobody has asked"
-    answer = pack_answer(Answer(1, "save", data=bytes(1 << 20), more=True))
+    answer = pack_answer(NodeAnswer(1, "save", data=bytes(1 << 20), more=True))
     (ssh.folder / "answer").write_bytes(answer)
     assert links.ask("floods", "save") == 1
     node = wait_for(links, "floods", lambda node: node.state == DOWN)

@@ -12,10 +12,10 @@ from msgspec.inspect import DictType, FloatType, IntType, ListType, StructType, 
 
 from gputop.findings.ranks import RankPace
 from gputop.fleet import overview as overview_module
-from gputop.fleet.asking import Answer, Ask, pack_answer, read_answer, read_ask
+from gputop.fleet.asking import Ask, NodeAnswer, pack_answer, read_answer, read_ask
 from gputop.fleet.jobs import Sight
 from gputop.fleet.overview import SILENT, Overview
-from gputop.fleet.summary import GpuRow, IncidentRow, LedgerRow, Node, Rank, Said, Summary, Taker, read_summary
+from gputop.fleet.summary import GpuRow, IncidentRow, LedgerRow, Node, NodeVerdict, Rank, RankTaker, Summary, read_summary
 from gputop.model.ranges import MOST_BYTES, MOST_NS, fitted
 from gputop.stacks.nccl import NcclReport, unpack_report
 from gputop.tui.draw.fleet import Choice, chosen_job, page, why_lines
@@ -23,13 +23,13 @@ from tests.fleet import nodes
 
 WILD = (float("nan"), float("inf"), -float("inf"), 1e306, -1e306, -1, 2**63, 2**64 - 1, -(2**63))
 WHOLE = Summary(
-    gputop="1", host="a", boot_id="b", t_ns=1, unix_ns=10**18, verdict=Said(lost_pct=1.0, trainer_pid=7),
+    gputop="1", host="a", boot_id="b", t_ns=1, unix_ns=10**18, verdict=NodeVerdict(lost_pct=1.0, trainer_pid=7),
     node=Node(8, *([0.5] * 5), 1e6, 2, 1),
     gpus=[GpuRow(0, "H100", "u", 50.0, 40.0, 1 << 30, 1 << 36, 300.0, 700.0, 60.0, 4)], ledger=LedgerRow(9.0, 4.0, {"unexplained": 4.0}),
     ranks=[Rank(pid=7, job="j", rank=0, size=1, program="train.py", gpus=[0], states={"running": 0.5}, pace=RankPace(0.1, 0.1, 0.2, 0.3),
-                steps_per_s=2.0, shares={"unexplained": 0.2}, lost=0.2, culprits=[Taker(9, "hog", 1.0)], waits_for=7, absent=[3],
+                steps_per_s=2.0, shares={"unexplained": 0.2}, lost=0.2, culprits=[RankTaker(9, "hog", 1.0)], waits_for=7, absent=[3],
                 ledger=LedgerRow(9.0, 4.0, {"unexplained": 4.0}))],
-    incidents=[IncidentRow(1, 1e9, 1e9 + 5, "wait-heavy", "unexplained", "high", 7, 2.0, "unexplained", [Taker(9, "hog", 1.0)])],
+    incidents=[IncidentRow(1, 1e9, 1e9 + 5, "wait-heavy", "unexplained", "high", 7, 2.0, "unexplained", [RankTaker(9, "hog", 1.0)])],
 )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def numbers(kind: Type, path: str = "") -> Iterator[tuple[str, IntType | FloatTy
             yield from numbers(field.type, f"{path}.{field.name}")
 
 
-@pytest.mark.parametrize("of", [Summary, Answer, Ask, NcclReport])
+@pytest.mark.parametrize("of", [Summary, NodeAnswer, Ask, NcclReport])
 def test_every_number_that_another_machine_sends_has_a_range(of: type) -> None:
     found = dict(numbers(msgspec.inspect.type_info(of)))
     assert found
@@ -118,7 +118,7 @@ def test_questions_answers_and_reports_have_ranges() -> None:
     for line in (b'{"id":1,"ask":"frames","back_s":1e306}', b'{"id":-1,"ask":"save"}', b'{"id":1,"ask":"stacks","pids":[-5]}'):
         with pytest.raises(ValueError, match="no question"):
             read_ask(line)
-    block = pack_answer(Answer(3, unix_s=1e300))
+    block = pack_answer(NodeAnswer(3, unix_s=1e300))
     with pytest.raises(ValueError, match="cannot be read"):
         read_answer(block[28:])
     with pytest.raises(ValueError, match="no report"):

@@ -11,7 +11,7 @@ import pytest
 
 from gputop.fleet.link import UP
 from gputop.fleet.links import Links
-from gputop.fleet.targets import Folder
+from gputop.fleet.targets import RecordingsFolder
 from gputop.recording.reader import Recording
 from gputop.stream.played import parts_of
 from gputop.system.errors import UserError
@@ -66,7 +66,7 @@ def test_each_host_has_its_file_and_they_are_played_together(ssh: FakeSsh, tmp_p
     assert "the link to it was lost" in gaps(again)
     assert gaps(folder / "node1.gputop") == []
 
-    links = Links(Folder(str(folder)).targets())
+    links = Links(RecordingsFolder(str(folder)).targets())
     try:
         until(lambda: all(node.state == UP for node in links.poll().values()))
         skews = [node.skew_s or 0.0 for node in links.poll().values()]
@@ -96,7 +96,7 @@ def test_what_does_not_fit_many_hosts_is_told_in_a_line(words: list[str], why: s
 
 def test_a_folder_without_recordings(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no recordings"):
-        Folder(str(tmp_path))
+        RecordingsFolder(str(tmp_path))
 
 
 def test_the_files_of_a_rotation_are_one_host(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputop.fleet.asking import Answer
+from gputop.fleet.asking import NodeAnswer
 from gputop.fleet.lines import FromLines, to_lines
 from gputop.fleet.link import UP
 from gputop.fleet.links import Links
@@ -127,7 +127,7 @@ def test_a_recording_is_played_as_a_node_of_now() -> None:
         links.tap("past", taken.append)
         until(lambda: taken)
         asked = {links.ask("past", "stacks", pids=[os.getpid()]), links.ask("past", "nccl")}
-        found: list[Answer] = []
+        found: list[NodeAnswer] = []
         until(lambda: found.extend(one for _, one in links.answers() if one.id in asked) or len(found) == 2)
         assert {one.error for one in found} == {"it is a recording: its processes run no more"}
     finally:

@@ -21,7 +21,7 @@ from typing import Any
 
 from gputop.sources import elf
 from gputop.sources.ebpf import libcuda, loader, maps, uprobe
-from gputop.sources.files import Descriptors
+from gputop.sources.files import DescriptorBudget
 from gputop.sources.waits import Waits
 from gputop.stacks import on_demand_loader, permission
 from gputop.stacks.interpreter import Interpreter
@@ -198,7 +198,7 @@ def timeout_of_a_poll(timeout_ms: int) -> int | None:
     thread.start()
     while not tid or state_of(tid[0]) != "S":
         time.sleep(0.01)
-    waits = Waits(f"/proc/{tid[0]}/", Descriptors())
+    waits = Waits(f"/proc/{tid[0]}/", DescriptorBudget())
     _, argument, _ = waits.read("S")
     waits.close()
     os.write(here, b".")

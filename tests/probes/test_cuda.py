@@ -20,7 +20,7 @@ from gputop.model import histogram
 from gputop.model.frame import CudaCall, LaunchRate, ThreadCalls
 from gputop.sources import Settings, elf
 from gputop.sources.ebpf import libcuda, uprobe
-from gputop.sources.ebpf.budget import Budget, Linker, read_launches
+from gputop.sources.ebpf.budget import Linker, ProbeBudget, read_launches
 from gputop.sources.ebpf.cuda import Attacher, CudaReader
 from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.sched import Drain
@@ -284,7 +284,7 @@ class LaunchesMap:
 def test_launches_are_those_of_the_living_and_never_less_than_none() -> None:
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
-    table, owner, own = LaunchesMap(), Budget(Linker([], "", False)), os.getpid()
+    table, owner, own = LaunchesMap(), ProbeBudget(Linker([], "", False)), os.getpid()
     reader = CudaReader(cast("dict[str, Map]", dict.fromkeys(("calls", "inflight", "thread_calls"), table)), owner)
 
     def told(times: int, entries: dict[int, int]) -> list[LaunchRate]:
@@ -308,7 +308,7 @@ def work(attacher: Attacher, *asked: tuple[frozenset[int], frozenset[int]]) -> N
     attacher._work()
 
 
-def maps_alone(monkeypatch: pytest.MonkeyPatch, path: Path, points: libcuda.Points) -> None:
+def maps_alone(monkeypatch: pytest.MonkeyPatch, path: Path, points: libcuda.ProbePoints) -> None:
     """Whoever is looked at maps the library ``path``, which has these points, and nothing else."""
     status = path.stat()
     one = elf.Mapping("1000-2000", "r-xp", 0, "0:0", str(status.st_ino), str(path))
@@ -320,7 +320,7 @@ def maps_alone(monkeypatch: pytest.MonkeyPatch, path: Path, points: libcuda.Poin
 def test_nobody_is_woken_where_nothing_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: 2948)
     monkeypatch.setattr(libcuda, "find", lambda *_: [])
-    attacher, woken = Attacher(Budget(Linker([0, 1, 2], "multi", False))), list[int]()
+    attacher, woken = Attacher(ProbeBudget(Linker([0, 1, 2], "multi", False))), list[int]()
     monkeypatch.setattr(attacher, "_thread", threading.current_thread())
     for look in range(1, 17):
         attacher.look(frozenset({7}), frozenset({7}) if look >= 11 else frozenset())
@@ -341,7 +341,7 @@ def test_who_gets_a_context_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch
     mapped = iter(range(9))
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: next(mapped))
     monkeypatch.setattr(libcuda, "find", find)
-    attacher, pids = Attacher(Budget(Linker([0, 1, 2], "multi", False))), frozenset({7})
+    attacher, pids = Attacher(ProbeBudget(Linker([0, 1, 2], "multi", False))), frozenset({7})
     work(attacher, *[(pids, frozenset[int]())] * 5, *[(pids, pids)] * 2)
     assert len(looked) == 5, "in the rounds 1, 2 and 4, and then 6 and 7, where it has a context"
 
@@ -356,7 +356,7 @@ def test_libraries_are_looked_for_only_where_more_code_has_been_mapped(monkeypat
 
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: next(mapped))
     monkeypatch.setattr(libcuda, "find", find)
-    attacher = Attacher(Budget(Linker([0, 1, 2], "multi", False)))
+    attacher = Attacher(ProbeBudget(Linker([0, 1, 2], "multi", False)))
     work(attacher, *[(frozenset({7}), frozenset[int]())] * 16)  # in the rounds 1, 2, 4, 8 and 16
     assert len(looked) == 2
     assert next(mapped, None) is None
@@ -372,9 +372,9 @@ def test_a_passing_failure_to_attach_is_tried_again(monkeypatch: pytest.MonkeyPa
         return []
 
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: 2948)
-    maps_alone(monkeypatch, path, libcuda.Points([], []))
+    maps_alone(monkeypatch, path, libcuda.ProbePoints([], []))
     monkeypatch.setattr(uprobe, "attach", link)
-    attacher = Attacher(Budget(Linker([0, 1, 2], "multi", False)))
+    attacher = Attacher(ProbeBudget(Linker([0, 1, 2], "multi", False)))
     work(attacher, *[(frozenset({os.getpid()}), frozenset[int]())] * 9)
     assert results == [], "twice, and then no more"
     assert [one.name for one in attacher.libraries.values()] == [str(path)]

@@ -17,7 +17,7 @@ import pytest
 
 from gputop.sources import elf
 from gputop.sources.ebpf import cuda, libcuda, uprobe
-from gputop.sources.ebpf.budget import Budget, Linker
+from gputop.sources.ebpf.budget import Linker, ProbeBudget
 from gputop.sources.ebpf.cuda import Attacher
 from tests.probes.conftest import HERE, Beaten
 from tests.probes.swapping import NOBODY
@@ -84,7 +84,7 @@ def test_what_is_probed_is_what_was_read_whatever_stands_at_its_path_by_then(
     victim, library = Victim(folder), own_library(folder)
     one, trainer, read = beaten(), Trainer(run, library), libcuda.points
 
-    def read_and_swap(file: object) -> libcuda.Points:
+    def read_and_swap(file: object) -> libcuda.ProbePoints:
         found = read(file)  # type: ignore[arg-type]
         library.unlink(missing_ok=True)
         library.symlink_to(victim.path)
@@ -104,7 +104,7 @@ def test_what_is_written_into_between_is_left_and_read_anew(
     library = own_library(folder)
     one, trainer, read, times = beaten(), Trainer(run, library), libcuda.points, list[int]()
 
-    def read_and_write(file: object) -> libcuda.Points:
+    def read_and_write(file: object) -> libcuda.ProbePoints:
         found = read(file)  # type: ignore[arg-type]
         times.append(1)
         if len(times) == 1:
@@ -177,14 +177,14 @@ def probed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     monkeypatch.setattr(libcuda, "mapped_code_kib", lambda *_: 2948)
     monkeypatch.setattr(libcuda, "find", lambda pid, _: [elf.Mapping("1000-2000", "r-xp", 0, "0:0", "1", path(pid))])
     monkeypatch.setattr(libcuda, "opened", lambda _, one, __: elf.opened(one.name))
-    monkeypatch.setattr(libcuda, "points", lambda _: libcuda.Points([], []))
+    monkeypatch.setattr(libcuda, "points", lambda _: libcuda.ProbePoints([], []))
     monkeypatch.setattr(uprobe, "attach", attach_to)
     monkeypatch.setattr(cuda, "_owner", lambda pid, _: pid // 1000)
     return attached
 
 
 def test_one_user_has_so_many_libraries_probed_and_more_are_said(probed: list[int]) -> None:
-    attacher = Attacher(Budget(Linker([0, 1, 2], "multi", False)))
+    attacher = Attacher(ProbeBudget(Linker([0, 1, 2], "multi", False)))
     before = len(os.listdir("/proc/self/fd"))
     mine, others = frozenset(range(1000, 1900)), frozenset(range(5000, 5004))
     work(attacher, (mine, frozenset()), *[(mine | others, frozenset[int]())] * 12)
@@ -198,7 +198,7 @@ def test_one_user_has_so_many_libraries_probed_and_more_are_said(probed: list[in
 
 
 def test_what_nobody_maps_any_more_makes_room(probed: list[int]) -> None:
-    attacher = Attacher(Budget(Linker([0, 1, 2], "multi", False)))
+    attacher = Attacher(ProbeBudget(Linker([0, 1, 2], "multi", False)))
     asked = [(frozenset(range(first, first + 10)), frozenset[int]()) for first in range(1000, 1500, 10)]
     work(attacher, *asked)
     assert len(probed) == 500
@@ -208,7 +208,7 @@ def test_what_nobody_maps_any_more_makes_room(probed: list[int]) -> None:
 
 
 def test_in_all_so_many_are_probed(probed: list[int]) -> None:
-    attacher = Attacher(Budget(Linker([0, 1, 2], "multi", False)))
+    attacher = Attacher(ProbeBudget(Linker([0, 1, 2], "multi", False)))
     work(attacher, (frozenset(range(1000, 100_000, 1000)), frozenset()))
     assert len(probed) == len(attacher.libraries) == cuda.MOST
     attacher.close()
@@ -218,16 +218,16 @@ def test_looks_take_a_share_of_the_time_and_everybody_has_a_turn(probed: list[in
     """One that takes five times as long as there is time in a second is followed by four without any."""
     rounds: list[int] = []
 
-    def costly(_: FileIO) -> libcuda.Points:
+    def costly(_: FileIO) -> libcuda.ProbePoints:
         rounds.append(attacher._round)
         until = time.thread_time() + 5 * cuda.LOOK_S
         while time.thread_time() < until:
             pass
-        return libcuda.Points([], [])
+        return libcuda.ProbePoints([], [])
 
     monkeypatch.setattr(cuda, "LOOK_S", 0.01)
     monkeypatch.setattr(libcuda, "points", costly)
-    attacher = Attacher(Budget(Linker([0, 1, 2], "multi", False)))
+    attacher = Attacher(ProbeBudget(Linker([0, 1, 2], "multi", False)))
     pids = frozenset(range(1000, 1005))
     work(attacher, *[(pids, frozenset[int]())] * 60)
     assert attacher._pauses.keys() == pids

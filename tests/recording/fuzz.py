@@ -163,7 +163,7 @@ def _found() -> bytes:
     diagnosis.following.restate(header)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.gputop")
-        files = Rotation(str(path), header, NO_LIMIT, 0, lambda: findings.Recorder(diagnosis.following.engine).tell)
+        files = Rotation(str(path), header, NO_LIMIT, 0, lambda: findings.FindingsRecorder(diagnosis.following.engine).tell)
         for seq, frame in enumerate(each[::9]):  # few, for what is found broken is judged anew
             assert isinstance(frame, Frame)
             frame.seq = seq

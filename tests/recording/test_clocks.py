@@ -20,7 +20,7 @@ from gputop.recording.reader import Recording
 from gputop.recording.writer import Rotation, Writer
 from gputop.stream.following import Following
 from gputop.stream.session import Session as Known
-from gputop.tables.load import Loader
+from gputop.tables.load import TableLoader
 from gputop.tui.feed import Recorder
 from tests.recording.made import HEADER, SECOND, START_NS, Session, record
 
@@ -134,7 +134,7 @@ def test_a_file_is_dated_by_what_its_recorder_knew_last(tmp_path: Path, close: b
         assert recording.header == SET
         assert recording.lost == {}
         assert len(list(recording.frames())) >= 400
-        rows = [row for _, batch in Loader(recording, {"gpu": ["t_ns", "unix_s"]}).batches() for row in batch]
+        rows = [row for _, batch in TableLoader(recording, {"gpu": ["t_ns", "unix_s"]}).batches() for row in batch]
         assert rows
         assert all(unix_s == pytest.approx(SET.unix_ns_of(t_ns) / 1e9, abs=1e-3) for t_ns, unix_s in rows)
     writer.close()

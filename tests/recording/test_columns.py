@@ -28,7 +28,7 @@ from gputop.model.frame import (
     Stack,
     ThreadSample,
 )
-from gputop.recording.columns import PEAKS, SAME, TENTHS, UNITS, ColumnError, Decoder, Encoder, pack_integers, unpack_integers
+from gputop.recording.columns import PEAKS, SAME, TENTHS, UNITS, ColumnDecoder, ColumnEncoder, ColumnError, pack_integers, unpack_integers
 from tests.recording.made import Session
 
 
@@ -51,13 +51,13 @@ def coarse(value: Any, name: str = "", struct: str = "") -> Any:
 
 def through(*pieces: list[Frame]) -> list[Frame]:
     """The frames of the last of some pieces of one chunk."""
-    encoder, decoder = Encoder(), Decoder()
+    encoder, decoder = ColumnEncoder(), ColumnDecoder()
     return [decoder.decode(encoder.encode(frames)) for frames in pieces][-1]
 
 
 def table(*pieces: list[Frame]) -> Any:
     """The columns of the last of some pieces."""
-    encoder = Encoder()
+    encoder = ColumnEncoder()
     return [msgspec.msgpack.decode(encoder.encode(frames)) for frames in pieces][-1]
 
 
@@ -173,7 +173,7 @@ def test_any_frames_come_back(frames: list[Frame], before: list[Frame]) -> None:
 
 
 def _decode(columns: Any) -> list[Frame]:
-    return Decoder().decode(msgspec.msgpack.encode(columns))
+    return ColumnDecoder().decode(msgspec.msgpack.encode(columns))
 
 
 def test_fields_of_the_future_are_skipped_and_missing_ones_absent() -> None:
@@ -216,13 +216,13 @@ def test_a_table_shorter_than_its_lists_is_refused() -> None:
 
 def test_broken_bytes_raise_nothing_else() -> None:
     rng = random.Random(9)
-    data = Encoder().encode(list(Session(2, 5, threads=3).frames(10)))
+    data = ColumnEncoder().encode(list(Session(2, 5, threads=3).frames(10)))
     for _ in range(1000):
         broken = bytearray(data)
         for _ in range(rng.randrange(1, 4)):
             broken[rng.randrange(len(broken))] = rng.randrange(256)
         try:
-            frames = Decoder().decode(bytes(broken))
+            frames = ColumnDecoder().decode(bytes(broken))
         except (ValueError, msgspec.MsgspecError, RecursionError):
             continue
         assert all(isinstance(frame, Frame) for frame in frames)

@@ -32,7 +32,7 @@ from gputop.recording.format import (
     pack_header,
 )
 from gputop.recording.reader import Recording
-from gputop.recording.scan import Index, Place, pack_index, places
+from gputop.recording.scan import BlockPlace, Index, pack_index, places
 from gputop.recording.writer import Writer
 from gputop.system.errors import UserError
 from tests.recording.made import HEADER, SECOND, START_NS, Session, record
@@ -131,7 +131,7 @@ def test_a_lost_disk_block_costs_the_chunks_that_it_hits(tmp_path: Path) -> None
         assert problem or len(found) == len(frames)
 
 
-def places_of(path: Path) -> list[Place]:
+def places_of(path: Path) -> list[BlockPlace]:
     with open(path, "rb") as file:
         return list(places(file.fileno(), 8, path.stat().st_size))
 

@@ -53,7 +53,7 @@ def record(path: Path, stream: tuple[Header, list[Frame]], max_bytes: int) -> No
     header, frames = stream
     diagnosis = Unwatched(None)
     diagnosis.following.restate(header)
-    files = Rotation(str(path), header, max_bytes, 0, lambda: findings.Recorder(diagnosis.following.engine).tell)
+    files = Rotation(str(path), header, max_bytes, 0, lambda: findings.FindingsRecorder(diagnosis.following.engine).tell)
     for frame in frames:
         diagnosis.judge_frame(frame)
         files.add(frame)
@@ -146,7 +146,7 @@ def test_what_was_killed_is_told_with_the_rest_judged_anew(
     header, frames = stream
     diagnosis = Unwatched(None)
     diagnosis.following.restate(header)
-    writer = Writer(str(tmp_path / "killed.gputop"), header, findings.Recorder(diagnosis.following.engine).tell)
+    writer = Writer(str(tmp_path / "killed.gputop"), header, findings.FindingsRecorder(diagnosis.following.engine).tell)
     for frame in frames:
         diagnosis.judge_frame(frame)
         writer.add(frame)
@@ -178,7 +178,7 @@ def test_of_a_time_to_keep_only_that_is_told(stream: tuple[Header, list[Frame]])
     header, frames = stream
     diagnosis = Unwatched(None)
     diagnosis.following.restate(header)
-    whole, last = findings.Recorder(diagnosis.following.engine), findings.Recorder(diagnosis.following.engine, 60 * 10**9)
+    whole, last = findings.FindingsRecorder(diagnosis.following.engine), findings.FindingsRecorder(diagnosis.following.engine, 60 * 10**9)
     for i, frame in enumerate(frames):
         diagnosis.judge_frame(frame)
         if i % 300 == 299:

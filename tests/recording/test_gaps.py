@@ -9,7 +9,7 @@ import pytest
 from gputop.model.frame import Frame
 from gputop.recording.format import FLAG_KEY, HEAD, KIND_FRAMES, TICKS, pack_frames, pack_header
 from gputop.recording.reader import Recording
-from gputop.recording.scan import Place, places
+from gputop.recording.scan import BlockPlace, places
 from gputop.recording.writer import Writer
 from gputop.tables.database import Database
 from tests.recording.made import HEADER, MS, SECOND, START_NS, Session
@@ -47,7 +47,7 @@ def test_beats_that_were_skipped(tmp_path: Path, told: list[tuple[int, int]], ex
 
 
 @pytest.fixture
-def chunks(tmp_path: Path) -> tuple[Path, list[Place]]:
+def chunks(tmp_path: Path) -> tuple[Path, list[BlockPlace]]:
     """20 s in two chunks, and the blocks of frames."""
     path = tmp_path / "a.gputop"
     writer = Writer(str(path), HEADER)
@@ -59,14 +59,14 @@ def chunks(tmp_path: Path) -> tuple[Path, list[Place]]:
     return path, [place for place in found if (place.head.kind, place.head.tier) == (KIND_FRAMES, TICKS)]
 
 
-def lose(path: Path, *lost: Place) -> None:
+def lose(path: Path, *lost: BlockPlace) -> None:
     data = bytearray(path.read_bytes())
     for place in lost:
         data[place.offset + HEAD.size] ^= 1
     path.write_bytes(data)
 
 
-def test_what_is_damaged_is_a_gap_up_to_what_can_be_read_again_or_the_end(chunks: tuple[Path, list[Place]]) -> None:
+def test_what_is_damaged_is_a_gap_up_to_what_can_be_read_again_or_the_end(chunks: tuple[Path, list[BlockPlace]]) -> None:
     path, blocks = chunks
     second = next(i for i, place in enumerate(blocks) if i and place.head.flags & FLAG_KEY)
     lose(path, blocks[0], blocks[2], blocks[second + 5], blocks[second + 7])

@@ -18,7 +18,7 @@ from gputop.recording.chunks import Decoder
 from gputop.recording.format import FLAG_KEY, FLAG_PLAIN, KIND_FRAMES, KIND_HEADER, MAGIC, FormatError, pack, pack_frames, pack_header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
-from gputop.tables.load import Loader
+from gputop.tables.load import TableLoader
 from gputop.tables.schema import TABLES
 from tests.recording.made import HEADER, Session
 
@@ -47,7 +47,7 @@ def facts(path: Path) -> dict[str, Any]:
 
 
 def count(recording: Recording, table: str) -> int:
-    return sum(1 for _, rows in Loader(recording, {table: ["t_ns"]}).batches() for _ in rows)
+    return sum(1 for _, rows in TableLoader(recording, {table: ["t_ns"]}).batches() for _ in rows)
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)

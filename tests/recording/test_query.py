@@ -23,7 +23,7 @@ from gputop.recording.reader import Recording
 from gputop.recording.scan import places
 from gputop.tables import load
 from gputop.tables.events import VIEWS
-from gputop.tables.load import Loader
+from gputop.tables.load import TableLoader
 from gputop.tables.schema import TABLES
 from tests.recording.made import HEADER, MS, SECOND, START_NS, Session, record
 from tests.wait import PATIENCE_S
@@ -363,7 +363,7 @@ def test_frames_that_are_read_in_part_say_what_whole_ones_do(session: tuple[str,
     def rows() -> dict[str, list[Any]]:
         with Recording(session[0]) as recording:
             wanted = {name: [column.name for column in spec.columns] for name, spec in TABLES.items() if name not in ("incident", "ledger")}
-            return {name: [row for _, found in Loader(recording, {name: columns}).batches() for row in found]
+            return {name: [row for _, found in TableLoader(recording, {name: columns}).batches() for row in found]
                     for name, columns in wanted.items()}  # fmt: skip
 
     in_part = rows()

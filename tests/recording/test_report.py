@@ -30,7 +30,7 @@ from gputop.model.frame import Frame, Gpu, GpuProc, ProcInfo, ProcSample
 from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
 from gputop.tables import usage, usage_text
-from gputop.tables.usage import Owner, Part, Price
+from gputop.tables.usage import GpuHourPrice, Owner, StretchUsage
 from tests.recording.made import HEADER, SECOND, START_NS, Session, record
 from tests.wait import PATIENCE_S
 
@@ -49,12 +49,12 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def week(seed: int = 3) -> list[Part]:
+def week(seed: int = 3) -> list[StretchUsage]:
     """Forty jobs of five users on three hosts, with odd fractions of seconds."""
     rng, found = random.Random(seed), []
     for day in range(7):
         for host in ("node1", "node2", "node3"):
-            one = Part(host, UNIX_S + day * DAY_S, UNIX_S + (day + 1) * DAY_S, 8 * DAY_S + rng.random(), gpus=8)
+            one = StretchUsage(host, UNIX_S + day * DAY_S, UNIX_S + (day + 1) * DAY_S, 8 * DAY_S + rng.random(), gpus=8)
             one.free_s = rng.random() * one.recorded_s / 2
             for _ in range(rng.randrange(1, 12)):
                 whose = Owner(f"user{rng.randrange(5)}", f"job{rng.randrange(40)}")
@@ -123,7 +123,7 @@ def test_parts_that_do_not_divide_are_rounded_so_that_they_sum() -> None:
     assert usage.apportion({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}) == {"a": 1, "b": 0, "c": 0}
     assert usage.apportion({"a": 0.5}) == {"a": 1}
     assert usage.apportion({}) == {}
-    assert Price(Fraction(1)).cents({"a": 12, "b": 12, "c": 12}) == {"a": 1, "b": 0, "c": 0}
+    assert GpuHourPrice(Fraction(1)).cents({"a": 12, "b": 12, "c": 12}) == {"a": 1, "b": 0, "c": 0}
 
 
 @pytest.mark.usefixtures("berlin")
@@ -154,7 +154,7 @@ def seconds(count: int, start_s: float = 0.0, interval_s: float = 1.0, util: flo
     return out
 
 
-def one_part(path: Path, **more: float) -> list[Part]:
+def one_part(path: Path, **more: float) -> list[StretchUsage]:
     return list(usage.parts([str(path)], more.get("since_s"), more.get("until_s")))
 
 
@@ -265,7 +265,7 @@ def test_it_books_what_explain_books_and_tells_how_to_see_it(tmp_path: Path, cap
 def test_names_of_others_stay_text() -> None:
     name = "</td><script>x</script>|`[a](http://b)"
     whose = Owner(name, name)
-    one = Part(name, 0.0, 9.0, 9.0, trained={whose: Ledger(9.0, 5.0, {"disk-io": 5.0})}, unused={whose: 100.0}, gpus=1)
+    one = StretchUsage(name, 0.0, 9.0, 9.0, trained={whose: Ledger(9.0, 5.0, {"disk-io": 5.0})}, unused={whose: 100.0}, gpus=1)
     found = usage.bill([one], None, None, None)
     assert "<script>" not in usage_text.page(found)
     rows = [line for line in usage_text.markdown(found).splitlines() if "script" in line and line.startswith("|")]

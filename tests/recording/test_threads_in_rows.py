@@ -10,7 +10,7 @@ import pytest
 
 from gputop import cli
 from gputop.model.frame import Frame, Probes, ProcSample, SchedThread
-from gputop.tables.threads import FORGOTTEN_NS, Threads
+from gputop.tables.threads import FORGOTTEN_NS, ProbedThreads
 from tests.recording.made import MS, SECOND, START_NS, record
 
 TRAINER, OTHER, LATE, OLD = 7, 8, 9, 10
@@ -93,7 +93,7 @@ def test_a_row_of_which_nothing_has_been_told_yet_has_no_number(tmp_path: Path, 
 
 def test_who_has_no_rows_is_forgotten() -> None:
     """In a container the probe tells of processes that /proc there does not have."""
-    threads = Threads()
+    threads = ProbedThreads()
     for i in range(100):
         now = START_NS + i * SECOND
         reported = [thread(5, 5, i, START_NS), thread(50 + i, 50 + i, i, now, "dead")]

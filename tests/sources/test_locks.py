@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gputop.sources.files import Descriptors
-from gputop.sources.procfs.locks import SHARE, STILL_SHARE, Held, Locks, OpenFiles, parse_locks
+from gputop.sources.files import DescriptorBudget
+from gputop.sources.procfs.locks import SHARE, STILL_SHARE, HeldLocks, Locks, OpenFiles, parse_locks
 
 TEXT = """1: POSIX  ADVISORY  WRITE 812 08:01:99 0 EOF
 1: -> POSIX  ADVISORY  WRITE 900 08:01:99 0 EOF
@@ -24,18 +24,18 @@ TEXT = """1: POSIX  ADVISORY  WRITE 812 08:01:99 0 EOF
 
 
 def test_exclusive_locks_with_their_holders_and_who_waits_for_them():
-    assert parse_locks(TEXT) == Held({"08:01:99": 812, "00:1a:6": 701}, {900: 812, 901: 812})
+    assert parse_locks(TEXT) == HeldLocks({"08:01:99": 812, "00:1a:6": 701}, {900: 812, 901: 812})
 
 
 def test_a_reader_keeps_a_writer_waiting():
     text = "1: FLOCK  ADVISORY  READ 700 00:1a:5 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 702 00:1a:5 0 EOF\n"
-    assert parse_locks(text) == Held({}, {702: 700})
+    assert parse_locks(text) == HeldLocks({}, {702: 700})
 
 
 @pytest.mark.parametrize("limit", [1, 0], ids=["kept open", "no descriptors left"])
 def test_more_locks_than_a_page_holds(tmp_path: Path, limit: int):
     """The kernel gives /proc/locks a page at a time."""
-    pool = Descriptors()
+    pool = DescriptorBudget()
     pool.limit = limit
     with ExitStack() as stack:
         files = [stack.enter_context(open(tmp_path / str(i), "w")) for i in range(200)]
@@ -72,7 +72,7 @@ def test_an_open_file_is_told_without_asking_its_file_system(tmp_path: Path, fdi
 def test_a_lock_that_comes_and_goes_is_told_whenever_it_is_held(tmp_path: Path):
     with open(tmp_path / "lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        held, free = Locks("/proc/", Descriptors()).held(1), Held({"00:1a:6": 701})
+        held, free = Locks("/proc/", DescriptorBudget()).held(1), HeldLocks({"00:1a:6": 701})
         files, second = OpenFiles("/proc/self/", 2**30), 10**9
         told = [files.locked_by(held if i % 2 else free, 10**12 + i * second // 2, 1) for i in range(60)]
         assert told[3::2] == [os.getpid()] * 29
@@ -95,7 +95,7 @@ def test_locks_that_never_change_are_asked_for_more_seldom(tmp_path: Path, monke
 
     monkeypatch.setattr(time, "thread_time_ns", a_millisecond_later)
     (tmp_path / "locks").write_text(TEXT)
-    locks = Locks(f"{tmp_path}/", Descriptors())
+    locks = Locks(f"{tmp_path}/", DescriptorBudget())
     assert readings(locks, 100, changing=True) == 20
     assert readings(locks, 200, changing=False) == pytest.approx(20 * STILL_SHARE / SHARE, abs=5)
 
@@ -103,10 +103,10 @@ def test_locks_that_never_change_are_asked_for_more_seldom(tmp_path: Path, monke
 def test_a_real_file_that_another_process_keeps_locked(tmp_path: Path):
     with open(tmp_path / "lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        held = Locks("/proc/", Descriptors()).held(1)
+        held = Locks("/proc/", DescriptorBudget()).held(1)
         other = 2**30  # this process is looked at as if it were another one
         assert OpenFiles("/proc/self/", other).locked_by(held, 10**12, 1) == os.getpid()
 
 
 def test_what_is_no_such_line_is_left_out():
-    assert parse_locks("\n1:\n1: ->\nx y z\n1: POSIX ADVISORY WRITE ten 08:01:99 0 EOF\n1: LEASE  ACTIVE\n") == Held()
+    assert parse_locks("\n1:\n1: ->\nx y z\n1: POSIX ADVISORY WRITE ten 08:01:99 0 EOF\n1: LEASE  ACTIVE\n") == HeldLocks()

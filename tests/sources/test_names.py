@@ -225,7 +225,7 @@ def _removed(folder: Path) -> bool:
 
 def _identity_of(pid: int) -> ProcInfo:
     from gputop.sources import parse
-    from gputop.sources.procfs.identity import Identity as Reader
+    from gputop.sources.procfs.identity import IdentityReader as Reader
     from gputop.sources.procfs.identity import Users
 
     stat = parse.stat(Path(f"/proc/{pid}/stat").read_bytes())

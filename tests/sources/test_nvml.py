@@ -17,7 +17,7 @@ from gputop.sources.nvml.driver import Device, Meter
 from gputop.sources.nvml.fast import Samples
 from gputop.sources.nvml.gpm import FIRST
 from gputop.sources.nvml.mig import FIELDS
-from gputop.sources.nvml.procs import _Usage
+from gputop.sources.nvml.procs import _ProcessUtilization
 from tests.sources.nvml_rig import Rig
 from tests.wait import PATIENCE_S
 
@@ -250,7 +250,7 @@ def test_samples_are_asked_for_when_utilization_has_changed_and_else_now_and_the
 
 
 @pytest.mark.parametrize(("make", "read"), [
-    (_Usage, lambda usage: usage.read({})), (Samples, lambda samples: samples._fetch() or samples._latest),
+    (_ProcessUtilization, lambda usage: usage.read({})), (Samples, lambda samples: samples._fetch() or samples._latest),
 ])  # fmt: skip
 def test_after_the_wall_clock_was_set_back_the_driver_is_asked_for_all(rig: Rig, make: type, read: Callable[[object], object]) -> None:
     """What was seen last then lies in the future, and NVML has nothing newer."""
@@ -288,7 +288,7 @@ def test_of_several_shares_of_a_process_the_newest_counts() -> None:
         pynvml.c_nvmlProcessUtilizationSample_t(pid=7, timeStamp=now_us, smUtil=90),
         pynvml.c_nvmlProcessUtilizationSample_t(pid=7, timeStamp=now_us - 900_000, smUtil=10),
     ]
-    usage = _Usage(SimpleNamespace(mig=False, call=lambda *_: rows))
+    usage = _ProcessUtilization(SimpleNamespace(mig=False, call=lambda *_: rows))
     assert usage._fetch({})[7][0] == 90.0
     assert usage._seen_us == now_us
 

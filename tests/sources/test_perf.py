@@ -29,13 +29,13 @@ from gputop.sources.perf.samples import (
     SYNC,
     UNKNOWN,
     Code,
-    Places,
-    Sample,
+    PerfSample,
+    ProcessCode,
     TaskClock,
     code_of,
 )
-from gputop.sources.perf.source import Gaps, Met, Sampler
-from gputop.sources.perf.unwind import Registers, Row, Unwinders
+from gputop.sources.perf.source import KernelGaps, Met, Sampler
+from gputop.sources.perf.unwind import Registers, Unwinders, UnwindRow
 from tests.require import require
 from tests.wait import until
 from tests.workloads import environment
@@ -86,7 +86,7 @@ def test_who_runs_is_met_where_it_runs(start: Start) -> None:
     pid = start(COMPUTING)
     clock = TaskClock(pid, 500_000)
     clock.start()
-    found: list[Sample] = []
+    found: list[PerfSample] = []
     until(lambda: found.extend(clock.samples()) or len(found) >= 20)
     clock.stop()
     list(clock.samples())
@@ -105,7 +105,7 @@ def test_samples_wake_nobody(start: Start) -> None:
     polled = select.poll()
     polled.register(clock._fd, select.POLLIN)
     clock.start()
-    found: list[Sample] = []
+    found: list[PerfSample] = []
     until(lambda: found.extend(clock.samples()) or found)
     clock.stop()
     assert not polled.poll(0)
@@ -167,12 +167,12 @@ def at(kind: str, *periods: float, ran: float = 0.0) -> list[Met]:
     ids=["nobody", "all of it", "yields", "reads a file between", "yields between computing", "nothing to go by"],
 )
 def test_what_the_kernel_takes_of_a_wait_is_the_waits(met: list[Met], spent: dict[str, int]) -> None:
-    assert {kind: round(ns / P) for kind, ns in Gaps().spent(met, P).items()} == spent
+    assert {kind: round(ns / P) for kind, ns in KernelGaps().spent(met, P).items()} == spent
 
 
 def test_what_earlier_bursts_have_shown_counts() -> None:
     """Of few samples a long gap may be the first."""
-    gaps = Gaps()
+    gaps = KernelGaps()
     assert gaps.spent(at(SYNC, 1.0, 4.0), P)[SYNC] == 2 * P
     gaps.spent(at(SYNC, *[1.0, 2.0, 3.0, 2.0] * 5), P)
     assert gaps.spent(at(SYNC, 1.0, 4.0), P)[SYNC] == 5 * P
@@ -198,12 +198,12 @@ def test_the_first_exported_function_that_a_frame_returns_to_counts(monkeypatch:
     ])  # fmt: skip
     monkeypatch.setattr("gputop.sources.perf.samples.Unwinders.of", lambda *_: SixteenBytes())
     driver = Code(base, base + 0x1000, 0, "libcuda.so.1", FileIO(os.devnull), True)
-    places = Places([driver, Code(base - 0x1000, base, 0, "libc.so.6", FileIO(os.devnull), False)], Unwinders())
+    places = ProcessCode([driver, Code(base - 0x1000, base, 0, "libc.so.6", FileIO(os.devnull), False)], Unwinders())
 
     def kind(pc: int, *words: int) -> str:
         """Each second word is where a frame returns to."""
         stack = b"".join(word.to_bytes(8, "little") for word in words)
-        return places.kind(Sample(Registers(base + pc, top, 0), memoryview(stack)))
+        return places.kind(PerfSample(Registers(base + pc, top, 0), memoryview(stack)))
 
     launch, sync, copy, back, alloc = (base + at for at in (0x110, 0x210, 0x310, 0x350, 0x390))
     assert kind(0x900, launch, sync, launch, copy) == SYNC
@@ -217,7 +217,7 @@ def test_the_first_exported_function_that_a_frame_returns_to_counts(monkeypatch:
     assert kind(-0x8000, launch, copy) == ELSEWHERE, "whoever else runs was not called by them"
     assert kind(0x900, launch) == UNKNOWN, "more stack than was taken"
     assert kind(0x900, *[base + 0x901] * 80, sync, sync) == UNKNOWN
-    assert Places([], Unwinders()).kind(Sample(Registers(base, top, 0), memoryview(b""))) == ELSEWHERE
+    assert ProcessCode([], Unwinders()).kind(PerfSample(Registers(base, top, 0), memoryview(b""))) == ELSEWHERE
 
 
 class SixteenBytes:
@@ -226,8 +226,8 @@ class SixteenBytes:
     def virtual(self, offset: int) -> int:
         return offset
 
-    def row(self, _address: int) -> Row:
-        return Row(False, 16, None, -8)
+    def row(self, _address: int) -> UnwindRow:
+        return UnwindRow(False, 16, None, -8)
 
 
 DRIVER = """
@@ -335,11 +335,11 @@ def test_who_takes_long_to_read_is_read_seldom(monkeypatch: pytest.MonkeyPatch) 
 
 def test_samples_that_take_long_to_read_are_left_out() -> None:
     class Clock:
-        def samples(self) -> list[Sample]:
-            return [Sample(Registers(0, 0, 0), memoryview(b""), ran_ns) for ran_ns in range(1000)]
+        def samples(self) -> list[PerfSample]:
+            return [PerfSample(Registers(0, 0, 0), memoryview(b""), ran_ns) for ran_ns in range(1000)]
 
     class Slow:
-        def kind(self, _sample: Sample) -> str:
+        def kind(self, _sample: PerfSample) -> str:
             burn(0.02)
             return UNKNOWN
 

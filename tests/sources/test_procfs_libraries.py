@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputop.sources import Settings
-from gputop.sources.files import Descriptors
+from gputop.sources.files import DescriptorBudget
 from gputop.sources.procfs import ProcfsSource
 from gputop.sources.procfs.identity import Users
 from gputop.sources.procfs.libraries import VOID_AT_LEAST, Libraries, look
@@ -43,7 +43,7 @@ def test_maps(tmp_path: Path, paths: list[str], cuda: bool, libs: list[str]) -> 
 
 
 def test_who_ended_is_forgotten_though_there_was_no_time_to_look(tmp_path: Path) -> None:
-    libraries, pool, users = Libraries(), Descriptors(), Users(str(tmp_path))
+    libraries, pool, users = Libraries(), DescriptorBudget(), Users(str(tmp_path))
     alive = []
     for pid in range(1, 5000):
         process = Process(f"{tmp_path}/", pid, 0, pool, users)
@@ -124,14 +124,14 @@ def test_a_forked_child_maps_what_its_parent_did(tmp_path: Path) -> None:
 def test_syscall(tmp_path: Path, text: str, call: int, argument: int | None) -> None:
     (tmp_path / "syscall").write_text(text + "\n")
     (tmp_path / "wchan").write_text("do_poll")
-    assert Waits(f"{tmp_path}/", Descriptors()).read("S") == (call, argument, "" if call == RUNNING else "do_poll")
+    assert Waits(f"{tmp_path}/", DescriptorBudget()).read("S") == (call, argument, "" if call == RUNNING else "do_poll")
 
 
 @x86
 def test_a_timeout_behind_a_pointer_is_read_from_its_memory(tmp_path: Path) -> None:
     (tmp_path / "syscall").write_text("271 0x7ffd 0x1 0x40 0x0 0x8 0x0 0x7ffe 0x7f01\n")
     (tmp_path / "mem").write_bytes(b"\0" * 64 + struct.pack("@2q", 5, 250_000_000))
-    assert Waits(f"{tmp_path}/", Descriptors()).read("S") == (271, 5250, None)
+    assert Waits(f"{tmp_path}/", DescriptorBudget()).read("S") == (271, 5250, None)
 
 
 def test_unreadable_wait_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

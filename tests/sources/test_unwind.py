@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gputop.sources import elf
 from gputop.sources.elf import Read
-from gputop.sources.perf.unwind import Machine, Registers, Row, Unwinder, Unwinders
+from gputop.sources.perf.unwind import Machine, Registers, Unwinder, Unwinders, UnwindRow
 from tests.require import require
 from tests.stubs.build import build
 
@@ -53,11 +53,11 @@ def reads(image: bytes) -> Read:
     return lambda at, size: image[at : at + size]
 
 
-def expected(columns: dict[str, str]) -> Row | None:
+def expected(columns: dict[str, str]) -> UnwindRow | None:
     if not (found := re.match(r"(rsp|rbp)\+(\d+)$", columns["CFA"])):
         return None
     fp = columns.get("rbp", "u")
-    return Row(found[1] == "rbp", int(found[2]), int(fp[1:]) if fp.startswith("c") else None, int(columns["ra"][1:]))
+    return UnwindRow(found[1] == "rbp", int(found[2]), int(fp[1:]) if fp.startswith("c") else None, int(columns["ra"][1:]))
 
 
 @pytest.mark.parametrize("flags", [(), ("-fno-omit-frame-pointer",), ("-O0",), ("-Os", "-mavx")])
@@ -85,13 +85,13 @@ def test_outside_all_functions_there_is_none(library: Path) -> None:
 def test_a_caller_is_where_the_row_says() -> None:
     stack = b"".join(word.to_bytes(8, "little") for word in (1, 0x7000, 0x402001, 3))
     here = Registers(0x401000, 0x5000, 0x5010)
-    assert here.caller(Row(False, 24, -16, -8), stack, 0x5000) == Registers(0x402000, 0x5018, 0x7000)
-    assert here.caller(Row(True, 8, None, -8), stack, 0x5000) == Registers(0x402000, 0x5018, 0x5010)
-    assert here.caller(Row(False, 64, None, -8), stack, 0x5000) is None, "the stack was not taken so far"
-    assert here.caller(Row(True, -64, None, -8), stack, 0x5000) is None, "callers lie above"
+    assert here.caller(UnwindRow(False, 24, -16, -8), stack, 0x5000) == Registers(0x402000, 0x5018, 0x7000)
+    assert here.caller(UnwindRow(True, 8, None, -8), stack, 0x5000) == Registers(0x402000, 0x5018, 0x5010)
+    assert here.caller(UnwindRow(False, 64, None, -8), stack, 0x5000) is None, "the stack was not taken so far"
+    assert here.caller(UnwindRow(True, -64, None, -8), stack, 0x5000) is None, "callers lie above"
     signed = Registers(0x401000, 0x5000, 0x5010, 0x7F << 56 | 0x402005)
-    assert signed.caller(Row(False, 0, None, None), stack, 0x5000) == Registers(0x402004, 0x5000, 0x5010)
-    assert here.caller(Row(False, 0, None, None), stack, 0x5000) is None, "it has no register that tells"
+    assert signed.caller(UnwindRow(False, 0, None, None), stack, 0x5000) == Registers(0x402004, 0x5000, 0x5010)
+    assert here.caller(UnwindRow(False, 0, None, None), stack, 0x5000) is None, "it has no register that tells"
 
 
 def test_the_kernels_own_library_is_read_from_memory() -> None:

@@ -25,7 +25,7 @@ from gputop.stream.stalled import AutoStacks, Unwatched
 from gputop.tui import stacks as stacks_screen
 from gputop.tui.app import GputopApp
 from gputop.tui.draw.view import View
-from gputop.tui.feed import Look, live_context
+from gputop.tui.feed import ScreenSettings, live_context
 from gputop.tui.stacks import StacksScreen
 from gputop.tui.widgets import Scrolled
 from tests.stacks.conftest import Target
@@ -56,7 +56,7 @@ class Quiet:
 
 def app(*items: Header | Frame, view: View | None = None, **look: bool) -> GputopApp:
     stream = Quiet(*(items or (Header(unix_ns=1), Frame(0, SECOND, key=True))))
-    return GputopApp(live_context(Session(), view or View(), lambda: Quiet(), stream, Look(mouse=False, **look)))
+    return GputopApp(live_context(Session(), view or View(), lambda: Quiet(), stream, ScreenSettings(mouse=False, **look)))
 
 
 async def shown(program: GputopApp, pilot: object, words: str) -> StacksScreen:

@@ -11,7 +11,7 @@ from gputop.model.frame import Frame, Header
 from gputop.stream.session import Session
 from gputop.tui.app import GputopApp
 from gputop.tui.draw.view import View
-from gputop.tui.feed import Look, live_context
+from gputop.tui.feed import ScreenSettings, live_context
 from gputop.tui.panels import HeaderPanel, Time
 from tests.tui import scene
 
@@ -50,6 +50,6 @@ def make_app() -> MakeApp:
     """``make_app(session=…, theme=…, **view)``."""
 
     def make(session: Session | None = None, theme: str = "gputop-dark", **view: object) -> GputopApp:
-        return GputopApp(live_context(session or scene.session(), View(**view), Silence, Silence(), Look(theme)))  # type: ignore[arg-type]
+        return GputopApp(live_context(session or scene.session(), View(**view), Silence, Silence(), ScreenSettings(theme)))  # type: ignore[arg-type]
 
     return make

@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gputop.fleet.asking import Answer
+from gputop.fleet.asking import NodeAnswer
 from gputop.fleet.jobs import Sight
 from gputop.fleet.link import DOWN, UP, NodeState
 from gputop.fleet.overview import Alike, Overview, fold, worst_first
 from gputop.fleet.summary import Summary
-from gputop.fleet.targets import STARTS_S, Folder
+from gputop.fleet.targets import STARTS_S, RecordingsFolder
 from gputop.model.frame import Frame, Header, Stack
 from gputop.stacks.nccl import NcclRank, NcclReport, pack_report
 from gputop.stream.reach import Target
@@ -25,7 +25,7 @@ from gputop.tui import fleet as screens
 from gputop.tui.draw import fleet as draw
 from gputop.tui.draw import safe_line
 from gputop.tui.draw.view import View
-from gputop.tui.feed import Look
+from gputop.tui.feed import ScreenSettings
 from gputop.tui.fleet import FleetApp, FleetScreen, FleetStacks, file_name
 from gputop.tui.fleet_node import NodeScreen, NodeStacks
 from tests.fleet.nodes import fleet, late_rank, rank, sight
@@ -41,8 +41,8 @@ class FakeNodes:
     def __init__(self, sights: list[Sight]) -> None:
         self.sights = sights
         self.asked: list[tuple[str, str, list[int], float | None, float]] = []
-        self.replies: list[tuple[str, Answer]] = []
-        self.answer: Callable[[str, str, int], list[Answer]] = lambda _host, _what, _number: []
+        self.replies: list[tuple[str, NodeAnswer]] = []
+        self.answer: Callable[[str, str, int], list[NodeAnswer]] = lambda _host, _what, _number: []
         self.taps: dict[str, Callable[[Header | Frame], None]] = {}
         self.closed = False
 
@@ -67,7 +67,7 @@ class FakeNodes:
         self.replies += [(host, one) for one in self.answer(host, what, len(self.asked))]
         return len(self.asked)
 
-    def answers(self) -> list[tuple[str, Answer]]:
+    def answers(self) -> list[tuple[str, NodeAnswer]]:
         found, self.replies = self.replies, []
         return found
 
@@ -100,7 +100,7 @@ def made(sights: list[Sight], theme: str = "gputop-dark", ascii_only: bool = Fal
     known = Overview()
     for second in range(90):
         known.take([replace(one, summary=None) if one.problem else one for one in (fleet(nodes=len(sights)) if second < 45 else sights)])
-    return FleetApp(FakeNodes(sights), View(ascii_only=ascii_only), Look(theme), known)
+    return FleetApp(FakeNodes(sights), View(ascii_only=ascii_only), ScreenSettings(theme), known)
 
 
 def page_of(app: FleetApp) -> str:
@@ -194,7 +194,7 @@ async def told(pilot: Pilot[int], holds: Callable[[], object], within_s: float =
 
 async def test_a_straggler_is_told_with_its_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screens, "EVERY_S", 0.3)
-    app = FleetApp(FakeNodes(fleet(nodes=8)), View(), Look())
+    app = FleetApp(FakeNodes(fleet(nodes=8)), View(), ScreenSettings())
     nodes = app.nodes
     assert isinstance(nodes, FakeNodes)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -222,13 +222,13 @@ async def test_stacks_of_all_ranks_are_taken_in_one_moment_by_each_nodes_clock()
     nodes = app.nodes
     assert isinstance(nodes, FakeNodes)
 
-    def answer(_host: str, what: str, number: int) -> list[Answer]:
+    def answer(_host: str, what: str, number: int) -> list[NodeAnswer]:
         pids = nodes.asked[-1][2]
         if what == "nccl":
             said = NcclReport("2.27.3", 16, 16, [NcclRank(3, 16, "launched 1 of 2 AllReduce")], ["#0-0 (1) MISMATCH"])
-            return [Answer(number, what, data=pack_report(said))]
+            return [NodeAnswer(number, what, data=pack_report(said))]
         stacks = [Stack(pid, pid, 1, [f"{'next loader.py:9' if pid == 1003 else 'all_reduce dist.py:88'}"]) for pid in pids]
-        return [Answer(number, what, data=msgspec.msgpack.encode(stacks))]
+        return [NodeAnswer(number, what, data=msgspec.msgpack.encode(stacks))]
 
     nodes.answer = answer
     async with app.run_test(size=(120, 40)) as pilot:
@@ -251,8 +251,8 @@ async def test_the_last_ten_minutes_of_every_node_are_saved(tmp_path: Path, monk
     nodes = app.nodes
     assert isinstance(nodes, FakeNodes)
     nodes.answer = lambda host, what, number: (
-        [Answer(number, what, data=b"one", more=True), Answer(number, what, data=host.encode())] if host == "node01"
-        else [Answer(number, what, "disk full")]
+        [NodeAnswer(number, what, data=b"one", more=True), NodeAnswer(number, what, data=host.encode())] if host == "node01"
+        else [NodeAnswer(number, what, "disk full")]
     )  # fmt: skip
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("R")
@@ -278,7 +278,7 @@ async def test_enter_opens_the_worst_node_and_escape_comes_back() -> None:
         await told(pilot, lambda: "INPUT-BOUND" in "".join(panel.widget.line_text(0) for panel in screen.drawing.panels))
         assert ("node03", "frames", [], None, 600.0) in nodes.asked
         nodes.answer = lambda _host, what, number: [
-            Answer(number, what, data=msgspec.msgpack.encode([Stack(pid, pid, 1, ["next loader.py:9"]) for pid in nodes.asked[-1][2]]))
+            NodeAnswer(number, what, data=msgspec.msgpack.encode([Stack(pid, pid, 1, ["next loader.py:9"]) for pid in nodes.asked[-1][2]]))
         ]
         await pilot.press("s")
         box = app.screen
@@ -297,7 +297,7 @@ async def test_a_folder_of_recordings_is_gone_through_in_jumps(tmp_path: Path, m
     sample = Path(screens.__file__).parent.parent / "data" / "sample.gputop"
     for name in ("node01", "node02"):
         (tmp_path / f"{name}.gputop").symlink_to(sample)
-    past, opened = Folder(str(tmp_path)), list[FakeNodes]()
+    past, opened = RecordingsFolder(str(tmp_path)), list[FakeNodes]()
     begin_s = past.now_s + STARTS_S
 
     def links(targets: list[Target]) -> FakeNodes:
@@ -308,7 +308,7 @@ async def test_a_folder_of_recordings_is_gone_through_in_jumps(tmp_path: Path, m
 
     monkeypatch.setattr(screens, "Links", links)
     first = FakeNodes(straggling())
-    app = FleetApp(first, View(), Look(), past=past)
+    app = FleetApp(first, View(), ScreenSettings(), past=past)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("right_parenthesis")
         assert past.now_s == pytest.approx(begin_s + 10.0 - STARTS_S, abs=2.0)
@@ -322,7 +322,7 @@ async def test_a_folder_of_recordings_is_gone_through_in_jumps(tmp_path: Path, m
         assert past.now_s == pytest.approx(begin_s - STARTS_S, abs=2.0)
     assert all(nodes.closed for nodes in opened[-1:])
     with pytest.raises(UserError, match="holds no recordings"):
-        Folder(str(tmp_path / "nowhere"))
+        RecordingsFolder(str(tmp_path / "nowhere"))
 
 
 async def test_a_node_that_does_not_answer_cannot_be_opened() -> None:

@@ -14,7 +14,7 @@ from gputop.system.text import clean
 from gputop.tui.app import GputopApp
 from gputop.tui.box import ConfirmScreen
 from gputop.tui.draw import safe_line, table
-from gputop.tui.draw.table import Row
+from gputop.tui.draw.table import ProcessRow
 from gputop.tui.draw.view import Axis, View
 from gputop.tui.widgets import Drawn, Painter, Scrolled, cells_of, palette
 from tests.recording import hostile
@@ -94,7 +94,7 @@ async def test_whom_a_signal_is_for_is_safe(make_app: MakeApp) -> None:
 ])  # fmt: skip
 @pytest.mark.parametrize("width", [80, 160, 300])
 def test_columns_stay_where_they_are_whatever_a_process_is_called(name: str, width: int) -> None:
-    row = Row(7, None, 0, clean(name, 80), "running", False, False, clean(name, 32))
+    row = ProcessRow(7, None, 0, clean(name, 80), "running", False, False, clean(name, 32))
     (line,) = map(safe_line, [table.TableDrawer().line(row, View(width=width), History(1), Axis(1, 0, 0), None)])
     before, state, _ = "".join(text for text, _ in line).partition("running")
     columns = [column.title for column in table.columns(width)]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from gputop.prove import prove
-from gputop.prove.change import Plan, Reached, Target, Told
+from gputop.prove.change import Plan, Reached, Refusal, TargetProcess
 from gputop.prove.statistics import estimate
 from gputop.prove.trial import Arm, Outcome, Pair
 from gputop.tui.box import ConfirmScreen
@@ -52,7 +52,7 @@ async def test_nothing_is_tried_readonly_or_in_the_past(make_app: MakeApp, reado
 
 
 async def test_why_there_is_no_experiment_is_said(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove, "planned_for", lambda _case: Told("you may not"))
+    monkeypatch.setattr(prove, "planned_for", lambda _case: Refusal("you may not"))
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         assert ": you may not" in said(await opened(pilot))
@@ -82,7 +82,7 @@ async def test_it_asks_first_and_shows_the_result(make_app: MakeApp, monkeypatch
 
 
 REACHED = tuple(
-    Reached(Target(pid, 1, "job\x1b[31m" if pid == 1007 else "job"), "bob", f"reason-of-{pid}", True, False, 0.01 * (pid - 1000))
+    Reached(TargetProcess(pid, 1, "job\x1b[31m" if pid == 1007 else "job"), "bob", f"reason-of-{pid}", True, False, 0.01 * (pid - 1000))
     for pid in range(1000, 1060)
 )
 

@@ -17,7 +17,7 @@ from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.scan import places
 from gputop.recording.writer import Writer
-from gputop.stream.survey import Episode, Survey, survey
+from gputop.stream.survey import IncidentSpan, Survey, survey
 from gputop.tui import bindings
 from gputop.tui.app import GputopApp
 from gputop.tui.bindings import HelpScreen
@@ -25,7 +25,7 @@ from gputop.tui.box import MomentScreen
 from gputop.tui.dashboard import DashboardScreen
 from gputop.tui.draw import duration, time_of_day
 from gputop.tui.draw.view import View
-from gputop.tui.feed import Look
+from gputop.tui.feed import ScreenSettings
 from gputop.tui.player import Playback, Player
 from gputop.tui.replay import ReplayScreen, replay_context
 from gputop.tui.why import WhyScreen
@@ -44,7 +44,7 @@ TROUBLES = str(Path(__file__).parents[1] / "device" / "data" / "story.gputop")
 class Known:
     """A survey that has already ended."""
 
-    def __init__(self, *episodes: Episode) -> None:
+    def __init__(self, *episodes: IncidentSpan) -> None:
         self.episodes = {episode.id: episode for episode in episodes}
         self.until_ns, self.done, self.problem = END, True, ""
         self.ledgers = [(START + 20 * SECOND, Ledger(200.0, 123.4, {"disk-io": 123.4}))]
@@ -60,9 +60,9 @@ def make_replay(path: Path) -> Iterator[MakeReplay]:
     """``make_replay(Playback(…), *episodes)``."""
     files: list[Recording] = []
 
-    def make(playback: Playback, *episodes: Episode, path: Path = path) -> GputopApp:
+    def make(playback: Playback, *episodes: IncidentSpan, path: Path = path) -> GputopApp:
         files.append(open_recording([str(path)]))
-        return GputopApp(replay_context(View(), files[-1], playback, Known(*episodes), Look(remote=True)))  # type: ignore[arg-type]
+        return GputopApp(replay_context(View(), files[-1], playback, Known(*episodes), ScreenSettings(remote=True)))  # type: ignore[arg-type]
 
     yield make
     for file in files:
@@ -149,7 +149,7 @@ async def test_a_time_between_two_frames_is_the_first_from_then_on(tmp_path: Pat
     with_tenths = time.strftime("%H:%M:%S", time.localtime(UNIX_S + 45)) + ".1"
     record(path, late, scene.HEADER)
     file = open_recording([str(path)])
-    app = GputopApp(replay_context(View(), file, Playback(START + 30 * SECOND, playing=False), Known(), Look(remote=True)))  # type: ignore[arg-type]
+    app = GputopApp(replay_context(View(), file, Playback(START + 30 * SECOND, playing=False), Known(), ScreenSettings(remote=True)))  # type: ignore[arg-type]
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, START + 30 * SECOND + SECOND // 10)
         await pilot.press("at", *time.strftime("%H:%M:%S", time.localtime(UNIX_S + 45)), "enter")
@@ -184,7 +184,9 @@ async def test_steps_show_one_frame_after_the_other(make_replay: MakeReplay) -> 
 
 async def test_incidents_are_jumped_to_wherever_they_are(make_replay: MakeReplay) -> None:
     starts = [START + s * SECOND for s in (12, 40, 55)]
-    app = make_replay(Playback(START + 20 * SECOND, playing=False), *(Episode(i, t, None, "high", "disk-io") for i, t in enumerate(starts)))
+    app = make_replay(
+        Playback(START + 20 * SECOND, playing=False), *(IncidentSpan(i, t, None, "high", "disk-io") for i, t in enumerate(starts))
+    )
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, START + 20 * SECOND)
         for key, t_ns in (("n", starts[1]), ("n", starts[2]), ("N", starts[1]), ("N", starts[0])):
@@ -226,7 +228,7 @@ async def test_an_incident_that_is_still_looked_for_is_gone_to_once_it_is_found(
             assert "still looking" in part(app, "keys")[0]
             if key:
                 await pilot.press(key)  # something else was meant
-            survey.episodes[1] = Episode(1, START + 40 * SECOND, None, "high", "disk-io")
+            survey.episodes[1] = IncidentSpan(1, START + 40 * SECOND, None, "high", "disk-io")
             app._draw_soon(lambda screen: screen.draw_news())
             await pilot.pause()
             await stands(pilot, app, arrives)
@@ -243,7 +245,10 @@ async def test_what_is_lost_in_the_middle_is_said_once_all_was_looked_at(make_re
 
 
 async def test_why_tells_of_the_whole_recording_after_a_jump(make_replay: MakeReplay) -> None:
-    begun, later = Episode(1, START + SECOND, END, "high", "disk-io", "it reads"), Episode(2, END - SECOND, None, "low", "pause", "later")
+    begun, later = (
+        IncidentSpan(1, START + SECOND, END, "high", "disk-io", "it reads"),
+        IncidentSpan(2, END - SECOND, None, "low", "pause", "later"),
+    )
     app = make_replay(Playback(START + 50 * SECOND, playing=False), begun, later)
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, START + 50 * SECOND)
@@ -271,7 +276,7 @@ async def test_a_box_that_is_opened_before_a_jump_arrives_shows_what_came(make_r
 
 async def test_every_cause_of_an_incident_stands_apart_from_its_headline(make_replay: MakeReplay) -> None:
     longest = max(CAUSES, key=len)
-    app = make_replay(Playback(START + 50 * SECOND, playing=False), Episode(1, START + SECOND, END, "high", longest, "train.py waits"))
+    app = make_replay(Playback(START + 50 * SECOND, playing=False), IncidentSpan(1, START + SECOND, END, "high", longest, "train.py waits"))
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, START + 50 * SECOND)
         await pilot.press("e")
@@ -395,7 +400,7 @@ def growing(path: Path, playback: Playback) -> Iterator[tuple[GputopApp, Callabl
         writer.close()
 
     file = open_recording([str(path)])
-    yield GputopApp(replay_context(View(), file, playback, Known(), Look(remote=True))), grow  # type: ignore[arg-type]
+    yield GputopApp(replay_context(View(), file, playback, Known(), ScreenSettings(remote=True))), grow  # type: ignore[arg-type]
     file.close()
 
 
@@ -424,7 +429,7 @@ async def test_silence_in_a_recording_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "gap.gputop"
     record(path, (*FRAMES[:100], *FRAMES[500:]), scene.HEADER)
     file = open_recording([str(path)])
-    app = GputopApp(replay_context(View(), file, Playback(START + 9 * SECOND), Known(), Look(remote=True)))  # type: ignore[arg-type]
+    app = GputopApp(replay_context(View(), file, Playback(START + 9 * SECOND), Known(), ScreenSettings(remote=True)))  # type: ignore[arg-type]
     began = time.monotonic()
     async with app.run_test(size=(160, 48)) as pilot:
         await until(pilot, lambda: app.context.session.now_ns >= FRAMES[500].t_ns, "behind the gap")

@@ -15,7 +15,7 @@ from gputop.stream.child import PipeStream
 from gputop.stream.following import Following
 from gputop.stream.judged import judged
 from gputop.stream.session import Session
-from gputop.stream.survey import Episode, Survey
+from gputop.stream.survey import IncidentSpan, Survey
 from gputop.tui.draw import duration, edges, time_of_day
 from gputop.tui.draw.edges import header_lines
 from gputop.tui.draw.view import Axis, View, axis_line
@@ -120,7 +120,7 @@ def drawn(one: edges.Bar, width: int) -> str:
 
 
 def test_the_line_shows_place_incidents_and_markers() -> None:
-    episodes = (Episode(1, 20, 29, "high", "disk-io"), Episode(2, 80, None, "low", "pause"))
+    episodes = (IncidentSpan(1, 20, 29, "high", "disk-io"), IncidentSpan(2, 80, None, "low", "pause"))
     text = drawn(bar(episodes=episodes, marks_ns=(60,), position_ns=70), 120)
     assert text.startswith(" 00:00:00 ")
     assert len(text) == 120

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gputop.sources.closeup.process import Connection, Descriptors, Limit, OpenFile, Place, Priority, ProcessDetails, Program
+from gputop.sources.closeup.process import Descriptors, Limit, OpenFile, OpenSocket, Place, Priority, ProcessDetails, Program
 from gputop.sources.closeup.surroundings import Container
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
@@ -38,7 +38,7 @@ def test_one_process(make_app: MakeApp, snap_compare: Compare, monkeypatch: pyte
         program=Program(1_795_000_000.0 - 3720, "/usr/bin/python3.12", "/data/run", "nfs4 filer:/export at /data"),
         priority=Priority(-5, "best effort", 4, [0, 1, 3]), limits=[Limit("Max open files", 1024, None, "files")],
         descriptors=Descriptors([OpenFile(3, "file", "/data/0.tar", "r", 1 << 20, "nfs4 filer:/export at /data")], {7: 9}, {"file": 1}),
-        connections=[Connection(9, "tcp", "10.0.0.1:40000", "10.0.0.2:29500", "established", 0, 4096)],
+        connections=[OpenSocket(9, "tcp", "10.0.0.1:40000", "10.0.0.2:29500", "established", 0, 4096)],
         environment=[("HF_TOKEN", "(hidden)"), ("HOME", "/home/ada")], threads=[],
         place=Place(Container("Docker", "3f2a" * 16), {"job": "4711", "rank": "3", "ranks": "16"}, ["pid", "net"]),
     )  # fmt: skip

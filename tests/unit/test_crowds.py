@@ -18,7 +18,7 @@ from gputop.model.frame import CpuSample, Frame, Gpu, GpuProc, Header, Host, Pro
 from gputop.recording.reader import Recording
 from gputop.stream import snapshot
 from gputop.stream.session import Session
-from gputop.tables.load import Loader
+from gputop.tables.load import TableLoader
 from gputop.tui.draw.table import rows
 from gputop.tui.draw.view import View
 from tests.recording.made import record
@@ -147,7 +147,7 @@ def test_a_recording_of_thousands_is_read_as_tables(shape: str, tmp_path: Path) 
     record(path, frames(crowd(shape, "forked", MANY)), Header(t_ns=BEGAN_NS, cpus=2, clock_tick_hz=100))
     wanted = {"proc": ["pid", "name", "role"], "process": ["pid", "ppid", "name"], "incident": ["cause"]}
     with Recording(str(path)) as recording:
-        batches = [(name, list(batch)) for name, batch in Loader(recording, wanted).batches()]
+        batches = [(name, list(batch)) for name, batch in TableLoader(recording, wanted).batches()]
     assert len({row[0] for name, batch in batches if name == "process" for row in batch}) == MANY + 2
     assert time.monotonic() - began < AT_MOST_S
 

@@ -10,14 +10,14 @@ import pytest
 
 from gputop.commands import doctor
 from gputop.doctor import bundle, checks
-from gputop.doctor.checks import Check, works
+from gputop.doctor.checks import DoctorCheck, works
 from gputop.sources.ebpf.source import LEAST_THREADS, room_for_threads
 from gputop.sources.procfs import source
 
 CHECKS = [
-    Check("nvml", "NVML", "ok", "driver 580", required=True),
-    Check("bcc", "bcc", "missing", "no \x1b[31mbcc", "apt install python3-bpfcc"),
-    Check("clock", "clock", "limited", "hpet", "boot with tsc=reliable"),
+    DoctorCheck("nvml", "NVML", "ok", "driver 580", required=True),
+    DoctorCheck("bcc", "bcc", "missing", "no \x1b[31mbcc", "apt install python3-bpfcc"),
+    DoctorCheck("clock", "clock", "limited", "hpet", "boot with tsc=reliable"),
 ]
 
 
@@ -26,13 +26,13 @@ def put(root: Path, path: str, text: str) -> None:
     (root / path).write_text(text)
 
 
-def found(checks: list[Check], name: str) -> Check:
+def found(checks: list[DoctorCheck], name: str) -> DoctorCheck:
     return next(check for check in checks if check.id == name)
 
 
 def test_only_what_is_required_and_missing_stops_the_main_job() -> None:
     assert works(CHECKS)
-    assert not works([Check("nvml", "NVML", "missing", "no driver", required=True)])
+    assert not works([DoctorCheck("nvml", "NVML", "missing", "no driver", required=True)])
 
 
 def test_text_has_a_line_a_check_and_the_remedy_under_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputop.model.frame import Names, ProcInfo
-from gputop.model.identity import FIELDS, JobKey, Told, identity_of, job_key, paths_that_tell, told_by, told_by_mounts
+from gputop.model.identity import FIELDS, CgroupIdentity, JobKey, identity_of, job_key, paths_that_tell, told_by, told_by_mounts
 
 ID = "3f2a" * 16
 UID = "12345678-1234-1234-1234-123456789abc"
@@ -63,90 +63,94 @@ def test_ranks_share_a_key_and_trainings_of_one_script_do_not() -> None:
 POD = UID.replace("-", "_")
 STATIC_POD = "5f8d3a1b2c3d4e5f6a7b8c9d0e1f2a3b"
 USER = "/user.slice/user-1000.slice/user@1000.service/user.slice"
-PATHS: list[tuple[str, Told]] = [
+PATHS: list[tuple[str, CgroupIdentity]] = [
     # Docker: v1 and v2, drivers cgroupfs and systemd, rootless, in ECS, under a parent of one's own, Docker in Docker
-    (f"/docker/{ID}", Told("Docker", ID)),
-    (f"/system.slice/docker-{ID}.scope", Told("Docker", ID)),
-    (f"{USER}/docker-{ID}.scope", Told("Docker", ID)),
-    (f"/ecs/0a1b2c3d4e5f/{ID}", Told("Docker", ID)),
-    (f"/ecstasks.slice/ecstasks-0a1b2c3d.slice/docker-{ID}.scope", Told("Docker", ID)),
-    (f"/training/{ID}", Told("", ID)),
-    (f"/docker/{'a' * 64}/docker/{ID}", Told("Docker", ID)),
-    (f"/system.slice/docker-{'a' * 64}.scope/system.slice/docker-{ID}.scope/init", Told("Docker", ID)),
+    (f"/docker/{ID}", CgroupIdentity("Docker", ID)),
+    (f"/system.slice/docker-{ID}.scope", CgroupIdentity("Docker", ID)),
+    (f"{USER}/docker-{ID}.scope", CgroupIdentity("Docker", ID)),
+    (f"/ecs/0a1b2c3d4e5f/{ID}", CgroupIdentity("Docker", ID)),
+    (f"/ecstasks.slice/ecstasks-0a1b2c3d.slice/docker-{ID}.scope", CgroupIdentity("Docker", ID)),
+    (f"/training/{ID}", CgroupIdentity("", ID)),
+    (f"/docker/{'a' * 64}/docker/{ID}", CgroupIdentity("Docker", ID)),
+    (f"/system.slice/docker-{'a' * 64}.scope/system.slice/docker-{ID}.scope/init", CgroupIdentity("Docker", ID)),
     # containerd: systemd, without SystemdCgroup, nerdctl
     (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD}.slice/cri-containerd-{ID}.scope",
-     Told("containerd", ID, UID, "burstable")),
-    (f"/system.slice/containerd.service/kubepods-besteffort-pod{POD}.slice:cri-containerd:{ID}", Told("containerd", ID, UID, "besteffort")),
-    (f"/system.slice/nerdctl-{ID}.scope", Told("containerd", ID)),
+     CgroupIdentity("containerd", ID, UID, "burstable")),
+    (f"/system.slice/containerd.service/kubepods-besteffort-pod{POD}.slice:cri-containerd:{ID}",
+    CgroupIdentity("containerd", ID, UID, "besteffort")),
+    (f"/system.slice/nerdctl-{ID}.scope", CgroupIdentity("containerd", ID)),
     # Kubernetes: cgroupfs (which does not say the runtime), the three classes, static pods, kind, k3s, Docker below it, a pod's sandbox
-    (f"/kubepods/pod{UID}/{ID}", Told("", ID, UID, "guaranteed")),
-    (f"/kubepods/burstable/pod{UID}/{ID}", Told("", ID, UID, "burstable")),
-    (f"/kubepods/besteffort/pod{STATIC_POD}/{ID}", Told("", ID, STATIC_POD, "besteffort")),
-    (f"/kubepods.slice/kubepods-pod{POD}.slice/docker-{ID}.scope", Told("Docker", ID, UID, "guaranteed")),
+    (f"/kubepods/pod{UID}/{ID}", CgroupIdentity("", ID, UID, "guaranteed")),
+    (f"/kubepods/burstable/pod{UID}/{ID}", CgroupIdentity("", ID, UID, "burstable")),
+    (f"/kubepods/besteffort/pod{STATIC_POD}/{ID}", CgroupIdentity("", ID, STATIC_POD, "besteffort")),
+    (f"/kubepods.slice/kubepods-pod{POD}.slice/docker-{ID}.scope", CgroupIdentity("Docker", ID, UID, "guaranteed")),
     (f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod{POD}.slice/"
-     f"cri-containerd-{ID}.scope", Told("containerd", ID, UID, "burstable")),
-    (f"/system.slice/docker-{'a' * 64}.scope/kubelet/kubepods/pod{UID}/{ID}", Told("", ID, UID, "guaranteed")),
-    (f"/system.slice/k3s.service/kubepods/burstable/pod{UID}/{ID}", Told("", ID, UID, "burstable")),
-    (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD}.slice", Told("", "", UID, "burstable")),
+     f"cri-containerd-{ID}.scope", CgroupIdentity("containerd", ID, UID, "burstable")),
+    (f"/system.slice/docker-{'a' * 64}.scope/kubelet/kubepods/pod{UID}/{ID}", CgroupIdentity("", ID, UID, "guaranteed")),
+    (f"/system.slice/k3s.service/kubepods/burstable/pod{UID}/{ID}", CgroupIdentity("", ID, UID, "burstable")),
+    (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD}.slice", CgroupIdentity("", "", UID, "burstable")),
     # CRI-O: systemd, cgroupfs, the newer subfolder; its monitor is in no container
-    (f"/kubepods.slice/kubepods-pod{POD}.slice/crio-{ID}.scope", Told("CRI-O", ID, UID, "guaranteed")),
-    (f"/kubepods/burstable/pod{UID}/crio-{ID}", Told("CRI-O", ID, UID, "burstable")),
+    (f"/kubepods.slice/kubepods-pod{POD}.slice/crio-{ID}.scope", CgroupIdentity("CRI-O", ID, UID, "guaranteed")),
+    (f"/kubepods/burstable/pod{UID}/crio-{ID}", CgroupIdentity("CRI-O", ID, UID, "burstable")),
     (f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{POD}.slice/crio-{ID}.scope/container",
-     Told("CRI-O", ID, UID, "besteffort")),
-    (f"/kubepods.slice/kubepods-pod{POD}.slice/crio-conmon-{ID}.scope", Told("", "", UID, "guaranteed")),
+     CgroupIdentity("CRI-O", ID, UID, "besteffort")),
+    (f"/kubepods.slice/kubepods-pod{POD}.slice/crio-conmon-{ID}.scope", CgroupIdentity("", "", UID, "guaranteed")),
     # Podman: root and rootless, v1 and v2, cgroupfs, in a pod of Podman's, split, its monitor
-    (f"/machine.slice/libpod-{ID}.scope", Told("Podman", ID)),
-    (f"/machine.slice/libpod-{ID}.scope/container", Told("Podman", ID)),
-    (f"/libpod_parent/libpod-{ID}", Told("Podman", ID)),
-    (f"{USER}/libpod-{ID}.scope/container", Told("Podman", ID)),
-    (f"/machine.slice/machine-libpod_pod_{'b' * 64}.slice/libpod-{ID}.scope", Told("Podman", ID)),
-    (f"/system.slice/web.service/libpod-payload-{ID}", Told("Podman", ID)),
-    (f"/machine.slice/libpod-conmon-{ID}.scope", Told()),
+    (f"/machine.slice/libpod-{ID}.scope", CgroupIdentity("Podman", ID)),
+    (f"/machine.slice/libpod-{ID}.scope/container", CgroupIdentity("Podman", ID)),
+    (f"/libpod_parent/libpod-{ID}", CgroupIdentity("Podman", ID)),
+    (f"{USER}/libpod-{ID}.scope/container", CgroupIdentity("Podman", ID)),
+    (f"/machine.slice/machine-libpod_pod_{'b' * 64}.slice/libpod-{ID}.scope", CgroupIdentity("Podman", ID)),
+    (f"/system.slice/web.service/libpod-payload-{ID}", CgroupIdentity("Podman", ID)),
+    (f"/machine.slice/libpod-conmon-{ID}.scope", CgroupIdentity()),
     # LXC, systemd-nspawn; a virtual machine is no container
-    ("/lxc.payload.web/system.slice", Told("LXC", "web")), ("/lxc/web", Told("LXC", "web")),
-    ("/machine.slice/machine-box\\x2d2.scope/payload", Told("systemd-nspawn", "box-2")),
-    ("/machine.slice/systemd-nspawn@web.service/payload", Told("systemd-nspawn", "web")),
-    ("/machine.slice/machine-qemu\\x2d1\\x2dvm.scope/libvirt/emulator", Told()),
+    ("/lxc.payload.web/system.slice", CgroupIdentity("LXC", "web")), ("/lxc/web", CgroupIdentity("LXC", "web")),
+    ("/machine.slice/machine-box\\x2d2.scope/payload", CgroupIdentity("systemd-nspawn", "box-2")),
+    ("/machine.slice/systemd-nspawn@web.service/payload", CgroupIdentity("systemd-nspawn", "web")),
+    ("/machine.slice/machine-qemu\\x2d1\\x2dvm.scope/libvirt/emulator", CgroupIdentity()),
     # Slurm: v1, v2, several slurmd on a host, batch, extern, interactive, as numbers too; the step's own daemon; a container below a step
-    ("/slurm/uid_1000/job_4711/step_0/task_3", Told(slurm_job="4711", slurm_step="0", slurm_task="3")),
-    ("/slurm_node7/uid_1000/job_4711/step_batch", Told(slurm_job="4711", slurm_step="batch")),
-    ("/slurm/uid_1000/job_4711/step_4294967290/task_0", Told(slurm_job="4711", slurm_step="interactive", slurm_task="0")),
-    ("/system.slice/slurmstepd.scope/job_4711/step_0/user/task_3", Told(slurm_job="4711", slurm_step="0", slurm_task="3")),
-    ("/system.slice/node7_slurmstepd.scope/job_4711/step_extern/user/task_special", Told(slurm_job="4711", slurm_step="extern")),
+    ("/slurm/uid_1000/job_4711/step_0/task_3", CgroupIdentity(slurm_job="4711", slurm_step="0", slurm_task="3")),
+    ("/slurm_node7/uid_1000/job_4711/step_batch", CgroupIdentity(slurm_job="4711", slurm_step="batch")),
+    ("/slurm/uid_1000/job_4711/step_4294967290/task_0", CgroupIdentity(slurm_job="4711", slurm_step="interactive", slurm_task="0")),
+    ("/system.slice/slurmstepd.scope/job_4711/step_0/user/task_3", CgroupIdentity(slurm_job="4711", slurm_step="0", slurm_task="3")),
+    ("/system.slice/node7_slurmstepd.scope/job_4711/step_extern/user/task_special", CgroupIdentity(slurm_job="4711", slurm_step="extern")),
     ("/system.slice/slurmstepd.scope/job_4711/step_interactive/user/task_0",
-     Told(slurm_job="4711", slurm_step="interactive", slurm_task="0")),
-    ("/system.slice/slurmstepd.scope/job_4711/step_0/slurm", Told(slurm_job="4711", slurm_step="0")),
-    (f"/system.slice/slurmstepd.scope/job_4711/step_2/user/task_1/libpod-{ID}.scope", Told("Podman", ID, "", "", "4711", "2", "1")),
+     CgroupIdentity(slurm_job="4711", slurm_step="interactive", slurm_task="0")),
+    ("/system.slice/slurmstepd.scope/job_4711/step_0/slurm", CgroupIdentity(slurm_job="4711", slurm_step="0")),
+    (f"/system.slice/slurmstepd.scope/job_4711/step_2/user/task_1/libpod-{ID}.scope",
+    CgroupIdentity("Podman", ID, "", "", "4711", "2", "1")),
     # nothing
-    ("/", Told()), ("", Told()), ("/user.slice/user-1000.slice/session-2.scope", Told()), ("/../../..", Told()),
-    ("/system.slice/job_12.service", Told()), ("/system.slice/docker.service", Told()), (f"/notes/{'3f2a' * 8}", Told()),
-    ("/kubepods/burstable/podcast/x", Told()),
+    ("/", CgroupIdentity()), ("", CgroupIdentity()), ("/user.slice/user-1000.slice/session-2.scope", CgroupIdentity()),
+    ("/../../..", CgroupIdentity()),
+    ("/system.slice/job_12.service", CgroupIdentity()), ("/system.slice/docker.service", CgroupIdentity()),
+    (f"/notes/{'3f2a' * 8}", CgroupIdentity()),
+    ("/kubepods/burstable/podcast/x", CgroupIdentity()),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "told"), PATHS)
-def test_what_the_path_of_a_control_group_tells(path: str, told: Told) -> None:
+def test_what_the_path_of_a_control_group_tells(path: str, told: CgroupIdentity) -> None:
     assert told_by(path) == told
 
 
 def test_the_fixtures_are_enough() -> None:
-    assert sum(told != Told() for _, told in PATHS) >= 30
+    assert sum(told != CgroupIdentity() for _, told in PATHS) >= 30
 
 
 def test_slurms_job_may_stand_in_another_hierarchy_than_the_container() -> None:
     step = "/slurm/uid_0/job_4/step_1/task_0"
     paths = {"cpu": f"/docker/{ID}", "memory": f"/docker/{ID}", "freezer": step, "cpuset": step, "": "/user.slice", "pids": "/"}
     assert paths_that_tell(paths, paths["cpu"]) == [step]
-    assert told_by(paths["cpu"], step) == Told("Docker", ID, "", "", "4", "1", "0")
+    assert told_by(paths["cpu"], step) == CgroupIdentity("Docker", ID, "", "", "4", "1", "0")
     assert paths_that_tell({"": "/user.slice", "cpu": "/a"}, "/a") == []
 
 
 def test_mounts_tell_where_a_namespace_hides_the_path() -> None:
     roots = ["/", f"/var/lib/kubelet/pods/{UID}/etc-hosts",
              f"/var/lib/containerd/io.containerd.grpc.v1.cri/sandboxes/{ID}/resolv.conf"]  # fmt: skip
-    assert told_by_mounts(roots) == Told("containerd", "", UID)
-    assert told_by_mounts([f"/var/lib/docker/containers/{ID}/hostname"]) == Told("Docker", ID)
-    assert told_by_mounts([f"/var/lib/containers/storage/overlay-containers/{ID}/userdata/hostname"]) == Told("Podman", ID)
+    assert told_by_mounts(roots) == CgroupIdentity("containerd", "", UID)
+    assert told_by_mounts([f"/var/lib/docker/containers/{ID}/hostname"]) == CgroupIdentity("Docker", ID)
+    assert told_by_mounts([f"/var/lib/containers/storage/overlay-containers/{ID}/userdata/hostname"]) == CgroupIdentity("Podman", ID)
 
 
 def test_each_part_is_known_or_has_its_reason() -> None:

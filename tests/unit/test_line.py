@@ -12,7 +12,7 @@ from gputop.cli import main, make_parser
 from gputop.commands import once
 from gputop.commands.fleet import line_of as line_of_fleet
 from gputop.commands.replay import sample
-from gputop.findings.line import Line, line_of
+from gputop.findings.line import StatusLine, line_of
 from gputop.findings.verdict import Culprit, Step, Verdict
 from gputop.fleet.overview import Overview
 from gputop.model.board import Board, GpuBoard
@@ -59,7 +59,7 @@ def test_names_are_no_more_than_text() -> None:
     assert shown["tooltip"] == "a &lt;b&gt;&amp;·[31m"
     assert line.text(ascii_only=True).isascii()
     assert line.text(ascii_only=True).startswith("! disk-io 50% lost | GPU 1%")
-    assert len(Line("high", ("x" * 500,)).text()) == 100
+    assert len(StatusLine("high", ("x" * 500,)).text()) == 100
 
 
 def test_a_fleet_says_its_worst_job() -> None:

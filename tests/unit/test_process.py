@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gputop.sources.closeup import process
-from gputop.sources.closeup.process import Connection, Limit, ProcessDetails
+from gputop.sources.closeup.process import Limit, OpenSocket, ProcessDetails
 from gputop.sources.closeup.surroundings import HIDDEN, Container, container_of, masked, slurm_of
 from gputop.sources.files import mounted
 from gputop.tui import details as drawn
@@ -84,10 +84,10 @@ def test_limits_have_their_units_and_unlimited_is_none() -> None:
 def test_sockets_of_the_kernels_tables() -> None:
     sockets = {11: 3, 12: 4, 13: 5}
     line = b"  0: 0100007F:1F90 0200007F:0050 01 00000010:00000400 00:00000000 00000000  1000        0 11 1 0000 20 4 30 10 -1"
-    assert process.inet_socket("tcp", line, sockets) == Connection(3, "tcp", "127.0.0.1:8080", "127.0.0.2:80", "established", 16, 1024)
+    assert process.inet_socket("tcp", line, sockets) == OpenSocket(3, "tcp", "127.0.0.1:8080", "127.0.0.2:80", "established", 16, 1024)
     assert process.inet_socket("tcp", line, sockets) is None, "its inode is taken out"
     unix = b"0000000000000000: 00000002 00000000 00010000 0001 01 12 /run/a b\n"
-    assert process.unix_socket("unix", unix, sockets) == Connection(4, "unix stream", "/run/a b", "", "listen")
+    assert process.unix_socket("unix", unix, sockets) == OpenSocket(4, "unix stream", "/run/a b", "", "listen")
     assert sockets == {13: 5}
     assert process.address("00000000000000000000000001000000:0016") == "[::1]:22"
 

@@ -10,7 +10,7 @@ from gputop.findings.verdict import ProcState, Verdict
 from gputop.model.frame import Frame, Gpu, GpuProc, Header, Mark, Probes, ProcInfo, ProcSample, SchedThread, Stack
 from gputop.model.roles import COMPILES
 from gputop.stream.session import Session, code_of, word_of
-from gputop.stream.survey import Episode
+from gputop.stream.survey import IncidentSpan
 from gputop.tui.draw.table import rows
 from gputop.tui.draw.view import View
 from tests.unit.diagnosis.causes import alone
@@ -167,6 +167,10 @@ def test_a_state_stands_until_the_next_feed_of_a_crowd() -> None:
 def test_the_next_incident_is_the_nearest_by_when_it_was_shown(at: int, direction: int, found: int | None) -> None:
     session = Session()
     session.verdicts += [(0, Verdict()), (30, Verdict(cause="pause")), (40, Verdict(cause="disk-io"))]
-    one, two, three = Episode(1, 10, 12, "low", "none"), Episode(2, 15, 38, "low", "pause"), Episode(3, 12, 50, "low", "disk-io")
+    one, two, three = (
+        IncidentSpan(1, 10, 12, "low", "none"),
+        IncidentSpan(2, 15, 38, "low", "pause"),
+        IncidentSpan(3, 12, 50, "low", "disk-io"),
+    )
     told = session.next_shown([three, one, two], at, direction)
     assert (told.id if told else None) == found

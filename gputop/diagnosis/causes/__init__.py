@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from gputop.diagnosis.edges import Leaf, Way
+from gputop.diagnosis.edges import Leaf, LeafTrail
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.waitgraph import Walk
 from gputop.findings.verdict import OWN_CAUSES, SYMPTOMS, Culprit, Evidence, Fix
@@ -56,10 +56,10 @@ class Claim(Struct):
 
     judge: Judge
     share: float = 0.0  # of the loss
-    way: Way = Way()  # the way to the leaf with the largest part
+    way: LeafTrail = LeafTrail()  # the way to the leaf with the largest part
     _most: float = 0.0
 
-    def add(self, share: float, way: Way) -> None:
+    def add(self, share: float, way: LeafTrail) -> None:
         """Add a part that came along ``way``."""
         self.share += share
         if share > self._most:

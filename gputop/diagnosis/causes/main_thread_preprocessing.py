@@ -34,7 +34,7 @@ _ROWS = (("work", "main"), ("timer", "main"), ("work", "main's program"), ("work
          ("reader", "main"))  # fmt: skip
 
 
-class _Told(NamedTuple):
+class _MainThreadWork(NamedTuple):
     """Words and fixes for what the main thread does in most of the lost time."""
 
     does: str
@@ -65,7 +65,7 @@ def is_held_up(job: JobFacts) -> bool:
     return _most(job)[0] == "pipe" and 2 * job.trainer.held_up > job.trainer.kinds.get(PIPE, 0.0)
 
 
-def _told(job: JobFacts, facts: Facts) -> _Told:
+def _told(job: JobFacts, facts: Facts) -> _MainThreadWork:
     most, cost = _most(job)
     pid, share = job.trainer.pid, filled("{:.0f}% of the time", 100 * cost)
     stacks = filled("gputop stacks {:pid} --duration 10", pid)
@@ -75,19 +75,19 @@ def _told(job: JobFacts, facts: Facts) -> _Told:
     if most in ("lock", "poll") and threads_at_work(job):
         does = filled("waits {} for its own threads{}, which run on {:.1f} CPUs", share, named_thread(job.trainer), job.trainer.others_run)
         fixes = _PINNING if job.trainer.busiest_thread == PIN_THREAD else _loading(job, facts)
-        return _Told(does, "until threads of its own are through", Fix("See what its threads do, by line", stacks), fixes)
+        return _MainThreadWork(does, "until threads of its own are through", Fix("See what its threads do, by line", stacks), fixes)
     if most in ("pipe", "poll") and asks_programs(job):
         seldom = "Start no program for each step: ask seldom, in a thread, or a library (torch.cuda.memory_allocated, pynvml)"
         does = filled("waits {} for short programs that it starts, which run on {:.1f} CPUs", share, job.trainer.children)
-        return _Told(does, "for programs that it starts", where, (Fix(seldom),))
+        return _MainThreadWork(does, "for programs that it starts", where, (Fix(seldom),))
     if not job.workers and most in ("pipe", "poll"):
         return _of_fed(job, facts, share, where)
     if most == "timer":
         sleep = Fix("Take out what sleeps between the steps (time.sleep, a retry, a poll), or wait for the event itself")
         fixes = (sleep,) if job.workers else (sleep, *_loading(job, facts))
-        return _Told(filled("sleeps by itself {}", share), "by a timer", Fix("See where it sleeps, by line", stacks), fixes)
+        return _MainThreadWork(filled("sleeps by itself {}", share), "by a timer", Fix("See where it sleeps, by line", stacks), fixes)
     computes = filled("computes {:.0f}% of the time between steps", 100 * job.trainer.state.fractions.get("computing", 0.0))
-    return _Told(computes, "", Fix("See what it computes between the steps, by line", stacks), _loading(job, facts))
+    return _MainThreadWork(computes, "", Fix("See what it computes between the steps, by line", stacks), _loading(job, facts))
 
 
 _PINNING = (
@@ -96,7 +96,7 @@ _PINNING = (
 )
 
 
-def _of_held_up(job: JobFacts, share: str) -> _Told:
+def _of_held_up(job: JobFacts, share: str) -> _MainThreadWork:
     trainer, until, pids = job.trainer, "somebody reads what it writes: nobody does so fast enough", [job.trainer.pid]
     fixes = Fix("Write less often, or to a file"), Fix("Or hand it to a thread that writes while the next step runs")
     if job.readers:
@@ -108,17 +108,17 @@ def _of_held_up(job: JobFacts, share: str) -> _Told:
     else:
         fixes = fixes[0], Fix("See who ought to read it: a terminal that is slow or held (Ctrl-S), a pager, a logger", _lists_ends(trainer))
     look = Fix("See where it waits", filled("gputop stacks {:pids}", pids))
-    return _Told(filled("waits {} until {}", share, until), "until somebody reads what it writes", look, fixes)
+    return _MainThreadWork(filled("waits {} until {}", share, until), "until somebody reads what it writes", look, fixes)
 
 
-def _of_fed(job: JobFacts, facts: Facts, share: str, where: Fix) -> _Told:
+def _of_fed(job: JobFacts, facts: Facts, share: str, where: Fix) -> _MainThreadWork:
     """Words and fixes for a trainer without workers that another process feeds through a pipe or UNIX socket."""
     does, feeder = filled("waits {} for what comes through a pipe or UNIX socket", share), next(iter(started(job, facts)), None)
     fixes: tuple[Fix, ...] = (Fix("Whoever feeds it is late: see who is at the other end", _lists_ends(job.trainer)),)
     if feeder is not None:
         does += filled(", while {} ({}), which it started, runs on {:.1f} CPUs", feeder.name, feeder.pid, feeder.cores)
         fixes = _loading(job, facts)
-    return _Told(does, "for what comes by a pipe or UNIX socket", where, fixes)
+    return _MainThreadWork(does, "for what comes by a pipe or UNIX socket", where, fixes)
 
 
 def _lists_ends(trainer: ProcFacts) -> str:

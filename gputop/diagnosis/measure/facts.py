@@ -157,7 +157,7 @@ class Taker(Struct, frozen=True):
     """Short-lived programs that were seen: pid -> (name, CPU time in ns when last seen)."""
 
 
-class Reader(Struct, frozen=True):
+class OutputReader(Struct, frozen=True):
     """A process that reads what a trainer writes."""
 
     pid: int
@@ -247,7 +247,7 @@ class JobFacts(Struct, frozen=True, dict=True):
     """Pid -> share of the window that the main thread slept until that process woke it (probe), else that it waited to read from that
     process. Only for a trainer without workers."""
     fed_by: frozenset[int] = frozenset()  # processes of ``woken_by`` outside all jobs that load for it, and their siblings and children
-    readers: list[Reader] = field(default_factory=list)
+    readers: list[OutputReader] = field(default_factory=list)
     """Processes that read what the main thread waits to write, most waited for first."""
     managers: list[ProcFacts] = field(default_factory=list)  # servers with one thread per client (Manager): they load nothing
     services: frozenset[int] = frozenset()  # pids of trainers without a GPU whose workers load for it (and are in ``workers``)
@@ -287,7 +287,7 @@ class JobFacts(Struct, frozen=True, dict=True):
     need the garbage collector.)"""
     kin_used: float = 0.0  # CPUs that all of them use
     claims: list[Any] = field(default_factory=list)  # a `gputop.diagnosis.causes.Claim` per cause that explains some loss
-    way: Any = None  # the `gputop.diagnosis.edges.Way` with most of its GPUs' idle time
+    way: Any = None  # the `gputop.diagnosis.edges.LeafTrail` with most of its GPUs' idle time
     spun: float = 0.0  # CPUs on which its main thread only waits for the GPU
     find_step: Callable[[JobFacts], Step | None] = lambda _: None
     """Computes `step`, only on request: it costs as much as everything else."""

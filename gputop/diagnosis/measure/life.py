@@ -31,7 +31,7 @@ _BY_OTHERS = (waits.NETWORK, waits.DISK)
 _FOR_PROGRAMS = (waits.PIPE, waits.CHILD, waits.POLL, waits.NETWORK)
 
 
-class _Mark(Struct, frozen=True):
+class _WorkCounters(Struct, frozen=True):
     """One process's counters that show work."""
 
     main_ns: int  # CPU time of its main thread, less the time it spun
@@ -47,8 +47,8 @@ class Pulse(Struct):
     t_ns: int  # of the last look
     since_ns: int  # CLOCK_MONOTONIC, since when nothing has moved
     began_ns: int  # of the first look
-    first: dict[int, _Mark] = field(default_factory=dict)  # by pid, when everything stopped moving
-    last: dict[int, _Mark] = field(default_factory=dict)  # by pid, at the last look
+    first: dict[int, _WorkCounters] = field(default_factory=dict)  # by pid, when everything stopped moving
+    last: dict[int, _WorkCounters] = field(default_factory=dict)  # by pid, at the last look
     loaders: set[int] = field(default_factory=set)
     calls: dict[str, int] = field(default_factory=dict)
     watchers: dict[int, int] = field(default_factory=dict)  # tid of a thread of `WATCHERS` -> CPU time: samples omit resting threads
@@ -90,14 +90,14 @@ class Pulse(Struct):
                     self.woken[proc.pid] = self.woken.get(proc.pid, 0) + woken
         return sum(self.watchers.get(tid, 0) for tid in tids), self.woken.get(proc.pid, 0)
 
-    def _may_spin(self, job: JobFacts, mark: _Mark, ns: int) -> bool:
+    def _may_spin(self, job: JobFacts, mark: _WorkCounters, ns: int) -> bool:
         """Whether the main thread's CPU time may be a wait for its GPU: neither probes nor samples can show it."""
         before = self.last.get(job.trainer.pid)
         if before is None or job.calls is not None or job.sampled is not None or not in_kernel(job):
             return False
         return mark.main_ns - before.main_ns >= policy.NEARLY_ALL * ns and mark.wakes - before.wakes <= policy.ASKS_PER_S * policy.STUCK_S
 
-    def _has_worked(self, proc: ProcFacts, mark: _Mark, for_gpu: bool) -> bool:
+    def _has_worked(self, proc: ProcFacts, mark: _WorkCounters, for_gpu: bool) -> bool:
         """Whether a process has worked since everything stopped, or since the last look; while it waits ``for_gpu``, a trainer's main
         thread does not count."""
         moved = mark.moved - self.first[proc.pid].moved >= policy.ASKS_PER_S * (policy.STUCK_S + self._still_s)
@@ -107,10 +107,10 @@ class Pulse(Struct):
             return False
         return self._ran(proc.pid, mark) or (not is_mostly(proc, *_BY_ITSELF) and self._woke(proc.pid, mark))
 
-    def _woke(self, pid: int, mark: _Mark) -> bool:
+    def _woke(self, pid: int, mark: _WorkCounters) -> bool:
         return mark.wakes - self.first.get(pid, mark).wakes >= policy.ASKS_PER_S * (policy.STUCK_S + self._still_s)
 
-    def _ran(self, pid: int, mark: _Mark, others: bool = False) -> bool:
+    def _ran(self, pid: int, mark: _WorkCounters, others: bool = False) -> bool:
         """Whether a process ran, read or wrote more than a heartbeat does; ``others``: leave out its main thread."""
         first, last = self.first.get(pid, mark), self.last.get(pid, mark)
         ns = mark.others_ns - first.others_ns + (0 if others else mark.main_ns - first.main_ns)
@@ -161,10 +161,10 @@ def _gpus_work(job: JobFacts) -> bool:
     return False
 
 
-def _mark(sample: ProcSample, watched_ns: int = 0, moved: int = 0) -> _Mark:
+def _mark(sample: ProcSample, watched_ns: int = 0, moved: int = 0) -> _WorkCounters:
     count = (sample.rchar_bytes or sample.read_bytes or 0) + (sample.write_bytes or 0)
     main_ns = sample.oncpu_ns or 0
-    return _Mark(main_ns, sample.utime_ns + sample.stime_ns - main_ns - watched_ns, count, sample.vol or 0, moved)
+    return _WorkCounters(main_ns, sample.utime_ns + sample.stime_ns - main_ns - watched_ns, count, sample.vol or 0, moved)
 
 
 def _programs(job: JobFacts, board: Board, roles: Mapping[int, Role]) -> Iterator[ProcSample]:

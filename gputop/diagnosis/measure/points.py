@@ -29,7 +29,7 @@ _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
 Calls = Mapping[str, CudaCall]  # of one process, by name
 
 
-class _Point(Struct):
+class _FeedPoint(Struct):
     """The part of the board that one feed keeps, besides the tracks."""
 
     t_ns: int
@@ -39,7 +39,7 @@ class _Point(Struct):
     sampled: dict[int, MainSamples]
 
 
-class _Waits:
+class _CallWaits:
     """Effective number of calls that share the total time: calls that find the GPU done at once hardly count.
 
     It is the perplexity of the time over the calls: N for N equally long calls, one if a single call takes all the time. A few
@@ -72,7 +72,7 @@ def facts_of(before: Calls, now: Calls, ns: int, slowest: float = policy.SLOWEST
     """
     if ns <= 0 or not now:
         return None
-    total, waits, moved, long_ns = defaultdict[str, float](float), _Waits(), 0, 0
+    total, waits, moved, long_ns = defaultdict[str, float](float), _CallWaits(), 0, 0
     rates, shares, most_syncs_per_s = list[float](), [1.0], 0.0
     ends = _end_of_copies(before, now, ns)
     for name, call in now.items():
@@ -172,7 +172,7 @@ class Points:
     """One point per feed, over the window."""
 
     def __init__(self) -> None:
-        self._points: deque[_Point] = deque()
+        self._points: deque[_FeedPoint] = deque()
         self._quiet: dict[int, Quiet] = {}
         self._began: dict[int, tuple[int, Calls]] = {}  # trainer -> when its calls were first probed, and their counters then
         self.looked = False  # whether frames between feeds are taken in, too
@@ -192,7 +192,7 @@ class Points:
         calls: dict[int, dict[str, CudaCall]] = {}
         for (pid, name), call in board.calls.items():
             calls.setdefault(pid, {})[name] = call
-        self._points.append(_Point(
+        self._points.append(_FeedPoint(
             t_ns=board.t_ns, probed_ns=board.probed_ns, calls=calls, cgroups=board.cgroups, sampled=dict(board.sampled),
         ))
         least = MIN_LOOKED if self.looked else MIN_FEEDS
@@ -207,7 +207,7 @@ class Points:
         for quiet in self._quiet.values():
             quiet.end_reading(probes.t_ns)
 
-    def _probed(self) -> tuple[_Point, _Point]:
+    def _probed(self) -> tuple[_FeedPoint, _FeedPoint]:
         """The first and last point of the window with readings of the probes."""
         return next((point for point in self._points if point.probed_ns), self._points[-1]), self._points[-1]
 

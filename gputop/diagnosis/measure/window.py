@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputop.diagnosis.measure import feeders, intensity, waits
-from gputop.diagnosis.measure.facts import Facts, GpuFacts, HostFacts, JobFacts, Reader, Taker, awaited_gpus, mig_parts
+from gputop.diagnosis.measure.facts import Facts, GpuFacts, HostFacts, JobFacts, OutputReader, Taker, awaited_gpus, mig_parts
 from gputop.diagnosis.measure.hosts import HostTrack
 from gputop.diagnosis.measure.launches import Launches
 from gputop.diagnosis.measure.life import Pulse, absent_ranks
@@ -417,10 +417,10 @@ class Window:
         read = feeders.read_by_threads(trainer, board.infos, own, job.idle or 0.0)
         return found | {pid: max(share, found.get(pid, 0.0)) for pid, share in read.items()}
 
-    def _reader(self, board: Board, pid: int, job: JobFacts) -> Reader:
+    def _reader(self, board: Board, pid: int, job: JobFacts) -> OutputReader:
         info, worker = board.infos.get(pid), next((worker for worker in job.workers if worker.pid == pid), None)
         cores = worker.cores if worker is not None else self._takers.cores(pid)
-        return Reader(pid, name_of(board, pid), info is not None and info.ppid == job.trainer.pid, cores)
+        return OutputReader(pid, name_of(board, pid), info is not None and info.ppid == job.trainer.pid, cores)
 
     def _gpus_of(self, trainer: ProcFacts, trainers: list[ProcFacts], gpus: dict[int, GpuFacts]) -> list[GpuFacts]:
         return [self._part_of(gpu, trainer.pid) if gpu.split else gpu for gpu in self._whole_gpus_of(trainer, trainers, gpus)]

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from gputop.prove.change import Case, Plan, Told
-from gputop.prove.groups import Unseen
+from gputop.prove.change import Case, Plan, Refusal
+from gputop.prove.groups import ReachUnknown
 from gputop.prove.permission import READONLY
 from gputop.prove.processes import why_no_pids
 from gputop.prove.scene import Scene
@@ -27,7 +27,7 @@ class Intervention(Struct, frozen=True):
 
     name: str
     causes: tuple[str, ...]  # words of `gputop.findings.verdict.CAUSES`
-    make: Callable[[Case, Scene], Plan | Told | None]  # None: not for this case, and no reason worth telling
+    make: Callable[[Case, Scene], Plan | Refusal | None]  # None: not for this case, and no reason worth telling
 
 
 NONE = {
@@ -61,29 +61,29 @@ def interventions() -> tuple[Intervention, ...]:
     return tuple(module.INTERVENTION for module in modules)
 
 
-def plan(case: Case, *, allow_stop: bool = False, allow_others: bool = True, readonly: bool = False) -> Plan | Told:
+def plan(case: Case, *, allow_stop: bool = False, allow_others: bool = True, readonly: bool = False) -> Plan | Refusal:
     """Plan for this case, or the reason why there is nothing to try.
 
     ``allow_others``: as root, processes of other users may be in it; `Plan.others` names them, and the user must be asked.
     """
     if readonly:
-        return Told(READONLY)
+        return Refusal(READONLY)
     if problem := why_no_pids():
-        return Told(problem)
+        return Refusal(problem)
     try:
         scene = Scene(case, allow_stop, allow_others)
     except OSError as error:
-        return Told(f"the processes of this machine could not be looked at: {error.strerror or error}")
+        return Refusal(f"the processes of this machine could not be looked at: {error.strerror or error}")
     told = None
     for one in interventions():
         if case.cause in one.causes:
             try:
                 made = one.make(case, scene)
-            except Unseen as error:
-                made = Told(f"{case.cause}: {error}")
+            except ReachUnknown as error:
+                made = Refusal(f"{case.cause}: {error}")
             except OSError as error:  # a process or group that ended meanwhile, or no more open files
-                made = Told(f"{case.cause}: what is there could not be looked at ({error.strerror or error}): try again")
+                made = Refusal(f"{case.cause}: what is there could not be looked at ({error.strerror or error}): try again")
             if isinstance(made, Plan):
                 return made
             told = told or made
-    return told or Told(f"{case.cause}: {NONE.get(case.cause, 'there is no harmless experiment for it')}")
+    return told or Refusal(f"{case.cause}: {NONE.get(case.cause, 'there is no harmless experiment for it')}")

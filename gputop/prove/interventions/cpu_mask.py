@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from gputop.prove.change import Case, Change, Plan, Told
+from gputop.prove.change import Case, Change, Plan, Refusal
 from gputop.prove.groups import path_of
 from gputop.prove.interventions import Intervention
 from gputop.prove.processes import read_threads
@@ -19,9 +19,9 @@ from gputop.system.text import counted
 NAME = "cpu-mask"
 
 
-def _make(case: Case, scene: Scene) -> Plan | Told | None:
+def _make(case: Case, scene: Scene) -> Plan | Refusal | None:
     job = scene.job()
-    if isinstance(job, Told):
+    if isinstance(job, Refusal):
         return job
     changes = []
     for target in job:
@@ -30,11 +30,11 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
         if any(allowed - _mask(thread.pid) for pid in pids for thread in read_threads(pid)):
             changes.append(Change("cpu-mask", ",".join(map(str, sorted(allowed))), target))
     if not changes and scene.groups.cpus(case.trainer.pid) >= scene.groups.online:
-        return Told(f"no mask holds the job: it may use all {counted(len(scene.groups.online), 'CPU')} of this machine")
+        return Refusal(f"no mask holds the job: it may use all {counted(len(scene.groups.online), 'CPU')} of this machine")
     if not changes:
         place = scene.groups.place(case.trainer.pid, "cpuset")
         where = path_of(place, place.folders[0]) if place is not None else "that it runs in"
-        return Told(f"the job may use all CPUs of its cpuset already: what holds it is the cpuset of cgroup {where}")
+        return Refusal(f"the job may use all CPUs of its cpuset already: what holds it is the cpuset of cgroup {where}")
     return scene.planned(Plan(NAME, f"{case.trainer} and its workers to all {len(changes[0].new.split(','))} CPUs", tuple(changes), True))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 
-from gputop.prove.change import FILE, Case, Change, Plan, Target, Told
+from gputop.prove.change import FILE, Case, Change, Plan, Refusal, TargetProcess
 from gputop.prove.groups import content, path_of
 from gputop.prove.interventions import Intervention
 from gputop.prove.scene import Scene
@@ -20,9 +20,9 @@ from gputop.sources.cgroup import quota
 NAME = "cpu-quota"
 
 
-def _make(case: Case, scene: Scene) -> Plan | Told | None:
+def _make(case: Case, scene: Scene) -> Plan | Refusal | None:
     job = scene.job()
-    if isinstance(job, Told):
+    if isinstance(job, Refusal):
         return job
     cpus = float(os.cpu_count() or 1)
     changes: dict[str, Change] = {}
@@ -33,13 +33,13 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
             if name not in groups:
                 groups.append(name)
     if not changes:
-        return Told("no quota is visible from here: run gputop prove on the host, outside of the container")
+        return Refusal("no quota is visible from here: run gputop prove on the host, outside of the container")
     above_first = sorted(changes.values(), key=lambda change: change.path.count("/"))
     refused = next((told for change in above_first if (told := scene.refuse_file(change.path))), None)
     return refused or scene.planned(Plan(NAME, f"quota of {', '.join(groups)} to {cpus:g} CPUs", tuple(above_first), may_keep=True))
 
 
-def _tight(scene: Scene, target: Target, cpus: float) -> list[tuple[str, str]]:
+def _tight(scene: Scene, target: TargetProcess, cpus: float) -> list[tuple[str, str]]:
     """(folder, path) of the groups of a process that have a quota of less than all CPUs."""
     place = scene.groups.place(target.pid, "cpu") if scene.living(target) else None
     if place is None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from gputop.prove.change import DEADLINE, IDLE, Case, Change, Plan, Target, Told, autogroup_of, named
+from gputop.prove.change import DEADLINE, IDLE, Case, Change, Plan, Refusal, TargetProcess, autogroup_of, named
 from gputop.prove.interventions import Intervention
 from gputop.prove.interventions.cpu_weight import yielding
 from gputop.prove.interventions.one_cpu import narrowed
@@ -26,14 +26,14 @@ LEAST = "19"  # niceness of an autogroup (sched(7))
 REAL_TIME = (os.SCHED_FIFO, os.SCHED_RR)
 
 
-def _make(case: Case, scene: Scene) -> Plan | Told | None:
+def _make(case: Case, scene: Scene) -> Plan | Refusal | None:
     if not scene.culprits:
         return scene.told(f"{case.cause}: no process can be put aside")
     changes: list[Change] = []
-    idle: list[Target] = []
+    idle: list[TargetProcess] = []
     says: list[str] = []
-    session: list[Target] = []
-    left: list[tuple[Target, Told]] = []
+    session: list[TargetProcess] = []
+    left: list[tuple[TargetProcess, Refusal]] = []
     for target in scene.culprits:
         by_group = yielding(scene, target)
         if isinstance(by_group, tuple):
@@ -41,7 +41,7 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
             says.append(by_group[1])
             continue
         made = by_group or _of_process(scene, target)
-        if isinstance(made, Told):
+        if isinstance(made, Refusal):
             left.append((target, made))
         else:
             changes += made[0]
@@ -61,34 +61,34 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
     return scene.planned(Plan(NAME, ", ".join(says), tuple(dict.fromkeys(changes)), keeps))
 
 
-def _of_process(scene: Scene, target: Target) -> tuple[list[Change], list[Target]] | Told:
+def _of_process(scene: Scene, target: TargetProcess) -> tuple[list[Change], list[TargetProcess]] | Refusal:
     """(changes of a process, other processes of its session if the session's weight changes)."""
     try:
         policy = os.sched_getscheduler(target.pid) & ~os.SCHED_RESET_ON_FORK
         apart = session_apart(scene, target)
     except OSError:
-        return Told(f"{target} has ended")
+        return Refusal(f"{target} has ended")
     if policy == DEADLINE:
-        return Told(f"{target} runs with SCHED_DEADLINE, whose parameters are not gputop's to set")
+        return Refusal(f"{target} runs with SCHED_DEADLINE, whose parameters are not gputop's to set")
     changes = [] if apart and policy not in REAL_TIME else [Change("policy", IDLE, target)]
     if changes and not may_raise(target.pid, _first_nice(scene, target)):
-        return Told(f"{target}: you may give it idle priority, but only root can take that back: run gputop prove as root (sudo)")
-    session: list[Target] = []
+        return Refusal(f"{target}: you may give it idle priority, but only root can take that back: run gputop prove as root (sudo)")
+    session: list[TargetProcess] = []
     if apart:
         name, old = autogroup_of(target.pid)
         if name == autogroup_of(os.getpid())[0]:
-            return Told(f"{target} shares its terminal's CPU time with gputop (autogroup): run gputop in another terminal")
+            return Refusal(f"{target} shares its terminal's CPU time with gputop (autogroup): run gputop in another terminal")
         rest = scene.rest_of_session(target)
-        if isinstance(rest, Told):
+        if isinstance(rest, Refusal):
             return rest
         session = rest
         if old < 0 and not may_raise(target.pid, old):
-            return Told(f"{target}: only root can give its session back the weight that it has: run gputop prove as root (sudo)")
+            return Refusal(f"{target}: only root can give its session back the weight that it has: run gputop prove as root (sudo)")
         changes.append(Change("autogroup", LEAST, target))
     return changes, session
 
 
-def _first_nice(scene: Scene, target: Target) -> int:
+def _first_nice(scene: Scene, target: TargetProcess) -> int:
     """The lowest niceness of its threads and descendants; -20 where one of them has a real-time policy."""
     lowest = 19
     for pid in scene.pids_of([target]):
@@ -99,7 +99,7 @@ def _first_nice(scene: Scene, target: Target) -> int:
     return lowest
 
 
-def session_apart(scene: Scene, target: Target) -> bool:
+def session_apart(scene: Scene, target: TargetProcess) -> bool:
     """Whether its session shares CPU time with the job as one group with others: autogroup, which counts in the root group alone."""
     if read_text("/", "proc/sys/kernel/sched_autogroup_enabled").strip() != "1" or not _in_root(scene, target.pid):
         return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from gputop.prove.change import DEVICE, Case, Change, Plan, Told
+from gputop.prove.change import DEVICE, Case, Change, Plan, Refusal
 from gputop.prove.groups import path_of
 from gputop.prove.interventions import Intervention
 from gputop.prove.scene import Scene
@@ -19,9 +19,9 @@ from gputop.sources.cgroup import read_limits
 NAME = "io-limit"
 
 
-def _make(case: Case, scene: Scene) -> Plan | Told | None:
+def _make(case: Case, scene: Scene) -> Plan | Refusal | None:
     job = scene.job()
-    if isinstance(job, Told):
+    if isinstance(job, Refusal):
         return job
     changes: dict[Change, str] = {}
     for target in (case.trainer, *case.family):

@@ -13,7 +13,7 @@ import os
 import stat
 from contextlib import suppress
 
-from gputop.prove.change import SETTINGS, Case, Change, Plan, Told, named
+from gputop.prove.change import SETTINGS, Case, Change, Plan, Refusal, named
 from gputop.prove.interventions import Intervention
 from gputop.prove.scene import Scene
 from gputop.sources.files import read_text
@@ -23,17 +23,19 @@ IDLE = "3 0"  # class and level (ioprio_set(2))
 _HEED = ("[bfq]", "[mq-deadline]")  # in /sys/block/DISK/queue/scheduler, the one in use in brackets
 
 
-def _make(case: Case, scene: Scene) -> Plan | Told | None:
+def _make(case: Case, scene: Scene) -> Plan | Refusal | None:
     del case
     if not scene.culprits:
         return scene.told("no other process keeps the disk busy: copy the data set to a faster disk or to memory")
     schedulers = _schedulers(_disks_of(scene))
     if not any(word in text for text in schedulers for word in _HEED):
-        return Told("the disk's scheduler heeds no I/O priorities (`cat /sys/block/*/queue/scheduler`: bfq and mq-deadline do): try --stop")
+        return Refusal(
+            "the disk's scheduler heeds no I/O priorities (`cat /sys/block/*/queue/scheduler`: bfq and mq-deadline do): try --stop"
+        )
     for one in scene.culprits:
         with suppress(OSError):
             if os.geteuid() != 0 and SETTINGS["io-priority"].read(one.pid).startswith("1 "):
-                return Told(f"{one}: only root can give its I/O class, realtime, back: run gputop prove as root (sudo)")
+                return Refusal(f"{one}: only root can give its I/O class, realtime, back: run gputop prove as root (sudo)")
     says = f"{named(scene.culprits)} to idle I/O priority"
     return scene.planned(Plan(NAME, says, tuple(Change("io-priority", IDLE, one) for one in scene.culprits), may_keep=True))
 

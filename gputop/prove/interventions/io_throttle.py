@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from gputop.prove.change import DEVICE, Case, Change, Plan, Target, Told
+from gputop.prove.change import DEVICE, Case, Change, Plan, Refusal, TargetProcess
 from gputop.prove.groups import content, path_of
 from gputop.prove.interventions import Intervention
 from gputop.prove.scene import Scene
@@ -19,13 +19,13 @@ NAME = "io-throttle"
 RATE = 1 << 20  # bytes/s that are left to them: a disk-bound training needs a hundred times that (guess)
 
 
-def _make(case: Case, scene: Scene) -> Plan | Told | None:
+def _make(case: Case, scene: Scene) -> Plan | Refusal | None:
     del case
     changes: list[Change] = []
     says = []
     for target in scene.culprits:
         made = _of(scene, target)
-        if isinstance(made, Told):
+        if isinstance(made, Refusal):
             return made
         if not made:
             return None
@@ -34,7 +34,7 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
     return scene.planned(Plan(NAME, ", ".join(says), tuple(dict.fromkeys(changes)), may_keep=False)) if changes else None
 
 
-def _of(scene: Scene, target: Target) -> list[Change] | Told:
+def _of(scene: Scene, target: TargetProcess) -> list[Change] | Refusal:
     one, job = scene.groups.place(target.pid, "blkio"), scene.groups.place(scene.case.trainer.pid, "blkio")
     between = scene.groups.between(scene.pids_of(scene.culprits), one, job) if one is not None and job is not None else None
     if one is None or between is None:
@@ -47,7 +47,7 @@ def _of(scene: Scene, target: Target) -> list[Change] | Told:
             files = (f"{between.folder}/blkio.throttle.{way}_bps_device" for way in ("read", "write"))
             changes += [Change(DEVICE, f"{disk} {RATE}", path=path) for path in files]
     if changes and (told := scene.refuse_file(changes[0].path)):
-        return Told(f"{target} (cgroup {path_of(one, between.folder)}): {told.reason}")
+        return Refusal(f"{target} (cgroup {path_of(one, between.folder)}): {told.reason}")
     return changes
 
 

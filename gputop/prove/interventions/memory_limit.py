@@ -10,7 +10,7 @@ and told if it does not succeed.
 
 from __future__ import annotations
 
-from gputop.prove.change import FILE, Case, Change, Plan, Told
+from gputop.prove.change import FILE, Case, Change, Plan, Refusal
 from gputop.prove.groups import content, path_of
 from gputop.prove.interventions import Intervention
 from gputop.prove.scene import Scene
@@ -22,9 +22,9 @@ _NO_LIMIT = 1 << 62  # bytes; v1 writes "no limit" as the largest multiple of th
 LEAST_BYTES = 64 << 20  # of a raise that is worth a try (guess)
 
 
-def _make(case: Case, scene: Scene) -> Plan | Told | None:
+def _make(case: Case, scene: Scene) -> Plan | Refusal | None:
     job = scene.job()
-    if isinstance(job, Told):
+    if isinstance(job, Refusal):
         return job
     limits: dict[tuple[str, str], int] = {}  # (folder, path) -> bytes of the tightest limit there
     for target in (case.trainer, *case.family):
@@ -33,11 +33,11 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
             if found := [value for name in FILES if (value := _bytes(folder, name)) is not None]:
                 limits[folder, path_of(place, folder)] = min(found)  # type: ignore[arg-type]
     if not limits:
-        return Told("the host's memory is short, not a control group's: end what holds it (ps -eo pid,rss,comm --sort=-rss | head)")
+        return Refusal("the host's memory is short, not a control group's: end what holds it (ps -eo pid,rss,comm --sort=-rss | head)")
     tightest = min(limits.values())
     more = min(tightest, _available_bytes() // 2)
     if more < LEAST_BYTES:
-        return Told(f"the host has only {2 * more >> 20} MB available: a higher limit would move the shortage there")
+        return Refusal(f"the host has only {2 * more >> 20} MB available: a higher limit would move the shortage there")
     new = tightest + more
     changes, groups = [], []
     for (folder, path), limit in sorted(limits.items(), key=lambda one: len(one[0][0])):

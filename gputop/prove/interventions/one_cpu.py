@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import os
 
-from gputop.prove.change import Case, Change, Plan, Target, Told
+from gputop.prove.change import Case, Change, Plan, Refusal, TargetProcess
 from gputop.prove.interventions import Intervention
 from gputop.prove.scene import Scene
 
 NAME = "one-cpu"
 
 
-def _make(case: Case, scene: Scene) -> Plan | Told | None:
+def _make(case: Case, scene: Scene) -> Plan | Refusal | None:
     del case
     changes = [change for one in scene.culprits if (change := narrowed(scene, one))]
     says = ", ".join(f"{change.target} to CPU {change.new} alone" for change in changes)
     return scene.planned(Plan(NAME, says, tuple(changes), may_keep=True)) if changes else None
 
 
-def narrowed(scene: Scene, target: Target) -> Change | None:
+def narrowed(scene: Scene, target: TargetProcess) -> Change | None:
     """The mask for a culprit; None if it has one CPU only."""
     try:
         job = set().union(*(os.sched_getaffinity(one.pid) for one in scene.case.family if scene.living(one)))

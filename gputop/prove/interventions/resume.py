@@ -7,7 +7,7 @@ How it is undone: they are stopped again, as they were found.
 
 from __future__ import annotations
 
-from gputop.prove.change import RUNNING, Case, Change, Plan, Told, named
+from gputop.prove.change import RUNNING, Case, Change, Plan, Refusal, named
 from gputop.prove.interventions import Intervention
 from gputop.prove.scene import Scene
 
@@ -15,9 +15,9 @@ NAME = "continue"
 STOPPED, TRACED = "T", "t"  # states in /proc/PID/stat: by a signal; by a debugger, from which no signal wakes
 
 
-def _make(case: Case, scene: Scene) -> Plan | Told | None:
+def _make(case: Case, scene: Scene) -> Plan | Refusal | None:
     job = scene.job()
-    if isinstance(job, Told):
+    if isinstance(job, Refusal):
         return job
     pids = sorted(scene.pids_of([*job, *scene.culprits]))
     traced = next((scene.target(scene.table[pid]) for pid in pids if scene.table[pid].state == TRACED), None)
@@ -26,10 +26,10 @@ def _make(case: Case, scene: Scene) -> Plan | Told | None:
         says = f"{named(stopped)} {'goes' if len(stopped) == 1 else 'go'} on"
         return scene.planned(Plan(NAME, says, tuple(Change("state", RUNNING, one) for one in stopped), may_keep=True))
     if traced is not None:
-        return Told(f"{traced} is held by a debugger (TracerPid in /proc/{traced.pid}/status): only that lets it go on")
+        return Refusal(f"{traced} is held by a debugger (TracerPid in /proc/{traced.pid}/status): only that lets it go on")
     if case.cause == "pause":
-        return Told("the job pauses by itself (checkpoint, evaluation): nothing can be switched off")
-    return Told("nobody is stopped, and what is dead or waits for ever no experiment brings back: gputop stacks shows where it waits")
+        return Refusal("the job pauses by itself (checkpoint, evaluation): nothing can be switched off")
+    return Refusal("nobody is stopped, and what is dead or waits for ever no experiment brings back: gputop stacks shows where it waits")
 
 
 INTERVENTION = Intervention(NAME, ("hung-worker", "pause"), _make)

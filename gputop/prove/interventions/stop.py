@@ -8,7 +8,7 @@ How it is undone: SIGCONT, for those that were not stopped before. A third proce
 
 from __future__ import annotations
 
-from gputop.prove.change import STOPPED, Case, Change, Plan, Told, named
+from gputop.prove.change import STOPPED, Case, Change, Plan, Refusal, named
 from gputop.prove.interventions import Intervention
 from gputop.prove.scene import Scene
 
@@ -16,14 +16,14 @@ NAME = "stop"
 PULSE_S = 1.0  # s that they are stopped at a stretch; `gputop.prove.fuse.BURNS_S` is longer
 
 
-def _make(case: Case, scene: Scene) -> Plan | Told | None:
+def _make(case: Case, scene: Scene) -> Plan | Refusal | None:
     del case
     if not scene.allow_stop or not scene.culprits:
         return None
     for target in scene.culprits:
         for proc in map(scene.table.__getitem__, scene.pids_of([target])):  # a shell's job is in the foreground, not the shell
             if proc.foreground == proc.group:
-                return Told(f"{scene.target(proc)} is in the foreground of a terminal: stopping it would give that back to its shell")
+                return Refusal(f"{scene.target(proc)} is in the foreground of a terminal: stopping it would give that back to its shell")
     says = f"{named(scene.culprits)} stopped for {PULSE_S:g} s at a time"
     return scene.planned(Plan(NAME, says, tuple(Change("state", STOPPED, one) for one in scene.culprits), False, PULSE_S))
 

@@ -86,7 +86,7 @@ class Place(Struct, frozen=True):
     """``environment`` or ``namespaces`` -> why it could not be read; container and job are then known from the cgroup alone."""
 
 
-class Thread(Struct, frozen=True):
+class CloseupThread(Struct, frozen=True):
     """One thread (/proc/PID/task/TID/stat)."""
 
     tid: int
@@ -107,7 +107,7 @@ class OpenFile(Struct, frozen=True):
     mount: str = ""  # the file system that it lies on: ``nfs4 filer:/export at /data``
 
 
-class Connection(Struct, frozen=True):
+class OpenSocket(Struct, frozen=True):
     """One socket (/proc/PID/net/{tcp,tcp6,udp,udp6,unix})."""
 
     fd: int
@@ -137,10 +137,10 @@ class ProcessDetails(Struct, frozen=True):
     priority: Priority | None = None
     limits: list[Limit] | None = None
     descriptors: Descriptors | None = None
-    connections: list[Connection] | None = None
+    connections: list[OpenSocket] | None = None
     environment: list[tuple[str, str]] | None = None  # names and values at its start; what looks secret is hidden
     place: Place | None = None
-    threads: list[Thread] | None = None
+    threads: list[CloseupThread] | None = None
     missing: dict[str, str] = {}  # part -> why it could not be read
     cut: dict[str, str] = {}  # part -> how much of it was read, where that is not all
     rights: str = ""  # why the system refuses parts to gputop; empty where it refuses none
@@ -157,7 +157,7 @@ def read(pid: int, start_ticks: int, proc: str = "/proc") -> Iterator[ProcessDet
 
     ``start_ticks`` (/proc/PID/stat field 22) guards against a reused pid: nothing is read of another process.
     """
-    reader = _Reader(pid, start_ticks, proc)
+    reader = _PartReader(pid, start_ticks, proc)
     found = ProcessDetails(pid, start_ticks, time.time())
     for name, part in _PARTS.items():
         missing, cut, value = dict(found.missing), dict(found.cut), None
@@ -181,7 +181,7 @@ def read(pid: int, start_ticks: int, proc: str = "/proc") -> Iterator[ProcessDet
         yield found
 
 
-class _Reader:
+class _PartReader:
     """Reads the parts of one process."""
 
     def __init__(self, pid: int, start_ticks: int, proc: str) -> None:
@@ -291,11 +291,11 @@ class _Reader:
         mount = self._mounts_by_id.get(_text(info.get(b"mnt_id", b"").strip())) if kind in ("file", "device") else None
         return OpenFile(fd, kind, target, _mode(flags), position if kind == "file" else None, mount_words(mount) if mount else "")
 
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[OpenSocket]:
         """The sockets among the descriptors, looked up by inode in the tables of the process's own network namespace."""
         sockets = dict(self._sockets if self._sockets is not None else self.descriptors().sockets)
         self.cut = self._cut_sockets
-        found: list[Connection] = []
+        found: list[OpenSocket] = []
         for table in ("tcp", "tcp6", "udp", "udp6", "unix"):
             if not sockets or len(found) >= MOST_SOCKETS:
                 break
@@ -307,7 +307,7 @@ class _Reader:
         if len(found) >= MOST_SOCKETS and sockets:
             self.cut = f"the first {len(found):,}; {len(sockets):,} more sockets"
         elif self.cut == self._cut_sockets:
-            found += [Connection(fd, "other") for fd in sockets.values()]
+            found += [OpenSocket(fd, "other") for fd in sockets.values()]
         return sorted(found, key=lambda one: (one.kind, one.state, one.fd))
 
     def _net_lines(self, table: str) -> Iterator[bytes]:
@@ -353,8 +353,8 @@ class _Reader:
         roots = [mount.root for mount in self._mounts]
         return Place(container_of(paths, roots, environment), slurm_of(paths, environment), foreign, unread)
 
-    def threads(self) -> list[Thread]:
-        found: list[Thread] = []
+    def threads(self) -> list[CloseupThread]:
+        found: list[CloseupThread] = []
         count = 0
         with os.scandir(f"{self.folder}/task") as entries:
             for entry in entries:
@@ -366,7 +366,7 @@ class _Reader:
                 except (FileNotFoundError, ProcessLookupError):
                     continue
                 cpu_s = (stat.utime + stat.stime) / parse.CLOCK_TICK_HZ
-                found.append(Thread(int(entry.name), _text(stat.comm), stat.state, cpu_s, stat.processor))
+                found.append(CloseupThread(int(entry.name), _text(stat.comm), stat.state, cpu_s, stat.processor))
         if count > len(found):
             self.cut = f"the first {len(found):,} of {count:,}"
         return found
@@ -420,9 +420,10 @@ class _Reader:
         return time.monotonic() > self.deadline
 
 
-_PARTS: dict[str, Callable[[_Reader], object]] = {
-    "program": _Reader.program, "priority": _Reader.priority, "limits": _Reader.limits, "threads": _Reader.threads,
-    "descriptors": _Reader.descriptors, "connections": _Reader.connections, "environment": _Reader.environment, "place": _Reader.place,
+_PARTS: dict[str, Callable[[_PartReader], object]] = {
+    "program": _PartReader.program, "priority": _PartReader.priority, "limits": _PartReader.limits, "threads": _PartReader.threads,
+    "descriptors": _PartReader.descriptors, "connections": _PartReader.connections, "environment": _PartReader.environment,
+    "place": _PartReader.place,
 }  # fmt: skip
 """Part -> its reader, in the order of reading. /proc/PID/environ comes last: a process that holds its memory's lock can block it."""
 
@@ -459,7 +460,7 @@ def _mode(flags: int) -> str:
     return " ".join(words)
 
 
-def inet_socket(table: str, line: bytes, sockets: dict[int, int]) -> Connection | None:
+def inet_socket(table: str, line: bytes, sockets: dict[int, int]) -> OpenSocket | None:
     """A line of /proc/PID/net/tcp or udp as a connection, where ``sockets`` has its inode, which is taken out."""
     fields = line.split(None, 10)
     if len(fields) < 10 or (fd := sockets.pop(int(fields[9]), None)) is None:
@@ -468,7 +469,7 @@ def inet_socket(table: str, line: bytes, sockets: dict[int, int]) -> Connection 
     name = _TCP_STATES[state] if table.startswith("tcp") and state < len(_TCP_STATES) else "connected" if state == 1 else ""
     to_send, _, to_read = fields[4].partition(b":")
     local, remote = address(fields[1].decode()), address(fields[2].decode())
-    return Connection(fd, table, local, remote if not remote.endswith(":0") else "", name, int(to_send, 16), int(to_read, 16))
+    return OpenSocket(fd, table, local, remote if not remote.endswith(":0") else "", name, int(to_send, 16), int(to_read, 16))
 
 
 def address(text: str) -> str:
@@ -480,7 +481,7 @@ def address(text: str) -> str:
     return f"[{socket.inet_ntop(socket.AF_INET6, words)}]:{int(port, 16)}"
 
 
-def unix_socket(_table: str, line: bytes, sockets: dict[int, int]) -> Connection | None:
+def unix_socket(_table: str, line: bytes, sockets: dict[int, int]) -> OpenSocket | None:
     """A line of /proc/PID/net/unix as a connection, where ``sockets`` has its inode, which is taken out."""
     fields = line.rstrip(b"\n").split(None, 7)
     if len(fields) < 7 or (fd := sockets.pop(int(fields[6]), None)) is None:
@@ -488,7 +489,7 @@ def unix_socket(_table: str, line: bytes, sockets: dict[int, int]) -> Connection
     listens = int(fields[3], 16) & _UNIX_LISTENS
     state = "listen" if listens else _UNIX_STATES.get(int(fields[5], 16), "")
     kind = f"unix {_UNIX_TYPES.get(int(fields[4], 16), '')}".rstrip()
-    return Connection(fd, kind, _text(fields[7]) if len(fields) > 7 else "", "", state)
+    return OpenSocket(fd, kind, _text(fields[7]) if len(fields) > 7 else "", "", state)
 
 
 @contextmanager

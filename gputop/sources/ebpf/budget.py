@@ -33,7 +33,7 @@ from gputop.sources.ebpf import libcuda, uprobe
 from gputop.sources.ebpf.estimates import Estimates
 from gputop.sources.ebpf.helper import Helper, HelperFailed
 from gputop.sources.ebpf.maps import Map
-from gputop.sources.ebpf.price import ASSUMED, Price, calibrate
+from gputop.sources.ebpf.price import ASSUMED, ProbeOverhead, calibrate
 
 ALWAYS_SHARE = 0.005  # of a second; probes/cuda.c has it as ALARM_NS and SPELL_NS
 WINDOWS_SHARE = 0.003  # of the time that windows may cost a process
@@ -61,7 +61,7 @@ Record = tuple[int, ...]
 Tables = dict[str, Map]
 
 
-class Bundle(Struct):
+class ProbeBundle(Struct):
     """Functions that are attached and detached together."""
 
     functions: list[libcuda.Function]
@@ -82,9 +82,9 @@ class Library(Struct):
     owner: int  # uid of the process in which it was found
     file: FileIO
     facts: tuple[int, ...]  # `elf.facts` when its probe points were read
-    points: libcuda.Points
+    points: libcuda.ProbePoints
     slot: int = -1  # its number in cookies
-    bundles: list[Bundle] = field(default_factory=list)
+    bundles: list[ProbeBundle] = field(default_factory=list)
     sampled: dict[str, Hold] = field(default_factory=dict)  # by call
     hold_s: dict[str, float] = field(default_factory=dict)  # call -> its next hold
 
@@ -162,7 +162,7 @@ class Alarms:
         return found
 
 
-class Budget:
+class ProbeBudget:
     """Holds the libraries' probes, and keeps their cost within the budget."""
 
     def __init__(self, linker: Linker, tables: Tables | None = None, alarms: int = -1) -> None:
@@ -456,18 +456,18 @@ class Budget:
                     with contextlib.suppress(OSError, HelperFailed):  # the next window tries again
                         self._end_sampling(library, call)
 
-    def _price(self, call: str) -> Price:
+    def _price(self, call: str) -> ProbeOverhead:
         functions = [function for library in self._libraries.values() for function in library.points.functions]
         return self._prices[any(function.call == call and function.stepped for function in functions)]
 
-    def _attach(self, library: Library, functions: list[libcuda.Function]) -> list[Bundle]:
+    def _attach(self, library: Library, functions: list[libcuda.Function]) -> list[ProbeBundle]:
         """Attach functions all the time: as one bundle, or with perf events as one each."""
         parts = [functions] if self._linker.way == "multi" else [[function] for function in functions]
-        bundles: list[Bundle] = []
+        bundles: list[ProbeBundle] = []
         try:
             for part in parts if functions or not library.bundles else []:
                 cookies = {function.offset: self._cookie(function, library) for function in part}
-                bundles.append(Bundle(part, self._linker.attach(library.file.fileno(), cookies)))
+                bundles.append(ProbeBundle(part, self._linker.attach(library.file.fileno(), cookies)))
         except (OSError, HelperFailed):
             for bundle in bundles:
                 self._close(bundle.links)

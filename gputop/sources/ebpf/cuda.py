@@ -18,7 +18,7 @@ from gputop.model.frame import CudaCall, LaunchRate, ThreadCalls
 from gputop.model.histogram import COUNT, FIRST
 from gputop.sources import elf
 from gputop.sources.ebpf import libcuda
-from gputop.sources.ebpf.budget import ENTERED, RECORD, SAMPLED, Budget, Library, unsampled
+from gputop.sources.ebpf.budget import ENTERED, RECORD, SAMPLED, Library, ProbeBudget, unsampled
 from gputop.sources.ebpf.helper import HelperFailed
 from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.sched import PAIRS_EVERY, Drain, epoch_max
@@ -36,7 +36,7 @@ Inode = tuple[int, int]
 class Attacher:
     """Finds the libcuda of the processes it is given and has it probed, once per inode. A thread of its own does the work."""
 
-    def __init__(self, budget: Budget, root: str = "/") -> None:
+    def __init__(self, budget: ProbeBudget, root: str = "/") -> None:
         self.budget = budget
         self.libraries: dict[Inode, Library] = {}
         self.failures: dict[str, str] = {}  # library -> why nothing is attached there, of the libraries that are mapped now
@@ -200,7 +200,7 @@ def _owner(pid: int, root: str) -> int:
 class CudaReader:
     """Turns the maps of one loaded cuda.c into samples of what changed."""
 
-    def __init__(self, maps: dict[str, Map], budget: Budget) -> None:
+    def __init__(self, maps: dict[str, Map], budget: ProbeBudget) -> None:
         self._calls, self._inflight, self._own = maps["calls"], maps["inflight"], maps["thread_calls"]
         self._own_counts: dict[int, int] = {}  # (tid | call << 32) -> count sent last
         self._budget = budget

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 WINDOWS = 3  # windows whose mean is the estimate
 
 
-class _Estimate:
+class _CallEstimate:
     """The calls of one function by one process that no window saw."""
 
     def __init__(self, since_ns: int) -> None:
@@ -52,7 +52,7 @@ class Estimates:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._of: dict[int, _Estimate] = {}
+        self._of: dict[int, _CallEstimate] = {}
         self._since: dict[int, int] = {}  # number of a call that is sampled -> ns since when
         self._spans: deque[tuple[int, int]] = deque(maxlen=WINDOWS + 1)  # (begin of a window, its ns)
 
@@ -61,7 +61,7 @@ class Estimates:
         with self._lock:
             self._since.setdefault(call, now)
             for pid in pids:
-                self._of.setdefault(pid | call << 32, _Estimate(now)).since_ns = now
+                self._of.setdefault(pid | call << 32, _CallEstimate(now)).since_ns = now
 
     def end(self, call: int, now: int) -> None:
         """A call is counted exactly from ``now`` on."""
@@ -78,7 +78,7 @@ class Estimates:
         with self._lock:
             self._spans.append((begin_ns, ns))
             for who in counted.keys() - self._of.keys():
-                self._of[who] = _Estimate(begin_ns)
+                self._of[who] = _CallEstimate(begin_ns)
             for who, estimate in self._of.items():
                 if who >> 32 in self._since:
                     estimate.add_window(begin_ns, ns, counted.get(who, {}), missing.get(who, {}))

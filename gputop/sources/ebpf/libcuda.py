@@ -50,7 +50,7 @@ class Function(NamedTuple):
     stepped: bool  # whether the kernel must single-step the instruction there, which costs ten times as much as emulating it
 
 
-class Points(NamedTuple):
+class ProbePoints(NamedTuple):
     """The probe points of a library."""
 
     functions: list[Function]  # synchronize and memcpy functions, one per address
@@ -83,7 +83,7 @@ def mapped_code_kib(pid: int, root: str = "/") -> int:
     return int(found[1]) if found else 0
 
 
-def points(file: FileIO) -> Points:
+def points(file: FileIO) -> ProbePoints:
     """The probe points of an open library. Raises NoFunctions, or OSError if it cannot be read."""
     try:
         exports = elf.exports(file, elf.FUNCTION, _PREFIX)
@@ -101,7 +101,7 @@ def points(file: FileIO) -> Points:
         raise NoFunctions("it exports no synchronize or memcpy function")
     if len(functions) + len(launches) > MOST_POINTS:
         raise NoFunctions("it exports more of these functions than any libcuda has")
-    return Points(list(functions.values()), [launches[offset] for offset in sorted(launches)])
+    return ProbePoints(list(functions.values()), [launches[offset] for offset in sorted(launches)])
 
 
 def _probe_point(file: FileIO, offset: int | None) -> tuple[int, bool]:

@@ -5,7 +5,7 @@ Run as a script by the system's own Python (3.8 or later), which has the distrib
     python3 -I loader.py SOCKET REQUEST
 
 SOCKET is the name of the collector's abstract Unix socket, REQUEST a JSON object: ``probes`` (folder of the C), ``btf`` (path), ``sizes``
-(macro -> entries of a map). One message goes back: the JSON of `gputop.sources.ebpf.source.Answer`, with the descriptors. It ends by
+(macro -> entries of a map). One message goes back: the JSON of `gputop.sources.ebpf.source.LoaderAnswer`, with the descriptors. It ends by
 ``os._exit``, since bcc's clean-up at a normal exit would switch the events off.
 """
 

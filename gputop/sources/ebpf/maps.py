@@ -29,7 +29,7 @@ class _Batch(ctypes.Structure):
     ]  # fmt: skip
 
 
-class _Info(ctypes.Structure):
+class _MapInfo(ctypes.Structure):
     _fields_ = [("fd", ctypes.c_uint32), ("length", ctypes.c_uint32), ("info", ctypes.c_uint64)]
 
 
@@ -128,7 +128,7 @@ class Map:
 def program_run_ns(fd: int) -> int:
     """CPU time of a program in ns (bpf_prog_info.run_time_ns); 0 if kernel.bpf_stats_enabled is 0. Raises OSError."""
     info = ctypes.create_string_buffer(256)
-    bpf(INFO, _Info(fd, len(info), ctypes.addressof(info)))
+    bpf(INFO, _MapInfo(fd, len(info), ctypes.addressof(info)))
     return int.from_bytes(info.raw[192:200], "little")
 
 

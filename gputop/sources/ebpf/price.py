@@ -29,7 +29,7 @@ _DISTANCE = 64  # bytes between them
 _MOST_NS = 100_000  # a higher price is a measurement gone wrong
 
 
-class Price(Struct, frozen=True):
+class ProbeOverhead(Struct, frozen=True):
     """ns that probing adds to a call."""
 
     call_ns: int
@@ -37,7 +37,7 @@ class Price(Struct, frozen=True):
     launch_ns: int  # without a probe on the return
 
 
-ASSUMED = {False: Price(1_300, 500, 600), True: Price(11_000, 9_500, 10_000)}
+ASSUMED = {False: ProbeOverhead(1_300, 500, 600), True: ProbeOverhead(11_000, 9_500, 10_000)}
 """Prices by whether the probe is single-stepped; measured in a virtual machine, where probes are dear."""
 
 
@@ -53,7 +53,7 @@ class Attaches(Protocol):
         ...
 
 
-def calibrate(linker: Attaches, calls: Map) -> tuple[dict[bool, Price], list[int]]:
+def calibrate(linker: Attaches, calls: Map) -> tuple[dict[bool, ProbeOverhead], list[int]]:
     """(the prices, links to close). What could not be measured is `ASSUMED`. Raises OSError or HelperFailed if attaching fails."""
     if platform.machine() != "x86_64":
         return ASSUMED, []
@@ -75,7 +75,7 @@ def calibrate(linker: Attaches, calls: Map) -> tuple[dict[bool, Price], list[int
         os.close(memory)
 
 
-def _measure(linker: Attaches, calls: Map, memory: int, address: int) -> tuple[dict[bool, Price], list[int]]:
+def _measure(linker: Attaches, calls: Map, memory: int, address: int) -> tuple[dict[bool, ProbeOverhead], list[int]]:
     functions = [ctypes.PYFUNCTYPE(None)(address + _DISTANCE * place) for place in range(len(_PLACES))]
     free = [_call_ns(function) for function in functions]
     cookies = {_DISTANCE * place: CALIBRATION - place for place in _PAIRED}
@@ -90,7 +90,7 @@ def _measure(linker: Attaches, calls: Map, memory: int, address: int) -> tuple[d
             calls.delete([key])
         except OSError:
             count, total_ns = 0, 0
-        measured = Price(call_ns, min(total_ns // max(1, count), call_ns), launch_ns)
+        measured = ProbeOverhead(call_ns, min(total_ns // max(1, count), call_ns), launch_ns)
         prices[stepped] = measured if count and 0 < launch_ns < _MOST_NS and 0 < call_ns < _MOST_NS else assumed
     return prices, links
 

@@ -12,12 +12,12 @@ import msgspec
 from gputop.model.frame import CudaCall, Frame, Probes, SourceState
 from gputop.sources import FEW, Beat, Settings
 from gputop.sources.ebpf import helper, loader
-from gputop.sources.ebpf.budget import Budget, Linker
+from gputop.sources.ebpf.budget import Linker, ProbeBudget
 from gputop.sources.ebpf.cuda import Attacher, CudaReader
 from gputop.sources.ebpf.helper import Helper, HelperFailed
 from gputop.sources.ebpf.maps import Map, Shape, program_run_ns
 from gputop.sources.ebpf.sched import Drain, SchedReader
-from gputop.sources.ebpf.switches import Switches, Watch
+from gputop.sources.ebpf.switches import SwitchAttacher, Switches
 from gputop.sources.ebpf.wakes import Wakers
 from gputop.sources.files import read_text
 from gputop.system.privilege import capabilities
@@ -116,7 +116,7 @@ class EbpfSource:
             handed = helper.poll()
             if handed is None:
                 return
-            answer = msgspec.convert(handed[0], Answer)
+            answer = msgspec.convert(handed[0], LoaderAnswer)
             if answer.error:
                 self._fail(answer, helper.printed())
             else:
@@ -128,7 +128,7 @@ class EbpfSource:
         helper.close()
         self._helper = None
 
-    def _fail(self, answer: Answer, printed: str) -> None:
+    def _fail(self, answer: LoaderAnswer, printed: str) -> None:
         remedy = helper.install_bcc(self._settings.root) if answer.remedy == loader.INSTALL_BCC else answer.remedy
         reason = answer.error if answer.remedy or not printed else f"{answer.error} ({printed})"
         self._give_up(reason, remedy or "gputop doctor")
@@ -168,7 +168,7 @@ def room_for_threads(root: str) -> int:
     return min(1 << (wanted - 1).bit_length(), MOST_THREADS)
 
 
-class Answer(msgspec.Struct):
+class LoaderAnswer(msgspec.Struct):
     """The loader's answer; positions are those of the descriptors that come with it."""
 
     maps: dict[str, tuple[int, int, int, int]] = {}  # name -> position, key bytes, value bytes, entries
@@ -184,19 +184,19 @@ class Answer(msgspec.Struct):
 class LoadedProbes:
     """The loaded probes: maps, programs, links. They are attached as long as their descriptors are open."""
 
-    def __init__(self, answer: Answer, descriptors: list[int], interval_ns: int, sudo: bool, root: str) -> None:
+    def __init__(self, answer: LoaderAnswer, descriptors: list[int], interval_ns: int, sudo: bool, root: str) -> None:
         self.answer = answer
         self._maps = {name: Map(descriptors[at], Shape(*shape)) for name, (at, *shape) in answer.maps.items() if name != "alarms"}
         self._tracers = {name: descriptors[at] for name, at in answer.tracers.items()}
         links = [descriptors[at] for at in answer.links]
-        self._descriptors = [descriptor for descriptor in descriptors if descriptor not in links]  # `Watch` closes these
+        self._descriptors = [descriptor for descriptor in descriptors if descriptor not in links]  # `SwitchAttacher` closes these
         proc = "" if answer.no_btf else os.path.join(root, "proc")
-        watch = Watch(Linker([], "", sudo), self._tracers, links, self._maps, proc)
+        watch = SwitchAttacher(Linker([], "", sudo), self._tracers, links, self._maps, proc)
         self.switches = Switches(SchedReader(self._maps, proc or "/proc"), watch, self._maps["slices"], proc)
         self.attacher: Attacher | None = None
         if answer.programs:
             linker = Linker([descriptors[at] for at in answer.programs], answer.uprobes, sudo)
-            budget = Budget(linker, self._maps, descriptors[answer.maps["alarms"][0]])
+            budget = ProbeBudget(linker, self._maps, descriptors[answer.maps["alarms"][0]])
             self.attacher = Attacher(budget, root)
             self._cuda = CudaReader(self._maps, budget)
         self._per_second = max(1, round(1e9 / interval_ns))

@@ -47,7 +47,7 @@ _SLICES, _SLICES_WORDS = 32, 66  # struct slices of probes/sched.c: slices of a 
 _OPENING = struct.Struct("<QQ")  # struct opening of probes/sched.c
 
 
-class Seen(NamedTuple):
+class SwitchWindow(NamedTuple):
     """The last window."""
 
     number: int = 0  # windows that were closed so far
@@ -80,12 +80,12 @@ class Switched:
         return most * 1e9 / max(1, ns)
 
 
-class Watch:
+class SwitchAttacher:
     """Attaches and detaches the programs as it is told, in a thread of its own."""
 
     def __init__(self, linker: Linker, programs: dict[str, int], links: list[int], tables: dict[str, Map], proc: str) -> None:
         """``proc``: /proc, empty without BTF."""
-        self.seen = Seen()
+        self.seen = SwitchWindow()
         self.refused = ""  # why the programs cannot be attached again
         self._linker, self._programs, self._links, self._raw = linker, programs, links, bool(proc)
         self._opened, self._switched = tables["opened"], Switched(tables["slices"])
@@ -139,7 +139,7 @@ class Watch:
             self.refused = getattr(error, "strerror", None) or str(error)
             return False
         self.refused = ""
-        self.seen = Seen(self.seen.number, opened, slices=(slices, {}))
+        self.seen = SwitchWindow(self.seen.number, opened, slices=(slices, {}))
         return True
 
     def _close_window(self, hot: frozenset[int]) -> None:
@@ -155,7 +155,7 @@ class Watch:
             self.refused = getattr(error, "strerror", None) or str(error)
             return
         slices = self.seen.slices[0], self._read_slices(hot)
-        self.seen = Seen(self.seen.number + 1, self.seen.opened_ns, max(now, self._switched.latest_ns), per_s, slices)
+        self.seen = SwitchWindow(self.seen.number + 1, self.seen.opened_ns, max(now, self._switched.latest_ns), per_s, slices)
 
     def _read_slices(self, hot: frozenset[int]) -> dict[int, int]:
         found: dict[int, int] = {}
@@ -177,7 +177,7 @@ class Watch:
 class Switches:
     """Reads the scheduler's maps in each drain, and keeps the programs' cost within the budget."""
 
-    def __init__(self, reader: SchedReader, watch: Watch, slices: Map, proc: str) -> None:
+    def __init__(self, reader: SchedReader, watch: SwitchAttacher, slices: Map, proc: str) -> None:
         """``proc``: /proc, whose schedstat has the scheduler's sums; empty if the programs keep these sums themselves."""
         self.share = 1.0  # of the time in which switches are counted
         self.watch, self._reader, self._proc = watch, reader, proc
@@ -272,7 +272,7 @@ class Switches:
         threads = [*probes.threads, *(one for one in late.threads if one.tid not in told)]
         return replace(probes, threads=threads, gone=late.gone + probes.gone, forgotten=late.forgotten + probes.forgotten)
 
-    def _note_opened(self, seen: Seen) -> None:
+    def _note_opened(self, seen: SwitchWindow) -> None:
         """Add what was not seen up to the window."""
         if self._closed_ns and seen.opened_ns > self._closed_ns:
             paces = self._paces(seen.slices[0])
@@ -282,7 +282,7 @@ class Switches:
             if not self._sampling:
                 self._end()
 
-    def _take_window(self, seen: Seen, drain: Drain) -> None:
+    def _take_window(self, seen: SwitchWindow, drain: Drain) -> None:
         """Read what a window counted, and say when the next one is due."""
         opened_ns = seen.opened_ns if self._spans else self._begun_ns  # the first window begins with what `_begin` read
         self._note_opened(seen)
@@ -333,7 +333,7 @@ class Switches:
         self._preempts.forget(lambda key: key in pairs or key[0] in tids or key[1] in tids)
         self._wakeups.forget(lambda key: key[0] in tids or key[1] in tids)
 
-    def _estimate(self, seen: Seen, drain: Drain) -> Probes:
+    def _estimate(self, seen: SwitchWindow, drain: Drain) -> Probes:
         """Counts up to the last window, with estimates of what was not seen since."""
         gap_ns = max(1, drain.now - seen.closed_ns)
         others = drain.key or drain.is_due(drain.per_second)

@@ -99,7 +99,7 @@ def kind_of_file(mode: int, name: bytes) -> str:
     return {_PIPE: "pipe", _FILE: "file", _BLOCK: "disk"}.get(form, "filesystem")
 
 
-class _Row:
+class _WakeupRow:
     """Sums that are sent as one `Wakeup`."""
 
     __slots__ = ("about", "named", "ns", "pid", "then", "times", "wakee", "waker")
@@ -114,12 +114,12 @@ class _Row:
         return Wakeup(self.wakee, self.waker, self.pid, self.times, self.ns, *self.about)
 
 
-class _Entry:
+class _MapEntry:
     """One entry of the map: what of it has been added to a row."""
 
     __slots__ = ("address", "ns", "row", "then", "times")
 
-    def __init__(self, row: _Row, address: int) -> None:
+    def __init__(self, row: _WakeupRow, address: int) -> None:
         self.row, self.address = row, address
         self.ns = self.times = 0
         self.then = -1  # times at the last clean-up
@@ -135,8 +135,8 @@ class WakeReader:
     def __init__(self, table: Map, calls: Calls) -> None:
         self._map, self._calls = table, calls
         self._room = int(table.shape.entries * CROWDED)
-        self._rows: dict[tuple[object, ...], _Row] = {}
-        self._entries: dict[Key, _Entry] = {}
+        self._rows: dict[tuple[object, ...], _WakeupRow] = {}
+        self._entries: dict[Key, _MapEntry] = {}
         self._keys: list[Key] = []
         self._times: list[int] = []
         self._raw = b""
@@ -171,7 +171,7 @@ class WakeReader:
         for one in stale:
             self._entries.pop(one, None)
 
-    def _add(self, at: int) -> _Row:
+    def _add(self, at: int) -> _WakeupRow:
         """Add what an entry grew by to its row."""
         one = self._keys[at]
         ns, times, pid, mode, name = _SUM.unpack_from(self._map.values, at * _SUM.size)
@@ -186,7 +186,7 @@ class WakeReader:
         entry.ns, entry.times = ns, times
         return row
 
-    def _begin(self, one: Key, pid: int, mode: int, name: int) -> _Entry:
+    def _begin(self, one: Key, pid: int, mode: int, name: int) -> _MapEntry:
         pair, packed = one
         number, kind = self._calls.decode(packed, mode, name)
         flags = tuple(bool(packed & flag) for flag in (_TIMED, _DEEP, _SHARED, _INHERITS))
@@ -195,13 +195,13 @@ class WakeReader:
         row = self._row(wakee, waker, pid, (number, kind, 0, flags[0], flags[1], flags[2], flags[3]))
         if address in row.named:
             row = self._row(wakee, waker, pid, (*row.about[:2], address, *row.about[3:]))
-        return _Entry(row, address)
+        return _MapEntry(row, address)
 
-    def _row(self, wakee: int, waker: int, pid: int, about: tuple[int, str, int, bool, bool, bool, bool]) -> _Row:
-        return self._rows.setdefault((wakee, waker, about), _Row(wakee, waker, pid, about))
+    def _row(self, wakee: int, waker: int, pid: int, about: tuple[int, str, int, bool, bool, bool, bool]) -> _WakeupRow:
+        return self._rows.setdefault((wakee, waker, about), _WakeupRow(wakee, waker, pid, about))
 
 
-def _resting(held: Mapping[About, _Entry | _Row], room: int) -> list[About]:
+def _resting(held: Mapping[About, _MapEntry | _WakeupRow], room: int) -> list[About]:
     """Entries to delete if there are more than ``room``: those that have not grown since the last clean-up and are little, or the
     smallest."""
     excess = len(held) - room

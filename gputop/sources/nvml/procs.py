@@ -34,7 +34,7 @@ class _InfoV1(Structure):
     _fields_ = [("pid", c_uint), ("mem_bytes", c_ulonglong)]
 
 
-class _Info(Structure):
+class _ProcessInfo(Structure):
     """nvmlProcessInfo_v2_t, which version 3 of the call shares."""
 
     _fields_ = [*_InfoV1._fields_, ("gpu_instance", c_uint), ("compute_instance", c_uint)]
@@ -43,17 +43,17 @@ class _Info(Structure):
 class _LongInfo(Structure):
     """Rows of version 3 from R535.43 to 535.98: with the protected memory of confidential computing."""
 
-    _fields_ = [*_Info._fields_, ("protected_bytes", c_ulonglong)]
+    _fields_ = [*_ProcessInfo._fields_, ("protected_bytes", c_ulonglong)]
 
 
-_LAYOUTS: dict[str, tuple[type[Structure], ...]] = {"_v3": (_Info, _LongInfo), "_v2": (_Info,), "": (_InfoV1,)}
+_LAYOUTS: dict[str, tuple[type[Structure], ...]] = {"_v3": (_ProcessInfo, _LongInfo), "_v2": (_ProcessInfo,), "": (_InfoV1,)}
 """Version of the call, newest first -> possible layouts of its rows; of two layouts the rows themselves show which it is.
 
 nvidia-ml-py has only the layout of its own version, and makes each call twice, of which a real driver needs 4 ms (measured).
 """
 
 
-class _Row(Struct):
+class _ProcessMemory(Struct):
     kinds: set[str]
     mem_bytes: int | None
 
@@ -66,10 +66,10 @@ class Processes:
     def __init__(self, device: Device) -> None:
         """Raises pynvml.NVMLError if the driver has no list of compute processes."""
         self._lists = [_List(device, *names) for names in _LISTS]
-        self._usage = _Usage(device)
+        self._usage = _ProcessUtilization(device)
 
     def __call__(self, values: Values, missing: Missing) -> None:
-        rows: dict[tuple[int, int | None], _Row] = {}
+        rows: dict[tuple[int, int | None], _ProcessMemory] = {}
         for listed in self._lists:
             listed.add_to(rows, missing)
             if listed.reason:
@@ -80,7 +80,7 @@ class Processes:
             missing[f"{PART}sm_pct"] = self._usage.reason
 
 
-def _proc(pid: int, instance: int | None, row: _Row, used: dict[int, Shares] | None) -> GpuProc:
+def _proc(pid: int, instance: int | None, row: _ProcessMemory, used: dict[int, Shares] | None) -> GpuProc:
     # NVML leaves out processes that used nothing since the last reading; None means unknown.
     sm, mem, enc, dec = (None, None, None, None) if used is None else used.get(pid, _NOTHING)
     return GpuProc(
@@ -110,7 +110,7 @@ class _List:
         self._function, self._layouts = self._find(f"nvmlDeviceGet{name}RunningProcesses")
         self._buffer = self._new_buffer(_ROOM)
 
-    def add_to(self, rows: dict[tuple[int, int | None], _Row], missing: Missing) -> None:
+    def add_to(self, rows: dict[tuple[int, int | None], _ProcessMemory], missing: Missing) -> None:
         """Add the list's processes to ``rows``. A refused list is asked for again once a minute, and when MIG is switched."""
         if self._function is None or (time.monotonic_ns() < self._silent_until_ns and self._mig == self._device.mig):
             return
@@ -127,7 +127,7 @@ class _List:
             return
         for info in self._listed():
             instance = getattr(info, "gpu_instance", _NO_INSTANCE)
-            row = rows.setdefault((info.pid, None if instance == _NO_INSTANCE else instance), _Row(set(), None))
+            row = rows.setdefault((info.pid, None if instance == _NO_INSTANCE else instance), _ProcessMemory(set(), None))
             row.kinds.add(self._kind)
             mem_bytes = _checked("mem_bytes", info.mem_bytes, missing, lambda held: part_of(self._device.mem_bytes, held))
             if mem_bytes is not None:
@@ -142,7 +142,7 @@ class _List:
         if not self.part:
             raise missing
         self.reason = why(missing).text
-        return None, (_Info,)
+        return None, (_ProcessInfo,)
 
     def _new_buffer(self, room: int) -> Array[Any]:
         """Rows of the longest layout: the driver must not write beyond the buffer, whichever layout it has."""
@@ -170,7 +170,7 @@ class _List:
             self._buffer = self._new_buffer(wanted * 2)
 
 
-class _Usage:
+class _ProcessUtilization:
     """nvmlDeviceGetProcessUtilization: share of SMs, memory, encoder and decoder per process since the last reading."""
 
     __slots__ = ("_device", "_mig", "_seen_us", "_silent_until_ns", "reason")

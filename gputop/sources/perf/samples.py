@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from gputop.sources import elf
 from gputop.sources.ebpf import uprobe
-from gputop.sources.perf.unwind import MACHINE, VDSO, Registers, Row, Unwinder, Unwinders
+from gputop.sources.perf.unwind import MACHINE, VDSO, Registers, Unwinder, Unwinders, UnwindRow
 
 STACK_BYTES = 8192  # of the stack's top: in driver 580 a wait takes 1.7 KB, a launch 3.8, a copy from the GPU 5.4
 # perf_event_attr to its fifth version: type, size, config, sample_period, sample_type, read_format, flags, wakeup, bp_type, and config1,
@@ -42,7 +42,7 @@ _REGISTERS_AND_ROOM = struct.Struct(f"<{MACHINE.perf_mask.bit_count() if MACHINE
 """The sampled registers, then two more words. On both architectures the frame pointer comes first and the stack pointer last."""
 
 
-class Sample(NamedTuple):
+class PerfSample(NamedTuple):
     """One sample of a thread."""
 
     registers: Registers
@@ -84,7 +84,7 @@ class TaskClock:
         self._ring.close()
         os.close(self._fd)
 
-    def samples(self) -> Iterator[Sample]:
+    def samples(self) -> Iterator[PerfSample]:
         """Samples since the last call, in order. Those that found no room are lost."""
         (head,), (tail,) = _WORD.unpack_from(self._ring, _HEAD), _WORD.unpack_from(self._ring, _TAIL)
         records = memoryview(self._bytes(tail, head - tail))
@@ -102,7 +102,7 @@ class TaskClock:
         return self._ring[start:end] + self._ring[self._page : self._page + size - (end - start)]
 
 
-def _read(records: memoryview, at: int) -> Sample | None:
+def _read(records: memoryview, at: int) -> PerfSample | None:
     """A sample's record: instruction, clock, kind of registers, registers by number, room for the stack, stack, bytes filled."""
     instruction, ran_ns, has_registers = _FIRST.unpack_from(records, at)
     if not has_registers:
@@ -111,7 +111,7 @@ def _read(records: memoryview, at: int) -> Sample | None:
     fp, *ra, sp, room = _REGISTERS_AND_ROOM.unpack_from(records, at)
     at += _REGISTERS_AND_ROOM.size
     filled = _WORD.unpack_from(records, at + room)[0] if room else 0
-    return Sample(Registers(instruction, sp, fp, *ra), records[at : at + filled], ran_ns)
+    return PerfSample(Registers(instruction, sp, fp, *ra), records[at : at + filled], ran_ns)
 
 
 SYNC, COPY, LAUNCH, OTHER, UNKNOWN, ELSEWHERE = "sync", "copy", "launch", "other", "unknown", ""  # kinds of places
@@ -141,7 +141,7 @@ class Code(NamedTuple):
     cuda: bool
 
 
-class Places:
+class ProcessCode:
     """The places of one process."""
 
     def __init__(self, code: list[Code], unwinders: Unwinders) -> None:
@@ -151,7 +151,7 @@ class Places:
         self._code = [(one._replace(file=None), unwinders.of(one.file)) for one in sorted(code)]  # the files are closed
         self._starts_of_code = [one.start for one, _ in self._code]
 
-    def kind(self, sample: Sample) -> str:
+    def kind(self, sample: PerfSample) -> str:
         """`SYNC`, `COPY`, `LAUNCH` or `OTHER` within such a call, `UNKNOWN` if the stack ends within the libraries, `ELSEWHERE`."""
         here, top, met = sample.registers, sample.registers.sp, ELSEWHERE
         for _ in range(_FRAMES):
@@ -178,7 +178,7 @@ class Places:
         return self._functions[i][2] if i >= 0 and pc < self._functions[i][1] else ELSEWHERE
 
 
-def _row(code: Code, unwinder: Unwinder | None, pc: int) -> Row | None:
+def _row(code: Code, unwinder: Unwinder | None, pc: int) -> UnwindRow | None:
     address = unwinder.virtual(pc - code.start + code.offset) if unwinder else None
     return unwinder.row(address) if unwinder and address is not None else None
 

@@ -14,7 +14,7 @@ from itertools import cycle, pairwise
 from gputop.model.frame import SECOND_NS, Frame, MainSamples, SourceState
 from gputop.sources import FEW, Beat, Settings, Unavailable, start_thread
 from gputop.sources.elf import NotElf
-from gputop.sources.perf.samples import COPY, ELSEWHERE, LAUNCH, SYNC, UNKNOWN, Places, TaskClock, code_of
+from gputop.sources.perf.samples import COPY, ELSEWHERE, LAUNCH, SYNC, UNKNOWN, ProcessCode, TaskClock, code_of
 from gputop.sources.perf.unwind import Unwinders
 
 PERIODS_NS = (500_000, 410_000, 590_000, 330_000)  # ns between samples, in rotation: one period could keep time with the code
@@ -82,8 +82,8 @@ class Sampler:
         self._counts: dict[int, MainSamples] = {}
         self._unsent: set[int] = set()
         self._unwinders = Unwinders()
-        self._places: dict[int, tuple[int, Places | None]] = {}
-        self._gaps: dict[int, Gaps] = {}
+        self._places: dict[int, tuple[int, ProcessCode | None]] = {}
+        self._gaps: dict[int, KernelGaps] = {}
         self._periods_ns = cycle(PERIODS_NS)
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -150,7 +150,7 @@ class Sampler:
         finally:
             clock.close()
 
-    def _met(self, clock: TaskClock, places: Places) -> list[Met]:
+    def _met(self, clock: TaskClock, places: ProcessCode) -> list[Met]:
         """The kinds of places in the next part of a burst."""
         self._stop.wait(BURST_S / _TAKES)
         met: list[Met] = []
@@ -161,13 +161,13 @@ class Sampler:
                 break
         return met
 
-    def _places_of(self, pid: int) -> Places | None:
+    def _places_of(self, pid: int) -> ProcessCode | None:
         """The places of a process, None while it maps none of CUDA's libraries."""
         now_ns = time.monotonic_ns()
         due_ns, places = self._places.get(pid, (0, None))
         if now_ns >= due_ns:
             code = code_of(pid)
-            places = Places(code, self._unwinders) if code else None
+            places = ProcessCode(code, self._unwinders) if code else None
             self._places[pid] = now_ns + (_FORGET_NS if code else _AGAIN_NS), places
         return places
 
@@ -175,7 +175,7 @@ class Sampler:
         old = self._counts.get(pid) or MainSamples(pid)
         kinds = [kind for kind, _ in met]
         waits = sum(kind == SYNC != before for before, kind in pairwise(kinds))
-        spent = self._gaps.setdefault(pid, Gaps()).spent(met, period_ns)
+        spent = self._gaps.setdefault(pid, KernelGaps()).spent(met, period_ns)
         new = MainSamples(
             pid=pid, watched_ns=old.watched_ns + ns, sync_ns=old.sync_ns + spent[SYNC], copy_ns=old.copy_ns + spent[COPY],
             launch_ns=old.launch_ns + spent[LAUNCH], unknown_ns=old.unknown_ns + spent[UNKNOWN],
@@ -192,7 +192,7 @@ LEAST_OF_LONGER = 0.1  # share of the steps above a rung that end below the next
 KEPT = 500  # latest steps of each kind that are kept; new ones are judged by them
 
 
-class Gaps:
+class KernelGaps:
     """Time between two samples of a thread that ran all the time: it was in the kernel, which users without privilege may not sample.
 
     A wait that yields is mostly spent there, and so is a copy to untouched pages.

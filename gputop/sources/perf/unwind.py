@@ -45,7 +45,7 @@ MACHINE = {
 }.get(platform.machine())
 
 
-class Row(NamedTuple):
+class UnwindRow(NamedTuple):
     """Rule to unwind from an instruction: the caller's stack pointer, and where two registers are saved relative to it."""
 
     by_fp: bool  # the caller's stack pointer lies ``offset`` above the frame pointer, else above the stack pointer
@@ -62,7 +62,7 @@ class Registers(NamedTuple):
     fp: int
     ra: int | None = None
 
-    def caller(self, row: Row, stack: bytes | memoryview, top: int) -> Registers | None:
+    def caller(self, row: UnwindRow, stack: bytes | memoryview, top: int) -> Registers | None:
         """The caller's frame by ``row``; None if it lies outside ``stack``, which begins at address ``top``."""
         frame = (self.fp if row.by_fp else self.sp) + row.offset
         pc = self.ra if row.ra_at is None else _word(stack, frame + row.ra_at - top)
@@ -85,7 +85,7 @@ class Unwinder:
     def __init__(self, read: Read, machine: Machine) -> None:
         self._read = read
         self._machine = machine
-        self._rows: dict[int, Row | None] = {}
+        self._rows: dict[int, UnwindRow | None] = {}
         self._commons: dict[int, bytes] = {}
         self._loads = elf.segments(read, elf.LOAD)
         (self._header, self._header_at, size), *_ = [*elf.segments(read, elf.EH_FRAME), (0, 0, 0)]
@@ -94,7 +94,7 @@ class Unwinder:
         pairs = array("i", entries[: len(entries) // 8 * 8])
         self._starts, self._entries = pairs[0::2], pairs[1::2]
 
-    def row(self, address: int) -> Row | None:
+    def row(self, address: int) -> UnwindRow | None:
         """Rule to unwind from the instruction at the file's virtual ``address``; None if the tables have none."""
         if address not in self._rows:
             if len(self._rows) >= _ROWS:
@@ -109,12 +109,12 @@ class Unwinder:
         """Virtual address of a file offset, None outside the segments."""
         return next((offset - at + virtual for virtual, at, size in self._loads if at <= offset < at + size), None)
 
-    def _find(self, address: int) -> Row | None:
+    def _find(self, address: int) -> UnwindRow | None:
         i = bisect_right(self._starts, address - self._header) - 1
         if i < 0:
             return None
         at = self._header_at + self._entries[i]
-        entry = _Reader(self._record(at))
+        entry = _DwarfReader(self._record(at))
         common_at = at + _LENGTH.size - entry.u32()
         common = _Common(self._common(common_at))
         start = self._header + self._starts[i]
@@ -123,7 +123,7 @@ class Unwinder:
             return None
         if common.augmented:
             entry.skip(entry.uleb())
-        return _Program(common, self._machine).run(entry, start, address)
+        return _CfiProgram(common, self._machine).run(entry, start, address)
 
     def _common(self, at: int) -> bytes:
         """The CIE at ``at``; usually all functions share one."""
@@ -185,7 +185,7 @@ def _reader(file: FileIO | None) -> Read:
     return lambda at, size: os.pread(memory.fileno(), size, start + at)
 
 
-class _Reader:
+class _DwarfReader:
     """Reads DWARF's numbers one after the other. Raises IndexError or struct.error at the end."""
 
     def __init__(self, data: bytes) -> None:
@@ -227,7 +227,7 @@ class _Reader:
         self._at += count
 
 
-class _Common(_Reader):
+class _Common(_DwarfReader):
     """A CIE: what the records of functions share."""
 
     def __init__(self, data: bytes) -> None:
@@ -254,7 +254,7 @@ class _Common(_Reader):
 _POINTER_BYTES = {0x0: 8, 0x2: 2, 0x3: 4, 0x4: 8, 0xA: 2, 0xB: 4, 0xC: 8}
 
 
-class _Program:
+class _CfiProgram:
     """Runs call frame instructions up to an address."""
 
     def __init__(self, common: _Common, machine: Machine) -> None:
@@ -263,12 +263,12 @@ class _Program:
         self._cfa: tuple[int, int] | None = None
         self._followed = (machine.fp, common.ra)
         self._saved: dict[int, int | None] = {}
-        """Register -> its place relative to the frame; None if it is given in a way that `Row` has not."""
+        """Register -> its place relative to the frame; None if it is given in a way that `UnwindRow` has not."""
         self._first: dict[int, int | None] = {}
         self._remembered: list[tuple[tuple[int, int] | None, dict[int, int | None]]] = []
         self._location = 0
 
-    def run(self, entry: _Reader, start: int, address: int) -> Row | None:
+    def run(self, entry: _DwarfReader, start: int, address: int) -> UnwindRow | None:
         """The row for ``address`` in the function that begins at ``start``."""
         self._location = start
         while not self._common.over:
@@ -281,13 +281,13 @@ class _Program:
                 return before
         return self._row()
 
-    def _row(self) -> Row | None:
+    def _row(self) -> UnwindRow | None:
         fp, ra = self._saved.get(self._machine.fp, 0), self._saved.get(self._common.ra, 0)
         if self._cfa is None or fp is None or ra is None or self._cfa[0] not in (self._machine.fp, self._machine.sp):
             return None
-        return Row(self._cfa[0] == self._machine.fp, self._cfa[1], fp or None, ra or None)
+        return UnwindRow(self._cfa[0] == self._machine.fp, self._cfa[1], fp or None, ra or None)
 
-    def _step(self, code: _Reader) -> None:
+    def _step(self, code: _DwarfReader) -> None:
         byte = code.u8()
         high, low = byte & 0xC0, byte & 0x3F
         if high == 0x40:
@@ -316,7 +316,7 @@ class _Program:
         else:
             self._saved.pop(register, None)
 
-    def _other(self, low: int, code: _Reader) -> None:
+    def _other(self, low: int, code: _DwarfReader) -> None:
         if low == 0x06:
             self._restore(code.uleb())
         elif low == 0x08:  # same value
@@ -336,28 +336,28 @@ class _Program:
             raise IndexError(f"no such instruction: {low:#x}")
 
 
-def _nowhere(code: _Reader, _: int) -> None:
+def _nowhere(code: _DwarfReader, _: int) -> None:
     """An undefined register."""
 
 
-def _elsewhere(code: _Reader, _: int) -> None:
+def _elsewhere(code: _DwarfReader, _: int) -> None:
     """A register saved in another one, or given as a value."""
     code.uleb()
 
 
-def _expression(code: _Reader, _: int) -> None:
+def _expression(code: _DwarfReader, _: int) -> None:
     code.skip(code.uleb())
 
 
-_ADVANCES = {0x02: _Reader.u8, 0x03: _Reader.u16, 0x04: _Reader.u32}
-_FRAMES: dict[int, Callable[[_Reader, tuple[int, int], int], tuple[int, int]]] = {
+_ADVANCES = {0x02: _DwarfReader.u8, 0x03: _DwarfReader.u16, 0x04: _DwarfReader.u32}
+_FRAMES: dict[int, Callable[[_DwarfReader, tuple[int, int], int], tuple[int, int]]] = {
     0x0C: lambda code, _, __: (code.uleb(), code.uleb()),
     0x0D: lambda code, old, _: (code.uleb(), old[1]),
     0x0E: lambda code, old, _: (old[0], code.uleb()),
     0x12: lambda code, _, data: (code.uleb(), code.sleb() * data),
     0x13: lambda code, old, data: (old[0], code.sleb() * data),
 }
-_PLACES: dict[int, Callable[[_Reader, int], int | None]] = {
+_PLACES: dict[int, Callable[[_DwarfReader, int], int | None]] = {
     0x05: lambda code, data: code.uleb() * data,
     0x07: _nowhere,
     0x09: _elsewhere,

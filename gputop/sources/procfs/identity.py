@@ -21,7 +21,7 @@ _WANTED = frozenset(name.encode() for name in ENV_OF_INTEREST)
 _ENVIRON_BYTES = 262_144  # most bytes read of a process's environment
 
 
-class Identity:
+class IdentityReader:
     """The identity of one process, read from ``folder``."""
 
     __slots__ = ("_folder", "_users", "info")

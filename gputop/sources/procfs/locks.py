@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from gputop.model.syscalls import syscall_numbers
 from gputop.sources import parse
-from gputop.sources.files import Descriptors, KeptList, mounted, open_files, read_once
+from gputop.sources.files import DescriptorBudget, KeptList, mounted, open_files, read_once
 
 CALLS = syscall_numbers("nanosleep", "clock_nanosleep", "select", "pselect6", "fcntl", "flock")  # in which a process may wait for a lock
 READ_NS = 90_000_000  # ns between two readings of /proc/locks: it shows a moment, and some locks are held for milliseconds
@@ -30,7 +30,7 @@ SIBLINGS_NS = 10_000_000_000  # ns within which siblings that held the same lock
 MOST_SHARED = 16  # locks with several holders that one reading looks at: each asks for the parents of some
 
 
-class Held(Struct):
+class HeldLocks(Struct):
     """Exclusive locks on files in one reading."""
 
     by_file: dict[str, int] = field(default_factory=dict)  # ``major:minor:inode`` -> pid of the holder
@@ -46,7 +46,7 @@ class _Holders:
         self._held: dict[str, dict[int, int]] = {}  # ``major:minor:inode`` -> pid of a holder -> t_ns of the last reading that lists it
 
     def by_parent(self, by_file: dict[str, int], t_ns: int) -> dict[int, int]:
-        """`Held.by_parent`, with this reading taken into account."""
+        """`HeldLocks.by_parent`, with this reading taken into account."""
         for file, pid in by_file.items():
             self._held.setdefault(file, {})[pid] = t_ns
         self._forget(t_ns - SIBLINGS_NS)
@@ -76,14 +76,14 @@ def _parent_of(proc: str, pid: int) -> int:
 class Locks:
     """File locks of the machine; read on demand, at most as often as the budget allows."""
 
-    def __init__(self, proc: str, pool: Descriptors) -> None:
+    def __init__(self, proc: str, pool: DescriptorBudget) -> None:
         self._file = KeptList(proc, "locks", 1 << 18, pool)
         self._text = b""
-        self._held = Held()
+        self._held = HeldLocks()
         self._holders = _Holders(proc)
         self._due_ns = self._changed_ns = 0
 
-    def held(self, t_ns: int) -> Held:
+    def held(self, t_ns: int) -> HeldLocks:
         """The locks of the last reading, which is made again if due; empty if /proc/locks cannot be read."""
         if t_ns >= self._due_ns:
             started = time.thread_time_ns()
@@ -103,9 +103,9 @@ class Locks:
         self._file.close()
 
 
-def parse_locks(text: str) -> Held:
+def parse_locks(text: str) -> HeldLocks:
     """Lines such as ``1: POSIX  ADVISORY  WRITE 812 08:01:99 0 EOF``; one with an arrow waits for the last one without."""
-    held, holder = Held(), 0
+    held, holder = HeldLocks(), 0
     for line in text.splitlines():
         waits = " -> " in line
         fields = line.replace(" -> ", " ").split()
@@ -131,9 +131,9 @@ class OpenFiles:
         self._looked_ns = -OPEN_NS
         self._locked: frozenset[str] = frozenset()  # files that were locked since the last look
         self._files: frozenset[str] = frozenset()  # those of ``_locked`` that it has open
-        self._checked: tuple[Held | None, int | None] = None, None
+        self._checked: tuple[HeldLocks | None, int | None] = None, None
 
-    def locked_by(self, held: Held, t_ns: int, parent: int) -> int | None:
+    def locked_by(self, held: HeldLocks, t_ns: int, parent: int) -> int | None:
         """Pid of the process that holds a lock which this one waits for; None if there is none."""
         if not held.by_file and not held.waited:
             return None

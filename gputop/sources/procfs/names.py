@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from gputop.model.frame import SECOND_NS, Names, ProcInfo
-from gputop.model.identity import BY_HOSTNAME, Told, told_by, told_by_mounts
+from gputop.model.identity import BY_HOSTNAME, CgroupIdentity, told_by, told_by_mounts
 from gputop.sources import parse
 from gputop.sources.files import mounted, why
 from gputop.system.errors import start_thread
@@ -112,7 +112,7 @@ class NameReader:
                 self._read.put((info.pid, info.start_ticks, self._names(info)))
 
     def _names(self, info: ProcInfo) -> Names:
-        reading = _Reading(self._root, info)
+        reading = _NameLookup(self._root, info)
         container_id = reading.told.container_id
         if not container_id or container_id not in self._kept:
             reading.read_container()
@@ -126,7 +126,7 @@ class NameReader:
         return reading.names()
 
 
-class _Reading:
+class _NameLookup:
     """The reading of one process's names."""
 
     def __init__(self, root: str, info: ProcInfo) -> None:
@@ -262,7 +262,7 @@ class _Reading:
             return ""
         return parse.environ(data, frozenset((b"HOSTNAME",))).get("HOSTNAME", "")
 
-    def _read_told(self) -> Told:
+    def _read_told(self) -> CgroupIdentity:
         """Read container, pod and Slurm job from the process's control groups; if a namespace hides these, from its mounts."""
         told = told_by(self._info.cgroup, *self._info.other_cgroups)
         if told.container_id or self._info.cgroup not in ("", "/"):

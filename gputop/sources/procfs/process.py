@@ -10,9 +10,9 @@ import time
 
 from gputop.model.frame import ProcInfo, ProcSample, ThreadInfo, ThreadSample
 from gputop.sources import parse
-from gputop.sources.files import Descriptors, KeptFile
+from gputop.sources.files import DescriptorBudget, KeptFile
 from gputop.sources.procfs.ends import POLLS, READS, WRITES
-from gputop.sources.procfs.identity import Identity, Users
+from gputop.sources.procfs.identity import IdentityReader, Users
 from gputop.sources.procfs.locks import CALLS, OpenFiles
 from gputop.sources.procfs.threads import Threads, Tick
 from gputop.sources.waits import FUTEX, RUNNING, UNKNOWN, Wait, Waits
@@ -46,13 +46,13 @@ class Process:
         "_wait", "_waits", "folder", "identity", "pid", "sample", "shared_bytes", "since", "slot", "stat",
     )  # fmt: skip
 
-    def __init__(self, proc: str, pid: int, slot: int, pool: Descriptors, users: Users) -> None:
+    def __init__(self, proc: str, pid: int, slot: int, pool: DescriptorBudget, users: Users) -> None:
         folder = self.folder = f"{proc}{pid}/"
         self.pid = pid
         self.slot = slot
         self._number = _NEVER
         self.since = 0  # ticks between the last two readings
-        self.identity = Identity(folder, pid, users)
+        self.identity = IdentityReader(folder, pid, users)
         self.stat = _UNREAD
         self.sample: ProcSample | None = None
         self._stat = KeptFile(folder, "stat", 1024, pool, COLD_SHARE)
@@ -242,7 +242,7 @@ class Process:
         return self._served >= SERVES_AFTER
 
     def refresh(self, titled: bool) -> bool:
-        """See `Identity.refresh`."""
+        """See `IdentityReader.refresh`."""
         return self.identity.refresh(self.stat, self._status.read(), titled)
 
     def retry(self) -> None:

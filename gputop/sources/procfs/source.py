@@ -16,7 +16,7 @@ import time
 from gputop.model.frame import Frame, SourceState
 from gputop.model.stream import CAPABILITY, HIDDEN, HIDEPID, NAMESPACE, OTHERS
 from gputop.sources import FEW, Beat, Settings, Unavailable, parse
-from gputop.sources.files import Descriptors, KeptFile, read_once
+from gputop.sources.files import DescriptorBudget, KeptFile, read_once
 from gputop.sources.procfs.ends import LISTENING, Ends, use_of_sockets
 from gputop.sources.procfs.identity import Users
 from gputop.sources.procfs.libraries import Libraries
@@ -62,7 +62,7 @@ class ProcfsSource:
         self._everyone = settings.everyone
         self._users = Users(root)
         self._users_seen = 0
-        self._pool = Descriptors()
+        self._pool = DescriptorBudget()
         self._libraries = Libraries()
         self._names_of = NameReader(root)
         self._shared = SharedMemory()

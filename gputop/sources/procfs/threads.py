@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gputop.model.frame import ThreadInfo, ThreadSample
 from gputop.sources import parse
-from gputop.sources.files import Descriptors, KeptFile, read_once
+from gputop.sources.files import DescriptorBudget, KeptFile, read_once
 from gputop.sources.procfs.ends import ACCEPTS, READS
 from gputop.sources.procfs.locks import Locks
 from gputop.sources.waits import UNKNOWN, Waits
@@ -59,7 +59,7 @@ class Thread:
         "sample", "tid",
     )  # fmt: skip
 
-    def __init__(self, folder: str, tid: int, pool: Descriptors) -> None:
+    def __init__(self, folder: str, tid: int, pool: DescriptorBudget) -> None:
         base = self._folder = f"{folder}task/{tid}/"
         self._pool = pool
         self.tid = tid
@@ -150,7 +150,7 @@ class Threads:
         "_resting", "_woke", "infos", "unfollowed",
     )  # fmt: skip
 
-    def __init__(self, folder: str, pid: int, pool: Descriptors) -> None:
+    def __init__(self, folder: str, pid: int, pool: DescriptorBudget) -> None:
         self._folder = folder
         self._main = pid
         self._pool = pool

@@ -19,7 +19,7 @@ from gputop.tui.draw.lanes import merge
 from gputop.tui.draw.view import View
 
 if TYPE_CHECKING:
-    from gputop.stream.survey import Episode
+    from gputop.stream.survey import IncidentSpan
 
 WIDE = 110  # columns of a terminal that has room for the verdict's keys beside the evidence
 VERDICT_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}  # severity -> colour
@@ -207,7 +207,7 @@ class Bar(Struct, frozen=True):
     at_ns: int  # the moment shown
     position_ns: int  # where the playing is; later than the moment shown while looking back
     until_ns: int  # up to where incidents are known
-    episodes: tuple[Episode, ...] = ()
+    episodes: tuple[IncidentSpan, ...] = ()
     marks_ns: tuple[int, ...] = ()
 
     def column(self, t_ns: int, columns: int) -> int:
@@ -247,7 +247,7 @@ def _bar_room(width: int) -> tuple[int, int]:
     return (ENDS, width - 2 * ENDS) if width >= NARROW_BAR else (0, width)
 
 
-def _draw_episode(cells: list[tuple[str, str]], bar: Bar, episode: Episode) -> None:
+def _draw_episode(cells: list[tuple[str, str]], bar: Bar, episode: IncidentSpan) -> None:
     colour = VERDICT_COLOURS.get(episode.severity, "incident")
     start = bar.column(episode.start_ns, len(cells))
     end = bar.column(bar.until_ns if episode.end_ns is None else episode.end_ns, len(cells))
@@ -255,7 +255,7 @@ def _draw_episode(cells: list[tuple[str, str]], bar: Bar, episode: Episode) -> N
     cells[start] = ("▲", colour)
 
 
-def _weight(episode: Episode) -> tuple[int, int]:
+def _weight(episode: IncidentSpan) -> tuple[int, int]:
     """Sorts worse incidents last, so that they are drawn over the others."""
     return ("info", "low", "medium", "high").index(episode.severity), -episode.start_ns
 

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from gputop.findings.policy import LOST, QUARTER
 from gputop.findings.verdict import Ledger
-from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, Member, Sight
+from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, JobRank, Sight
 from gputop.fleet.link import RECORDED
-from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, Overview, Row, Second, finds, fold
+from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, NodeRow, Overview, Second, finds, fold
 from gputop.stream.reach.hosts import fold as fold_hosts
 from gputop.system.text import cell_width, clean, counted, cut, fit
 from gputop.tui.draw import Line, Span, duration, time_of_day
@@ -68,7 +68,7 @@ def chosen_job(fleet: Overview, choice: Choice) -> Job | None:
     return next((job for job in fleet.jobs if job.key == choice.job), fleet.jobs[0] if fleet.jobs else None)
 
 
-def shown_rows(fleet: Overview, choice: Choice) -> list[Row]:
+def shown_rows(fleet: Overview, choice: Choice) -> list[NodeRow]:
     """The nodes that the filter finds, in their order."""
     words = choice.pattern.lower().split()
     rows = SORTS[choice.sort](fleet.rows)
@@ -179,10 +179,10 @@ def _keys(width: int, note: str) -> Line:
 
 # the table of nodes
 
-Cell = Callable[[Row], Span]
+Cell = Callable[[NodeRow], Span]
 
 
-class Column(Struct, frozen=True):
+class NodeColumn(Struct, frozen=True):
     """A column of the table of nodes."""
 
     title: str
@@ -217,7 +217,7 @@ def _add_nodes(found: Page, fleet: Overview, choice: Choice, room: int, *, wide:
         found.lines.append([(f"no node has “{clean(choice.pattern)}”: Esc clears the filter", "dim")])
 
 
-def _node_line(row: Row, columns: Sequence[Column], more: int, is_selected: bool) -> Line:
+def _node_line(row: NodeRow, columns: Sequence[NodeColumn], more: int, is_selected: bool) -> Line:
     """The row without its lane; of a node that does not answer why, in ``more`` columns besides."""
     mark = "selected" if is_selected else ""
     if row.does == SILENT:
@@ -237,23 +237,23 @@ def _silence(sight: Sight, says: str) -> str:
     return f"{since}{says}{again}"
 
 
-def _columns(names: int, gpus: int, wide: bool) -> list[Column]:
+def _columns(names: int, gpus: int, wide: bool) -> list[NodeColumn]:
     near = [
-        Column("NODE", names, lambda row: (row.host, "title" if row.does in (LATE, TROUBLED) else "")),
-        Column("GPU util" if gpus > 4 or wide else "GPU", max(8 if wide else 4, min(gpus, 16)), lambda row: (_gpus(row), "lane")),
-        Column("LOST", 5, lambda row: (f"{_percent(row.lost):>4}", _loss_colour(row.lost))),
-        Column("CAUSE", 22 if not wide else 26, _cause),
+        NodeColumn("NODE", names, lambda row: (row.host, "title" if row.does in (LATE, TROUBLED) else "")),
+        NodeColumn("GPU util" if gpus > 4 or wide else "GPU", max(8 if wide else 4, min(gpus, 16)), lambda row: (_gpus(row), "lane")),
+        NodeColumn("LOST", 5, lambda row: (f"{_percent(row.lost):>4}", _loss_colour(row.lost))),
+        NodeColumn("CAUSE", 22 if not wide else 26, _cause),
     ]
     if not wide:
-        return [*near, Column("STEP/S", 6, lambda row: (f"{_pace(row.worst):>6}", "")), Column("WORST RANK", 15, _worst)]
+        return [*near, NodeColumn("STEP/S", 6, lambda row: (f"{_pace(row.worst):>6}", "")), NodeColumn("WORST RANK", 15, _worst)]
     return [
-        *near, Column("STEP/S", 6, lambda row: (f"{_pace(row.worst):>6}", "")), Column("WORST RANK", 18, _worst),
-        Column(" CPU", 4, _host("cpu")), Column("RUNQ", 4, _host("runnable")), Column("PSI io", 6, _host("psi_io")),
-        Column("NET", 6, _net), Column("THROTTLE", 8, _host("throttled")), Column("WORKERS", 8, _workers),
+        *near, NodeColumn("STEP/S", 6, lambda row: (f"{_pace(row.worst):>6}", "")), NodeColumn("WORST RANK", 18, _worst),
+        NodeColumn(" CPU", 4, _host("cpu")), NodeColumn("RUNQ", 4, _host("runnable")), NodeColumn("PSI io", 6, _host("psi_io")),
+        NodeColumn("NET", 6, _net), NodeColumn("THROTTLE", 8, _host("throttled")), NodeColumn("WORKERS", 8, _workers),
     ]  # fmt: skip
 
 
-def _gpus(row: Row) -> str:
+def _gpus(row: NodeRow) -> str:
     gpus = row.sight.summary.gpus if row.sight.summary else []
     return "".join("x" if gpu.lost else "?" if gpu.util_pct is None else _bar(gpu.util_pct / 100.0) for gpu in gpus[:16])
 
@@ -270,18 +270,18 @@ def _loss_colour(share: float | None) -> str:
     return "crit" if (share or 0.0) >= QUARTER else "warn" if (share or 0.0) >= LOST else ""
 
 
-def _cause(row: Row) -> Span:
+def _cause(row: NodeRow) -> Span:
     mark, colour = _MARKS.get(row.does, ("?", "dim"))
     says = f"{row.says}{' ~' if row.sight.notes else ''}"
     return f"{mark} {says}", colour
 
 
-def _pace(member: Member | None) -> str:
+def _pace(member: JobRank | None) -> str:
     pace = member.rank.steps_per_s if member else None
     return "–" if pace is None else f"{pace:.2f}" if pace < 1000 else f"{pace:.0f}"
 
 
-def _worst(row: Row) -> Span:
+def _worst(row: NodeRow) -> Span:
     member = row.worst
     if member is None:
         return "", ""
@@ -291,19 +291,19 @@ def _worst(row: Row) -> Span:
 
 
 def _host(name: str) -> Cell:
-    def cell(row: Row) -> Span:
+    def cell(row: NodeRow) -> Span:
         value = getattr(row.sight.summary.node, name) if row.sight.summary else None
         return f"{_percent(value):>4}", "warn" if (value or 0.0) >= 0.5 and name != "cpu" else ""
 
     return cell
 
 
-def _net(row: Row) -> Span:
+def _net(row: NodeRow) -> Span:
     rate = row.sight.summary.node.net_rx_bytes_per_s if row.sight.summary else None
     return ("–" if rate is None else f"{rate / 1e6:.0f} MB" if rate < 1e9 else f"{rate / 1e9:.1f} GB"), ""
 
 
-def _workers(row: Row) -> Span:
+def _workers(row: NodeRow) -> Span:
     node = row.sight.summary.node if row.sight.summary else None
     if node is None or not node.workers:
         return "–", "dim"
@@ -470,7 +470,7 @@ def _ledger_lines(ledger: Ledger | None) -> list[Line]:
     return [*out, *([(f"  {fit(cause, 26)} {_gpu_time(lost_s)}", "")] for cause, lost_s in parts if lost_s >= 0.5)]
 
 
-def _rank_lines(member: Member) -> list[Line]:
+def _rank_lines(member: JobRank) -> list[Line]:
     rank = member.rank
     states = ", ".join(f"{word} {100 * share:.0f}%" for word, share in sorted(rank.states.items(), key=lambda one: -one[1]))
     out: list[Line] = [[], [(f"rank {member.number}, process {rank.pid} on {member.place}", "head")]]

@@ -45,7 +45,7 @@ INFERRED_MARK = "~"
 HIDDEN = "bystanders hidden (b)"
 
 
-class Row(Struct):
+class ProcessRow(Struct):
     """One process as the table shows it; None is not measured."""
 
     pid: int
@@ -72,13 +72,13 @@ class Row(Struct):
     job: str = ""  # its pod, Slurm job or container; only where there is room for it, or a search
 
 
-Key = Callable[[Row], float]
+Key = Callable[[ProcessRow], float]
 
 
 def _most_first(name: str) -> Key:
     """Sorts by an attribute, the largest first, what is not measured last."""
 
-    def key(row: Row) -> float:
+    def key(row: ProcessRow) -> float:
         value = getattr(row, name)
         return 1.0 if value is None else -float(value)
 
@@ -100,7 +100,7 @@ SORTS: dict[str, tuple[str, Key]] = {
 }  # name of a sort order -> what the screen calls it, and its key
 
 
-def rows(session: Session, view: View) -> list[Row]:
+def rows(session: Session, view: View) -> list[ProcessRow]:
     """Trainers with their families, GPU processes without a role, then bystanders that take CPU."""
     older, newer = session.boards_around(view.at_ns, SPAN_NS)
     table = _RowBuilder(session, view, older, newer, session.feeders_at(newer) | session.roles_at(newer))
@@ -116,7 +116,7 @@ class _RowBuilder:
         self.switched = ProbedSwitches(older, newer)
         self.on_gpu = gpus_by_pid(newer)
 
-    def all(self) -> list[Row]:
+    def all(self) -> list[ProcessRow]:
         shown = [self.row(pid) for pid in sorted(self.roles, key=self._place) if not self._is_idle_compiler(pid)]
         shown += [self.row(pid) for pid in sorted(self.on_gpu) if pid not in self.roles]
         if not self.view.hides_bystanders:
@@ -138,7 +138,7 @@ class _RowBuilder:
         order = {"trainer": 0, "worker": 1}.get(role.kind, 2)
         return gpu, trainer, order, role.index if role.index is not None else 0, pid
 
-    def _bystanders(self, shown: set[int]) -> list[Row]:
+    def _bystanders(self, shown: set[int]) -> list[ProcessRow]:
         asked = bool(self.view.pattern or self.view.pid or self.view.user)
         busy: list[tuple[float, int]] = []
         for pid, sample in self.newer.procs.items():
@@ -149,11 +149,11 @@ class _RowBuilder:
                 busy.append((-(share or 0.0), pid))
         return [self.row(pid) for _, pid in sorted(busy)]
 
-    def row(self, pid: int) -> Row:
+    def row(self, pid: int) -> ProcessRow:
         info, sample, role = self.newer.infos.get(pid), self.newer.procs.get(pid), self.roles.get(pid)
         word, starving, inferred = self._state(pid, sample, role)
         is_child = self.view.tree and role is not None and role.kind != "trainer" and role.trainer_pid is not None
-        row = Row(
+        row = ProcessRow(
             pid, role, int(is_child), self._who(pid, info, role), state=word, starving=starving, inferred=inferred,
             user=clean(info.user, 32) if info else "",
         )  # fmt: skip
@@ -199,7 +199,7 @@ class _RowBuilder:
         return "ended" if sample.exit_code == 0 else _KERNEL_STATES.get(sample.state, sample.state), False, False
 
 
-def _set_rates(row: Row, rates: ProcRates) -> None:
+def _set_rates(row: ProcessRow, rates: ProcRates) -> None:
     # A wait is booked when it ends: one that began before the last second may be longer than it.
     row.runq_pct = None if rates.runq_pct is None else min(100.0, rates.runq_pct)
     row.cpu_pct, row.disk_pct = rates.cpu_pct, rates.blkio_pct
@@ -214,7 +214,7 @@ def _cpu_pct(older: ProcSample | None, newer: ProcSample) -> float | None:
     return 100 * (newer.utime_ns + newer.stime_ns - older.utime_ns - older.stime_ns) / (newer.t_ns - older.t_ns)
 
 
-def _ordered(found: list[Row], view: View) -> list[Row]:
+def _ordered(found: list[ProcessRow], view: View) -> list[ProcessRow]:
     if view.sort == "natural":
         return list(reversed(found)) if view.reverse else found
     if view.sort == "user":
@@ -224,9 +224,9 @@ def _ordered(found: list[Row], view: View) -> list[Row]:
     return _by_family(found, SORTS[view.sort][1], view.reverse)
 
 
-def _by_family(found: list[Row], key: Key, reverse: bool) -> list[Row]:
+def _by_family(found: list[ProcessRow], key: Key, reverse: bool) -> list[ProcessRow]:
     """Families stay together: each is sorted inside, and the families by their first process in that order."""
-    families: dict[int, list[Row]] = {}
+    families: dict[int, list[ProcessRow]] = {}
     for row in found:
         families.setdefault((row.role.trainer_pid if row.role else None) or row.pid, []).append(row)
     pick = max if reverse else min
@@ -275,7 +275,7 @@ def mean_share(shares: Collection[float | None]) -> float | None:
 # filters
 
 
-def _is_wanted(row: Row, info: ProcInfo | None, view: View) -> bool:
+def _is_wanted(row: ProcessRow, info: ProcInfo | None, view: View) -> bool:
     """Whether the row passes --pid (with its family), --user and the filter."""
     if view.pid is not None and view.pid not in (row.pid, row.role.trainer_pid if row.role else None):
         return False
@@ -284,7 +284,7 @@ def _is_wanted(row: Row, info: ProcInfo | None, view: View) -> bool:
     return not view.pattern or matches(view.pattern, row)
 
 
-def matches(pattern: str, row: Row) -> bool:
+def matches(pattern: str, row: ProcessRow) -> bool:
     """Whether a filter finds the row: all its words, or ``!regex``, in pid, name, user, state, job or command line.
 
     ``^`` and ``$`` are the ends of each of these. A text that is no regular expression (yet) hides nothing, see `why_no_search`.
@@ -342,12 +342,12 @@ def _raise_timeout(_number: int, _frame: object) -> None:
 # how it is drawn
 
 
-class Column(Struct, frozen=True):
+class ProcessColumn(Struct, frozen=True):
     """A column of the table."""
 
     title: str
     width: int
-    cell: Callable[[Row, View], Span]
+    cell: Callable[[ProcessRow, View], Span]
     from_width: int = 0  # terminals narrower than this do not have it
     left: bool = False  # whether its text is aligned to the left
     order: str | None = None  # the sort order (of `SORTS`) that a click on its title chooses
@@ -375,20 +375,20 @@ class TableDrawer:
 
     def __init__(self) -> None:
         self._cells: dict[int, RollingCells] = {}
-        self._numbers: dict[int, tuple[Row, object, list[Span]]] = {}
+        self._numbers: dict[int, tuple[ProcessRow, object, list[Span]]] = {}
 
-    def line(self, row: Row, view: View, history: History, axis: Axis, cursor: int | None) -> Line:
+    def line(self, row: ProcessRow, view: View, history: History, axis: Axis, cursor: int | None) -> Line:
         """One process; a starving worker stands out by colour, glyph and word."""
         return [*self._numbers_of(row, view, axis.columns), *with_cursor(self._lane(row.pid, history, axis), cursor)]
 
-    def forget_all_but(self, rows: list[Row]) -> None:
+    def forget_all_but(self, rows: list[ProcessRow]) -> None:
         """Drop what is kept of processes that have no row any more."""
         pids = {row.pid for row in rows}
         for kept in (self._cells, self._numbers):
             for pid in kept.keys() - pids:
                 del kept[pid]
 
-    def _numbers_of(self, row: Row, view: View, lane_columns: int) -> list[Span]:
+    def _numbers_of(self, row: ProcessRow, view: View, lane_columns: int) -> list[Span]:
         key = (row.pid == view.selected, row.pid in view.tagged, view.width, lane_columns)
         kept = self._numbers.get(row.pid)
         if kept is None or kept[0] is not row or kept[1] != key:
@@ -409,7 +409,7 @@ class TableDrawer:
         return cells.spans(axis, newest, (history.trimmed,), make_cell, recent)
 
 
-def _draw_numbers(row: Row, view: View, lane_columns: int) -> list[Span]:
+def _draw_numbers(row: ProcessRow, view: View, lane_columns: int) -> list[Span]:
     chosen = "selected" if row.pid == view.selected else "starving" if row.starving else ""
     spans: list[Span] = []
     for column in columns(view.width):
@@ -433,27 +433,27 @@ def glyph(code: int) -> Span:
 # the cells
 
 
-def _pid(row: Row, view: View) -> Span:
+def _pid(row: ProcessRow, view: View) -> Span:
     return ("*" if row.pid in view.tagged else "") + str(row.pid), "" if row.role else "dim"
 
 
-def _who(row: Row, view: View) -> Span:
+def _who(row: ProcessRow, view: View) -> Span:
     if row.role and row.role.kind == "trainer":
         return f"▾ {row.who}" if view.tree else row.who, "title"
     return "  " * row.depth + row.who, "" if row.role else "dim"
 
 
-def _state_cell(row: Row, _view: View) -> Span:
+def _state_cell(row: ProcessRow, _view: View) -> Span:
     mark = INFERRED_MARK * row.inferred
     if row.starving:
         return f"● STARVING{mark}", "starving"
     return row.state + mark, row.state if row.role else "dim"
 
 
-def _number(name: str, field: str = "") -> Callable[[Row, View], Span]:
+def _number(name: str, field: str = "") -> Callable[[ProcessRow, View], Span]:
     """A number; ``field`` gives the thresholds that colour it."""
 
-    def cell(row: Row, _view: View) -> Span:
+    def cell(row: ProcessRow, _view: View) -> Span:
         value = getattr(row, name)
         if value is None or not row.role:
             return "–" if value is None else f"{value:.0f}", "dim"
@@ -462,8 +462,8 @@ def _number(name: str, field: str = "") -> Callable[[Row, View], Span]:
     return cell
 
 
-def _bytes(name: str) -> Callable[[Row, View], Span]:
-    def cell(row: Row, _view: View) -> Span:
+def _bytes(name: str) -> Callable[[ProcessRow, View], Span]:
+    def cell(row: ProcessRow, _view: View) -> Span:
         value = getattr(row, name)
         return ("–", "dim") if value is None else (size(value), "" if row.role else "dim")
 
@@ -480,21 +480,21 @@ def size(value: float) -> str:
 
 
 _COLUMNS = (
-    Column("PID", 8, _pid, order="pid"),
-    Column("USER", 9, lambda row, _: (row.user, "dim"), 170, left=True, order="user"),
-    Column("JOB", 20, lambda row, _: (row.job, "dim"), JOB_FROM, left=True),
-    Column("GPU", 4, lambda row, _: (row.gpu, ""), 130, order="natural"),
-    Column("WHO", 20, _who, left=True, order="natural"),
-    Column("STATE", 13, _state_cell, left=True),
-    Column("CPU%", 6, _number("cpu_pct"), order="cpu"),
-    Column("RUNQ%", 6, _number("runq_pct", "runq.pct"), order="runq"),
-    Column("DISK%", 6, _number("disk_pct", "psi.io_pct"), 120),
-    Column("IO/s", 6, _bytes("disk_bytes_per_s"), 180),
-    Column("SW/s", 7, _number("switches_per_s"), 100, order="switches"),
-    Column("INV/s", 7, _number("invol_per_s"), 120),
-    Column("RSS", 6, _bytes("rss_bytes"), 100, order="mem"),
-    Column("GPU-MEM", 8, _bytes("gpu_mem_bytes"), order="gpu-mem"),
-    Column("SM%", 5, _number("sm_pct"), 130, order="sm"),
+    ProcessColumn("PID", 8, _pid, order="pid"),
+    ProcessColumn("USER", 9, lambda row, _: (row.user, "dim"), 170, left=True, order="user"),
+    ProcessColumn("JOB", 20, lambda row, _: (row.job, "dim"), JOB_FROM, left=True),
+    ProcessColumn("GPU", 4, lambda row, _: (row.gpu, ""), 130, order="natural"),
+    ProcessColumn("WHO", 20, _who, left=True, order="natural"),
+    ProcessColumn("STATE", 13, _state_cell, left=True),
+    ProcessColumn("CPU%", 6, _number("cpu_pct"), order="cpu"),
+    ProcessColumn("RUNQ%", 6, _number("runq_pct", "runq.pct"), order="runq"),
+    ProcessColumn("DISK%", 6, _number("disk_pct", "psi.io_pct"), 120),
+    ProcessColumn("IO/s", 6, _bytes("disk_bytes_per_s"), 180),
+    ProcessColumn("SW/s", 7, _number("switches_per_s"), 100, order="switches"),
+    ProcessColumn("INV/s", 7, _number("invol_per_s"), 120),
+    ProcessColumn("RSS", 6, _bytes("rss_bytes"), 100, order="mem"),
+    ProcessColumn("GPU-MEM", 8, _bytes("gpu_mem_bytes"), order="gpu-mem"),
+    ProcessColumn("SM%", 5, _number("sm_pct"), 130, order="sm"),
 )
 
 
@@ -509,7 +509,7 @@ def order_at(view: View, x: int) -> str | None:
 
 
 @lru_cache(maxsize=8)
-def columns(width: int) -> tuple[Column, ...]:
+def columns(width: int) -> tuple[ProcessColumn, ...]:
     """The columns that fit a terminal."""
     fitting = tuple(column for column in _COLUMNS if width >= column.from_width)
     while len(fitting) > 3 and _total(fitting) > width:
@@ -517,5 +517,5 @@ def columns(width: int) -> tuple[Column, ...]:
     return fitting
 
 
-def _total(shown: tuple[Column, ...]) -> int:
+def _total(shown: tuple[ProcessColumn, ...]) -> int:
     return sum(column.width for column in shown)

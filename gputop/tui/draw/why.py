@@ -22,7 +22,7 @@ from gputop.tui.draw.table import size
 
 if TYPE_CHECKING:
     from gputop.findings.verdict import Incident, Ledger
-    from gputop.stream.survey import Episode
+    from gputop.stream.survey import IncidentSpan
 
 LAST_EXPERIMENTS = 4  # experiments that are listed
 LAST_INCIDENTS = 8  # incidents that are listed, the newest first
@@ -36,19 +36,19 @@ _GAP = 3  # columns between two columns of text
 Block = list[Line]
 
 
-class Findings(Struct):
+class MomentFindings(Struct):
     """All that is known at the moment shown."""
 
     verdict: Verdict
     ledger: Ledger
-    incidents: Sequence[Incident | Episode]
+    incidents: Sequence[Incident | IncidentSpan]
     what_if: Sequence[WhatIf]
     growths: Sequence[Incident]
     experiments: Sequence[tuple[int, str]]  # (t_ns, what it found)
     clock: Callable[[int], str]  # the time of day at t_ns
 
 
-def page(found: Findings, width: int, rows: int) -> list[Line]:
+def page(found: MomentFindings, width: int, rows: int) -> list[Line]:
     """The whole page: in two columns if there is room, without empty lines if that brings the fixes onto one screen."""
     if width >= TWO_COLUMNS:
         left = (width - _GAP) // 2
@@ -63,7 +63,7 @@ def page(found: Findings, width: int, rows: int) -> list[Line]:
     return [*lines, [], *spaced(background(found, narrow))]
 
 
-def below(found: Findings, width: int, rows: int) -> list[Line]:
+def below(found: MomentFindings, width: int, rows: int) -> list[Line]:
     """At most ``rows`` lines for the dashboard, which shows the verdict already."""
     if width >= TWO_COLUMNS:
         left = (width - _GAP) // 2
@@ -75,13 +75,13 @@ def below(found: Findings, width: int, rows: int) -> list[Line]:
     return packed([*action(found, narrow), *background(found, narrow)], rows)
 
 
-def action(found: Findings, width: int) -> list[Block]:
+def action(found: MomentFindings, width: int) -> list[Block]:
     """The path to the cause, the culprits and the fixes."""
     verdict = found.verdict
     return [block for block in (walk(verdict, width), culprits(verdict, width), fixes(verdict.fixes, width)) if block]
 
 
-def background(found: Findings, width: int) -> list[Block]:
+def background(found: MomentFindings, width: int) -> list[Block]:
     """Blocks about effects of changes, evidence, victims, growing memory, experiments, lost time, incidents."""
     verdict = found.verdict
     blocks = [
@@ -215,7 +215,7 @@ def growth(one: Incident, width: int) -> Block:
     ]  # fmt: skip
 
 
-def experiments(found: Findings, width: int) -> Block:
+def experiments(found: MomentFindings, width: int) -> Block:
     """Outcomes of the last experiments up to the moment shown."""
     out: Block = [[("experiments", "head")]] if found.experiments else []
     for t_ns, result in found.experiments[-LAST_EXPERIMENTS:]:
@@ -240,7 +240,7 @@ def ledger(found: Ledger) -> Block:
     return out
 
 
-def incidents(found: Findings, width: int) -> Block:
+def incidents(found: MomentFindings, width: int) -> Block:
     """The last incidents, the newest first."""
     out: Block = [[("incidents (n, N jump to them)", "head")]] if found.incidents else []
     for one in reversed(found.incidents[-LAST_INCIDENTS:]):

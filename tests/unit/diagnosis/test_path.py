@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from gputop.diagnosis.edges import Booked, Hop
+from gputop.diagnosis.edges import Hop, LeafLoss
 from gputop.findings.explanation import booked
 from gputop.findings.path import _VERBS, confidence, factor, sentence, tree, who, without
 from gputop.findings.text import explain_lines, ledger_lines
@@ -115,7 +115,7 @@ def test_workers_that_are_born_again_are_waited_for():
 def test_a_copy_or_a_wait_is_told_with_all_of_its_time():
     """Steps of one process and kind are one, whoever ended each."""
     one, two = (Hop(7, 7, "lock", share, True) for share in (0.2, 0.3))
-    first, booked = Hop(1, 1, "workers", 0.6, True), Booked()
+    first, booked = Hop(1, 1, "workers", 0.6, True), LeafLoss()
     booked.book(0.2, (first, one))
     booked.book(0.3, (first, two))
     assert booked.trail == (first, Hop(7, 7, "lock", 0.5, True))
