@@ -1,6 +1,6 @@
 # Each target sets up what it needs (scripts/setup). Install only Python, git and make beforehand.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-newest check bench accuracy what-if trials stragglers wheel wheel-check deb kernels screenshots manual docs kills
+.PHONY: help run test test-newest check bench accuracy what-if trials stragglers wheel wheel-check deb kernels screenshots manual docs kills fuzz
 
 VENV ?= .venv
 export VENV
@@ -50,6 +50,10 @@ trials: ## Prove the causes of real jobs, and decoys that must not be proved; an
 kills: ## Kill gputop and its guardian at random moments of experiments: is all put back? (ARGS="60 SEED"; two minutes)
 	@scripts/setup test
 	$(PYTHON_BIN) -m tests.experiments.kills $(ARGS)
+
+fuzz: ## Read changed recordings, streams of nodes, traces, requests …: each is read or refused, in bounds (ARGS="100000"; 10,000 take minutes)
+	@scripts/setup test
+	$(PYTHON_BIN) -m tests.fuzzing $(ARGS)
 
 stragglers: ## Over sixteen nodes behind real sshds: is the late rank told, its node and its cause? (ARGS="--only hog": one kind; a quarter of an hour)
 	@scripts/setup test

@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-import msgspec
-
 from gputop.agents.children import Children
+from gputop.fleet.asking import read_stacks
 from gputop.fleet.link import CONNECTING, UP, NodeState
 from gputop.fleet.links import Links
 from gputop.fleet.overview import Overview, sight_of
@@ -170,7 +169,10 @@ class Places:
         data = bytearray()
         nodes, host = self._node(target)
         nodes.ask(host, "stacks", data.extend, pids)
-        return msgspec.msgpack.decode(data, type=list[Stack])
+        try:
+            return read_stacks(data)
+        except ValueError as error:
+            raise UserError(f"{host}: {error}") from None
 
     def _node(self, target: str) -> tuple[LazyLinks, str]:
         target = target or self.default

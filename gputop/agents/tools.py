@@ -54,7 +54,7 @@ def call(places: Places, name: str, arguments: Row) -> Row:
     found = tool(name)
     try:
         asked = msgspec.convert(arguments, question_of(found))
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeError) as error:  # half a character is no text
         raise UserError(f"{name}: {clean(str(error), 300)}", code=2) from None
     with places.lock:
         return bounded(name, asked, found.run(places, asked))

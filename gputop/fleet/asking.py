@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from gputop.model.frame import Stack
 from gputop.model.ranges import Count, Pid, UnixSeconds
 from gputop.recording.format import BROKEN, KIND_ANSWER, pack
 from gputop.system.text import clean
@@ -24,6 +25,7 @@ MOST_BACK_S = 86_400.0  # s of the past that are asked for; a node keeps ten min
 MOST_LINE_BYTES = 64 << 10  # of a question
 PIECE_BYTES = 1 << 20  # of an answer; a longer one comes in pieces, with summaries between them
 MOST_ANSWER_BYTES = 4 << 20  # of any block from a node
+MOST_STACKS = 20_000  # of an answer
 
 
 class Ask(Struct, frozen=True, omit_defaults=True):
@@ -49,6 +51,7 @@ class NodeAnswer(Struct, frozen=True, omit_defaults=True):
 
 _ask_decoder = msgspec.json.Decoder(Ask)
 _answer_decoder = msgspec.msgpack.Decoder(NodeAnswer)
+_stacks_decoder = msgspec.msgpack.Decoder(list[Stack])
 
 
 def pack_ask(ask: Ask) -> bytes:
@@ -99,3 +102,11 @@ def read_answer(payload: bytes) -> NodeAnswer:
     except BROKEN as error:
         raise ValueError(f"an answer cannot be read: {clean(str(error), 80)}") from None
     return msgspec.structs.replace(answer, ask=clean(answer.ask, 40), error=clean(answer.error, 300))
+
+
+def read_stacks(data: bytes | bytearray) -> list[Stack]:
+    """The stacks of an answer. ValueError where it holds none."""
+    try:
+        return _stacks_decoder.decode(data)[:MOST_STACKS]
+    except BROKEN as error:
+        raise ValueError(f"stacks cannot be read: {clean(str(error), 80)}") from None

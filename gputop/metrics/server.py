@@ -223,6 +223,8 @@ class _Request(BaseHTTPRequestHandler):
         """Nobody reads it."""
 
     def _send(self, status: HTTPStatus, text: bytes, content_type: str = _PLAIN, *, zipped: bool = False) -> None:
+        if self.request_version == "HTTP/0.9":  # a line may end in that, too; http.server would leave out the head
+            self.request_version = self.default_request_version
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(text)))

@@ -29,6 +29,7 @@ from gputop.prove import host
 from gputop.prove.change import DEVICE, FILE, NAMED, SETTINGS, THEIRS, Record, read_value, restore
 from gputop.prove.processes import why_no_pids
 from gputop.prove.subjects import inherited
+from gputop.system.decoding import BROKEN
 
 SUFFIX = ".journal"
 VERSION = 1  # of what is written
@@ -131,7 +132,7 @@ class Journal:
             if any(record.setting not in (FILE, DEVICE, *SETTINGS) for record in records):
                 raise ValueError
             return header, list({record.subject: record for record in records}.values())  # of each subject the last
-        except (ValueError, IndexError):
+        except (*BROKEN, IndexError):
             raise Damaged(f"{self.path} is damaged: look at it, put back by hand what it names, and remove it") from None
 
 
@@ -275,7 +276,7 @@ def _as(folder: host.JournalFolder, work: Callable[[host.JournalFolder], list[st
     os.waitpid(child, 0)
     try:
         return msgspec.json.decode(data, type=list[str])
-    except msgspec.MsgspecError:
+    except BROKEN:
         return [f"{folder.path}: nothing could be put back as uid {folder.uid}"]
 
 

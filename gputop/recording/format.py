@@ -39,6 +39,7 @@ import msgspec
 
 from gputop.model.frame import FORMAT_MAJOR, Frame, Header
 from gputop.recording.sound import check_header
+from gputop.system.decoding import BROKEN as BROKEN
 from gputop.system.errors import UserError
 
 MAGIC = b"GPUTOP2\n"
@@ -50,7 +51,6 @@ TICKS, SECONDS, MINUTES = TIERS = range(3)
 TIER_NAMES = {TICKS: "every tick", SECONDS: "1 s", MINUTES: "1 min"}  # as commands and screens call them
 FLAG_KEY, FLAG_MARK, FLAG_PLAIN = 1, 2, 4
 MAX_BLOCK_BYTES = 16 << 20  # as stored, and once inflated
-BROKEN = (msgspec.MsgspecError, ValueError, RecursionError)  # raised by decoding, and by `gputop.recording.sound`
 _VERSION = re.compile(rb"GPUTOP(\d{1,9})\n")
 _UNPACKERS = {b"\x1f\x8b": "gzip -d", b"\x28\xb5\x2f\xfd": "zstd -d", b"\xfd7zXZ": "xz -d", b"BZh": "bzip2 -d"}
 

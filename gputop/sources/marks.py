@@ -21,6 +21,7 @@ import msgspec
 
 from gputop.model.frame import SECOND_NS, Frame, Mark, SourceState
 from gputop.sources import Beat, Settings, Unavailable
+from gputop.system.decoding import BROKEN
 from gputop.system.privilege import as_invoking_user
 from gputop.system.text import clean
 
@@ -159,7 +160,7 @@ def unpack_mark(data: bytes) -> Mark | None:
     """The marker in a message, without control characters; None if it holds none."""
     try:
         mark = _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except BROKEN:
         return None
     return Mark(mark.t_ns, clean(mark.text, MAX_TEXT))
 

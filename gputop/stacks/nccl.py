@@ -31,6 +31,7 @@ from gputop.model.ranges import Count, Pid, Ranks, fitted
 from gputop.model.roles import SIZE_VARIABLES, number_in
 from gputop.sources import parse
 from gputop.sources.files import read_once
+from gputop.system.decoding import BROKEN
 from gputop.system.errors import Unavailable, start_thread
 from gputop.system.text import clean, counted
 
@@ -104,7 +105,7 @@ def unpack_report(data: bytes) -> NcclReport | None:
     """The report in `pack_report`'s bytes, which may come from anybody: bounded, its texts clean. ValueError if they hold none."""
     try:
         found: NcclReport | None = _decode(data)
-    except msgspec.MsgspecError as error:
+    except BROKEN as error:
         raise ValueError(f"no report of NCCL: {clean(str(error), 80)}") from None
     if found is None:
         return None

@@ -19,6 +19,7 @@ import msgspec
 
 from gputop.sources import parse
 from gputop.stacks.frames import MAX_FRAMES, MAX_THREADS, Line, PythonThread, Unreadable
+from gputop.system.decoding import BROKEN
 from gputop.system.priority import ordinary_priority
 from gputop.system.privilege import CAP_SYS_PTRACE, start_as
 
@@ -55,7 +56,7 @@ def dump(pid: int, deadline: float, *, pause: bool = False, native: bool = False
     output = run(pid, arguments, deadline, hurry=not native)
     try:
         return [_thread(entry) for entry in msgspec.json.decode(output)[:MAX_THREADS]]
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+    except (*BROKEN, KeyError, TypeError, AttributeError) as error:
         raise Unreadable("torn", f"py-spy's answer cannot be read: {error}") from error
 
 

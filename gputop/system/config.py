@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
+from gputop.system.decoding import BROKEN
 from gputop.system.errors import UserError
 from gputop.system.text import decoded
 
@@ -185,7 +186,7 @@ def _read(path: str) -> dict[str, Any]:
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         values: dict[str, Any] = toml.loads(decoded(data))
-    except ValueError as error:  # wrong syntax, or no text
+    except BROKEN as error:  # wrong syntax, no text, or nested too deeply
         raise UserError(f"{path}: {error}") from None
     return values
 
@@ -194,7 +195,7 @@ def load_screen() -> Saved:
     """The state of the last screen; the defaults if it cannot be read."""
     try:
         return msgspec.json.decode(_content(state_path()), type=Saved)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *BROKEN):
         return Saved()
 
 

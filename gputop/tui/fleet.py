@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-import msgspec
 from msgspec.structs import replace
 from rich.console import COLOR_SYSTEMS
 from textual import events, on
@@ -18,7 +17,7 @@ from textual.binding import Binding
 from textual.screen import Screen
 from textual.widgets import Input
 
-from gputop.fleet.asking import NodeAnswer
+from gputop.fleet.asking import NodeAnswer, read_stacks
 from gputop.fleet.jobs import Job, JobRank, Sight
 from gputop.fleet.link import UP
 from gputop.fleet.links import Links
@@ -45,7 +44,7 @@ from gputop.tui.draw import fleet as draw
 from gputop.tui.draw.edges import action_at
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Context, ScreenSettings, live_context
-from gputop.tui.fleet_node import NODE_REST_S, NodeScreen, NodeStream, decode_stacks
+from gputop.tui.fleet_node import NODE_REST_S, NodeScreen, NodeStream
 from gputop.tui.stacks import MEANINGS
 from gputop.tui.widgets import Drawn, Painter, palette
 
@@ -166,10 +165,10 @@ class FleetStacks(Box):
                 raise ValueError(answer.error)
             self._stacks += [
                 _renamed(stack, number)
-                for stack in decode_stacks(answer.data)
+                for stack in read_stacks(answer.data)
                 if (number := self._members.get((host, stack.pid))) is not None
             ]
-        except (ValueError, msgspec.MsgspecError) as error:
+        except ValueError as error:
             self._problems[host] = clean(str(error), 120)
         self._shown = text_lines(group(self._stacks, roles_of(self._job.members)))
 

@@ -6,12 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
-import msgspec
-
-from gputop.fleet.asking import NodeAnswer
+from gputop.fleet.asking import NodeAnswer, read_stacks
 from gputop.fleet.link import UP
 from gputop.fleet.questions import Nodes, Questions
-from gputop.model.frame import Frame, Header, Stack
+from gputop.model.frame import Frame, Header
 from gputop.stacks.group import group
 from gputop.stacks.lines import text_lines, weigh_stacks
 from gputop.system.text import clean, counted
@@ -24,14 +22,6 @@ NODE_REST_S = 0.25  # s between two drawings
 DRAWN_S = 1.0  # s between two drawings while the past is read in
 ANEW_S = 15.0  # s without a frame, after which a node that is up is asked again: its link was made anew
 MOST_QUEUED = 600  # items that wait for the dashboard: a minute; then the node is left unread until there is room
-MOST_STACKS = 20_000  # of an answer
-
-_decode = msgspec.msgpack.Decoder(list[Stack]).decode
-
-
-def decode_stacks(data: bytes) -> list[Stack]:
-    """Stacks of an answer, at most `MOST_STACKS`; MsgspecError if it holds none."""
-    return _decode(data)[:MOST_STACKS]
 
 
 class NodeStream:
@@ -99,8 +89,8 @@ class NodeStacks(StacksScreen):
         try:
             if answer.error:
                 raise ValueError(answer.error)
-            stacks = decode_stacks(answer.data)
-        except (ValueError, msgspec.MsgspecError) as error:
+            stacks = read_stacks(answer.data)
+        except ValueError as error:
             with self.session.lock:
                 is_kept = self.session.stacks_at(self.session.now_ns, self.pids) is not None
             if is_kept:

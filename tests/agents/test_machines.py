@@ -47,6 +47,16 @@ def test_this_machine(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     assert places._live._links is None
 
 
+@pytest.mark.parametrize(
+    "data", [b"", b"\x91\xc1", b"\x05", b"\x91\x81\xa3pid\xa1x", b"\x91" * 100_000, b"\x91\x81\xa1x" + b"\x91" * 100_000]
+)
+def test_a_host_that_answers_with_no_stacks_is_named(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = Places(hosts=[Target("node1")])
+    monkeypatch.setattr(places.hosts, "ask", lambda _host, _what, take, _pids: take(data))
+    with pytest.raises(UserError, match=r"^node1: stacks cannot be read: .+"):
+        places.stacks("host:node1", [1])
+
+
 def test_hosts_are_one_target_and_each_is_one(places: Places) -> None:
     assert places.default == "hosts"
     found = tools.call(places, "diagnose", {})

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from gputop.prove import change, host, journal
 from gputop.prove.change import BACK, FILE, IDLE, THEIRS, Change, Plan, Record, TargetProcess, restore
 from gputop.prove.guardian import ExperimentEnding, Guard
 from gputop.prove.host import JournalFolder, why_not, why_not_in
-from gputop.prove.journal import create, leftovers, of_others, undo_leftovers
+from gputop.prove.journal import Damaged, Journal, create, leftovers, of_others, undo_leftovers
 from gputop.prove.processes import read_process
 from tests.experiments.place import set_place
 from tests.experiments.processes import ROOT, THREADS, holder, record_of, settings, started, target, threads
@@ -131,7 +132,7 @@ sys.path[:0] = sys.argv[1:2]
 import msgspec, psutil
 from gputop.prove import host
 from gputop.prove.change import Record
-from gputop.prove.journal import create, in_use, leftovers, of_others
+from gputop.prove.journal import Damaged, Journal, create, in_use, leftovers, of_others
 from tests.experiments.place import from_environment
 from_environment()
 open("/dev/null", encoding="ascii").close()  # who becomes somebody else may not be able to import any more
@@ -218,6 +219,14 @@ def test_what_a_user_spoils_does_not_keep_root_from_experiments(everybodys: Path
     with running() as hog, Guard(nice(hog)):
         pass
     assert [line for line in undo_leftovers() if "is damaged" in line]
+
+
+@pytest.mark.parametrize("data", [b"[]", b'{"says": "\xff"}', b'{"x": ' + b"[" * 5000, b"\xff"])
+def test_a_journal_whose_checks_hold_may_be_damaged_all_the_same(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.journal"
+    path.write_bytes(b"%08x %s\n" % (zlib.crc32(data), data))
+    with path.open("rb") as file, pytest.raises(Damaged, match="is damaged"):
+        Journal(str(path), file.fileno()).read()
 
 
 # what is written

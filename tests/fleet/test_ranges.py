@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ from msgspec.inspect import DictType, FloatType, IntType, ListType, StructType, 
 
 from gputop.findings.ranks import RankPace
 from gputop.fleet import overview as overview_module
-from gputop.fleet.asking import Ask, NodeAnswer, pack_answer, read_answer, read_ask
+from gputop.fleet.asking import Ask, NodeAnswer, pack_answer, read_answer, read_ask, read_stacks
 from gputop.fleet.jobs import Sight
 from gputop.fleet.overview import SILENT, Overview
 from gputop.fleet.summary import GpuRow, IncidentRow, LedgerRow, Node, NodeVerdict, Rank, RankTaker, Summary, read_summary
@@ -123,6 +123,18 @@ def test_questions_answers_and_reports_have_ranges() -> None:
         read_answer(block[28:])
     with pytest.raises(ValueError, match="no report"):
         unpack_report(msgspec.msgpack.encode({"ranks": [{"rank": -2, "size": 2**63, "why": "x"}]}))
+
+
+@pytest.mark.parametrize("read", [read_answer, read_stacks, unpack_report, read_ask])
+def test_what_nests_a_thousand_deep_is_refused_where_it_is_read(read: Callable[[bytes], object]) -> None:
+    """In a field that nobody asked for, which a decoder passes over."""
+    data = b"\x81\xa1x" + b"\x91" * 100_000 + b"\xc0"
+    if read is read_stacks:
+        data = b"\x91" + data
+    if read is read_ask:
+        data = b'{"id": 1, "ask": "save", "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    with pytest.raises(ValueError, match=r"(no question|no report|cannot be read).*recursion"):
+        read(data)
 
 
 # a bug of ours that one node's numbers meet

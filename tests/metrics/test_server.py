@@ -106,6 +106,15 @@ def test_short_and_long_requests_that_are_answered(line: bytes):
         assert said(server, line).endswith(TEXT)
 
 
+@pytest.mark.parametrize("words", ["GET /metrics", "GET /metrics HTTP/0.9", "PUT /metrics HTTP/0.9", "GET /nothing HTTP/0.9"])
+def test_each_answer_has_its_head_whatever_version_is_asked_for(words: str):
+    with served() as server:
+        head, _, text = said(server, f"{words}\r\n\r\n".encode()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.0 ")
+        assert b"X-Content-Type-Options: nosniff" in head
+        assert text
+
+
 def test_a_head_alone():
     with served() as server:
         answer = said(server, b"HEAD /metrics HTTP/1.1\r\n\r\n")

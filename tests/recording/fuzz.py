@@ -41,6 +41,7 @@ from gputop.recording.format import (
     KIND_FINDINGS,
     KIND_FRAMES,
     KIND_HEADER,
+    KIND_SUMMARY,
     MAGIC,
     MAX_BLOCK_BYTES,
     SYNC,
@@ -68,10 +69,12 @@ from tests.tui import scene
 
 MOST_ADDRESSES = 1 << 30  # bytes of address space that a child may have
 MOST_GROWTH = 300 << 20  # bytes of memory that reading a small input may take beside what an idle child takes
-MOST_S = 10  # seconds of CPU that one input may take
+MOST_S = 10  # seconds of CPU after which an input is ended
+S_PER_MB, LEAST_S = 1.0, 2.0  # seconds of CPU that an input may take: by its size, and whatever it is
 MOST_WAIT_S = 60  # seconds that it may last on a busy machine
 BATCH = 250  # inputs of a child: a fork takes as long as some of them
 _ABOVE = struct.Struct("<II")  # check of the piece before, inflated size
+_WHOLE = (KIND_FINDINGS, KIND_SUMMARY)  # kinds of blocks that are one zstd frame
 
 
 class Block(NamedTuple):
@@ -112,7 +115,7 @@ def joined(blocks: Sequence[Block]) -> bytes:
 
 def plain(block: Block) -> bytes | None:
     """The msgpack that a block holds, None where it holds none or builds upon another block."""
-    if block.kind == KIND_FINDINGS:
+    if block.kind in _WHOLE:
         with suppress(zstandard.ZstdError):
             return zstandard.ZstdDecompressor().decompressobj().decompress(block.payload)
     if block.kind != KIND_FRAMES or block.flags & FLAG_PLAIN:
@@ -125,14 +128,14 @@ def plain(block: Block) -> bytes | None:
 
 def packed(block: Block, data: bytes) -> Block:
     """The block with another msgpack in it."""
-    if block.kind == KIND_FINDINGS:
+    if block.kind in _WHOLE:
         return block._replace(payload=zstandard.ZstdCompressor(level=1).compress(data))
     if block.kind != KIND_FRAMES or block.flags & FLAG_PLAIN:
         return block._replace(payload=data)
     return block._replace(payload=_ABOVE.pack(0, len(data)) + zstandard.ZstdCompressor(level=1).compress(data))
 
 
-def _session(count: int = 8, interval_ns: int = 200 * made.MS) -> list[Frame]:
+def frames_of_a_session(count: int = 8, interval_ns: int = 200 * made.MS) -> list[Frame]:
     return list(made.Session(1, 3, threads=2).frames(count, interval_ns, key_every=5))
 
 
@@ -143,12 +146,12 @@ def _recorded(frames: list[Frame]) -> bytes:
 
 
 def _kept() -> bytes:
-    frames = _session(5)
+    frames = frames_of_a_session(5)
     return pack_header(made.HEADER) + b"".join(pack_frames([frame]) for frame in frames) + pack_end(frames[-1].t_ns)
 
 
 def _saved() -> bytes:
-    frames, out = _session(), pack_header(made.HEADER)
+    frames, out = frames_of_a_session(), pack_header(made.HEADER)
     at, chunks = len(out), [(frames[0].t_ns, len(out)), (frames[5].t_ns, 0)]
     first, second = (pack_alone(msgspec.msgpack.encode(part), FLAG_KEY, part[0].t_ns) for part in (frames[:5], frames[5:]))
     chunks[1] = frames[5].t_ns, at + len(first)
@@ -174,7 +177,7 @@ def _found() -> bytes:
 
 
 SEEDS: tuple[Callable[[], bytes], ...] = (
-    lambda: _recorded(_session()), _kept, _saved, lambda: _recorded(_session(8, 50 * made.SECOND)), _found,
+    lambda: _recorded(frames_of_a_session()), _kept, _saved, lambda: _recorded(frames_of_a_session(8, 50 * made.SECOND)), _found,
 )  # fmt: skip
 
 
@@ -191,22 +194,23 @@ _FLOATS = (float("nan"), float("inf"), -float("inf"), 1e308, -1e308, 5e-324, -0.
 _TEXTS = ("", "x", "\x1b[2J", "é" * 300, "0-99999999", "1,2,3,", "x" * 70_000, "-1", "9" * 400, "../" * 50, "%s%n", "\0")
 _BYTES = (b"", b"\0", b"\1", b"\2ab", b"\4" * 5, b"\x08" + b"\xff" * 8, b"\x08" + b"\x7f" * 80, bytes(9000))
 _RAW = (
-    b"\x91" * 500 + b"\xc0", b"\x91" * 200_000 + b"\xc0", b"\x81\xa1a" * 3000 + b"\xc0", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff",
+    b"\x91" * 500 + b"\xc0", b"\x91" * 1500 + b"\xc0",
+    b"\x91" * 200_000 + b"\xc0", b"\x81\xa1a" * 3000 + b"\xc0", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff",
     b"\xdb\xff\xff\xff\xff", b"\xc6\x7f\xff\xff\xff", b"\xdd\0\1\0\0" + b"\x90" * 65_536, b"\xdd\0\1\0\0" + b"\x80" * 65_536, b"\xc1", b"",
     b"\xdd\0\4\0\0" + b"\0" * (1 << 18), b"\xd4\xff\0", b"\xd6\xff\xff\xff\xff\xff",
 )  # fmt: skip
 """Msgpack that no encoder writes: nests, arrays that are not there or of nothing, extensions."""
 
 
-def _nodes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Where the values within a value stand."""
     yield path
     if isinstance(value, dict):
         for key in value:
-            yield from _nodes(value[key], (*path, key))
+            yield from places(value[key], (*path, key))
     elif isinstance(value, list):
         for i, inner in enumerate(value):
-            yield from _nodes(inner, (*path, i))
+            yield from places(inner, (*path, i))
 
 
 def _other(rng: random.Random, value: Any, nodes: list[Any]) -> Any:
@@ -245,19 +249,19 @@ def _other(rng: random.Random, value: Any, nodes: list[Any]) -> Any:
 def changed_value(rng: random.Random, data: bytes) -> bytes:
     """Msgpack with some of its values changed."""
     value = msgspec.msgpack.decode(data)
-    paths = list(_nodes(value))
-    inner = [msgspec.Raw(msgspec.msgpack.encode(_at(value, path))) for path in rng.sample(paths, min(20, len(paths)))]
+    paths = list(places(value))
+    inner = [msgspec.Raw(msgspec.msgpack.encode(at(value, path))) for path in rng.sample(paths, min(20, len(paths)))]
     for path in rng.sample(paths, min(len(paths), rng.choice((1, 1, 1, 2, 5)))):
         with suppress(KeyError, IndexError, TypeError):  # what it stood in has been changed before
-            other = _other(rng, _at(value, path), inner)
+            other = _other(rng, at(value, path), inner)
             if not path:
                 value = other
             else:
-                _at(value, path[:-1])[path[-1]] = other
+                at(value, path[:-1])[path[-1]] = other
     return msgspec.msgpack.encode(value)
 
 
-def _at(value: Any, path: tuple[Any, ...]) -> Any:
+def at(value: Any, path: tuple[Any, ...]) -> Any:
     for key in path:
         value = value[key]
     return value
@@ -544,7 +548,7 @@ def read(given: Input, folder: str) -> str:
     name = f"{given.name} {given.drive.__name__} ({len(data)} bytes)"
     Path(path).write_bytes(data)
     _forget_peak()
-    before = _memory("VmRSS")
+    before, began_s = _memory("VmRSS"), time.process_time()
     try:
         given.drive(path)
     except UserError as error:
@@ -554,7 +558,9 @@ def read(given: Input, folder: str) -> str:
         return f"{name}: {''.join(traceback.format_exception(error))[-1500:]}"
     finally:
         os.unlink(path)
-    grown = _memory("VmHWM") - before
+    grown, took_s = _memory("VmHWM") - before, time.process_time() - began_s
+    if took_s > LEAST_S + S_PER_MB * len(data) / 1e6:
+        return f"{name}: took {took_s:.1f} s of CPU"
     return f"{name}: took {grown >> 20} MiB" if grown > MOST_GROWTH else ""
 
 
@@ -571,11 +577,16 @@ def _memory(name: str) -> int:
 # -- children
 
 
-def campaign(inputs: Sequence[Input], workers: int = 2, most_s: int = MOST_S) -> list[str]:
-    """What goes wrong in these, each read in a child that has little memory and time."""
+def prepare() -> None:
+    """Make and import what all children share."""
     seeds(), bombs()
     for module in IMPORTED:
         importlib.import_module(module)
+
+
+def campaign(inputs: Sequence[Input], workers: int = 2, most_s: int = MOST_S, prepare: Callable[[], object] = prepare) -> list[str]:
+    """What goes wrong in these, each read in a child that has little memory and time. ``prepare`` is called before the first child."""
+    prepare()
     found: list[str] = []
     waiting = [inputs[i : i + BATCH] for i in range(0, len(inputs), BATCH)][::-1]
     running: dict[int, tuple[str, Sequence[Input]]] = {}

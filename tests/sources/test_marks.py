@@ -21,7 +21,7 @@ import pytest
 from gputop import cli
 from gputop.model.frame import Frame, Mark
 from gputop.sources import Beat, Settings
-from gputop.sources.marks import MOST_A_SECOND, MarksSource, bound, pack_mark, places
+from gputop.sources.marks import MOST_A_SECOND, MarksSource, bound, pack_mark, places, unpack_mark
 from tests.wait import until
 
 NOBODY, SOMEBODY = 65534, 54321
@@ -290,6 +290,11 @@ def test_markers_are_bounded_in_size_and_rate_and_say_nothing_to_a_terminal(temp
         assert len([text for _ in range(20) for text in heard(source, 6_000_000_000)]) == 20
         for caller in callers:
             caller.close()
+
+
+@pytest.mark.parametrize("message", [b"", b"\xc1", b"\x93\0\xa1\xff", b"\x93\0\xa0" + b"\x91" * 1900 + b"\xc0"])
+def test_a_message_that_is_no_marker_is_none(message: bytes) -> None:
+    assert unpack_mark(message) is None
 
 
 def test_where_a_name_is_too_long_for_a_socket_another_place_is_taken(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,8 @@ def test_a_containers_links_do_not_lead_out_of_it(machine: Machine, target: str)
 
 def test_what_is_no_file_and_no_json_and_no_name_is_passed_over(machine: Machine) -> None:
     path = f"var/lib/docker/containers/{ID}/config.v2.json"
-    for text in ("", "{", "[]", '{"Name": 5}', json.dumps({"Name": "/" + "a\x1b[2J"}), json.dumps({"Name": "/" + "a" * 300})):
+    deep = '{"x": ' + "[" * 9000
+    for text in ("", "{", deep, "[]", '{"Name": 5}', json.dumps({"Name": "/" + "a\x1b[2J"}), json.dumps({"Name": "/" + "a" * 300})):
         machine.file(path, text)
         found = machine.read(f"/docker/{ID}")
         assert (found.container, found.missing["container"]) == (None, "no file of its runtime names it"), text

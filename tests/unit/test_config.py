@@ -74,7 +74,7 @@ def test_a_flag_that_has_an_opposite_is_set_by_both(text: str, is_ascii: bool | 
     [
         ("interval = ", "config.toml"), ("interval = 0.001", "outside"), ("interval = true", "wants a value"),
         ("light = 3", "true or false"), ("pid = 'abc'", "pid = 'abc': 'abc' is no process id"),
-        ("colour = 'red'", "no flag"), ("\xff", "config.toml"),
+        ("colour = 'red'", "no flag"), ("\xff", "config.toml"), ("x = " + "[" * 3000, "config.toml: "),
     ],
 )  # fmt: skip
 def test_mistakes_are_told(text: str, part: str) -> None:
@@ -233,9 +233,9 @@ def test_the_screen_is_kept() -> None:
     assert config.load_screen() == kept
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"window_s": 1}', '{"sort": 3}'])
-def test_a_broken_state_is_a_new_screen(text: str) -> None:
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"window_s": 1}', b'{"sort": 3}', b'{"sort": "\xff"}', b'{"x": ' + b"[" * 3000, bytes(50)])
+def test_a_broken_state_is_a_new_screen(data: bytes) -> None:
     path = Path(config.state_path())
     path.parent.mkdir(parents=True)
-    path.write_text(text)
+    path.write_bytes(data)
     assert config.load_screen() == config.Saved()

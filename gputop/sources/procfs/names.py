@@ -28,6 +28,7 @@ from gputop.model.frame import SECOND_NS, Names, ProcInfo
 from gputop.model.identity import BY_HOSTNAME, CgroupIdentity, told_by, told_by_mounts
 from gputop.sources import parse
 from gputop.sources.files import mounted, why
+from gputop.system.decoding import BROKEN
 from gputop.system.errors import start_thread
 
 RETRY_NS = 60 * SECOND_NS  # ns after which names that were not found are looked for again; a choice
@@ -165,7 +166,7 @@ class _NameLookup:
             except PermissionError as error:
                 self._refused = self._refused or f"{error.filename}: {why(error)}"
                 continue
-            except (OSError, ValueError, msgspec.MsgspecError):  # not there, or not what this runtime writes
+            except (OSError, *BROKEN):  # not there, or not what this runtime writes
                 continue
             for name, value in told.items():
                 if value and _NAMED.fullmatch(value) is None and name not in ("pod_by", "runtime"):
@@ -221,7 +222,7 @@ class _NameLookup:
             except PermissionError as error:
                 refused = refused or error
                 continue
-            except (OSError, msgspec.MsgspecError):
+            except (OSError, *BROKEN):
                 continue
             told = {**(config.annotations or {}), **((config.Config.Labels if config.Config else None) or {})}
             found = {field: next((str(told[one]) for one in names if told.get(one)), "") for field, names in _ANNOTATIONS.items()}
