@@ -39,7 +39,7 @@ _SQL = ("SELECT * FROM proc", ".tables", ".schema gpu", ".schema", "SELECT 1;;",
 
 def _asked(rng: random.Random, name: str) -> dict[str, Any]:
     """Arguments as somebody may write them."""
-    fields = tools.tool(name).Question.__struct_fields__
+    fields = tools.question_of(tools.tool(name)).__struct_fields__
     asked = {field: rng.choice(_SOUND.get(field, ("",))) for field in rng.sample(fields, rng.choice((0, 0, 1, 2)))}
     if rng.random() < 0.35:
         asked[rng.choice(fields)] = rng.choice((*_ODD, *ODD_TEXTS, *_INTS))

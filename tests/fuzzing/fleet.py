@@ -25,7 +25,7 @@ from gputop.agents import tools
 from gputop.agents.places import Places
 from gputop.commands.fleet import as_object, line_of
 from gputop.commands.record_fleet import HostFile
-from gputop.fleet import links as links_module
+from gputop.fleet import link as link_module
 from gputop.fleet.asking import Ask, AskLines, NodeAnswer, pack_answer, pack_ask, read_answer, read_stacks
 from gputop.fleet.jobs import Sight
 from gputop.fleet.lines import MARK, to_lines
@@ -289,7 +289,7 @@ def read_stream(path: str, target: Target) -> str:
     rng = random.Random(zlib.crc32(data))
     _ways.clear()
     fake = SimpleNamespace(Popen=Way, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
-    with mock.patch.object(links_module, "subprocess", fake), closing(Stepped([target])) as links:
+    with mock.patch.object(link_module, "subprocess", fake), closing(Stepped([target])) as links:
         link = links._links[EVIL]
         link.is_old = rng.random() < 0.15
         session, file = Session(), HostFile(EVIL, f"{path}.rec.gputop", 1 << 62, 1)

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from gputop.fleet import links
+from gputop.fleet import link
 from gputop.fleet.link import UP
 from gputop.stream.reach import Target
 from tests.fuzzing import agents, fleet, kinds, traces, web
@@ -67,7 +67,7 @@ def test_a_bug_that_a_node_meets_is_seen() -> None:
     """Gputop hides it behind the node's row; here it counts."""
 
     def drive(path: str) -> None:
-        with mock.patch.object(links, "read_summary", side_effect=ZeroDivisionError):
+        with mock.patch.object(link, "read_summary", side_effect=ZeroDivisionError):
             fleet.blocks_drive(path)
 
     [found] = fuzz.campaign([fuzz.Input("bug", lambda: fleet.seeds()[0], drive)], prepare=kinds.prepare)
