@@ -5,5 +5,4 @@ from __future__ import annotations
 import msgspec
 
 BROKEN = (msgspec.MsgspecError, ValueError, RecursionError)
-"""By msgspec, json, tomllib and `bytes.decode`. Whoever writes the bytes chooses: a field that nobody asked for and that nests a thousand
-deep raises the last one."""
+"""Errors of msgspec, json, tomllib and `bytes.decode` for bytes that somebody else wrote: nesting a thousand deep raises the last one."""
