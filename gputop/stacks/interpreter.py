@@ -87,7 +87,10 @@ class Interpreter:
         self._left -= count
         if self._left < 0:
             raise Unreadable("torn", f"its stacks hold more than {MOST_READ >> 20} MiB of names and lines")
-        data = os.pread(self._memory, count, address)
+        try:
+            data = os.pread(self._memory, count, address)
+        except OverflowError:
+            raise OSError("no address: 2**63 or more") from None
         if len(data) < count:
             raise OSError("short read")
         return data

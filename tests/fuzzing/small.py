@@ -1,7 +1,8 @@
-"""Smaller readers: settings, the last screen, markers, NCCL's answers, journals of experiments, libraries of other users."""
+"""Smaller readers: settings, the last screen, markers, NCCL's answers, journals of experiments, libraries and memory of other users."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -26,7 +27,9 @@ from gputop.prove.journal import Damaged, Journal, JournalHeader
 from gputop.recording.chunks import Decoder
 from gputop.recording.format import pack_frames, pack_header
 from gputop.sources import elf, marks
-from gputop.stacks import nccl
+from gputop.stacks import interpreter, nccl
+from gputop.stacks.frames import MAX_FRAMES, MAX_THREADS, Unreadable
+from gputop.stacks.interpreter import Interpreter
 from gputop.system import config
 from gputop.system.errors import Unavailable, UserError
 from tests.fuzzing.kind import Kind, changed_json, changed_text, in_pieces, is_harmless
@@ -224,8 +227,43 @@ def libraries_drive(path: str) -> None:
                 assert len(found) <= elf.MOST_FOUND
 
 
+# memory
+
+
+def memories(rng: random.Random) -> bytes:
+    """By what the memory of a Python program is changed: which of the reads, and to what."""
+    words = [rng.choice((0, 1, 8, 1 << 31, 1 << 47, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, rng.getrandbits(64)))]
+    words += [rng.choice((1, 3, 10, 100)), rng.randrange(100), rng.randrange(4)]
+    return struct.pack("<QIII", *words)
+
+
+def memories_drive(path: str) -> None:
+    """This program's own frames, read through what was changed, or why there are none."""
+    word, every, first, how = struct.unpack("<QIII", Path(path).read_bytes())
+    real, reads, seen = Interpreter.read, itertools.count(1), list[bytes]()
+
+    def read(python: Interpreter, address: int, count: int) -> bytes:
+        data, number = real(python, address, count), next(reads)
+        seen.append(data)
+        if number <= first or number % every:
+            return data
+        if how == 0 and seen:
+            return (seen[number // 2 % len(seen)] + data)[:count].ljust(count, b"\0")  # pointers that lead back
+        at = 8 * (number % max(1, count // 8))
+        changed = data[:at] + word.to_bytes(8, "little") + data[at + 8 :]
+        return changed[:count] if how < 3 else bytes(count)
+
+    with mock.patch.object(Interpreter, "read", read):
+        try:
+            threads = interpreter.dump(os.getpid())
+        except Unreadable:
+            return
+    assert len(threads) <= MAX_THREADS
+    assert all(len(one.frames) <= MAX_FRAMES for one in threads)
+
+
 KINDS = (
     Kind("configs", configs, configs_drive, 6), Kind("screens", screens, screens_drive, 2), Kind("markers", markers, markers_drive, 4),
     Kind("nccl-reports", reports, reports_drive, 6), Kind("journals", journals, journals_drive, 4),
-    Kind("libraries", libraries, libraries_drive, 4),
+    Kind("libraries", libraries, libraries_drive, 4), Kind("memories", memories, memories_drive, 4),
 )  # fmt: skip

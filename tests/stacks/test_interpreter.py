@@ -92,6 +92,17 @@ def test_a_process_that_takes_long_to_read_is_not_tried_again(monkeypatch: pytes
     assert hostile.looks == 1
 
 
+@pytest.mark.parametrize("pointer", [1, 1 << 47, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+def test_a_pointer_that_leads_nowhere_is_a_torn_stack(pointer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs there chooses it, and a word that is read while it changes may be anything."""
+    with Interpreter(os.getpid()) as python:
+        with pytest.raises(OSError, match=r"."):
+            python.read(pointer, 8)
+        word, near = python._word, python._runtimes[0].address + (1 << 20)
+        monkeypatch.setattr(python, "_word", lambda address: pointer if address > near else word(address))
+        assert interpreter._try(python) in (None, [])
+
+
 def test_it_reads_itself_beside_a_thread_that_moves() -> None:
     """This process: what `sys._current_frames` would say of the waiting thread, while another runs."""
     gate, ended = threading.Event(), threading.Event()
