@@ -246,22 +246,22 @@ def test_an_intervention(tree: Tree) -> None:
     body = '''
 """What it changes: nobody. Whether it may be kept: no. What right it needs: none. How it is undone: it is not."""
 
-from gputop.prove.change import Case, Told
+from gputop.prove.change import Case, Refusal
 from gputop.prove.interventions import Intervention
 from gputop.prove.scene import Scene
 
 
-def _make(case: Case, scene: Scene) -> Told:
-    return Told(f"{case.cause}: wait for 42")
+def _make(case: Case, scene: Scene) -> Refusal:
+    return Refusal(f"{case.cause}: wait for 42")
 
 
 INTERVENTION = Intervention("answer", ("sync-storm",), _make)
 '''
     tree.follow("An intervention", body, module="answer")
     code = """
-from gputop.prove.change import Case, Target
+from gputop.prove.change import Case, TargetProcess
 from gputop.prove.interventions import plan
-nobody = Target(1, 0, "init")
+nobody = TargetProcess(1, 0, "init")
 print(plan(Case("sync-storm", nobody, (), (), ())).reason)
 """
     assert tree.run("-c", code) == "sync-storm: wait for 42\n"

@@ -94,7 +94,7 @@ WAITS, SWITCHES, OFFCPU = range(3)
 
 
 def of_threads(rows: Rows, column: int) -> Sequence[Any]:
-    """``WAITS``, ``SWITCHES`` or ``OFFCPU`` of all threads of each row's process (see `Threads.columns`); filled in later."""
+    """``WAITS``, ``SWITCHES`` or ``OFFCPU`` of all threads of each row's process (see `ProbedThreads.columns`); filled in later."""
     columns = rows.once("threads", lambda: rows.known.threads.columns(rows.ticks, rows.gauge("pid"), read_now(rows)))
     found: Sequence[Any] = columns[column]
     return found

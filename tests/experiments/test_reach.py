@@ -140,7 +140,7 @@ def test_a_session_is_named_with_other_users_processes() -> None:
 @root
 def test_members_that_cannot_be_seen_are_told(quota: Path) -> None:
     """From another pid namespace the kernel writes 0 for them."""
-    code = f"from gputop.prove.groups import Unseen, members\ntry: print(members({str(quota)!r}))\nexcept Unseen as e: print(e)"
+    code = f"from gputop.prove.groups import ReachUnknown, members\ntry: print(members({str(quota)!r}))\nexcept ReachUnknown as e: print(e)"
     with running() as one, inside((quota / "below", one)):
         command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S)

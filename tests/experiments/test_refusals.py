@@ -122,7 +122,7 @@ def test_without_root_what_cannot_be_taken_back_is_not_begun() -> None:
 import os, sys
 sys.path[:0] = sys.argv[2:]
 import gputop.prove.interventions as them
-from gputop.prove.change import Case, Plan, Target
+from gputop.prove.change import Case, Plan, TargetProcess
 from gputop.prove.guardian import Guard
 from gputop.prove.interventions import idle_priority
 from gputop.prove.processes import read_process
@@ -131,7 +131,7 @@ them.interventions()
 open('/dev/null', encoding='ascii').close()  # who becomes somebody else may not be able to import any more
 import json, psutil, subprocess, time
 os.setgroups([]), os.setresgid(65534, 65534, 65534), os.setresuid(65534, 65534, 65534)
-def target(pid): return Target(pid, read_process(pid).start_ticks, 'it')
+def target(pid): return TargetProcess(pid, read_process(pid).start_ticks, 'it')
 children = []
 for _ in range(2):
     pid = os.fork()
@@ -432,8 +432,8 @@ time.sleep(600)
 def test_pids_of_another_namespaces_proc_are_refused(state: Path) -> None:
     """A container with the host's /proc: the pids there are other processes to its system calls."""
     code = (
-        "from gputop.prove.change import Case, Plan, Target\nfrom gputop.prove.guardian import Guard\n"
-        "from gputop.prove.interventions import plan\none = Target(1, 1, 'it')\n"
+        "from gputop.prove.change import Case, Plan, TargetProcess\nfrom gputop.prove.guardian import Guard\n"
+        "from gputop.prove.interventions import plan\none = TargetProcess(1, 1, 'it')\n"
         "print(plan(Case('cpu-contention', one, (one,), (), (one,))).reason)\nGuard(Plan('nice', 'it', (), True)).__enter__()"
     )
     command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]

@@ -19,12 +19,12 @@ from gputop.system import crash
 from gputop.tui.app import GputopApp
 from gputop.tui.dashboard import Actions, DashboardScreen
 from gputop.tui.drawing import Drawing
-from gputop.tui.feed import Feed, FindingsRecorder
+from gputop.tui.feed import Feed, Recorder
 from gputop.tui.terminal import PatientWriter, TerminalDriver, TerminalInput
 
 AFTER = 20
 PARTS: dict[str, tuple[type, str, int]] = {
-    "feed": (Feed, "_take", AFTER), "session": (Session, "ingest", AFTER), "recorder": (FindingsRecorder, "take", AFTER),
+    "feed": (Feed, "_take", AFTER), "session": (Session, "ingest", AFTER), "recorder": (Recorder, "take", AFTER),
     "first frame": (GputopApp, "_on_first_frame", 0), "drawing": (DashboardScreen, "draw_news", 3),
     "writer": (PatientWriter, "_try", AFTER), "keys": (TerminalInput, "feed", 0), "key ticks": (TerminalInput, "tick", AFTER // 4),
     "key action": (Actions, "action_explain", 0), "last words": (ChildStream, "_listen", 0), "mount": (DashboardScreen, "on_mount", 0),
