@@ -70,7 +70,7 @@ def header(**lie: Any) -> bytes:
 
 
 FRAME = b"\x82\xa3seq\0\xa4t_ns\0"
-LONG = fuzz._session(8, 50 * made.SECOND)
+LONG = fuzz.frames_of_a_session(8, 50 * made.SECOND)
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "unit-bytes": lambda: in_units(bytes(1 << 20)),
     "unit-text": lambda: in_units("x" * 10_000),
