@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import sys
+import time
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection
 
+BEHIND_S = 1.0  # s for which reading what waits may delay news and answers (a choice)
 LOOK_S = 0.2  # s between looks for a question, and for the parent
 END = b"end"
 
@@ -41,9 +43,13 @@ class Companion:
 
     def run(self) -> None:
         """Serve until the parent asks for the end, or has ended."""
+        caught_up_s = time.monotonic()
         while not self._is_over and os.getppid() == self._parent:
             for item in self._stream.read(LOOK_S):
                 self._snapshots.take(item)
+            if self._stream.waits and time.monotonic() - caught_up_s < BEHIND_S:
+                continue  # what waits is newer than what would be written now
+            caught_up_s = time.monotonic()
             following = self._snapshots.following
             if following.engine.fed_ns - self._told_ns >= SECOND_NS or self._stream.trouble != self._told_problem:
                 self._tell_news()

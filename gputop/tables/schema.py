@@ -41,6 +41,11 @@ def _gauge(name: str, type_: str, help_: str, field: str = "") -> Column:
     return Column(name, type_, help_, lambda rows: _finite(rows.gauge(field or name)) if type_ == "REAL" else rows.gauge(field or name))
 
 
+def _truth(name: str, help_: str) -> Column:
+    """A reading that is true or false: SQLite has no such type, and Parquet takes no boolean for a number."""
+    return Column(name, "INTEGER", help_, lambda rows: [None if value is None else int(value) for value in rows.gauge(name)])
+
+
 def _finite(column: Sequence[Any]) -> Sequence[Any]:
     """NaN and infinity, which some drivers answer, are no measurements."""
     return [value if value is None or isfinite(value) else None for value in column]
@@ -161,7 +166,7 @@ GPU = TableSpec("gpu", "each GPU in each tick; NULL was not read in this tick (N
     _count("nvlink_rx_bytes", "received over NVLink, bytes"),
     _seconds("nvml_s", "nvml_ns", "time spent in NVML calls for it"),
     _gauge("mem_total_bytes", "INTEGER", "memory, bytes"),
-    _gauge("mem_shared", "INTEGER", "1 where the GPU has no memory of its own: its bytes in use and in all are the host's"),
+    _truth("mem_shared", "1 where the GPU has no memory of its own: its bytes in use and in all are the host's"),
     _gauge("power_limit_w", "REAL", "power limit, W"),
     _gauge("mem_temp_c", "REAL", "temperature of its memory, degrees C"),
     _gauge("fan_pct", "REAL", "fan, %"),
@@ -173,8 +178,8 @@ GPU = TableSpec("gpu", "each GPU in each tick; NULL was not read in this tick (N
     _gauge("ecc_corrected", "INTEGER", "corrected memory errors since the driver loaded"),
     _gauge("ecc_uncorrected", "INTEGER", "uncorrected memory errors since the driver loaded"),
     _gauge("xid", "INTEGER", "number of the latest Xid error since the collector began"),
-    _gauge("lost", "INTEGER", "1: the driver has lost it, 0: it answers for it; told when that changes, and every 10 s or so"),
-    _gauge("needs_reset", "INTEGER", "1: an Xid error has come after which it must be reset"),
+    _truth("lost", "1: the driver has lost it, 0: it answers for it; told when that changes, and every 10 s or so"),
+    _truth("needs_reset", "1: an Xid error has come after which it must be reset"),
 ))  # fmt: skip
 
 PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/PID): up to 16 trainers and workers in each tick, others "
