@@ -11,10 +11,11 @@ import json
 import re
 import zlib
 from bisect import bisect
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime
+from io import BufferedReader
 from math import isfinite
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -124,16 +125,14 @@ def read_trace(path: str) -> ProfilerTrace:
     return ProfilerTrace(path, base_ns, events, ", ".join(missing))
 
 
-def _content(file: IO[bytes]) -> tuple[bytes, bool]:
+def _content(file: BufferedReader) -> tuple[bytes, bool]:
     """(content of the file, unpacked; whether it is cut short). Raises OSError."""
     is_packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
-    if not is_packed:
-        return file.read(MOST_BYTES + 1), False
-    pieces, size = [], 0
+    pieces, size = [], 0  # piece by piece: a read of so many bytes takes memory for all of them first
     try:
-        with gzip.GzipFile(fileobj=file) as unpacked:
-            while size <= MOST_BYTES and (piece := unpacked.read1(_PIECE_BYTES)):
+        with gzip.GzipFile(fileobj=file) if is_packed else nullcontext(file) as source:
+            while size <= MOST_BYTES and (piece := source.read1(_PIECE_BYTES)):
                 pieces.append(piece)
                 size += len(piece)
     except (EOFError, zlib.error, gzip.BadGzipFile):
