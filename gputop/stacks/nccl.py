@@ -44,7 +44,7 @@ RANKS_S = 3  # s that NCCL gives its ranks to answer; its own default is 5
 TIMEOUT_S = 6.0  # s for all of it: ranks that do not answer take twice `RANKS_S`
 MOST_BYTES = 1 << 20  # of a report; 1,024 ranks that are all apart take 100 kB
 MOST_RANKS, MOST_LINES = 256, 60  # that are kept of a report
-LINE_CHARS = 160  # of a line that is shown
+LINE_CHARS, VERSION_CHARS = 160, 40  # of a line that is shown, and of a version
 TRIES = 3  # reports that are read: several jobs of a user share the port, and the kernel chooses who answers
 MOST_DIFFERENT = 4  # settings of one job's ranks that are tried; mostly they are alike
 _ENVIRON_BYTES = 1 << 18
@@ -107,13 +107,15 @@ def unpack_report(data: bytes) -> NcclReport | None:
         found: NcclReport | None = _decode(data)
     except BROKEN as error:
         raise ValueError(f"no report of NCCL: {clean(str(error), 80)}") from None
-    if found is None:
-        return None
+    return None if found is None else _bounded(found)
+
+
+def _bounded(found: NcclReport) -> NcclReport:
+    """The report with harmless texts, and no more of them than are shown."""
     ranks = [replace(one, why=clean(one.why, LINE_CHARS), node=clean(one.node, LINE_CHARS)) for one in found.ranks[:MOST_RANKS]]
-    return replace(
-        found, version=clean(found.version, 40), ranks=ranks, lines=[clean(line, LINE_CHARS) for line in found.lines[:MOST_LINES]],
-        problem=clean(found.problem, LINE_CHARS),
-    )  # fmt: skip
+    lines = [clean(line, LINE_CHARS) for line in found.lines[:MOST_LINES]]
+    problem = clean(found.problem, LINE_CHARS)
+    return replace(found, version=clean(found.version, VERSION_CHARS), ranks=ranks, lines=lines, problem=problem)
 
 
 _decode = msgspec.msgpack.Decoder(NcclReport | None).decode
@@ -308,7 +310,7 @@ def read_report(text: str) -> NcclReport:
     if not version or not sizes or not all(totals):
         raise Unavailable("NCCL's report cannot be read: no communicators in it")
     apart = sorted(ranks.values(), key=lambda one: (-one.size, one.rank))
-    return NcclReport(version, *totals, apart[:MOST_RANKS], lines)
+    return _bounded(NcclReport(version, *totals, apart, lines))
 
 
 class _CommunicatorReport:

@@ -123,6 +123,15 @@ def test_lines_in_any_order_end_nothing(lines: list[str]) -> None:
     assert len(found.lines) <= nccl.MOST_LINES
 
 
+def test_a_report_is_as_long_here_as_on_another_machine() -> None:
+    """Whatever listens there writes it."""
+    long = ras.LATE.replace("2.27.3", "2." + "7" * 90).replace("node 172.16.64.211", "node " + "x" * 300)
+    found = nccl.read_report(long)
+    assert found.version == "2." + "7" * 38
+    assert max(len(line) for line in found.lines) <= nccl.LINE_CHARS
+    assert nccl.unpack_report(nccl.pack_report(found)) == found
+
+
 def test_a_containers_network_is_entered() -> None:
     if os.geteuid():
         pytest.skip("only root may enter a network namespace")
