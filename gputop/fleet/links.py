@@ -107,21 +107,25 @@ class Links:
         except (BlockingIOError, BrokenPipeError):
             pass
 
+    def _step(self, wait_s: Callable[[], float]) -> None:
+        """Do what is due: begin links, take in what comes within ``wait_s``, ask, and end."""
+        self._begin_due()
+        for key, _ in self._selector.select(wait_s()):
+            if key.fd == self._wakes:
+                os.read(self._wakes, 4096)
+            else:
+                self._read(key)
+        for link in list(self._behind):
+            with self._costs_its_row(link):
+                self._take_in(link)
+        self._send_asked()
+        self._end_ended()
+        self._end_hung()
+
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._begin_due()
-                for key, _ in self._selector.select(self._wait_s()):
-                    if key.fd == self._wakes:
-                        os.read(self._wakes, 4096)
-                    else:
-                        self._read(key)
-                for link in list(self._behind):
-                    with self._costs_its_row(link):
-                        self._take_in(link)
-                self._send_asked()
-                self._end_ended()
-                self._end_hung()
+                self._step(self._wait_s)
                 time.sleep(GATHER_S)
         except Exception as error:  # noqa: BLE001 - told on every row instead of a screen that stands still
             why = crash.reason(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,8 @@ from gputop.fleet.links import Links
 from gputop.fleet.summary import Summary, pack_summary
 from gputop.model.frame import Header
 from gputop.recording.format import pack_header
-from tests.wait import until
+from gputop.stream.reach import Target
+from tests.wait import PATIENCE_S, until
 
 SPEAK = 'cat "$D/header"; while :; do cat "$D/summary"; sleep 0.2; done'
 
@@ -46,7 +47,24 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSsh:
     return FakeSsh(tmp_path)
 
 
-def wait_for(links: Links, host: str, holds: Callable[[NodeState], object], within_s: float = 20.0) -> NodeState:
+def wait_for(links: Links, host: str, holds: Callable[[NodeState], object], within_s: float = PATIENCE_S) -> NodeState:
     """The node's state, once it holds."""
     until(lambda: holds(links.poll()[host]), within_s)
     return links.poll()[host]
+
+
+Open = Callable[..., Links]
+
+
+@pytest.fixture
+def link() -> Iterator[Open]:
+    """Opens links, and closes them."""
+    opened: list[Links] = []
+
+    def begin(*hosts: str, **how: object) -> Links:
+        opened.append(Links([Target(host) for host in hosts], **how))  # type: ignore[arg-type]
+        return opened[-1]
+
+    yield begin
+    for one in opened:
+        one.close()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -17,21 +17,19 @@ from gputop.fleet import link as link_module
 from gputop.fleet import links as links_module
 from gputop.fleet.asking import MOST_ANSWER_BYTES
 from gputop.fleet.link import DOWN, UP
-from gputop.fleet.links import Links
 from gputop.model.frame import Frame, Header, ProcSample
 from gputop.recording import budget as budget_module
 from gputop.recording.budget import BURST_FRAMES, BURST_S, Budget
 from gputop.recording.chunks import Decoder, pack_alone
 from gputop.recording.format import FLAG_KEY, KIND_END, pack, pack_end, pack_frames, pack_header
 from gputop.stream.child import MOST_ITEMS, ChildStream, PipeStream
-from gputop.stream.reach import Target
 from gputop.system.errors import UserError
-from tests.fleet.fakes import SPEAK, FakeSsh, ssh, wait_for
+from tests.fleet.fakes import SPEAK, FakeSsh, Open, link, ssh, wait_for
 from tests.recording import made
 from tests.wait import until
 
-assert ssh  # a fixture
-Open = Callable[..., Links]
+assert link  # a fixture
+assert ssh
 FLOOD = """
 import sys
 from gputop.model.frame import Frame, Header, ProcSample
@@ -46,20 +44,6 @@ while True:
     out.write(frames)
 """
 REFUSES = 'case "$*" in *--summary*) echo "gputop: error: unrecognized arguments: --summary" >&2; exit 2;; esac'
-
-
-@pytest.fixture
-def link() -> Iterator[Open]:
-    """Opens links, and closes them."""
-    opened: list[Links] = []
-
-    def begin(*hosts: str, **how: object) -> Links:
-        opened.append(Links([Target(host) for host in hosts], **how))  # type: ignore[arg-type]
-        return opened[-1]
-
-    yield begin
-    for one in opened:
-        one.close()
 
 
 def bomb(frames: int = 30, procs: int = 2000) -> bytes:

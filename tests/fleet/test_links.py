@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -23,26 +22,12 @@ from gputop.recording.reader import Recording
 from gputop.stacks.nccl import unpack_report
 from gputop.stream.reach import Target
 from gputop.system.errors import UserError
-from tests.fleet.fakes import SPEAK, FakeSsh, ssh, wait_for
+from tests.fleet.fakes import SPEAK, FakeSsh, Open, link, ssh, wait_for
 from tests.stacks import ras
 from tests.wait import until
 
-assert ssh  # a fixture
-Open = Callable[..., Links]
-
-
-@pytest.fixture
-def link() -> Iterator[Open]:
-    """Opens links, and closes them."""
-    opened: list[Links] = []
-
-    def begin(*hosts: str, **how: object) -> Links:
-        opened.append(Links([Target(host) for host in hosts], **how))  # type: ignore[arg-type]
-        return opened[-1]
-
-    yield begin
-    for one in opened:
-        one.close()
+assert link  # a fixture
+assert ssh
 
 
 def test_a_node_speaks_for_its_link_whatever_it_calls_itself(ssh: FakeSsh, link: Open) -> None:

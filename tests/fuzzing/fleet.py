@@ -230,16 +230,7 @@ class Stepped(Links):
         """Nothing."""
 
     def step(self) -> None:
-        self._begin_due()
-        for key, _ in self._selector.select(0.0):
-            if key.fd != self._wakes:
-                self._read(key)
-        for link in list(self._behind):
-            with self._costs_its_row(link):
-                self._take_in(link)
-        self._send_asked()
-        self._end_ended()
-        self._end_hung()
+        self._step(lambda: 0.0)
 
 
 class Way:
