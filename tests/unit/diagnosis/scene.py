@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gputop.diagnosis import Engine
@@ -156,6 +157,17 @@ class Scene:
         for _ in range(round(seconds / step_s)):
             self.board.fold(self.next_frame(step_s))
             self.engine.feed(self.board)
+        return self
+
+    def play_tenths(self, change: Callable[[int], object], seconds: float) -> Scene:
+        """Let time pass in ticks of 0.1 s, each after ``change`` of its number: the engine looks at each, and is fed with every fifth."""
+        for i in range(round(10 * seconds)):
+            change(i)
+            frame = self.next_frame(0.1)
+            self.board.fold(frame)
+            self.engine.look(frame)
+            if i % 5 == 4:
+                self.engine.feed(self.board)
         return self
 
     def next_frame(self, dt: float) -> Frame:

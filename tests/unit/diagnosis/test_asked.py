@@ -23,14 +23,11 @@ def told(scene: Scene, seconds: float = 8.0) -> tuple[str, str]:
 
 def pulsing(scene: Scene, every_s: float, seconds: float = 30.0) -> Scene:
     """Its GPU works for a tenth of a second, and then rests until the next step."""
-    for i in range(round(10 * seconds)):
+
+    def work(i: int) -> None:
         scene.gpus[0]["util_pct"] = 8.0 if i % round(10 * every_s) == 0 else 0.0
-        frame = scene.next_frame(0.1)
-        scene.board.fold(frame)
-        scene.engine.look(frame)
-        if i % 5 == 4:
-            scene.engine.feed(scene.board)
-    return scene
+
+    return scene.play_tenths(work, seconds)
 
 
 @pytest.mark.parametrize("util", SHARES)

@@ -27,16 +27,13 @@ def told(scene: Scene) -> tuple[str, str, str]:
 
 def play(scene: Scene, utils: Callable[[int], tuple[float, ...]], field: str = "gr_active_pct", seconds: float = 6.0) -> Scene:
     """Readings that differ from one tenth of a second to the next: ``utils`` of its number."""
-    for i in range(round(10 * seconds)):
+
+    def work(i: int) -> None:
         for gpu, pct in zip(scene.gpus.values(), utils(i), strict=True):
             gpu[field] = pct
             gpu.setdefault("util_pct", pct)
-        frame = scene.next_frame(0.1)
-        scene.board.fold(frame)
-        scene.engine.look(frame)
-        if i % 5 == 4:
-            scene.engine.feed(scene.board)
-    return scene
+
+    return scene.play_tenths(work, seconds)
 
 
 def claimed(scene: Scene) -> float:
