@@ -17,14 +17,14 @@ from gputop.recording.parts import open_recording
 from tests.experiments import place
 from tests.experiments.processes import ROOT
 from tests.require import require
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 from tests.workloads import runner
 
 GPUTOP = str(Path(sys.executable).parent / "gputop")
 HERE = [sys.executable, "-m", "tests.experiments.command"]  # `gputop` in the place of the test
 
 
-def prove(*arguments: str, env: dict[str, str] | None = None, seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+def prove(*arguments: str, env: dict[str, str] | None = None, seconds: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
     """Without a terminal."""
     return subprocess.run(
         [*HERE, "prove", *arguments], env=env, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds,

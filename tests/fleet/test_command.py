@@ -22,7 +22,7 @@ from tests.wait import PATIENCE_S, until
 assert ssh  # a fixture
 
 
-def gputop(*words: str, timeout_s: float = 40.0) -> subprocess.CompletedProcess[str]:
+def gputop(*words: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gputop", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, "COLUMNS": "120"})
 

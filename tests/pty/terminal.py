@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pyte
 
+from tests.wait import PATIENCE_S
+
 # Private sequences pyte does not know (kitty keyboard, mode reports) would be drawn as text; only mode switches pass.
 _PRIVATE = re.compile(rb"\x1b\[[<>=?][0-9;]*[$]?[A-Za-z]")
 _MODE = re.compile(rb"\x1b\[\?([0-9;]+)([hl])")
@@ -96,11 +98,11 @@ class Pty:
         master, self._master = self._master, -1
         os.close(master)
 
-    def wait_still(self, quiet_s: float = 0.6, timeout_s: float = 20.0) -> None:
+    def wait_still(self, quiet_s: float = 0.6, timeout_s: float = PATIENCE_S) -> None:
         """Wait until nothing has been written for ``quiet_s``."""
         self.wait_for(lambda: self.bursts and time.monotonic() - self.bursts[-1][0] > quiet_s, f"silence for {quiet_s} s", timeout_s)
 
-    def wait_for(self, condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
+    def wait_for(self, condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
         """Wait until ``condition`` holds, which is asked after each output; fails with the screen."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -110,7 +112,7 @@ class Pty:
                     raise AssertionError(f"not within {timeout_s} s: {what}\n{self.describe()}")
                 self._changed.wait(min(left, 0.05))
 
-    def exit_code(self, timeout_s: float = 20.0) -> int:
+    def exit_code(self, timeout_s: float = PATIENCE_S) -> int:
         """The exit status, negative for a signal, once the process has ended and its output is read."""
         try:
             code = self.process.wait(timeout_s)
@@ -202,7 +204,7 @@ class Terminal(Pty):
         """The screen as one text."""
         return "\n".join(row.rstrip() for row in self.rows())
 
-    def wait_text(self, *wanted: str, timeout_s: float = 20.0) -> None:
+    def wait_text(self, *wanted: str, timeout_s: float = PATIENCE_S) -> None:
         """Wait until all of ``wanted`` stand on the screen."""
         self.wait_for(lambda: all(w in self.text() for w in wanted), f"on screen: {wanted}", timeout_s)
 

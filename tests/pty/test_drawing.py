@@ -198,7 +198,7 @@ def test_in_tmux(env: dict[str, str], tmp_path: Path) -> None:
         subprocess.run([*tmux, "kill-server"], env=env, check=False)
 
 
-def wait(condition, screen, timeout_s: float = 30.0) -> None:  # type: ignore[no-untyped-def]
+def wait(condition, screen, timeout_s: float = PATIENCE_S) -> None:  # type: ignore[no-untyped-def]
     """Until ``condition`` holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():

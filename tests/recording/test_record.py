@@ -45,7 +45,7 @@ def record(*argv: str, **more: object) -> subprocess.Popen[str]:
     return subprocess.Popen([*GPUTOP, "record", "--no-ebpf", *argv], stderr=subprocess.PIPE, text=True, **more)  # type: ignore[call-overload,no-any-return]
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 40) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"

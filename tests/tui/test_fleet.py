@@ -30,6 +30,7 @@ from gputop.tui.fleet import FleetApp, FleetScreen, FleetStacks, file_name
 from gputop.tui.fleet_node import NodeScreen, NodeStacks
 from tests.fleet.nodes import fleet, late_rank, rank, sight
 from tests.tui import scene
+from tests.wait import PATIENCE_S
 
 SIZES = [(80, 24), (160, 48), (110, 30), (40, 12), (20, 5), (300, 80)]
 TOLD_S = 1_795_000_000.0
@@ -185,7 +186,7 @@ def test_a_cell_of_a_lane_keeps_its_content_while_it_moves_also_after_what_is_fo
 # keys
 
 
-async def told(pilot: Pilot[int], holds: Callable[[], object], within_s: float = 5.0) -> None:
+async def told(pilot: Pilot[int], holds: Callable[[], object], within_s: float = PATIENCE_S) -> None:
     end = time.monotonic() + within_s
     while not holds() and time.monotonic() < end:
         await pilot.pause(0.05)

@@ -26,6 +26,7 @@ from tests.tui.minute import START
 from tests.tui.minute import path as path
 from tests.tui.test_replay import MakeReplay
 from tests.tui.test_replay import make_replay as make_replay
+from tests.wait import PATIENCE_S
 
 SCREENS = {
     "main": "", "help": "?", "details": "\r", "why": "e", "stacks": "s", "enlarge": "z", "distribution": "zd", "contention": "w",
@@ -62,7 +63,7 @@ async def send(pilot: Pilot[int], heard: TerminalInput, data: bytes) -> None:
         app._driver.process_message(message)
 
 
-async def settle(pilot: Pilot[int], seconds: float = 20.0) -> None:
+async def settle(pilot: Pilot[int], seconds: float = PATIENCE_S) -> None:
     """Wait until all keys have done what they do."""
     app = pilot.app
     assert isinstance(app, GputopApp)
