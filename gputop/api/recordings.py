@@ -15,7 +15,7 @@ from gputop.model.fields import FIELDS
 from gputop.model.frame import Frame
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording as Reader
-from gputop.stream import kept as findings
+from gputop.stream import kept
 from gputop.stream.following import Following
 from gputop.stream.history import History
 from gputop.stream.judged import judged, tier_for
@@ -101,7 +101,7 @@ class Recording:
     def explain(self, start: Moment = None, end: Moment = None, *, fine: bool = False) -> Explanation:
         """The verdict, lost GPU time by cause, and incidents, as `gputop explain` says."""
         start_ns, end_ns = self._stretch(start, end)
-        found = None if fine else findings.explanation(self._reader, start_ns, end_ns, with_rest=True)
+        found = None if fine else kept.explanation(self._reader, start_ns, end_ns, with_rest=True)
         if found is None:
             following = Following()
             deque(judged(following, self._reader, start_ns, end_ns, fine), maxlen=0)

@@ -23,8 +23,7 @@ from gputop.diagnosis.phases import Phase
 from gputop.diagnosis.symptoms import Standing, judge_job, without_job
 from gputop.diagnosis.waitgraph import Walk
 from gputop.diagnosis.whatif import Readings
-from gputop.findings import explanation as report
-from gputop.findings import policy
+from gputop.findings import explanation, policy
 from gputop.findings.policy import EARLIER, FEED_EVERY_NS, NOBODY, WINDOW_NS, TrainerKey
 from gputop.findings.sentence import plain
 from gputop.findings.verdict import (
@@ -264,7 +263,7 @@ class Engine:
 
     def _step_of(self, pid: int) -> Step | None:
         pace, spent = self._paces.get(pid), self._spent.get(pid)
-        return stepclock.split(pace, "CUDA calls", report.shares(spent)) if pace is not None and spent else None
+        return stepclock.split(pace, "CUDA calls", explanation.shares(spent)) if pace is not None and spent else None
 
     def settled(self) -> tuple[list[Incident], dict[TrainerKey, Ledger]]:
         """All incidents and ledgers, including seconds not booked yet, which are booked by each job's last standing."""
@@ -307,7 +306,7 @@ class Engine:
             for known in kept:
                 known.pop(pid, None)
         self._sum_earlier()
-        while len(self._trained) > report.MOST_TRAINED:
+        while len(self._trained) > explanation.MOST_TRAINED:
             del self._trained[next((key for key in self._trained if key[0] not in self._keys), next(iter(self._trained)))]
 
     def _sum_earlier(self) -> None:
@@ -350,21 +349,21 @@ class Engine:
             return []
         return self.readings.options(one.trainer_pid, one.cause, one.culprits, one.speedup_max)
 
-    def explain(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:
+    def explain(self, start_ns: int = 0, before: Ledger | None = None) -> explanation.Explanation:
         """All findings of the stream, in the shape of `gputop.findings.explanation`; ready for JSON.
 
         With ``start_ns`` and the ledger ``before`` of that moment: only findings after it, incidents that began earlier in full.
         """
         return plain(self.found(start_ns, before))
 
-    def found(self, start_ns: int = 0, before: Ledger | None = None) -> report.Explanation:
+    def found(self, start_ns: int = 0, before: Ledger | None = None) -> explanation.Explanation:
         """Like `explain`, but each text keeps its template and facts, for recordings (`gputop.findings.sentence`)."""
         settled, ledgers = self.settled()
         incidents = [incident for incident in settled if incident.end_ns is None or incident.end_ns > start_ns]
         verdict, ledger = replace(self.verdict, step=self._step()), total(ledgers.values()).since(before or Ledger())
-        seen = [key for key, (_, _, seen_ns) in self._trained.items() if seen_ns > start_ns][-report.MOST_TRAINED :]
+        seen = [key for key, (_, _, seen_ns) in self._trained.items() if seen_ns > start_ns][-explanation.MOST_TRAINED :]
         trainers = [(*self._trained[key][:2], ledgers.get(key, Ledger()) if before is None else None) for key in seen]
-        return report.explanation(
+        return explanation.explanation(
             verdict, ledger, incidents, self._workers_spent, self._header, self._window.t_ns, self.what_if, trainers=trainers
         )
 

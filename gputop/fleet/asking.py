@@ -16,7 +16,8 @@ from msgspec import Meta, Struct
 
 from gputop.model.frame import Stack
 from gputop.model.ranges import Count, Pid, UnixSeconds
-from gputop.recording.format import BROKEN, KIND_ANSWER, pack
+from gputop.recording.format import KIND_ANSWER, pack
+from gputop.system.decoding import BROKEN
 from gputop.system.text import clean
 
 ASKS = ("summary", "frames", "stacks", "nccl", "save")

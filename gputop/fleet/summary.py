@@ -48,7 +48,8 @@ from gputop.model.ranges import (
     fitted,
 )
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
-from gputop.recording.format import BROKEN, KIND_SUMMARY, pack
+from gputop.recording.format import KIND_SUMMARY, pack
+from gputop.system.decoding import BROKEN
 from gputop.system.program import __version__
 from gputop.system.text import clean
 

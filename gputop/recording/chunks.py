@@ -12,7 +12,6 @@ import zstandard
 
 from gputop.model.frame import Frame, Header
 from gputop.recording.format import (
-    BROKEN,
     ENDS,
     FLAG_KEY,
     FLAG_PLAIN,
@@ -33,6 +32,7 @@ from gputop.recording.format import (
     unpack_header,
 )
 from gputop.recording.sound import check_frames
+from gputop.system.decoding import BROKEN
 
 # Of columns; a chunk has 0.5 MB of them at most. Tables of this size take 1.1 MB a tier instead of 5.6, and 0.2 % more bytes.
 PARAMETERS = zstandard.ZstdCompressionParameters.from_level(7, window_log=19, hash_log=17, chain_log=16)

@@ -39,7 +39,7 @@ import msgspec
 
 from gputop.model.frame import FORMAT_MAJOR, Frame, Header
 from gputop.recording.sound import check_header
-from gputop.system.decoding import BROKEN as BROKEN
+from gputop.system.decoding import BROKEN
 from gputop.system.errors import UserError
 
 MAGIC = b"GPUTOP2\n"

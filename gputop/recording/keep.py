@@ -32,7 +32,6 @@ from msgspec.structs import replace
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.ranges import UnixSeconds
 from gputop.recording.format import (
-    BROKEN,
     KIND_FINDINGS,
     KIND_FRAMES,
     MAGIC,
@@ -48,6 +47,7 @@ from gputop.recording.format import (
 from gputop.recording.scan import Contents, Index, open_regular, pack_index, payload_at, place_at, places
 from gputop.recording.writer import NO_LIMIT, RUN_BYTES, DiskError, Rotation, Tell, Writer, copied
 from gputop.system.clock import is_synchronized
+from gputop.system.decoding import BROKEN
 from gputop.system.errors import UserError, starting
 from gputop.system.output import UNFINISHED, create, write_all
 from gputop.system.text import clean, file_size

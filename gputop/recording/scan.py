@@ -14,7 +14,6 @@ from msgspec import Struct, field
 
 from gputop.model.frame import Mark
 from gputop.recording.format import (
-    BROKEN,
     ENDS,
     FLAG_KEY,
     FLAG_MARK,
@@ -31,6 +30,7 @@ from gputop.recording.format import (
     pack,
     unpack_head,
 )
+from gputop.system.decoding import BROKEN
 from gputop.system.text import clean
 
 WINDOW_BYTES = 1 << 18  # that are searched at once for a sync

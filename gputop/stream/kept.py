@@ -21,10 +21,10 @@ from gputop.findings.sentence import pack, unpack
 from gputop.findings.verdict import GPU_LOST, Ledger, total
 from gputop.model import roles
 from gputop.model.ranges import Ns
-from gputop.recording.format import BROKEN
 from gputop.recording.reader import Recording
 from gputop.stream.following import Following
 from gputop.stream.judged import judged
+from gputop.system.decoding import BROKEN
 from gputop.system.plugins import CAUSES, plugins
 from gputop.system.program import __version__
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from gputop.findings import explanation as report
+from gputop.findings.explanation import Episode
 from gputop.findings.policy import FEED_EVERY_NS
 from gputop.findings.sentence import plain
 from gputop.findings.verdict import Incident, Ledger, total
@@ -135,7 +135,7 @@ def _boards(following: Following, recording: Recording) -> Iterator[Board]:
             time.sleep(GROWS_EVERY_S)
 
 
-def _kept(recording: Recording, incidents: Iterable[report.Episode]) -> list[IncidentSpan]:
+def _kept(recording: Recording, incidents: Iterable[Episode]) -> list[IncidentSpan]:
     """The episodes that the recorder found."""
     return [
         IncidentSpan(
