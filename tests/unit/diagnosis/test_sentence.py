@@ -94,3 +94,12 @@ def test_what_is_said_of_each_scene_is_kept(make: Any) -> None:
 def test_each_cause_is_told_in_general(cause: str) -> None:
     assert report.in_general(cause).startswith(f"{cause}: ") or cause in ("none", "unexplained")
     assert len(report.in_general(cause)) < 200
+
+
+def test_no_command_is_joined_of_parts() -> None:
+    """Each part is a literal of gputop's own; together they would be anybody's."""
+    look, reboot = "sudo fuser -v /dev/nvidia*", "sudo dmesg | grep -iE 'xid|nvrm' | tail -20"
+    assert all(map(is_command, (look, reboot)))
+    for between in ("", " ", "; ", ", "):
+        assert not is_command(joined(between, (look, reboot)))
+        assert not is_command(unpack(pack(joined(between, (look, reboot))), str))
