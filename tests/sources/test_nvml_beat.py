@@ -55,7 +55,7 @@ def beating(rig: Rig, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_hanging_call_costs_the_others_no_more_than_a_beat(rig: Rig, beating: Beating) -> None:
-    beating.until(lambda: beating.frames and beating.samples(0) and beating.samples(1, 0))
+    beating.until(lambda: beating.frames and beating.samples(0, 0) and beating.samples(1, 0))
     since_ns = beating.frames[-1].t_ns
     rig.set("gpus 2", "util 6", "gpu1.hang.UtilizationRates 3000")
     beating.until(lambda: any("has not answered for" in one.missing.get("util_pct", "") for frame in beating.frames for one in frame.gpus))
@@ -70,7 +70,7 @@ def test_a_bug_in_a_lane_is_told_and_the_source_opened_again(beating: Beating, m
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(collector, "LOOK_EVERY_NS", 0)
     monkeypatch.setattr(collector, "REOPEN_EVERY_NS", 0)
-    beating.until(lambda: beating.frames and beating.samples(0) and beating.samples(1, 0))
+    beating.until(lambda: beating.frames and beating.samples(0, 0) and beating.samples(1, 0))
     with monkeypatch.context() as patch:
         patch.setattr("gputop.sources.nvml.gpu.read_due", lambda *_: [][0])
         beating.until(lambda: any("IndexError" in source.reason for frame in beating.frames for source in frame.sources))
