@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +88,18 @@ def test_who_is_started_by_one_that_listens_is_asked_through_it(peer: tuple[str,
 def test_a_login_that_listens_is_another_session(peer: tuple[str, int]) -> None:
     with told(lambda: (os.setsid(), socket.create_connection(peer))) as pid:
         assert use(pid, os.getpid()) == "connected"
+
+
+def test_above_one_that_listens_nobody_need_be_readable(tmp_path: Path) -> None:
+    with told(tcp) as pid:
+        (tmp_path / str(pid)).symlink_to(f"/proc/{pid}")
+        assert use_of_sockets(f"{tmp_path}/", pid, [os.getpid()]) == "listening"
+
+
+def test_one_that_may_be_asked_through_who_cannot_be_read_is_not_known(tmp_path: Path, peer: tuple[str, int]) -> None:
+    with told(lambda: socket.create_connection(peer)) as pid:
+        (tmp_path / str(pid)).symlink_to(f"/proc/{pid}")
+        assert use_of_sockets(f"{tmp_path}/", pid, [os.getpid()]) == ""
 
 
 def test_who_is_gone_is_not_known() -> None:

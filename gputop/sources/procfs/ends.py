@@ -154,18 +154,20 @@ def use_of_sockets(proc: str, pid: int, above: Iterable[int], reads: int | None 
     input.
 
     `CONNECTED`: it reads from a connection that it made itself, or has a socket that is no UNIX socket and nobody can ask it. `LISTENING`:
-    it has a listening socket, or a process ``above`` it in its session has, which may forward requests. `UNREADABLE`: its descriptors, or
-    those of a process above, may not be read. Else `NONE`.
+    it has a listening socket, or a process ``above`` it in its session has, which may forward requests. `UNREADABLE`: its descriptors may
+    not be read, or those of a process above may not and nothing else decides. Else `NONE`.
     """
     own = _open_sockets(f"{proc}{pid}/")
-    others = [_open_sockets(f"{proc}{other}/") for other in _in_session(pid, above)]
-    if own is None or None in others:
+    if own is None:
         return UNREADABLE
     listening, local = _sockets(f"{proc}{pid}/net/")
     if reads is not None and _has_connected(f"{proc}{pid}/", reads):
         return CONNECTED
-    if any(inodes & listening for inodes in (own, *others) if inodes):
+    others = [_open_sockets(f"{proc}{other}/") for other in _in_session(pid, above)] if not own & listening else []
+    if own & listening or any(inodes & listening for inodes in others if inodes):
         return LISTENING
+    if None in others:
+        return UNREADABLE
     return CONNECTED if own - local else NONE
 
 
