@@ -40,7 +40,6 @@ class Gpu:
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a poll that does nothing may take long; here none is slow but one that is made so."""
     monkeypatch.setattr(module, "QUICK_NS", 100_000_000)
-    monkeypatch.setattr(module, "_QUICK_FOR_NS", 100_000_000)
 
 
 @pytest.fixture
@@ -94,6 +93,41 @@ def test_a_slow_gpu_has_a_thread_of_its_own_until_it_is_quick(threads: PollThrea
     slow.lasts_s = 0.0
     until(lambda: slow.thread == quick.thread)
     until(lambda: sum(thread.name == "polled" for thread in threading.enumerate()) == 1)
+
+
+def test_one_poll_that_waited_for_a_cpu_moves_nobody(threads: PollThreads) -> None:
+    first, last = polled(threads, 2)
+    shared = first.thread
+    last.lasts_s = 0.15
+    seen = len(last.polls)
+    until(lambda: len(last.polls) > seen)
+    last.lasts_s = 0.0
+    go_on(last, 30)
+    assert {thread for _, thread in last.polls[seen:]} == {shared}
+
+
+def test_many_gpus_share_a_thread_beside_one_that_keeps_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUICK_NS", 2_000_000)
+    stop, ends = threading.Lock(), threading.Event()
+    stop.acquire()
+    threads = PollThreads(stop, period_ns=100_000_000)
+
+    def compute() -> None:
+        while not ends.wait(0.05):
+            sum(range(100_000))
+
+    computing = threading.Thread(target=compute)
+    computing.start()
+    try:
+        gpus = [Gpu() for _ in range(32)]
+        for gpu in gpus:
+            assert threads.add(gpu.poller)
+        until(lambda: len({gpu.thread for gpu in gpus}) == 1 and gpus[0].thread)
+    finally:
+        ends.set()
+        computing.join()
+        stop.release()
+    assert threads.join(time.monotonic() + 10)
 
 
 def test_a_gpu_that_hangs_keeps_its_thread_and_the_others_go_on(threads: PollThreads) -> None:

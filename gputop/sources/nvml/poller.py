@@ -1,7 +1,8 @@
-"""The threads that poll the GPUs: one for each GPU at first, later one for all that answer quickly.
+"""The threads that poll the GPUs: one for each GPU's first poll, then one for all that answer quickly.
 
-Waking a thread costs more than asking a quick driver. A GPU that has been quick for some seconds joins the shared thread; it gets a
-thread of its own again when a poll takes long. Where a call hangs, its thread is left to it and the other GPUs get a new one.
+Waking a thread costs more than asking a quick driver, and many threads wait for one another's GIL. After its first poll a GPU joins the
+shared thread; it gets a thread of its own when its polls take long repeatedly: a single one may have waited for a CPU, or for the GIL.
+Where a call hangs, its thread is left to it and the other GPUs get a new one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from gputop.sources.nvml.driver import Device, Meter
 from gputop.sources.nvml.groups import HANG_NS, FieldGroup
 
 QUICK_NS = 2_000_000  # ns that the poll of a GPU takes at most that shares a thread: eight of them move each other's time by little
-_QUICK_FOR_NS = 3 * SECOND_NS  # ns for which a GPU must be quick before it shares a thread
+_SLOW_AT = 1.5  # slow polls at which a GPU gets a thread of its own: two in a row, or one in ten for some seconds
+_QUICK_STEP = 1 / 16  # of a slow poll that each quick one makes up for, so that one in sixteen may be slow by accident
 _FIRST_ANSWER_NS = SECOND_NS // 10  # ns after which a call of the first poll hangs, unless all its calls take long
 
 
@@ -24,7 +26,7 @@ class Poller:
 
     __slots__ = (
         "_poll", "_starter", "apart_ns", "began_ns", "device", "done_ns", "epoch", "error", "groups", "held_ns", "is_polled", "lasted_ns",
-        "meter", "name", "refused", "slow_ns",
+        "meter", "name", "refused", "slowness",
     )  # fmt: skip
 
     def __init__(self, name: str, poll: Callable[[int], None], *, apart_ns: int = 0, starter: Poller | None = None) -> None:
@@ -41,7 +43,7 @@ class Poller:
         self.began_ns = 0  # start of the poll under way, 0 between polls
         self.held_ns = 0  # since when another GPU has kept the thread and no other can be started, 0 if none does
         self.lasted_ns = 0  # duration of the last poll
-        self.slow_ns = 0  # when a poll last took long
+        self.slowness = 0.0  # polls that took long, less `_QUICK_STEP` for each that did not
         self.done_ns = 0  # beat of the last poll that ended
         self.error: Exception | None = None  # a bug: what the last poll raised
         self.refused = False  # whether the thread could not be started (pids.max, RLIMIT_NPROC)
@@ -61,9 +63,11 @@ class Poller:
         except Exception as error:  # noqa: BLE001 - whatever it is, the reader of the source raises it
             self.error = error
         now_ns = monotonic_ns()
+        is_first = not self.done_ns  # it waits for the first polls of all others
         self.lasted_ns, self.began_ns, self.done_ns = now_ns - self.began_ns, 0, beat_ns
-        if self.lasted_ns > QUICK_NS:
-            self.slow_ns = now_ns
+        if not is_first:
+            step = 1.0 if self.lasted_ns > QUICK_NS else -_QUICK_STEP
+            self.slowness = min(max(0.0, self.slowness + step), 2 * _SLOW_AT)
 
     def renew(self, handle: object, epoch: int) -> None:
         """Use a new handle; the calls are counted on."""
@@ -103,7 +107,6 @@ class PollThreads:
         """Poll it from now on, unless that is done already; False if the system refuses a thread, and the caller tries again later."""
         if not poller.is_polled:
             with self._lock:
-                poller.slow_ns = monotonic_ns()
                 poller.is_polled = self._start([poller])
                 poller.refused = not poller.is_polled
         return poller.is_polled
@@ -168,12 +171,12 @@ class PollThreads:
     def _move(self, poller: Poller, pollers: list[Poller]) -> None:
         """Give a slow GPU a thread of its own, and let a quick one join the shared thread, which ends this one."""
         if pollers is self._shared:
-            if poller.lasted_ns > QUICK_NS and len(pollers) > 1:
+            if poller.slowness > _SLOW_AT and len(pollers) > 1:
                 with self._lock:
                     pollers.remove(poller)
                     if not self._start([poller]):
                         pollers.append(poller)
-        elif monotonic_ns() - poller.slow_ns > _QUICK_FOR_NS:
+        elif not poller.slowness:
             with self._lock:
                 if self._shared:
                     pollers.remove(poller)

@@ -18,7 +18,7 @@
 
 #include "types.h"
 
-#define GPUS 16
+#define GPUS 64
 #define PROCS 256
 #define MIGS 8
 #define FIELDS 400
