@@ -169,3 +169,12 @@ def main_cgroup(paths: dict[str, str]) -> str:
     found = paths.get("cpu", paths.get("", ""))
     others = (paths.get(controller, "/") for controller in ("memory", "cpuset", "blkio")) if found == "/" else ()
     return next((path for path in others if path != "/"), found)
+
+
+def busy_ns(stat: bytes) -> int | None:
+    """CPU time of all CPUs that programs and the kernel used, from the first line of /proc/stat: user, nice and system. None without it."""
+    name, *numbers = stat.partition(b"\n")[0].split()[:4] or [b""]
+    try:
+        return sum(map(int, numbers)) * NS_PER_CLOCK_TICK if name == b"cpu" and len(numbers) == 3 else None
+    except ValueError:
+        return None

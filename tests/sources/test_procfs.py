@@ -11,7 +11,7 @@ import pytest
 from gputop.sources import Beat, Settings, Unavailable, files, parse, waits
 from gputop.sources.parse import PAGE_BYTES
 from gputop.sources.procfs import ProcfsSource, threads
-from gputop.sources.procfs.process import RESTS_AFTER, RESTS_BELOW_NS, RESTS_S
+from gputop.sources.procfs.process import LONG_AFTER, LONG_RESTS_S, RESTS_AFTER, RESTS_S
 from gputop.sources.procfs.source import TITLE_REFRESH_S, TOGETHER
 from gputop.sources.procfs.threads import FOLLOWED, RESTING_READ
 from tests.sources.fake_proc import FakeProc, Reader, info, sample
@@ -339,12 +339,11 @@ def test_a_title_that_a_process_gives_itself_is_noticed(proc: FakeProc, reader: 
     assert info(frames, 100).cmdline == ["train: rank 3"]
 
 
-def test_a_process_that_rests_is_asked_its_state_within_five_seconds(proc: FakeProc, reader: Reader) -> None:
+def test_a_process_that_did_not_run_is_asked_its_state_now_and_then(proc: FakeProc, reader: Reader) -> None:
     reader.beat()
     proc.counters(100, state="R", rss=7)
-    frames = [reader.second() for _ in range(5)]
-    assert all(sample(second, 100).oncpu_ns == 1 for second in frames)
-    assert (sample(frames[-1], 100).state, sample(frames[-1], 100).rss_bytes) == ("R", 7 * PAGE_BYTES)
+    frames = [frame for _ in range(2 * LONG_RESTS_S) for frame in reader.second()]
+    assert (sample(frames, 100).state, sample(frames, 100).rss_bytes) == ("R", 7 * PAGE_BYTES)
 
 
 def test_kernel_threads_rename_themselves_without_noise(proc: FakeProc, reader: Reader) -> None:
@@ -355,27 +354,70 @@ def test_kernel_threads_rename_themselves_without_noise(proc: FakeProc, reader: 
     assert all(not frame.infos for frame in reader.second())
 
 
-def test_kernel_threads_that_rest_are_read_every_third_second(proc: FakeProc, reader: Reader) -> None:
-    for pid in (7, 8, 9):
+def read_in(seconds: list[list[Frame]], pid: int) -> list[int]:
+    """How often ``pid`` was read in each second."""
+    return [sum(p.pid == pid for frame in frames for p in frame.procs) for frames in seconds]
+
+
+def test_who_rests_is_read_every_third_second_and_later_every_ninth(proc: FakeProc, reader: Reader) -> None:
+    for pid in (7, 8):
         proc.process(pid, comm="kswapd0", cmdline=b"", flags=0x208040)
     reader.beat()
-    for _ in range(4):
+    seconds = [reader.second() for _ in range(RESTS_AFTER + 1 + RESTS_S * LONG_AFTER + 2 * LONG_RESTS_S)]
+    for pid in (7, 8, 100):
+        told = read_in(seconds, pid)
+        assert told[: RESTS_AFTER + 1] == [1] * (RESTS_AFTER + 1)
+        between = told[RESTS_AFTER + 1 : RESTS_AFTER + 1 + 2 * RESTS_S]
+        assert sum(between) == 2
+        assert [sum(told[-LONG_RESTS_S:]), sum(told[-2 * LONG_RESTS_S : -LONG_RESTS_S])] == [1, 1]
+    assert len({tuple(read_in(seconds, pid)[RESTS_AFTER + 1 :]) for pid in (7, 8, 100)}) == 1, "in the same seconds"
+    assert {p.pid for p in reader.beat(key=True).procs} == {7, 8, 100}
+
+
+def resting(proc: FakeProc, reader: Reader, busy_ticks: int = 0) -> None:
+    """Beat until process 100 rests long; the CPUs do ``busy_ticks`` more in each second than its processes."""
+    for second in range(RESTS_AFTER + 1 + RESTS_S * LONG_AFTER + LONG_RESTS_S):
+        proc.write("proc/stat", f"cpu  {second * busy_ticks} 0 0 100 0 0 0 0 0 0\n")
         reader.second()
-    seconds = [reader.second() for _ in range(6)]
-    times = {pid: [sum(p.pid == pid for frame in frames for p in frame.procs) for frames in seconds] for pid in (7, 8, 9, 100)}
-    assert times.pop(100) == [1] * 6
-    assert {tuple(sorted(each[:3])) for each in times.values()} == {tuple(sorted(each[3:])) for each in times.values()} == {(0, 0, 1)}
-    assert len({tuple(each) for each in times.values()}) == 1
-    proc.counters(9, comm="kswapd0", flags=0x208040, oncpu=RESTS_BELOW_NS)  # it had 1 before: hardly anything
-    proc.counters(8, comm="kswapd0", flags=0x208040, oncpu=RESTS_BELOW_NS + 1)
-    told = [[p for frame in reader.second() for p in frame.procs] for _ in range(RESTS_S + RESTS_AFTER - 1)]
-    looks = [[p for p in samples if p.pid == 8] for samples in told]
-    noticed = next(second for second, samples in enumerate(looks) if samples)
-    assert noticed < RESTS_S
-    assert looks[noticed][0].oncpu_ns == RESTS_BELOW_NS + 1
-    assert sum(p.pid == 9 for samples in told for p in samples) <= 2
-    assert all(looks[noticed : noticed + RESTS_AFTER])
-    assert {p.pid for p in reader.beat(key=True).procs} == {7, 8, 9, 100}
+
+
+def test_who_runs_again_is_read_at_once_though_it_rested(proc: FakeProc, reader: Reader) -> None:
+    resting(proc, reader)
+    proc.counters(100, oncpu=300_000_001)
+    proc.write("proc/stat", "cpu  20 0 10 100 0 0 0 0 0 0\n")
+    seconds = [reader.second() for _ in range(4)]
+    assert sample(seconds[1], 100).oncpu_ns == 300_000_001
+    assert all(read_in(seconds, 100)[:2]), "and each second again"
+
+
+def test_who_runs_a_little_is_read_at_the_usual_time(proc: FakeProc, reader: Reader) -> None:
+    resting(proc, reader)
+    proc.counters(100, oncpu=20_000_000)
+    proc.write("proc/stat", "cpu  2 0 0 100 0 0 0 0 0 0\n")
+    assert sum(read_in([reader.second() for _ in range(LONG_RESTS_S)], 100)) >= 1
+
+
+def test_work_that_nobody_explains_wakes_those_that_rest_once(proc: FakeProc, reader: Reader) -> None:
+    """It is of processes that live for less than a second, or that may not be seen; more of it does again."""
+    resting(proc, reader, busy_ticks=80)
+    before = int((proc.root / "proc/stat").read_text().split()[1])
+    told = []
+    for second in range(1, LONG_RESTS_S + 1):
+        proc.write("proc/stat", f"cpu  {before + 80 * second} 0 0 100 0 0 0 0 0 0\n")
+        told.append(reader.second())
+    assert sum(read_in(told, 100)) == 1
+    proc.counters(100, oncpu=900_000_000)
+    proc.write("proc/stat", f"cpu  {before + 80 * LONG_RESTS_S + 170} 0 0 100 0 0 0 0 0 0\n")
+    assert sample([frame for _ in range(2) for frame in reader.second()], 100).oncpu_ns == 900_000_000
+
+
+def test_threads_beside_the_main_one_count_as_its_work(proc: FakeProc, reader: Reader) -> None:
+    proc.counters(100, threads=3)
+    seconds = []
+    for second in range(12):
+        proc.counters(100, threads=3, utime=5 * second)
+        seconds.append(reader.second())
+    assert read_in(seconds, 100)[1:] == [1] * 11
 
 
 def test_garbage_in_the_delay_field(proc: FakeProc, reader: Reader) -> None:

@@ -21,8 +21,9 @@ COLD_SHARE = 0.5  # of all descriptors, most that processes which are read once 
 LOOKS_PER_S = 5  # readings of a hot process's state, waits, memory and switches; its CPU time and run delay are read in every tick
 IO_PER_S = 1  # readings of a hot process's I/O
 MEMORY_S = 1.5  # s between two readings of a hot process's anonymous memory, 8 us each (measured); twice in a stretch of `diagnosis.trend`
-RESTS_AFTER, RESTS_BELOW_NS = 3, 1_000_000  # readings, with less ns on a CPU between two, after which a kernel thread rests
-RESTS_S = 3  # s between two readings of a kernel thread that rests: of hundreds on a large machine most do nothing all day
+RESTS_AFTER, RESTS_BELOW = 3, 0.001  # readings in a row with less of a CPU used, after which a process rests
+RESTS_S = 3  # s between two readings of a process that rests: of hundreds on a large machine most do nothing all day
+LONG_AFTER, LONG_RESTS_S = 8, 9  # readings in a row with less, after which there are so many seconds between two, a multiple of `RESTS_S`
 SERVES_AFTER = 10  # readings in which it was met at serving, after which a process serves (guess)
 MOST_SERVED = 128  # threads of one that serves; of more it is not known
 _NEVER = -(1 << 40)  # tick number before the first reading
@@ -43,7 +44,7 @@ class Process:
     __slots__ = (
         "_anon_bytes", "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_memory_due", "_news", "_number", "_ran", "_rested",
         "_sched", "_sched_data", "_sched_numbers", "_served", "_stat", "_stat_seen", "_status", "_switches", "_switches_due", "_threads",
-        "_wait", "_waits", "folder", "identity", "pid", "sample", "shared_bytes", "since", "slot", "stat",
+        "_total_ns", "_wait", "_waits", "folder", "identity", "pid", "sample", "shared_bytes", "since", "slot", "stat", "used_ns",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: DescriptorBudget, users: Users) -> None:
@@ -61,7 +62,9 @@ class Process:
         self._io = KeptFile(folder, "io", 512, pool, COLD_SHARE)
         self._stat_seen, self._sched_data = hash(b""), b""
         self._ran = self._io_stale = True
-        self._rested = 0  # readings in which it hardly ran
+        self._rested = 0  # readings in a row in which it hardly ran
+        self._total_ns: tuple[bool, int | None] = (False, None)  # whether it has several threads, and its time on CPUs so far
+        self.used_ns = 0  # ns on CPUs between the last two readings; 0 after the first
         self._switches_due = 2
         self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
         self._switches: tuple[int | None, int | None] = (None, None)
@@ -102,8 +105,17 @@ class Process:
         return self._wait[0] in POLLS
 
     def rests(self, tick: Tick) -> bool:
-        """Whether the process is a kernel thread that rests and is not due. All are due in the same second: recordings are smaller."""
-        return self._rested >= RESTS_AFTER and self.stat.kthread and tick.number // tick.per_second % RESTS_S > 0
+        """Whether the process rests and is not due. All are due in the same second: recordings are smaller."""
+        return self.rested and tick.number // tick.per_second % (RESTS_S if self._rested < LONG_AFTER else LONG_RESTS_S) > 0
+
+    @property
+    def rested(self) -> bool:
+        """Whether it hardly ran in its latest readings."""
+        return self._rested >= RESTS_AFTER
+
+    def ticks_until(self, tick: Tick) -> int:
+        """Ticks from the last reading on."""
+        return tick.number - self._number
 
     def read(self, tick: Tick, hot: bool, full: bool, near: bool = False) -> bool:
         """Take a sample, per thread if ``hot``; True if the process runs another program since the last one.
@@ -120,6 +132,7 @@ class Process:
         self._read_sched(look)
         if look and (self._ran or before.num_threads != 1 or (full and not before.kthread)):
             self._read_stat()
+        self._account(tick)
         stat = self.stat
         threads: list[ThreadSample] = []
         if look:
@@ -136,20 +149,24 @@ class Process:
         Status is read twice after a change: it shows a moment later than schedstat that the thread left the CPU.
         """
         data = self._sched.read()
-        self._rested += 1
         if data != self._sched_data or not data:
             self._ran, self._switches_due = True, 2
             self._sched_data = data
-            self._take_sched(parse.schedstat(data) if data else self._sched_numbers)
+            self._sched_numbers = parse.schedstat(data) if data else self._sched_numbers
         if look and self._switches_due:
             self._switches_due -= 1
             status = self._status.read()
             self._switches = parse.switches(status) if status else (None, None)
 
-    def _take_sched(self, numbers: tuple[int | None, int | None, int | None]) -> None:
-        before, self._sched_numbers = self._sched_numbers, numbers
-        if numbers[0] is None or before[0] is None or numbers[0] - before[0] >= RESTS_BELOW_NS:
-            self._rested = 0
+    def _account(self, tick: Tick) -> None:
+        """Take the CPU time since the last reading: the schedstat of a process has its main thread alone, its stat is in clock ticks."""
+        several, stat = self.stat.num_threads > 1, self.stat
+        total_ns = (stat.utime + stat.stime) * parse.NS_PER_CLOCK_TICK if several else self._sched_numbers[0]
+        before, self._total_ns = self._total_ns, (several, total_ns)
+        known = total_ns is not None and before[1] is not None and before[0] == several
+        self.used_ns = max(0, total_ns - before[1]) if known else 0  # type: ignore[operator]
+        at_rest = known and self.used_ns < RESTS_BELOW * 1e9 * max(1.0, self.since / tick.per_second)
+        self._rested = self._rested + 1 if at_rest else 0
 
     def _look(self, tick: Tick, hot: bool, near: bool, before: parse.Stat) -> None:
         ran, self._ran = self._ran, False
@@ -256,6 +273,7 @@ class Process:
             if part is not None:
                 part.close()
         self._threads = self._waits = self._anon_bytes = self.shared_bytes = None
+        self._rested = 0
 
     def close(self) -> None:
         self.cool()

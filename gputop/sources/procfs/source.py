@@ -45,6 +45,10 @@ CHEAP = 16  # other processes between two readings of the clock: a process takes
 ENDS_NS = 2_000_000  # ns of CPU time in a tick after which no other search for the writers of a trainer's input begins
 ABOVE = 32  # most ancestors of a process whose sockets are read: a shell, a launcher, a container's init (guess)
 
+WAKES_FROM_NS = 50_000_000  # ns of CPU time in a second, of unread processes, that wake them: five clock ticks, in which it is counted
+USUAL_S = 16  # seconds in which what is usually unexplained comes down by two thirds (guess)
+STAT_BYTES = 256  # of /proc/stat: its first line
+
 UNMEASURED_DELAYS = {"blkio_delay_ns": "the kernel does not measure it: sysctl kernel.task_delayacct=1"}
 """Detail of the source's state if delay accounting is off: the field of `ProcSample` without a value, and why."""
 COLD_FULL_S = 5  # s between two readings of state and memory of a process of one thread that did not run
@@ -89,6 +93,10 @@ class ProcfsSource:
         self._listed_ns = -LIST_AT_LEAST_NS
         self._last_pid = -1
         self._loadavg = KeptFile(self._proc, "loadavg", 128, self._pool)
+        self._stat = KeptFile(self._proc, "stat", STAT_BYTES, self._pool)
+        self._busy_ns: int | None = None  # of all CPUs, a second ago
+        self._explained_ns = self._usual_ns = 0  # of it, what read processes used since; what is usually left
+        self._woken = False  # whether all were read since
         self._locks = Locks(self._proc, self._pool)
         self._delays = self._accounts_delays()
 
@@ -112,6 +120,7 @@ class ProcfsSource:
         self._processes.clear()
         self._hot.clear()
         self._loadavg.close()
+        self._stat.close()
         self._locks.close()
 
     def is_read_ahead(self, beat: Beat) -> bool:
@@ -131,6 +140,7 @@ class ProcfsSource:
         self._changed.clear()
         born = self._list(tick, frame)
         self._follow(beat, tick)
+        self._wake(tick)
         read = self._read_due(born, tick, frame)
         read += self._revive(tick, frame)
         self._update_late(beat, tick)
@@ -147,7 +157,7 @@ class ProcfsSource:
         """Read the processes that are due: hot ones first, then the others; within both the longest waiting first."""
         due = (self._hot if len(self._hot) <= FEW else {}) | self._late | born | self._due(tick)
         if self._everyone:  # a single look has no other tick
-            return [process for process in due.values() if not process.rests(tick) and self._read(process, tick, frame)]
+            return [process for process in due.values() if self._read(process, tick, frame)]
         budget_ns = self._budget_ns if tick.number else max(self._budget_ns, FIRST_NS)
         began_ns = time.thread_time_ns()
         hot = [process for pid, process in due.items() if pid in self._hot]
@@ -163,7 +173,7 @@ class ProcfsSource:
             if at and not at % asked_every and time.thread_time_ns() >= until_ns:
                 self._late |= {late.pid: late for late in due[at:]}
                 break
-            if not process.rests(tick) and self._read(process, tick, frame):
+            if self._read(process, tick, frame):
                 read.append(process)
         return read
 
@@ -172,7 +182,32 @@ class ProcfsSource:
         if self._everyone:
             return self._processes
         hot = self._hot if tick.key or len(self._hot) <= FEW else self._shifts[tick.number % len(self._shifts)]
-        return {pid: process for pid, process in self._slots[tick.number % self._per_second].items() if pid not in self._hot} | hot
+        others = self._slots[tick.number % self._per_second]
+        return {pid: process for pid, process in others.items() if pid not in self._hot and not self._rests(process, tick)} | hot
+
+    def _rests(self, process: Process, tick: Tick) -> bool:
+        """Whether a process that is not hot need not be read now. What a trainer may wait for never rests."""
+        return process.rests(tick) and process.pid not in self._gpu_pids and not self._is_near(process)
+
+    def _wake(self, tick: Tick) -> None:
+        """Have all that rest read at once if, in the second that ends, the CPUs did more than the processes that were read.
+
+        What stays unexplained even so, such as processes that live for less than a second, wakes nobody again until half as much is added.
+        """
+        if tick.number % self._per_second or self._everyone:
+            return
+        explained_ns, self._explained_ns = self._explained_ns, 0
+        before_ns, self._busy_ns = self._busy_ns, parse.busy_ns(self._stat.read())
+        if self._busy_ns is None or before_ns is None:
+            return
+        more_ns = max(0, self._busy_ns - before_ns - explained_ns)
+        if self._woken or self._usual_ns < more_ns <= WAKES_FROM_NS + self._usual_ns * 3 // 2:
+            self._woken, self._usual_ns = False, max(more_ns, self._usual_ns)
+        elif more_ns > self._usual_ns:
+            self._woken = True
+            self._late |= {pid: process for pid, process in self._processes.items() if pid not in self._hot and process.rested}
+        else:
+            self._usual_ns -= (self._usual_ns - more_ns) // USUAL_S
 
     def _tick(self, beat: Beat) -> Tick:
         self._number += 1
@@ -290,7 +325,9 @@ class ProcfsSource:
         """Read one process; False if it is gone or its files make no sense."""
         try:
             hot = process.pid in self._hot
-            if process.read(tick, hot, hot or self._is_full_look(process, tick), hot or self._is_near(process)):
+            is_new = process.read(tick, hot, hot or self._is_full_look(process, tick), hot or self._is_near(process))
+            self._explained_ns += process.used_ns
+            if is_new:
                 self._identify(process, tick)
             elif self._refresh_due(process, tick, hot) and self._refresh(process, tick, hot):
                 self._changed[process.pid] = process
@@ -313,7 +350,7 @@ class ProcfsSource:
         return (shell := self._processes.get(parent)) is not None and shell.stat.ppid in self._hot
 
     def _is_full_look(self, process: Process, tick: Tick) -> bool:
-        return not (tick.number // self._per_second + process.pid) % COLD_FULL_S
+        return tick.passes(COLD_FULL_S * self._per_second, process.slot + process.pid * self._per_second, process.ticks_until(tick))
 
     def _identify(self, process: Process, tick: Tick) -> None:
         process.retry()
@@ -328,7 +365,7 @@ class ProcfsSource:
         if hot:
             return self._passes(process, tick, HOT_REFRESH_S if len(self._hot) <= FEW else CROWD_REFRESH_S)
         age_s = (tick.boot_ticks - process.stat.start_ticks) * parse.NS_PER_CLOCK_TICK // 1_000_000_000
-        return age_s == SETTLED_S or not (tick.number // self._per_second + process.pid) % COLD_REFRESH_S
+        return age_s == SETTLED_S or self._passes(process, tick, COLD_REFRESH_S)
 
     def _passes(self, process: Process, tick: Tick, every_s: int) -> bool:
         return tick.passes(every_s * self._per_second, process.slot + process.pid * self._per_second, process.since)
