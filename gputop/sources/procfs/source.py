@@ -39,7 +39,8 @@ COLD_REFRESH_S = 60  # s between two readings of other processes' identity
 SETTLED_S = 2  # s of age at which it is read once more: by then a process is in its final cgroup
 
 READ_SHARE = 0.2  # of one CPU, most that reading processes takes; 100 of them, 20 hot, take 0.01 (measured: tests.bench.tick_cost)
-FIRST_NS = 500_000_000  # ns of CPU time that the first tick may take: it reads all processes, 5,000 in that time (measured)
+FIRST_NS = 30_000_000  # ns of CPU time that the first tick may take beyond processes on GPUs: a screen waits for its frame
+EARLY_S, EARLY_NS = 2, 60_000_000  # s from the start in which each tick may take so many ns of CPU time: thousands are read meanwhile
 HOT_PART = 0.75  # of that time, most that trainers and workers get if it does not suffice for all (guess)
 CHEAP = 16  # other processes between two readings of the clock: a process takes 10 us, the clock 0.3 (measured)
 ENDS_NS = 2_000_000  # ns of CPU time in a tick after which no other search for the writers of a trainer's input begins
@@ -158,10 +159,12 @@ class ProcfsSource:
         due = (self._hot if len(self._hot) <= FEW else {}) | self._late | born | self._due(tick)
         if self._everyone:  # a single look has no other tick
             return [process for process in due.values() if self._read(process, tick, frame)]
-        budget_ns = self._budget_ns if tick.number else max(self._budget_ns, FIRST_NS)
+        early_ns = 0 if tick.number > EARLY_S * self._per_second else EARLY_NS if tick.number else FIRST_NS
+        budget_ns = max(self._budget_ns, early_ns)
         began_ns = time.thread_time_ns()
-        hot = [process for pid, process in due.items() if pid in self._hot]
-        others = [process for pid, process in due.items() if pid not in self._hot]
+        first = self._hot.keys() if tick.number else {one.pid for gpu in frame.gpus for one in gpu.procs or ()}
+        hot = [process for pid, process in due.items() if pid in first]
+        others = [process for pid, process in due.items() if pid not in first]
         self._late = {}
         read = self._read_until(began_ns + int(budget_ns * HOT_PART), hot, 1, tick, frame)
         return read + self._read_until(began_ns + budget_ns, others, CHEAP, tick, frame)
