@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TextIO
 
 from torch.utils.data import DataLoader, Dataset
 
@@ -24,6 +27,7 @@ class Trainer:
         self.gpu = Gpu(rank)
         self.steps = 0
         self._deadline = time.monotonic() + seconds
+        self._log = _step_log(rank)
 
     def fit(self, loader: Iterable[object], step: Callable[[object], None]) -> None:
         """Epoch after epoch of ``loader`` through ``step``, until the time is over."""
@@ -42,6 +46,8 @@ class Trainer:
     def tick(self) -> None:
         """Count a step; raises `Over` at the end."""
         self.steps += 1
+        if self._log:
+            self._log.write(f"{time.monotonic():.6f}\n")
         if self.steps == _STEADY_STEPS:
             print("ready", flush=True)
         if time.monotonic() >= self._deadline:
@@ -70,6 +76,13 @@ class Trainer:
                 self.gpu.synchronize()
 
         return step
+
+
+def _step_log(rank: int) -> TextIO | None:
+    """Where the time of each step goes, a line each, if $GPUTOP_STEP_LOG asks for it (`native.h` keeps the same)."""
+    if not os.environ.get("GPUTOP_STEP_LOG"):
+        return None
+    return (Path(os.environ["GPUTOP_WORKLOAD_FOLDER"]) / f"steps-{rank}").open("a", buffering=1)
 
 
 def loader(dataset: Dataset[object], workers: int, start: str = "fork", batch: int = 8, **more: object) -> DataLoader[object]:

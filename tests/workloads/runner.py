@@ -48,7 +48,11 @@ class Running:
 
     def workers(self) -> list[int]:
         """The trainers' DataLoader workers alive now, by age, whatever their start method."""
-        return sorted(pid for pid in descendants(self.trainer_pids) if _comm(pid) == "pt_data_worker")
+        return self.named("pt_data_worker")
+
+    def named(self, comm: str) -> list[int]:
+        """Those below the trainers that are called ``comm`` now, by age."""
+        return sorted(pid for pid in descendants(self.trainer_pids) if _comm(pid) == comm)
 
     @contextmanager
     def child(self, command: list[str], **more: object) -> Iterator[subprocess.Popen[str]]:

@@ -1,0 +1,58 @@
+"""Programs in C, for workloads that are no Python: built with `native.h` and the CUDA runtime; a trainer goes on as one of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from tests.stubs import cuda
+from tests.workloads.gpu import KERNELS
+from tests.workloads.runner import Running
+
+_INCLUDE = Path(__file__).parent
+
+
+def missing() -> str:
+    """Why nothing can be built here, empty if it can."""
+    return "" if shutil.which("cc") else "no C compiler"
+
+
+@contextmanager
+def built(running: Running, **sources: str) -> Iterator[None]:
+    """A program in the workload's folder for each name and its C source."""
+    for name, source in sources.items():
+        target = running.folder / name
+        target.with_suffix(".c").write_text(f'#include "native.h"\n{source}')
+        library = KERNELS or str(cuda.runtime())
+        flags = ["-O2", "-g", "-Wall", "-Werror", f"-I{_INCLUDE}", "-pthread"]
+        subprocess.run(["cc", *flags, "-o", str(target), str(target.with_suffix(".c")), library, "-lm"], check=True)
+    yield
+
+
+def folder() -> Path:
+    """The workload's, from within a trainer."""
+    return Path(os.environ["GPUTOP_WORKLOAD_FOLDER"])
+
+
+def become(command: str) -> NoReturn:
+    """Go on as the program that ``command`` begins with, as a launcher's `exec` does: pid, session and standard output stay."""
+    argv = command.split()
+    os.execv(folder() / argv[0], argv)
+
+
+def start(command: str, **more: object) -> subprocess.Popen[bytes]:
+    """The program that ``command`` begins with, as a child."""
+    argv = command.split()
+    return subprocess.Popen(argv, executable=folder() / argv[0], **more)  # type: ignore[call-overload, no-any-return]
+
+
+@contextmanager
+def flag(running: Running, name: str = "slow") -> Iterator[None]:
+    """From now on the programs find that the file ``name`` is there (`raised` of native.h)."""
+    (running.folder / name).touch()
+    yield
