@@ -46,10 +46,30 @@ def run(args: argparse.Namespace) -> int:
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of an output."""
+    """The JSON Schema of an output. A field with a default is required as well where the struct writes it always."""
     import msgspec
 
-    return {"$schema": DIALECT, "$id": f"https://gputop-ebpf.github.io/{name}/{__version__}", **msgspec.json.schema(shape(name))}
+    found = msgspec.json.schema(shape(name))
+    always = {kind.__name__ for kind in _structs(msgspec.inspect.type_info(shape(name)), set()) if not kind.__struct_config__.omit_defaults}
+    for title, node in found["$defs"].items():
+        if title in always and "properties" in node:
+            required = {*node["required"], *(field for field, kind in node["properties"].items() if "default" in kind)}
+            node["required"] = [field for field in node["properties"] if field in required]
+    return {"$schema": DIALECT, "$id": f"https://gputop-ebpf.github.io/{name}/{__version__}", **found}
+
+
+def _structs(node: Any, found: set[Any]) -> set[Any]:
+    """The structs of which a type, as `msgspec.inspect` describes it, is made; they are added to ``found``."""
+    from msgspec import Struct, inspect, structs
+
+    if isinstance(node, inspect.StructType):
+        if node.cls in found:
+            return found
+        found.add(node.cls)
+    if isinstance(node, (list, tuple, Struct)):
+        for part in structs.astuple(node) if isinstance(node, Struct) else node:
+            _structs(part, found)
+    return found
 
 
 def shape(name: str) -> Any:

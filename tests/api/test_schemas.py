@@ -91,9 +91,28 @@ def real() -> Iterator[tuple[str, bytes]]:
 
 
 def check(name: str, data: bytes) -> None:
-    """Fail where the shape does not fit, or leaves a field out."""
+    """Fail where the shape does not fit, or leaves a field out, or requires one that is not written."""
     decoded = msgspec.json.decode(data, type=shape(name))
     assert json.loads(msgspec.json.encode(decoded)) == json.loads(data), name
+    found = schema(name)
+    assert list(_absent(json.loads(data), found, found["$defs"])) == [], name
+
+
+def _absent(value: Any, node: dict[str, Any], titles: dict[str, Any]) -> Iterator[str]:
+    """``Episode.cause``: the fields that the schema requires of the objects in ``value`` and that are not there."""
+    for one in node.get("anyOf", ()):
+        if isinstance(value, (dict, list)) and ("$ref" in one or one.get("type") in ("array", "object")):
+            yield from _absent(value, one, titles)
+    if "$ref" in node:
+        yield from _absent(value, titles[node["$ref"].rpartition("/")[2]], titles)
+    elif isinstance(value, dict):
+        properties = node.get("properties", {})
+        yield from (f"{node.get('title')}.{field}" for field in node.get("required", ()) if field not in value)
+        for field, one in value.items():
+            yield from _absent(one, properties.get(field) or node.get("additionalProperties") or {}, titles)
+    elif isinstance(value, list) and isinstance(node.get("items"), dict):
+        for one in value:
+            yield from _absent(one, node["items"], titles)
 
 
 def test_outputs_are_as_their_shapes_say() -> None:
