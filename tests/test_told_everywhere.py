@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 import gputop
 from gputop.agents import tools
 from gputop.agents.places import Places
-from gputop.alerts.alert import AlertMessage
+from gputop.alerts.alert import Alert
 from gputop.alerts.sender import Alerts
 from gputop.api.companion import Companion
 from gputop.cli import main
@@ -183,9 +184,9 @@ class _Sink:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.got: list[AlertMessage] = []
+        self.got: list[Alert] = []
 
-    def send(self, alert: AlertMessage) -> None:
+    def send(self, alert: Alert) -> None:
         self.got.append(alert)
 
 
@@ -270,8 +271,8 @@ def watch_code(one: Stream, capsys: pytest.CaptureFixture[str]) -> str:
 
 def alert(one: Stream, _: pytest.CaptureFixture[str]) -> str:
     _, (first, second) = watched(one, one.kind.severity)
-    assert [told.document for told in first.got] == [told.document for told in second.got]
-    return json.dumps([told.document for told in first.got])
+    assert first.got == second.got
+    return json.dumps(to_builtins(first.got))
 
 
 def sql(one: Stream, capsys: pytest.CaptureFixture[str]) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
-from gputop.findings.explanation import episode
+from gputop.findings.explanation import Episode, episode
 from gputop.findings.sentence import plain
 from gputop.findings.verdict import GROWTHS, SEVERITIES, Incident
 from gputop.model.frame import SECOND_NS, Header
@@ -23,23 +22,30 @@ MINUTE_NS = 60 * SECOND_NS
 QUIET_NS = 10 * MINUTE_NS  # between two alerts about an incident that comes and goes (a choice)
 
 
-class AlertMessage(Struct, frozen=True):
-    """One message, ready to be sent."""
+class Alert(Struct, frozen=True):
+    """Alert that a webhook gets, and a command on its standard input (`gputop watch --alert`)."""
 
+    schema: int
     event: str  # `BEGIN` or `END`
     text: str  # one line for people
-    document: dict[str, Any]  # ready for JSON; ``incident`` in the shape of `gputop explain --json`
-    key: tuple[int, int]  # (id, start_ns) of the incident: ids begin anew with another boot
+    host: str
+    trainer: str  # its program and rank; empty if it is not known
+    times: int  # how often such an incident has come since the last alert about one
+    incident: Episode
+
+    @property
+    def key(self) -> tuple[int, float]:
+        """(id, begin) of the incident: ids begin anew with another boot."""
+        return self.incident.id, self.incident.start_unix_s
 
     @property
     def facts(self) -> dict[str, str]:
         """Name -> value, of what short forms show: a chat's fields, the variables of a command. What is not known is left out."""
-        found, incident = self.document, self.document["incident"]
+        one = self.incident
         facts = {
-            "host": found["host"], "severity": incident["severity"], "symptom": incident["symptom"], "cause": incident["cause"],
-            "trainer": found["trainer"], "trainer_pid": incident["trainer_pid"], "gpu": incident["gpu"],
-            "times": found["times"] if found["times"] > 1 else None, "gpu_lost_s": incident["gpu_lost_s"],
-            "culprits": ", ".join(f"{one['name']} ({one['pid']})" for one in incident["culprits"]),
+            "host": self.host, "severity": one.severity, "symptom": one.symptom, "cause": one.cause, "trainer": self.trainer,
+            "trainer_pid": one.trainer_pid, "gpu": one.gpu, "times": self.times if self.times > 1 else None, "gpu_lost_s": one.gpu_lost_s,
+            "culprits": ", ".join(f"{who.name} ({who.pid})" for who in one.culprits),
         }  # fmt: skip
         return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
@@ -127,15 +133,12 @@ class _Sent(Struct):
     held: int = 0  # times that it came since
 
 
-def made(event: str, incident: Incident, following: Following, times: int = 1) -> AlertMessage:
+def made(event: str, incident: Incident, following: Following, times: int = 1) -> Alert:
     """The alert about an incident of a stream, as it stands now. ``times``: how often it has come since the last one was sent."""
-    header, trainer = following.board.header, _trainer(incident, following)
-    document: dict[str, Any] = _cleaned({
-        "schema": SCHEMA, "event": event, "text": "", "host": header.host, "trainer": trainer, "times": times,
-        "incident": to_builtins(plain(episode(incident, header))),
-    })  # fmt: skip
-    document["text"] = _text(event, incident, header, following.board.t_ns, times)
-    return AlertMessage(event, document["text"], document, (incident.id, incident.start_ns))
+    header = following.board.header
+    text, trainer = _text(event, incident, header, following.board.t_ns, times), _trainer(incident, following)
+    found = Alert(SCHEMA, event, text, header.host, trainer, times, episode(incident, header))
+    return plain(found, lambda one: clean(one, MOST_TEXT), MOST_LISTED)
 
 
 def _trainer(incident: Incident, following: Following) -> str:
@@ -153,12 +156,3 @@ def _text(event: str, incident: Incident, header: Header, now_ns: int, times: in
         return clean(f"▲ {header.host}: {what} ({incident.severity}{often}): {told}", MOST_TEXT)
     seconds = ((incident.end_ns or now_ns) - incident.start_ns) / 1e9
     return clean(f"✓ {header.host}: {what} is over after {seconds:.0f} s{often}: {incident.headline}", MOST_TEXT)
-
-
-def _cleaned(value: Any) -> Any:
-    """Texts without what a terminal or a reader could take for more than text; long lists cut."""
-    if isinstance(value, str):
-        return clean(value, MOST_TEXT)
-    if isinstance(value, dict):
-        return {key: _cleaned(item) for key, item in value.items()}
-    return [_cleaned(item) for item in value[:MOST_LISTED]] if isinstance(value, list) else value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputop.alerts.alert import BEGIN, AlertMessage
+from gputop.alerts.alert import BEGIN, Alert
 from gputop.alerts.terminal import write_terminal
 
 
@@ -11,7 +11,7 @@ class Bell:
 
     name = "bell"
 
-    def send(self, alert: AlertMessage) -> None:
+    def send(self, alert: Alert) -> None:
         if alert.event == BEGIN:
             write_terminal("\a")
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from gputop.alerts.alert import AlertMessage
+from gputop.alerts.alert import Alert
 from gputop.alerts.sinks import Refused
 from gputop.system.errors import UserError, not_run
 from gputop.system.priority import ordinary_priority
@@ -30,14 +30,14 @@ class Command:
         self.name = f"exec:{argv[0]}"
         self._argv = argv
 
-    def send(self, alert: AlertMessage) -> None:
+    def send(self, alert: Alert) -> None:
         import tempfile
 
         with tempfile.TemporaryFile() as words:  # no pipe: something that it leaves running may hold it for ever
             child = self._start(variables(alert), words.fileno())
             assert child.stdin is not None
             with suppress(BrokenPipeError), child.stdin as pipe:  # it need not read it
-                pipe.write(msgspec.json.encode(alert.document) + b"\n")  # a pipe holds 64 KB, which is more
+                pipe.write(msgspec.json.encode(alert) + b"\n")  # a pipe holds 64 KB, which is more
             try:
                 code = child.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
@@ -72,7 +72,7 @@ def make(text: str) -> Command:
     return Command(argv)
 
 
-def variables(alert: AlertMessage) -> dict[str, str]:
+def variables(alert: Alert) -> dict[str, str]:
     """GPUTOP_EVENT, GPUTOP_TEXT, GPUTOP_HOST, GPUTOP_CAUSE …; nothing of an earlier alert's is left over."""
     facts = {f"GPUTOP_{name.upper()}": value for name, value in alert.facts.items()}
     return {"GPUTOP_TRAINER": "", "GPUTOP_TRAINER_PID": "", "GPUTOP_EVENT": alert.event, "GPUTOP_TEXT": alert.text, **facts}

@@ -10,7 +10,7 @@ import os
 import subprocess
 from collections.abc import Mapping
 
-from gputop.alerts.alert import BEGIN, AlertMessage
+from gputop.alerts.alert import BEGIN, Alert
 from gputop.alerts.terminal import write_terminal
 from gputop.system.text import clean
 
@@ -25,8 +25,8 @@ class Desktop:
 
     name = "desktop"
 
-    def send(self, alert: AlertMessage) -> None:
-        title = f"gputop: {alert.document['incident']['cause']}" + ("" if alert.event == BEGIN else " is over")
+    def send(self, alert: Alert) -> None:
+        title = f"gputop: {alert.incident.cause}" + ("" if alert.event == BEGIN else " is over")
         sequence = notification(kind(terminal_name(os.environ)), title, alert.text)
         write_terminal(through_tmux(sequence) if "TMUX" in os.environ else sequence)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from gputop.alerts.alert import AlertMessage, Damper, Teller, made
+from gputop.alerts.alert import Alert, Damper, Teller, made
 from gputop.alerts.sinks import Busy, Refused, Sink
 from gputop.findings.verdict import Incident
 from gputop.stream.following import Following
@@ -29,7 +29,7 @@ LEAVE_S = 3.5  # s that the end waits for what is on its way: an attempt at a we
 class _Waiting(Struct):
     """An alert that has not been sent."""
 
-    alert: AlertMessage
+    alert: Alert
     until_s: float  # CLOCK_MONOTONIC, when it is given up
 
 
@@ -41,7 +41,7 @@ class Sender:
         self.sink = sink
         self._notify = notify
         self._changed = threading.Condition()
-        self._queue: dict[tuple[int, int], _Waiting] = {}  # by incident; the first one is next
+        self._queue: dict[tuple[int, float], _Waiting] = {}  # by incident; the first one is next
         self._tries = 0  # in a row that failed
         self._due_s = 0.0  # CLOCK_MONOTONIC of the next try
         self._is_set = False  # that moment, by the other side
@@ -49,7 +49,7 @@ class Sender:
         self._is_closing = False
         self._running = False
 
-    def put(self, alert: AlertMessage) -> None:
+    def put(self, alert: Alert) -> None:
         """Send it as soon as the sink takes it; never waits."""
         with self._changed:
             waiting = self._queue.get(alert.key)
@@ -97,14 +97,14 @@ class Sender:
                 self._changed.wait(left_s if self._queue else None)
             return next(iter(self._queue.values()))
 
-    def _succeed(self, waiting: _Waiting, alert: AlertMessage) -> None:
+    def _succeed(self, waiting: _Waiting, alert: Alert) -> None:
         with self._changed:
             self.sent += 1
             self._tries, self._due_s, self._is_set, self._told_lost = 0, 0.0, False, False
             if waiting.alert is alert:  # no newer one has come meanwhile
                 del self._queue[alert.key]
 
-    def _fail(self, waiting: _Waiting, alert: AlertMessage, error: Exception) -> None:
+    def _fail(self, waiting: _Waiting, alert: Alert, error: Exception) -> None:
         with self._changed:
             now_s = time.monotonic()
             is_refused, is_newest = isinstance(error, Refused), waiting.alert is alert

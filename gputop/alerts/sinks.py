@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
-from gputop.alerts.alert import AlertMessage
+from gputop.alerts.alert import Alert
 from gputop.system.errors import UserError
 
 SINKS = {
@@ -29,7 +29,7 @@ class Sink(Protocol):
 
     name: str  # for errors; without what is secret in an address
 
-    def send(self, alert: AlertMessage) -> None:
+    def send(self, alert: Alert) -> None:
         """Send, in the sink's own thread, within seconds. Raises OSError with the reason if that fails: `Refused`, `Busy`, or another if a
         new try may succeed."""
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gputop.alerts.alert import BEGIN, AlertMessage
+from gputop.alerts.alert import BEGIN, Alert
 from gputop.alerts.sinks import Busy, Refused
 from gputop.system.errors import NO_MORE_THREADS, UserError, start_thread
 from gputop.system.program import __version__
@@ -45,11 +45,11 @@ class Webhook:
         self._url, self._slack = url, slack
         self._left: Thread | None = None  # one that has not come to its end in time, as where no name server answers
 
-    def send(self, alert: AlertMessage) -> None:
+    def send(self, alert: Alert) -> None:
         """Post the alert within `WHOLE_S`, which covers look-up, connection, request and a slow answer."""
         if self._left is not None and self._left.is_alive():
             raise TimeoutError("the last try has not come to its end yet")
-        exchange = _Exchange(self._url, msgspec.json.encode(slack_message(alert) if self._slack else alert.document))
+        exchange = _Exchange(self._url, msgspec.json.encode(slack_message(alert) if self._slack else alert))
         self._left = start_thread(exchange.run, "webhook")
         if self._left is None:
             raise OSError(NO_MORE_THREADS)
@@ -180,9 +180,9 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def slack_message(alert: AlertMessage) -> dict[str, Any]:
+def slack_message(alert: Alert) -> dict[str, Any]:
     """The message, without Slack's markup in names: ``<!channel>`` of a process's name must call nobody."""
-    colour = _COLOURS.get(alert.document["incident"]["severity"], "") if alert.event == BEGIN else "good"
+    colour = _COLOURS.get(alert.incident.severity, "") if alert.event == BEGIN else "good"
     fields = [{"title": name, "value": _plain(value), "short": len(value) < _SHORT} for name, value in alert.facts.items()]
     return {"text": _plain(alert.text), "attachments": [{"color": colour, "fallback": _plain(alert.text), "fields": fields}]}
 

@@ -74,6 +74,7 @@ def _structs(node: Any, found: set[Any]) -> set[Any]:
 
 def shape(name: str) -> Any:
     """The type of an output."""
+    from gputop.alerts.alert import Alert
     from gputop.commands import shapes
     from gputop.fleet.summary import Summary
     from gputop.loader.sweep import Sweep
@@ -81,6 +82,6 @@ def shape(name: str) -> Any:
     found: dict[str, Callable[[], Any]] = {
         "snapshot": shapes.snapshot_shape, "explain": lambda: shapes.Explained, "diff": lambda: shapes.Diff, "prove": lambda: shapes.Proof,
         "stacks": lambda: shapes.Stacks, "loader": lambda: Sweep, "doctor": lambda: shapes.Doctor, "fleet": lambda: shapes.Fleet,
-        "summary": lambda: Summary, "alert": lambda: shapes.Alert,
+        "summary": lambda: Summary, "alert": lambda: Alert,
     }  # fmt: skip
     return found[name]()

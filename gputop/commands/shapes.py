@@ -51,18 +51,6 @@ class Diff(Struct):
     experiments: Experiments
 
 
-class Alert(Struct):
-    """Alert that a webhook gets, and a command on its standard input (`gputop watch --alert`)."""
-
-    schema: int
-    event: str
-    text: str
-    host: str
-    trainer: str
-    times: int
-    incident: Episode
-
-
 class Check(Struct):
     """One finding of `gputop doctor`."""
 

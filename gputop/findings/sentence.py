@@ -82,17 +82,17 @@ def joined(between: str, texts: Iterable[str]) -> Sentence:
     return Sentence(between if parts else "", parts)
 
 
-def plain(value: _T) -> _T:
-    """The value with each `Sentence` as a plain text, which any encoder can write."""
+def plain(value: _T, shown: Callable[[str], str] = str, most: int | None = None) -> _T:
+    """The value with each text as ``shown`` makes it, no `Sentence` any more: any encoder can write it. Of each list the first ``most``."""
     found: Any = value
-    if isinstance(value, Sentence):
-        found = str(value)
+    if isinstance(value, str):
+        found = shown(value)
     elif isinstance(value, Struct):
-        found = type(value)(*map(plain, structs.astuple(value)))
+        found = type(value)(*(plain(one, shown, most) for one in structs.astuple(value)))
     elif isinstance(value, (list, tuple)):
-        found = type(value)(map(plain, value))
+        found = type(value)(plain(one, shown, most) for one in value[:most])
     elif isinstance(value, dict):
-        found = {key: plain(one) for key, one in value.items()}
+        found = {key: plain(one, shown, most) for key, one in value.items()}
     return found  # type: ignore[no-any-return]
 
 

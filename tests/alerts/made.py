@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from gputop.alerts.alert import BEGIN, AlertMessage, made
+from gputop.alerts.alert import BEGIN, Alert, made
 from gputop.findings.verdict import Culprit, Incident, Victim
 from gputop.model.frame import SECOND_NS, Header, ProcInfo
 from gputop.stream.following import Following
@@ -30,5 +30,5 @@ def following() -> Following:
     return one
 
 
-def alert(event: str = BEGIN, times: int = 1, number: int = 1, **changed: object) -> AlertMessage:
+def alert(event: str = BEGIN, times: int = 1, number: int = 1, **changed: object) -> Alert:
     return made(event, incident(number, **changed), following(), times)

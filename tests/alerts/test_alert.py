@@ -118,7 +118,7 @@ def test_how_often_it_came_is_told_in_words_and_as_a_number() -> None:
     one, last = alert(times=9), alert(END, times=9, end_ns=52 * SECOND_NS)
     assert one.text.startswith("▲ node7: input-bound ← cpu-contention (medium, 9 times in 10 min): GPU 0")
     assert last.text.startswith("✓ node7: input-bound ← cpu-contention is over after 42 s, 9 times in 10 min: GPU 0")
-    assert (one.document["times"], one.facts["times"]) == (9, "9")
+    assert (one.times, one.facts["times"]) == (9, "9")
     assert "times" not in alert().facts
 
 
@@ -131,7 +131,7 @@ def test_the_text_says_where_what_and_who() -> None:
 
 
 def test_the_document_is_the_incident_as_explain_tells_it() -> None:
-    found = json.loads(msgspec.json.encode(alert().document))
+    found = json.loads(msgspec.json.encode(alert()))
     assert (found["schema"], found["event"], found["host"], found["trainer"]) == (1, "begin", "node7", "train.py")
     assert found["incident"]["start_unix_s"] == 1010.0
     assert found["incident"]["end_unix_s"] is None
@@ -140,12 +140,12 @@ def test_the_document_is_the_incident_as_explain_tells_it() -> None:
 
 def test_names_are_cleaned_and_neither_command_lines_nor_long_texts_are_sent() -> None:
     one = alert(culprits=[Culprit(903 + i, "a\x1b]0;evil\x07\u202eb", 1.0) for i in range(100)], headline="x\x1b[2J" + "y" * 9000)
-    sent = msgspec.json.encode(one.document).decode()
+    sent = msgspec.json.encode(one).decode()
     assert "hunter2" not in sent
     assert "--api-key" not in sent
     assert not set(sent) & set("\x1b\x07\u202e")
     assert len(one.text) <= MOST_TEXT
-    assert len(one.document["incident"]["culprits"]) == 16
+    assert len(one.incident.culprits) == 16
     assert len(sent) < 16_000
 
 

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from gputop.alerts import command, desktop, webhook
 from gputop.alerts import sender as sender_module
-from gputop.alerts.alert import BEGIN, END, AlertMessage
+from gputop.alerts.alert import BEGIN, END, Alert
 from gputop.alerts.sender import LEAVE_S, MOST_WAITING, TRIED_S, Alerts, Sender
 from gputop.alerts.sinks import Busy, Refused, sink_of, sinks_of
 from gputop.alerts.webhook import WHOLE_S, retry_after_s, slack_message
@@ -83,7 +84,7 @@ def test_a_webhook_gets_the_document(server: Server) -> None:
     [(path, headers, body)] = server.taken
     assert path == "/hook?key=secret"
     assert headers["Content-Type"] == "application/json"
-    assert body == alert().document
+    assert body == to_builtins(alert())
 
 
 def test_slack_gets_a_message_without_markup_of_names(server: Server) -> None:
@@ -141,11 +142,11 @@ class Made:
     name = "made"
 
     def __init__(self, *outcomes: Exception | None) -> None:
-        self.outcomes, self.tried, self.taken = list(outcomes), list[str](), list[AlertMessage]()
+        self.outcomes, self.tried, self.taken = list(outcomes), list[str](), list[Alert]()
         self.may = threading.Event()
         self.may.set()
 
-    def send(self, one: AlertMessage) -> None:
+    def send(self, one: Alert) -> None:
         self.tried.append(one.event)
         assert self.may.wait(PATIENCE_S)
         if self.outcomes and (failure := self.outcomes.pop(0)) is not None:
@@ -208,7 +209,7 @@ def test_one_at_a_time_in_their_order() -> None:
     for number in (1, 2, 3):
         sender.put(alert(number=number))
     until(lambda: sender.sent == 3)
-    assert [one.document["incident"]["id"] for one in sink.taken] == [1, 2, 3]
+    assert [one.incident.id for one in sink.taken] == [1, 2, 3]
     assert len(sink.tried) == 6
 
 
@@ -391,7 +392,7 @@ def test_a_command_gets_the_document_and_the_variables(tmp_path: Path) -> None:
     script.write_text(f'#!/bin/sh\ncat > {tmp_path}/document\nenv > {tmp_path}/variables\necho "$1" > {tmp_path}/argument\n')
     script.chmod(0o755)
     sink_of(f"exec:{script} '$HOME; touch {tmp_path}/shell'").send(alert())
-    assert json.loads((tmp_path / "document").read_text()) == alert().document
+    assert json.loads((tmp_path / "document").read_text()) == to_builtins(alert())
     variables = (tmp_path / "variables").read_text().splitlines()
     wanted = {"GPUTOP_EVENT=begin", "GPUTOP_CAUSE=cpu-contention", "GPUTOP_SEVERITY=medium", "GPUTOP_TRAINER_PID=3821", "GPUTOP_HOST=node7"}
     assert wanted <= set(variables)

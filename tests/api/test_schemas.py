@@ -79,7 +79,7 @@ def real() -> Iterator[tuple[str, bytes]]:
     overview.take(fleet(late=3))
     yield "fleet", msgspec.json.encode(as_object(overview), enc_hook=str)
     for event in (BEGIN, END):
-        yield "alert", msgspec.json.encode(alert(event).document)
+        yield "alert", msgspec.json.encode(alert(event))
     checks = [
         DoctorCheck("nvml", "NVML", "ok", "580.95"),
         DoctorCheck("ebpf", "eBPF", "missing", "no bcc", "apt install python3-bpfcc", True),
