@@ -6,17 +6,16 @@ Exit code 0, or 1 when the main job, watching GPUs, cannot be done.
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from gputop.system.console import notify, takes_unicode, write
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
-    from gputop.doctor.checks import DoctorCheck
+    from gputop.doctor.checks import Bundle, Doctor, DoctorCheck
 
 EXAMPLES = """examples:
   gputop doctor
@@ -37,41 +36,29 @@ def run(args: argparse.Namespace) -> int:
     """Print the checks, and with --bundle write the file."""
     if not args.bundle and (args.output or args.with_names):
         raise UserError("--output and --with-names need --bundle (see gputop doctor --help)", code=2)
-    from gputop.doctor.checks import gpu_checks, host_checks, probe_checks, terminal_checks, works
+    from gputop.doctor.checks import SCHEMA, Doctor, gpu_checks, host_checks, probe_checks, terminal_checks, works
 
     checks = [*gpu_checks("/"), *host_checks("/"), *probe_checks("/"), *terminal_checks()]
-    ok = works(checks)
+    found = Doctor(SCHEMA, works(checks), checks)
     if not args.json:
         write(as_text(checks, takes_unicode()) + "\n")
-    packed = _bundle(args, checks, ok) if args.bundle else {}
+    packed = _bundle(args, found) if args.bundle else None
     if args.json:
-        write(as_json(checks, ok, packed).encode(errors="replace") + b"\n")
-    elif packed:
-        listing = "".join(f"  {part['name']:<18}{part['about']}\n" for part in packed["parts"])
-        write(f"\n{packed['path']}: read it before you send it; it holds\n{listing}")
-    return 0 if ok else 1
+        write((found if packed is None else replace(found, bundle=packed)).json().encode(errors="replace") + b"\n")
+    elif packed is not None:
+        listing = "".join(f"  {part.name:<18}{part.about}\n" for part in packed.parts)
+        write(f"\n{packed.path}: read it before you send it; it holds\n{listing}")
+    return 0 if found.ok else 1
 
 
-def _bundle(args: argparse.Namespace, checks: list[DoctorCheck], ok: bool) -> dict[str, Any]:
-    """Write the bundle; returns its ``path`` and ``parts`` (see `as_json`)."""
+def _bundle(args: argparse.Namespace, found: Doctor) -> Bundle:
+    """Write the bundle."""
     from gputop.doctor import bundle
     from gputop.system.output import unused
-    from gputop.system.text import clean
 
     notify(f"recording {bundle.SECONDS:.0f} s …")
     path = args.output or unused(time.strftime("gputop-bundle-%Y%m%d-%H%M%S"), ".tar.gz")
-    parts = bundle.write(path, {"doctor.txt": as_text(checks, True), "doctor.json": as_json(checks, ok, {})}, args.with_names)
-    return {"path": clean(path), "parts": [{"name": part.name, "bytes": len(part.data), "about": part.about} for part in parts]}
-
-
-def as_json(checks: list[DoctorCheck], ok: bool, packed: dict[str, Any]) -> str:
-    """``{"schema":1,"ok":…,"checks":[{"id","title","state","detail","remedy","required"}]}``, indented; no remedy is null.
-
-    With a bundle also ``"bundle":{"path","parts":[{"name","bytes","about"}]}``.
-    """
-    listed = [{**structs.asdict(check), "remedy": check.remedy or None} for check in checks]
-    said = {"schema": 1, "ok": ok, "checks": listed} | ({"bundle": packed} if packed else {})
-    return json.dumps(said, indent=2, ensure_ascii=False)
+    return bundle.write(path, {"doctor.txt": as_text(found.checks, True), "doctor.json": found.json()}, args.with_names)
 
 
 def as_text(checks: list[DoctorCheck], unicode: bool) -> str:

@@ -76,12 +76,13 @@ def shape(name: str) -> Any:
     """The type of an output."""
     from gputop.alerts.alert import Alert
     from gputop.commands import shapes
+    from gputop.doctor.checks import Doctor
     from gputop.fleet.summary import Summary
     from gputop.loader.sweep import Sweep
 
     found: dict[str, Callable[[], Any]] = {
         "snapshot": shapes.snapshot_shape, "explain": lambda: shapes.Explained, "diff": lambda: shapes.Diff, "prove": lambda: shapes.Proof,
-        "stacks": lambda: shapes.Stacks, "loader": lambda: Sweep, "doctor": lambda: shapes.Doctor, "fleet": lambda: shapes.Fleet,
+        "stacks": lambda: shapes.Stacks, "loader": lambda: Sweep, "doctor": lambda: Doctor, "fleet": lambda: shapes.Fleet,
         "summary": lambda: Summary, "alert": lambda: Alert,
     }  # fmt: skip
     return found[name]()

@@ -51,41 +51,6 @@ class Diff(Struct):
     experiments: Experiments
 
 
-class Check(Struct):
-    """One finding of `gputop doctor`."""
-
-    id: str
-    title: str
-    state: str
-    detail: str
-    remedy: str | None
-    required: bool
-
-
-class Part(Struct):
-    """One file of a bundle."""
-
-    name: str
-    bytes: int
-    about: str
-
-
-class Bundle(Struct):
-    """The bundle of `gputop doctor --bundle`."""
-
-    path: str
-    parts: list[Part]
-
-
-class Doctor(Struct):
-    """Output of `gputop doctor --json`."""
-
-    schema: int
-    ok: bool
-    checks: list[Check]
-    bundle: Bundle | UnsetType = UNSET
-
-
 class Stacks(Struct):
     """Output of `gputop stacks --json`."""
 

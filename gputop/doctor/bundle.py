@@ -18,6 +18,7 @@ from pathlib import Path
 
 from msgspec import Struct, structs
 
+from gputop.doctor.checks import Bundle, Part
 from gputop.doctor.mask import Mask
 from gputop.model.board import Board
 from gputop.recording.reader import Recording
@@ -30,6 +31,7 @@ from gputop.system.errors import UserError
 from gputop.system.output import create
 from gputop.system.privilege import as_invoking_user, capabilities, in_container, in_initial_pid_namespace
 from gputop.system.program import argv_of, report
+from gputop.system.text import clean
 
 SECONDS = 10.0  # of recording in the bundle
 _PATIENCE_S = 60.0  # s that the recorder may take for them
@@ -54,8 +56,8 @@ class BundleFile(Struct, frozen=True):
     data: bytes
 
 
-def write(path: str, findings: dict[str, str], with_names: bool) -> list[BundleFile]:
-    """Write the bundle, mode 0600, and give its parts. ``findings`` are the doctor's own files, name -> text. Raises UserError."""
+def write(path: str, findings: dict[str, str], with_names: bool) -> Bundle:
+    """Write the bundle, mode 0600; returns what is in it. ``findings`` are the doctor's own files, name -> text. Raises UserError."""
     with as_invoking_user():
         fd = create(path)
     with os.fdopen(fd, "wb") as file:
@@ -66,7 +68,7 @@ def write(path: str, findings: dict[str, str], with_names: bool) -> list[BundleF
             with as_invoking_user():
                 os.unlink(path)
             raise
-    return parts
+    return Bundle(clean(path), [Part(part.name, len(part.data), part.about) for part in parts])
 
 
 def _parts(findings: dict[str, str], with_names: bool) -> Iterator[BundleFile]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
 from threading import Thread
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType, to_builtins
+from msgspec.structs import force_setattr
 
 from gputop.model.fields import cpu_words, speed_words
 from gputop.model.frame import SILENT, Frame, SourceState
@@ -26,6 +28,7 @@ from gputop.system.console import charset, takes_unicode
 from gputop.system.priority import BEAT, MOST_SHARE, raise_priority
 from gputop.system.privilege import CAP_SYS_ADMIN, capabilities, in_initial_pid_namespace, may_ptrace
 
+SCHEMA = 1
 _OPEN_TO_ALL = "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia-profiling.conf; then reboot"
 _GPU_PATIENCE_S = 2.0  # s for the first GPU to answer; a choice
 _PROBES_PATIENCE_S = 15.0  # s for bcc to be imported, and for the probes to load; a slow machine took 6
@@ -39,8 +42,40 @@ class DoctorCheck(Struct, frozen=True):
     title: str
     state: str
     detail: str
-    remedy: str = ""  # the command or step that fixes it, empty where nothing is to be fixed
+    remedy: str | None = None  # the command or step that fixes it; None where nothing is to be fixed
     required: bool = False  # gputop cannot watch GPUs without it
+
+    def __post_init__(self) -> None:
+        if self.remedy == "":  # a source's, which has none
+            force_setattr(self, "remedy", None)
+
+
+class Part(Struct, frozen=True):
+    """One file of a bundle."""
+
+    name: str
+    bytes: int
+    about: str
+
+
+class Bundle(Struct, frozen=True):
+    """The bundle of `gputop doctor --bundle`."""
+
+    path: str
+    parts: list[Part]
+
+
+class Doctor(Struct, frozen=True):
+    """Output of `gputop doctor --json`."""
+
+    schema: int
+    ok: bool
+    checks: list[DoctorCheck]
+    bundle: Bundle | UnsetType = UNSET
+
+    def json(self) -> str:
+        """The object, indented."""
+        return json.dumps(to_builtins(self), indent=2, ensure_ascii=False)  # not msgspec's: a name may have bytes that are no UTF-8
 
 
 def works(checks: list[DoctorCheck]) -> bool:

@@ -19,11 +19,10 @@ import pytest
 
 from gputop.alerts.alert import BEGIN, END
 from gputop.cli import main
-from gputop.commands.doctor import as_json
 from gputop.commands.fleet import as_object
 from gputop.commands.replay import sample
 from gputop.commands.schema import SCHEMAS, schema, shape
-from gputop.doctor.checks import DoctorCheck
+from gputop.doctor.checks import Bundle, Doctor, DoctorCheck, Part
 from gputop.fleet.overview import Overview
 from gputop.fleet.summary import summarize
 from gputop.loader.sweep import Point, Sweep
@@ -84,8 +83,8 @@ def real() -> Iterator[tuple[str, bytes]]:
         DoctorCheck("nvml", "NVML", "ok", "580.95"),
         DoctorCheck("ebpf", "eBPF", "missing", "no bcc", "apt install python3-bpfcc", True),
     ]
-    yield "doctor", as_json(checks, False, {}).encode()
-    yield "doctor", as_json(checks, True, {"path": "b.zip", "parts": [{"name": "doctor.txt", "bytes": 7, "about": "this"}]}).encode()
+    yield "doctor", Doctor(1, False, checks).json().encode()
+    yield "doctor", Doctor(1, True, checks, Bundle("b.zip", [Part("doctor.txt", 7, "this")])).json().encode()
     yield "prove", msgspec.json.encode(none_document("nothing to prove", None, None))
     yield "loader", Sweep("loader", "set", 4, 2, 8.0, (Point(0, 1.5, shares={"idle": 1.0}), Point(2, error="no")), 2, 2, ("a note",)).json()
 
