@@ -79,10 +79,11 @@ def shape(name: str) -> Any:
     from gputop.doctor.checks import Doctor
     from gputop.fleet.summary import Summary
     from gputop.loader.sweep import Sweep
+    from gputop.stacks.document import Stacks
 
     found: dict[str, Callable[[], Any]] = {
         "snapshot": shapes.snapshot_shape, "explain": lambda: shapes.Explained, "diff": lambda: shapes.Diff, "prove": lambda: shapes.Proof,
-        "stacks": lambda: shapes.Stacks, "loader": lambda: Sweep, "doctor": lambda: Doctor, "fleet": lambda: shapes.Fleet,
+        "stacks": lambda: Stacks, "loader": lambda: Sweep, "doctor": lambda: Doctor, "fleet": lambda: shapes.Fleet,
         "summary": lambda: Summary, "alert": lambda: Alert,
     }  # fmt: skip
     return found[name]()

@@ -13,7 +13,6 @@ from gputop.findings.explanation import Episode, Explanation
 from gputop.findings.verdict import WhatIf
 from gputop.fleet.summary import Summary
 from gputop.model import frame
-from gputop.stacks.group import Group
 from gputop.stacks.nccl import NcclReport
 from gputop.stream import snapshot
 
@@ -49,20 +48,6 @@ class Diff(Struct):
     before: Explanation
     after: Explanation
     experiments: Experiments
-
-
-class Stacks(Struct):
-    """Output of `gputop stacks --json`."""
-
-    schema: int
-    unix_s: float
-    t_ns: int
-    took_ns: int
-    native: bool
-    paused: list[int]
-    stacks: list[frame.Stack]
-    groups: list[Group]
-    nccl: NcclReport | None
 
 
 class ArmPace(Struct):

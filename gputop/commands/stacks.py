@@ -74,23 +74,15 @@ def _that_run(pids: list[int]) -> list[int]:
 
 
 def _take(args: argparse.Namespace, pids: list[int], roles: dict[int, Role], waits: dict[int, str]) -> int:
-    import time
-
-    import msgspec
-
     from gputop.stacks import nccl
     from gputop.stacks.capture import capture
-    from gputop.stacks.group import group
+    from gputop.stacks.document import stacks
     from gputop.stacks.lines import plain, summary, text_lines, weigh_stacks
 
     taken = capture(pids, waits=waits, native=args.native)
-    groups, said = group(taken.stacks, roles), nccl.ask(pids)
-    answer = {
-        "schema": 1, "unix_s": time.time() - (time.monotonic_ns() - taken.t_ns) / 1e9, "t_ns": taken.t_ns, "took_ns": taken.took_ns,
-        "native": taken.native, "paused": sorted(taken.paused), "stacks": msgspec.to_builtins(taken.stacks),
-        "groups": msgspec.to_builtins(groups), "nccl": msgspec.to_builtins(said),
-    }  # fmt: skip
-    _write(args, f"{summary(taken)}\n\n{plain([*nccl.told(said), *text_lines(groups)])}", answer, weigh_stacks(taken.stacks))
+    said = nccl.ask(pids)
+    found = stacks(taken, roles, said)
+    _write(args, f"{summary(taken)}\n\n{plain([*nccl.told(said), *text_lines(found.groups)])}", found, weigh_stacks(taken.stacks))
     unread = [stack for stack in taken.stacks if not (stack.python or stack.kernel)]
     if len(unread) == len(taken.stacks) and not args.json:
         notify(f"no stack could be read: {unread[0].error}")
@@ -173,9 +165,7 @@ def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) ->
     return 0
 
 
-def _write(
-    args: argparse.Namespace, text: str, answer: dict[str, object], weighted: Sequence[Weighted], unit: str = "none"
-) -> None:
+def _write(args: argparse.Namespace, text: str, answer: object, weighted: Sequence[Weighted], unit: str = "none") -> None:
     """Write what was found in the form that the flags choose: as text, JSON or stacks with weights of this unit."""
     import msgspec
 
