@@ -6,6 +6,7 @@ import argparse
 
 from gputop.commands.explain import ExplainedStretch, explained
 from gputop.commands.span import add_span
+from gputop.findings.explanation import SCHEMA, Diff, Experiments
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
 
@@ -28,12 +29,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         import msgspec
 
-        tried = {
-            side: [{"unix_s": unix_s, "text": text} for unix_s, text in found.experiments]
-            for side, found in (("before", before), ("after", after))
-        }
-        both = {"schema": 1, "before": before.explanation, "after": after.explanation, "experiments": tried}
-        write(msgspec.json.encode(both) + b"\n")
+        tried = Experiments(before.experiments, after.experiments)
+        write(msgspec.json.encode(Diff(SCHEMA, before.explanation, after.explanation, tried)) + b"\n")
     else:
         from gputop.findings.text import dated_lines, diff_lines
 

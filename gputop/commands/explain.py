@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gputop.commands.options import RECORDER, add_sampling, ask_sudo, leave_root, sampling_argv
 from gputop.commands.span import add_span, read_by, span
-from gputop.findings.explanation import Episode, Explanation
+from gputop.findings.explanation import Dated, Episode, Explanation
 from gputop.findings.verdict import SEVERITIES
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
@@ -59,14 +60,12 @@ def run(args: argparse.Namespace) -> int:
     found = explained(args.files, args, with_points=args.plot) if args.files else _live(args)
     if args.json:
         import msgspec
-        from msgspec import structs
 
-        said = {"nccl": [{"unix_s": round(unix_s, 3), "text": text} for unix_s, text in found.nccl]} if found.nccl else {}
-        write(msgspec.json.encode({**structs.asdict(found.explanation), **found.source, **said}) + b"\n")
+        write(msgspec.json.encode(found.explanation) + b"\n")
     else:
         from gputop.findings.text import dated_lines, explain_lines, plot, without_colour
 
-        dated = [*dated_lines("experiments", found.experiments), *dated_lines("NCCL said of ranks that hung", found.nccl)]
+        dated = [*dated_lines("experiments", found.experiments), *dated_lines("NCCL said of ranks that hung", found.explanation.nccl or ())]
         show([*explain_lines(found.explanation, found.ongoing), *dated])
         if args.plot:
             picture = plot(found.points, found.explanation.incidents)
@@ -91,9 +90,7 @@ class ExplainedStretch(Struct):
     points: list[tuple[float, float]] = field(default_factory=list)  # (unix seconds, mean utilization of the GPUs in %), about one a second
     problems: list[str] = field(default_factory=list)
     ongoing: bool = True  # whether more frames may follow
-    experiments: list[tuple[float, str]] = field(default_factory=list)  # (unix seconds, how it ended) of a recording
-    nccl: list[tuple[float, str]] = field(default_factory=list)  # (unix seconds, what NCCL said of a job that hung) of a recording
-    source: dict[str, str] = field(default_factory=dict)  # of a recording: by whom it was judged, and by which frames
+    experiments: list[Dated] = field(default_factory=list)  # of a recording: how they ended
 
 
 def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool = False) -> ExplainedStretch:
@@ -108,17 +105,19 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
         kept = explanation(recording, start, end, with_rest=True) if not with_points and not args.fine else None
         found = ExplainedStretch(kept) if kept is not None else judge(one := Following(), judged(one, recording, start, end, args.fine))
         if kept is not None:
-            found.source = {"judged_by": "recorder"}
+            found.explanation = replace(found.explanation, judged_by="recorder")
             found.problems.append("these are the recorder's findings; --fine judges every tick again")
         else:
             read_by(args, recording, start, end)
-            found.source = {"judged_by": "explain", "read_at": TIER_NAMES[max(recording.tiers_between(start, end, recording.tier))]}
+            tier = TIER_NAMES[max(recording.tiers_between(start, end, recording.tier))]
+            found.explanation = replace(found.explanation, judged_by="explain", read_at=tier)
         seconds = (min(end, recording.end_ns) - start) / 1e9
         if seconds + 2 * recording.header.interval_ns / 1e9 < LEAST_S:
             found.problems.append(f"{seconds:.2g} s are too short to judge, ask for {LEAST_S:g} s or more")
         within = [(recording.header.unix_ns_of(mark.t_ns) / 1e9, mark) for mark in recording.marks if start <= mark.t_ns < end]
-        found.experiments = [(unix_s, mark.experiment) for unix_s, mark in within if mark.experiment]
-        found.nccl = [(unix_s, clean(mark.nccl)) for unix_s, mark in within if mark.nccl]
+        found.experiments = [Dated(unix_s, mark.experiment) for unix_s, mark in within if mark.experiment]
+        if said := [Dated(round(unix_s, 3), clean(mark.nccl)) for unix_s, mark in within if mark.nccl]:
+            found.explanation = replace(found.explanation, nccl=said)
         gaps = [mark.text for mark in recording.marks if mark.gap_reason and start <= mark.t_ns < end]
         if gaps:
             found.problems.append(f"{len(gaps)} gaps, the first: {gaps[0]}" if len(gaps) > 1 else gaps[0])

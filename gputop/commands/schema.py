@@ -77,12 +77,13 @@ def shape(name: str) -> Any:
     from gputop.alerts.alert import Alert
     from gputop.commands import shapes
     from gputop.doctor.checks import Doctor
+    from gputop.findings.explanation import Diff, Explanation
     from gputop.fleet.summary import Summary
     from gputop.loader.sweep import Sweep
     from gputop.stacks.document import Stacks
 
     found: dict[str, Callable[[], Any]] = {
-        "snapshot": shapes.snapshot_shape, "explain": lambda: shapes.Explained, "diff": lambda: shapes.Diff, "prove": lambda: shapes.Proof,
+        "snapshot": shapes.snapshot_shape, "explain": lambda: Explanation, "diff": lambda: Diff, "prove": lambda: shapes.Proof,
         "stacks": lambda: Stacks, "loader": lambda: Sweep, "doctor": lambda: Doctor, "fleet": lambda: shapes.Fleet,
         "summary": lambda: Summary, "alert": lambda: Alert,
     }  # fmt: skip

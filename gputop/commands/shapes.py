@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
-from gputop.findings.explanation import Episode, Explanation
+from gputop.findings.explanation import Episode
 from gputop.findings.verdict import WhatIf
 from gputop.fleet.summary import Summary
 from gputop.model import frame
@@ -17,37 +17,6 @@ from gputop.stacks.nccl import NcclReport
 from gputop.stream import snapshot
 
 Missing = dict[str, str]  # field -> why it is null
-
-
-class Tried(Struct):
-    """An outcome of an experiment in a recording, or a report of NCCL."""
-
-    unix_s: float
-    text: str
-
-
-class Explained(Explanation, frozen=True):
-    """Output of `gputop explain --json`."""
-
-    judged_by: str | UnsetType = UNSET  # ``recorder`` or ``explain``, of a recording
-    read_at: str | UnsetType = UNSET  # by which tier of a recording
-    nccl: list[Tried] | UnsetType = UNSET  # what NCCL said of ranks that hung, as it was recorded
-
-
-class Experiments(Struct):
-    """The experiments of two recordings."""
-
-    before: list[Tried]
-    after: list[Tried]
-
-
-class Diff(Struct):
-    """Output of `gputop diff --json`."""
-
-    schema: int
-    before: Explanation
-    after: Explanation
-    experiments: Experiments
 
 
 class ArmPace(Struct):

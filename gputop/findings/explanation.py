@@ -137,6 +137,13 @@ class Trained(Struct, frozen=True):
     ledger: Account | UnsetType | None = UNSET  # None: no GPU is measured; unset: unknown for a part of the stretch
 
 
+class Dated(Struct, frozen=True):
+    """A marker of a recording: how an experiment ended, or what NCCL said of ranks that hung."""
+
+    unix_s: UnixSeconds
+    text: str
+
+
 class Explanation(Struct, frozen=True):
     """All that was found: what `gputop explain --json` prints."""
 
@@ -148,6 +155,25 @@ class Explanation(Struct, frozen=True):
     incidents: Annotated[list[Episode], Meta(max_length=MOST_INCIDENTS)]
     what_if: Annotated[list[WhatIf], _FEW]  # for the verdict's trainer, most gain first; empty if it was not seen to train
     trainers: Annotated[list[Trained], _FEW]  # the last `MOST_TRAINED` trainers seen, in order
+    judged_by: str | UnsetType = UNSET  # of a recording that is explained: ``recorder`` or ``explain``
+    read_at: str | UnsetType = UNSET  # by which tier of it
+    nccl: list[Dated] | UnsetType = UNSET  # in it; unset: nothing
+
+
+class Experiments(Struct, frozen=True):
+    """The experiments of two recordings."""
+
+    before: list[Dated]
+    after: list[Dated]
+
+
+class Diff(Struct, frozen=True):
+    """Output of `gputop diff --json`."""
+
+    schema: int
+    before: Explanation
+    after: Explanation
+    experiments: Experiments
 
 
 def explanation(
@@ -291,6 +317,7 @@ def from_elsewhere(found: Explanation) -> Explanation:
             replace(one, name=name(one.name), identity={name(key): _harmless(value) for key, value in one.identity.items()})
             for one in found.trainers
         ],
+        judged_by=UNSET, read_at=UNSET, nccl=UNSET,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import astuple
 
-from gputop.findings.explanation import Booked, Episode, Explanation, Said, StepMs, Trained
+from gputop.findings.explanation import Booked, Dated, Episode, Explanation, Said, StepMs, Trained
 from gputop.findings.outlook import sentence as what_if_sentence
 from gputop.findings.path import factor, sentence, tree, who, without
 from gputop.findings.verdict import GROWTHS, LOOKING, Culprit, Step
@@ -151,12 +151,12 @@ def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) ->
     yield _row("incidents", *(len(found.incidents) for found in (before, after)))
 
 
-def dated_lines(heading: str, told: Sequence[tuple[float, str]]) -> Iterator[str]:
-    """Lines of a recording's markers (unix seconds, text): how experiments ended, messages of NCCL."""
+def dated_lines(heading: str, told: Sequence[Dated]) -> Iterator[str]:
+    """Lines of a recording's markers: how experiments ended, messages of NCCL."""
     if told:
         yield from ("", clean(heading))
-    for unix_s, text in told:
-        yield from _wrapped(clean(f"{_clock(unix_s)} {text}"), "  ")
+    for one in told:
+        yield from _wrapped(clean(f"{_clock(one.unix_s)} {one.text}"), "  ")
 
 
 def _step_rows(before: StepMs | None, after: StepMs | None) -> Iterator[str]:
