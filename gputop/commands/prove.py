@@ -12,7 +12,7 @@ import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gputop.commands.options import ask_sudo, duration, number, process_id, sampling_argv
 from gputop.system.console import notify, show, write
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gputop.findings.verdict import WhatIf
     from gputop.model.frame import Frame, Header
     from gputop.prove.change import Plan
+    from gputop.prove.prove import Proof
     from gputop.prove.suspect import SuspectWatch, Suspicion
     from gputop.prove.trial import Outcome
     from gputop.stream.child import ChildStream
@@ -160,10 +161,10 @@ def _untried(
 ) -> int:
     """Say why nothing was tried, what could be, and what changes would bring."""
     if args.json:
-        from gputop.prove.prove import none_document
+        from gputop.prove.prove import untried
 
         cause, trainer = (found.case.cause, found.case.trainer.pid) if found is not None else (args.cause, args.pid)
-        _write_json(none_document(reason, cause, trainer, what_if, planned))
+        _write_json(untried(reason, cause, trainer, what_if, planned))
     elif found is None:
         _show(reason)
     else:
@@ -261,7 +262,7 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Suspe
     if args.keep and kept is None:
         notify("the fix is not kept" + ("" if planned.may_keep else f": {planned.intervention} is for experiments alone"))
     if args.json:
-        _write_json(prove.document(found.case, planned, outcome, kept, watch.missing_clock(), ending.theirs))
+        _write_json(prove.proof(found.case, planned, outcome, kept, watch.missing_clock(), ending.theirs))
     return 1 if outcome.result == "undecided" else 0
 
 
@@ -269,7 +270,7 @@ def _stays(args: argparse.Namespace, planned: Plan, outcome: Outcome | None) -> 
     return bool(args.keep) and planned.may_keep and outcome is not None and outcome.result == "proved"
 
 
-def _write_json(document: dict[str, Any]) -> None:
+def _write_json(found: Proof) -> None:
     import msgspec
 
-    write(msgspec.json.encode(document) + b"\n")
+    write(msgspec.json.encode(found) + b"\n")

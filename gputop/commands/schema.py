@@ -80,10 +80,11 @@ def shape(name: str) -> Any:
     from gputop.findings.explanation import Diff, Explanation
     from gputop.fleet.summary import Summary
     from gputop.loader.sweep import Sweep
+    from gputop.prove.prove import Proof
     from gputop.stacks.document import Stacks
 
     found: dict[str, Callable[[], Any]] = {
-        "snapshot": shapes.snapshot_shape, "explain": lambda: Explanation, "diff": lambda: Diff, "prove": lambda: shapes.Proof,
+        "snapshot": shapes.snapshot_shape, "explain": lambda: Explanation, "diff": lambda: Diff, "prove": lambda: Proof,
         "stacks": lambda: Stacks, "loader": lambda: Sweep, "doctor": lambda: Doctor, "fleet": lambda: shapes.Fleet,
         "summary": lambda: Summary, "alert": lambda: Alert,
     }  # fmt: skip

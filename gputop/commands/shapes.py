@@ -10,70 +10,12 @@ from typing import Any, get_type_hints
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from gputop.findings.explanation import Episode
-from gputop.findings.verdict import WhatIf
 from gputop.fleet.summary import Summary
 from gputop.model import frame
 from gputop.stacks.nccl import NcclReport
 from gputop.stream import snapshot
 
 Missing = dict[str, str]  # field -> why it is null
-
-
-class ArmPace(Struct):
-    """The pace of one arm of an experiment."""
-
-    steps_per_min: float | None
-    gpu_work: float | None
-
-
-class ArmPair(Struct):
-    """A pair of arms."""
-
-    order: str
-    off: ArmPace
-    on: ArmPace
-    gain_pct: float | None
-
-
-class Changed(Struct):
-    """A process that an experiment changes."""
-
-    pid: int
-    name: str
-    user: str
-    other_user: bool
-    job: bool
-    cpu_pct: float | None
-    reason: str
-
-
-class Proof(Struct):
-    """Output of `gputop prove --json`."""
-
-    schema: int
-    result: str | None
-    reason: str | None
-    cause: str | None
-    trainer_pid: int | None
-    intervention: str | None
-    says: str | None
-    pairs: list[ArmPair]
-    gain_pct: float | None
-    gain_low_pct: float | None
-    gain_high_pct: float | None
-    steps_per_min_off: float | None
-    steps_per_min_on: float | None
-    gpu_work_off: float | None
-    gpu_work_on: float | None
-    metric: str | None
-    seconds: float
-    missing: Missing
-    kept: bool
-    kept_s: float | None
-    kept_gain_pct: float | None
-    processes: list[Changed]
-    left: list[str]
-    what_if: list[WhatIf] | UnsetType = UNSET
 
 
 class FleetNode(Struct):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import UNSET, Struct, UnsetType
 
 from gputop.findings.sentence import plain
-from gputop.findings.verdict import WhatIf
+from gputop.findings.verdict import Cause, WhatIf
 from gputop.model.frame import SECOND_NS
+from gputop.model.ranges import Pid
 from gputop.model.stream import EXPERIMENT_BEGINS, EXPERIMENT_ENDED
 from gputop.prove.change import Case, Plan, Refusal
 from gputop.prove.guardian import ExperimentEnding, Guard
@@ -41,6 +41,63 @@ class KeptGain(Struct, frozen=True):
     value: float | None  # in the unit of the trial's metric
     gain_pct: float | None  # against the arms without the fix
     unit: str = ""
+
+
+class ArmPace(Struct, frozen=True):
+    """The pace of one arm of an experiment."""
+
+    steps_per_min: float | None
+    gpu_work: float | None  # %
+
+
+class ArmPair(Struct, frozen=True):
+    """A pair of arms."""
+
+    order: str
+    off: ArmPace
+    on: ArmPace
+    gain_pct: float | None
+
+
+class Changed(Struct, frozen=True):
+    """A process that an experiment changes."""
+
+    pid: int
+    name: str
+    user: str
+    other_user: bool
+    job: bool
+    cpu_pct: float | None
+    reason: str
+
+
+class Proof(Struct, frozen=True, kw_only=True):
+    """Output of `gputop prove --json`. Where nothing was tried, what was not measured stays None."""
+
+    schema: int = 1
+    result: str | None = None  # ``proved``, ``disproved`` or ``undecided``; None: nothing was tried, and ``reason`` says why
+    reason: str | None = None
+    cause: Cause | None = None
+    trainer_pid: Pid | None = None
+    intervention: str | None = None
+    says: str | None = None  # what was changed, or would have been
+    pairs: list[ArmPair] = []
+    gain_pct: float | None = None
+    gain_low_pct: float | None = None
+    gain_high_pct: float | None = None
+    steps_per_min_off: float | None = None
+    steps_per_min_on: float | None = None
+    gpu_work_off: float | None = None
+    gpu_work_on: float | None = None
+    metric: str | None = None  # ``steps`` or ``gpu_work``
+    seconds: float = 0.0
+    missing: dict[str, str] = {}  # figure -> why it is None
+    kept: bool = False
+    kept_s: float | None = None
+    kept_gain_pct: float | None = None
+    processes: list[Changed] = []
+    left: list[str] = []  # as ``theirs`` of `gputop.prove.guardian.ExperimentEnding`
+    what_if: list[WhatIf] | UnsetType = UNSET  # where nothing was tried
 
 
 def planned_for(case: Case, allow_stop: bool = False) -> Plan | Refusal:
@@ -171,17 +228,9 @@ def told_followed(found: KeptGain) -> str:
     return f"the fix stays: {figure(found.value, 3)} {found.unit} over {found.seconds:.0f} s{gain}"
 
 
-def document(
-    case: Case, planned: Plan, outcome: Outcome, kept: KeptGain | None, no_clock: str, theirs: Sequence[str] = ()
-) -> dict[str, Any]:
+def proof(case: Case, planned: Plan, outcome: Outcome, kept: KeptGain | None, no_clock: str, theirs: Sequence[str] = ()) -> Proof:
     """The object of ``--json``. ``no_clock``: why no steps are counted. ``theirs``: as in `gputop.prove.guardian.ExperimentEnding`."""
-    found, is_known = outcome.estimate, outcome.estimate is not None
-    stands = _stood(outcome)
-    pairs = [
-        {"order": pair.order, "off": _arm(pair.off.per_min(outcome.clock), pair.off.work_pct),
-         "on": _arm(pair.on.per_min(outcome.clock), pair.on.work_pct), "gain_pct": _rounded(_pair_gain(pair, outcome.clock))}
-        for pair in outcome.pairs
-    ]  # fmt: skip
+    found, stands = outcome.estimate, _stood(outcome)
     missing = {}
     if not outcome.clock:
         missing["steps_per_min"] = no_clock
@@ -189,47 +238,43 @@ def document(
         missing["gpu_work"] = "no utilization of the trainer's GPUs was read"
     if stands:
         missing["gain_pct"] = f"the job {'made no step' if outcome.metric == 'steps' else 'gave its GPUs no work'} without the change"
-    return {
-        "schema": 1, "result": outcome.result, "reason": outcome.reason or None, "cause": case.cause,
-        "trainer_pid": case.trainer.pid, "intervention": planned.intervention, "says": planned.says, "pairs": pairs,
-        "gain_pct": _rounded(gain_pct(found.mean)) if found is not None and not stands else None,
-        "gain_low_pct": _rounded(gain_pct(found.low)) if found is not None else None,
-        "gain_high_pct": _rounded(gain_pct(found.high)) if found is not None and not stands else None,
-        "steps_per_min_off": _rounded(outcome.mean(on=False, steps=True)) if outcome.clock else None,
-        "steps_per_min_on": _rounded(outcome.mean(on=True, steps=True)) if outcome.clock else None,
-        "gpu_work_off": _rounded(outcome.mean(on=False, steps=False)), "gpu_work_on": _rounded(outcome.mean(on=True, steps=False)),
-        "metric": outcome.metric if is_known else None, "seconds": round(outcome.seconds, 2), "missing": missing,
-        "kept": kept is not None, "kept_s": _rounded(kept.seconds) if kept is not None else None,
-        "kept_gain_pct": _rounded(kept.gain_pct) if kept is not None else None, "processes": _processes(planned), "left": list(theirs),
-    }  # fmt: skip
+    return Proof(
+        result=outcome.result, reason=outcome.reason or None, cause=case.cause, trainer_pid=case.trainer.pid,
+        intervention=planned.intervention, says=planned.says, pairs=[_arms(pair, outcome.clock) for pair in outcome.pairs],
+        gain_pct=_rounded(gain_pct(found.mean)) if found is not None and not stands else None,
+        gain_low_pct=_rounded(gain_pct(found.low)) if found is not None else None,
+        gain_high_pct=_rounded(gain_pct(found.high)) if found is not None and not stands else None,
+        steps_per_min_off=_rounded(outcome.mean(on=False, steps=True)) if outcome.clock else None,
+        steps_per_min_on=_rounded(outcome.mean(on=True, steps=True)) if outcome.clock else None,
+        gpu_work_off=_rounded(outcome.mean(on=False, steps=False)), gpu_work_on=_rounded(outcome.mean(on=True, steps=False)),
+        metric=outcome.metric if found is not None else None, seconds=round(outcome.seconds, 2), missing=missing, kept=kept is not None,
+        kept_s=_rounded(kept.seconds) if kept is not None else None, kept_gain_pct=_rounded(kept.gain_pct) if kept is not None else None,
+        processes=_processes(planned), left=list(theirs),
+    )  # fmt: skip
 
 
-def none_document(
+def untried(
     reason: str, cause: str | None, trainer_pid: int | None, what_if: Sequence[WhatIf] = (), planned: Plan | None = None
-) -> dict[str, Any]:
+) -> Proof:
     """The object of ``--json`` where nothing was tried. ``planned``: what would have been."""
-    names = ("gain_pct", "gain_low_pct", "gain_high_pct", "steps_per_min_off", "steps_per_min_on",
-             "gpu_work_off", "gpu_work_on", "metric")  # fmt: skip
-    return {
-        "schema": 1, "result": None, "reason": reason, "cause": cause, "trainer_pid": trainer_pid,
-        "intervention": planned.intervention if planned is not None else None, "says": planned.says if planned is not None else None,
-        **dict.fromkeys(names), "pairs": [], "seconds": 0.0, "missing": {}, "kept": False, "kept_s": None, "kept_gain_pct": None,
-        "processes": _processes(planned), "left": [],
-        "what_if": [asdict(plain(one)) for one in what_if],
-    }  # fmt: skip
+    return Proof(
+        reason=reason, cause=cause, trainer_pid=trainer_pid, intervention=None if planned is None else planned.intervention,
+        says=None if planned is None else planned.says, processes=_processes(planned), what_if=[plain(one) for one in what_if],
+    )  # fmt: skip
 
 
-def _processes(planned: Plan | None) -> list[dict[str, Any]]:
-    """Processes that the plan changes, as rows of the JSON document."""
+def _processes(planned: Plan | None) -> list[Changed]:
+    """Processes that the plan changes."""
     return [
-        {"pid": one.target.pid, "name": one.target.name, "user": one.user, "other_user": one.is_other, "job": one.is_job,
-         "cpu_pct": None if one.cpu is None else round(100 * one.cpu, 1), "reason": one.reason}
+        Changed(one.target.pid, one.target.name, one.user, one.is_other, one.is_job, None if one.cpu is None else round(100 * one.cpu, 1),
+                one.reason)
         for one in (planned.reached if planned is not None else ())
     ]  # fmt: skip
 
 
-def _arm(per_min: float | None, work_pct: float | None) -> dict[str, float | None]:
-    return {"steps_per_min": _rounded(per_min), "gpu_work": _rounded(work_pct)}
+def _arms(pair: Pair, clock: str) -> ArmPair:
+    off, on = (ArmPace(_rounded(arm.per_min(clock)), _rounded(arm.work_pct)) for arm in (pair.off, pair.on))
+    return ArmPair(pair.order, off, on, _rounded(_pair_gain(pair, clock)))
 
 
 def _pair_gain(pair: Pair, clock: str) -> float | None:

@@ -27,7 +27,7 @@ from gputop.fleet.overview import Overview
 from gputop.fleet.summary import summarize
 from gputop.loader.sweep import Point, Sweep
 from gputop.model.ranges import MOST_S
-from gputop.prove.prove import none_document
+from gputop.prove.prove import untried
 from gputop.recording.reader import Recording
 from gputop.stream.snapshot import Snapshots
 from tests.alerts.made import alert
@@ -85,7 +85,7 @@ def real() -> Iterator[tuple[str, bytes]]:
     ]
     yield "doctor", Doctor(1, False, checks).json().encode()
     yield "doctor", Doctor(1, True, checks, Bundle("b.zip", [Part("doctor.txt", 7, "this")])).json().encode()
-    yield "prove", msgspec.json.encode(none_document("nothing to prove", None, None))
+    yield "prove", msgspec.json.encode(untried("nothing to prove", None, None))
     yield "loader", Sweep("loader", "set", 4, 2, 8.0, (Point(0, 1.5, shares={"idle": 1.0}), Point(2, error="no")), 2, 2, ("a note",)).json()
 
 

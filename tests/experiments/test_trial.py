@@ -11,7 +11,7 @@ import pytest
 
 from gputop.model.frame import SECOND_NS, CudaCall
 from gputop.prove.change import Case, Plan, TargetProcess
-from gputop.prove.prove import document, follow, run, told
+from gputop.prove.prove import follow, proof, run, told
 from gputop.prove.statistics import FALSE_POSITIVE, estimate, part_of, t_quantile
 from gputop.prove.suspect import settings_of
 from gputop.prove.trial import JobSample, Outcome, Trial, TrialSettings, arm_of
@@ -112,17 +112,17 @@ def test_no_gain_is_disproved() -> None:
 
 def test_a_job_that_stands_still_without_it_has_no_finite_gain() -> None:
     job = Job(Random(3), 1.0, still=True)
-    found = document(CASE, PLAN, outcome := tried(job, Random(3)), None, "")
-    assert (outcome.result, found["gain_pct"], found["steps_per_min_on"] > 0) == ("proved", None, True)
-    assert found["missing"]["gain_pct"]
+    found = proof(CASE, PLAN, outcome := tried(job, Random(3)), None, "")
+    assert (outcome.result, found.gain_pct, (found.steps_per_min_on or 0) > 0) == ("proved", None, True)
+    assert found.missing["gain_pct"]
 
 
 def test_without_probes_the_work_of_the_gpu_is_compared() -> None:
     outcome = tried(Job(Random(4), 1.6, per_s=8.0, noise=autocorrelated(0.05, 0.5), probed=False), Random(4))
     assert (outcome.result, outcome.metric) == ("proved", "gpu_work")
-    found = document(CASE, PLAN, outcome, None, "needs the eBPF probes: not root")
-    assert (found["steps_per_min_off"], found["missing"]["steps_per_min"]) == (None, "needs the eBPF probes: not root")
-    assert found["gpu_work_on"] > found["gpu_work_off"]
+    found = proof(CASE, PLAN, outcome, None, "needs the eBPF probes: not root")
+    assert (found.steps_per_min_off, found.missing["steps_per_min"]) == (None, "needs the eBPF probes: not root")
+    assert (found.gpu_work_on or 0.0) > (found.gpu_work_off or 0.0)
 
 
 def test_the_order_is_by_lot_and_two_pairs_have_both_orders() -> None:
