@@ -26,10 +26,10 @@ from gputop.alerts.sender import Alerts
 from gputop.api.companion import Companion
 from gputop.cli import main
 from gputop.commands import once
-from gputop.commands.fleet import as_object
 from gputop.commands.watch import STARVED, _WatchRun
 from gputop.findings.sentence import unpack
 from gputop.findings.verdict import GPU_LOST
+from gputop.fleet import document
 from gputop.fleet.jobs import Sight
 from gputop.fleet.overview import Overview
 from gputop.fleet.summary import Summary, read_summary, summarize, summary_payload
@@ -301,9 +301,8 @@ def fleet_screen(one: Stream, _: pytest.CaptureFixture[str]) -> str:
 
 
 def fleet_jobs(one: Stream, _: pytest.CaptureFixture[str]) -> str:
-    found = as_object(one.fleet)
-    nodes = [{name: node[name] for name in ("does", "says")} for node in found["nodes"]]  # type: ignore[attr-defined]
-    return f"{json.dumps(nodes)} {found['jobs']}"
+    found = document.fleet(one.fleet)
+    return f"{[(node.does, node.says) for node in found.nodes]} {found.jobs}"
 
 
 def fleet_json(one: Stream, _: pytest.CaptureFixture[str]) -> str:

@@ -21,8 +21,8 @@ from gputop.system.program import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
     from gputop.findings.line import StatusLine
-    from gputop.fleet.jobs import Job, Sight
-    from gputop.fleet.overview import NodeRow, Overview
+    from gputop.fleet.jobs import Sight
+    from gputop.fleet.overview import Overview
     from gputop.fleet.questions import Nodes, Questions
     from gputop.fleet.targets import RecordingsFolder
     from gputop.stream.reach import Target
@@ -142,10 +142,12 @@ def _write(args: argparse.Namespace, fleet: Overview) -> None:
     """An object, or with --line a line."""
     import msgspec
 
+    from gputop.fleet import document
+
     if args.line:
         write(f"{fleet.used(line_of).form(args.line, draws_ascii(args.ascii))}\n")
         return
-    write(fleet.used(lambda seen: msgspec.json.encode(as_object(seen), enc_hook=str)) + b"\n")
+    write(fleet.used(lambda seen: msgspec.json.encode(document.fleet(seen), enc_hook=str)) + b"\n")
 
 
 def _await_report(fleet: Overview, questions: Questions) -> None:
@@ -202,42 +204,3 @@ def line_of(fleet: Overview) -> StatusLine:
     late = [f"rank {one.number} {one.host}" for one in worst.late[:1]]
     names = [one.name for one in worst.culprits[:1]]
     return StatusLine(kind, (f"{fault_of(worst.symptom, worst.cause)}{lost}", *late, *whole, *names), tooltip, mean)
-
-
-def as_object(fleet: Overview) -> dict[str, object]:
-    """The fleet as JSON-ready data, for scripts; null is not measured."""
-    return {
-        "schema": 1, "unix_s": round(time.time(), 3), "nodes": [_node(row) for row in fleet.rows],
-        "jobs": [_job(job, fleet) for job in fleet.jobs],
-    }  # fmt: skip
-
-
-def _node(row: NodeRow) -> dict[str, object]:
-    sight: Sight = row.sight
-    return {
-        "host": row.host, "state": "up" if sight.is_seen else "silent", "reason": sight.problem or None, "since_s": round(sight.since_s, 1),
-        "age_s": round(sight.age_s, 2) if sight.summary else None, "skew_s": round(sight.skew_s, 3) if sight.summary else None,
-        "notes": sight.notes, "does": row.does, "says": row.says, "lost": row.lost, "summary": sight.summary,
-    }  # fmt: skip
-
-
-def _job(job: Job, fleet: Overview) -> dict[str, object]:
-    ledger = fleet.books.ledgers.get(job.key)
-    return {
-        "key": job.key, "name": job.name, "size": job.size, "hosts": job.hosts, "identity": job.identity,
-        "verdict": {
-            "symptom": job.symptom, "cause": job.cause, "severity": job.severity, "headline": job.headline, "detail": job.detail,
-            "skewed": job.skewed,
-        },
-        "late": [{"rank": one.number, "host": one.host, "pid": one.rank.pid, "gpus": one.rank.gpus} for one in job.late],
-        "culprits": [{"pid": one.pid, "name": one.name, "cpu_s": one.cpu_s} for one in job.culprits], "lost": job.lost,
-        "ranks": [
-            {"rank": one.number, "host": one.host, "pid": one.rank.pid, "does": one.does, "lost": one.lost,
-             "steps_per_s": one.rank.steps_per_s, "cause": one.rank.cause} for one in job.members
-        ],
-        "hangs": job.hangs, "nccl": job.report,
-        "missing": job.missing, "silent": job.silent, "steps_per_s": job.steps_per_s, "apart": job.apart,
-        "ledger": None if ledger is None else {
-            "gpu_total_s": ledger.gpu_total_s, "gpu_lost_s": ledger.gpu_lost_s, "by_cause": ledger.by_cause,
-        },
-    }  # fmt: skip

@@ -78,6 +78,7 @@ def shape(name: str) -> Any:
     from gputop.commands import shapes
     from gputop.doctor.checks import Doctor
     from gputop.findings.explanation import Diff, Explanation
+    from gputop.fleet.document import Fleet
     from gputop.fleet.summary import Summary
     from gputop.loader.sweep import Sweep
     from gputop.prove.prove import Proof
@@ -85,7 +86,7 @@ def shape(name: str) -> Any:
 
     found: dict[str, Callable[[], Any]] = {
         "snapshot": shapes.snapshot_shape, "explain": lambda: Explanation, "diff": lambda: Diff, "prove": lambda: Proof,
-        "stacks": lambda: Stacks, "loader": lambda: Sweep, "doctor": lambda: Doctor, "fleet": lambda: shapes.Fleet,
+        "stacks": lambda: Stacks, "loader": lambda: Sweep, "doctor": lambda: Doctor, "fleet": lambda: Fleet,
         "summary": lambda: Summary, "alert": lambda: Alert,
     }  # fmt: skip
     return found[name]()

@@ -7,110 +7,13 @@ from __future__ import annotations
 
 from typing import Any, get_type_hints
 
-from msgspec import UNSET, Struct, UnsetType, defstruct
+from msgspec import UNSET, UnsetType, defstruct
 
 from gputop.findings.explanation import Episode
-from gputop.fleet.summary import Summary
 from gputop.model import frame
-from gputop.stacks.nccl import NcclReport
 from gputop.stream import snapshot
 
 Missing = dict[str, str]  # field -> why it is null
-
-
-class FleetNode(Struct):
-    """A node of several."""
-
-    host: str
-    state: str
-    reason: str | None
-    since_s: float
-    age_s: float | None
-    skew_s: float | None
-    notes: list[str]
-    does: str
-    says: str
-    lost: float | None
-    summary: Summary | None
-
-
-class FleetVerdict(Struct):
-    """The verdict on a job of several nodes."""
-
-    symptom: str
-    cause: str
-    severity: str
-    headline: str
-    detail: str
-    skewed: bool
-
-
-class Late(Struct):
-    """A rank that the others wait for."""
-
-    rank: int
-    host: str
-    pid: int
-    gpus: list[int]
-
-
-class FleetCulprit(Struct):
-    """A process that takes what a late rank lacks."""
-
-    pid: int
-    name: str
-    cpu_s: float | None
-
-
-class FleetRank(Struct):
-    """A rank of a job."""
-
-    rank: int
-    host: str
-    pid: int
-    does: str
-    lost: float | None
-    steps_per_s: float | None
-    cause: str
-
-
-class FleetLedger(Struct):
-    """GPU seconds of a job."""
-
-    gpu_total_s: float
-    gpu_lost_s: float
-    by_cause: dict[str, float]
-
-
-class FleetJob(Struct):
-    """A job of several nodes."""
-
-    key: str
-    name: str
-    size: int
-    hosts: list[str]
-    identity: dict[str, str]
-    verdict: FleetVerdict
-    late: list[Late]
-    culprits: list[FleetCulprit]
-    lost: float | None
-    ranks: list[FleetRank]
-    hangs: bool
-    nccl: NcclReport | None
-    missing: list[tuple[int, int]]  # (first, last) of ranks
-    silent: list[str]
-    steps_per_s: float | None
-    apart: list[int]
-    ledger: FleetLedger | None
-
-
-class Fleet(Struct):
-    """Output of `gputop --host LIST --once --json`."""
-
-    schema: int
-    unix_s: float
-    nodes: list[FleetNode]
-    jobs: list[FleetJob]
 
 
 def snapshot_shape() -> Any:

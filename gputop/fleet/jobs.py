@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from gputop.findings import policy
 from gputop.findings.policy import WINDOW_NS
 from gputop.findings.ranks import find_slowest, waited_share
-from gputop.findings.verdict import ENDING, GPU_LOST, IDLE, LOOKING, PAUSING, STARTING, Ledger
-from gputop.fleet.summary import Rank, RankTaker, Summary
+from gputop.findings.verdict import ENDING, GPU_LOST, IDLE, LOOKING, PAUSING, STARTING, Culprit, Ledger
+from gputop.fleet.summary import Rank, Summary
 from gputop.stacks.nccl import NcclReport
 from gputop.system.text import counted
 
@@ -87,7 +87,7 @@ class Job(Struct, frozen=True):
     headline: str = ""
     detail: str = ""
     late: tuple[JobRank, ...] = ()  # the rank that the others wait for; where a job hangs, all that are not in its collective
-    culprits: tuple[RankTaker, ...] = ()  # who took what the late rank lacks, on its host
+    culprits: tuple[Culprit, ...] = ()  # who took what the late rank lacks, on its host
     lost: float | None = None  # mean share of its GPUs' time that is lost now
     missing: tuple[tuple[int, int], ...] = ()  # (first, last) of the ranks that no node shows
     silent: tuple[str, ...] = ()  # hosts that do not answer: the missing may be there

@@ -70,14 +70,6 @@ _SecondsBy = Annotated[dict[Word, Seconds], Meta(max_length=MOST_CAUSES)]
 _Names = Annotated[dict[str, str], Meta(max_length=MOST_NAMES)]
 
 
-class RankTaker(Struct, frozen=True, array_like=True, gc=False):
-    """A process that took what a rank lacked."""
-
-    pid: Pid
-    name: str
-    cpu_s: Seconds | None = None  # CPU seconds: of a rank over the window, of an incident over its life so far
-
-
 class GpuRow(Struct, frozen=True, array_like=True, gc=False):
     """One GPU now; None: not measured."""
 
@@ -115,7 +107,7 @@ class IncidentRow(Struct, frozen=True, array_like=True, gc=False):
     trainer_pid: Pid | None
     lost_s: Seconds
     headline: str
-    culprits: Annotated[list[RankTaker], Meta(max_length=MOST_NAMES)] = []
+    culprits: Annotated[list[Culprit], Meta(max_length=MOST_NAMES)] = []
     gpu: Gpus | None = None
 
 
@@ -164,7 +156,7 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     shares: _Shares = {}  # cause -> share of what is lost now
     lost: Share | None = None  # share of its GPUs' time now
     why: str = ""  # what is wrong, in a line
-    culprits: Annotated[list[RankTaker], Meta(max_length=MOST_NAMES)] = []
+    culprits: Annotated[list[Culprit], Meta(max_length=MOST_NAMES)] = []
     ledger: LedgerRow = LedgerRow()
     workers: Count = 0
     starving: Count = 0
@@ -244,7 +236,7 @@ def _cleaned(value: Any, limit: int = NAME) -> Any:
 _SENTENCES = {IncidentRow: ("headline",), NodeVerdict: ("headline", "detail"), Rank: ("why",)}
 _KINDS = {
     kind: {name: i for i, name in enumerate(kind.__struct_fields__)}
-    for kind in (RankTaker, GpuRow, LedgerRow, IncidentRow, NodeVerdict, Node, RankPace, Rank, Summary)
+    for kind in (Culprit, GpuRow, LedgerRow, IncidentRow, NodeVerdict, Node, RankPace, Rank, Summary)
 }
 """Struct of a summary -> positions of its fields."""
 _MADE_OF = {*_KINDS, str, sentence.Sentence, list, dict}
@@ -304,8 +296,8 @@ def _identity(info: ProcInfo) -> dict[str, str]:
     return {name: text[:NAME] for name, text in found.items() if text}
 
 
-def _takers(culprits: Iterable[Culprit]) -> list[RankTaker]:
-    return [RankTaker(one.pid, one.name[:NAME], _rounded(one.cpu_s)) for one in list(culprits)[:NAMED]]
+def _takers(culprits: Iterable[Culprit]) -> list[Culprit]:
+    return [Culprit(one.pid, one.name[:NAME], _rounded(one.cpu_s)) for one in list(culprits)[:NAMED]]
 
 
 def _ledger(ledger: Ledger) -> LedgerRow:

@@ -19,10 +19,10 @@ import pytest
 
 from gputop.alerts.alert import BEGIN, END
 from gputop.cli import main
-from gputop.commands.fleet import as_object
 from gputop.commands.replay import sample
 from gputop.commands.schema import SCHEMAS, schema, shape
 from gputop.doctor.checks import Bundle, Doctor, DoctorCheck, Part
+from gputop.fleet import document
 from gputop.fleet.overview import Overview
 from gputop.fleet.summary import summarize
 from gputop.loader.sweep import Point, Sweep
@@ -76,7 +76,7 @@ def real() -> Iterator[tuple[str, bytes]]:
     yield "summary", msgspec.json.encode(summary, enc_hook=str)
     overview = Overview()
     overview.take(fleet(late=3))
-    yield "fleet", msgspec.json.encode(as_object(overview), enc_hook=str)
+    yield "fleet", msgspec.json.encode(document.fleet(overview), enc_hook=str)
     for event in (BEGIN, END):
         yield "alert", msgspec.json.encode(alert(event))
     checks = [

@@ -5,14 +5,15 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gputop.findings.ranks import RankPace
+from gputop.findings.verdict import Culprit
 from gputop.fleet.jobs import Sight
-from gputop.fleet.summary import GpuRow, LedgerRow, Node, NodeVerdict, Rank, RankTaker, Summary
+from gputop.fleet.summary import GpuRow, LedgerRow, Node, NodeVerdict, Rank, Summary
 
 WORKS = RankPace(0.05, 0.02, 0.8, 0.98)
 SPINS = RankPace(0.02, 0.0, 0.25, None)  # its GPU runs the kernel of a collective
 SLEEPS = RankPace(0.6, 0.05, None, 0.4)  # asleep in a collective of the host
 LATE = RankPace(0.6, 0.55, None, 1.0)
-HOG = RankTaker(903, "fluent-bit", 3.5)
+HOG = Culprit(903, "fluent-bit", 3.5)
 
 
 def rank(number: int, pace: RankPace | None = WORKS, **more: object) -> Rank:

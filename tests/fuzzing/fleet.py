@@ -23,8 +23,9 @@ from msgspec.structs import replace
 
 from gputop.agents import tools
 from gputop.agents.places import Places
-from gputop.commands.fleet import as_object, line_of
+from gputop.commands.fleet import line_of
 from gputop.commands.record_fleet import HostFile
+from gputop.fleet import document
 from gputop.fleet import link as link_module
 from gputop.fleet.asking import Ask, AskLines, NodeAnswer, pack_answer, pack_ask, read_answer, read_stacks
 from gputop.fleet.jobs import Sight
@@ -333,7 +334,7 @@ def _look(links: Links, fleet: Overview, answers: list[NodeAnswer], rng: random.
                 if (report := unpack_report(answer.data)) is not None:
                     fleet.take_report(job.key, report)
     fleet.take(sights)
-    json.loads(fleet.used(lambda seen: msgspec.json.encode(as_object(seen), enc_hook=str)))
+    json.loads(fleet.used(lambda seen: msgspec.json.encode(document.fleet(seen), enc_hook=str)))
     for choice in VIEWS:
         _check_lines(fleet.used(lambda seen, choice=choice: draw.page(seen, choice, clock="12:00:00", own="", note="")).lines)  # type: ignore[misc]
     _check_lines(fleet.used(lambda seen: draw.why_lines(seen, seen.jobs[0] if seen.jobs else None)))
