@@ -6,13 +6,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from gputop.findings.explanation import Account as Account
 from gputop.findings.explanation import Booked as Ledger
 from gputop.findings.explanation import Episode as Incident
 from gputop.findings.explanation import Explanation as Explanation
 from gputop.findings.explanation import Said as Overall
 from gputop.findings.explanation import StepMs as StepMs
 from gputop.findings.explanation import Trained as Trainer
+from gputop.findings.verdict import Ledger as Account
 from gputop.findings.verdict import Regain as Regain
 from gputop.findings.verdict import Verdict
 

@@ -118,14 +118,6 @@ class Episode(Struct, frozen=True):
     path: Annotated[list[PathStep], _FEW]  # of the moment that the headline describes
 
 
-class Account(Struct, frozen=True):
-    """GPU seconds of one trainer; those of all sum to `Booked`."""
-
-    gpu_total_s: Seconds
-    gpu_lost_s: Seconds
-    by_cause: Annotated[dict[Cause, Seconds], _FEW]
-
-
 class Trained(Struct, frozen=True):
     """A trainer, one that has ended too."""
 
@@ -134,7 +126,7 @@ class Trained(Struct, frozen=True):
     rank: Ranks | None
     identity: Annotated[dict[str, str | Annotated[dict[str, str], _FEW] | None], _FEW]
     """Fields of `gputop.model.identity.Identity`: container, pod, Slurm job, training …"""
-    ledger: Account | UnsetType | None = UNSET  # None: no GPU is measured; unset: unknown for a part of the stretch
+    ledger: Ledger | UnsetType | None = UNSET  # those of all sum to `Booked`; None: no GPU is measured; unset: a part is unknown
 
 
 class Dated(Struct, frozen=True):
@@ -198,15 +190,11 @@ def explanation(
 
 
 def _trained(role: Role, info: ProcInfo, host: str, own: Ledger | None) -> Trained:
-    return Trained(info.pid, role.label, role.rank, asdict(identity_of(info, host)), UNSET if own is None else account(own))
+    return Trained(info.pid, role.label, role.rank, asdict(identity_of(info, host)), _ledger(own))
 
 
-def account(own: Ledger) -> Account | None:
-    """A trainer's ledger, rounded to ms; None if no GPU is measured."""
-    if not own.gpu_total_s:
-        return None
-    by_cause = {cause: round(lost_s, 3) for cause, lost_s in own.by_cause.items()}
-    return Account(round(own.gpu_total_s, 3), round(own.gpu_lost_s, 3), by_cause)
+def _ledger(own: Ledger | None) -> Ledger | UnsetType | None:
+    return UNSET if own is None else own.rounded() if own.gpu_total_s else None
 
 
 def shares(seconds: Mapping[str, float]) -> dict[str, float]:

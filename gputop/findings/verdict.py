@@ -47,6 +47,8 @@ def _one_of(words: Sequence[str]) -> Meta:
 Severity = Annotated[str, _one_of(SEVERITIES)]
 Symptom = Annotated[str, _one_of(SYMPTOMS)]
 Cause = Annotated[str, _one_of(CAUSES)]
+Word = Annotated[str, Meta(pattern=r"\A[\w-]{0,64}\Z")]
+"""A word of one of these lists, never a sentence: another node may have a newer gputop, which knows more of them."""
 HOST_GROWTH, GPU_GROWTH = GROWTHS = "host-memory-growth", "gpu-memory-growth"  # no GPU time is lost yet: incidents, never the verdict
 
 
@@ -222,11 +224,11 @@ class WhatIf(Struct, frozen=True):
 
 
 class Ledger(Struct):
-    """The GPU seconds not worked, split over causes; the parts sum to ``gpu_lost_s``."""
+    """The GPU seconds not worked, split over causes; the parts sum to ``gpu_lost_s``. Of a trainer, a node, a job or all."""
 
-    gpu_total_s: float = 0.0  # seconds observed of all GPUs that a trainer uses
-    gpu_lost_s: float = 0.0
-    by_cause: dict[str, float] = field(default_factory=dict)
+    gpu_total_s: Seconds = 0.0  # seconds observed of all GPUs that a trainer uses
+    gpu_lost_s: Seconds = 0.0
+    by_cause: Annotated[dict[Word, Seconds], Meta(max_length=64)] = field(default_factory=dict)
 
     def add(self, total_s: float, lost_s: float, shares: dict[str, float]) -> None:
         """Book one interval. The rest of the loss beyond ``shares`` (cause -> share of the loss, summing to 1 at most) is
@@ -255,6 +257,11 @@ class Ledger(Struct):
         """Upper bound of the speed-up without all known causes. Each lost second has one cause, so seconds add up; factors must not be
         multiplied."""
         return speedup_max(sum(one.regain_gpu_s for one in self.regains()), self.gpu_total_s)
+
+    def rounded(self) -> Ledger:
+        """The ledger in whole ms, as it is told."""
+        by_cause = {cause: round(lost_s, 3) for cause, lost_s in self.by_cause.items()}
+        return Ledger(round(self.gpu_total_s, 3), round(self.gpu_lost_s, 3), by_cause)
 
     def include(self, other: Ledger) -> None:
         """Add another ledger."""

@@ -474,9 +474,9 @@ class Books:
             for member in job.members:
                 row = member.rank.ledger
                 at = job.key, member.host, member.rank.pid
-                read[at] = row.gpu_s, row.lost_s, row.by_cause
+                read[at] = row.gpu_total_s, row.gpu_lost_s, row.by_cause
                 before = self._read.get(at, read[at])
-                if row.gpu_s > before[0]:
+                if row.gpu_total_s > before[0]:
                     _book(ledger, job, member, read[at], before)
         self._read = read
         self.ledgers = {key: ledger for key, ledger in self.ledgers.items() if key in {at[0] for at in read}}

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import zstandard
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 from msgspec.structs import asdict, astuple, replace
 
 from gputop.diagnosis import Engine
@@ -24,7 +24,7 @@ from gputop.diagnosis.symptoms import Standing
 from gputop.findings import sentence
 from gputop.findings.explanation import in_general
 from gputop.findings.ranks import RankPace
-from gputop.findings.verdict import GPU_LOST, Culprit, Incident, Ledger, Verdict
+from gputop.findings.verdict import GPU_LOST, Culprit, Incident, Ledger, Verdict, Word
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import ProcInfo
 from gputop.model.identity import SHORT_ID, job_key, known_of
@@ -62,11 +62,7 @@ NAMED = 3  # culprits of a rank, and of an incident
 TEXT, NAME = 300, 80  # characters of a source's reason, and of a name
 LEAST_SHARE = 0.005  # of the window, to be told
 
-Word = Annotated[str, Meta(pattern=r"\A[\w-]{0,64}\Z")]
-"""A word of a closed list of the node's gputop (`gputop.findings.verdict`), never a sentence. A newer gputop may send words unknown
-here."""
 _Shares = Annotated[dict[Word, Share], Meta(max_length=MOST_CAUSES)]
-_SecondsBy = Annotated[dict[Word, Seconds], Meta(max_length=MOST_CAUSES)]
 _Names = Annotated[dict[str, str], Meta(max_length=MOST_NAMES)]
 
 
@@ -85,14 +81,6 @@ class GpuRow(Struct, frozen=True, array_like=True, gc=False):
     temp_c: Celsius | None = None
     throttle_mask: Bits | None = None  # as `gputop.model.gpu.Gpu.throttle_mask`
     lost: bool | None = None  # the driver has lost it; None: it does not say
-
-
-class LedgerRow(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Seconds on GPUs since the node's stream began, and those lost, by cause."""
-
-    gpu_s: Seconds = 0.0
-    lost_s: Seconds = 0.0
-    by_cause: _SecondsBy = {}
 
 
 class IncidentRow(Struct, frozen=True, array_like=True, gc=False):
@@ -157,7 +145,7 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     lost: Share | None = None  # share of its GPUs' time now
     why: str = ""  # what is wrong, in a line
     culprits: Annotated[list[Culprit], Meta(max_length=MOST_NAMES)] = []
-    ledger: LedgerRow = LedgerRow()
+    ledger: Ledger = field(default_factory=Ledger)  # since the node's stream began
     workers: Count = 0
     starving: Count = 0
     still_s: Seconds = 0.0  # for how long nothing of it has moved
@@ -181,7 +169,7 @@ class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
     node: Node = Node()
     gpus: Annotated[list[GpuRow], Meta(max_length=MOST_GPUS)] = []
     ranks: Annotated[list[Rank], Meta(max_length=MOST_RANKS)] = []
-    ledger: LedgerRow = LedgerRow()
+    ledger: Ledger = field(default_factory=Ledger)  # since the node's stream began
     incidents: Annotated[list[IncidentRow], Meta(max_length=MOST_NAMES)] = []  # newest first
     sources: _Names = {}  # source that does not read all -> its reason
     cpu_ns: Ns = 0  # CPU time of gputop on the node since it started
@@ -236,7 +224,7 @@ def _cleaned(value: Any, limit: int = NAME) -> Any:
 _SENTENCES = {IncidentRow: ("headline",), NodeVerdict: ("headline", "detail"), Rank: ("why",)}
 _KINDS = {
     kind: {name: i for i, name in enumerate(kind.__struct_fields__)}
-    for kind in (Culprit, GpuRow, LedgerRow, IncidentRow, NodeVerdict, Node, RankPace, Rank, Summary)
+    for kind in (Culprit, GpuRow, Ledger, IncidentRow, NodeVerdict, Node, RankPace, Rank, Summary)
 }
 """Struct of a summary -> positions of its fields."""
 _MADE_OF = {*_KINDS, str, sentence.Sentence, list, dict}
@@ -250,7 +238,7 @@ def summarize(board: Board, engine: Engine, rules: int = 0) -> Summary:
         gputop=__version__, rules=rules, host=header.host, boot_id=header.boot_id, t_ns=board.t_ns,
         unix_ns=header.unix_ns_of(board.t_ns), simulated=header.simulated, verdict=_said(verdict),
         node=_node(engine.facts, ranks, board), gpus=[_gpu(board.gpus[index]) for index in sorted(board.gpus)[:MOST_GPUS]],
-        ranks=ranks, ledger=_ledger(engine.ledger), incidents=_incidents(engine.incidents, board),
+        ranks=ranks, ledger=engine.ledger.rounded(), incidents=_incidents(engine.incidents, board),
         sources={one.name: one.reason[:TEXT] for one in board.sources.values() if one.state not in ("ok", "off")},
         cpu_ns=cost.cpu_ns if cost else 0, rss_bytes=cost.rss_bytes if cost else 0, dropped=cost.dropped if cost else 0,
     ))  # fmt: skip
@@ -278,7 +266,7 @@ def _rank(one: Standing, engine: Engine, host: str) -> Rank:
         steps_per_s=None if step is None else _rounded(step.per_s), symptom=one.symptom, cause=one.cause,
         shares={cause: round(share, 3) for cause, share in one.shares.items() if share >= LEAST_SHARE}, lost=_rounded(job.lost),
         why=worded.why if worded else "", culprits=_takers(worded.culprits) if worded else [],
-        ledger=_ledger(ledger), workers=len(job.workers),
+        ledger=ledger.rounded(), workers=len(job.workers),
         starving=sum(bool(worker.state.starving) for worker in job.workers), still_s=round(job.still_s, 1),
         waits_for=job.straggler.pid if job.straggler is not None else None, absent=list(job.absent_ranks[:MOST_RANKS]),
         identity=_identity(trainer.info),
@@ -298,11 +286,6 @@ def _identity(info: ProcInfo) -> dict[str, str]:
 
 def _takers(culprits: Iterable[Culprit]) -> list[Culprit]:
     return [Culprit(one.pid, one.name[:NAME], _rounded(one.cpu_s)) for one in list(culprits)[:NAMED]]
-
-
-def _ledger(ledger: Ledger) -> LedgerRow:
-    by_cause = {cause: round(lost_s, 3) for cause, lost_s in ledger.by_cause.items()}
-    return LedgerRow(round(ledger.gpu_total_s, 3), round(ledger.gpu_lost_s, 3), by_cause)
 
 
 def _gpu(gpu: GpuBoard) -> GpuRow:

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from gputop import diagnosis, findings
 from gputop.diagnosis import Engine
-from gputop.findings.explanation import MOST_TRAINED, Account, Booked, Episode, Explanation, Trained, account, booked, from_elsewhere
+from gputop.findings.explanation import MOST_TRAINED, Booked, Episode, Explanation, Trained, booked, from_elsewhere
 from gputop.findings.sentence import pack, unpack
+from gputop.findings.verdict import CAUSES as KNOWN_CAUSES
 from gputop.findings.verdict import GPU_LOST, Ledger, total
 from gputop.model import roles
 from gputop.model.ranges import Ns
@@ -91,6 +92,8 @@ def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, 
         return None
     if not found.start_ns <= found.end_ns <= recording.end_ns + UNJUDGED_NS:
         return None
+    if not all(cause in KNOWN_CAUSES for one in found.explanation.trainers if one.ledger for cause in one.ledger.by_cause):
+        return None
     found = replace(found, explanation=from_elsewhere(found.explanation))
     rest_ns = recording.end_ns - found.end_ns
     if rest_ns > (REST_SHARE * (found.end_ns - recording.start_ns) if with_rest else UNJUDGED_NS):
@@ -135,7 +138,7 @@ def _whose(one: Episode) -> tuple[str, int | None]:
     return one.cause, one.gpu if one.cause == GPU_LOST else None
 
 
-def _unrounded(told: Booked | Account) -> Ledger:
+def _unrounded(told: Booked) -> Ledger:
     return Ledger(told.gpu_total_s or 0.0, told.gpu_lost_s or 0.0, dict(told.by_cause))
 
 
@@ -145,8 +148,8 @@ def _trainers(before: list[Trained], after: list[Trained]) -> list[Trained]:
     for one in after:
         if (was := found.get((one.pid, one.name))) is not None:
             known = [part.ledger for part in (was, one)]
-            told = [part for part in known if isinstance(part, Account)]
-            one = replace(one, ledger=UNSET if UNSET in known else account(total(map(_unrounded, told))))
+            whole = total(part for part in known if isinstance(part, Ledger))
+            one = replace(one, ledger=UNSET if UNSET in known else whole.rounded() if whole.gpu_total_s else None)
         found[one.pid, one.name] = one
     return list(found.values())
 

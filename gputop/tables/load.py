@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from msgspec import structs, to_builtins
 
-from gputop.findings.explanation import Account, Explanation
+from gputop.findings.explanation import Explanation
+from gputop.findings.verdict import Ledger
 from gputop.model.frame import SECOND_NS, Frame, Mark
 from gputop.model.identity import FIELDS, identity_of
 from gputop.model.roles import program_name
@@ -231,7 +232,7 @@ class TableLoader:
     def _ledgers(self, found: Explanation) -> Iterator[tuple[Any, ...]]:
         start_ns = max(self.start_ns, self.recording.start_ns)
         for one in found.trainers:
-            if not isinstance(own := one.ledger, Account):
+            if not isinstance(own := one.ledger, Ledger):
                 continue
             whose = {name: one.identity.get(name) for name in ("user", "slurm_job_id", "namespace", "pod")}
             row = {"trainer_pid": one.pid, "label": one.name, "rank": one.rank, "gpu_s": own.gpu_total_s, **whose}

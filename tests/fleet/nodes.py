@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gputop.findings.ranks import RankPace
-from gputop.findings.verdict import Culprit
+from gputop.findings.verdict import Culprit, Ledger
 from gputop.fleet.jobs import Sight
-from gputop.fleet.summary import GpuRow, LedgerRow, Node, NodeVerdict, Rank, Summary
+from gputop.fleet.summary import GpuRow, Node, NodeVerdict, Rank, Summary
 
 WORKS = RankPace(0.05, 0.02, 0.8, 0.98)
 SPINS = RankPace(0.02, 0.0, 0.25, None)  # its GPU runs the kernel of a collective
@@ -21,7 +21,7 @@ def rank(number: int, pace: RankPace | None = WORKS, **more: object) -> Rank:
     fields: dict[str, object] = {
         "pid": 1000 + number, "job": "train.py/16", "rank": number, "size": 16, "program": "train.py", "gpus": [number % 8],
         "phase": "training", "states": {"computing": 0.9}, "pace": pace, "steps_per_s": 2.1, "symptom": "healthy",
-        "lost": None if pace is None else pace.idle, "ledger": LedgerRow(100.0, 5.0, {"unexplained": 5.0}),
+        "lost": None if pace is None else pace.idle, "ledger": Ledger(100.0, 5.0, {"unexplained": 5.0}),
         "identity": {"user": "ana", "slurm_job": "4711"},
     }  # fmt: skip
     return Rank(**(fields | more))  # type: ignore[arg-type]

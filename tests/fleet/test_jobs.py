@@ -8,12 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.findings.ranks import RankPace
+from gputop.findings.verdict import Ledger
 from gputop.fleet.asking import NodeAnswer
 from gputop.fleet.jobs import LATE as LATE_WORD
 from gputop.fleet.jobs import TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Sight, find_jobs, with_report
 from gputop.fleet.overview import Overview
 from gputop.fleet.questions import Hangs, Questions
-from gputop.fleet.summary import LedgerRow, Rank, Summary
+from gputop.fleet.summary import Rank, Summary
 from gputop.stacks.nccl import NcclRank, NcclReport, pack_report
 from tests.fleet.nodes import LATE, SLEEPS, SPINS, fleet, late_rank, rank, sight
 from tests.fleet.nodes import WORKS as WORKING
@@ -269,7 +270,7 @@ def booked(*seconds: tuple[float, float, dict[str, float]], late: int | None = N
     for gpu_s, lost_s, by_cause in seconds:
         sights = fleet(late=late)
         for one in sights:
-            ranks = [replace(r, ledger=LedgerRow(gpu_s, lost_s, by_cause)) for r in one.summary.ranks]
+            ranks = [replace(r, ledger=Ledger(gpu_s, lost_s, by_cause)) for r in one.summary.ranks]
             sights[sights.index(one)] = sight(one.host, *ranks)
         books.note(find_jobs(sights))
     return books

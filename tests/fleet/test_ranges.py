@@ -11,12 +11,12 @@ import zstandard
 from msgspec.inspect import DictType, FloatType, IntType, ListType, StructType, Type, UnionType
 
 from gputop.findings.ranks import RankPace
-from gputop.findings.verdict import Culprit
+from gputop.findings.verdict import Culprit, Ledger
 from gputop.fleet import overview as overview_module
 from gputop.fleet.asking import Ask, NodeAnswer, pack_answer, read_answer, read_ask, read_stacks
 from gputop.fleet.jobs import Sight
 from gputop.fleet.overview import SILENT, Overview
-from gputop.fleet.summary import GpuRow, IncidentRow, LedgerRow, Node, NodeVerdict, Rank, Summary, read_summary
+from gputop.fleet.summary import GpuRow, IncidentRow, Node, NodeVerdict, Rank, Summary, read_summary
 from gputop.model.ranges import MOST_BYTES, MOST_NS, fitted
 from gputop.stacks.nccl import NcclReport, unpack_report
 from gputop.tui.draw.fleet import Choice, chosen_job, page, why_lines
@@ -26,10 +26,10 @@ WILD = (float("nan"), float("inf"), -float("inf"), 1e306, -1e306, -1, 2**63, 2**
 WHOLE = Summary(
     gputop="1", host="a", boot_id="b", t_ns=1, unix_ns=10**18, verdict=NodeVerdict(lost_pct=1.0, trainer_pid=7),
     node=Node(8, *([0.5] * 5), 1e6, 2, 1),
-    gpus=[GpuRow(0, "H100", "u", 50.0, 40.0, 1 << 30, 1 << 36, 300.0, 700.0, 60.0, 4)], ledger=LedgerRow(9.0, 4.0, {"unexplained": 4.0}),
+    gpus=[GpuRow(0, "H100", "u", 50.0, 40.0, 1 << 30, 1 << 36, 300.0, 700.0, 60.0, 4)], ledger=Ledger(9.0, 4.0, {"unexplained": 4.0}),
     ranks=[Rank(pid=7, job="j", rank=0, size=1, program="train.py", gpus=[0], states={"running": 0.5}, pace=RankPace(0.1, 0.1, 0.2, 0.3),
                 steps_per_s=2.0, shares={"unexplained": 0.2}, lost=0.2, culprits=[Culprit(9, "hog", 1.0)], waits_for=7, absent=[3],
-                ledger=LedgerRow(9.0, 4.0, {"unexplained": 4.0}))],
+                ledger=Ledger(9.0, 4.0, {"unexplained": 4.0}))],
     incidents=[IncidentRow(1, 1e9, 1e9 + 5, "wait-heavy", "unexplained", "high", 7, 2.0, "unexplained", [Culprit(9, "hog", 1.0)])],
 )  # fmt: skip
 
@@ -103,14 +103,14 @@ def test_any_number_in_any_place_is_refused_or_harmless() -> None:
 def test_what_this_gputop_says_lies_in_the_ranges() -> None:
     odd = msgspec.structs.replace(
         WHOLE, cpu_ns=-5, rss_bytes=MOST_BYTES * 4, unix_ns=MOST_NS + 1, node=Node(8, 1.0004, -0.001, float("nan")),
-        gpus=[GpuRow(0, util_pct=100.5, mem_used_bytes=-1, throttle_mask=2**64 - 1)], ledger=LedgerRow(float("inf"), -0.001, {"x": -1.0}),
+        gpus=[GpuRow(0, util_pct=100.5, mem_used_bytes=-1, throttle_mask=2**64 - 1)], ledger=Ledger(float("inf"), -0.001, {"x": -1.0}),
     )  # fmt: skip
     said = fitted(odd)
     assert read_summary(payload(said)) == said
     assert (said.node.cpu, said.node.runnable, said.node.throttled) == (None, None, None)
     assert (said.gpus[0].util_pct, said.gpus[0].mem_used_bytes, said.gpus[0].throttle_mask) == (None, None, None)
     assert (said.cpu_ns, said.rss_bytes, said.unix_ns) == (0, MOST_BYTES, MOST_NS)
-    assert said.ledger == LedgerRow(0.0, 0.0, {"x": 0.0})
+    assert said.ledger == Ledger(0.0, 0.0, {"x": 0.0})
     assert said.ranks == odd.ranks
     assert fitted(WHOLE) is WHOLE
 

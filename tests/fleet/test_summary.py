@@ -63,16 +63,16 @@ def test_a_summary_says_what_the_node_found() -> None:
 
 
 def test_counters_only_grow() -> None:
-    lost = [one.ledger.lost_s for one in told()]
+    lost = [one.ledger.gpu_lost_s for one in told()]
     assert lost == sorted(lost)
     assert lost[-1] > 1.0
-    assert all(sum(one.ledger.by_cause.values()) == pytest.approx(one.ledger.lost_s, abs=0.02) for one in told())
+    assert all(sum(one.ledger.by_cause.values()) == pytest.approx(one.ledger.gpu_lost_s, abs=0.02) for one in told())
 
 
 def test_ledgers_of_ranks_sum_up_to_the_nodes() -> None:
     last = told()[-1]
-    assert sum(one.ledger.lost_s for one in last.ranks) == pytest.approx(last.ledger.lost_s, abs=0.01)
-    assert last.ledger.lost_s > 1.0
+    assert sum(one.ledger.gpu_lost_s for one in last.ranks) == pytest.approx(last.ledger.gpu_lost_s, abs=0.01)
+    assert last.ledger.gpu_lost_s > 1.0
 
 
 def test_a_second_of_eight_ranks_in_trouble_takes_two_kilobytes_at_most() -> None:
@@ -140,7 +140,7 @@ REFUSED = {
     "wrong type": encoded(ranks=[{"pid": "one"}]),
     "too many ranks": encoded(ranks=[{"pid": 1}] * 1000),
     "no list": encoded(gpus={}),
-    "NaN": encoded(ledger={"lost_s": float("nan")}),
+    "NaN": encoded(ledger={"gpu_lost_s": float("nan")}),
     "infinite": encoded(node={"cpu": float("inf")}),
     "too large": encoded(host="x" * MOST_BYTES),
     "no size": zstandard.ZstdCompressor(write_content_size=False).compress(b"\x80"),

@@ -243,6 +243,9 @@ MADE_UP: dict[str, Callable[[Any], object]] = {
     "a cause": lambda told: first(told).update(cause="gremlins"),
     "a verdict": lambda told: told["verdict"].update(symptom="bewitched"),
     "a cause that lost": lambda told: told["ledger"]["by_cause"].update(gremlins=1.0),
+    "a cause that lost a trainer's": lambda told: told["trainers"][0].update(
+        ledger={"gpu_total_s": 1.0, "gpu_lost_s": 1.0, "by_cause": {"gremlins": 1.0}}
+    ),
     "endless seconds": lambda told: told["ledger"].update(gpu_lost_s=1e306),
     "a pid below 0": lambda told: first(told).update(trainer_pid=-1),
     "a culprit's": lambda told: first(told)["culprits"].append({"pid": 1 << 40, "name": "x", "cpu_s": 1.0}),
