@@ -97,14 +97,14 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     leave_root(*SCREEN)
     # The collector starts during the imports, so that the screen begins with data.
     return_freed_memory()
-    from gputop.diagnosis.judge import table as causes
     from gputop.stream.session import Session
     from gputop.tui.app import GputopApp
     from gputop.tui.draw.table import SORTS
     from gputop.tui.draw.view import USUAL_WINDOW_S, View
     from gputop.tui.feed import ScreenSettings, live_context
 
-    causes()  # a plug-in that is broken is told before the screen takes the terminal
+    session = Session()
+    session.engine.load_causes()  # a plug-in that is broken is told before the screen takes the terminal
     calm_garbage_collection()
     left = config.load_screen()
     view = View(
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     )  # fmt: skip
     theme = "gputop-light" if args.light else "gputop-dark"
     look = ScreenSettings(theme, remote=args.host is not None, auto_stacks=not args.no_auto_stacks, caption=caption)
-    app = GputopApp(live_context(Session(), view, lambda: ChildStream(argv, pacer), first, look))
+    app = GputopApp(live_context(session, view, lambda: ChildStream(argv, pacer), first, look))
     pacer.app = app
     app.context.feed.notes = notes
     if alerts is not None:

@@ -200,7 +200,7 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
 
 def page(session: Session, view: View) -> list[Line]:
     """One moment as lines: header, verdict, GPUs and processes; it has no lanes."""
-    from gputop.diagnosis.lostgpus import notice
+    from gputop.findings.trouble import notice
     from gputop.tui.draw import gpus, table
     from gputop.tui.draw.edges import header_lines, verdict_lines
     from gputop.tui.draw.view import Axis

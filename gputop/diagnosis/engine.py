@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gputop.diagnosis import hangs, prices, states
 from gputop.diagnosis.growth import Growths
 from gputop.diagnosis.incidents import Incidents
-from gputop.diagnosis.judge import judge
+from gputop.diagnosis.judge import judge, table
 from gputop.diagnosis.lostgpus import LostGpus
 from gputop.diagnosis.measure import intensity, stepclock
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
@@ -98,6 +98,11 @@ class Engine:
         self._ended: Step | None = None  # of the last trainer that ended
         self._workers_spent: dict[str, float] = {}  # seconds in each state of all workers together
         self._header = Header()
+
+    @staticmethod
+    def load_causes() -> None:
+        """Load the causes now, with messages about plug-ins that are broken, rather than at the first judgement."""
+        table()
 
     @property
     def verdict(self) -> Verdict:

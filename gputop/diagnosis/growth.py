@@ -34,7 +34,8 @@ from gputop.diagnosis.measure.takers import born_ns
 from gputop.diagnosis.trend import FLOORS, Steady, Trend
 from gputop.findings import policy
 from gputop.findings.sentence import filled
-from gputop.findings.verdict import GPU_GROWTH, GROWTHS, HOST_GROWTH, Evidence, Fix, Incident, Victim
+from gputop.findings.trouble import span_words
+from gputop.findings.verdict import GPU_GROWTH, HOST_GROWTH, Evidence, Fix, Incident, Victim
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import ProcSample
 from gputop.system.text import counted
@@ -171,16 +172,6 @@ class Growths(Struct):
             yield part
 
 
-def growing(incidents: Iterable[Incident]) -> tuple[str, str]:
-    """(short text, severity) of the most urgent lasting growth; empty if there is none. See `lostgpus.notice`."""
-    lasting = [one for one in incidents if one.cause in GROWTHS and one.end_ns is None and one.evidence]
-    if not lasting:
-        return "", ""
-    first = min(lasting, key=lambda one: one.evidence[0].value or 0.0)
-    place = "memory" if first.gpu is None else f"GPU {first.gpu} memory"
-    return f"{place} ends in {_span(first.evidence[0].value or 0.0)}", first.severity
-
-
 def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
@@ -279,8 +270,8 @@ def _tell(incident: Incident, case: _GrowingQuantity, left: _Left, swaps: bool) 
     memory = "GPU memory" if incident.gpu is not None else "room" if left.room.key == SHM else "memory"
     end = "swapping begins" if swaps and left.room.key == "host" else filled("out of {}", memory)
     case.series.grows = filled("{} by {}", _who(case), _rate(steady.per_s))
-    incident.headline = filled("{}: {} in {}{}", case.series.grows, end, _span(left.s), _band(left))
-    incident.detail = filled("{} in the last {}; {}", _size(steady.grown), _span(steady.seconds), left.room.text)
+    incident.headline = filled("{}: {} in {}{}", case.series.grows, end, span_words(left.s), _band(left))
+    incident.detail = filled("{} in the last {}; {}", _size(steady.grown), span_words(steady.seconds), left.room.text)
     sharp = steady.high_per_s - steady.low_per_s <= policy.HALF * steady.per_s
     incident.confidence = 0.9 if sharp else 0.6
     if left.s < policy.HIGH_LEFT_S:
@@ -311,7 +302,7 @@ def _who(case: _GrowingQuantity) -> str:
 
 def _band(left: _Left) -> str:
     """Words for the band; empty if both ends have the same words."""
-    soonest, latest = _span(left.soonest_s), _span(left.latest_s)
+    soonest, latest = span_words(left.soonest_s), span_words(left.latest_s)
     return filled(" ({} to {})", soonest, latest) if soonest != latest else ""
 
 
@@ -327,7 +318,7 @@ def _evidence(case: _GrowingQuantity, left: _Left) -> Iterator[Evidence]:
     low, high = _rate(steady.low_per_s), _rate(steady.high_per_s)
     told = filled("{} ({} to {}, 90% sure)", _rate(steady.per_s), low, high) if low != high else _rate(steady.per_s)
     yield Evidence("growth_bytes_per_s", round(steady.per_s), "B/s", told)
-    yield Evidence("grown_bytes", round(steady.grown), "B", filled("in the last {}", _span(steady.seconds)))
+    yield Evidence("grown_bytes", round(steady.grown), "B", filled("in the last {}", span_words(steady.seconds)))
     yield Evidence("room_bytes", round(left.room.free_bytes), "B", left.room.text)
 
 
@@ -402,11 +393,3 @@ def _size(amount: float) -> str:
     if amount >= 1 << 30:
         return f"{amount / 2**30:.{1 if amount < 100 * 2**30 else 0}f} GiB"
     return f"{amount / 2**20:.{0 if amount >= 10 << 20 else 1}f} MiB"
-
-
-def _span(seconds: float) -> str:
-    """``90 s``, ``38 min``, ``5 h``, ``3 days``."""
-    for unit, unit_s, least in (("days", 86_400, 2), ("h", 3600, 3), ("min", 60, 2)):
-        if seconds >= least * unit_s:
-            return "ever" if seconds == inf else f"{seconds / unit_s:.0f} {unit}"
-    return f"{seconds:.0f} s"

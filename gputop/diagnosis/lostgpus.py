@@ -5,17 +5,15 @@ The seconds of a job that cannot go on are booked with that job; those of a lost
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputop.diagnosis.causes import gpu_lost
-from gputop.diagnosis.growth import growing
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.measure.facts import Facts, GpuFacts
 from gputop.diagnosis.measure.losses import SILENT
-from gputop.diagnosis.orphans import is_orphan
 from gputop.diagnosis.symptoms import Standing
 from gputop.findings import policy
 from gputop.findings.sentence import filled
@@ -160,21 +158,6 @@ class LostGpus(Struct):
         incident.path = gpu_lost.path_of(gpu)
         incident.confidence = 0.9 if gpu.loss is not None and gpu.loss.kind == SILENT else 1.0
         incident.regain_gpu_s = incident.lost_s if gpu.gone else None
-
-
-def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
-    """(short text, severity) of other troubles to show beside a verdict: lost GPUs, growing memory, workers that outlived their trainer;
-    empty if none."""
-    lost = [one for one in incidents if one.cause == GPU_LOST and one.end_ns is None]
-    if lost and verdict.cause != GPU_LOST:
-        gpus = sorted(one.gpu for one in lost if one.gpu is not None)
-        return (f"GPU {', '.join(map(str, gpus))} {'is' if len(gpus) == 1 else 'are'} lost" if gpus else lost[0].headline), "high"
-    orphans = [one for one in incidents if is_orphan(one) and one.end_ns is None and one.headline != verdict.headline]
-    if (grows := growing(incidents))[0] or not orphans:
-        return grows
-    first = ", ".join(f"worker {victim.pid}" for victim in orphans[0].victims)
-    more = f" and {len(orphans) - 1} more" if len(orphans) > 1 else ""
-    return f"{first}{more} outlived {'its' if not more else 'their'} trainer", orphans[0].severity
 
 
 def _fate(users: list[Victim], facts: Facts, gpu: GpuFacts) -> str:

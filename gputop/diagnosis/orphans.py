@@ -58,11 +58,6 @@ class Orphans(Struct):
         )  # fmt: skip
 
 
-def is_orphan(incident: Incident) -> bool:
-    """Whether an incident is about an orphaned worker."""
-    return incident.cause == "hung-worker" and incident.trainer_pid is None
-
-
 def _incident(board: Board, pid: int, takers: list[Taker], first_ns: int) -> Incident | None:
     """The incident of an orphaned worker; None if it holds nothing of note."""
     info, cores = board.infos[pid], next((taker.cores for taker in takers if taker.pid == pid), 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -149,3 +150,20 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     shm_free_bytes: int | None = None
     pgscan: int | None = None  # pages scanned for reclaim, by a cgroup at its limit too, which `pgscan_direct` leaves out
     hardware: Hardware | None = None
+
+
+MOST_LISTED_CPUS = 8192  # NR_CPUS of a kernel at most (arch/x86/Kconfig)
+_MOST_LIST = 6 * MOST_LISTED_CPUS  # characters of a list of CPUs
+
+
+@lru_cache(maxsize=256)
+def parse_cpus(text: str) -> frozenset[int]:
+    """CPUs of a list such as ``0-3,8``, in ascending order as the kernel writes it; empty for any other text."""
+    found: set[int] = set()
+    following = 0
+    for part in text.split(",") if len(text) <= _MOST_LIST else ():
+        first, _dash, last = part.strip().partition("-")
+        if first.isdecimal() and (not last or last.isdecimal()) and int(first) >= following:
+            following = min(int(last or first), MOST_LISTED_CPUS - 1) + 1
+            found.update(range(int(first), following))
+    return frozenset(found)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from gputop.diagnosis.measure.hosts import parse_cpus
+from gputop.model.machine import parse_cpus
 from gputop.sources.cgroup import ControllerPath, Mount, mounts
 from gputop.sources.files import read_list, read_once, read_text
 from gputop.sources.parse import cgroups

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, field, to_builtins
 
-from gputop.diagnosis.engine import Engine
+from gputop.diagnosis import Engine
 from gputop.findings.explanation import Episode
 from gputop.findings.policy import EARLIER, NOBODY
 from gputop.findings.verdict import DROPPED, Ledger

@@ -11,7 +11,7 @@ import pytest
 
 from gputop import cli
 from gputop.diagnosis import Engine
-from gputop.diagnosis.growth import growing
+from gputop.findings.trouble import growing
 from gputop.findings.verdict import HOST_GROWTH, Incident, Ledger
 from gputop.model.frame import Frame
 from gputop.stream import judged

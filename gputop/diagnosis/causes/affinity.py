@@ -13,9 +13,9 @@ from gputop.diagnosis import shell
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.capacity import capacity, others_idle
 from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts
-from gputop.diagnosis.measure.hosts import parse_cpus
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
+from gputop.model.machine import parse_cpus
 from gputop.system.text import counted
 
 

@@ -13,12 +13,12 @@ from gputop.diagnosis import owners, shell
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.capacity import beside, capacity
 from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts, Taker
-from gputop.diagnosis.measure.hosts import parse_cpus
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.takers import MOST, blame, names_of
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, Fix
+from gputop.model.machine import parse_cpus
 from gputop.model.roles import TORCH_WORKER, program_name
 from gputop.system.text import counted
 

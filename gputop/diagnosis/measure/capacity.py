@@ -7,9 +7,9 @@ from typing import cast
 from msgspec.structs import replace
 
 from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts, Taker
-from gputop.diagnosis.measure.hosts import parse_cpus
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.findings import policy
+from gputop.model.machine import parse_cpus
 
 
 def capacity(job: JobFacts, facts: Facts) -> Capacity:

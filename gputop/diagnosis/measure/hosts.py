@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
 from gputop.diagnosis.measure.facts import HostFacts
 from gputop.model.board import Board
 from gputop.model.frame import DiskSample, NetSample, Psi
+from gputop.model.machine import parse_cpus
 from gputop.model.rates import counter_per_s, cpu_deltas, disk_rates, net_rates, stolen_shares
 
 RENUMBERED = "cpus"  # key in the host's `SourceState.detail`: why /proc/stat's numbers are not the kernel's
@@ -117,20 +117,3 @@ def psi_share(old: Psi, new: Psi, name: str, ns: int) -> float | None:
     """Share of the time in which some task stalled on that resource; None if not read."""
     before, after = getattr(old, name), getattr(new, name)
     return None if before is None or after is None or ns <= 0 else max(0.0, min(1.0, (after - before) / ns))
-
-
-MOST_CPUS = 8192  # NR_CPUS of a kernel at most (arch/x86/Kconfig)
-_MOST_TEXT = 6 * MOST_CPUS  # characters of a list of CPUs
-
-
-@lru_cache(maxsize=256)
-def parse_cpus(text: str) -> frozenset[int]:
-    """CPUs of a list such as ``0-3,8``, in ascending order as the kernel writes it; empty for any other text."""
-    found: set[int] = set()
-    following = 0
-    for part in text.split(",") if len(text) <= _MOST_TEXT else ():
-        first, _dash, last = part.strip().partition("-")
-        if first.isdecimal() and (not last or last.isdecimal()) and int(first) >= following:
-            following = min(int(last or first), MOST_CPUS - 1) + 1
-            found.update(range(int(first), following))
-    return frozenset(found)

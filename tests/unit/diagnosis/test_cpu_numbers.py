@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.measure.hosts import RENUMBERED, parse_cpus
+from gputop.diagnosis.measure.hosts import RENUMBERED
 from gputop.model.frame import Host, SourceState
+from gputop.model.machine import parse_cpus
 from gputop.sources.host import cpu_fields, mounted_over
 from tests.unit.diagnosis.causes import affinity, starved
 from tests.unit.diagnosis.scene import ON_CPU, SLEEP, Proc, Scene

@@ -7,7 +7,7 @@ from math import exp
 
 import pytest
 
-from gputop.diagnosis.growth import growing
+from gputop.findings.trouble import growing
 from gputop.findings.verdict import GPU_GROWTH, GROWTHS, HOST_GROWTH, Incident
 from tests.unit.diagnosis.scene import Proc, Scene, training
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.lostgpus import notice
 from gputop.findings.policy import NOBODY
+from gputop.findings.trouble import notice
 from gputop.findings.verdict import GPU_LOST, LOOKING, Incident
 from gputop.model.frame import SourceState
 from gputop.model.gpu import ENDING_XIDS, SILENT
