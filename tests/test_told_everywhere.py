@@ -28,6 +28,7 @@ from gputop.cli import main
 from gputop.commands import once
 from gputop.commands.watch import STARVED, _WatchRun
 from gputop.findings.sentence import unpack
+from gputop.findings.trouble import Trouble, kind_of
 from gputop.findings.verdict import GPU_LOST
 from gputop.fleet import document
 from gputop.fleet.jobs import Sight
@@ -445,3 +446,8 @@ def _forms(one: Kind) -> tuple[str, ...]:
 
 def test_a_reason_is_of_a_cell_that_is_there() -> None:
     assert all(kind in KINDS and surface in SURFACES and reason for (kind, surface), reason in EMPTY.items())
+
+
+def test_each_kind_of_trouble_is_among_them(streams: Callable[[str], Stream]) -> None:
+    found = {kind_of(one) for name in KINDS for one in streams(name).following.engine.incidents}
+    assert found >= set(Trouble) - {Trouble.PAUSED}, "a kind is new: make it above"

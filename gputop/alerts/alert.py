@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from gputop.findings.explanation import Episode, episode
 from gputop.findings.sentence import plain
-from gputop.findings.verdict import GROWTHS, SEVERITIES, Incident
+from gputop.findings.trouble import heading, is_fault
+from gputop.findings.verdict import SEVERITIES, Incident
 from gputop.model.frame import SECOND_NS, Header
 from gputop.model.roles import program_name
 from gputop.stream.following import Following
@@ -67,7 +68,7 @@ class Teller:
         return [*((END, one) for one in over), *((BEGIN, one) for one in begun.values())]
 
     def _counts(self, one: Incident) -> bool:
-        return one.cause != "pause" and SEVERITIES.index(one.severity) >= self._least
+        return is_fault(one) and SEVERITIES.index(one.severity) >= self._least
 
 
 class Damper:
@@ -149,7 +150,7 @@ def _trainer(incident: Incident, following: Following) -> str:
 
 
 def _text(event: str, incident: Incident, header: Header, now_ns: int, times: int) -> str:
-    what = incident.cause if incident.cause in GROWTHS else f"{incident.symptom} ← {incident.cause}"
+    what = heading(incident.symptom, incident, "←")
     often = f", {times} times in {QUIET_NS // MINUTE_NS} min" if times > 1 else ""
     if event == BEGIN:
         told = f"{incident.headline}. {incident.detail}" if incident.detail else incident.headline

@@ -17,6 +17,7 @@ from msgspec.structs import asdict, replace
 from gputop.findings import policy
 from gputop.findings.policy import WINDOW_NS
 from gputop.findings.sentence import PATH, commanded, filled, is_own, name, said
+from gputop.findings.trouble import costs_time
 from gputop.findings.verdict import (
     CAUSES,
     GROWTHS,
@@ -180,7 +181,7 @@ def explanation(
 ) -> Explanation:
     """The whole explanation. Its verdict is the cause that cost most over the stream, or lasted longest if no GPU is measured; if none cost
     enough, that nothing did."""
-    worst = _dearest([one for one in incidents if one.cause not in GROWTHS], ledger, now_ns)
+    worst = _dearest([one for one in incidents if costs_time(one)], ledger, now_ns)
     return Explanation(
         schema=SCHEMA, verdict=_verdict(verdict, ledger, worst), ledger=booked(ledger),
         workers={word: round(share, 4) for word, share in shares(workers).items()},

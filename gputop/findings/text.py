@@ -13,7 +13,8 @@ from msgspec.structs import astuple
 from gputop.findings.explanation import Booked, Dated, Episode, Explanation, Said, StepMs, Trained
 from gputop.findings.outlook import sentence as what_if_sentence
 from gputop.findings.path import factor, sentence, tree, who, without
-from gputop.findings.verdict import GROWTHS, LOOKING, Culprit, Step
+from gputop.findings.trouble import heading
+from gputop.findings.verdict import LOOKING, Culprit, Step
 from gputop.model.identity import FIELDS, Identity
 from gputop.system.text import clean, figure
 
@@ -100,8 +101,7 @@ def _incident(incident: Episode, unended: str) -> Iterator[str]:
     end = unended if incident.end_unix_s is None else f"to {_clock(incident.end_unix_s)}"
     lost = incident.gpu_lost_s
     cost = "" if not lost else f", {lost:.1f} GPU s lost"
-    felt = "" if incident.cause in GROWTHS else f"{incident.symptom} <- "
-    what = clean(f"{felt}{incident.cause} ({incident.severity}{cost})")
+    what = clean(f"{heading(incident.symptom, incident, '<-')} ({incident.severity}{cost})")
     yield f"#{incident.id} {_clock(incident.start_unix_s)} {end}: {what}"
     yield from _wrapped(incident.headline, "   ")
     yield from _wrapped(incident.detail, "   ")

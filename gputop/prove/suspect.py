@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from gputop.diagnosis.measure.takers import MOST
-from gputop.findings.verdict import GROWTHS, LOOKING, PAUSING, Incident, Verdict, WhatIf
+from gputop.findings.trouble import costs_time
+from gputop.findings.verdict import LOOKING, PAUSING, Incident, Verdict, WhatIf
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.roles import program_name
 from gputop.prove.change import Case, TargetProcess
@@ -127,7 +128,7 @@ class SuspectWatch(Followed):
         role = self.engine.roles.get(pid)
         if role is None or role.kind != "trainer":
             return Verdict()
-        open_ones = [one for one in self.engine.incidents if one.trainer_pid == pid and one.end_ns is None and one.cause not in GROWTHS]
+        open_ones = [one for one in self.engine.incidents if one.trainer_pid == pid and one.end_ns is None and costs_time(one)]
         worst = max(open_ones, key=lambda one: one.lost_s, default=None)
         return Verdict(symptom="healthy", trainer_pid=pid) if worst is None else _verdict_of(worst)
 
