@@ -17,6 +17,7 @@ import msgspec
 
 from gputop.findings.explanation import booked, episode
 from gputop.model.frame import SECOND_NS
+from gputop.model.ranges import fitted
 from gputop.stream.child import ChildStream
 from gputop.stream.restarts import LastingStream
 from gputop.stream.snapshot import Snapshots
@@ -62,7 +63,7 @@ class Companion:
         news = [one for one in engine.incidents if one.id not in self._ended]
         self._ended.update(one.id for one in news if one.end_ns is not None)
         self._say(
-            verdict=engine.verdict, ledger=booked(engine.ledger), incidents=[episode(one, header) for one in news],
+            verdict=fitted(engine.verdict), ledger=booked(engine.ledger), incidents=[episode(one, header) for one in news],
             problem=self._stream.trouble,
         )  # fmt: skip
 

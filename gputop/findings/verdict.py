@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from gputop.findings import policy
-from gputop.model.ranges import Number, Pid, Seconds, Share, Times
+from gputop.model.ranges import Gpus, Number, Percent, PerSecond, Pid, Seconds, Share, Times
 from gputop.system.plugins import CAUSES as PLUGGED
 from gputop.system.plugins import plugins
 from gputop.system.text import figure
@@ -123,13 +123,13 @@ class PathStep(Struct, frozen=True):
 class Step(Struct, frozen=True):
     """One training step, as the trainer's main thread spends it."""
 
-    per_s: float
+    per_s: PerSecond
     source: str  # ``CUDA calls`` (probe) or ``GPU rhythm``
-    input_wait_ms: float
-    transfer_ms: float
-    compute_ms: float  # on the host's CPU
-    gpu_wait_ms: float
-    other_ms: float
+    input_wait_ms: Number
+    transfer_ms: Number
+    compute_ms: Number  # on the host's CPU
+    gpu_wait_ms: Number
+    other_ms: Number
 
     def told(self) -> str:
         """The pace and the parts of a step, in one line."""
@@ -152,30 +152,37 @@ def speedup_max(lost_s: float, total_s: float) -> float | None:
     return round(1.0 / left, 2) if left >= policy.HARDLY else None
 
 
-class Verdict(Struct, frozen=True):
+class Verdict(Struct, frozen=True, omit_defaults=True):
     """What the window says about the GPU that lost most."""
 
-    symptom: str = LOOKING  # a word of `SYMPTOMS`, or `LOOKING`
-    cause: str = "none"
-    gpu: int | None = None
-    lost_pct: float | None = None  # share of the window in which that GPU did no work; None without a GPU
+    symptom: Word = LOOKING  # a word of `SYMPTOMS`, or `LOOKING`
+    cause: Word = "none"
+    gpu: Gpus | None = None
+    lost_pct: Percent | None = None  # share of the window in which that GPU did no work; None without a GPU
     headline: str = "Nothing measured yet"
     detail: str = ""
-    severity: str = "info"
-    confidence: float = 0.0
+    severity: Word = "info"
+    confidence: Share = 0.0
     """Measured part of the path (`gputop.findings.path.confidence`), less in a window under 2 s; 0.3 if ``unexplained``."""
     evidence: tuple[Evidence, ...] = ()
     fixes: tuple[Fix, ...] = ()
     culprits: tuple[Culprit, ...] = ()
     victims: tuple[Victim, ...] = ()
-    trainer_pid: int | None = None
+    trainer_pid: Pid | None = None
     step: Step | None = None  # the window's step; None if its pace is not found
     why: str = ""  # the headline without the loss
     path: tuple[PathStep, ...] = ()  # from the trainer, or its GPU, to the leaf that holds the bottleneck; empty if nothing is wrong
-    regain_gpu_s: float | None = None  # GPU seconds of the window that would come back without the cause; None: no GPU, or unexplained
-    speedup_max: float | None = None
+    regain_gpu_s: Seconds | None = None  # GPU seconds of the window that would come back without the cause; None: no GPU, or unexplained
+    speedup_max: Times | None = None
     """The function `speedup_max`, of the window, with unexplained loss counted as the cause's. None as above, and if hardly any work is
     left."""
+
+    def brief(self) -> Verdict:
+        """The verdict without its step, evidence, processes, path and fixes, as a node of a fleet reports it each second."""
+        return Verdict(
+            self.symptom, self.cause, self.gpu, self.lost_pct, self.headline, self.detail, self.severity, self.confidence,
+            trainer_pid=self.trainer_pid, regain_gpu_s=self.regain_gpu_s, speedup_max=self.speedup_max,
+        )  # fmt: skip
 
 
 class Incident(Struct):

@@ -99,19 +99,6 @@ class IncidentRow(Struct, frozen=True, array_like=True, gc=False):
     gpu: Gpus | None = None
 
 
-class NodeVerdict(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The node's own verdict: of its worst trainer."""
-
-    symptom: Word = ""
-    cause: Word = "none"
-    severity: Word = "info"
-    confidence: Share = 0.0
-    headline: str = ""
-    detail: str = ""
-    lost_pct: Percent | None = None
-    trainer_pid: Pid | None = None
-
-
 class Node(Struct, frozen=True, omit_defaults=True, gc=False):
     """The machine over the window; shares are 0..1, None: not measured."""
 
@@ -165,7 +152,7 @@ class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
     t_ns: Ns = 0  # CLOCK_MONOTONIC of the last frame in it
     unix_ns: Ns = 0  # its wall clock then
     simulated: bool = False
-    verdict: NodeVerdict = NodeVerdict()
+    verdict: Verdict = Verdict()  # the node's own, of its worst trainer: `Verdict.brief`
     node: Node = Node()
     gpus: Annotated[list[GpuRow], Meta(max_length=MOST_GPUS)] = []
     ranks: Annotated[list[Rank], Meta(max_length=MOST_RANKS)] = []
@@ -196,8 +183,9 @@ def read_summary(payload: bytes) -> Summary:
         if size > MOST_BYTES:
             raise ValueError(f"it is larger than {MOST_BYTES >> 10} KiB")
         data = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES << 2).decompress(payload)
-        found: Summary = _cleaned(sentence.unpack(data, Summary))
-        return found
+        found = sentence.unpack(data, Summary)
+        cleaned: Summary = _cleaned(replace(found, verdict=found.verdict.brief()))
+        return cleaned
     except (*BROKEN, zstandard.ZstdError) as error:
         raise ValueError(f"a summary cannot be read: {clean(str(error), NAME)}") from None
 
@@ -221,10 +209,10 @@ def _cleaned(value: Any, limit: int = NAME) -> Any:
     return kind(*fields)
 
 
-_SENTENCES = {IncidentRow: ("headline",), NodeVerdict: ("headline", "detail"), Rank: ("why",)}
+_SENTENCES = {IncidentRow: ("headline",), Verdict: ("headline", "detail"), Rank: ("why",)}
 _KINDS = {
     kind: {name: i for i, name in enumerate(kind.__struct_fields__)}
-    for kind in (Culprit, GpuRow, Ledger, IncidentRow, NodeVerdict, Node, RankPace, Rank, Summary)
+    for kind in (Culprit, GpuRow, Ledger, IncidentRow, Verdict, Node, RankPace, Rank, Summary)
 }
 """Struct of a summary -> positions of its fields."""
 _MADE_OF = {*_KINDS, str, sentence.Sentence, list, dict}
@@ -232,23 +220,16 @@ _MADE_OF = {*_KINDS, str, sentence.Sentence, list, dict}
 
 def summarize(board: Board, engine: Engine, rules: int = 0) -> Summary:
     """Summary of the board as it stands, and of what ``engine`` found at its last feed."""
-    header, cost, verdict = board.header, board.cost, engine.verdict
+    header, cost = board.header, board.cost
     ranks = [_rank(one, engine, header.host) for one in list(engine.standing.values())[:MOST_RANKS]]
     return fitted(Summary(
         gputop=__version__, rules=rules, host=header.host, boot_id=header.boot_id, t_ns=board.t_ns,
-        unix_ns=header.unix_ns_of(board.t_ns), simulated=header.simulated, verdict=_said(verdict),
+        unix_ns=header.unix_ns_of(board.t_ns), simulated=header.simulated, verdict=engine.verdict.brief(),
         node=_node(engine.facts, ranks, board), gpus=[_gpu(board.gpus[index]) for index in sorted(board.gpus)[:MOST_GPUS]],
         ranks=ranks, ledger=engine.ledger.rounded(), incidents=_incidents(engine.incidents, board),
         sources={one.name: one.reason[:TEXT] for one in board.sources.values() if one.state not in ("ok", "off")},
         cpu_ns=cost.cpu_ns if cost else 0, rss_bytes=cost.rss_bytes if cost else 0, dropped=cost.dropped if cost else 0,
     ))  # fmt: skip
-
-
-def _said(verdict: Verdict) -> NodeVerdict:
-    return NodeVerdict(
-        verdict.symptom, verdict.cause, verdict.severity, verdict.confidence, verdict.headline, verdict.detail,
-        verdict.lost_pct, verdict.trainer_pid,
-    )  # fmt: skip
 
 
 def _rank(one: Standing, engine: Engine, host: str) -> Rank:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gputop.findings.ranks import RankPace
-from gputop.findings.verdict import Culprit, Ledger
+from gputop.findings.verdict import Culprit, Ledger, Verdict
 from gputop.fleet.jobs import Sight
-from gputop.fleet.summary import GpuRow, Node, NodeVerdict, Rank, Summary
+from gputop.fleet.summary import GpuRow, Node, Rank, Summary
 
 WORKS = RankPace(0.05, 0.02, 0.8, 0.98)
 SPINS = RankPace(0.02, 0.0, 0.25, None)  # its GPU runs the kernel of a collective
@@ -41,9 +41,9 @@ def sight(host: str, *ranks: Rank, **more: object) -> Sight:
     gpus = [GpuRow(index, "NVIDIA H100", f"GPU-{host}-{index}", value, 60.0) for index, value in sorted(util.items())]
     worst = max(ranks, key=lambda one: one.lost or 0.0, default=None)
     said = (
-        NodeVerdict(worst.symptom, worst.cause, "medium", 0.9, worst.why, "", 100 * (worst.lost or 0.0), worst.pid)
+        Verdict(worst.symptom, worst.cause, None, 100 * (worst.lost or 0.0), worst.why, "", "medium", 0.9, trainer_pid=worst.pid)
         if worst
-        else NodeVerdict()
+        else Verdict()
     )
     node = Node(8, 0.4, 0.02, None, 0.0, 0.0, 3e6, sum(one.workers for one in ranks), sum(one.starving for one in ranks))
     summary = Summary(gputop="0.4.0", host=host, boot_id=host, t_ns=10**12, unix_ns=1_795_000_000 * 10**9, verdict=said, node=node,

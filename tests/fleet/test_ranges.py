@@ -11,12 +11,12 @@ import zstandard
 from msgspec.inspect import DictType, FloatType, IntType, ListType, StructType, Type, UnionType
 
 from gputop.findings.ranks import RankPace
-from gputop.findings.verdict import Culprit, Ledger
+from gputop.findings.verdict import Culprit, Ledger, Verdict
 from gputop.fleet import overview as overview_module
 from gputop.fleet.asking import Ask, NodeAnswer, pack_answer, read_answer, read_ask, read_stacks
 from gputop.fleet.jobs import Sight
 from gputop.fleet.overview import SILENT, Overview
-from gputop.fleet.summary import GpuRow, IncidentRow, Node, NodeVerdict, Rank, Summary, read_summary
+from gputop.fleet.summary import GpuRow, IncidentRow, Node, Rank, Summary, read_summary
 from gputop.model.ranges import MOST_BYTES, MOST_NS, fitted
 from gputop.stacks.nccl import NcclReport, unpack_report
 from gputop.tui.draw.fleet import Choice, chosen_job, page, why_lines
@@ -24,7 +24,7 @@ from tests.fleet import nodes
 
 WILD = (float("nan"), float("inf"), -float("inf"), 1e306, -1e306, -1, 2**63, 2**64 - 1, -(2**63))
 WHOLE = Summary(
-    gputop="1", host="a", boot_id="b", t_ns=1, unix_ns=10**18, verdict=NodeVerdict(lost_pct=1.0, trainer_pid=7),
+    gputop="1", host="a", boot_id="b", t_ns=1, unix_ns=10**18, verdict=Verdict(lost_pct=1.0, trainer_pid=7),
     node=Node(8, *([0.5] * 5), 1e6, 2, 1),
     gpus=[GpuRow(0, "H100", "u", 50.0, 40.0, 1 << 30, 1 << 36, 300.0, 700.0, 60.0, 4)], ledger=Ledger(9.0, 4.0, {"unexplained": 4.0}),
     ranks=[Rank(pid=7, job="j", rank=0, size=1, program="train.py", gpus=[0], states={"running": 0.5}, pace=RankPace(0.1, 0.1, 0.2, 0.3),

@@ -11,6 +11,7 @@ from msgspec.msgpack import Ext
 
 from gputop.diagnosis import Engine
 from gputop.findings.ranks import find_slowest
+from gputop.findings.verdict import Verdict
 from gputop.fleet.summary import MOST_BYTES, NAME, GpuRow, Rank, Summary, pack_summary, read_summary, summarize
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
@@ -122,6 +123,12 @@ def test_what_a_node_says_of_itself_is_no_text_of_its_own(text: object) -> None:
     told = [found.verdict.headline, found.verdict.detail, found.ranks[0].why, found.incidents[0].headline]
     assert [one.partition(":")[0] for one in told] == ["pause", "pause", "network-io", "disk-io"]
     assert not any("curl" in one or "evil" in one for one in told)
+
+
+def test_of_a_nodes_verdict_fixes_and_processes_are_not_taken() -> None:
+    more = {"fixes": [{"text": COMMAND, "command": COMMAND}], "culprits": [{"pid": 1, "name": COMMAND, "cpu_s": 1.0}], "why": COMMAND}
+    step = {"per_s": 1.0, "source": COMMAND, "input_wait_ms": 1, "transfer_ms": 1, "compute_ms": 1, "gpu_wait_ms": 1, "other_ms": 1}
+    assert read_summary(encoded(verdict={"cause": "pause", **more, "step": step})).verdict == Verdict(cause="pause")
 
 
 def test_sentences_of_a_node_reach_the_viewer() -> None:
