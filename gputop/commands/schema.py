@@ -6,7 +6,6 @@ Within a minor version fields are added, never taken away or changed: see docs/s
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import Any
 
 from gputop.system.console import show, write
@@ -75,7 +74,6 @@ def _structs(node: Any, found: set[Any]) -> set[Any]:
 def shape(name: str) -> Any:
     """The type of an output."""
     from gputop.alerts.alert import Alert
-    from gputop.commands import shapes
     from gputop.doctor.checks import Doctor
     from gputop.findings.explanation import Diff, Explanation
     from gputop.fleet.document import Fleet
@@ -83,10 +81,10 @@ def shape(name: str) -> Any:
     from gputop.loader.sweep import Sweep
     from gputop.prove.prove import Proof
     from gputop.stacks.document import Stacks
+    from gputop.stream import snapshot
 
-    found: dict[str, Callable[[], Any]] = {
-        "snapshot": shapes.snapshot_shape, "explain": lambda: Explanation, "diff": lambda: Diff, "prove": lambda: Proof,
-        "stacks": lambda: Stacks, "loader": lambda: Sweep, "doctor": lambda: Doctor, "fleet": lambda: Fleet,
-        "summary": lambda: Summary, "alert": lambda: Alert,
+    kinds: dict[str, Any] = {
+        "explain": Explanation, "diff": Diff, "prove": Proof, "stacks": Stacks, "loader": Sweep, "doctor": Doctor, "fleet": Fleet,
+        "summary": Summary, "alert": Alert,
     }  # fmt: skip
-    return found[name]()
+    return snapshot.shape() if name == "snapshot" else kinds[name]

@@ -9,17 +9,30 @@ state of a bystander, a GPU instance outside MIG, ``identity`` of all but traine
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
-from msgspec import structs, to_builtins
+from msgspec import UNSET, UnsetType, defstruct, structs
 
 from gputop.diagnosis import Engine
-from gputop.findings.explanation import episode
+from gputop.findings.explanation import Episode, episode
 from gputop.findings.sentence import plain
 from gputop.findings.verdict import ProcState
 from gputop.model.board import Board, GpuBoard
 from gputop.model.fields import limits
-from gputop.model.frame import PART, SECOND_NS, Frame, Gpu, GpuProc, Hardware, Header, MigInstance, ProcInfo, ProcSample
+from gputop.model.frame import (
+    PART,
+    SECOND_NS,
+    FileSystem,
+    Frame,
+    Gpu,
+    GpuProc,
+    Hardware,
+    Header,
+    MigInstance,
+    Nic,
+    ProcInfo,
+    ProcSample,
+)
 from gputop.model.identity import identity_of
 from gputop.model.rates import ProbedSwitches, ProcRates, counter_per_s, gpu_bytes_per_s, proc_rates
 from gputop.model.roles import Role, is_foreign_list, program_name
@@ -135,12 +148,9 @@ class Snapshots:
         return taken | {"incidents": lasting(engine, board)}
 
 
-def lasting(engine: Engine, board: Board) -> list[dict[str, object]]:
-    """The incidents that last, in the shape of `gputop explain --json`."""
-    found: list[dict[str, object]] = _cleaned(
-        [to_builtins(plain(episode(one, board.header))) for one in engine.incidents if one.end_ns is None]
-    )
-    return found
+def lasting(engine: Engine, board: Board) -> list[Episode]:
+    """The incidents that last."""
+    return [plain(episode(one, board.header), clean) for one in engine.incidents if one.end_ns is None]
 
 
 def _cleaned(value: Any) -> Any:
@@ -288,3 +298,48 @@ def _proc_reasons(pid: int, board: Board, rates: ProcRates | None) -> dict[str, 
     procfs = board.sources.get("procfs")
     no_delays = procfs.detail.get("blkio_delay_ns") if procfs else None
     return reasons | ({"disk_pct": no_delays} if no_delays else {})
+
+
+# what it is made of, for `gputop schema`
+
+
+def shape() -> Any:
+    """Output of `gputop --once --json`, and a line of `gputop --json`."""
+    process = get_type_hints(ProcSample)
+    gpu = {name: kind for name, kind in get_type_hints(Gpu).items() if name in _GPU_FIELDS} | {
+        "index": int, "t_ns": int | None, **dict.fromkeys(_BYTE_RATES, float | None), "limits": list[str] | None,
+        "mig": _many(_like(MigInstance, uuid=str | None, profile=str | None)) | None,
+        "procs": _many(_like(GpuProc, ("gpu_instance",))) | None, "missing": dict[str, str],
+    }  # fmt: skip
+    hardware = _like(Hardware, nics=_many(_like(Nic)) | None, file_systems=_many(_like(FileSystem)) | None)
+    proc = {
+        "pid": int, "role": str, "ppid": int | None, "cmdline": list[str] | None,
+        **dict.fromkeys(("name", "user", "cgroup", "cpus_allowed"), str | None),
+        **{name: process[field] for name, field in _COUNTERS}, **dict.fromkeys(_RATES, float | None),
+        "gpus": _many(_like(GpuProc, ("gpu_instance",), name="OnGpu", gpu=int)), "missing": dict[str, str],
+    }  # fmt: skip
+    sometimes = {
+        "label": str, "rank": int | None, "trainer_pid": int, "state": str | None, "starving": bool | None,
+        "state_fractions": dict[str, float] | None, "state_inferred": bool | None, "identity": dict[str, str | dict[str, str] | None],
+    }  # fmt: skip
+    return _shape("Snapshot", shape.__doc__, {
+        "schema": int, "unix_s": float, "t_ns": int, "host": str, "hardware": hardware, "sources": dict[str, dict[str, str | None]],
+        "gpus": _many(_shape("Gpu", "One GPU; null is what was not measured, and ``missing`` says why.", gpu)),
+        "procs": _many(_shape("Process", "One process, as far as its fields apply to it.", proc, sometimes)), "incidents": list[Episode],
+    })  # fmt: skip
+
+
+def _like(struct: type, sometimes: tuple[str, ...] = (), *, name: str = "", **instead: Any) -> Any:
+    """The shape of a struct as an object with ``missing``; ``instead``: other types, and more fields."""
+    kinds = get_type_hints(struct) | instead | {"missing": dict[str, str]}
+    always = {field: kind for field, kind in kinds.items() if field not in sometimes}
+    return _shape(name or struct.__name__, struct.__doc__, always, {field: kinds[field] for field in sometimes})
+
+
+def _many(kind: Any) -> Any:
+    return list.__class_getitem__(kind)
+
+
+def _shape(name: str, about: str | None, always: dict[str, Any], sometimes: dict[str, Any] | None = None) -> Any:
+    fields: list[Any] = [*always.items(), *((field, kind | UnsetType, UNSET) for field, kind in (sometimes or {}).items())]
+    return defstruct(name, fields, namespace={"__doc__": (about or "").partition("\n\n")[0]}, module=__name__, kw_only=True)
