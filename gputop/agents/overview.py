@@ -6,9 +6,10 @@ from gputop.agents.answer import SHORT, Answer, Asked, Next, Row, untrusted
 from gputop.agents.look import SHORT as BRIEFLY
 from gputop.agents.look import cause_of, follow, missing_of, summary_of
 from gputop.agents.places import Places
+from gputop.findings.explanation import Episode
 from gputop.findings.verdict import ANY, SEVERITIES
 from gputop.fleet.overview import SILENT, Overview, worst_first
-from gputop.fleet.summary import IncidentRow, Rank
+from gputop.fleet.summary import Rank
 
 SAYS = (
     "What is there: machine, GPUs, trainers, what cannot be measured and why. target, here and in all tools: 'live' (this machine), a "
@@ -70,7 +71,7 @@ def trainer_row(rank: Rank) -> Row:
     }  # fmt: skip
 
 
-def incident_row(one: IncidentRow) -> Row:
+def incident_row(one: Episode) -> Row:
     """An incident that lasts; tool `incidents` has its evidence and fixes."""
     return {
         "severity": one.severity if one.severity in SEVERITIES else None, "cause": cause_of(one.cause), "gpu": one.gpu,

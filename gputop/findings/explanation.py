@@ -24,6 +24,7 @@ from gputop.findings.verdict import (
     LOOKING,
     OWN_CAUSES,
     Cause,
+    CauseWord,
     Culprit,
     Evidence,
     Fix,
@@ -31,9 +32,10 @@ from gputop.findings.verdict import (
     Ledger,
     PathStep,
     Regain,
-    Severity,
+    SeverityWord,
     Step,
     Symptom,
+    SymptomWord,
     Verdict,
     Victim,
     WhatIf,
@@ -101,9 +103,9 @@ class Episode(Struct, frozen=True):
     id: Count
     start_unix_s: UnixSeconds
     end_unix_s: UnixSeconds | None  # None: it lasts
-    symptom: Symptom
-    cause: Cause
-    severity: Severity
+    symptom: SymptomWord
+    cause: CauseWord
+    severity: SeverityWord
     confidence: Share  # how much of the path was measured: see `gputop.findings.path.confidence`
     trainer_pid: Pid | None
     gpu: Gpus | None
@@ -117,6 +119,10 @@ class Episode(Struct, frozen=True):
     evidence: Annotated[list[Evidence], _MANY]
     fixes: Annotated[list[Fix], _MANY]
     path: Annotated[list[PathStep], _FEW]  # of the moment that the headline describes
+
+    def brief(self) -> Episode:
+        """The incident without detail, victims, evidence, fixes and path, as a node of a fleet reports it each second."""
+        return replace(self, detail="", victims=[], evidence=[], fixes=[], path=[])
 
 
 class Trained(Struct, frozen=True):

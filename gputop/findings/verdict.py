@@ -47,8 +47,12 @@ def _one_of(words: Sequence[str]) -> Meta:
 Severity = Annotated[str, _one_of(SEVERITIES)]
 Symptom = Annotated[str, _one_of(SYMPTOMS)]
 Cause = Annotated[str, _one_of(CAUSES)]
-Word = Annotated[str, Meta(pattern=r"\A[\w-]{0,64}\Z")]
-"""A word of one of these lists, never a sentence: another node may have a newer gputop, which knows more of them."""
+_WORD = r"\A[\w-]{0,64}\Z"
+Word = Annotated[str, Meta(pattern=_WORD)]
+"""A word of a list like these, never a sentence: another node may have a newer gputop, which knows more of them."""
+SeverityWord = Annotated[str, Meta(pattern=_WORD, examples=[*SEVERITIES])]
+SymptomWord = Annotated[str, Meta(pattern=_WORD, examples=[*SYMPTOMS])]
+CauseWord = Annotated[str, Meta(pattern=_WORD, examples=[*CAUSES])]
 HOST_GROWTH, GPU_GROWTH = GROWTHS = "host-memory-growth", "gpu-memory-growth"  # no GPU time is lost yet: incidents, never the verdict
 
 
@@ -155,13 +159,13 @@ def speedup_max(lost_s: float, total_s: float) -> float | None:
 class Verdict(Struct, frozen=True, omit_defaults=True):
     """What the window says about the GPU that lost most."""
 
-    symptom: Word = LOOKING  # a word of `SYMPTOMS`, or `LOOKING`
-    cause: Word = "none"
+    symptom: SymptomWord = LOOKING  # a word of `SYMPTOMS`, or `LOOKING`
+    cause: CauseWord = "none"
     gpu: Gpus | None = None
     lost_pct: Percent | None = None  # share of the window in which that GPU did no work; None without a GPU
     headline: str = "Nothing measured yet"
     detail: str = ""
-    severity: Word = "info"
+    severity: SeverityWord = "info"
     confidence: Share = 0.0
     """Measured part of the path (`gputop.findings.path.confidence`), less in a window under 2 s; 0.3 if ``unexplained``."""
     evidence: tuple[Evidence, ...] = ()

@@ -22,11 +22,11 @@ from gputop.diagnosis.measure import intensity
 from gputop.diagnosis.measure.facts import Facts
 from gputop.diagnosis.symptoms import Standing
 from gputop.findings import sentence
-from gputop.findings.explanation import in_general
+from gputop.findings.explanation import Episode, episode, in_general
 from gputop.findings.ranks import RankPace
 from gputop.findings.verdict import GPU_LOST, Culprit, Incident, Ledger, Verdict, Word
 from gputop.model.board import Board, GpuBoard
-from gputop.model.frame import ProcInfo
+from gputop.model.frame import Header, ProcInfo
 from gputop.model.identity import SHORT_ID, job_key, known_of
 from gputop.model.ranges import (
     Bits,
@@ -43,7 +43,6 @@ from gputop.model.ranges import (
     Ranks,
     Seconds,
     Share,
-    UnixSeconds,
     Watts,
     fitted,
 )
@@ -81,22 +80,6 @@ class GpuRow(Struct, frozen=True, array_like=True, gc=False):
     temp_c: Celsius | None = None
     throttle_mask: Bits | None = None  # as `gputop.model.gpu.Gpu.throttle_mask`
     lost: bool | None = None  # the driver has lost it; None: it does not say
-
-
-class IncidentRow(Struct, frozen=True, array_like=True, gc=False):
-    """An incident, times by the node's wall clock."""
-
-    id: Count
-    start_unix_s: UnixSeconds
-    end_unix_s: UnixSeconds | None  # None: it lasts
-    symptom: Word
-    cause: Word
-    severity: Word
-    trainer_pid: Pid | None
-    lost_s: Seconds
-    headline: str
-    culprits: Annotated[list[Culprit], Meta(max_length=MOST_NAMES)] = []
-    gpu: Gpus | None = None
 
 
 class Node(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -157,7 +140,7 @@ class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
     gpus: Annotated[list[GpuRow], Meta(max_length=MOST_GPUS)] = []
     ranks: Annotated[list[Rank], Meta(max_length=MOST_RANKS)] = []
     ledger: Ledger = field(default_factory=Ledger)  # since the node's stream began
-    incidents: Annotated[list[IncidentRow], Meta(max_length=MOST_NAMES)] = []  # newest first
+    incidents: Annotated[list[Episode], Meta(max_length=MOST_NAMES)] = []  # newest first: `Episode.brief`
     sources: _Names = {}  # source that does not read all -> its reason
     cpu_ns: Ns = 0  # CPU time of gputop on the node since it started
     rss_bytes: Bytes = 0
@@ -184,7 +167,7 @@ def read_summary(payload: bytes) -> Summary:
             raise ValueError(f"it is larger than {MOST_BYTES >> 10} KiB")
         data = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES << 2).decompress(payload)
         found = sentence.unpack(data, Summary)
-        cleaned: Summary = _cleaned(replace(found, verdict=found.verdict.brief()))
+        cleaned: Summary = _cleaned(replace(found, verdict=found.verdict.brief(), incidents=[one.brief() for one in found.incidents]))
         return cleaned
     except (*BROKEN, zstandard.ZstdError) as error:
         raise ValueError(f"a summary cannot be read: {clean(str(error), NAME)}") from None
@@ -209,10 +192,10 @@ def _cleaned(value: Any, limit: int = NAME) -> Any:
     return kind(*fields)
 
 
-_SENTENCES = {IncidentRow: ("headline",), Verdict: ("headline", "detail"), Rank: ("why",)}
+_SENTENCES = {Episode: ("headline",), Verdict: ("headline", "detail"), Rank: ("why",)}
 _KINDS = {
     kind: {name: i for i, name in enumerate(kind.__struct_fields__)}
-    for kind in (Culprit, GpuRow, Ledger, IncidentRow, Verdict, Node, RankPace, Rank, Summary)
+    for kind in (Culprit, GpuRow, Ledger, Episode, Verdict, Node, RankPace, Rank, Summary)
 }
 """Struct of a summary -> positions of its fields."""
 _MADE_OF = {*_KINDS, str, sentence.Sentence, list, dict}
@@ -226,7 +209,7 @@ def summarize(board: Board, engine: Engine, rules: int = 0) -> Summary:
         gputop=__version__, rules=rules, host=header.host, boot_id=header.boot_id, t_ns=board.t_ns,
         unix_ns=header.unix_ns_of(board.t_ns), simulated=header.simulated, verdict=engine.verdict.brief(),
         node=_node(engine.facts, ranks, board), gpus=[_gpu(board.gpus[index]) for index in sorted(board.gpus)[:MOST_GPUS]],
-        ranks=ranks, ledger=engine.ledger.rounded(), incidents=_incidents(engine.incidents, board),
+        ranks=ranks, ledger=engine.ledger.rounded(), incidents=_incidents(engine.incidents, header),
         sources={one.name: one.reason[:TEXT] for one in board.sources.values() if one.state not in ("ok", "off")},
         cpu_ns=cost.cpu_ns if cost else 0, rss_bytes=cost.rss_bytes if cost else 0, dropped=cost.dropped if cost else 0,
     ))  # fmt: skip
@@ -295,21 +278,12 @@ def _node(facts: Facts | None, ranks: list[Rank], board: Board) -> Node:
     )  # fmt: skip
 
 
-def _incidents(found: list[Incident], board: Board) -> list[IncidentRow]:
+def _incidents(found: list[Incident], header: Header) -> list[Episode]:
     """The newest, and before these GPUs that are still lost, however long."""
-
-    def unix_s(t_ns: int) -> float:
-        return round(board.header.unix_ns_of(t_ns) / 1e9, 3)
-
     lost = [one for one in found if one.cause == GPU_LOST and one.end_ns is None]
     newest = [one for one in found[: -NEWEST - 1 : -1] if one not in lost]
-    return [
-        IncidentRow(
-            one.id, unix_s(one.start_ns), None if one.end_ns is None else unix_s(one.end_ns), one.symptom, one.cause, one.severity,
-            one.trainer_pid, round(one.lost_s, 3), one.headline, _takers(one.culprits), one.gpu,
-        )
-        for one in [*lost, *newest][:NEWEST]
-    ]  # fmt: skip
+    told = (episode(one, header).brief() for one in [*lost, *newest][:NEWEST])
+    return [replace(one, culprits=_takers(one.culprits)) for one in told]
 
 
 def _rounded(value: float | None, digits: int = 3) -> float | None:

@@ -19,7 +19,7 @@ from gputop.diagnosis import Engine
 from gputop.findings.explanation import MOST_TRAINED, Booked, Episode, Explanation, Trained, booked, from_elsewhere
 from gputop.findings.sentence import pack, unpack
 from gputop.findings.verdict import CAUSES as KNOWN_CAUSES
-from gputop.findings.verdict import GPU_LOST, Ledger, total
+from gputop.findings.verdict import GPU_LOST, SEVERITIES, SYMPTOMS, Ledger, total
 from gputop.model import roles
 from gputop.model.ranges import Ns
 from gputop.recording.reader import Recording
@@ -92,7 +92,7 @@ def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, 
         return None
     if not found.start_ns <= found.end_ns <= recording.end_ns + UNJUDGED_NS:
         return None
-    if not all(cause in KNOWN_CAUSES for one in found.explanation.trainers if one.ledger for cause in one.ledger.by_cause):
+    if not _has_known_words(found.explanation):
         return None
     found = replace(found, explanation=from_elsewhere(found.explanation))
     rest_ns = recording.end_ns - found.end_ns
@@ -100,6 +100,13 @@ def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, 
         return None
     recording.verify()  # what has been lost since is said all the same
     return found.explanation if rest_ns <= UNJUDGED_NS else _with_rest(found, recording)
+
+
+def _has_known_words(found: Explanation) -> bool:
+    """Whether incidents and trainers' ledgers have words of this gputop: a file that it wrote by these rules has no others."""
+    causes = {cause for one in found.trainers if one.ledger for cause in one.ledger.by_cause} | {one.cause for one in found.incidents}
+    known = all(one.symptom in SYMPTOMS and one.severity in SEVERITIES for one in found.incidents)
+    return known and causes <= set(KNOWN_CAUSES)
 
 
 def _with_rest(found: FindingsBlock, recording: Recording) -> Explanation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from gputop.findings.explanation import Episode
 from gputop.findings.ranks import RankPace
 from gputop.findings.verdict import Culprit, Ledger, Verdict
 from gputop.fleet.jobs import Sight
@@ -14,6 +15,11 @@ SPINS = RankPace(0.02, 0.0, 0.25, None)  # its GPU runs the kernel of a collecti
 SLEEPS = RankPace(0.6, 0.05, None, 0.4)  # asleep in a collective of the host
 LATE = RankPace(0.6, 0.55, None, 1.0)
 HOG = Culprit(903, "fluent-bit", 3.5)
+EPISODE = Episode(
+    id=1, start_unix_s=1_795e6, end_unix_s=None, symptom="wait-heavy", cause="unexplained", severity="high", confidence=0.9,
+    trainer_pid=1008, gpu=None, gpu_lost_s=3.0, regain_gpu_s=None, speedup_max=None, headline="unexplained", detail="", victims=[],
+    culprits=[], evidence=[], fixes=[], path=[],
+)  # fmt: skip
 
 
 def rank(number: int, pace: RankPace | None = WORKS, **more: object) -> Rank:

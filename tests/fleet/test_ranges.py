@@ -9,6 +9,7 @@ import msgspec
 import pytest
 import zstandard
 from msgspec.inspect import DictType, FloatType, IntType, ListType, StructType, Type, UnionType
+from msgspec.structs import replace
 
 from gputop.findings.ranks import RankPace
 from gputop.findings.verdict import Culprit, Ledger, Verdict
@@ -16,7 +17,7 @@ from gputop.fleet import overview as overview_module
 from gputop.fleet.asking import Ask, NodeAnswer, pack_answer, read_answer, read_ask, read_stacks
 from gputop.fleet.jobs import Sight
 from gputop.fleet.overview import SILENT, Overview
-from gputop.fleet.summary import GpuRow, IncidentRow, Node, Rank, Summary, read_summary
+from gputop.fleet.summary import GpuRow, Node, Rank, Summary, read_summary
 from gputop.model.ranges import MOST_BYTES, MOST_NS, fitted
 from gputop.stacks.nccl import NcclReport, unpack_report
 from gputop.tui.draw.fleet import Choice, chosen_job, page, why_lines
@@ -30,7 +31,7 @@ WHOLE = Summary(
     ranks=[Rank(pid=7, job="j", rank=0, size=1, program="train.py", gpus=[0], states={"running": 0.5}, pace=RankPace(0.1, 0.1, 0.2, 0.3),
                 steps_per_s=2.0, shares={"unexplained": 0.2}, lost=0.2, culprits=[Culprit(9, "hog", 1.0)], waits_for=7, absent=[3],
                 ledger=Ledger(9.0, 4.0, {"unexplained": 4.0}))],
-    incidents=[IncidentRow(1, 1e9, 1e9 + 5, "wait-heavy", "unexplained", "high", 7, 2.0, "unexplained", [Culprit(9, "hog", 1.0)])],
+    incidents=[replace(nodes.EPISODE, end_unix_s=1_795e6 + 5, culprits=[Culprit(9, "hog", 1.0)])],
 )  # fmt: skip
 
 

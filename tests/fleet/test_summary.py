@@ -19,6 +19,7 @@ from gputop.recording.chunks import Decoder
 from gputop.recording.format import HEAD, KIND_SUMMARY, pack_frames, pack_header, unpack_head
 from tests.corpus import runs
 from tests.corpus.accuracy import DATA
+from tests.fleet import nodes
 
 
 @cache
@@ -118,8 +119,10 @@ def forged(template: str, *args: object) -> Ext:
 def test_what_a_node_says_of_itself_is_no_text_of_its_own(text: object) -> None:
     """Its sentences are made here, of its numbers and names; what is no sentence of ours is told by its cause."""
     rank = {"pid": 1, "cause": "network-io", "why": text}
-    row = [1, 1e9, None, "input-bound", "disk-io", "high", 1, 2.0, text]
+    words = {"cause": "disk-io", "headline": text, "detail": text, "fixes": [{"text": text, "command": text}]}
+    row = msgspec.to_builtins(nodes.EPISODE) | words
     found = read_summary(encoded(verdict={"cause": "pause", "headline": text, "detail": text}, ranks=[rank], incidents=[row]))
+    assert found.incidents[0].fixes == []
     told = [found.verdict.headline, found.verdict.detail, found.ranks[0].why, found.incidents[0].headline]
     assert [one.partition(":")[0] for one in told] == ["pause", "pause", "network-io", "disk-io"]
     assert not any("curl" in one or "evil" in one for one in told)

@@ -34,7 +34,7 @@ from gputop.fleet.link import DOWN, UP
 from gputop.fleet.links import Links
 from gputop.fleet.node import NodeServer, Out
 from gputop.fleet.overview import Overview, sight_of
-from gputop.fleet.summary import IncidentRow, Summary, pack_summary, read_summary, summarize
+from gputop.fleet.summary import Summary, pack_summary, read_summary, summarize
 from gputop.model.frame import Stack
 from gputop.recording.chunks import Decoder, pack_alone
 from gputop.recording.format import FLAG_KEY, KIND_ANSWER, KIND_SUMMARY, pack_end, pack_frames, pack_header
@@ -70,7 +70,7 @@ VIEWS = tuple(
 @cache
 def summaries() -> list[Summary]:
     """What the node says while its training is well, hangs, waits, and has a rank that is late; and what a real diagnosis says."""
-    lost = IncidentRow(1, 1_795e6, None, "idle", "gpu-lost", "high", 1008, 3.0, "GPU 3 fell off the bus", [nodes.HOG], 3)
+    lost = replace(nodes.EPISODE, symptom="idle", cause="gpu-lost", headline="GPU 3 fell off the bus", culprits=[nodes.HOG], gpu=3)
     hung = [nodes.rank(n, nodes.SLEEPS, still_s=30.0, states={"blocked": 1.0}, size=16, absent=[3]) for n in range(8, 16)]
     fleets = [nodes.fleet(3, 4), nodes.fleet(3, 4, late=5), nodes.fleet(3, 4, late=1)]
     found = [one[1].summary for one in fleets if one[1].summary is not None]
