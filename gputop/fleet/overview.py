@@ -11,6 +11,8 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputop.findings.explanation import Episode
+from gputop.findings.trouble import Trouble, kind_of, unknown
 from gputop.findings.verdict import GPU_LOST, LOOKING
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, JobRank, Sight, find_jobs, with_report
 from gputop.fleet.link import CONNECTING, UP, NodeState
@@ -204,13 +206,27 @@ def node_rows(sights: Sequence[Sight], jobs: Sequence[Job]) -> list[NodeRow]:
 def _row(sight: Sight, members: list[tuple[JobRank, Job]]) -> NodeRow:
     if not sight.is_seen or sight.summary is None:
         return NodeRow(sight, SILENT, sight.problem or ("no answer" if sight.summary else "connecting …"))
-    gone = [one for one in sight.summary.incidents if one.cause == GPU_LOST and one.end_unix_s is None]
+    gone = [one for one in sight.summary.incidents if one.end_unix_s is None and _is_the_nodes(one)]
     if gone and all(job.cause != GPU_LOST for _, job in members):
         row = _row_of(sight, members) if members else NodeRow(sight, TROUBLED, "")
         return replace(row, does=TROUBLED, says=f"{GPU_LOST}: {gone[0].headline}")
     if not members:
         return NodeRow(sight, IDLE, sight.summary.verdict.headline or "nothing measured yet")
     return _row_of(sight, members)
+
+
+def _is_the_nodes(one: Episode) -> bool:
+    """Whether the row names such an incident, whatever the node's jobs do."""
+    kind = kind_of(one)
+    match kind:
+        case Trouble.LOST_GPU:
+            return True
+        case Trouble.LOSS | Trouble.PAUSED:
+            return False  # its jobs have it
+        case Trouble.GROWTH | Trouble.ORPHAN:
+            return False  # no job is slowed by it: it stands among what the nodes report
+        case _:
+            return unknown(kind)
 
 
 def _row_of(sight: Sight, members: list[tuple[JobRank, Job]]) -> NodeRow:
