@@ -5,9 +5,8 @@ A cell that stays empty needs a reason in `EMPTY`; one that is not empty any mor
 
 from __future__ import annotations
 
-import argparse
 import json
-import signal
+import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -22,11 +21,13 @@ import gputop
 from gputop.agents import tools
 from gputop.agents.places import Places
 from gputop.alerts.alert import Alert
-from gputop.alerts.sender import Alerts
+from gputop.alerts.sender import Alerting, Alerts
+from gputop.alerts.watching import Watching
 from gputop.api.companion import Companion
 from gputop.cli import main
 from gputop.commands import once
-from gputop.commands.watch import STARVED, _WatchRun
+from gputop.commands.watch import STARVED
+from gputop.findings.policy import FEED_EVERY_NS
 from gputop.findings.sentence import unpack
 from gputop.findings.trouble import Trouble, kind_of
 from gputop.findings.verdict import GPU_LOST
@@ -40,21 +41,26 @@ from gputop.model.frame import Frame, Header
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.stream import kept as findings
+from gputop.stream.command import Command
 from gputop.stream.following import Following
+from gputop.stream.reader import Loop
 from gputop.stream.session import Session
 from gputop.stream.snapshot import Snapshots
+from gputop.stream.stalled import Unwatched
 from gputop.tui.draw.edges import VERDICT_COLOURS
 from gputop.tui.draw.fleet import Choice, page
 from gputop.tui.draw.view import View
 from gputop.tui.feed import ScreenSettings, live_context
 from gputop.tui.panels import Time, VerdictPanel
 from tests.metrics.test_otlp import Receiver
+from tests.streams import Given
 from tests.tui.conftest import Silence
 from tests.unit.diagnosis import test_growth, test_incidents
 from tests.unit.diagnosis.causes import cpu_contention, straggling
 from tests.unit.diagnosis.scene import FUTEX, Scene
 from tests.unit.diagnosis.test_hangs import rest, steady, still
 from tests.unit.diagnosis.test_lost_gpus import lose, machine, silent
+from tests.wait import PATIENCE_S
 
 KEY_EVERY = 20  # frames
 
@@ -239,23 +245,14 @@ def kept_findings(one: Stream, _: pytest.CaptureFixture[str]) -> str:
 
 def watched(one: Stream, severity: str) -> tuple[int, list[_Sink]]:
     """What `gputop watch` does with this stream: its exit code, and what two sinks got."""
-    args = argparse.Namespace(fail_on=severity, for_=1.0, interval=0.2, duration=None, stop=False)
     sinks = [_Sink("one"), _Sink("other")]
     lines: list[str] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     alerts = Alerts(sinks, severity, lines.append, lambda text: print(text))
-    watching = _WatchRun(args, None, alerts)  # type: ignore[arg-type]
-    try:
-        for item in one.items:
-            if isinstance(item, Frame):
-                watching.take_frame(item)
-            else:
-                watching.take_header(item)
-        return watching.end(), sinks
-    finally:
-        signal.set_wakeup_fd(-1)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    judging = Unwatched(None, every_ns=FEED_EVERY_NS)
+    watching = Watching(judging, alerts, Command([]), print, severity=severity, for_s=1.0)
+    with Loop(Given(one.items), judging, watching, Alerting(alerts, judging, watching.is_about), drain_s=PATIENCE_S) as loop:
+        loop.run()
+    return STARVED if watching.has_starved else 0, sinks
 
 
 def watch_text(one: Stream, capsys: pytest.CaptureFixture[str]) -> str:
@@ -316,8 +313,8 @@ def mcp(tool: str) -> Callable[[Stream, pytest.CaptureFixture[str]], str]:
 
 def metered(one: Stream) -> Metered:
     found = Metered()
-    for item in one.items:
-        found.take(item)
+    with Loop(Given(one.items), found.judging, found) as loop:
+        loop.run()
     return found
 
 
@@ -350,14 +347,13 @@ def python_live(one: Stream, _: pytest.CaptureFixture[str]) -> str:
     """What the companion of `gputop.watch` says."""
     told: list[dict[str, Any]] = []
 
-    class Quiet:
-        trouble = ""
-
-    companion = Companion(Quiet(), 0, 1, 0)  # type: ignore[arg-type]
+    questions, asks = os.pipe()
+    companion = Companion(questions, 1, os.getppid())
     companion._say = lambda **words: told.append(words)  # type: ignore[method-assign]
-    for item in one.items:
-        companion._snapshots.take(item)
-    companion._tell_news()
+    with Loop(Given(one.items), companion, drain_s=0.0) as loop:
+        loop.run()
+    os.close(questions)
+    os.close(asks)
     return str([words["incidents"] for words in told])
 
 

@@ -15,10 +15,14 @@ from msgspec import Struct
 from gputop.alerts.alert import Alert, Damper, Teller, made
 from gputop.alerts.sinks import Busy, Refused, Sink
 from gputop.findings.verdict import Incident
+from gputop.model.frame import Frame
 from gputop.stream.following import Following
+from gputop.stream.reader import Reader
+from gputop.stream.stalled import Unwatched
 from gputop.system.errors import NO_MORE_THREADS, start_thread
 from gputop.system.text import counted, one_line
 
+ALERT_EVERY_S = 0.5  # s between looks for what to report: an alert is sent within 3 s of its incident
 MOST_WAITING = 64  # alerts in a sink's queue; more are dropped and counted (a choice; all-smi has the same)
 PAUSES_S = (1.0, 5.0, 25.0, 60.0)  # s before each further try; the last one repeats (a choice)
 TRIED_S = 600.0  # s for which an alert is tried (a choice)
@@ -170,3 +174,21 @@ class Alerts:
             if (lost := sum(counts.values())) > 1 or one.waiting:
                 told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
                 self._notify(f"{counted(lost, 'alert')} not sent to {one.sink.name}: {told}")
+
+
+class Alerting(Reader):
+    """Reports the incidents that ``judging``, a reader before this one, finds."""
+
+    def __init__(self, alerts: Alerts, judging: Unwatched, is_about: Callable[[int | None], bool] | None = None) -> None:
+        """``is_about``: the trainers that count."""
+        self._alerts, self._judging, self._is_about = alerts, judging, is_about
+
+    def take(self, _frame: Frame) -> None:
+        if not self._judging.problem:
+            self._alerts.look(self._judging.following, self._is_about)
+
+    def rest(self) -> float:
+        return ALERT_EVERY_S
+
+    def end(self) -> None:
+        self._alerts.close()

@@ -10,66 +10,68 @@ import os
 import select
 import signal
 import sys
-import time
 from typing import Any
 
 import msgspec
 
 from gputop.findings.explanation import booked, episode
-from gputop.model.frame import SECOND_NS
+from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.ranges import fitted
 from gputop.stream.child import ChildStream
+from gputop.stream.reader import Loop, Reader
 from gputop.stream.restarts import LastingStream
 from gputop.stream.snapshot import Snapshots
 from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection
 
-BEHIND_S = 1.0  # s for which reading what waits may delay news and answers (a choice)
-LOOK_S = 0.2  # s between looks for a question, and for the parent
 END = b"end"
 
 
-class Companion:
-    """Follows ``stream`` for the process ``parent``, writes to ``output``, reads questions from ``questions`` (descriptors)."""
+class Companion(Reader):
+    """Follows a stream for the process ``parent``, writes to ``output``, reads questions from ``questions`` (descriptors)."""
 
-    def __init__(self, stream: LastingStream, questions: int, output: int, parent: int) -> None:
-        self._stream, self._questions, self._output, self._parent = stream, questions, output, parent
+    def __init__(self, questions: int, output: int, parent: int) -> None:
+        self._questions, self._output, self._parent = questions, output, parent
         self._snapshots = Snapshots()
         self._line = b""
         self._told_ns = 0
         self._told_problem = ""
         self._ended: set[int] = set()  # incidents whose end was told
-        self._is_over = False
+        self._has_asked_end = False
 
-    def run(self) -> None:
-        """Serve until the parent asks for the end, or has ended."""
-        caught_up_s = time.monotonic()
-        while not self._is_over and os.getppid() == self._parent:
-            for item in self._stream.read(LOOK_S):
-                self._snapshots.take(item)
-            if self._stream.waits and time.monotonic() - caught_up_s < BEHIND_S:
-                continue  # what waits is newer than what would be written now
-            caught_up_s = time.monotonic()
-            following = self._snapshots.following
-            if following.engine.fed_ns - self._told_ns >= SECOND_NS or self._stream.trouble != self._told_problem:
-                self._tell_news()
-            if select.select([self._questions], [], [], 0.0)[0]:
-                self._read_questions()
+    def begin(self, header: Header) -> None:
+        self._snapshots.take(header)
+
+    def take(self, frame: Frame) -> None:
+        self._snapshots.take(frame)
+
+    def rest(self) -> float:
+        """Write what is new, and answer. What waits is newer, so this comes after it has been taken."""
+        engine, trouble = self._snapshots.following.engine, self.loop.stream.trouble
+        if engine.fed_ns - self._told_ns >= SECOND_NS or trouble != self._told_problem:
+            self._tell_news()
+        if select.select([self._questions], [], [], 0.0)[0]:
+            self._read_questions()
+        return 0.0
+
+    def is_over(self) -> bool:
+        """Whether the parent asked for the end, or has ended."""
+        return self._has_asked_end or os.getppid() != self._parent
 
     def _tell_news(self) -> None:
         engine, header = self._snapshots.following.engine, self._snapshots.following.board.header
-        self._told_ns, self._told_problem = engine.fed_ns, self._stream.trouble
+        self._told_ns, self._told_problem = engine.fed_ns, self.loop.stream.trouble
         news = [one for one in engine.incidents if one.id not in self._ended]
         self._ended.update(one.id for one in news if one.end_ns is not None)
         self._say(
             verdict=fitted(engine.verdict), ledger=booked(engine.ledger), incidents=[episode(one, header) for one in news],
-            problem=self._stream.trouble,
+            problem=self.loop.stream.trouble,
         )  # fmt: skip
 
     def _read_questions(self) -> None:
         data = os.read(self._questions, 4096)
-        self._is_over = not data  # the parent closed it
+        self._has_asked_end = not data  # the parent closed it
         *lines, self._line = (self._line + data).split(b"\n")
         for line in lines:
             self._answer(line)
@@ -83,7 +85,7 @@ class Companion:
             return
         self._tell_news()
         self._say(explanation=following.engine.explain())
-        self._is_over = line == END
+        self._has_asked_end = line == END
 
     def _say(self, **told: Any) -> None:
         rest = memoryview(msgspec.json.encode(told, enc_hook=str) + b"\n")
@@ -97,11 +99,9 @@ def run(collector: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the parent, which ends this
     calm_garbage_collection()
     try:
-        stream = LastingStream(ChildStream(collector), lambda: ChildStream(collector), lambda _: None)
-        try:
-            Companion(stream, sys.stdin.fileno(), sys.stdout.fileno(), parent).run()
-        finally:
-            stream.close()
+        stream = LastingStream(ChildStream(collector), lambda: ChildStream(collector))
+        with Loop(stream, Companion(sys.stdin.fileno(), sys.stdout.fileno(), parent), drain_s=0.0) as loop:
+            loop.run()
     except BrokenPipeError:  # the parent is gone
         return 0
     except UserError as error:

@@ -9,8 +9,7 @@ import argparse
 import os
 import stat
 
-from gputop.commands.exporter import address
-from gputop.commands.options import RECORDER, add_sampling, ask_sudo, leave_root, sampling_argv
+from gputop.commands.options import RECORDER, add_sampling, address, ask_sudo, leave_root, sampling_argv
 from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.install import require

@@ -28,9 +28,9 @@ _PART = rf"({_NUMBER}) ?(ms|[smhd]) ?"
 _SECONDS_OF = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 MOST_GPUS = 4096
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 60.0
+PORT = 9838  # of metrics: of no other exporter in Prometheus' list of default ports
 LINE_FORMS = ("plain", "tmux", "waybar")  # see `gputop.findings.line`
 ALERT_SEVERITIES = ("low", "medium", "high")
-ALERT_EVERY_S = 0.5  # s between looks for what to tell: an alert is told within 3 s of its incident
 
 
 def interval(text: str) -> float:
@@ -76,6 +76,15 @@ def number(least: int = 1) -> Callable[[str], int]:
         return value
 
     return whole
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of ``127.0.0.1:9838``, ``:9838`` or ``[::1]:9838``."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535 or (":" in host and not text.startswith("[")):
+        raise argparse.ArgumentTypeError(f"{text!r} is no address: write 127.0.0.1:{PORT}, :{PORT} or [::1]:{PORT}")
+    return host, int(port)
 
 
 def process_id(text: str) -> int:

@@ -75,7 +75,7 @@ class Otlp:
         return Resource(about), board.header.unix_ns_of(board.t_ns)
 
     def _news(self) -> list[LogRecord]:
-        with self._metered.lock:
+        with self._metered.judging.lock:
             incidents, header = list(self._metered.engine.incidents), self._metered.board.header
         found = []
         for one in incidents:

@@ -59,6 +59,11 @@ class PlayedStream:
         """Descriptor of the pipe, for a caller that waits for several things."""
         return self._reads
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to read."""
+        return bool(self._ready)
+
     def read(self, wait_s: float) -> list[Header | Frame] | None:
         """Items that have come; None when all have. ``wait_s``: for a caller that waits for nothing else."""
         if not self._ready and self._thread.is_alive():

@@ -11,6 +11,7 @@ from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
     from gputop.stream.child import ChildStream
+    from gputop.stream.played import PlayedStream
 
 RESTART_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # s before each restart in a row; the last one repeats (a choice)
 STEADY_S = 30.0  # s that a collector must run for the pauses to start over (a choice)
@@ -55,14 +56,20 @@ class Restarts:
 
 
 class LastingStream:
-    """Reads collectors one after the other. ``notify`` gets a line when one ends, and when readings come again."""
+    """Reads collectors one after the other. ``notify`` gets a line when one ends, and when readings come again.
 
-    def __init__(self, first: ChildStream, start: Callable[[], ChildStream], notify: Callable[[str], None]) -> None:
+    Without ``start`` there is no second one: the stream ends with the first.
+    """
+
+    def __init__(
+        self, first: ChildStream | PlayedStream, start: Callable[[], ChildStream] | None = None,
+        notify: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self.why = ""  # why the last collector ended
         self.trouble = ""  # why there are no readings now; empty while they come
         self._start = start
         self._notify = notify
-        self._stream: ChildStream | None = first
+        self._stream: ChildStream | PlayedStream | None = first
         self._pending = ""  # the line that readings come again; held back while collectors end again and again
         self._restarts = Restarts()
         self._begun = False
@@ -84,10 +91,16 @@ class LastingStream:
         """Seconds until the next start; infinite while a collector runs."""
         return float("inf") if self._stream is not None else max(0.0, self._next_s - time.monotonic())
 
-    def read(self, wait_s: float) -> list[Header | Frame]:
-        """The items that come within ``wait_s``."""
+    def fileno(self) -> int:
+        """Descriptor of the collector's pipe; -1 between two collectors."""
+        return -1 if self._stream is None else self._stream.fileno()
+
+    def read(self, wait_s: float) -> list[Header | Frame] | None:
+        """The items that come within ``wait_s``; None if the stream has ended."""
         try:
             if self._stream is None:
+                if self._start is None:
+                    return None
                 time.sleep(min(wait_s, self.due_s))
                 if self.due_s > 0.0:
                     return []
@@ -95,11 +108,9 @@ class LastingStream:
                 self._stream = self._start()
             items = self._stream.read(wait_s)
         except UserError as error:
-            self._end(str(error))
-            return []
+            return self._end(str(error))
         if items is None:
-            self._end(self._stream.ending())
-            return []
+            return self._end(self._stream.ending())
         for item in items:
             self._take(item)
         return items
@@ -120,11 +131,15 @@ class LastingStream:
             self._pending = ""
         self._begun, self._heard_s = True, time.monotonic()
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str) -> list[Header | Frame] | None:
+        """The collector has ended; what `read` returns."""
         self.close()
-        pause_s = self._restarts.end(why)
         self.why, self.trouble = why, f"the collector ended ({why})"
+        if self._start is None:
+            return None
+        pause_s = self._restarts.end(why)
         if self._begun and not self._restarts.at_slowest:
             when = "from now on every" if self._restarts.failures == len(RESTART_S) else "in"
             self._notify(f"the collector ended: {why}; starting it again {when} {pause_s:g} s")
         self._next_s = time.monotonic() + pause_s
+        return []

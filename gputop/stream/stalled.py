@@ -10,15 +10,17 @@ from gputop.diagnosis import Engine
 from gputop.findings.policy import FEED_EVERY_NS
 from gputop.findings.verdict import Incident, ProcState, Verdict
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Mark, Stack
+from gputop.model.frame import Frame, Header, Mark, Stack
 from gputop.model.roles import Role, hot
 from gputop.model.stream import NCCL_SAYS
-from gputop.stream.following import Following
+from gputop.stream.following import Followed, Following
+from gputop.stream.reader import Reader
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
+from gputop.system.text import clean
 
 MOST_PROCESSES = 17  # processes of an automatic set, about 15 ms of CPU each: the incident's trainer and its first workers
-UNWATCHED_NS = 2 * FEED_EVERY_NS  # ns between judgements when only this module reads them: an incident takes a second to begin
+UNWATCHED_NS = 2 * FEED_EVERY_NS  # ns between judgements of a recorder: an incident takes a second to begin
 COST_SHARE = 300  # the next set waits 300 times as long as the last one took: sets take at most 1/300 of the time
 _HOUR_NS = 3_600_000_000_000
 _FREE = frozenset({"running", "computing", "ahead"})
@@ -165,40 +167,57 @@ def _of(incident: Incident, engine: Engine) -> list[int]:
     return stalled_pids(engine.roles, engine.states)
 
 
-class Unwatched:
-    """The diagnosis of a stream that is recorded without a screen; it adds automatic stacks to the frames."""
+class Unwatched(Reader, Followed):
+    """The diagnosis of a stream without a screen, for the readers behind it; it adds automatic stacks to the frames."""
 
-    def __init__(self, policy: AutoStacks | None) -> None:
-        """``policy`` None: no stacks are taken."""
-        self.following = Following(every_ns=UNWATCHED_NS)
+    def __init__(
+        self, policy: AutoStacks | None, *, every_ns: int = UNWATCHED_NS, notify: Callable[[str], None] = lambda _: None, goes_on: str = ""
+    ) -> None:
+        """``policy`` None: no stacks are taken. ``every_ns``: time between two feeds of the engine. ``notify`` gets the line that the
+        diagnosis has ended by a bug; ``goes_on``: its end, what goes on."""
+        self.following = Following(every_ns=every_ns)
         self.problem = ""  # the error that ended the diagnosis; empty if there was none
-        self._lock = threading.Lock()
+        self.has_fed = False  # whether the engine was fed with the newest frame
+        self.lock = threading.Lock()  # held while an item is taken in; whoever reads in another thread holds it
+        self._notify, self._goes_on = notify, goes_on
+        self._adding = threading.Lock()
         self._ready: list[Stack] = []
         self._said: list[str] = []  # texts of markers
         self._auto = AutoCapture(policy, self._keep, self._keep_text) if policy is not None else None
 
-    def judge_frame(self, frame: Frame) -> None:
+    def begin(self, header: Header) -> None:
+        with self.lock:
+            self.following.restate(header)
+
+    def take(self, frame: Frame) -> None:
         """Judge the stream's next frame, and add the stacks that were taken since the last one, before it is written."""
-        self.following.fold(frame)
-        if not self.problem:
-            try:
-                self._judge(frame)
-            except Exception as error:  # noqa: BLE001 - a bug of the diagnosis costs what it would have found, not the recording
-                self.problem = crash.reason(error)
-        with self._lock:
+        with self.lock:
+            self.following.fold(frame)
+            self.has_fed = not self.problem and self._judge(frame)
+        with self._adding:
+            if self._ready or self._said:
+                frame.came_as(b"")
             if self._ready:
                 frame.stacks, self._ready = [*frame.stacks, *self._ready], []
             if self._said:
                 frame.marks, self._said = [*frame.marks, *(Mark(frame.t_ns, text) for text in self._said)], []
 
-    def _judge(self, frame: Frame) -> None:
-        if self.following.judge(frame) and self._auto is not None:
-            self._auto.step(self.following.board, self.following.engine)
+    def _judge(self, frame: Frame) -> bool:
+        try:
+            if not self.following.judge(frame):
+                return False
+            if self._auto is not None:
+                self._auto.step(self.board, self.engine)
+        except Exception as error:  # noqa: BLE001 - a bug of the diagnosis costs what it would have found, not what is recorded or measured
+            self.problem = crash.reason(error)
+            self._notify(f"{clean(self.problem)}; {self._goes_on}")
+            return False
+        return True
 
     def _keep(self, stacks: list[Stack]) -> None:
-        with self._lock:
+        with self._adding:
             self._ready += stacks
 
     def _keep_text(self, text: str) -> None:
-        with self._lock:
+        with self._adding:
             self._said.append(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN_S = 0.3  # s in which a signal that comes again is the same one: timeout(1) and a terminal that closes send theirs twice (a choice)
@@ -21,11 +21,12 @@ class Ending:
         self._asked_s = 0.0
         self.then = then
 
-    def listen(self) -> None:
-        """Take `ENDS` from now on; under nohup SIGHUP stays ignored."""
-        for number in ENDS:
+    def listen(self, signals: Sequence[int] = ENDS, take: Callable[[int], None] | None = None) -> None:
+        """Take these signals from now on, or let ``take`` do so; under nohup SIGHUP stays ignored."""
+        take = take or self.take
+        for number in signals:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, lambda number, _frame: self.take(number))
+                signal.signal(number, lambda number, _frame: take(number))
 
     def take(self, number: int) -> None:
         """Take a signal. The second one ends the process at once; the programs that it started end with their pipes."""

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from gputop import cli
+from gputop.alerts.watching import Family, Starving
 from gputop.commands import watch
-from gputop.commands.watch import Family, Starving
 from gputop.demo.stage import staged
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header, ProcInfo
@@ -96,8 +96,7 @@ def test_the_family_is_the_command_and_what_it_started_also_once_parents_are_gon
 class Made:
     """A stream of a scene's frames, as fast as they are read; after them the time stands still."""
 
-    why = trouble = ""
-    silent_s, due_s = 0.0, float("inf")
+    trouble, why, silent_s, due_s = "", "", 0.0, float("inf")
 
     def __init__(self, scene: Scene, seconds: float, begin: Callable[[], None] = lambda: None) -> None:
         self._scene, self._left, self._begin = scene, round(10 * seconds), begin
@@ -122,6 +121,9 @@ class Made:
         frame.key = True
         return [frame]
 
+    def fileno(self) -> int:
+        return -1
+
     def close(self) -> None:
         """Nothing."""
 
@@ -133,7 +135,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     def start(stream: Made, *arguments: str) -> int:
         monkeypatch.setattr("gputop.stream.child.ChildStream", lambda *_: None)
         monkeypatch.setattr("gputop.stream.restarts.LastingStream", lambda *_: stream)
-        monkeypatch.setattr("gputop.commands.attending.signal.signal", lambda *_: None)
+        monkeypatch.setattr("signal.signal", lambda *_: None)
         parser, _ = cli.make_parser("watch")
         try:
             return watch.run(parser.parse_args(arguments))

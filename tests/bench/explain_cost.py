@@ -40,7 +40,7 @@ def record(path: Path, ticks: int) -> None:
     diagnosis.following.restate(HEADER)
     files = Rotation(str(path), HEADER, NO_LIMIT, 0, lambda: FindingsRecorder(diagnosis.following.engine).tell)
     for frame in Session(8, 80, threads=8, probes=False).frames(ticks):
-        diagnosis.judge_frame(frame)
+        diagnosis.take(frame)
         files.add(frame)
     files.close()
 

@@ -26,12 +26,22 @@ def run_of(workload: str, mode: str = "eBPF") -> list[Header | Frame]:
     return load(Path(DATA, f"{workload}.xz")).items(mode)
 
 
+def take(metered: Metered, item: Header | Frame) -> None:
+    """Let it take the next item, after the diagnosis that is read before it."""
+    for reader in (metered.judging, metered):
+        if isinstance(item, Header):
+            reader.begin(item)
+        else:
+            reader.take(item)
+
+
 def taken(items: Iterator[Header | Frame] | list[Header | Frame], **options: object) -> Metered:
     """What is known at the end of a stream."""
     metered = Metered(**options)  # type: ignore[arg-type]
     for item in items:
-        metered.take(item)
+        take(metered, item)
     assert not metered.problem
+    assert not metered.judging.problem
     return metered
 
 
@@ -59,12 +69,13 @@ def server_of(gpus: int, ranks: int, workers: int = 8, first_pid: int = 1000) ->
 def played(scene: Scene, metered: Metered, seconds: float, step_s: float = 0.5) -> Metered:
     """Let time pass on a made machine."""
     if metered.board.seq < 0:
-        metered.take(scene.board.header)
+        take(metered, scene.board.header)
     for _ in range(round(seconds / step_s)):
         frame = scene.next_frame(step_s)
         scene.board.fold(frame)
-        metered.take(frame)
+        take(metered, frame)
     assert not metered.problem
+    assert not metered.judging.problem
     return metered
 
 

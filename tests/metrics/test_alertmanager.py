@@ -22,7 +22,7 @@ from gputop.metrics.prometheus import Pages
 from gputop.model.frame import SECOND_NS, Frame
 from tests.corpus import runs
 from tests.corpus.accuracy import DATA
-from tests.metrics.made import contended_server, played
+from tests.metrics.made import contended_server, played, take
 from tests.metrics.prom import RULES, alertmanager, prometheus
 from tests.require import require
 from tests.wait import until
@@ -90,7 +90,7 @@ def _pages(name: str) -> Iterator[bytes]:
     """What its exporter would have said in each second."""
     metered, next_ns = Metered(), 0
     for item in runs.load(DATA / f"{name}.xz").items("eBPF"):
-        metered.take(item)
+        take(metered, item)
         if isinstance(item, Frame) and item.t_ns >= next_ns:
             next_ns = item.t_ns + SECOND_NS
             yield Pages(metered).page()[0]

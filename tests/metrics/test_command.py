@@ -20,7 +20,9 @@ import pytest
 from gputop.commands.exporter import address
 from gputop.demo.stage import staged
 from gputop.metrics.prometheus import TextFile
+from gputop.recording.reader import Recording
 from gputop.sources import simulated
+from gputop.stream.kept import explanation
 from gputop.system.errors import UserError
 from tests.metrics.hostile import hostile
 from tests.metrics.prom import free_port
@@ -100,6 +102,47 @@ def test_a_file_for_node_exporter(environment: dict[str, str], tmp_path: Path):
         one.send_signal(signal.SIGINT)
         assert one.wait(PATIENCE_S) == 0
     assert os.listdir(tmp_path) == [], "what nobody writes any more must not be told as now"
+
+
+def collectors_of(pid: int) -> list[str]:
+    """Command lines of the collectors that a process has started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    lines = [Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0") for child in children]
+    return [" ".join(line) for line in lines if "collect" in line]
+
+
+@pytest.mark.parametrize("command", ["record", "watch"])
+def test_one_process_records_or_watches_alerts_and_serves_by_one_collector(command: str, tmp_path: Path):
+    told, path = tmp_path / "told", tmp_path / "a.gputop"
+    with staged("too-few-workers", 60.0) as staging:
+        flags = ["--no-ebpf", "--metrics", "127.0.0.1:0", "--alert", f"exec:sh -c 'cat >> {told}'", "--alert-on", "low"]
+        argv = [sys.executable, "-m", "gputop", command, *flags, *(["-o", str(path)] if command == "record" else [])]
+        with subprocess.Popen(argv, env=staging, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as one:
+            assert one.stderr is not None
+            url = one.stderr.readline().split()[-1]
+            until(lambda: told.exists() and '"event":"begin"' in told.read_text())
+            until(lambda: re.search(r'gputop_incidents{[^}]*} 1', scrape(url)))
+            assert 'gputop_gpu_utilization_ratio{gpu="0"' in scrape(url)
+            assert len(collectors_of(one.pid)) == 1
+            one.send_signal(signal.SIGTERM)
+            assert one.wait(PATIENCE_S) == 0
+            said = one.stderr.read()
+    if command == "record":
+        assert "gputop explain" in said
+        with Recording(str(path)) as recording:
+            known = explanation(recording)
+            assert recording.findings()
+            assert known is None or known.incidents
+
+
+def test_metrics_of_a_recorder_need_an_address_that_is_free(environment: dict[str, str], tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        argv = [sys.executable, "-m", "gputop", "record", "--no-ebpf", "--metrics", f"127.0.0.1:{taken.getsockname()[1]}"]
+        one = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert one.returncode == 1
+    assert "cannot listen on 127.0.0.1" in one.stderr
+    assert len(one.stderr.splitlines()) == 1
+    assert os.listdir(tmp_path) == [], "nothing was begun"
 
 
 def test_it_tells_incidents_to_who_asks(tmp_path: Path):

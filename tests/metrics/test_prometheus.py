@@ -21,7 +21,7 @@ from gputop.metrics.registry import METRICS
 from gputop.metrics.server import Server
 from gputop.model.frame import Frame
 from gputop.stream.following import Following
-from tests.metrics.made import contended_server, played, run_of
+from tests.metrics.made import contended_server, played, run_of, take
 from tests.metrics.prom import PACKAGING, ROOT, RULES, Prometheus, prometheus, promtool
 from tests.require import require
 from tests.wait import PATIENCE_S, until
@@ -207,7 +207,7 @@ def scrapes_of(workload: str, began_s: float, ends: dict[str, float]) -> Iterato
         if item is None:
             metered.end()
         else:
-            metered.take(item)
+            take(metered, item)
         if item is None or (isinstance(item, Frame) and item.t_ns >= next_ns):
             next_ns, seconds = metered.board.t_ns + 10**9, seconds + 1
             ends[workload] = began_s + seconds

@@ -15,7 +15,7 @@ from gputop.model.frame import Names
 from gputop.stream.following import Following
 from tests.corpus.accuracy import paths
 from tests.corpus.runs import load
-from tests.metrics.made import played, run_of, series, server_of, taken
+from tests.metrics.made import played, run_of, series, server_of, take, taken
 from tests.unit.diagnosis.scene import training
 
 
@@ -47,7 +47,7 @@ def test_lost_seconds_are_those_of_the_ledger(path):
         ledger = following.engine.explain().ledger
         metered, before = Metered(), dict.fromkeys(LOST_TO, 0.0)
         for item in items:
-            metered.take(item)
+            take(metered, item)
             now = lost_by(metered)
             assert all(now[cause] >= before[cause] for cause in LOST_TO)
             before = now
@@ -139,7 +139,7 @@ def test_what_a_counter_does_not_have_yet_is_told_beside_it():
     """A job that stands, until that is known to be a hang."""
     metered, waits = Metered(), [0.0]
     for item in run_of("hung-worker"):
-        metered.take(item)
+        take(metered, item)
         for one in metered.totals.trainers.values():
             assert sum(one.lost_s.values()) + one.unsure_s == pytest.approx(metered.engine.ledger.gpu_lost_s, abs=0.05)
             waits.append(one.unsure_s)

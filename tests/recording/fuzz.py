@@ -170,7 +170,7 @@ def _found() -> bytes:
         for seq, frame in enumerate(each[::9]):  # few, for what is found broken is judged anew
             assert isinstance(frame, Frame)
             frame.seq = seq
-            diagnosis.judge_frame(frame)
+            diagnosis.take(frame)
             files.add(frame)
         files.close()
         return path.read_bytes()

@@ -56,7 +56,7 @@ def record(path: Path, stream: tuple[Header, list[Frame]], max_bytes: int) -> No
     diagnosis.following.restate(header)
     files = Rotation(str(path), header, max_bytes, 0, lambda: findings.FindingsRecorder(diagnosis.following.engine).tell)
     for frame in frames:
-        diagnosis.judge_frame(frame)
+        diagnosis.take(frame)
         files.add(frame)
     files.close()
 
@@ -149,7 +149,7 @@ def test_what_was_killed_is_told_with_the_rest_judged_anew(
     diagnosis.following.restate(header)
     writer = Writer(str(tmp_path / "killed.gputop"), header, findings.FindingsRecorder(diagnosis.following.engine).tell)
     for frame in frames:
-        diagnosis.judge_frame(frame)
+        diagnosis.take(frame)
         writer.add(frame)
     writer.flush()  # and no more: it grows, as it does where the recorder was killed
     with Recording(str(tmp_path / "killed.gputop")) as recording:
@@ -181,7 +181,7 @@ def test_of_a_time_to_keep_only_that_is_told(stream: tuple[Header, list[Frame]])
     diagnosis.following.restate(header)
     whole, last = findings.FindingsRecorder(diagnosis.following.engine), findings.FindingsRecorder(diagnosis.following.engine, 60 * 10**9)
     for i, frame in enumerate(frames):
-        diagnosis.judge_frame(frame)
+        diagnosis.take(frame)
         if i % 300 == 299:
             last.tell()
     lost = [msgspec.msgpack.decode(one.tell())["explanation"]["ledger"]["gpu_total_s"] for one in (whole, last)]

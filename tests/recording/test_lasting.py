@@ -411,7 +411,7 @@ def test_a_limit_of_a_files_size_makes_several(tmp_path: Path) -> None:
     record = Record(tmp_path, "-o", str(tmp_path / "a.gputop"), "--interval", "0.02", limit=40_000)
     until(lambda: (tmp_path / "a.3.gputop").exists())
     record.process.terminate()
-    assert record.process.wait(PATIENCE_S) == 0
+    assert record.process.wait(PATIENCE_S) == 0, record.said
     paths = [tmp_path / name for name in ("a.gputop", "a.2.gputop", "a.3.gputop")]
     assert all(path.stat().st_size <= 40_000 for path in paths)
     _, told = read(*paths)

@@ -225,7 +225,7 @@ def test_what_nccl_says_of_a_job_that_hangs_is_a_marker(
     assert watcher._auto is not None
     for number in range(3):
         frame = Frame(number, (2 + number) * SECOND, key=not number)
-        watcher.judge_frame(frame)
+        watcher.take(frame)
         file.add(frame)
         if watcher._auto._taking is not None:
             watcher._auto._taking.join(PATIENCE_S)
@@ -263,7 +263,7 @@ def test_a_recorded_stall_has_its_stacks(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def has_stacks() -> bool:
         frames.append(Frame(len(frames), 2 * SECOND + len(frames) * SECOND // 10))
-        watcher.judge_frame(frames[-1])
+        watcher.take(frames[-1])
         return bool(frames[-1].stacks)
 
     until(has_stacks)
