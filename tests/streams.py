@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gputop.model.frame import Frame, Header
+from gputop.stream.restarts import OneStream
 
 
 class Given:
@@ -30,3 +31,11 @@ class Given:
 
     def close(self) -> None:
         self.is_closed = True
+
+
+def items_of(stream: OneStream) -> Iterator[Header | Frame]:
+    """What comes until the stream ends."""
+    while (items := stream.read(0.2)) is not None:
+        items.reverse()
+        while items:
+            yield items.pop()

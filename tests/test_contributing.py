@@ -293,6 +293,46 @@ def run(args: argparse.Namespace) -> int:
     assert tree.gputop("answer", "--twice") == "42\n42\n"
 
 
+def test_a_reader_of_the_stream(tree: Tree) -> None:
+    body = '''
+"""Prints how many frames came, and the cause that the diagnosis names."""
+
+from gputop.stream.reader import Reader
+
+
+class Counting(Reader):
+    def __init__(self, judging):
+        self.frames, self.judging = 0, judging
+
+    def take(self, frame):
+        assert self.judging.board.seq == frame.seq, "the diagnosis has taken it before"
+        self.frames += 1
+
+    def is_over(self):
+        return self.frames == 5
+
+    def end(self):
+        print(self.frames, self.judging.engine.verdict.cause)
+'''
+    text = paragraph("A reader of the stream")
+    room = re.findall(r"`(gputop/[\w/]+)/\w+\.py`", text)[0]
+    (tree.folder / room / "counting.py").write_text(body)
+    base, judging = (re.findall(rf"`(gputop[\w.]+)\.({name})`", text)[0] for name in ("Reader", "Unwatched"))
+    assert base == ("gputop.stream.reader", "Reader")
+    code = f"""
+from {judging[0]} import {judging[1]}
+from {base[0]} import Loop
+from gputop.stream.child import ChildStream, collector_argv
+from gputop.stream.restarts import LastingStream
+from {room.replace("/", ".")}.counting import Counting
+stream = LastingStream(ChildStream(collector_argv(["--no-ebpf", "--interval", "0.05"])))
+judging = Unwatched(None)
+with Loop(stream, judging, Counting(judging), drain_s=0.0) as loop:
+    loop.run()
+"""
+    assert tree.run("-c", code).split()[0] == "5"
+
+
 def test_an_export(tree: Tree) -> None:
     body = '''
 """The number of rows per table, as text."""

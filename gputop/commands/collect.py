@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _summarize(args: argparse.Namespace) -> int:
     """Follow a collector of this machine, and write each second what is wrong."""
-    from gputop.fleet.node import NodeServer, Out
+    from gputop.fleet.node import Out, serve_node
     from gputop.recording.pipe import ReaderGone
     from gputop.stream.child import ChildStream, collector_argv
     from gputop.stream.played import PlayedStream
@@ -65,10 +65,8 @@ def _summarize(args: argparse.Namespace) -> int:
     calm_garbage_collection()
     out = Out(sys.stdout.fileno(), args.lines)
     stream = PlayedStream(args.source, args.shift) if args.source else ChildStream(collector_argv(sampling_argv(args)))
-    node = NodeServer(stream, sys.stdin.fileno(), out)
-    Ending(node.stop).listen()
     try:
-        node.run()
+        serve_node(stream, sys.stdin.fileno(), out)
     except ReaderGone:
         pass
     return 0

@@ -12,7 +12,6 @@ from gputop.commands import live
 from gputop.commands.options import NO_EBPF, SUDO, ask_sudo, duration, sampling_argv
 from gputop.commands.screen import add_looks
 from gputop.demo.scenarios import SCENARIOS, Scenario
-from gputop.model.frame import Frame
 from gputop.model.stream import EXPERIMENT_BEGINS
 from gputop.sources import simulated
 from gputop.system.console import show
@@ -173,19 +172,17 @@ def _seconds(ns: int) -> str:
 
 def _print_verdicts(flags: list[str], seconds: float) -> int:
     """Print a line when the verdict changes."""
-    from contextlib import closing
-
     from gputop.stream.child import ChildStream, collector_argv
-    from gputop.stream.session import Session
+    from gputop.stream.following import Following
+    from gputop.stream.reader import Loop
+    from gputop.stream.restarts import LastingStream
 
-    session, told, began = Session(), ("", ""), time.monotonic()
-    with closing(ChildStream(collector_argv(flags))) as stream:
-        while time.monotonic() - began < seconds and (items := stream.read(0.2)) is not None:
-            for item in items:
-                session.ingest(item)
-                verdict = session.engine.verdict
-                if isinstance(item, Frame) and (verdict.symptom, verdict.cause) != told:
-                    told = (verdict.symptom, verdict.cause)
-                    text = "; ".join(part for part in (verdict.headline, verdict.detail) if part)
-                    show([f"{time.monotonic() - began:5.1f} s  {verdict.symptom} · {verdict.cause}  {text}  [SIMULATED GPU]"])
+    following, told, began_s = Following(), ("", ""), time.monotonic()
+    with Loop(LastingStream(ChildStream(collector_argv(flags))), duration_s=seconds, drain_s=0.0) as loop:
+        for _ in following.through(loop.items()):
+            verdict = following.engine.verdict
+            if (verdict.symptom, verdict.cause) != told:
+                told = (verdict.symptom, verdict.cause)
+                text = "; ".join(part for part in (verdict.headline, verdict.detail) if part)
+                show([f"{time.monotonic() - began_s:5.1f} s  {verdict.symptom} · {verdict.cause}  {text}  [SIMULATED GPU]"])
     return 0

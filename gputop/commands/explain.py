@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -15,7 +14,6 @@ from gputop.commands.span import add_span, read_by, span
 from gputop.findings.explanation import Dated, Episode, Explanation
 from gputop.findings.verdict import SEVERITIES
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Header
 from gputop.stream.following import Following
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
@@ -129,25 +127,17 @@ def explained(paths: Sequence[str], args: argparse.Namespace, with_points: bool 
 
 def _live(args: argparse.Namespace) -> ExplainedStretch:
     from gputop.stream.child import ChildStream, collector_argv
+    from gputop.stream.reader import Look, Loop
+    from gputop.stream.restarts import LastingStream
 
     ask_sudo(args)
     seconds = LIVE_S if args.last is None else args.last
     if sys.stderr.isatty():
         notify(f"looking for {seconds:g} s …")
-    stream = ChildStream(collector_argv(sampling_argv(args)))
-    leave_root(*RECORDER)
-    try:
-        return judge(one := Following(), one.through(_until(stream, time.monotonic() + seconds)))
-    finally:
-        stream.close()
-
-
-def _until(stream: Iterable[Header | Frame], end_s: float) -> Iterator[Header | Frame]:
-    for item in stream:
-        yield item
-        if time.monotonic() >= end_s:
-            return
-    raise UserError("the collector stopped; gputop doctor says more")
+    stream = LastingStream(ChildStream(collector_argv(sampling_argv(args))))
+    with Loop(stream, Look(seconds), drain_s=0.0) as loop:
+        leave_root(*RECORDER)
+        return judge(one := Following(), one.through(loop.live_items()))
 
 
 def judge(following: Following, fed: Iterable[Board]) -> ExplainedStretch:

@@ -93,7 +93,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     pacer = Pacer()
     if args.host is not None:
         leave_root(*SCREEN)  # ssh uses the user's keys and known hosts
-    first = ChildStream(argv, pacer)
+    first = ChildStream(argv)
     leave_root(*SCREEN)
     # The collector starts during the imports, so that the screen begins with data.
     return_freed_memory()
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     )  # fmt: skip
     theme = "gputop-light" if args.light else "gputop-dark"
     look = ScreenSettings(theme, remote=args.host is not None, auto_stacks=not args.no_auto_stacks, caption=caption)
-    app = GputopApp(live_context(session, view, lambda: ChildStream(argv, pacer), first, look))
+    app = GputopApp(live_context(session, view, lambda: ChildStream(argv), first, look, pacer))
     pacer.app = app
     app.context.feed.notes = notes
     if alerts is not None:
@@ -146,7 +146,7 @@ def left_behind() -> str:
 
 
 class Pacer:
-    """Paces the reader of the stream: after each reading the app draws, then the reader waits.
+    """Paces the feed: after each reading the app draws, then the feed waits.
 
     Several samples share a column, so the wait loses nothing, and drawing directly after reading finds its data in the CPU's caches.
     """
@@ -154,8 +154,10 @@ class Pacer:
     def __init__(self) -> None:
         self.app: GputopApp | None = None
 
-    def __call__(self) -> None:
-        if self.app is not None:
-            self.app.on_news()
-            view = self.app.context.view
-            self.app.context.feed.closing.wait(min(max(LEAST_S, view.window_s / max(1, view.cells)), MOST_S))
+    def __call__(self) -> float:
+        """Draw; the seconds until more is read."""
+        if self.app is None:
+            return 0.0
+        self.app.on_news()
+        view = self.app.context.view
+        return min(max(LEAST_S, view.window_s / max(1, view.cells)), MOST_S)

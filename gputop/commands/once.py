@@ -18,7 +18,6 @@ from gputop.commands.options import RECORDER, leave_root, sampling_settings, str
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.system.console import draws_ascii, notify, show, write
-from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
     from gputop.model.roles import Role
@@ -76,7 +75,7 @@ def _stream(args: argparse.Namespace) -> Iterator[Header | Frame]:
         leave_root(*RECORDER)
     stream = ChildStream(stream_argv(args))
     leave_root(*RECORDER)
-    return _child_frames(stream)
+    return _live_items(stream)
 
 
 def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
@@ -100,12 +99,12 @@ def _collected(args: argparse.Namespace, ticks: int) -> list[Header | Frame]:
     return items
 
 
-def _child_frames(stream: ChildStream) -> Iterator[Header | Frame]:
-    try:
-        yield from stream
-        raise UserError(f"the collector stopped: {stream.ending()}")
-    finally:
-        stream.close()
+def _live_items(stream: ChildStream) -> Iterator[Header | Frame]:
+    from gputop.stream.reader import Loop
+    from gputop.stream.restarts import LastingStream
+
+    with Loop(LastingStream(stream), drain_s=0.0) as loop:
+        yield from loop.live_items()
 
 
 def _print_stream(items: Iterator[Header | Frame], args: argparse.Namespace) -> int:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from gputop.commands.options import ask_sudo, duration, number, process_id, sampling_argv
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
-from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import clean, counted
 
 if TYPE_CHECKING:
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
     from gputop.prove.prove import Proof
     from gputop.prove.suspect import SuspectWatch, Suspicion
     from gputop.prove.trial import Outcome
-    from gputop.stream.child import ChildStream
+    from gputop.stream.reader import Loop
 
 WAKE_S = 5.0  # s for a guardian that was stopped to undo all (guess)
-WAIT_S, SILENT_S = 0.2, 15.0  # s of a wait for frames; s without one, after which the collector is given up
+WAIT_S, SILENT_S = 0.2, 15.0  # s between looks at an experiment; s without a frame, after which the collector is given up
 NOTHING = "nothing to prove"  # a reason that begins so is no failure
 EXAMPLES = """examples:
   gputop prove                            try what the diagnosis suspects
@@ -65,12 +64,11 @@ def run(args: argparse.Namespace) -> int:
         return _undo()
     ask_sudo(args)
     from gputop.stream.child import ChildStream, collector_argv
+    from gputop.stream.reader import Loop
+    from gputop.stream.restarts import LastingStream
 
-    stream = ChildStream(collector_argv(sampling_argv(args)))
-    try:
-        return _prove(args, stream)
-    finally:
-        stream.close()
+    with Loop(LastingStream(ChildStream(collector_argv(sampling_argv(args)))), drain_s=0.0, silent_s=SILENT_S) as loop:
+        return _prove(args, loop)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -107,7 +105,7 @@ def _undo() -> int:
     return 0 if is_done else 1
 
 
-def _prove(args: argparse.Namespace, stream: ChildStream) -> int:
+def _prove(args: argparse.Namespace, loop: Loop) -> int:
     from gputop.commands.live import left_behind
     from gputop.prove.change import Refusal
     from gputop.prove.prove import planned_for
@@ -116,7 +114,7 @@ def _prove(args: argparse.Namespace, stream: ChildStream) -> int:
     if told := left_behind():
         raise UserError(told)  # no other experiment is begun before
     watch = SuspectWatch(args.pid, args.cause)
-    items = _items(stream)
+    items = loop.live_items()
     if sys.stderr.isatty():
         notify("looking for what the job waits for …")
     found = _suspicion(items, watch)
@@ -132,21 +130,6 @@ def _prove(args: argparse.Namespace, stream: ChildStream) -> int:
     if not _agreed(args, planned):
         return _untried(args, "not tried: the answer was no", found, code=1, planned=planned)
     return _try(args, items, watch, found, planned)
-
-
-def _items(stream: ChildStream) -> Iterator[Header | Frame]:
-    """Yield what the collector sends. Raises UserError if it ends or is silent."""
-    heard_s = time.monotonic()
-    while True:
-        items = stream.read(WAIT_S)
-        if items is None:
-            raise UserError(f"the collector stopped: {stream.ending()}")
-        SCREEN_PRIORITY.check(time.monotonic_ns())
-        if items:
-            heard_s = time.monotonic()
-        elif time.monotonic() - heard_s > SILENT_S:
-            raise UserError(f"the collector has been silent for {SILENT_S:g} s; gputop doctor says more")
-        yield from items
 
 
 def _suspicion(items: Iterator[Header | Frame], watch: SuspectWatch) -> Suspicion | str:

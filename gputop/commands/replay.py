@@ -124,7 +124,7 @@ def _watch_pipe(args: argparse.Namespace) -> int:
     from gputop.stream.child import PipeStream
 
     pacer = Pacer()
-    stream = PipeStream(_keys_from_terminal(), pacer)
+    stream = PipeStream(_keys_from_terminal())
     use_terminal(INSTEAD.format("FILE"))
     stream.begin()
     from gputop.stream.session import Session
@@ -133,7 +133,7 @@ def _watch_pipe(args: argparse.Namespace) -> int:
 
     calm_garbage_collection()
     view, look = _looks(args)
-    app = GputopApp(live_context(Session(), view, None, stream, look))
+    app = GputopApp(live_context(Session(), view, None, stream, look, pacer))
     pacer.app = app
     return watch(app, "" if args.light else config.load_screen().theme)
 

@@ -6,10 +6,9 @@ The collector stays a process of its own, whose beat no diagnosis delays. A slow
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -27,12 +26,12 @@ from gputop.stream.child import ChildStream
 from gputop.stream.following import Following
 from gputop.stream.kept import rules
 from gputop.stream.played import PlayedStream
+from gputop.stream.reader import Loop, Reader
+from gputop.stream.restarts import LastingStream
 from gputop.stream.stalled import waits
 from gputop.system import crash
 from gputop.system.errors import UserError, start_thread
-from gputop.system.program import return_pages
 
-LOOK_S = 0.25  # s between looks, at most
 MOST_FRAMES_BYTES = 8 << 20  # of frames that wait for a slow reader; more are dropped and counted, as `gputop collect` does
 MOST_STACKS = 64  # processes of one answer, about 15 ms of CPU each
 LATEST_S = 5.0  # s that stacks may be asked for in the future: all nodes of a job take theirs at one moment
@@ -101,14 +100,27 @@ def moves(before: Mapping[int, RankPace], now: Mapping[int, RankPace]) -> bool:
     return any(was is None or max(abs(is_.idle - was.idle), abs(is_.own_delay - was.own_delay)) >= policy.LITTLE for was, is_ in pairs)
 
 
-class NodeServer:
-    """One node. `run` goes on until the reader leaves, a signal comes (`stop`), or the collector ends."""
+def serve_node(stream: ChildStream | PlayedStream, asks: int, out: Out) -> None:
+    """Serve one node until a signal. Raises `ReaderGone` once the reader leaves, UserError if the collector ends. ``asks``: descriptor of
+    the questions."""
+    is_played = isinstance(stream, PlayedStream)
+    node = NodeServer(asks, out, is_played=is_played)
+    with Loop(LastingStream(stream), node, drain_s=0.0) as loop:
+        loop.listen()
+        loop.run()
+        if loop.stream.trouble:
+            raise UserError(loop.stream.why if is_played else f"the collector ended: {loop.stream.why}")
+        node.finish()
 
-    def __init__(self, stream: ChildStream | PlayedStream, asks: int, out: Out) -> None:
-        """``stream``: the collector's; ``asks``: descriptor of the questions."""
-        self._stream = stream
+
+class NodeServer(Reader):
+    """One node: summaries, frames and answers of the stream that it takes."""
+
+    def __init__(self, asks: int, out: Out, *, is_played: bool) -> None:
+        """``asks``: descriptor of the questions; ``is_played``: the stream is a recording."""
         self._asks = asks
         self._out = out
+        self._is_played = is_played
         self._lines = AskLines()
         self._is_asked = True  # until the end of the questions
         self._following = Following(every_ns=SECOND_NS)
@@ -118,58 +130,42 @@ class NodeServer:
         self._said_ns = 0
         self._spent_s = 0.0  # CPU seconds of this process, of which it has told
         self._sends_frames = False
-        self._stopping = False
         self._done: deque[NodeAnswer] = deque()  # by threads
         self._done_r, self._done_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-    def stop(self) -> None:
-        """End with the next look."""
-        self._stopping = True
+    def begin(self, header: Header) -> None:
+        self._out.put_header(pack_header(header) if self._ring is None else restated(header))
+        self._following.restate(header)
+        if self._ring is None:
+            self._ring = Ring(header)
+        self._ring.restate(header)
 
-    def run(self) -> None:
-        """Follow the collector and answer. Raises `ReaderGone`, or UserError if the collector ends."""
-        try:
-            while not self._stopping:
-                self._look()
-            self._out.put_answer(pack_end(self._following.board.t_ns))
-            self._out.flush()
-        finally:
-            self._stream.close()
+    def take(self, frame: Frame) -> None:
+        assert self._ring is not None
+        self._ring.add(frame)
+        if self._sends_frames:
+            self._out.put_frame(pack_frames([frame]))
+        if self._following.take(frame) or not self._said_ns:
+            self._say()
 
-    def _look(self) -> None:
-        reads = [self._stream.fileno(), self._done_r, *([self._asks] if self._is_asked else [])]
-        is_behind = isinstance(self._stream, ChildStream) and self._stream.is_behind
-        ready, writable, _ = select.select(reads, [self._out.fd] if self._out.waits else [], [], 0.0 if is_behind else LOOK_S)
-        if is_behind or self._stream.fileno() in ready:
-            items = self._stream.read(0.0)
-            if items is None:
-                is_live = isinstance(self._stream, ChildStream)
-                raise UserError(f"{'the collector ended: ' if is_live else ''}{self._stream.ending()}")
-            for item in items:
-                self._take(item)
+    def rest(self) -> float:
+        self._out.flush()
+        return 0.0
+
+    def descriptors(self) -> tuple[Sequence[int], Sequence[int]]:
+        return [self._done_r, *([self._asks] if self._is_asked else [])], [self._out.fd] if self._out.waits else []
+
+    def serve(self, ready: Iterable[int]) -> None:
         if self._asks in ready:
             self._read_asks()
         if self._done_r in ready:
             self._hand_over()
-        if writable or self._out.waits:
-            self._out.flush()
+        self._out.flush()
 
-    def _take(self, item: Header | Frame) -> None:
-        if isinstance(item, Header):
-            self._out.put_header(pack_header(item) if self._ring is None else restated(item))
-            self._following.restate(item)
-            if self._ring is None:
-                self._ring = Ring(item)
-            self._ring.restate(item)
-            return
-        assert self._ring is not None
-        self._ring.add(item)
-        if self._sends_frames:
-            self._out.put_frame(pack_frames([item]))
-        if self._following.take(item) or not self._said_ns:
-            self._say()
-        if item.key:
-            return_pages()
+    def finish(self) -> None:
+        """Write that the stream ends here."""
+        self._out.put_answer(pack_end(self._following.board.t_ns))
+        self._out.flush()
 
     def _say(self) -> None:
         """The summary of now."""
@@ -199,7 +195,7 @@ class NodeServer:
             self._reply(NodeAnswer(ask.id, ask.ask, f"no question: {ask.ask!r}; there are {', '.join(ASKS)}"))
         elif not self._said_ns:
             self._reply(NodeAnswer(ask.id, ask.ask, "nothing was read yet"))
-        elif ask.ask in ("stacks", "nccl") and isinstance(self._stream, PlayedStream):
+        elif ask.ask in ("stacks", "nccl") and self._is_played:
             self._reply(NodeAnswer(ask.id, ask.ask, "it is a recording: its processes run no more"))  # others here may have their numbers
         elif ask.ask == "summary":
             self._say()

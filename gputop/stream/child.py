@@ -6,8 +6,6 @@ import os
 import select
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from gputop.system.errors import UserError, starting
@@ -22,22 +20,16 @@ NOT_FOUND = 127  # the exit code of a shell (at the other end of ssh) that does 
 LAST_WORDS_S = 0.5  # s to wait for the last words: a master of ssh's connections keeps the pipe open for ever
 END_S = 1.0  # s for a child to end; after that it is killed, and then left to the kernel, which may still detach its probes
 PIPE_BYTES = 1 << 20  # bytes that a pipe holds: seconds of frames
-MOST_CHUNKS = 16  # reads before a rest: with one read a rest, a stream that is behind would never catch up
-POLL_S = 0.2  # s between looks whether the stream was closed
 MOST_LOST_BYTES = 1 << 20  # of damage in a stream, before it is called none
 MOST_ITEMS = 64  # that are handed out together: what comes compressed may be thousands
 SHARE = 0.75  # CPU seconds per second that taking a stream in may cost the screen; beyond, the pipe fills and its collector drops frames
 
 
 class ChildStream:
-    """Starts ``argv`` and yields the header and frames that it writes to its standard output. Raises UserError if it cannot start.
+    """Starts ``argv`` and reads the header and frames that it writes to its standard output. Raises UserError if it cannot start."""
 
-    ``rest`` is called when all that had come was given out. It may wait: a screen that is drawn four times a second reads four times.
-    """
-
-    def __init__(self, argv: list[str], rest: Callable[[], None] | None = None) -> None:
+    def __init__(self, argv: list[str]) -> None:
         self.argv = argv
-        self._rest = rest
         # A session of its own: Ctrl-C and Ctrl-Z are meant for the screen alone. The child ends when its pipe closes.
         with starting():
             self._child = subprocess.Popen(
@@ -73,22 +65,6 @@ class ChildStream:
         """Descriptor of the pipe, for a caller that waits for several things."""
         return self._fd
 
-    def __iter__(self) -> Iterator[Header | Frame]:
-        """Yield items as they come; ends when the child does (see `ending`)."""
-        spent_s = time.thread_time()
-        while data := self._read():
-            self._decoder.push(data)
-            del data
-            news = False
-            while items := self._next_items(1):
-                news = True
-                while items:
-                    yield items.pop(0)  # what was taken in must not outlast the next wait
-                spent_s = self._rest_within_budget(spent_s)
-            spent_s = self._rest_within_budget(spent_s)
-            if self._rest is not None and news:
-                self._rest()
-
     def read(self, wait_s: float) -> list[Header | Frame] | None:
         """Items that come within ``wait_s``; None when the child has ended. With `is_behind` more can be had at once."""
         if not self.is_behind:
@@ -99,16 +75,6 @@ class ChildStream:
                 return None
             self._decoder.push(data)
         return self._next_items(MOST_ITEMS)
-
-    def _rest_within_budget(self, before_s: float) -> float:
-        """Leave the stream unread while it has cost more than it may, until `close`. ``before_s``: CPU time of the thread up to which it
-        was booked; returns that of now."""
-        assert self._child.stdout is not None
-        spent_s = time.thread_time()
-        self._budget.spend(spent_s - before_s)
-        while (rest_s := self._budget.rest_s) and not self._child.stdout.closed:
-            time.sleep(min(rest_s, POLL_S))
-        return spent_s
 
     def _next_items(self, most: int) -> list[Header | Frame]:
         """The next items, of as many blocks as it takes for ``most``. UserError if more frames come than a collector sends, or only what
@@ -174,12 +140,9 @@ class ChildStream:
             return None
 
     def _read(self) -> bytes:
-        """Bytes that are there, or else come next; empty at the end, and after `close`."""
+        """Bytes that are there, or else come next; empty at the end."""
         assert self._child.stdout is not None
-        try:
-            return self._child.stdout.read(CHUNK_BYTES)
-        except ValueError:  # closed by another thread
-            return b""
+        return self._child.stdout.read(CHUNK_BYTES)
 
     def _listen(self) -> None:
         """Read all of standard error: a full pipe would stop the child."""
@@ -195,18 +158,17 @@ def collector_argv(flags: list[str]) -> list[str]:
 
 
 class PipeStream:
-    """The stream that another program writes to the descriptor ``fd``; ``rest`` as in `ChildStream`."""
+    """The stream that another program writes to the descriptor ``fd``."""
 
-    def __init__(self, fd: int, rest: Callable[[], None] | None = None) -> None:
+    def __init__(self, fd: int) -> None:
         from gputop.recording.chunks import Decoder
 
         self._fd = fd
         widen(fd)
-        self._rest = rest
         self._decoder = Decoder()
         self._ready: list[Header | Frame] = []
+        self._is_behind = False  # whether bytes were read that have not been handed out
         self._ended = False
-        self._closing = False
 
     def begin(self) -> None:
         """Wait for the header. Raises FormatError if the data is not a stream of gputop's, or has no header."""
@@ -216,34 +178,39 @@ class PipeStream:
                 self._read()
             else:
                 self._ready += items
+        self._is_behind = True
 
-    def __iter__(self) -> Iterator[Header | Frame]:
-        """Yield items as they come, until the writer ends or `close`."""
-        while not self._closing:
-            news = bool(self._ready)
-            while self._ready:
-                yield self._ready.pop(0)
-            for _ in range(MOST_CHUNKS):  # what there is, and what comes as soon as there is room for it
-                while (items := self._decoder.next()) is not None and not self._closing:
-                    news = news or bool(items)
-                    while items:
-                        yield items.pop(0)
-                if self._closing or self._ended or not self._waits(0.0):
-                    break
-                self._read()
-            if self._rest is not None and news:
-                self._rest()
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to read."""
+        return self._is_behind or self._waits(0.0)
+
+    def fileno(self) -> int:
+        """Descriptor of the pipe, for a caller that waits for several things."""
+        return self._fd
+
+    def read(self, wait_s: float) -> list[Header | Frame] | None:
+        """Items that come within ``wait_s``; None when the writer has ended."""
+        if not self._is_behind:
             if self._ended:
-                return
-            self._waits(POLL_S)
+                return None
+            if not self._waits(wait_s):
+                return []
+            self._read()
+        found, self._ready = self._ready, []
+        self._is_behind = True
+        while len(found) < MOST_ITEMS and self._is_behind:
+            items = self._decoder.next()
+            self._is_behind = items is not None
+            found += items or ()
+        return found
 
     def ending(self) -> str:
         """The reason why the stream has ended."""
         return self._decoder.problem or ("its writer ended" if self._decoder.ended else "it broke off: its writer did not end it")
 
     def close(self) -> None:
-        """Stop reading."""
-        self._closing = True
+        """Leave the descriptor to whoever opened it."""
 
     def _waits(self, seconds: float) -> bool:
         return bool(select.select([self._fd], [], [], seconds)[0])

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from gputop.model.frame import Frame, Header
@@ -84,21 +85,37 @@ class Reader:
         """The stream is closed."""
 
 
+class Look(Reader):
+    """Ends the loop after a time, but not before a frame has come: a collector may take longer to start."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end_s = time.monotonic() + seconds
+        self._has_taken = False
+
+    def take(self, _frame: Frame) -> None:
+        self._has_taken = True
+
+    def is_over(self) -> bool:
+        return self._has_taken and time.monotonic() >= self._end_s
+
+
 class Loop:
     """Reads a stream for its readers, which take each item in their order."""
 
     def __init__(
         self, stream: Readable, *readers: Reader, duration_s: float | None = None, drain_s: float = DRAIN_S,
-        share: float | None = None, notify: Callable[[str], None] = lambda _: None,
+        silent_s: float | None = None, share: float | None = None, notify: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """``duration_s``: after which to stop (None: none). ``drain_s``: for which frames that wait are still taken at the end. ``share``:
-        CPU seconds per second that the stream may cost this thread (None: any). ``notify`` gets lines about silence."""
+        """``duration_s``: after which to stop (None: none). ``drain_s``: for which frames that wait are still taken at the end.
+        ``silent_s``: without a frame, after which UserError is raised (None: never). ``share``: CPU seconds per second that the stream may
+        cost this thread (None: any). ``notify`` gets lines about silence."""
         self.stream = stream
         self.readers: list[Reader] = []
         self.ending = Ending()
         self.problem = ""  # an error of gputop's that has ended the reading
-        self._duration_s, self._drain_s, self._notify = duration_s, drain_s, notify
+        self._duration_s, self._drain_s, self._notify, self._most_silent_s = duration_s, drain_s, notify, silent_s
         self._budget = _budget(share)
+        self._waking = threading.Lock()
         self._wakes, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._started_s = self._caught_up_s = time.monotonic()
         self._last_s = NEVER_S  # until when what has come is taken, once it is over
@@ -132,10 +149,9 @@ class Loop:
 
     def wake(self) -> None:
         """End a wait; for another thread."""
-        try:
-            os.write(self._wake, b"!")
-        except OSError:  # full, or closed
-            pass
+        with self._waking, suppress(BlockingIOError):
+            if self._wake >= 0:
+                os.write(self._wake, b"!")
 
     def begin(self, done: str) -> None:
         """Wait for the first frame. Raises UserError if none comes, or after a signal; ``done``: what is done with readings, in a word."""
@@ -163,14 +179,25 @@ class Loop:
         while not self._has_ended and self.stream.waits and time.monotonic() < self._last_s:
             yield from self._step(wait_s=0.0)
 
+    def live_items(self) -> Iterator[Header | Frame]:
+        """Yield as `items` does, of a collector that must not end. Raises UserError if it does."""
+        yield from self.items()
+        if self._has_ended:
+            raise UserError(f"the collector stopped: {self.stream.why}")
+
     def close(self) -> None:
         """Close the stream, and let each reader end."""
         with ExitStack() as ends:  # the last one is called first
-            for fd in (self._wakes, self._wake):
-                ends.callback(os.close, fd)
+            ends.callback(self._close_pipe)
             for reader in reversed(self.readers):
                 ends.callback(reader.end)
             ends.callback(self.stream.close)
+
+    def _close_pipe(self) -> None:
+        with self._waking:
+            os.close(self._wakes)
+            os.close(self._wake)
+            self._wakes = self._wake = -1
 
     def _is_over(self) -> bool:
         is_late = self._duration_s is not None and time.monotonic() - self._started_s >= self._duration_s
@@ -246,7 +273,9 @@ class Loop:
                 reader.serve([*ready, *writable])
 
     def _report_silence(self) -> None:
-        """Report once that a running collector gives nothing."""
+        """Report once that a running collector gives nothing, or give it up."""
+        if self._most_silent_s is not None and self.stream.silent_s > self._most_silent_s:
+            raise UserError(f"the collector has been silent for {self._most_silent_s:g} s; gputop doctor says more")
         if self.silent_s and not self._is_silence_told:
             self._is_silence_told = True
             self._notify(f"no reading for {self.silent_s:.0f} s: gputop collect hangs, or was stopped; still waiting")

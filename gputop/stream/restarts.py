@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gputop.model.frame import Frame, Header, Mark
 from gputop.system.errors import UserError
 
-if TYPE_CHECKING:
-    from gputop.stream.child import ChildStream
-    from gputop.stream.played import PlayedStream
-
 RESTART_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # s before each restart in a row; the last one repeats (a choice)
 STEADY_S = 30.0  # s that a collector must run for the pauses to start over (a choice)
+
+
+class OneStream(Protocol):
+    """The stream of one collector: a child, a pipe, a recording that is played."""
+
+    @property
+    def waits(self) -> bool: ...  # whether there is something to read
+
+    def fileno(self) -> int: ...  # -1: there is no descriptor to wait for
+
+    def read(self, wait_s: float, /) -> list[Header | Frame] | None: ...  # None: it has ended
+
+    def ending(self) -> str: ...  # the reason why it has ended
+
+    def close(self) -> None: ...
 
 
 class Restarts:
@@ -62,14 +73,14 @@ class LastingStream:
     """
 
     def __init__(
-        self, first: ChildStream | PlayedStream, start: Callable[[], ChildStream] | None = None,
+        self, first: OneStream, start: Callable[[], OneStream] | None = None,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self.why = ""  # why the last collector ended
         self.trouble = ""  # why there are no readings now; empty while they come
         self._start = start
         self._notify = notify
-        self._stream: ChildStream | PlayedStream | None = first
+        self._stream: OneStream | None = first
         self._pending = ""  # the line that readings come again; held back while collectors end again and again
         self._restarts = Restarts()
         self._begun = False
@@ -107,7 +118,7 @@ class LastingStream:
                 self._restarts.begin()
                 self._stream = self._start()
             items = self._stream.read(wait_s)
-        except UserError as error:
+        except (OSError, UserError) as error:
             return self._end(str(error))
         if items is None:
             return self._end(self._stream.ending())

@@ -5,18 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
 
 from gputop.findings.verdict import GROWTHS
 from gputop.model.frame import Frame, Header
-from gputop.stream.restarts import Restarts
+from gputop.stream.child import SHARE
+from gputop.stream.reader import Loop, Reader
+from gputop.stream.restarts import LastingStream, OneStream
 from gputop.stream.session import Session
 from gputop.system.errors import UserError
-from gputop.system.priority import SCREEN_PRIORITY
-from gputop.system.program import return_pages
 from gputop.system.text import file_size
 from gputop.tui.draw import time_of_day
 from gputop.tui.draw.view import View
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from gputop.stream.survey import IncidentSpan, Survey
     from gputop.tui.player import Player
 
+CLOSE_S = 3.0  # s for the reader thread to close its stream: a child is given two (`gputop.stream.child.END_S`)
 TROUBLE_S = 5.0  # s that the end of a stream stays on screen although frames come again: time to read it
 
 
-class Stream(Protocol):
-    """Source of the feed: iterated to its end, then asked for the reason of the end."""
+class Iterated(Protocol):
+    """A stream that paces itself, such as that of a player; closed by another thread, it ends."""
 
     def __iter__(self) -> Iterator[Header | Frame]: ...
 
@@ -41,10 +42,36 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
-class Feed:
-    """Reads streams one after the other; where one ends, ``start`` makes the next one (None: there is no next one)."""
+Stream = OneStream | Iterated
 
-    def __init__(self, session: Session, start: Callable[[], Stream] | None, first: Stream) -> None:
+
+class _Pulled:
+    """A stream that paces itself, as one to be read: the next item is waited for as long as it takes."""
+
+    waits = True
+
+    def __init__(self, stream: Iterated) -> None:
+        self._stream = stream
+        self._items: Iterator[Header | Frame] | None = None
+        self.ending, self.close = stream.ending, stream.close
+
+    def fileno(self) -> int:
+        return -1
+
+    def read(self, _wait_s: float, /) -> list[Header | Frame] | None:
+        self._items = self._items or iter(self._stream)  # in the thread that reads
+        item = next(self._items, None)
+        return None if item is None else [item]
+
+
+class Feed(Reader):
+    """Reads streams one after the other for the screen, in a thread; where one ends, ``start`` makes the next one (None: there is no next
+    one)."""
+
+    def __init__(
+        self, session: Session, start: Callable[[], Stream] | None, first: Stream, pace: Callable[[], float] | None = None
+    ) -> None:
+        """``pace`` is called when all that had come was taken: it may draw, and returns the seconds until more is read."""
         self.trouble = ""  # what is wrong with the stream, or was a moment ago; otherwise empty
         self.ended = False  # true once no more will come
         self.recorder = Recorder()
@@ -52,10 +79,13 @@ class Feed:
         self.closing = threading.Event()  # set when the screen ends
         self._stopped_s = 0.0
         self._heard_s = time.monotonic()
-        self._restarts = Restarts()
         self._session = session
-        self._start = start
-        self._stream: Stream | None = first
+        self._pace = pace
+        self._has_news = False
+        self._is_down = False  # no collector runs
+        self._pulled: Iterated | None = None  # the present stream, if it paces itself
+        stream = LastingStream(self._readable(first), None if start is None else lambda: self._readable(start()))
+        self._loop = Loop(stream, self, drain_s=0.0, share=None if self._pulled is not None else SHARE)
         self._on_first: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
 
@@ -72,62 +102,58 @@ class Feed:
     def close(self) -> None:
         """Stop the stream, the thread and the recording."""
         self.closing.set()
-        if self._stream is not None:
-            self._stream.close()
+        if self._pulled is not None:
+            self._pulled.close()
         if self._thread.is_alive():
-            self._thread.join(2.0)
+            self._loop.wake()
+            self._thread.join(CLOSE_S)
+        elif self._thread.ident is None:
+            self._loop.close()
         self.recorder.stop()
 
-    def _run(self) -> None:
-        while not self.closing.is_set():
-            self._restarts.begin()
-            try:
-                why = self._read_stream()
-            except Exception:
-                if self.closing.is_set():
-                    return  # its stream has just been closed
-                raise
-            if self.closing.is_set():
-                return
-            if self._start is None:
-                self.trouble, self.ended = f"the stream has ended ({why})", True
-                return
-            self._stopped_s = time.monotonic()
-            self.trouble = f"the collector stopped ({why}); starting it again"
-            self.closing.wait(self._restarts.end(why))
+    def begin(self, header: Header) -> None:
+        self._take(header)
 
-    def _read_stream(self) -> str:
-        """Read one stream to its end; why it ended."""
-        try:
-            if self._stream is None and self._start is not None:
-                self._stream = self._start()
-            assert self._stream is not None
-            for item in self._stream:
-                if self.closing.is_set():
-                    break
-                self._take(item)
-            return self._stream.ending()
-        except (OSError, UserError) as error:
-            return str(error)
-        finally:
-            stream, self._stream = self._stream, None
-            if stream is not None:
-                stream.close()
+    def take(self, frame: Frame) -> None:
+        self._take(frame)
+        self._is_down = False
+        if self.trouble and time.monotonic() - self._stopped_s > TROUBLE_S:
+            self.trouble = ""
+        on_first, self._on_first = self._on_first, None
+        if on_first is not None:
+            on_first()
+
+    def rest(self) -> float:
+        if self._loop.stream.trouble and not self._is_down:
+            self._is_down, self._stopped_s = True, time.monotonic()
+            self.trouble = f"the collector stopped ({self._loop.stream.why}); starting it again"
+        has_news, self._has_news = self._has_news, False
+        return self._pace() if has_news and self._pace is not None else 0.0
+
+    def is_over(self) -> bool:
+        return self.closing.is_set()
+
+    def _readable(self, stream: Stream) -> OneStream:
+        if not isinstance(stream, Iterable):
+            return stream
+        self._pulled = stream
+        return _Pulled(stream)
+
+    def _run(self) -> None:
+        with self._loop:
+            try:
+                self._loop.run()
+            except Exception:
+                if not self.closing.is_set():
+                    raise
+                return  # its stream has just been closed
+            if not self.closing.is_set():
+                self.trouble, self.ended = f"the stream has ended ({self._loop.stream.why})", True
 
     def _take(self, item: Header | Frame) -> None:
-        self._heard_s = time.monotonic()
-        self._restarts.mark_gap(item)
-        SCREEN_PRIORITY.check(time.monotonic_ns())
+        self._heard_s, self._has_news = time.monotonic(), True
         self._session.ingest(item)
         self.recorder.take(item)
-        if isinstance(item, Frame):
-            if item.key:
-                return_pages()
-            if self.trouble and time.monotonic() - self._stopped_s > TROUBLE_S:
-                self.trouble = ""
-            on_first, self._on_first = self._on_first, None
-            if on_first is not None:
-                on_first()
 
 
 class Recorder:
@@ -262,6 +288,10 @@ class Context(Struct):
         )  # fmt: skip
 
 
-def live_context(session: Session, view: View, start: Callable[[], Stream] | None, first: Stream, look: ScreenSettings) -> Context:
-    """Context of a live screen: the stream ``first``, and after its end the one that ``start`` makes (None: no other)."""
-    return Context(session, view, Feed(session, start, first), look)
+def live_context(
+    session: Session, view: View, start: Callable[[], Stream] | None, first: Stream, look: ScreenSettings,
+    pace: Callable[[], float] | None = None,
+) -> Context:  # fmt: skip
+    """Context of a live screen: the stream ``first``, and after its end the one that ``start`` makes (None: no other); ``pace`` as in
+    `Feed`."""
+    return Context(session, view, Feed(session, start, first, pace), look)

@@ -26,6 +26,7 @@ from gputop.stream.child import MOST_ITEMS, ChildStream, PipeStream
 from gputop.system.errors import UserError
 from tests.fleet.fakes import SPEAK, FakeSsh, Open, link, ssh, wait_for
 from tests.recording import made
+from tests.streams import items_of
 from tests.wait import until
 
 assert link  # a fixture
@@ -250,7 +251,7 @@ def test_a_machine_that_floods_is_handed_out_bit_by_bit_and_ends_with_the_reason
     try:
         frames: list[int] = []
         with pytest.raises(UserError, match="more frames than one each 100 ms"):
-            frames.extend(1 for _ in stream)
+            frames.extend(1 for _ in items_of(stream))
         assert 500 <= len(frames) < 5000
     finally:
         stream.close()
@@ -263,7 +264,7 @@ def test_a_machine_that_sends_what_cannot_be_read_ends_with_the_reason(tmp_path:
     found: list[Header | Frame] = []
     try:
         with pytest.raises(UserError, match="no stream of gputop"):
-            found.extend(stream)
+            found.extend(items_of(stream))
         assert found == [made.HEADER]
     finally:
         stream.close()
@@ -293,7 +294,7 @@ def test_a_flood_at_standard_input_keeps_little_in_memory(tmp_path: Path) -> Non
         frames = [0]
 
         def read() -> None:
-            for item in stream:
+            for item in items_of(stream):
                 frames[0] += isinstance(item, Frame)
 
         one = Decoder()

@@ -41,8 +41,8 @@ from gputop.recording.format import FLAG_KEY, KIND_ANSWER, KIND_SUMMARY, pack_en
 from gputop.stacks.group import group
 from gputop.stacks.nccl import NcclRank, NcclReport, pack_report, unpack_report
 from gputop.stream.following import Following
-from gputop.stream.played import PlayedStream
 from gputop.stream.reach import Target
+from gputop.stream.reader import Loop
 from gputop.stream.session import Session
 from gputop.system.errors import UserError
 from gputop.tui.draw import fleet as draw
@@ -50,6 +50,7 @@ from gputop.tui.draw import safe_line
 from tests.fleet import nodes
 from tests.fuzzing.kind import Kind, changed_json, changed_text, changed_within, in_pieces, is_harmless
 from tests.recording import fuzz, made
+from tests.streams import Given
 from tests.tui import scene
 
 MOST_STEPS = 200  # of a link that takes one piece
@@ -394,9 +395,9 @@ def asks(rng: random.Random) -> bytes:
 @cache
 def _node() -> NodeServer:
     """A node that has read some frames of a recording."""
-    node = NodeServer(PlayedStream.__new__(PlayedStream), -1, Out(os.memfd_create("past")))
-    for item in scene.frames(30):
-        node._take(item)
+    node = NodeServer(os.open(os.devnull, os.O_RDONLY), Out(os.memfd_create("past")), is_played=True)
+    with Loop(Given(list(scene.frames(30))), node) as loop:
+        loop.run()
     return node
 
 

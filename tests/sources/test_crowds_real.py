@@ -16,6 +16,7 @@ from gputop.model.frame import Frame, Header
 from gputop.model.roles import MOST_WORKERS
 from gputop.stream.child import PipeStream
 from tests.require import require
+from tests.streams import items_of
 from tests.stubs.build import build
 from tests.wait import PATIENCE_S
 
@@ -42,7 +43,7 @@ def collected() -> tuple[Board, Engine, list[Frame]]:
     board, engine, frames = Board(), Engine(), []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
-        for item in PipeStream(process.stdout.fileno()):
+        for item in items_of(PipeStream(process.stdout.fileno())):
             if isinstance(item, Header):
                 board = board.with_header(item)
                 continue

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gputop.model.frame import Frame
 from gputop.sources import Beat, Settings, Unavailable, files, parse, waits
 from gputop.sources.parse import PAGE_BYTES
 from gputop.sources.procfs import ProcfsSource, threads

@@ -20,6 +20,7 @@ from gputop.tui.draw import duration, edges, time_of_day
 from gputop.tui.draw.edges import header_lines
 from gputop.tui.draw.view import Axis, View, axis_line
 from gputop.tui.player import MOST_BEHIND_NS, SPEEDS, Playback
+from tests.streams import items_of
 from tests.tui import scene
 from tests.tui.minute import END, FRAMES, SECOND, START
 from tests.tui.minute import path as path
@@ -205,7 +206,7 @@ def test_a_pipe_brings_its_frames_and_says_whether_it_ended(last: bytes, said: s
     stream.begin()
     os.write(writer, pack_frames(FRAMES[3:5]) + last)
     os.close(writer)
-    items = list(stream)
+    items = list(items_of(stream))
     assert isinstance(items[0], Header)
     assert [item.seq for item in items[1:]] == [0, 1, 2, 3, 4]
     assert stream.ending() == said

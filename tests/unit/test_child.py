@@ -14,13 +14,14 @@ import pytest
 from gputop.stream.child import ChildStream
 from gputop.system import crash
 from gputop.system.errors import NO_MORE_THREADS, UserError
+from tests.streams import items_of
 from tests.wait import PATIENCE_S
 
 
 def _ended(script: str) -> str:
     stream = ChildStream(["sh", "-c", script])
     try:
-        assert list(stream) == []
+        assert list(items_of(stream)) == []
         return stream.ending()
     finally:
         stream.close()
@@ -54,7 +55,6 @@ def test_closing_it_closes_its_pipes(script: str) -> None:
     assert stream._child.stdout is not None
     assert stream._child.stderr is not None
     assert (stream._child.stdout.closed, stream._child.stderr.closed) == (True, True)
-    assert list(stream) == []
 
 
 def test_one_that_writes_no_more_is_not_waited_for_to_its_end() -> None:

@@ -13,6 +13,8 @@ from gputop.recording.format import pack_frames, pack_header
 from gputop.recording.pipe import PipeSink
 from gputop.recording.writer import write_all
 from gputop.stream import child
+from gputop.stream.reader import Loop, Reader
+from gputop.stream.restarts import LastingStream
 
 
 def test_the_last_frames_are_not_cut_off() -> None:
@@ -64,17 +66,21 @@ def test_who_rests_between_two_looks_does_not_fall_behind(monkeypatch: pytest.Mo
     assert len(data) > 40 << 16
     thread = threading.Thread(target=_write, args=(writing, data))
     thread.start()
-    rests = 0
 
-    def rest() -> None:
-        nonlocal rests
-        rests += 1
+    class Rests(Reader):
+        count = 0
 
-    items = list(OfOneAhead(reading, rest))
+        def rest(self) -> float:
+            self.count += 1
+            return 0.01
+
+    resting = Rests()
+    with Loop(LastingStream(OfOneAhead(reading)), resting) as loop:
+        items = list(loop.items())
     thread.join()
     os.close(reading)
     assert [item.seq for item in items if isinstance(item, Frame)] == list(range(200))
-    assert rests <= 12
+    assert resting.count <= 12
 
 
 def _write(fd: int, data: bytes) -> None:
