@@ -39,8 +39,7 @@ class Watching(Reader):
         self._boot_id = header.boot_id
 
     def take(self, _frame: Frame) -> None:
-        if self._judging.problem:
-            raise RuntimeError(self._judging.problem)  # without the diagnosis there is nothing to watch
+        self.loop.problem = self.loop.problem or self._judging.problem  # without the diagnosis there is nothing to watch
         if not self._judging.has_fed or self._starving is None or self.has_starved:
             return
         found = self._starving.look([one for one in self._judging.engine.incidents if self.is_about(one.trainer_pid)])
@@ -50,7 +49,7 @@ class Watching(Reader):
             self.has_stopped = self._stops and self._command.stop(STOP_S)
 
     def is_over(self) -> bool:
-        return self.has_starved and not self._command.pid
+        return bool(self._judging.problem) or (self.has_starved and not self._command.pid)
 
     def is_about(self, trainer_pid: int | None) -> bool:
         """Whether a trainer counts: with a command, only those that it started."""

@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
         from gputop.findings.policy import FEED_EVERY_NS
         from gputop.stream.stalled import Unwatched
 
-        judging = Unwatched(None, every_ns=FEED_EVERY_NS)
+        goes_on = f"nothing is watched any more{'; the command runs on' if argv else ''}"
+        judging = Unwatched(None, every_ns=FEED_EVERY_NS, notify=notify, goes_on=goes_on)
         watching = Watching(judging, alerts, command, say, severity=args.fail_on, for_s=args.for_, stops=args.stop)
         loop.add(judging, *exporting(args, judging), watching, *alerting(alerts, judging, watching.is_about))
         command.listen()

@@ -121,7 +121,7 @@ class Loop:
         self._last_s = NEVER_S  # until when what has come is taken, once it is over
         self._interval_ns = 0
         self._first_ns = 0
-        self._runs = self._has_ended = self._is_silence_told = False
+        self._runs = self._listens = self._is_closed = self._has_ended = self._is_silence_told = False
         self.add(*readers)
 
     def add(self, *readers: Reader) -> None:
@@ -145,6 +145,7 @@ class Loop:
     def listen(self, signals: Sequence[int] = ENDS, take: Callable[[int], None] | None = None) -> None:
         """Let signals wake the loop, and end it unless ``take`` gets them."""
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self._listens = True
         self.ending.listen(signals, take)
 
     def wake(self) -> None:
@@ -186,7 +187,10 @@ class Loop:
             raise UserError(f"the collector stopped: {self.stream.why}")
 
     def close(self) -> None:
-        """Close the stream, and let each reader end."""
+        """Close the stream, and let each reader end; a second time without effect."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         with ExitStack() as ends:  # the last one is called first
             ends.callback(self._close_pipe)
             for reader in reversed(self.readers):
@@ -194,6 +198,8 @@ class Loop:
             ends.callback(self.stream.close)
 
     def _close_pipe(self) -> None:
+        if self._listens:
+            signal.set_wakeup_fd(-1)
         with self._waking:
             os.close(self._wakes)
             os.close(self._wake)

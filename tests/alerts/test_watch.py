@@ -186,6 +186,20 @@ def test_with_stop_the_command_is_ended(run: Callable[..., int], capfd: pytest.C
     assert "starved" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("argv", "code"), [([], 1), (["--", "sh", "-c", "sleep 0.5; exit 7"], 7)])
+def test_a_bug_of_the_diagnosis_ends_the_watch_with_a_line(
+    run: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], argv: list[str], code: int
+) -> None:
+    def fail(*_: object) -> bool:
+        raise ZeroDivisionError("out of luck")
+
+    monkeypatch.setattr("gputop.diagnosis.Engine.follow", fail)
+    assert run(Made(contended(), 20), "--fail-on", "low", *argv) == code
+    told = capfd.readouterr()
+    assert told.err.count("out of luck") == 1
+    assert told.err.count("nothing is watched any more") == 1
+
+
 def test_others_are_no_concern_of_a_command(run: Callable[..., int], capfd: pytest.CaptureFixture[str]) -> None:
     assert run(Made(contended(), 20), "--fail-on", "low", "--for", "2s", "--", "sh", "-c", "sleep 2; exit 7") == 7
     assert capfd.readouterr() == ("", "")
