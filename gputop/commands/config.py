@@ -71,10 +71,10 @@ def _check_sinks() -> None:
 
 
 def _check_keys() -> None:
-    from gputop.tui.bindings import LIVE, REPLAY, wrong_keys
+    from gputop.tui.bindings import FLEET_REPLAY, LIVE, REPLAY, wrong_keys
 
     mapped = config.key_map()
-    if said := wrong_keys(mapped, LIVE) or wrong_keys(mapped, REPLAY):
+    if said := next(filter(None, (wrong_keys(mapped, keys) for keys in (LIVE, REPLAY, FLEET_REPLAY))), ""):
         raise UserError(f"{config.paths()[-1]}: [keys] {said}")
 
 

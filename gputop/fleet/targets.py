@@ -52,17 +52,31 @@ class RecordingsFolder:
         """Time on the clocks of the recorded machines, Unix seconds."""
         return time.time() - self.shift_s
 
-    def jump(self, by_s: float) -> None:
-        """Go so far on, or back."""
-        self._begin_at(max(self._begin_s, min(self.now_s + by_s, self._end_s - LEAST_LEFT_S)))
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """The earliest beginning and the latest end, on the same clocks."""
+        return self._begin_s, self._end_s
+
+    def go_to(self, unix_s: float) -> None:
+        """Go to a moment of the recorded machines' clocks, or to the nearest end."""
+        self._begin_at(max(self._begin_s, min(unix_s, self._end_s - LEAST_LEFT_S)))
+
+    def files(self, host: str) -> list[str]:
+        """The files of a machine's recording, in order."""
+        from gputop.stream.played import parts_of
+
+        return parts_of(next(path for path in self._paths if _name(path) == host))
 
     def targets(self) -> list[Target]:
         """The machines at the moment that is now."""
-        names = [os.path.basename(path).removesuffix(".gputop") for path in self._paths]
-        return [Target(name, "file", f"{self.shift_s:.3f}:{path}") for name, path in zip(names, self._paths, strict=True)]
+        return [Target(_name(path), "file", f"{self.shift_s:.3f}:{path}") for path in self._paths]
 
     def _begin_at(self, unix_s: float) -> None:
         self.shift_s = time.time() + STARTS_S - unix_s
+
+
+def _name(path: str) -> str:
+    return os.path.basename(path).removesuffix(".gputop")
 
 
 def targets(

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from textual.app import SystemCommand
+from textual.binding import Binding
 from textual.command import CommandPalette
 from textual.dom import DOMNode
 from textual.filter import LineFilter, NoColor
@@ -18,7 +19,7 @@ from textual.screen import Screen
 from gputop.stream.following import Following
 from gputop.stream.stalled import AutoCapture, AutoStacks
 from gputop.tui import bindings
-from gputop.tui.dashboard import DashboardScreen
+from gputop.tui.dashboard import DashboardScreen, LineScreen
 from gputop.tui.feed import Context
 from gputop.tui.terminal import TerminalApp, send
 from gputop.tui.widgets import AsciiFilter, themes
@@ -122,6 +123,11 @@ class GputopApp(TerminalApp):
             except RuntimeError:
                 pass  # the loop has just been closed: gputop ends
 
+    @property
+    def key_lists(self) -> list[Sequence[Binding]]:
+        """The keys of each screen that can be shown."""
+        return [bindings.LIVE if self.context.replay is None else bindings.REPLAY]
+
     def use_keys(self, mapped: dict[str, str]) -> str:
         """Use the user's keys (action -> keys) instead of the defaults. Returns what is wrong with them in a sentence, or an empty string.
 
@@ -129,16 +135,16 @@ class GputopApp(TerminalApp):
         """
         if not mapped:
             return ""
-        wrong = bindings.wrong_keys(mapped, bindings.LIVE if self.context.replay is None else bindings.REPLAY)
+        wrong = next(filter(None, (bindings.wrong_keys(mapped, ours) for ours in self.key_lists)), "")
         if not wrong:
             self.context.look.keys = mapped
             self.set_keymap(mapped)
         return wrong
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Commands of the palette: every action of the dashboard by its name, then those of Textual's own that make sense here."""
-        if isinstance(screen, DashboardScreen):
-            for binding in bindings.LIVE if self.context.replay is None else bindings.REPLAY:
+        """Commands of the palette: every action of the screen by its name, then those of Textual's own that make sense here."""
+        if isinstance(screen, LineScreen):
+            for binding in screen.KEYS:
                 title = binding.description[:1].upper() + binding.description[1:]
                 keys = " or ".join(map(bindings.key_name, bindings.keys_of(binding, self.context.look.keys)))
                 yield SystemCommand(title, f"key {keys}", partial(screen.run_action, binding.action))

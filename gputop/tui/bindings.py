@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from textual.binding import Binding
 from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
@@ -18,6 +19,7 @@ from gputop.tui.feed import Context
 _TIME, _TABLE, _LOOK = Binding.Group("time"), Binding.Group("table"), Binding.Group("look closer")
 _KEEP, _SIGNAL = Binding.Group("keep"), Binding.Group("signals (asked first; off with --readonly)")
 _REPLAY = Binding.Group("replay")
+_VIEW, _DO = Binding.Group("view"), Binding.Group("do")
 
 EVERYWHERE = [
     Binding("q", "quit", "quit", id="quit"),
@@ -83,6 +85,46 @@ REPLAY = [
 ]
 NOT_IN_REPLAY = [one for one in LIVE if one.id == "record"]  # keys that a replay answers with a word, and does not list
 
+
+def _but(bindings: Sequence[Binding], texts: Mapping[str, str]) -> list[Binding]:
+    """The bindings, some with another text (action's id -> text)."""
+    return [replace(one, description=texts.get(one.id or "", one.description)) for one in bindings]
+
+
+_BACK = "clear selection and filter, or go back to the nodes"
+NODE = _but(LIVE, {"clear": _BACK})
+RECORDED_NODE = _but(REPLAY, {"clear": _BACK})
+
+
+def _also(id: str, text: str, group: Binding.Group = _VIEW, key: str = "") -> Binding:
+    """The dashboard's action of this name on the screen over many nodes; ``key`` in place of its own keys where those are taken there."""
+    own = next(one for one in LIVE if one.id == id)
+    return replace(own, description=text, group=group, key=key or own.key)
+
+
+FLEET = [
+    Binding("n", "view('nodes')", "the nodes", id="nodes", group=_VIEW),
+    Binding("j", "view('jobs')", "the jobs", id="jobs", group=_VIEW),
+    Binding("r", "view('ranks')", "the ranks of the job", id="ranks", group=_VIEW),
+    _also("down", "next node, or job", key="down"),
+    _also("up", "node, or job, before", key="up"),
+    _also("page-down", "ten down"),
+    _also("page-up", "ten up"),
+    _also("sort", "sort nodes: worst, as named, lost, CPU, steps"),
+    _also("filter", "only nodes with these words"),
+    _also("clear", "clear selection and filter"),
+    Binding("enter", "open", "open the node: its whole screen, live; Esc comes back", id="open", group=_DO),
+    _also("stacks", "stacks of all ranks of the job, of one moment", _DO),
+    _also("explain", "why: the job's losses, its late rank, and notes on its nodes", _DO),
+    _also("save", "save the last ten minutes of every node", _DO),
+    _also("help", "this help", _DO),
+]
+_JUMPS = ("jump-back", "jump", "jump-back-far", "jump-far", "start", "last")
+FLEET_REPLAY = [
+    *_but(FLEET, {"open": "open the node: its replay from this moment; Esc comes back, to the moment it shows then"}),
+    *(one for one in REPLAY if one.id in _JUMPS),
+]
+
 _KEY_NAMES = {"escape": "Esc", "pagedown": "PgDn", "pageup": "PgUp"}
 _UNICODE_NAMES = {key: name for name, key in KEY_NAME_REPLACEMENTS.items()} | {"minus": "-"}
 _KEY_NAMES |= {key: key.capitalize() for key in ("left", "right", "up", "down", "home", "end", "enter")}
@@ -127,7 +169,7 @@ def textual_key(character: str) -> str:
 
 def wrong_keys(mapped: Mapping[str, str], ours: Sequence[Binding]) -> str:
     """A sentence about a mistake in a user's keys (action -> keys) on a screen with these bindings; empty if there is none."""
-    return unknown_action([*EVERYWHERE, *LIVE, *REPLAY], mapped) or key_taken_twice([*EVERYWHERE, *ours], mapped)
+    return unknown_action([*EVERYWHERE, *LIVE, *REPLAY, *FLEET], mapped) or key_taken_twice([*EVERYWHERE, *ours], mapped)
 
 
 def unknown_action(bindings: Sequence[Binding], mapped: Mapping[str, str]) -> str:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from gputop.recording.reader import Recording
 
 Found = TypeVar("Found")
-NOTE_S = 4.0  # s that a note stays
 SCROLLING = [
     Binding("down,j", "scroll(1)", "down", show=False),
     Binding("up,k", "scroll(-1)", "up", show=False),

@@ -6,13 +6,15 @@ Textual looks for the method ``action_NAME`` of a screen; here these methods sta
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from threading import Thread
 from time import strftime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.screen import Screen
 from textual.widgets import Input
 
@@ -25,6 +27,7 @@ from gputop.system.text import file_size
 from gputop.tui import bindings, clipboard
 from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import Box, ConfirmScreen
+from gputop.tui.canvas import FilterLine
 from gputop.tui.draw import duration, edges, gpus, table, why
 from gputop.tui.draw.table import SORTS, why_no_search
 from gputop.tui.drawing import Drawing
@@ -49,7 +52,7 @@ _PROMPT_WIDE = 102  # columns from which the prompt has room for a word on capit
 class Actions:
     """The actions of a screen over a stream that comes: its key bindings call the ``action_…`` methods."""
 
-    def __init__(self, context: Context, drawing: Drawing, screen: Screen[None], filter_line: Input) -> None:
+    def __init__(self, context: Context, drawing: Drawing, screen: LineScreen, filter_line: FilterLine) -> None:
         self._context = context
         self._session = context.session
         self._view = context.view
@@ -67,7 +70,7 @@ class Actions:
         if recorder.problem:
             self._drawing.show_note(recorder.problem)
             recorder.problem = ""
-        elif self._context.feed.notes and not self._drawing.keys.has_note:
+        elif self._context.feed.notes and not self._drawing.keys.note.text:
             self._drawing.show_note(self._context.feed.notes.popleft())
 
     def end_waiting(self) -> None:
@@ -163,7 +166,7 @@ class Actions:
     def action_clear(self) -> None:
         """Select nothing, filter nothing, tag nothing; where there was nothing to clear, go back to now."""
         view = self._view
-        if self._filter_line.has_class("-open"):
+        if self._filter_line.is_open:
             self.close_filter()
         elif view.selected is None and not view.pattern:
             view.follow()
@@ -171,22 +174,15 @@ class Actions:
         self._drawing.redraw()
 
     def action_filter(self) -> None:
-        line = self._filter_line
-        line.disabled = False
-        line.add_class("-open")
-        line.value = self._view.pattern
-        line.focus()
+        self._filter_line.open(self._view.pattern)
 
     def filter_by(self, pattern: str) -> None:
-        if self._filter_line.has_class("-open"):
-            self._view.pattern = pattern
-            self._drawing.redraw()
+        self._view.pattern = pattern
+        self._drawing.redraw()
 
     def close_filter(self) -> None:
         """Keep the filter, and let keys be keys again."""
-        self._filter_line.remove_class("-open")
-        self._filter_line.disabled = True
-        self._screen.set_focus(None)
+        self._filter_line.close()
         pattern = self._view.pattern
         if pattern.startswith("!") and (problem := why_no_search(pattern[1:])):
             self._drawing.show_note(f"{pattern[1:]} is no usable regular expression, so nothing is hidden: {problem}")
@@ -220,7 +216,7 @@ class Actions:
     # look closer: the boxes over the dashboard
 
     def _open(self, box: Box) -> None:
-        box.opens_alone = self._drawing.is_whole
+        box.opens_alone = self._drawing.canvas.is_whole
         self._screen.app.push_screen(box)
 
     def action_explain(self) -> None:
@@ -264,7 +260,7 @@ class Actions:
         self._open(EnlargeScreen(self._context, self._drawing.time))
 
     def action_help(self) -> None:
-        self._open(HelpScreen(self._context, bindings.LIVE if self._context.replay is None else bindings.REPLAY))
+        self._open(HelpScreen(self._context, self._screen.KEYS))
 
     # keep: write to files in the working directory
 
@@ -369,17 +365,50 @@ def _why_unsent(pid: int, start_ticks: int, number: signal.Signals) -> str:
     return ""
 
 
-class DashboardScreen(Screen[None]):
-    """The dashboard: the GPUs and the host on one time axis. ``actions`` run its keys; those of a replay differ."""
+class LineScreen(Screen[None]):
+    """A screen of drawn lines over which boxes open: its keys, the line of its filter, and the mouse's wheel."""
 
     AUTO_FOCUS = ""
+    KEYS: ClassVar[Sequence[Binding]] = ()  # keys that its help and the palette list
+
+    def __init__(self, filter_hint: str) -> None:
+        super().__init__()
+        self.filter_line = FilterLine(filter_hint)
+
+    def action_move(self, rows: int) -> None:
+        """Select the row that is ``rows`` below (negative: above)."""
+
+    def filter_by(self, pattern: str) -> None:
+        """Show only rows with this pattern."""
+
+    def close_filter(self) -> None:
+        """Keep the filter, and close its line."""
+
+    @on(Input.Changed, "#filter")
+    def filter_while_typing(self, event: Input.Changed) -> None:
+        if self.filter_line.is_open:
+            self.filter_by(event.value)
+
+    @on(Input.Submitted, "#filter")
+    def take_filter(self) -> None:
+        self.close_filter()
+
+    def on_mouse_scroll_down(self) -> None:
+        self.action_move(1)
+
+    def on_mouse_scroll_up(self) -> None:
+        self.action_move(-1)
+
+
+class DashboardScreen(LineScreen):
+    """The dashboard: the GPUs and the host on one time axis. ``actions`` run its keys; those of a replay differ."""
+
     BINDINGS = [*bindings.LIVE]
+    KEYS = bindings.LIVE
 
     def __init__(self, context: Context, actions: type[Actions] = Actions) -> None:
-        super().__init__()
-        self.filter_line = Input(
-            placeholder="words, or !regex; Enter keeps it, Esc clears it", id="filter", compact=True, disabled=True
-        )  # fmt: skip
+        super().__init__("words, or !regex; Enter keeps it, Esc clears it")
+        self.context = context
         self.drawing = Drawing(self, context, self.filter_line, self.draw_news)
         self.actions = actions(context, self.drawing, self, self.filter_line)
 
@@ -408,11 +437,9 @@ class DashboardScreen(Screen[None]):
         self.actions.end_waiting()
         self.actions.take_letter(event)
 
-    @on(Input.Changed, "#filter")
-    def filter_while_typing(self, event: Input.Changed) -> None:
-        self.actions.filter_by(event.value)
+    def filter_by(self, pattern: str) -> None:
+        self.actions.filter_by(pattern)
 
-    @on(Input.Submitted, "#filter")
     def close_filter(self) -> None:
         self.actions.close_filter()
 
@@ -420,9 +447,3 @@ class DashboardScreen(Screen[None]):
         """Do what a click on this part of the screen means."""
         if isinstance(event.widget, Drawn):
             await self.actions.click(event, event.widget)
-
-    def on_mouse_scroll_down(self) -> None:
-        self.actions.action_move(1)
-
-    def on_mouse_scroll_up(self) -> None:
-        self.actions.action_move(-1)

@@ -7,12 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
-from rich.console import COLOR_SYSTEMS
 from textual.screen import Screen
-from textual.widgets import Input
 
 from gputop.system.text import fit
-from gputop.tui import terminal
+from gputop.tui.canvas import Canvas, FilterLine
 from gputop.tui.draw import TOO_SMALL, Line, ascii_line, gpus, is_too_small
 from gputop.tui.draw.view import Axis
 from gputop.tui.feed import Context
@@ -32,19 +30,18 @@ from gputop.tui.panels import (
     WhyPanel,
     arrange,
 )
-from gputop.tui.widgets import Painter, palette
+from gputop.tui.widgets import Painter
 
 ROWS_EVERY_S = 0.9  # s between two readings of the table's rows while live
 NUMBERS_EVERY_S = 0.7  # s between two drawings of numbers: faster ones cannot be read
 LIVE_WAKE_S, REPLAY_WAKE_S = 1.0, 1 / 3  # s without news after which the screen is drawn: notes end, and the stream may
-NOTE_S = 4.0  # s that a note stays
 
 
 class Drawing:
     """Draws the panels of a dashboard."""
 
-    def __init__(self, screen: Screen[None], context: Context, filter_line: Input, wake: Callable[[], None]) -> None:
-        """``wake`` is called when it is time to draw though nothing came; ``filter_line`` lies over the keys while it is enabled."""
+    def __init__(self, screen: Screen[None], context: Context, filter_line: FilterLine, wake: Callable[[], None]) -> None:
+        """``wake`` is called when it is time to draw though nothing came; ``filter_line`` lies over the keys while it is open."""
         replay = context.replay
         self.time = Time(context) if replay is None else ReplayTime(context, replay)
         self.lanes = LanesPanel(context, self.time)
@@ -58,7 +55,7 @@ class Drawing:
         ]  # fmt: skip
         self._screen = screen
         self._context = context
-        self._filter_line = filter_line
+        self.canvas = Canvas(screen, [panel.widget for panel in self.panels], filter_line)
         self._wake = wake
         self._wake_s = LIVE_WAKE_S if replay is None else REPLAY_WAKE_S
         self._waking: asyncio.TimerHandle | None = None
@@ -68,26 +65,16 @@ class Drawing:
         self._drawn_state: tuple[object, ...] = ()
         self._axis: Axis | None = None
         self._moved = 0  # columns by which the lanes move left with this drawing
-        self._painter = Painter(palette(""), None)
 
     # begin and end
 
     def begin(self) -> None:
-        self.take_theme(self._screen.app.theme)
-        self._screen.app.theme_changed_signal.subscribe(self._screen, lambda theme: self.take_theme(theme.name))
+        self.canvas.begin()
         self._wake_later()
 
     def end(self) -> None:
         if self._waking is not None:
             self._waking.cancel()
-
-    def take_theme(self, theme: str) -> None:
-        """Draw in the colours of a theme."""
-        app = self._screen.app
-        colours = palette(theme, coloured=not app.no_color)
-        for panel in self.panels:
-            panel.widget.set_colours(colours)
-        self._painter = Painter(colours, COLOR_SYSTEMS.get(app.console.color_system or ""))
 
     def resize(self, columns: int, rows: int) -> None:
         self._context.view.width, self._context.view.height = columns, rows
@@ -119,20 +106,20 @@ class Drawing:
         """Draw what is due, unless nothing changed, something covers the screen, or the terminal is behind."""
         context = self._context
         shown_ns = context.session.now_ns if context.view.end_ns is None else 0
-        state = (shown_ns, context.feed.trouble, self.time.silent_s, self.keys.has_note, *self.time.state)
-        if state != self._drawn_state and not terminal.is_behind(self._screen.app) and self._screen.is_current:
+        state = (shown_ns, context.feed.trouble, self.time.silent_s, bool(self.keys.note.text), *self.time.state)
+        if state != self._drawn_state and self.canvas.is_seen:
             numbers_drawn = self._draw(everything=False)
             # If nothing changes any more, the numbers must still be drawn once, when they are due.
             self._drawn_state = state if numbers_drawn else ()
 
     def show_note(self, text: str) -> None:
         """Show a note in the last line for a few seconds."""
-        self.keys.set_note(text, time.monotonic() + NOTE_S)
+        self.keys.note.show(text)
         self.draw_all()
 
     def end_note(self) -> None:
         """Show the keys in the last line again, with the next drawing."""
-        self.keys.set_note("", 0.0)
+        self.keys.note.end()
 
     # drawing
 
@@ -153,10 +140,9 @@ class Drawing:
                 everything, numbers = True, self._numbers_due(everything=True)
             self._follow_axis()
             table_due: list[Panel] = [self.table] if everything or rows_are_new or self._moved > 0 else []
-            painter = self._painter if self.can_paint else None
+            painter = self.canvas.painter
             sent = [self._show(panel, painter) for panel in (self.lanes, *table_due, *numbers)]
-        if any(sent):
-            terminal.send(self._screen.app, "".join(sent))
+        self.canvas.send("".join(sent))
         return bool(numbers)
 
     def _numbers_due(self, everything: bool) -> list[Panel]:
@@ -177,16 +163,6 @@ class Drawing:
             lines = [ascii_line(line) for line in lines]
         lane_at = panel.lane_at
         return panel.widget.show(lines, painter, lane_at, self._moved if lane_at else 0)
-
-    @property
-    def can_paint(self) -> bool:
-        """Whether the terminal shows exactly what was last drawn, so that only changes need be sent."""
-        return self._filter_line.disabled and terminal.can_paint(self._screen)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the terminal shows the dashboard as it is now, so that a box may open without repainting it."""
-        return self.can_paint and not terminal.await_repaint(panel.widget for panel in self.panels)
 
     def _follow_axis(self) -> None:
         """Find out by how many columns the lanes move left with this drawing."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from msgspec.structs import replace
-from rich.console import COLOR_SYSTEMS
-from textual import events, on
-from textual.app import ComposeResult, SystemCommand
+from textual import events
+from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import Screen
-from textual.widgets import Input
 
 from gputop.fleet.asking import NodeAnswer, read_stacks
 from gputop.fleet.jobs import Job, JobRank, Sight
@@ -35,10 +32,12 @@ from gputop.stream.session import Session
 from gputop.system.errors import UserError
 from gputop.system.output import create, unused
 from gputop.system.text import clean, counted, file_size, fit
-from gputop.tui import terminal
+from gputop.tui import bindings
 from gputop.tui.app import GputopApp
-from gputop.tui.bindings import HelpScreen, key_name
+from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import Box
+from gputop.tui.canvas import Canvas, Note, OwnCost
+from gputop.tui.dashboard import DashboardScreen, LineScreen
 from gputop.tui.draw import TOO_SMALL, Line, ascii_line, is_too_small, time_of_day
 from gputop.tui.draw import fleet as draw
 from gputop.tui.draw.edges import action_at
@@ -46,40 +45,13 @@ from gputop.tui.draw.view import View
 from gputop.tui.feed import Context, ScreenSettings, live_context
 from gputop.tui.fleet_node import NODE_REST_S, NodeScreen, NodeStream
 from gputop.tui.stacks import MEANINGS
-from gputop.tui.widgets import Drawn, Painter, palette
+from gputop.tui.widgets import Drawn
 
 EVERY_S = 0.5  # s between two looks at the nodes, which speak once a second; each second one is drawn whatever it brings
 ANSWERS_S = 0.25  # s between two looks for answers
-NOTE_S = 4.0  # s that a note stays
 STACKS_IN_S = 0.7  # s from the question until all nodes take the stacks: the question must have reached them
+TOGETHER_S = 3.0  # s by which an opened recording and the other nodes may be apart and still show the same moment
 STACKS_S = 15.0  # s after which nodes that have not answered are told
-
-_VIEW, _DO = Binding.Group("view"), Binding.Group("do")
-FLEET_KEYS = [
-    Binding("n", "view('nodes')", "the nodes", id="nodes", group=_VIEW),
-    Binding("j", "view('jobs')", "the jobs", id="jobs", group=_VIEW),
-    Binding("r", "view('ranks')", "the ranks of the job", id="ranks", group=_VIEW),
-    Binding("down", "move(1)", "next node, or job", id="down", group=_VIEW),
-    Binding("up", "move(-1)", "node, or job, before", id="up", group=_VIEW),
-    Binding("pagedown", "move(10)", "ten down", id="page-down", group=_VIEW),
-    Binding("pageup", "move(-10)", "ten up", id="page-up", group=_VIEW),
-    Binding("o", "sort", "sort nodes: worst, as named, lost, CPU, steps", id="sort", group=_VIEW),
-    Binding("slash", "filter", "only nodes with these words", id="filter", group=_VIEW),
-    Binding("escape", "clear", "clear selection and filter", id="clear", group=_VIEW),
-    Binding("enter", "open", "open the node: its whole screen, live; Esc comes back", id="open", group=_DO),
-    Binding("s", "stacks", "stacks of all ranks of the job, of one moment", id="stacks", group=_DO),
-    Binding("e", "explain", "why: the job's losses, its late rank, and notes on its nodes", id="explain", group=_DO),
-    Binding("R", "save", "save the last ten minutes of every node", id="save", group=_DO),
-    Binding("question_mark,f1", "help", "this help", id="help", group=_DO),
-]
-
-
-JUMPS = [
-    Binding("left_parenthesis", "jump(-10)", "10 s back", id="back", group=_VIEW),
-    Binding("right_parenthesis", "jump(10)", "10 s on", id="on", group=_VIEW),
-    Binding("left_curly_bracket", "jump(-60)", "a minute back", id="minute-back", group=_VIEW),
-    Binding("right_curly_bracket", "jump(60)", "a minute on", id="minute-on", group=_VIEW),
-]
 
 
 class Saving:
@@ -219,43 +191,34 @@ class FleetWhy(Box):
 # the fleet
 
 
-class FleetScreen(Screen[None]):
+class FleetScreen(LineScreen):
     """All nodes: their state, the user's choices, and one widget that shows them."""
 
-    AUTO_FOCUS = ""
-    BINDINGS = [*FLEET_KEYS]
-    KEYS: ClassVar[Sequence[Binding]] = FLEET_KEYS
+    BINDINGS = [*bindings.FLEET]
+    KEYS = bindings.FLEET
 
     def __init__(self, nodes: Nodes, context: Context, fleet: Overview) -> None:
-        super().__init__()
+        super().__init__("words; Enter keeps them, Esc clears")
         self.nodes, self.context, self.fleet = nodes, context, fleet
         self.choice = draw.Choice(ascii_only=context.view.ascii_only, pattern=context.view.pattern)
         self.questions = Questions(nodes)
         self._hangs = Hangs(self.questions)
         self.page = draw.Page([])
         self._drawn = Drawn(id="fleet")
-        self._filter_line = Input(placeholder="words; Enter keeps them, Esc clears", id="filter", compact=True, disabled=True)
-        self._painter = Painter(palette(""), None)
-        self._note, self._note_until_s = "", 0.0
-        self._began = time.monotonic(), time.process_time()
+        self._canvas = Canvas(self, [self._drawn], self.filter_line)
+        self._note = Note()
+        self._own = OwnCost()
         self._is_between = False
 
     def compose(self) -> ComposeResult:
         yield self._drawn
-        yield self._filter_line
+        yield self.filter_line
 
     def on_mount(self) -> None:
-        self.take_theme(self.app.theme)
-        self.app.theme_changed_signal.subscribe(self, lambda theme: self.take_theme(theme.name))
+        self._canvas.begin()
         self.look()
         self.set_interval(EVERY_S, self.look)
         self.set_interval(ANSWERS_S, self.questions.deliver)
-
-    def take_theme(self, theme: str) -> None:
-        """Draw in the colours of a theme."""
-        colours = palette(theme, coloured=not self.app.no_color)
-        self._drawn.set_colours(colours)
-        self._painter = Painter(colours, COLOR_SYSTEMS.get(self.app.console.color_system or ""))
 
     def look(self) -> None:
         """Take the nodes' latest summaries; jobs are judged even while a box or a node covers the screen."""
@@ -276,39 +239,35 @@ class FleetScreen(Screen[None]):
     def draw(self, moved: int = 0) -> None:
         """Draw what changed; ``moved``: seconds by which the lanes moved on."""
         choice = self.choice
-        if choice.width < 1 or not self.is_mounted or not self.is_current or terminal.is_behind(self.app):
+        if choice.width < 1 or not self.is_mounted or not self._canvas.is_seen:
             return
-        note = self._note if time.monotonic() < self._note_until_s else ""
+        note = self._note.text
         if is_too_small(choice.width, choice.height):
             self.page = draw.Page([[(fit(TOO_SMALL, choice.width), "warn")]])
         else:
             clock, own = time_of_day(time.time() - self.fleet.shift_s), self.own_cost()
             self.page = self.fleet.used(lambda fleet: draw.page(fleet, choice, clock=clock, own=own, note=note))
         lines = [ascii_line(line) for line in self.page.lines] if choice.ascii_only else self.page.lines
-        can_paint = self._filter_line.disabled and terminal.can_paint(self) and not terminal.await_repaint([self._drawn])
+        painter = self._canvas.painter if self._canvas.is_whole else None
         begins = bool(self.page.lane_s) and (self.fleet.seconds - 1) % self.page.lane_s == 0  # a cell of the lanes
         shift = moved if begins else 0
-        sent = self._drawn.show(lines, self._painter if can_paint else None, self.page.lane_at, shift)
-        if sent:
-            terminal.send(self.app, sent)
+        self._canvas.send(self._drawn.show(lines, painter, self.page.lane_at, shift))
 
     def own_cost(self) -> str:
         """Cost of this screen, without ssh."""
-        wall_s, cpu_s = time.monotonic() - self._began[0], time.process_time() - self._began[1]
-        with open("/proc/self/statm", encoding="ascii") as file:
-            rss_mb = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
-        return f"self {100 * cpu_s / max(wall_s, 1.0):.1f}% CPU {rss_mb} MB"
+        own = self._own
+        return f"self {100 * own.cpu_s / max(own.wall_s, 1.0):.1f}% CPU {own.rss_mb} MB"
 
     def show_note(self, text: str) -> None:
         """Show a note in the last line for a few seconds."""
-        self._note, self._note_until_s = text, time.monotonic() + NOTE_S
+        self._note.show(text)
         self.draw()
 
     # keys
 
     def on_key(self) -> None:
         """A key ends the note of the one before it."""
-        self._note = ""
+        self._note.end()
 
     def action_view(self, name: str) -> None:
         self.choice.view, self.choice.top = name, 0
@@ -334,29 +293,21 @@ class FleetScreen(Screen[None]):
         self.draw()
 
     def action_clear(self) -> None:
-        if self._filter_line.has_class("-open"):
-            self._close_filter()
+        if self.filter_line.is_open:
+            self.close_filter()
         choice = self.choice
         choice.selected, choice.pattern, choice.job = "", "", ""
         self.draw()
 
     def action_filter(self) -> None:
-        line = self._filter_line
-        line.disabled = False
-        line.add_class("-open")
-        line.value = self.choice.pattern
-        line.focus()
+        self.filter_line.open(self.choice.pattern)
 
-    @on(Input.Changed, "#filter")
-    def filter_while_typing(self, event: Input.Changed) -> None:
-        self.choice.pattern = event.value
+    def filter_by(self, pattern: str) -> None:
+        self.choice.pattern = pattern
         self.draw()
 
-    @on(Input.Submitted, "#filter")
-    def _close_filter(self) -> None:
-        self._filter_line.remove_class("-open")
-        self._filter_line.disabled = True
-        self.set_focus(None)
+    def close_filter(self) -> None:
+        self.filter_line.close()
         self.draw()
 
     def action_help(self) -> None:
@@ -404,11 +355,19 @@ class FleetScreen(Screen[None]):
             self.show_note(f"{host} does not answer")
             return
         view = View(ascii_only=self.choice.ascii_only, readonly=True, width=self.choice.width, height=self.choice.height)
-        stream = NodeStream(self.nodes, host, self._rest)
-        context = live_context(Session(), view, None, stream, ScreenSettings(self.app.theme, remote=True))
-        screen = NodeScreen(context, host, self.questions)
+        look = ScreenSettings(self.app.theme, remote=True, keys=self.context.look.keys)
+        try:
+            screen = self.screen_of(host, view, look)
+        except UserError as error:
+            self.show_note(str(error))
+            return
         self.app.push_screen(screen)
-        context.feed.start(lambda: self._draw_node(lambda: screen.drawing.draw_all()))
+        screen.context.feed.start(lambda: self._draw_node(screen.drawing.draw_all))
+
+    def screen_of(self, host: str, view: View, look: ScreenSettings) -> DashboardScreen:
+        """The screen of one node."""
+        context = live_context(Session(), view, None, NodeStream(self.nodes, host, self._rest), look)
+        return NodeScreen(context, host, self.questions)
 
     def _worst_host(self) -> str:
         job = draw.chosen_job(self.fleet, self.choice)
@@ -418,7 +377,6 @@ class FleetScreen(Screen[None]):
 
     def _rest(self) -> None:
         """Called in the thread of an opened node when all that came was taken in: draw it, and wait a little."""
-        screen = self.app.screen_stack[-1] if self.app.screen_stack else None
         for screen in reversed(self.app.screen_stack):
             if isinstance(screen, NodeScreen):
                 self._draw_node(screen.draw_news)
@@ -441,27 +399,42 @@ class FleetScreen(Screen[None]):
             await self.run_action(action)
         self.draw()
 
-    def on_mouse_scroll_down(self) -> None:
-        self.action_move(1)
-
-    def on_mouse_scroll_up(self) -> None:
-        self.action_move(-1)
-
 
 class PastScreen(FleetScreen):
     """The recordings of a folder."""
 
-    BINDINGS = [*JUMPS]
-    KEYS = [*FLEET_KEYS, *JUMPS]
+    BINDINGS = [*bindings.FLEET_REPLAY]
+    KEYS = bindings.FLEET_REPLAY
 
     def __init__(self, nodes: Nodes, context: Context, fleet: Overview, past: RecordingsFolder) -> None:
         super().__init__(nodes, context, fleet)
         self._past = past
         fleet.shift_s = past.shift_s
 
+    def screen_of(self, host: str, view: View, look: ScreenSettings) -> DashboardScreen:
+        """The replay of the node's recording, from this moment on."""
+        from gputop.tui.fleet_replay import replay_of_node
+
+        return replay_of_node(self._past.files(host), self._past.now_s, view, look, self._return_at)
+
+    def _return_at(self, unix_s: float) -> None:
+        """Go on at the moment that an opened node showed; if that was played as the nodes were, they are there already."""
+        if abs(unix_s - self._past.now_s) > TOGETHER_S:
+            self._go_to(unix_s)
+        else:
+            self.draw()
+
     def action_jump(self, by_s: int) -> None:
-        """Go on, or back: all nodes start again from there."""
-        self._past.jump(by_s)
+        """Go on, or back."""
+        self._go_to(self._past.now_s + by_s)
+
+    def action_edge(self, fraction: int) -> None:
+        """Go to the start (0) or the end (1)."""
+        self._go_to(self._past.span_s[fraction])
+
+    def _go_to(self, unix_s: float) -> None:
+        """Start all nodes again from a moment on."""
+        self._past.go_to(unix_s)
         threading.Thread(target=self.nodes.close, daemon=True, name="close").start()
         app = self.app
         assert isinstance(app, FleetApp)
@@ -510,13 +483,10 @@ class FleetApp(GputopApp):
             return PastScreen(self.nodes, self.context, self._fleet, self._past)
         return FleetScreen(self.nodes, self.context, self._fleet)
 
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Commands of the palette: those of one stream, and on the fleet's screen those of its keys."""
-        if isinstance(screen, FleetScreen):
-            for binding in screen.KEYS:
-                title = binding.description[:1].upper() + binding.description[1:]
-                yield SystemCommand(title, f"key {key_name(binding.key)}", partial(screen.run_action, binding.action))
-        yield from super().get_system_commands(screen)
+    @property
+    def key_lists(self) -> list[Sequence[Binding]]:
+        recorded = self._past is not None
+        return [bindings.FLEET_REPLAY, bindings.RECORDED_NODE] if recorded else [bindings.FLEET, bindings.NODE]
 
     def on_unmount(self) -> None:
         super().on_unmount()

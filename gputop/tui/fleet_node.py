@@ -1,4 +1,4 @@
-"""A node that is opened out of the screen over many: its whole dashboard, from the frames that it sends."""
+"""A node that is opened out of the screen over many: its whole dashboard, over the frames that it sends."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gputop.model.frame import Frame, Header
 from gputop.stacks.group import group
 from gputop.stacks.lines import text_lines, weigh_stacks
 from gputop.system.text import clean, counted
+from gputop.tui import bindings
 from gputop.tui.dashboard import Actions, DashboardScreen
 from gputop.tui.feed import Context
 from gputop.tui.stacks import StacksScreen, Taken
@@ -102,17 +103,28 @@ class NodeStacks(StacksScreen):
         self._show(Taken(heading, text_lines(group(stacks, self._roles)), weigh_stacks(stacks)))
 
 
-class NodeActions(Actions):
-    """Actions of a dashboard that shows one node: Esc goes back to the fleet if there is nothing to clear, and the node takes the
-    stacks."""
+class OpenedActions(Actions):
+    """Actions of a dashboard that lies over the nodes: Esc goes back to them if there is nothing to clear."""
 
     def action_clear(self) -> None:
-        view = self._view
-        if self._filter_line.has_class("-open") or view.selected is not None or view.pattern or view.end_ns is not None:
+        if self.can_clear:
             super().action_clear()
         else:
-            self._screen.app.pop_screen()
+            self.go_back()
 
+    @property
+    def can_clear(self) -> bool:
+        """Whether Esc has something to clear: a filter, a selection, or the cursor of a look back."""
+        view = self._view
+        return self._filter_line.is_open or view.selected is not None or bool(view.pattern) or view.end_ns is not None
+
+    def go_back(self) -> None:
+        """Show the nodes again."""
+        self._screen.app.pop_screen()
+
+
+class NodeActions(OpenedActions):
+    """Actions of a dashboard that shows one node: the node takes the stacks."""
 
     def stacks_screen(self, pids: list[int] | None) -> StacksScreen:
         screen = self._screen
@@ -121,13 +133,14 @@ class NodeActions(Actions):
 
 
 class NodeScreen(DashboardScreen):
-    """The dashboard of a node; what it reads ends with it."""
+    """The dashboard of a node; its stream ends with it."""
+
+    KEYS = bindings.NODE
 
     def __init__(self, context: Context, host: str, questions: Questions) -> None:
         self.host, self.questions = host, questions
         super().__init__(context, NodeActions)
-        self._feed = context.feed
 
     def on_unmount(self) -> None:
         super().on_unmount()
-        self._feed.close()
+        self.context.feed.close()

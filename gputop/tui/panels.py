@@ -5,7 +5,6 @@ When they are drawn is the business of `gputop.tui.drawing`.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from gputop.recording.format import TICKS, TIER_NAMES
 from gputop.stream.session import Session
 from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import file_size, fit
+from gputop.tui.canvas import Note, OwnCost
 from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, table, why
 from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, fold, is_tall, share_rows
 from gputop.tui.draw.table import ProcessRow, rows
@@ -203,7 +203,7 @@ class HeaderPanel(Panel):
 
     def __init__(self, context: Context, time_shown: Time) -> None:
         super().__init__(context, time_shown)
-        self._began = (time.monotonic(), time.process_time())
+        self._own = OwnCost()
         self._cost = ("", 0.0)
 
     def lines(self) -> Sequence[Line]:
@@ -215,7 +215,7 @@ class HeaderPanel(Panel):
         if self.context.replay is not None:
             return ""
         if time.monotonic() - self._cost[1] > COST_EVERY_S:
-            self._cost = (own_cost(self.context.session, self._began), time.monotonic())
+            self._cost = (own_cost(self.context.session, self._own), time.monotonic())
         return self._cost[0]
 
     def _recording(self) -> str:
@@ -445,18 +445,10 @@ class KeysPanel(Panel):
     def __init__(self, context: Context, time_shown: Time) -> None:
         super().__init__(context, time_shown)
         self.keys = edges.LIVE_KEYS if context.replay is None else edges.REPLAY_KEYS
-        self._note = ("", 0.0)
-
-    def set_note(self, text: str, until_s: float) -> None:
-        """Show a note in place of the keys until a moment (time.monotonic)."""
-        self._note = (text, until_s)
-
-    @property
-    def has_note(self) -> bool:
-        return bool(self._note[0]) and time.monotonic() < self._note[1]
+        self.note = Note()
 
     def lines(self) -> Sequence[Line]:
-        return edges.key_lines(self.context.view, self._note[0] if self.has_note else "", self.keys)
+        return edges.key_lines(self.context.view, self.note.text, self.keys)
 
 
 def scrolled(top: int, selected: int | None, room: int, total: int) -> int:
@@ -474,17 +466,11 @@ def offer_of(session: Session) -> str:
     return f"{nvml.reason}; try gputop demo"
 
 
-def own_cost(session: Session, began: tuple[float, float]) -> str:
-    """CPU and memory of screen and collector together; empty in a collector's first second, which is all start.
-
-    ``began``: time.monotonic() and time.process_time() when the screen was made.
-    """
-    cost = session.board.cost
-    wall, cpu = time.monotonic() - began[0], time.process_time() - began[1]
-    if cost is None or session.header is None or wall <= 0 or session.now_ns - session.header.t_ns < SECOND_NS:
+def own_cost(session: Session, own: OwnCost) -> str:
+    """CPU and memory of screen and collector together; empty in a collector's first second, which is all start."""
+    cost, wall_s = session.board.cost, own.wall_s
+    if cost is None or session.header is None or wall_s <= 0 or session.now_ns - session.header.t_ns < SECOND_NS:
         return ""
     collected = cost.cpu_ns / (session.now_ns - session.header.t_ns)
-    with open("/proc/self/statm", encoding="ascii") as file:
-        rss_mb = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
-    own = f"self {100 * (cpu / wall + collected):.1f}% CPU {cost.rss_bytes >> 20}+{rss_mb} MB"
-    return f"{own}, priority given up" if edges.beat_yields(session.board) or SCREEN_PRIORITY.reason else own
+    text = f"self {100 * (own.cpu_s / wall_s + collected):.1f}% CPU {cost.rss_bytes >> 20}+{own.rss_mb} MB"
+    return f"{text}, priority given up" if edges.beat_yields(session.board) or SCREEN_PRIORITY.reason else text

@@ -86,6 +86,7 @@ class Player:
         self.jumps = 0  # jumps that have arrived
         self._session = session
         self._position_ns = recording.start_ns - 1  # everything up to here has been given out
+        self._goal_ns = playback.position_ns  # of the last jump
         self._wanted: deque[int] = deque([playback.position_ns], maxlen=1)
         self._is_going = True
         self._steps = 0
@@ -104,9 +105,15 @@ class Player:
     def is_seeking(self) -> bool:
         return self._is_going or bool(self._wanted)
 
+    @property
+    def at_ns(self) -> int:
+        """The moment reached; during a jump the moment to which it goes."""
+        return self._goal_ns if self.is_seeking else self._session.now_ns
+
     def seek(self, t_ns: int) -> None:
         """Jump to a moment, or to the nearest end."""
-        self._wanted.append(min(max(t_ns, self.start_ns), self.end_ns))
+        self._goal_ns = min(max(t_ns, self.start_ns), self.end_ns)
+        self._wanted.append(self._goal_ns)
         self._wake.set()
 
     def step(self) -> None:

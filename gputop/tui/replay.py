@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from textual import events
 from textual.screen import Screen
-from textual.widgets import Input
 
 from gputop.model.frame import SECOND_NS, Header
 from gputop.recording.reader import Recording
@@ -14,7 +13,8 @@ from gputop.stream.session import Session
 from gputop.stream.survey import Survey
 from gputop.tui import bindings
 from gputop.tui.box import Box, MomentScreen
-from gputop.tui.dashboard import Actions, DashboardScreen
+from gputop.tui.canvas import FilterLine
+from gputop.tui.dashboard import Actions, DashboardScreen, LineScreen
 from gputop.tui.draw import duration
 from gputop.tui.draw.view import View
 from gputop.tui.drawing import Drawing
@@ -38,7 +38,7 @@ def replay_context(view: View, recording: Recording, playback: Playback, survey:
 class ReplayActions(Actions):
     """Play, pause, step, jump and scrub, beyond what was played, too. Looking back holds the playing."""
 
-    def __init__(self, context: Context, drawing: Drawing, screen: Screen[None], filter_line: Input) -> None:
+    def __init__(self, context: Context, drawing: Drawing, screen: LineScreen, filter_line: FilterLine) -> None:
         super().__init__(context, drawing, screen, filter_line)
         assert context.replay is not None
         self._player = context.replay.player
@@ -220,6 +220,7 @@ class ReplayScreen(DashboardScreen, inherit_bindings=False):
     """The dashboard over a recording."""
 
     BINDINGS = [*Screen.BINDINGS, *bindings.REPLAY, *bindings.NOT_IN_REPLAY]
+    KEYS = bindings.REPLAY
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, ReplayActions)
+    def __init__(self, context: Context, actions: type[ReplayActions] = ReplayActions) -> None:
+        super().__init__(context, actions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,8 @@ from gputop.model.rates import pair_growth
 from gputop.model.roles import program_name
 from gputop.system.text import fit
 from gputop.tui import clipboard
-from gputop.tui.box import NOTE_S, Box
+from gputop.tui.box import Box
+from gputop.tui.canvas import Note
 from gputop.tui.draw import Line, why
 from gputop.tui.feed import Context
 from gputop.tui.prove import ProveScreen, why_not
@@ -38,7 +38,7 @@ class WhyScreen(Box):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._note = ("", 0.0)  # what was copied, and until when it is said (time.monotonic)
+        self._note = Note()  # what was copied
 
     def action_prove(self) -> None:
         """Try the cause, or show why it cannot be tried."""
@@ -48,14 +48,14 @@ class WhyScreen(Box):
         """Copy a command of the fixes to the clipboard."""
         with self.session.lock:
             commands = why.commands(self.session.verdict_at(self.view.at_ns))
-        self._note = clipboard.copy_nth(self.app, commands, number), time.monotonic() + NOTE_S
+        self._note.show(clipboard.copy_nth(self.app, commands, number))
         self.refresh_text()
 
     @property
     def first_line(self) -> str:
         """The command that was just copied, else the keys that do something here."""
-        if time.monotonic() < self._note[1]:
-            return self._note[0]
+        if self._note.text:
+            return self._note.text
         with self.session.lock:
             count = len(why.commands(self.session.verdict_at(self.view.at_ns)))
             is_tried = self.session.engine.verdict.cause not in ("none", "unexplained") and not why_not(self.context)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -11,29 +12,35 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from gputop.findings.verdict import Ledger
 from gputop.fleet.asking import NodeAnswer
 from gputop.fleet.jobs import Sight
 from gputop.fleet.link import DOWN, UP, NodeState
 from gputop.fleet.overview import Alike, Overview, fold, worst_first
 from gputop.fleet.summary import Summary
-from gputop.fleet.targets import STARTS_S, RecordingsFolder
+from gputop.fleet.targets import LEAST_LEFT_S, STARTS_S, RecordingsFolder
 from gputop.model.frame import Frame, Header, Stack
 from gputop.stacks.nccl import NcclRank, NcclReport, pack_report
 from gputop.stream.reach import Target
+from gputop.stream.survey import IncidentSpan, Survey
 from gputop.system.errors import UserError
 from gputop.tui import fleet as screens
+from gputop.tui import fleet_replay
+from gputop.tui.bindings import HelpScreen
 from gputop.tui.draw import fleet as draw
-from gputop.tui.draw import safe_line
+from gputop.tui.draw import safe_line, time_of_day
 from gputop.tui.draw.view import View
 from gputop.tui.feed import ScreenSettings
 from gputop.tui.fleet import FleetApp, FleetScreen, FleetStacks, file_name
 from gputop.tui.fleet_node import NodeScreen, NodeStacks
+from gputop.tui.fleet_replay import RecordedNodeScreen
 from tests.fleet.nodes import fleet, late_rank, rank, sight
 from tests.tui import scene
 from tests.wait import PATIENCE_S
 
 SIZES = [(80, 24), (160, 48), (110, 30), (40, 12), (20, 5), (300, 80)]
 TOLD_S = 1_795_000_000.0
+SAMPLE = Path(screens.__file__).parent.parent / "data" / "sample.gputop"
 
 
 class FakeNodes:
@@ -295,9 +302,8 @@ async def test_enter_opens_the_worst_node_and_escape_comes_back() -> None:
 
 
 async def test_a_folder_of_recordings_is_gone_through_in_jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sample = Path(screens.__file__).parent.parent / "data" / "sample.gputop"
     for name in ("node01", "node02"):
-        (tmp_path / f"{name}.gputop").symlink_to(sample)
+        (tmp_path / f"{name}.gputop").symlink_to(SAMPLE)
     past, opened = RecordingsFolder(str(tmp_path)), list[FakeNodes]()
     begin_s = past.now_s + STARTS_S
 
@@ -324,6 +330,177 @@ async def test_a_folder_of_recordings_is_gone_through_in_jumps(tmp_path: Path, m
     assert all(nodes.closed for nodes in opened[-1:])
     with pytest.raises(UserError, match="holds no recordings"):
         RecordingsFolder(str(tmp_path / "nowhere"))
+
+
+# a node that is opened from a recording is a replay
+
+
+class Judged:
+    """A survey that has ended, and found nothing."""
+
+    def __init__(self, _files: Sequence[str]) -> None:
+        self.episodes: dict[int, IncidentSpan] = {}
+        self.ledgers: list[tuple[int, Ledger]] = []
+        self.until_ns, self.done, self.problem = 1 << 62, True, ""
+        self.closed = False
+
+    until = Survey.until
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordingsFolder:
+    """Two machines with the same recording of a minute, played from its middle."""
+    for name in ("node01", "node03"):
+        (tmp_path / f"{name}.gputop").symlink_to(SAMPLE)
+    monkeypatch.setattr(fleet_replay, "Survey", Judged)
+    monkeypatch.setattr(screens, "Links", lambda _targets: FakeNodes(fleet(nodes=8, late=17)))
+    found = RecordingsFolder(str(tmp_path))
+    found.go_to(sum(found.span_s) / 2)
+    return found
+
+
+def over(past: RecordingsFolder) -> FleetApp:
+    return FleetApp(FakeNodes(fleet(nodes=8, late=17)), View(), ScreenSettings(), past=past)
+
+
+async def opened(pilot: Pilot[int]) -> RecordedNodeScreen:
+    """The replay that Enter opens, once its moment is loaded."""
+    await pilot.press("enter")
+    screen = pilot.app.screen
+    assert isinstance(screen, RecordedNodeScreen)
+    assert screen.context.replay is not None
+    player = screen.context.replay.player
+    await told(pilot, lambda: player.jumps and not player.is_seeking)
+    return screen
+
+
+def moment_s(screen: RecordedNodeScreen) -> float:
+    """The moment shown, Unix seconds of the recorded machine."""
+    assert screen.context.replay is not None
+    return screen.context.replay.unix_s(screen.context.view.at_ns or screen.context.replay.player.at_ns)
+
+
+@contextmanager
+def begins_at(past: RecordingsFolder, unix_s: float) -> Iterator[None]:
+    """What is done within starts the players at this moment of the recorded machines."""
+    before_s, shift_s = time.time(), past.shift_s
+    yield
+    assert past.shift_s != shift_s
+    assert before_s - past.shift_s - 1e-3 <= unix_s - STARTS_S <= time.time() - past.shift_s + 1e-3
+
+
+def header(screen: RecordedNodeScreen) -> str:
+    return screen.drawing.panels[0].widget.line_text(0)
+
+
+async def test_a_node_of_a_folder_opens_as_a_replay_at_the_moment_of_all_nodes(past: RecordingsFolder) -> None:
+    app = over(past)
+    async with app.run_test(size=(120, 40)) as pilot:
+        before_s = past.now_s
+        screen = await opened(pilot)
+        assert screen.context.replay is not None
+        begun_ns = screen.context.replay.player._goal_ns
+        assert before_s - 1e-3 <= screen.context.replay.unix_s(begun_ns) <= past.now_s
+        await told(pilot, lambda: "► REPLAY 1×" in header(screen))
+        await told(pilot, lambda: header(screen).endswith(time_of_day(moment_s(screen))))
+        await pilot.press("space", "0")
+        await told(pilot, lambda: "|| REPLAY 1× 0:00.0/1:01" in header(screen))
+        assert header(screen).endswith(time_of_day(past.span_s[0], tenths=True))
+        await pilot.press("greater_than_sign")
+        await told(pilot, lambda: "|| REPLAY 2×" in header(screen))
+        await pilot.press("question_mark")
+        box = app.screen
+        assert isinstance(box, HelpScreen)
+        assert "go back to the nodes" in box.page.text
+        assert "play or pause" in box.page.text
+        assert "record to a file" not in box.page.text
+
+
+async def test_going_back_keeps_the_moment_and_closes_the_files(past: RecordingsFolder) -> None:
+    app = over(past)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(pilot)
+        await pilot.press("space", "0")
+        await told(pilot, lambda: moment_s(screen) == pytest.approx(past.span_s[0], abs=0.2))
+        first = app.nodes
+        with begins_at(past, moment_s(screen)):
+            await pilot.press("escape")
+        assert isinstance(app.screen, FleetScreen)
+        assert app.nodes is not first
+        await told(pilot, lambda: screen._survey.closed)  # type: ignore[attr-defined]
+        await told(pilot, lambda: screen._recording._fd == -1)
+
+
+async def test_going_back_from_a_replay_that_ran_as_all_nodes_did_starts_none_again(
+    past: RecordingsFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screens, "TOGETHER_S", 25.0)  # a slow machine opens late
+    app = over(past)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await opened(pilot)
+        first = app.nodes
+        await pilot.press("escape")
+        assert isinstance(app.screen, FleetScreen)
+        assert app.nodes is first
+
+
+async def test_escape_clears_before_it_goes_back(past: RecordingsFolder) -> None:
+    app = over(past)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await opened(pilot)
+        await pilot.press("down")
+        await told(pilot, lambda: screen.context.view.selected is not None)
+        await pilot.press("escape")
+        assert app.screen is screen
+        await pilot.press("escape")
+        assert isinstance(app.screen, FleetScreen)
+
+
+async def test_the_ends_of_a_folder_are_a_key_away(past: RecordingsFolder) -> None:
+    app = over(past)
+    async with app.run_test(size=(120, 40)) as pilot:
+        with begins_at(past, past.span_s[0]):
+            await pilot.press("0")
+        with begins_at(past, past.span_s[1] - LEAST_LEFT_S):
+            await pilot.press("dollar_sign")
+
+
+async def test_a_recording_that_cannot_be_opened_any_more_is_a_note(past: RecordingsFolder, tmp_path: Path) -> None:
+    app = over(past)
+    async with app.run_test(size=(120, 40)) as pilot:
+        (tmp_path / "node03.gputop").unlink()
+        await pilot.press("enter")
+        assert isinstance(app.screen, FleetScreen)
+        assert "node03.gputop" in page_of(app)
+
+
+def test_an_opened_recording(snap_compare: Compare, past: RecordingsFolder) -> None:
+    async def open_at_the_end(pilot: Pilot[int]) -> None:
+        screen = await opened(pilot)
+        await pilot.press("space", "dollar_sign")
+        await told(pilot, lambda: "1:01.9/1:01" in header(screen))
+        screen.drawing.redraw()  # all panels once more, now that nothing moves
+
+    assert snap_compare(over(past), terminal_size=(120, 40), run_before=open_at_the_end)
+
+
+async def test_the_users_keys_are_those_of_the_fleet_and_of_its_nodes(past: RecordingsFolder) -> None:
+    app = over(past)
+    assert app.use_keys({"jobs": "J", "pause": "P", "clear": "x"}) == ""
+    assert app.use_keys({"jobs": "n"}).startswith("n would be the key of both nodes and jobs")
+    assert app.use_keys({"loop": "space"}).startswith("space would be the key of both pause and loop")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("J")
+        assert app.screen_stack[0].choice.view == "jobs"  # type: ignore[attr-defined]
+        await pilot.press("n")
+        screen = await opened(pilot)
+        await pilot.press("P")
+        await told(pilot, lambda: "|| REPLAY" in header(screen))
+        await pilot.press("x")
+        assert isinstance(app.screen, FleetScreen)
 
 
 async def test_a_node_that_does_not_answer_cannot_be_opened() -> None:

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 
 from gputop.model.frame import ProcInfo
 from gputop.stream.session import Session
-from gputop.tui import dashboard, drawing
+from gputop.tui import canvas, dashboard
 from gputop.tui.app import GputopApp
 from gputop.tui.draw import TOO_SMALL
 from gputop.tui.player import Playback
@@ -86,7 +86,7 @@ def _harmless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(dashboard, "send_signal", lambda name, targets: f"SIG{name} {targets}")
     monkeypatch.setattr(dashboard, "strftime", lambda _form: "now")
-    monkeypatch.setattr(drawing, "NOTE_S", 1e6)
+    monkeypatch.setattr(canvas, "NOTE_S", 1e6)
 
 
 def shown(app: GputopApp) -> list[str]:

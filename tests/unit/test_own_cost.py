@@ -8,6 +8,7 @@ import pytest
 
 from gputop.model.frame import Frame, Header, SelfCost
 from gputop.stream.session import Session
+from gputop.tui.canvas import OwnCost
 from gputop.tui.panels import own_cost
 
 START_NS = 10**12
@@ -18,6 +19,8 @@ def test_the_first_second_of_a_collector_is_not_told(age_s: float, told: bool):
     session = Session()
     session.ingest(Header(t_ns=START_NS))
     session.ingest(Frame(0, START_NS + int(age_s * 1e9), key=True, cost=SelfCost(280_000_000, 20 << 20)))
-    text = own_cost(session, (time.monotonic() - 5.0, time.process_time()))
+    own = OwnCost()
+    own._began = time.monotonic() - 5.0, time.process_time()
+    text = own_cost(session, own)
     assert bool(text) is told
     assert not told or text.startswith("self 14.")

@@ -1,0 +1,121 @@
+"""Parts that every screen of drawn lines has: colours of its widgets, painting past Textual, notes, the filter's line, its cost."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from rich.console import COLOR_SYSTEMS
+from textual.screen import Screen
+from textual.widgets import Input
+
+from gputop.tui import terminal
+from gputop.tui.widgets import Drawn, Painter, palette
+
+NOTE_S = 4.0  # s that a note stays
+
+
+class Note:
+    """A line that is shown for `NOTE_S`: what was done, or what went wrong."""
+
+    def __init__(self) -> None:
+        self._text, self._until_s = "", 0.0  # by time.monotonic
+
+    def show(self, text: str) -> None:
+        """Replace the note before."""
+        self._text, self._until_s = text, time.monotonic() + NOTE_S
+
+    def end(self) -> None:
+        """Show no note any more."""
+        self._text = ""
+
+    @property
+    def text(self) -> str:
+        """The note, empty once its time is over."""
+        return self._text if time.monotonic() < self._until_s else ""
+
+
+class FilterLine(Input):
+    """The line in which a filter is typed; it lies over the last line of its screen while it is open."""
+
+    def __init__(self, hint: str) -> None:
+        super().__init__(placeholder=hint, id="filter", compact=True, disabled=True)
+
+    @property
+    def is_open(self) -> bool:
+        return not self.disabled
+
+    def open(self, pattern: str) -> None:
+        """Take keys, beginning with the filter as it is."""
+        self.disabled = False
+        self.add_class("-open")
+        self.value = pattern
+        self.focus()
+
+    def close(self) -> None:
+        """Hide the line: keys are the screen's again."""
+        self.remove_class("-open")
+        self.disabled = True
+        self.screen.set_focus(None)
+
+
+class Canvas:
+    """The widgets of a screen that are drawn line by line, in the colours of the theme."""
+
+    def __init__(self, screen: Screen[None], widgets: Sequence[Drawn], filter_line: FilterLine) -> None:
+        self._screen, self._widgets, self._filter_line = screen, widgets, filter_line
+        self._painter = Painter(palette(""), None)
+
+    def begin(self) -> None:
+        """Take the theme, now and whenever it changes."""
+        self._take_theme(self._screen.app.theme)
+        self._screen.app.theme_changed_signal.subscribe(self._screen, lambda theme: self._take_theme(theme.name))
+
+    def _take_theme(self, theme: str) -> None:
+        app = self._screen.app
+        colours = palette(theme, coloured=not app.no_color)
+        for widget in self._widgets:
+            widget.set_colours(colours)
+        self._painter = Painter(colours, COLOR_SYSTEMS.get(app.console.color_system or ""))
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether a drawing would be seen soon: nothing covers the screen, and the terminal has taken what was sent."""
+        return self._screen.is_current and not terminal.is_behind(self._screen.app)
+
+    @property
+    def painter(self) -> Painter | None:
+        """Painter of changes, while the terminal shows exactly what was last drawn; otherwise None, and Textual draws."""
+        return self._painter if not self._filter_line.is_open and terminal.can_paint(self._screen) else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the terminal shows all that was drawn, so that a box may open without repainting what is around it."""
+        return self.painter is not None and not terminal.await_repaint(self._widgets)
+
+    def send(self, text: str) -> None:
+        """Write what a painter made to the terminal."""
+        if text:
+            terminal.send(self._screen.app, text)
+
+
+class OwnCost:
+    """CPU time and memory of this process since the screen was made."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic(), time.process_time()
+
+    @property
+    def wall_s(self) -> float:
+        return time.monotonic() - self._began[0]
+
+    @property
+    def cpu_s(self) -> float:
+        return time.process_time() - self._began[1]
+
+    @property
+    def rss_mb(self) -> int:
+        """Resident memory in MiB (/proc/self/statm)."""
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
