@@ -40,6 +40,7 @@ from gputop.tui.canvas import Canvas, Note, OwnCost
 from gputop.tui.dashboard import DashboardScreen, LineScreen
 from gputop.tui.draw import TOO_SMALL, Line, ascii_line, is_too_small, time_of_day
 from gputop.tui.draw import fleet as draw
+from gputop.tui.draw.columns import stepped
 from gputop.tui.draw.edges import action_at
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Context, ScreenSettings, live_context
@@ -447,11 +448,8 @@ class PastScreen(FleetScreen):
 
 
 def _stepped(names: Sequence[str], chosen: str, by: int) -> str:
-    """The name ``by`` places after ``chosen``; the first one where nothing was chosen."""
-    if not names:
-        return ""
-    at = names.index(chosen) + by if chosen in names else 0
-    return names[min(len(names) - 1, max(0, at))]
+    """The name ``by`` places after ``chosen``; empty if there are none."""
+    return names[stepped(len(names), names.index(chosen) if chosen in names else None, by)] if names else ""
 
 
 class _Nothing:

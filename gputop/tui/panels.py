@@ -19,6 +19,7 @@ from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import file_size, fit
 from gputop.tui.canvas import Note, OwnCost
 from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, table, why
+from gputop.tui.draw.columns import scrolled, stepped
 from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, fold, is_tall, share_rows
 from gputop.tui.draw.table import ProcessRow, rows
 from gputop.tui.draw.view import Axis, axis_line, with_signs
@@ -361,9 +362,7 @@ class TablePanel(Panel):
     def move_selection(self, rows: int) -> None:
         """Select the process ``rows`` rows below (negative: above) the selected one, or at that end of the table."""
         if self.shown:
-            at = self.selected_row()
-            begin = at if at is not None else -1 if rows > 0 else len(self.shown)
-            self.context.view.selected = self.shown[min(len(self.shown) - 1, max(0, begin + rows))].pid
+            self.context.view.selected = self.shown[stepped(len(self.shown), self.selected_row(), rows)].pid
 
     def _why_empty(self) -> str:
         session, view = self.context.session, self.context.view
@@ -449,13 +448,6 @@ class KeysPanel(Panel):
 
     def lines(self) -> Sequence[Line]:
         return edges.key_lines(self.context.view, self.note.text, self.keys)
-
-
-def scrolled(top: int, selected: int | None, room: int, total: int) -> int:
-    """The first row to show, so that the selected one is in sight and no room is wasted."""
-    if selected is not None:
-        top = min(max(top, selected - room + 1), selected)
-    return max(0, min(top, total - room))
 
 
 def offer_of(session: Session) -> str:

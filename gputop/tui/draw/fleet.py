@@ -15,6 +15,7 @@ from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, NodeRow, Overview,
 from gputop.stream.reach.hosts import fold as fold_hosts
 from gputop.system.text import cell_width, clean, counted, cut, fit
 from gputop.tui.draw import Line, Span, duration, time_of_day
+from gputop.tui.draw.columns import TableColumn, cells, scrolled, titles, total
 from gputop.tui.draw.edges import VERDICT_COLOURS, Key, key_lines
 from gputop.tui.draw.lanes import merge
 from gputop.tui.draw.view import View
@@ -179,16 +180,6 @@ def _keys(width: int, note: str) -> Line:
 
 # the table of nodes
 
-Cell = Callable[[NodeRow], Span]
-
-
-class NodeColumn(Struct, frozen=True):
-    """A column of the table of nodes."""
-
-    title: str
-    width: int
-    cell: Cell
-
 
 def _add_nodes(found: Page, fleet: Overview, choice: Choice, room: int, *, wide: bool, lanes: bool) -> None:
     if room < 2:
@@ -196,13 +187,12 @@ def _add_nodes(found: Page, fleet: Overview, choice: Choice, room: int, *, wide:
     rows = shown_rows(fleet, choice)
     names = max([len("NODE"), *(cell_width(row.host) for row in fleet.rows)])
     columns = _columns(min(names, 24 if wide else 12), max((len(_gpus(row)) for row in rows), default=0), wide)
-    at = sum(column.width + 1 for column in columns)
+    at = total(columns)
     span_s = WIDE_LANE_S if wide else LANE_S
-    cells = choice.width - at if lanes else 0
-    heading = "".join(f"{fit(column.title, column.width)} " for column in columns)
+    room_of_lane = choice.width - at if lanes else 0
     last = f"LAST {span_s} s" if wide else f"LAST {span_s // 60} MIN"
-    found.lines.append([(fit(heading + (last if cells >= 4 else ""), choice.width), "head")])
-    found.lane_at, found.lane_s = (at, _cell_s(cells, span_s)) if cells >= 4 else (0, 0)
+    found.lines.append([(fit(titles(columns) + (last if room_of_lane >= 4 else ""), choice.width), "head")])
+    found.lane_at, found.lane_s = (at, _cell_s(room_of_lane, span_s)) if room_of_lane >= 4 else (0, 0)
     entries = fold(rows, room - 1)
     for entry in entries[: room - 1]:
         line = len(found.lines)
@@ -211,24 +201,21 @@ def _add_nodes(found: Page, fleet: Overview, choice: Choice, room: int, *, wide:
             continue
         found.hosts[line] = entry.host
         line_of_node = _node_line(entry, columns, max(0, choice.width - at), is_selected=entry.host == choice.selected)
-        lane = _lane(list(fleet.past.get(entry.host, ())), fleet.seconds, cells, span_s) if found.lane_at and entry.does != SILENT else []
+        past = list(fleet.past.get(entry.host, ()))
+        lane = _lane(past, fleet.seconds, room_of_lane, span_s) if found.lane_at and entry.does != SILENT else []
         found.lines.append([*line_of_node, *lane])
     if not rows and fleet.rows:
         found.lines.append([(f"no node has “{clean(choice.pattern)}”: Esc clears the filter", "dim")])
 
 
-def _node_line(row: NodeRow, columns: Sequence[NodeColumn], more: int, is_selected: bool) -> Line:
+def _node_line(row: NodeRow, columns: Sequence[TableColumn], more: int, is_selected: bool) -> Line:
     """The row without its lane; of a node that does not answer why, in ``more`` columns besides."""
     mark = "selected" if is_selected else ""
     if row.does == SILENT:
-        name = columns[0]
-        room = sum(column.width + 1 for column in columns[1:]) + more
-        return [(f"{fit(row.host, name.width)} ", mark or "warn"), (fit(_silence(row.sight, row.says), room), "warn")]
-    spans: list[Span] = []
-    for column in columns:
-        text, colour = column.cell(row)
-        spans.append((f"{fit(text, column.width)} ", mark or colour if column is columns[0] else colour))
-    return spans
+        (name, _), *_ = cells(columns[:1], row)
+        return [(name, mark or "warn"), (fit(_silence(row.sight, row.says), total(columns[1:]) + more), "warn")]
+    (name, colour), *others = cells(columns, row)
+    return [(name, mark or colour), *others]
 
 
 def _silence(sight: Sight, says: str) -> str:
@@ -237,20 +224,26 @@ def _silence(sight: Sight, says: str) -> str:
     return f"{since}{says}{again}"
 
 
-def _columns(names: int, gpus: int, wide: bool) -> list[NodeColumn]:
+def _columns(names: int, gpus: int, wide: bool) -> list[TableColumn]:
     near = [
-        NodeColumn("NODE", names, lambda row: (row.host, "title" if row.does in (LATE, TROUBLED) else "")),
-        NodeColumn("GPU util" if gpus > 4 or wide else "GPU", max(8 if wide else 4, min(gpus, 16)), lambda row: (_gpus(row), "lane")),
-        NodeColumn("LOST", 5, lambda row: (f"{_percent(row.lost):>4}", _loss_colour(row.lost))),
-        NodeColumn("CAUSE", 22 if not wide else 26, _cause),
+        _left("NODE", names, lambda row: (row.host, "title" if row.does in (LATE, TROUBLED) else "")),
+        _left("GPU util" if gpus > 4 or wide else "GPU", max(8 if wide else 4, min(gpus, 16)), lambda row: (_gpus(row), "lane")),
+        _left("LOST", 5, lambda row: (f"{_percent(row.lost):>4}", _loss_colour(row.lost))),
+        _left("CAUSE", 22 if not wide else 26, _cause),
+        TableColumn("STEP/S", 7, lambda row: (_pace(row.worst), "")),
     ]
     if not wide:
-        return [*near, NodeColumn("STEP/S", 6, lambda row: (f"{_pace(row.worst):>6}", "")), NodeColumn("WORST RANK", 15, _worst)]
+        return [*near, _left("WORST RANK", 15, _worst)]
     return [
-        *near, NodeColumn("STEP/S", 6, lambda row: (f"{_pace(row.worst):>6}", "")), NodeColumn("WORST RANK", 18, _worst),
-        NodeColumn(" CPU", 4, _host("cpu")), NodeColumn("RUNQ", 4, _host("runnable")), NodeColumn("PSI io", 6, _host("psi_io")),
-        NodeColumn("NET", 6, _net), NodeColumn("THROTTLE", 8, _host("throttled")), NodeColumn("WORKERS", 8, _workers),
+        *near, _left("WORST RANK", 18, _worst),
+        TableColumn("CPU", 5, _host("cpu")), TableColumn("RUNQ", 5, _host("runnable")), _left("PSI io", 6, _host("psi_io")),
+        _left("NET", 6, _net), _left("THROTTLE", 8, _host("throttled")), _left("WORKERS", 8, _workers),
     ]  # fmt: skip
+
+
+def _left(title: str, width: int, cell: Callable[..., Span]) -> TableColumn:
+    """A column of ``width`` characters from the left."""
+    return TableColumn(title, width + 1, cell, left=True)
 
 
 def _gpus(row: NodeRow) -> str:
@@ -285,12 +278,10 @@ def _worst(row: NodeRow) -> Span:
     member = row.worst
     if member is None:
         return "", ""
-    states = member.rank.states
-    state = max(states, key=states.__getitem__, default="")
-    return f"{member.number} {state}", state
+    return f"{member.number} {_state(member)}", _state(member)
 
 
-def _host(name: str) -> Cell:
+def _host(name: str) -> Callable[[NodeRow], Span]:
     def cell(row: NodeRow) -> Span:
         value = getattr(row.sight.summary.node, name) if row.sight.summary else None
         return f"{_percent(value):>4}", "warn" if (value or 0.0) >= 0.5 and name != "cpu" else ""
@@ -336,32 +327,38 @@ def _lane(past: Sequence[Second], seconds: int, cells: int, span_s: int) -> list
 def _add_jobs(found: Page, fleet: Overview, choice: Choice, room: int) -> None:
     if room < 2:
         return
-    width = choice.width
-    verdict = max(18, min(34, width - 66)) if width >= WIDE else max(10, width - 56)
-    heading = f"{'JOB':<22} {'USER':<8} {'RANKS':>7} {'STEP/S':>6} {'LOST':>5} {fit('VERDICT', verdict)}"
-    heading += " WHO" if width >= WIDE else ""
-    found.lines.append([(fit(heading, width), "head")])
+    columns = _columns_of_jobs(choice.width)
+    found.lines.append([(fit(titles(columns), choice.width), "head")])
     for job in fleet.jobs[: room - 1]:
         found.jobs[len(found.lines)] = job.key
-        colour = VERDICT_COLOURS.get(job.severity, "")
-        name = " ".join(filter(None, (job.identity.get("slurm_job", ""), job.name)))
-        ranks = f"{len(job.members)}/{job.size}" if job.is_partial else str(job.size)
-        pace = "–" if job.steps_per_s is None else f"{job.steps_per_s:.2f}"
-        mark = "▲" if colour in ("crit", "warn") else "✓" if job.symptom == "healthy" else "●"
-        says = f"{mark} {'~' if job.skewed else ''}{job.symptom}{'' if job.cause == 'none' else f' ← {job.cause}'}"
+        (name, _), *others = cells(columns, job)
         is_chosen = job.key == (choice.job or fleet.jobs[0].key)
-        line: list[Span] = [(f"{fit(name, 22)} ", "selected" if is_chosen and choice.view == JOBS else "title" if is_chosen else "")]
-        line += [
-            (f"{fit(job.identity.get('user', ''), 8)} {fit(ranks, 7):>7} {pace:>6} ", ""),
-            (f"{_percent(job.lost):>5} ", _loss_colour(job.lost)),
-        ]
-        line.append((fit(says, verdict), colour))
-        if width >= WIDE:
-            line.append((f" {cut(_who(job), width - 54 - verdict)}", ""))
-        found.lines.append(line)
+        found.lines.append([(name, "selected" if is_chosen and choice.view == JOBS else "title" if is_chosen else ""), *others])
     left = len(fleet.jobs) - (room - 1)
     if left > 0:
         found.lines[-1] = [(f"… {left + 1} more jobs", "dim")]
+
+
+def _columns_of_jobs(width: int) -> list[TableColumn]:
+    verdict = max(18, min(34, width - 66)) if width >= WIDE else max(10, width - 56)
+    near = [
+        _left("JOB", 22, lambda job: (" ".join(filter(None, (job.identity.get("slurm_job", ""), job.name))), "")),
+        _left("USER", 8, lambda job: (job.identity.get("user", ""), "")),
+        TableColumn("RANKS", 8, lambda job: (f"{len(job.members)}/{job.size}" if job.is_partial else str(job.size), "")),
+        TableColumn("STEP/S", 7, lambda job: ("–" if job.steps_per_s is None else f"{job.steps_per_s:.2f}", "")),
+        TableColumn("LOST", 6, _loss_of_one), _left("VERDICT", verdict, _verdict_of),
+    ]  # fmt: skip
+    return [*near, _left("WHO", width - total(near) - 1, lambda job: (_who(job), ""))] if width >= WIDE else near
+
+
+def _verdict_of(job: Job) -> Span:
+    colour = VERDICT_COLOURS.get(job.severity, "")
+    mark = "▲" if colour in ("crit", "warn") else "✓" if job.symptom == "healthy" else "●"
+    return f"{mark} {'~' if job.skewed else ''}{job.symptom}{'' if job.cause == 'none' else f' ← {job.cause}'}", colour
+
+
+def _loss_of_one(one: Job | JobRank) -> Span:
+    return _percent(one.lost), _loss_colour(one.lost)
 
 
 def _who(job: Job) -> str:
@@ -402,26 +399,31 @@ def _strip(job: Job | None, width: int, most: int) -> list[Line]:
 def _add_ranks(found: Page, job: Job | None, choice: Choice, room: int) -> None:
     if job is None or room < 2:
         return
-    width = choice.width
-    host = max([4, *(min(20, cell_width(member.host)) for member in job.members)])
-    why = max(0, width - host - 57)
-    heading = f"{'RANK':>5} {fit('NODE', host)} {'GPU':<4} {'DOES':<9} {'STATE':<14} {'IDLE':>5} {'LOST':>5} {'STEP/S':>6} WHY"
-    found.lines.append([(fit(heading, width), "head")])
+    columns = _columns_of_ranks(max([4, *(min(20, cell_width(member.host)) for member in job.members)]), choice.width)
+    found.lines.append([(fit(titles(columns), choice.width), "head")])
     order = sorted(job.members, key=lambda member: (-((LATE, TROUBLED, UNKNOWN, WAITS, WORKS)[::-1].index(member.does)), member.number))
-    top = min(choice.top, max(0, len(order) - (room - 1)))
+    top = scrolled(choice.top, None, room - 1, len(order))
     for member in order[top : top + room - 1]:
         found.hosts[len(found.lines)] = member.host
-        rank, (glyph, colour) = member.rank, _GLYPHS[member.does]
-        states = rank.states
-        state = max(states, key=states.__getitem__, default="")
-        idle = _percent(rank.pace.idle if rank.pace else None)
-        gpus = ",".join(map(str, rank.gpus[:2]))
-        found.lines.append([
-            (f"{member.number:>5} ", "title" if member.does == LATE else ""), (f"{fit(member.host, host)} {fit(gpus, 4)} ", ""),
-            (f"{fit(f'{glyph} {member.does}', 9)} ", colour), (f"{fit(state, 14)} ", state), (f"{idle:>5} ", ""),
-            (f"{_percent(member.lost):>5} ", _loss_colour(member.lost)), (f"{_pace(member):>6} ", ""),
-            (cut(rank.why if member.does != WAITS else "", why), ""),
-        ])  # fmt: skip
+        found.lines.append(cells(columns, member))
+
+
+def _columns_of_ranks(host: int, width: int) -> list[TableColumn]:
+    near = [
+        TableColumn("RANK", 6, lambda one: (str(one.number), "title" if one.does == LATE else "")),
+        _left("NODE", host, lambda one: (one.host, "")),
+        _left("GPU", 4, lambda one: (",".join(map(str, one.rank.gpus[:2])), "")),
+        _left("DOES", 9, lambda one: (f"{_GLYPHS[one.does][0]} {one.does}", _GLYPHS[one.does][1])),
+        _left("STATE", 14, lambda one: (_state(one), _state(one))),
+        TableColumn("IDLE", 6, lambda one: (_percent(one.rank.pace.idle if one.rank.pace else None), "")),
+        TableColumn("LOST", 6, _loss_of_one), TableColumn("STEP/S", 7, lambda one: (_pace(one), "")),
+    ]  # fmt: skip
+    return [*near, _left("WHY", max(0, width - total(near) - 1), lambda one: (one.rank.why if one.does != WAITS else "", ""))]
+
+
+def _state(member: JobRank) -> str:
+    """The state in which the main thread was longest."""
+    return max(member.rank.states, key=member.rank.states.__getitem__, default="")
 
 
 # why

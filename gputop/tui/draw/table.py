@@ -25,8 +25,9 @@ from gputop.model.roles import COMPILES, Role, is_foreign_list, is_whole_machine
 from gputop.stream.history import History
 from gputop.stream.session import Session, word_of
 from gputop.system.privilege import INITIAL_PID_NAMESPACE
-from gputop.system.text import clean, cut, fit
+from gputop.system.text import clean, fit
 from gputop.tui.draw import Line, Span
+from gputop.tui.draw.columns import TableColumn, cells, titles, total
 from gputop.tui.draw.lanes import RollingCells, level, merge, with_cursor
 from gputop.tui.draw.view import Axis, View
 
@@ -342,32 +343,20 @@ def _raise_timeout(_number: int, _frame: object) -> None:
 # how it is drawn
 
 
-class ProcessColumn(Struct, frozen=True):
-    """A column of the table."""
-
-    title: str
-    width: int
-    cell: Callable[[ProcessRow, View], Span]
-    from_width: int = 0  # terminals narrower than this do not have it
-    left: bool = False  # whether its text is aligned to the left
-    order: str | None = None  # the sort order (of `SORTS`) that a click on its title chooses
-
-
 def heading(view: View, lane_columns: int) -> Line:
     """Column titles, the sort order, and what is left out."""
-    text = "".join(fit(one.title, one.width) if one.left else one.title.rjust(one.width - 1) + " " for one in columns(view.width))
     order = "" if view.sort == "natural" else f"  by {SORTS[view.sort][0]}{' reversed' if view.reverse else ''}"
     title = HIDDEN if view.hides_bystanders else "state lane, same axis" if lane_columns >= 40 else "state"
     chosen = view.chosen
     return [
-        (fit(text, view.width - lane_columns), "head"),
+        (fit(titles(columns(view.width)), view.width - lane_columns), "head"),
         (fit(f"only {chosen}", lane_columns), "warn") if chosen else (fit(title + order, lane_columns), "head"),
     ]
 
 
 def lane_columns(view: View) -> int:
     """Columns of the state lanes: as many of the axis's as the table's own columns leave."""
-    return min(view.cells, view.width - _total(columns(view.width)))
+    return min(view.cells, view.width - total(columns(view.width)))
 
 
 class TableDrawer:
@@ -411,14 +400,8 @@ class TableDrawer:
 
 def _draw_numbers(row: ProcessRow, view: View, lane_columns: int) -> list[Span]:
     chosen = "selected" if row.pid == view.selected else "starving" if row.starving else ""
-    spans: list[Span] = []
-    for column in columns(view.width):
-        width, (text, style) = column.width, column.cell(row, view)
-        # A tag before seven digits takes the blank behind them, and so does a mark behind a state.
-        room = width - (column.cell not in (_pid, _state_cell))
-        shown = fit(text, room) + " " * (width - room) if column.left else f"{cut(text, room):>{width - 1}} "[:width]
-        spans.append((shown, chosen or style))
-    spans.append((" " * (view.width - _total(columns(view.width)) - lane_columns), chosen if chosen == "selected" else ""))
+    spans = cells(columns(view.width), row, view, chosen=chosen)
+    spans.append((" " * (view.width - total(columns(view.width)) - lane_columns), chosen if chosen == "selected" else ""))
     return merge([span for span in spans if span[0]])
 
 
@@ -480,21 +463,21 @@ def size(value: float) -> str:
 
 
 _COLUMNS = (
-    ProcessColumn("PID", 8, _pid, order="pid"),
-    ProcessColumn("USER", 9, lambda row, _: (row.user, "dim"), 170, left=True, order="user"),
-    ProcessColumn("JOB", 20, lambda row, _: (row.job, "dim"), JOB_FROM, left=True),
-    ProcessColumn("GPU", 4, lambda row, _: (row.gpu, ""), 130, order="natural"),
-    ProcessColumn("WHO", 20, _who, left=True, order="natural"),
-    ProcessColumn("STATE", 13, _state_cell, left=True),
-    ProcessColumn("CPU%", 6, _number("cpu_pct"), order="cpu"),
-    ProcessColumn("RUNQ%", 6, _number("runq_pct", "runq.pct"), order="runq"),
-    ProcessColumn("DISK%", 6, _number("disk_pct", "psi.io_pct"), 120),
-    ProcessColumn("IO/s", 6, _bytes("disk_bytes_per_s"), 180),
-    ProcessColumn("SW/s", 7, _number("switches_per_s"), 100, order="switches"),
-    ProcessColumn("INV/s", 7, _number("invol_per_s"), 120),
-    ProcessColumn("RSS", 6, _bytes("rss_bytes"), 100, order="mem"),
-    ProcessColumn("GPU-MEM", 8, _bytes("gpu_mem_bytes"), order="gpu-mem"),
-    ProcessColumn("SM%", 5, _number("sm_pct"), 130, order="sm"),
+    TableColumn("PID", 8, _pid, order="pid", fills=True),
+    TableColumn("USER", 9, lambda row, _: (row.user, "dim"), 170, left=True, order="user"),
+    TableColumn("JOB", 20, lambda row, _: (row.job, "dim"), JOB_FROM, left=True),
+    TableColumn("GPU", 4, lambda row, _: (row.gpu, ""), 130, order="natural"),
+    TableColumn("WHO", 20, _who, left=True, order="natural"),
+    TableColumn("STATE", 13, _state_cell, left=True, fills=True),
+    TableColumn("CPU%", 6, _number("cpu_pct"), order="cpu"),
+    TableColumn("RUNQ%", 6, _number("runq_pct", "runq.pct"), order="runq"),
+    TableColumn("DISK%", 6, _number("disk_pct", "psi.io_pct"), 120),
+    TableColumn("IO/s", 6, _bytes("disk_bytes_per_s"), 180),
+    TableColumn("SW/s", 7, _number("switches_per_s"), 100, order="switches"),
+    TableColumn("INV/s", 7, _number("invol_per_s"), 120),
+    TableColumn("RSS", 6, _bytes("rss_bytes"), 100, order="mem"),
+    TableColumn("GPU-MEM", 8, _bytes("gpu_mem_bytes"), order="gpu-mem"),
+    TableColumn("SM%", 5, _number("sm_pct"), 130, order="sm"),
 )
 
 
@@ -509,13 +492,9 @@ def order_at(view: View, x: int) -> str | None:
 
 
 @lru_cache(maxsize=8)
-def columns(width: int) -> tuple[ProcessColumn, ...]:
+def columns(width: int) -> tuple[TableColumn, ...]:
     """The columns that fit a terminal."""
     fitting = tuple(column for column in _COLUMNS if width >= column.from_width)
-    while len(fitting) > 3 and _total(fitting) > width:
+    while len(fitting) > 3 and total(fitting) > width:
         fitting = fitting[:-1]
     return fitting
-
-
-def _total(shown: tuple[ProcessColumn, ...]) -> int:
-    return sum(column.width for column in shown)
