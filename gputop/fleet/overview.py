@@ -59,6 +59,11 @@ class NodeRow(Struct, frozen=True):
     def host(self) -> str:
         return self.sight.host
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What a filter looks for its words in."""
+        return self.host, self.does, self.says, *((self.job.name, *self.job.identity.values()) if self.job else ())
+
 
 class Alike(Struct, frozen=True):
     """Nodes that are left out, for rows like theirs are shown."""
@@ -295,10 +300,3 @@ def fold(rows: Sequence[NodeRow], room: int) -> list[NodeRow | Alike]:
 
 def _likeness(row: NodeRow) -> tuple[object, ...]:
     return row.does, row.says, row.job.key if row.job else "", None if row.lost is None else int(row.lost / ALIKE)
-
-
-def finds(row: NodeRow, words: Sequence[str]) -> bool:
-    """Whether all these words are in what the row says."""
-    job = row.job
-    text = " ".join((row.host, row.does, row.says, *((job.name, *job.identity.values()) if job else ()))).lower()
-    return all(word in text for word in words)

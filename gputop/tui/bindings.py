@@ -111,7 +111,7 @@ FLEET = [
     _also("page-down", "ten down"),
     _also("page-up", "ten up"),
     _also("sort", "sort nodes: worst, as named, lost, CPU, steps"),
-    _also("filter", "only nodes with these words"),
+    _also("filter", "only nodes with these words, or !regex"),
     _also("clear", "clear selection and filter"),
     Binding("enter", "open", "open the node: its whole screen, live; Esc comes back", id="open", group=_DO),
     _also("stacks", "stacks of all ranks of the job, of one moment", _DO),

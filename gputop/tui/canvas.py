@@ -39,8 +39,8 @@ class Note:
 class FilterLine(Input):
     """The line in which a filter is typed; it lies over the last line of its screen while it is open."""
 
-    def __init__(self, hint: str) -> None:
-        super().__init__(placeholder=hint, id="filter", compact=True, disabled=True)
+    def __init__(self) -> None:
+        super().__init__(placeholder="words, or !regex; Enter keeps it, Esc clears it", id="filter", compact=True, disabled=True)
 
     @property
     def is_open(self) -> bool:

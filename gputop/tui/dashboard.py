@@ -29,7 +29,8 @@ from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import Box, ConfirmScreen
 from gputop.tui.canvas import FilterLine
 from gputop.tui.draw import duration, edges, gpus, table, why
-from gputop.tui.draw.table import SORTS, why_no_search
+from gputop.tui.draw.search import why_unused
+from gputop.tui.draw.table import SORTS
 from gputop.tui.drawing import Drawing
 from gputop.tui.enlarge import EnlargeScreen
 from gputop.tui.feed import Context
@@ -183,9 +184,8 @@ class Actions:
     def close_filter(self) -> None:
         """Keep the filter, and let keys be keys again."""
         self._filter_line.close()
-        pattern = self._view.pattern
-        if pattern.startswith("!") and (problem := why_no_search(pattern[1:])):
-            self._drawing.show_note(f"{pattern[1:]} is no usable regular expression, so nothing is hidden: {problem}")
+        if problem := why_unused(self._view.pattern):
+            self._drawing.show_note(problem)
         self._drawing.redraw()
 
     async def click(self, event: events.Click, widget: Drawn) -> None:
@@ -371,9 +371,9 @@ class LineScreen(Screen[None]):
     AUTO_FOCUS = ""
     KEYS: ClassVar[Sequence[Binding]] = ()  # keys that its help and the palette list
 
-    def __init__(self, filter_hint: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.filter_line = FilterLine(filter_hint)
+        self.filter_line = FilterLine()
 
     def action_move(self, rows: int) -> None:
         """Select the row that is ``rows`` below (negative: above)."""
@@ -407,7 +407,7 @@ class DashboardScreen(LineScreen):
     KEYS = bindings.LIVE
 
     def __init__(self, context: Context, actions: type[Actions] = Actions) -> None:
-        super().__init__("words, or !regex; Enter keeps it, Esc clears it")
+        super().__init__()
         self.context = context
         self.drawing = Drawing(self, context, self.filter_line, self.draw_news)
         self.actions = actions(context, self.drawing, self, self.filter_line)

@@ -42,6 +42,7 @@ from gputop.tui.draw import TOO_SMALL, Line, ascii_line, is_too_small, time_of_d
 from gputop.tui.draw import fleet as draw
 from gputop.tui.draw.columns import stepped
 from gputop.tui.draw.edges import action_at
+from gputop.tui.draw.search import why_unused
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Context, ScreenSettings, live_context
 from gputop.tui.fleet_node import NODE_REST_S, NodeScreen, NodeStream
@@ -199,7 +200,7 @@ class FleetScreen(LineScreen):
     KEYS = bindings.FLEET
 
     def __init__(self, nodes: Nodes, context: Context, fleet: Overview) -> None:
-        super().__init__("words; Enter keeps them, Esc clears")
+        super().__init__()
         self.nodes, self.context, self.fleet = nodes, context, fleet
         self.choice = draw.Choice(ascii_only=context.view.ascii_only, pattern=context.view.pattern)
         self.questions = Questions(nodes)
@@ -309,6 +310,8 @@ class FleetScreen(LineScreen):
 
     def close_filter(self) -> None:
         self.filter_line.close()
+        if problem := why_unused(self.choice.pattern):
+            self.show_note(problem)
         self.draw()
 
     def action_help(self) -> None:

@@ -223,6 +223,22 @@ async def test_a_filter_finds_nodes_by_words() -> None:
         assert "node05" in page_of(app)
 
 
+async def test_a_filter_may_be_a_regular_expression() -> None:
+    app = made(straggling())
+
+    def hosts() -> list[str]:
+        screen = app.screen_stack[0]
+        assert isinstance(screen, FleetScreen)
+        return sorted(row.host for row in draw.shown_rows(screen.fleet, screen.choice))
+
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("slash", *"!^node0[45]$", "enter")
+        assert hosts() == ["node04", "node05"]
+        await pilot.press("slash", *"[", "enter")
+        assert "is no usable regular expression" in page_of(app)
+        assert len(hosts()) == 8
+
+
 async def test_stacks_of_all_ranks_are_taken_in_one_moment_by_each_nodes_clock() -> None:
     sights = fleet(nodes=2, late=3)
     sights[1] = replace(sights[1], skew_s=1.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from gputop.tui.draw.table import finds, why_no_search
+from gputop.tui.draw.search import finds, why_no_search
 
 
 def test_an_expression_that_would_search_for_years_ends_and_hides_nobody() -> None:

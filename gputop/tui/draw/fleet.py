@@ -11,13 +11,14 @@ from gputop.findings.policy import LOST, QUARTER
 from gputop.findings.verdict import Ledger
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, JobRank, Sight
 from gputop.fleet.link import RECORDED
-from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, NodeRow, Overview, Second, finds, fold
+from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, NodeRow, Overview, Second, fold
 from gputop.stream.reach.hosts import fold as fold_hosts
 from gputop.system.text import cell_width, clean, counted, cut, fit
 from gputop.tui.draw import Line, Span, duration, time_of_day
 from gputop.tui.draw.columns import TableColumn, cells, scrolled, titles, total
 from gputop.tui.draw.edges import VERDICT_COLOURS, Key, key_lines
 from gputop.tui.draw.lanes import merge
+from gputop.tui.draw.search import matches
 from gputop.tui.draw.view import View
 
 NODES, JOBS, RANKS = VIEWS = ("nodes", "jobs", "ranks")
@@ -71,9 +72,8 @@ def chosen_job(fleet: Overview, choice: Choice) -> Job | None:
 
 def shown_rows(fleet: Overview, choice: Choice) -> list[NodeRow]:
     """The nodes that the filter finds, in their order."""
-    words = choice.pattern.lower().split()
     rows = SORTS[choice.sort](fleet.rows)
-    return [row for row in rows if finds(row, words)] if words else rows
+    return [row for row in rows if matches(choice.pattern, row.texts)] if choice.pattern else rows
 
 
 def page(fleet: Overview, choice: Choice, *, clock: str, own: str, note: str, lanes: bool = True) -> Page:

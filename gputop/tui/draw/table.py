@@ -5,11 +5,7 @@ A state lane is on the same axis as the charts above the table.
 
 from __future__ import annotations
 
-import re
-import signal
-import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from math import ceil
 
@@ -29,11 +25,11 @@ from gputop.system.text import clean, fit
 from gputop.tui.draw import Line, Span
 from gputop.tui.draw.columns import TableColumn, cells, titles, total
 from gputop.tui.draw.lanes import RollingCells, level, merge, with_cursor
+from gputop.tui.draw.search import matches
 from gputop.tui.draw.view import Axis, View
 
 SPAN_NS = SECOND_NS  # rates in the table are over the last second: shorter ones change faster than anyone reads
 LEAST_BYSTANDER_PCT = 1.0  # % of a CPU from which a process outside the training has a row
-PATIENCE_S = 0.05  # s for one search in one text: `(a+)+b` takes twice as long with each letter
 _KERNEL_STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "traced", "Z": "zombie", "I": "idle"}
 JOB_FROM = 200  # columns from which the table has one for pod, Slurm job or container
 _NO_GPU = (99,)  # sorts families without a GPU behind the others
@@ -282,62 +278,12 @@ def _is_wanted(row: ProcessRow, info: ProcInfo | None, view: View) -> bool:
         return False
     if view.user is not None and (info is None or view.user not in (info.user, str(info.uid))):
         return False
-    return not view.pattern or matches(view.pattern, row)
+    return not view.pattern or matches(view.pattern, _texts(row))
 
 
-def matches(pattern: str, row: ProcessRow) -> bool:
-    """Whether a filter finds the row: all its words, or ``!regex``, in pid, name, user, state, job or command line.
-
-    ``^`` and ``$`` are the ends of each of these. A text that is no regular expression (yet) hides nothing, see `why_no_search`.
-    """
-    fields = (str(row.pid), row.who.strip(), row.user, row.state, "starving" if row.starving else "", row.job, row.command)
-    text = "\n".join(map(clean, fields))
-    if pattern.startswith("!"):
-        return finds(pattern[1:], text)
-    return all(word in text.lower() for word in pattern.lower().split())
-
-
-_endless: set[str] = set()  # expressions that took longer than `PATIENCE_S`: they are not tried again
-
-
-def finds(expression: str, text: str) -> bool:
-    """Whether a regular expression is found in a text; True if it is invalid, or takes too long."""
-    if why_no_search(expression):
-        return True
-    try:
-        with _limited_time():
-            return re.search(expression, text, re.IGNORECASE | re.MULTILINE) is not None
-    except TimeoutError:
-        _endless.add(expression)
-        return True
-
-
-def why_no_search(expression: str) -> str:
-    """Why the expression cannot be used: it is not valid, or takes too long to search with; empty if it works."""
-    try:
-        re.compile(expression)
-    except (re.error, OverflowError, RecursionError) as error:
-        return str(error)
-    return "it takes too long" if expression in _endless else ""
-
-
-@contextmanager
-def _limited_time() -> Iterator[None]:
-    """Raises TimeoutError after `PATIENCE_S`, by SIGALRM, which the regex engine honours; only in the main thread, where signals arrive."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, _raise_timeout)
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _raise_timeout(_number: int, _frame: object) -> None:
-    raise TimeoutError
+def _texts(row: ProcessRow) -> tuple[str, ...]:
+    """What a filter looks for its words in."""
+    return str(row.pid), row.who.strip(), row.user, row.state, "starving" if row.starving else "", row.job, row.command
 
 
 # how it is drawn
