@@ -125,7 +125,7 @@ def _of_job(places: Places, target: str) -> DiagnoseAnswer:
 def _of_worst(target: str, fleet: Overview) -> DiagnoseAnswer:
     silent = [untrusted(f"{row.host}: {row.sight.problem or row.says}") for row in fleet.rows if not row.sight.is_seen]
     if not fleet.jobs:
-        return DiagnoseAnswer(target=target, not_measured_untrusted=silent, headline_untrusted="nobody trains on these hosts")
+        return DiagnoseAnswer(target=target, not_measured_untrusted=silent, headline_untrusted="no training on these hosts")
     job = fleet.jobs[0]
     ledger = fleet.books.ledgers.get(job.key)
     return DiagnoseAnswer(

@@ -61,7 +61,7 @@ AFTERWARDS = (
     "R saves the last 10 minutes: gputop replay, explain",
     "q quits. On a GPU server just type: gputop",
 )
-UNPROBED = "SIM sync is told by the simulated CUDA; root measures it"  # a caption where no probes run
+UNPROBED = "SIM sync: the simulated CUDA; as root, measured"  # a caption where no probes run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

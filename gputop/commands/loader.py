@@ -167,7 +167,7 @@ def _imported(script: _Script, arguments: list[str]) -> Any:
         if isinstance(error, ModuleNotFoundError):
             if error.name == "torch":
                 raise UserError(
-                    f"torch is not installed for {sys.executable}, which runs gputop: install gputop-ebpf beside torch"
+                    f"torch is not installed for {sys.executable}, which runs gputop: install gputop-ebpf where torch is"
                 ) from None
             if script.is_module and error.name and f"{script.name}.".startswith(f"{error.name}."):
                 raise UserError(

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if not took and not busy:
         none, as_root = clean(places(os.geteuid())[0]), ", or mark as root where it runs in a container" if os.geteuid() else ""
         raise UserError(
-            f"nobody heard the marker: no gputop of yours is running here (none in {none}, none that /proc shows): "
+            f"no gputop took the marker: none of yours runs here (none in {none}, none that /proc shows): "
             f"start `gputop` or `gputop record` first{as_root}"
         )
     if busy:

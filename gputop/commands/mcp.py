@@ -81,7 +81,7 @@ def _token(args: argparse.Namespace) -> str:
             make = "(umask 077; openssl rand -hex 32 > token)"
             raise UserError(f"beyond this machine a token is needed: {make}, and --token-file token", code=2)
         if args.http and args.allow_experiments:
-            raise UserError("over HTTP anybody on this machine could ask for experiments: a token is needed, --token-file", code=2)
+            raise UserError("over HTTP any user of this machine could start experiments: give --token-file", code=2)
         return ""
     if not args.http:
         raise UserError("--token-file is for --http", code=2)

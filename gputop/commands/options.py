@@ -144,7 +144,7 @@ def alerts_of(
 def refuse_alerts(args: argparse.Namespace) -> None:
     """UserError for --alert with several machines."""
     if args.alert:
-        raise UserError("--alert tells of one machine: start gputop watch --host NODE --alert SINK for each", code=2)
+        raise UserError("--alert is for one machine: start gputop watch --host NODE --alert SINK for each", code=2)
 
 
 def sampling_settings(args: argparse.Namespace) -> Settings:

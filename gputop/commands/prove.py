@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--others", action="store_true", help="with --yes, as root: nor for processes of other users")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--undo", action="store_true", help="put back what an experiment has left behind, and leave")
-    parser.add_argument("--readonly", action="store_true", help="change nothing: say what would be tried")
+    parser.add_argument("--readonly", action="store_true", help="change nothing: print what would be tried")
     parser.add_argument("--no-ebpf", action="store_true", help="no eBPF probes: compare the GPU's work instead of steps")
     parser.add_argument("--sudo", action="store_true", help="load the eBPF probes through sudo; the rest runs as you")
     parser.set_defaults(interval=0.1, gpu=None)
@@ -186,7 +186,7 @@ def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
         return True
     whose = f", and so {counted(len(planned.others), 'process')} of other users: {named(planned.others)}" if planned.others else ""
     if not sys.stdin.isatty():
-        remedy = f"say --yes{' --others' if planned.others else ''} to try it without a question, --readonly to see all of it"
+        remedy = f"give --yes{' --others' if planned.others else ''} to try it without a question, --readonly to see all processes"
         raise UserError(f"it would change {planned.says}{whose}: {remedy}")
     notify("to try, on and off in turn; all is put back:")
     said = [part for text in (planned.says + whose, *_reached(planned)) for part in _whole_words(text, "  ")]

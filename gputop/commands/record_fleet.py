@@ -93,7 +93,7 @@ class HostFile:
 def run(args: argparse.Namespace, chosen: list[Target]) -> int:
     """Record until a signal, or for --duration."""
     if args.command:
-        raise UserError("a command is run beside one --host, or none: start it by itself", code=2)
+        raise UserError("a command runs with one --host or none: start it apart", code=2)
     if args.keep:
         raise UserError("--keep is for one host: record each by its own gputop record --keep", code=2)
     if args.alert or args.alert_on:

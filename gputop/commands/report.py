@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     told = list(usage.parts(paths, since_s, until_s))
     if not any(one.host for one in told):
         problems = f": {told[0].problems[0]}" if told else ""
-        raise UserError(f"none of {len(paths)} recordings tells of that time{problems}")
+        raise UserError(f"none of {len(paths)} recordings covers that time{problems}")
     _write(args, usage.bill(told, since_s, until_s, args.price))
     return 0
 

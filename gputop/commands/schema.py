@@ -23,7 +23,7 @@ SCHEMAS = {
     "loader": "gputop loader --json",
     "doctor": "gputop doctor --json",
     "fleet": "gputop --host LIST --once --json",
-    "summary": "what a node of several says each second, in msgpack",
+    "summary": "what each node of several sends every second, in msgpack",
     "alert": "what a webhook gets",
 }
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -105,7 +105,7 @@ def _straggler(rank: DemoRank) -> None:
 SCENARIOS = {
     "cpu-contention": Scenario("input-bound", "cpu-contention", "two agents take the CPUs that the workers need", _contended, hogs=True),
     "slow-disk": Scenario("input-bound", "disk-io", "workers read many small records from the disk", _slow_disk, file=True),
-    "too-few-workers": Scenario("input-bound", "too-few-workers", "one worker beside CPUs that idle", _fed(60.0, 1, 20.0), turns=False),
+    "too-few-workers": Scenario("input-bound", "too-few-workers", "one worker, while CPUs are idle", _fed(60.0, 1, 20.0), turns=False),
     "throttled": Scenario("input-bound", "cgroup-throttle", "a CPU quota stops the job (needs root)", _fed(16.0, 2, 20.0), quota=True),
     "memcpy-bottleneck": Scenario("transfer-bound", "h2d-transfer", "huge batches from pageable memory", _memcpy_bottleneck, turns=False),
     "tiny-kernels": Scenario("busy-not-working", "small-kernels", "busy by nvidia-smi, 95% of the GPU idle", _tiny_kernels, turns=False),

@@ -184,8 +184,8 @@ def _priority() -> DoctorCheck:
     asking.start()
     asking.join()
     if reached[0].startswith("ordinary"):
-        return DoctorCheck("priority", "priority", "limited", f"{reached[0]}; beside many busy processes frames come late", "sudo gputop")
-    detail = f"{reached[0]}: frames come in time beside busy processes; given up while the collector takes {MOST_SHARE:.0%} of a CPU"
+        return DoctorCheck("priority", "priority", "limited", f"{reached[0]}; frames are late while many processes are busy", "sudo gputop")
+    detail = f"{reached[0]}: frames are on time beside busy processes; given up while the collector takes {MOST_SHARE:.0%} of a CPU"
     return DoctorCheck("priority", "priority", "ok", detail)
 
 

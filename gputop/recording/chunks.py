@@ -149,7 +149,7 @@ class Unpacker:
             raise FormatError(f"a block cannot be inflated: {error}") from None
         if len(plain) != size:
             self._check = 0
-            raise FormatError("a block is shorter than it says")
+            raise FormatError("a block is shorter than its head states")
         return plain
 
     def _check_ratio(self, stored_bytes: int, inflated_bytes: int) -> None:

@@ -446,7 +446,7 @@ def _put_back(mains: Iterable[tuple[Any, ...]], column: Sequence[list[ThreadSamp
         for at, thread in enumerate(threads or ()):
             if thread.timeslices == -1 and thread.tid == main[0] and threads:
                 if None in main[1:4]:
-                    raise ColumnError("a main thread repeats what its process does not tell")
+                    raise ColumnError("a main thread repeats values that its process lacks")
                 threads[at] = ThreadSample(*main)
 
 

@@ -42,7 +42,7 @@ def _check(before: Recording, after: Recording) -> None:
     if before.header.boot_id != after.header.boot_id:
         raise UserError(f"{names} are of different machines, or a restart lies between them: they have no clock in common")
     if after.start_ns <= before.end_ns and len(before.chunks()) and len(after.chunks()):
-        raise UserError(f"{names} tell of the same time: read one of them")
+        raise UserError(f"{names} cover the same time: read one of them")
 
 
 class Parts(Recording):

@@ -86,7 +86,7 @@ class Blocks:
                 self._read_until(place, chunk, unpacker)
             frames = unpacker.frames(payload, place.head)
             if frames and frames[0].t_ns != place.head.t_ns:
-                raise FormatError("a block begins at another time than its head says")
+                raise FormatError("a block begins at another time than its head states")
         except FormatError:
             self.give_up(place)
             return ()

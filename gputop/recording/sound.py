@@ -62,7 +62,7 @@ def _check_rates(probes: Probes) -> None:
     if not all(0.0 <= rate.per_s <= MOST_READING for rate in probes.launches):
         raise ValueError("a rate is no number")
     if not 0.0 <= probes.share <= 1.0 or not all(0.0 <= call.share <= 1.0 for call in probes.calls):
-        raise ValueError("a share is none")
+        raise ValueError("a share is outside of 0 to 1")
 
 
 def _lists(frame: Frame) -> Iterable[list[Any]]:

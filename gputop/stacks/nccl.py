@@ -265,7 +265,7 @@ def _converse(line: socket.socket, deadline: float) -> str:
                 break
             read.extend(data)
             if len(read) > MOST_BYTES:
-                raise Unavailable(f"it says more than {MOST_BYTES >> 20} MiB: that is no NCCL, or more than is read")
+                raise Unavailable(f"its answer is larger than {MOST_BYTES >> 20} MiB: another program, or too many ranks")
         end = len(read) if whole else read.find(b"\n") + 1 or len(read)
         said = bytes(read[:end])
         del read[:end]
@@ -273,7 +273,7 @@ def _converse(line: socket.socket, deadline: float) -> str:
 
     line.sendall(b"CLIENT PROTOCOL 2\n")
     if not (said := receive(whole=False)).upper().startswith(b"SERVER PROTOCOL "):
-        raise Unavailable(f"it is not NCCL that listens on its port: it says {clean(said.decode(errors='replace').strip(), 60)!r}")
+        raise Unavailable(f"another program listens on NCCL's port; it sent {clean(said.decode(errors='replace').strip(), 60)!r}")
     line.sendall(b"TIMEOUT %d\n" % RANKS_S)
     receive(whole=False)  # OK; one that knows no TIMEOUT says so, and goes on
     line.sendall(b"VERBOSE STATUS\n")

@@ -16,7 +16,7 @@ def why_not(pid: int, root: str = "/") -> str:
     """Why this process may not read ``pid``, with the command that fixes it."""
     scope = yama_scope(root)
     if scope >= 3:
-        return f"not permitted: kernel.yama.ptrace_scope is 3, which forbids it to everybody until the next boot; {_AT_BOOT}, then reboot"
+        return f"not permitted: kernel.yama.ptrace_scope is 3, which forbids it to all users until the next boot; {_AT_BOOT}, then reboot"
     if os.geteuid() == 0 and not may_ptrace(root):
         return "not permitted: root without CAP_SYS_PTRACE; start the container with `--cap-add SYS_PTRACE`"
     if os.geteuid() == 0:

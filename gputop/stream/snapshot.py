@@ -67,7 +67,7 @@ _UNHELD = {
 _UNCOUNTED = f"{_THREADS}: only eBPF counts the switches of all threads, over a second"
 _UNFOLLOWED = "more of its threads run than are followed: only eBPF counts them all"
 _STATED = ("state", "starving", "state_fractions", "state_inferred")
-_NO_STATE = "not yet: it was watched too shortly to tell"
+_NO_STATE = "not yet: it was not watched long enough"
 _SHARES = ("sm_pct", "mem_pct", "enc_pct", "dec_pct")
 """Fields of a process on a GPU that have one reason, under the first one's name in the GPU's ``missing``."""
 _UNTOLD = "the driver has no value for it"

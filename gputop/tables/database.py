@@ -37,7 +37,7 @@ _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION,
 """33 is SQLITE_RECURSIVE, which the module has no name for."""
 _JSON_READERS = "json_each", "json_tree"
 """Table-valued functions; SQLite makes a table for each when it is first used, which the authorizer would not allow."""
-ONLY_SELECT = "a recording is only read: SELECT is all that may be asked of it"
+ONLY_SELECT = "a recording is read-only: use SELECT"
 NO_FUNCTION = "the function {} may not be used: SQLite's scalar, date, aggregate, window, math and JSON functions may"
 LESS = "ask for less time (--last, --from, --until), add LIMIT, or sum up in the statement"
 _FUNCTIONS = frozenset(
@@ -315,5 +315,5 @@ def _refusal(error: Exception, problem: str = "") -> BaseException:
     said = clean(str(error))
     if said == "interrupted":
         return UserError(problem) if problem else KeyboardInterrupt()
-    hint = " (.tables and .schema tell what there is)" if said.startswith(("no such table", "no such column")) else ""
+    hint = " (.tables and .schema list them)" if said.startswith(("no such table", "no such column")) else ""
     return UserError(f"SQL: {said}{hint}", code=2)

@@ -178,7 +178,7 @@ GPU = TableSpec("gpu", "each GPU in each tick; NULL was not read in this tick (N
     _gauge("ecc_corrected", "INTEGER", "corrected memory errors since the driver loaded"),
     _gauge("ecc_uncorrected", "INTEGER", "uncorrected memory errors since the driver loaded"),
     _gauge("xid", "INTEGER", "number of the latest Xid error since the collector began"),
-    _truth("lost", "1: the driver has lost it, 0: it answers for it; told when that changes, and every 10 s or so"),
+    _truth("lost", "1: the driver has lost it, 0: it answers for it; sent when that changes, and every 10 s or so"),
     _truth("needs_reset", "1: an Xid error has come after which it must be reset"),
 ))  # fmt: skip
 
@@ -258,7 +258,7 @@ PREEMPT = TableSpec("preempt", "who ran on a CPU while a thread waited for it (s
     _gauge("victim_tid", "INTEGER", "thread that waited"),
     Column("victim_pid", "INTEGER", "its process", _pid_of("victim_tid")),
     Column("victim", "TEXT", "name of that process", _name_of("victim_tid")),
-    _gauge("culprit_tid", "INTEGER", "thread that ran; 0 is nobody, as where a cgroup quota throttles"),
+    _gauge("culprit_tid", "INTEGER", "thread that ran; 0: none, as while a cgroup quota throttles"),
     _gauge("culprit_pid", "INTEGER", "its process"),
     _name("culprit", "culprit_pid", "process that ran"),
     _seconds("lost_s", "ns", "how long"),
@@ -266,7 +266,7 @@ PREEMPT = TableSpec("preempt", "who ran on a CPU while a thread waited for it (s
     _SWITCH_SHARE,
 ))  # fmt: skip
 
-WAKEUP = TableSpec("wakeup", "who ended a sleep of whom (sched probe)", ("probes", "wakeups"), (
+WAKEUP = TableSpec("wakeup", "which thread ended the sleep of which (sched probe)", ("probes", "wakeups"), (
     *CLOCK,
     _gauge("wakee_tid", "INTEGER", "thread that slept"),
     Column("wakee_pid", "INTEGER", "its process", _pid_of("wakee_tid")),
@@ -427,7 +427,7 @@ HOST = TableSpec("host", "the machine; CPUs five times a second, the rest once a
     _count("pgmajfault", "major page faults"),
     _count("allocstall", "allocations that had to reclaim memory themselves"),
     _count("pgscan_direct", "pages looked at by such allocations"),
-    _count("pgscan", "pages looked at for reclaim, by anybody"),
+    _count("pgscan", "pages scanned for reclaim, by any process"),
     _count("refaults", "pages read again soon after they were dropped"),
     _count("tcp_retrans", "TCP segments sent again (/proc/net/snmp)"),
 ))  # fmt: skip
@@ -443,10 +443,10 @@ DISK = TableSpec("disk", "each block device, once a second; partitions are in no
     _gauge("disk", "TEXT", "name", "name"),
     _count("reads", "reads that ended"),
     _count("read_bytes", "read, bytes"),
-    _seconds("read_s", "read_ms", "time of these reads together", MS),
+    _seconds("read_s", "read_ms", "total time of these reads", MS),
     _count("writes", "writes that ended"),
     _count("write_bytes", "written, bytes"),
-    _seconds("write_s", "write_ms", "time of these writes together", MS),
+    _seconds("write_s", "write_ms", "total time of these writes", MS),
     _seconds("busy_s", "io_ms", "time with a request under way", MS),
 ))  # fmt: skip
 
@@ -557,7 +557,7 @@ TALLY = TableSpec("tally", "events counted by tick, process and operation: `even
           "cudaEventSync, cudaMemcpy, cudaMemcpyAsync (HtoD, DtoH, … alike), …"),
     _made("times", "INTEGER", "events"),
     _made("total_ns", "INTEGER", "their time together, ns: time off a CPU, or in the call"),
-    _made("max_ns", "INTEGER", "the longest of them, ns"),
+    _made("max_ns", "INTEGER", "the longest such event, ns"),
 ))  # fmt: skip
 
 TABLES = {spec.name: spec for spec in (

@@ -187,7 +187,7 @@ class FleetWhy(Box):
     def lines(self) -> Sequence[Line]:
         choice = self._fleet.choice
         lines = self._fleet.fleet.used(lambda fleet: draw.why_lines(fleet, draw.chosen_job(fleet, choice)))
-        return lines or [[("nobody trains on these nodes", "")]]
+        return lines or [[("no training on these nodes", "")]]
 
 
 # the fleet
@@ -324,7 +324,7 @@ class FleetScreen(LineScreen):
         """Stacks of all ranks of the chosen job."""
         job = draw.chosen_job(self.fleet, self.choice)
         if job is None:
-            self.show_note("nobody trains on these nodes")
+            self.show_note("no training on these nodes")
         else:
             self.app.push_screen(FleetStacks(self.context, job, self.fleet.sights, self.questions))
 

@@ -228,7 +228,7 @@ def test_wrong_usage_is_2(arguments: list[str]) -> None:
 @pytest.mark.parametrize("command", ["live", "record"])
 def test_several_machines_have_no_alerts_of_their_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([command, "--host", "a,b", "--alert", "bell"]) == 2
-    assert "--alert tells of one machine" in capsys.readouterr().err
+    assert "--alert is for one machine" in capsys.readouterr().err
 
 
 # whole runs

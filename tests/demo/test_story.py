@@ -68,7 +68,7 @@ def test_a_story_goes_from_healthy_to_found_to_over(words: memoryview[int]) -> N
     session.engine.verdict = Verdict(symptom="healthy", cause="none")
     assert "goes back to the dip" in say()
     _set(words, simulated.OVER, (NEWS_NS + 1.5 * HINT_NS) / SECOND)
-    assert "SIM sync is told by the simulated CUDA" in say()
+    assert "SIM sync: the simulated CUDA" in say()
     _set(words, simulated.END, 0)
     assert "ended" in say()
     assert max(map(len, said)) <= 77

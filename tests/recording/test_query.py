@@ -466,7 +466,7 @@ def test_who_asks_for_what_there_is_not_is_told_where_to_look(
     sql: str, helps: bool, session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["query", session[0], sql]) == 2
-    assert ("gpus (.tables and .schema tell what there is)" in capsys.readouterr().err) == helps
+    assert ("gpus (.tables and .schema list them)" in capsys.readouterr().err) == helps
 
 
 def test_no_moment_before_the_beginning(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,7 +204,7 @@ def test_a_recording_that_was_cut_short_counts_as_far_as_it_goes(tmp_path: Path,
     assert found["total"]["recorded_s"] == round(told.recorded_s)
     assert found["total"]["money"] is found["price_per_gpu_hour"] is None
     assert cli.main(["report", str(tmp_path), "--since", "2d"]) == 1
-    assert "none of 2 recordings tells of that time" in capsys.readouterr().err
+    assert "none of 2 recordings covers that time" in capsys.readouterr().err
 
 
 def test_without_the_recordings_of_a_service_the_error_says_who_makes_them(

@@ -42,8 +42,8 @@ def test_what_cannot_be_is_no_value_and_costs_nothing_else(rig: Rig, value: str,
     rig.until(source, lambda board: names <= set(board.gpus[0].missing) and "pcie_tx_bytes" in board.gpus[1].values)
     assert not names & set(rig.gpu().values)
     assert rig.gpu().values["util_pct"] == 50.0
-    assert rig.gpu(0).missing["power_w"].startswith(f"the driver says {told} mW, which cannot be")
-    assert rig.gpu(0).missing["pcie_tx_bytes"] == f"the driver says {told} bytes, which cannot be"
+    assert rig.gpu(0).missing["power_w"].startswith(f"the driver reports {told} mW, which is impossible")
+    assert rig.gpu(0).missing["pcie_tx_bytes"] == f"the driver reports {told} bytes, which is impossible"
     pack_frames(rig.frames)  # the stream holds it
 
 
@@ -59,8 +59,8 @@ def test_a_share_of_time_beyond_all_of_it_is_none(rig: Rig) -> None:
     rig.set("gpus 1", "util 137", "mem_util 40", "enc 250")
     source = rig.opened()
     rig.until(source, lambda board: {"util_pct", "enc_pct"} <= set(board.gpus[0].missing))
-    assert rig.gpu().missing["util_pct"] == "the driver says 137 %, which cannot be"
-    assert rig.gpu().missing["enc_pct"] == "the driver says 250 %, which cannot be"
+    assert rig.gpu().missing["util_pct"] == "the driver reports 137 %, which is impossible"
+    assert rig.gpu().missing["enc_pct"] == "the driver reports 250 %, which is impossible"
     assert rig.gpu().values["mem_util_pct"] == 40.0
 
 
@@ -69,8 +69,8 @@ def test_clocks_and_memory_that_cannot_be(rig: Rig) -> None:
     rig.set("gpus 2", "util 50", *(f"gpu0.{one}" for one in told))
     source = rig.opened()
     rig.until(source, lambda board: {"sm_clock_mhz", "mem_clock_max_mhz", "mem_used_bytes"} <= set(board.gpus[0].missing))
-    assert rig.gpu(0).missing["sm_clock_mhz"] == "the driver says 4e+09 MHz, which cannot be"
-    assert rig.gpu(0).missing["mem_used_bytes"] == f"the driver says that {1001 << 20} of {1000 << 20} bytes are in use, which cannot be"
+    assert rig.gpu(0).missing["sm_clock_mhz"] == "the driver reports 4e+09 MHz, which is impossible"
+    assert rig.gpu(0).missing["mem_used_bytes"] == f"the driver reports {1001 << 20} of {1000 << 20} bytes in use, which is impossible"
     assert not {"sm_clock_mhz", "mem_clock_max_mhz", "mem_used_bytes", "mem_total_bytes"} & set(rig.gpu(0).values)
     assert rig.gpu(0).values["util_pct"] == 50.0
     assert rig.gpu(1).values["sm_clock_mhz"] == 1980
@@ -87,9 +87,9 @@ def test_limits_and_links_of_nothing_and_states_beyond_the_last(rig: Rig) -> Non
     source = rig.opened()
     rig.until(source, lambda board: told.keys() <= board.gpus[0].missing.keys() and told.keys() <= board.gpus[1].values.keys())
     assert not told.keys() & rig.gpu(0).values.keys()
-    assert rig.gpu(0).missing["power_limit_w"] == "the driver says 0 mW, which cannot be"
-    assert rig.gpu(0).missing["pcie_width"] == "the driver says 0, which cannot be"
-    assert all(rig.gpu(0).missing[name].endswith("which cannot be") for name in told)
+    assert rig.gpu(0).missing["power_limit_w"] == "the driver reports 0 mW, which is impossible"
+    assert rig.gpu(0).missing["pcie_width"] == "the driver reports 0, which is impossible"
+    assert all(rig.gpu(0).missing[name].endswith("which is impossible") for name in told)
 
 
 def test_a_process_has_no_more_than_its_gpu(rig: Rig) -> None:
@@ -99,9 +99,9 @@ def test_a_process_has_no_more_than_its_gpu(rig: Rig) -> None:
     rig.until(source, lambda board: "procs.mem_bytes" in board.gpus[0].missing and "procs.sm_pct" in board.gpus[0].missing)
     wrong, right = rig.gpu().values["procs"]
     assert (wrong.mem_bytes, wrong.sm_pct, right.mem_bytes, right.sm_pct) == (None, None, 900 << 20, 30.0)
-    why = f"the driver says that {99614720 << 20} of {1000 << 20} bytes are in use, which cannot be"
+    why = f"the driver reports {99614720 << 20} of {1000 << 20} bytes in use, which is impossible"
     told = _gpu_proc(wrong, rig.gpu())["missing"]
-    assert (told["mem_bytes"], told["sm_pct"]) == (why, "the driver says 250 %, which cannot be")
+    assert (told["mem_bytes"], told["sm_pct"]) == (why, "the driver reports 250 %, which is impossible")
 
 
 def test_a_link_faster_than_any_is_not_believed(rig: Rig) -> None:
@@ -109,7 +109,7 @@ def test_a_link_faster_than_any_is_not_believed(rig: Rig) -> None:
     no_counters = "gpm_pcie 0", "error.Field197 NOT_SUPPORTED", "error.Field198 NOT_SUPPORTED"
     rig.set("gpus 1", "util 50", "pcie_tx_mb_s 90", "pcie_rx_mb_s 4294966", *no_counters)
     source = rig.opened()
-    told = "the driver says 4.29497e+09 KB/s, which cannot be"
+    told = "the driver reports 4.29497e+09 KB/s, which is impossible"
     rig.until(source, lambda board: board.gpus[0].missing.get("pcie_rx_bytes_per_s") == told)
     assert "pcie_rx_bytes_per_s" not in rig.gpu().values
 
@@ -117,7 +117,7 @@ def test_a_link_faster_than_any_is_not_believed(rig: Rig) -> None:
 def test_more_gpus_than_there_can_be_are_not_asked_for(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.set("gpus 2")
     monkeypatch.setattr(numbers, "MOST_GPUS", 1)
-    with pytest.raises(Unavailable, match="NVML does not start: the driver says 2 GPUs, which cannot be"):
+    with pytest.raises(Unavailable, match="NVML does not start: the driver reports 2 GPUs, which is impossible"):
         rig.source().open()
 
 

@@ -88,7 +88,7 @@ def test_a_gpu_lost_in_the_second_way_is_lost() -> None:
 
 @pytest.mark.parametrize(("value", "told"), [(inf, "inf"), (-5.0, "-5"), (1e18, "1e+18")])
 def test_what_gpm_says_and_cannot_be_is_no_value(value: float, told: str) -> None:
-    assert _value_of(0, value) == f"the driver says {told} %, which cannot be"
+    assert _value_of(0, value) == f"the driver reports {told} %, which is impossible"
 
 
 def test_gpm_rounds_beyond_the_whole() -> None:
@@ -123,9 +123,9 @@ def test_kernels_that_contradict_the_sms_are_asked_for_again_after_pauses_that_d
 
 def test_kernels_that_agree_again_with_sms_at_work_are_believed_again() -> None:
     kernels = Kernels()
-    assert "cannot be" in str(kernels.read(0))
+    assert "is impossible" in str(kernels.read(0))
     kernels.told = 75.0
-    assert "cannot be" in str(kernels.read(29.9))
+    assert "is impossible" in str(kernels.read(29.9))
     assert [kernels.read(30), kernels.read(31), kernels.read(32, sms=0.0)] == [75.0, 75.0, 0.0]
     kernels.told = 0.0
     assert "after 60 s" in str(kernels.read(33))
@@ -139,7 +139,7 @@ def test_beside_idle_or_unread_sms_kernels_prove_nothing(sms: float | str) -> No
     """A driver that always says 0 agrees with these."""
     kernels = Kernels()
     kernels.read(0)
-    assert "cannot be" in str(kernels.read(40, sms))
+    assert "is impossible" in str(kernels.read(40, sms))
     assert kernels.asked == [0]
 
 

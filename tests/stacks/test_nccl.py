@@ -74,8 +74,8 @@ def test_it_is_asked_on_the_loopback_interface(host: str, name: str) -> None:
 
 
 ODD = {
-    "another program": (ras.garbage, "it is not NCCL that listens on its port: it says 'HTTP/1.1 400 ·[2J"),
-    "endless": (ras.endless, "more than 1 MiB"),
+    "another program": (ras.garbage, "another program listens on NCCL's port; it sent 'HTTP/1.1 400 ·[2J"),
+    "endless": (ras.endless, "larger than 1 MiB"),
     "silent": (ras.silent, "does not answer in time"),
     "stops in the midst": (ras.stalled, "does not answer in time"),
     "no report": (ras.speaks("what is this\n"), "cannot be read"),
@@ -147,6 +147,6 @@ def test_a_containers_network_is_entered() -> None:
         try:
             found = ask([inside.pid])
             assert found is not None
-            assert "it says 'no'" in found.problem
+            assert "it sent 'no'" in found.problem
         finally:
             inside.kill()

@@ -525,7 +525,7 @@ async def test_a_node_that_does_not_answer_cannot_be_opened() -> None:
         await pilot.press("down", "enter")
         assert "node07 does not answer" in page_of(app)
         await pilot.press("s")
-        assert "nobody trains on these nodes" in page_of(app)
+        assert "no training on these nodes" in page_of(app)
 
 
 # bad input

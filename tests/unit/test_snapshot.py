@@ -73,7 +73,7 @@ def test_what_does_not_apply_to_a_process_is_left_out_and_what_is_not_known_has_
         set(), applies - {"rank"}, applies, applies, {"label"},
     ]  # fmt: skip
     assert (hidden["missing"]["rank"], rank["rank"]) == ("/proc/7/environ is not readable", 3)
-    assert (worker["state"], worker["missing"]["starving"]) == ("runnable", "not yet: it was watched too shortly to tell")
+    assert (worker["state"], worker["missing"]["starving"]) == ("runnable", "not yet: it was not watched long enough")
     first, second = shown["gpus"][0]["procs"]
     assert first["missing"]["sm_pct"] == first["missing"]["enc_pct"] == "not supported"
     assert "gpu_instance" not in first

@@ -173,7 +173,7 @@ def read(pid: int, start_ticks: int, proc: str = "/proc") -> Iterator[ProcessDet
         except OSError as error:
             missing[name] = reader.why(error)
         except (ValueError, LookupError, struct.error) as error:
-            missing[name] = f"/proc says something that gputop does not understand: {error}"
+            missing[name] = f"gputop cannot read what stands in /proc: {error}"
         if reader.cut:
             cut[name] = reader.cut
         whole = name == next(reversed(_PARTS))
@@ -318,7 +318,7 @@ class _PartReader:
                 for number, line in enumerate(file):
                     read += len(line)
                     if read > NET_BYTES or (number % CHECK_EVERY == 0 and self._is_late()):
-                        self.cut = f"what the first {read >> 20} MB of /proc/{self.pid}/net/{table} tell: there was no time for more"
+                        self.cut = f"from the first {read >> 20} MB of /proc/{self.pid}/net/{table}: time ran out"
                         return
                     if number:
                         yield line

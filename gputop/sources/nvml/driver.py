@@ -234,7 +234,7 @@ def unavailable(error: Exception, root: str = "/") -> Unavailable:
             return Unavailable(why, _GPUS_LOST)
         return Unavailable(f"the cgroup of this process refuses /{_CONTROL}", "in its systemd unit: DeviceAllow=char-nvidia* rw")
     if code == pynvml.NVML_ERROR_UNKNOWN and in_container(root):
-        why = f"NVML does not start: {error}; a container says so that has lost its GPUs, as after systemctl daemon-reload on the host"
+        why = f"NVML does not start: {error}, as in a container that has lost its GPUs (after systemctl daemon-reload on the host)"
         return Unavailable(why, _GPUS_LOST)
     return Unavailable(*_START.get(code, (f"NVML does not start: {error}", "nvidia-smi shows more")))
 

@@ -32,7 +32,7 @@ GPM_LEAST_NS = 100_000_000  # ns: shorter intervals give invalid values on Hoppe
 _TOO_SOON_NS = 80_000_000  # ns since the last sample within which that one stands
 _SLACK_PCT = 2.0  # by which kernels may have run less than SMs were at work
 _NONE = "GPM has no such metric on this GPU"
-_LIES = "the driver said that SMs were at work without a kernel, which cannot be; it is asked again after {:.0f} s"
+_LIES = "the driver reported busy SMs without a kernel, which is impossible; next try after {:.0f} s"
 _FIRST_PAUSE_NS = 30 * SECOND_NS  # ns without the metric after its first wrong value (guess: little of a job's life)
 _LONGEST_PAUSE_NS = 600 * SECOND_NS  # ns, the longest, after doubling: a driver that is always wrong then costs 6 readings of 1 ms an hour
 FIRST = "not yet: GPM compares two samples, 0.1 s apart"
@@ -225,5 +225,5 @@ def _value_of(code: int, value: float) -> float | str:
     if code or math.isnan(value):
         return _NONE
     if not 0 <= value <= _MOST_PCT:
-        return f"the driver says {value:g} %, which cannot be"
+        return f"the driver reports {value:g} %, which is impossible"
     return min(value, 100.0)

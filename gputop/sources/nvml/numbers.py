@@ -23,7 +23,7 @@ def checked(number: float, least: float, most: float, unit: str = "") -> float:
     if number in NOT_AVAILABLE:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
     if not least <= number <= most:  # NaN lies between no two numbers
-        raise NoValue(f"the driver says {number:g}{unit}, which cannot be")
+        raise NoValue(f"the driver reports {number:g}{unit}, which is impossible")
     return number
 
 
@@ -82,7 +82,7 @@ def memory(whole: int) -> int:
 def part_of(whole: int, used: int) -> int:
     """``used`` bytes of ``whole``."""
     if count(used) > whole:
-        raise NoValue(f"the driver says that {used} of {whole} bytes are in use, which cannot be")
+        raise NoValue(f"the driver reports {used} of {whole} bytes in use, which is impossible")
     return used
 
 

@@ -139,7 +139,7 @@ def _verdict(fleet: Overview, job: Job | None, choice: Choice, keys: bool) -> li
     if job is None:
         silent = [row for row in fleet.rows if row.does == SILENT]
         head = (
-            "nobody trains on these nodes" if len(silent) < len(fleet.rows) else f"no node answers yet: {silent[0].says}" if silent else ""
+            "no training on these nodes" if len(silent) < len(fleet.rows) else f"no node answers yet: {silent[0].says}" if silent else ""
         )
         return [[(f" ● {head}", "dim")], [], *([[]] if keys else [])]
     colour = VERDICT_COLOURS.get(job.severity, "title")
@@ -449,7 +449,7 @@ def why_lines(fleet: Overview, job: Job | None) -> list[Line]:
         out += [[], [(f"{words}: ", "warn"), (fold_hosts(hosts), "")]]
     incidents = [(one, sight.host) for sight in fleet.sights if sight.summary and sight.is_seen for one in sight.summary.incidents[:3]]
     if incidents:
-        out += [[], [("what the nodes said of themselves last", "head")]]
+        out += [[], [("the nodes' last incidents", "head")]]
     for one, host in sorted(incidents, key=lambda pair: -pair[0].start_unix_s)[:16]:
         lasts = "since" if one.end_unix_s is None else "at"
         out.append([(f"  {fit(host, 12)} {lasts:>5} {time_of_day(one.start_unix_s - fleet.shift_s)}  ", "dim"), (one.headline, "")])
