@@ -62,7 +62,7 @@ def read_records(fd: int, seconds: float) -> None:
 
 
 def quota_parent() -> Path:
-    """Folder in which groups with a CPU quota can be made, of cgroup v1 or v2. Raises UserError without root, or if there is none."""
+    """Folder in which groups with a CPU quota can be made, of cgroup v1 or v2. Raises UserError without root, or without such a folder."""
     if os.geteuid() != 0:
         raise UserError("throttled makes a control group with a CPU quota, which needs root: sudo gputop demo throttled")
     for path in (_CGROUPS / "cpu", _CGROUPS / "cpu,cpuacct", _CGROUPS):

@@ -25,8 +25,8 @@ class Scenario(Struct, frozen=True):
     ranks: int = 1
     hogs: bool = False  # `HOGS` run while it is disturbed
     file: bool = False  # it reads a file on a disk
-    quota: bool = False  # it runs in a control group whose CPU quota is set while it is disturbed
-    turns: bool = True  # whether it runs well and badly in turns; else it is from the begin what its summary says
+    quota: bool = False  # it runs in a control group, with a CPU quota while it is disturbed
+    turns: bool = True  # whether it runs well and badly in turns; else its summary holds from the beginning
 
 
 def cpus() -> int:
@@ -63,7 +63,7 @@ def _slow_disk(rank: DemoRank) -> None:
 
 
 def _fed(cpu_ms: float, workers: int, step_ms: float, prefetch: int = 2) -> Callable[[DemoRank], None]:
-    """A training whose batches take ``cpu_ms`` each to decode."""
+    """A training with ``cpu_ms`` of decoding per batch."""
     return lambda rank: _feed(rank, Loader(partial(_decode, cpu_ms), workers, prefetch), step_ms)
 
 

@@ -83,7 +83,7 @@ class Stage:
         self._trainers: list[subprocess.Popen[bytes]] = []
 
     def play(self, seconds: float) -> None:
-        """Train with calm and trouble in turns, for ``seconds``. Raises _Over where a trainer ends or the stage is told to."""
+        """Train with calm and trouble in turns, for ``seconds``. Raises _Over if a trainer ends or the stage is asked to end."""
         with self._stack:
             self._stack.callback(self._words.__setitem__, simulated.ACT, simulated.END)
             if self._scenario.quota:
@@ -102,7 +102,7 @@ class Stage:
                     self._play_act(simulated.TROUBLE, TROUBLE_S, end)
 
     def _play_act(self, act: int, seconds: float, end: float) -> None:
-        """Wait until the act is over, and say in the GPU's memory which it is; trouble lasts longer where the screen asks for it."""
+        """Wait until the act is over, and write the act's number into the GPU's memory; trouble lasts longer if the screen asks for it."""
         began = time.monotonic()
         until = min(end, began + seconds)
         words = self._words

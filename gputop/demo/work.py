@@ -1,4 +1,4 @@
-"""What the demo's processes do: name themselves, die with their parent, use CPU time, load batches.
+"""Work of the demo's processes: they name themselves, die with their parent, use CPU time, load batches.
 
 `Loader` is a DataLoader in pure Python, built like torch's, so that its processes look and wait alike: persistent workers named
 ``pt_data_worker`` with an index queue each and one result queue, ``prefetch`` batches ahead per worker, given back in order.
@@ -138,13 +138,13 @@ class _Timespec(ctypes.Structure):
 
 
 class _Copy(ctypes.Structure):
-    """Struct whose address the simulated driver takes as a device address (gputop/data/cuda/x86_64.s)."""
+    """Struct at the address that the simulated driver takes as a device address (gputop/data/cuda/x86_64.s)."""
 
     _fields_ = [("moved", ctypes.c_void_p), ("staging", ctypes.c_void_p), ("until", _Timespec)]
 
 
 def _driver(way: type[ctypes.CDLL]) -> ctypes.CDLL | None:
-    """The simulated CUDA driver; None if there is none for this machine, or if files on that disk may not be executed."""
+    """The simulated CUDA driver; None if this machine has no such driver, or if files on that disk may not be executed."""
     try:
         return way(os.path.join(FOLDER, "data", "cuda", platform.machine(), "libcuda.so.1"))
     except OSError:
@@ -236,7 +236,7 @@ class DemoRank:
         return bool(self._signals[0])
 
     def arrive(self, step: int) -> None:
-        """Tell the peer that this rank has come to the all-reduce of ``step``."""
+        """Signal to the peer that this rank has reached the all-reduce of ``step``."""
         self._signals[1 + self.number] = step
 
     def peer_is_at(self, step: int) -> bool:

@@ -164,7 +164,7 @@ def _configuration(with_names: bool) -> str:
 
 
 def _is_harmless(name: str, value: object) -> bool:
-    """Whether a setting names nobody and nothing: a number, a switch or a key."""
+    """True if a setting holds no name: a number, a switch or a key."""
     return isinstance(value, (bool, int, float)) or name.startswith(f"{config.KEYS}.")
 
 

@@ -79,7 +79,7 @@ class Doctor(Struct, frozen=True):
 
 
 def works(checks: list[DoctorCheck]) -> bool:
-    """Whether gputop can watch GPUs here."""
+    """True if gputop can watch GPUs here."""
     return not any(check.required and check.state == "missing" for check in checks)
 
 
@@ -139,7 +139,7 @@ def host_checks(root: str) -> list[DoctorCheck]:
 
 
 def terminal_checks() -> list[DoctorCheck]:
-    """Colours and Unicode, by what the environment says of the terminal."""
+    """Colours and Unicode of the terminal, by the environment."""
     return [_colours(), _unicode()]
 
 

@@ -23,10 +23,10 @@ from gputop.model.frame import Frame, Header
 from gputop.model.roles import WELL_KNOWN
 
 _PROGRAM = re.compile(r"(python|pypy)[\d.]*t?|pt_\w+|cuda-\w+|k(worker|softirqd|swapd|compactd)[\w/:+-]*|migration/\d+|rcu\w*")
-_FLAGS = frozenset(("-m", "-c", "-u", "-E", "-I", "-P", "-S", "--multiprocessing-fork"))  # Python's, which tell roles apart
+_FLAGS = frozenset(("-m", "-c", "-u", "-E", "-I", "-P", "-S", "--multiprocessing-fork"))  # Python's, which distinguish roles
 _STARTER = re.compile(r"from multiprocessing\.\w+ import \w+|compile_worker")
 _SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", "docker", "kubepods", "kubepods.slice", "slurm"))
-# Values of variables: numbers, lists of them, switches, this host. Any other address is hashed.
+# Values of variables: numbers, lists of numbers, switches, this host. Any other address is hashed.
 _PLAIN = re.compile(r"(?!(\d+\.){3}\d+$)[\d,.-]*|127(\.\d+){3}|localhost|all|none|void|true|false", re.IGNORECASE)
 _INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")  # network interfaces with a name of the kernel's
 # Devices of file systems with a name of the kernel's; users name volumes and servers.

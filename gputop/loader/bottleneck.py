@@ -24,11 +24,11 @@ from gputop.sources.waits import RUNNING, TIMEOUTS, timeout_ms
 
 IDLE, RUNNABLE = "idle", "runnable"
 CONSUMER_FULL = 0.85  # CPUs of the consumer's busiest thread from which it is the limit; the rest is the queue's own pauses (guess)
-THROTTLED = 0.1  # share of the quota's periods that were cut short from which the quota is told (guess)
+THROTTLED = 0.1  # share of the quota's periods cut short, from which the quota is reported (guess)
 RUNNABLE_TOLD = 0.1  # share of the workers' time; an idle host shows 1 to 3 % (measured)
 CPUS_FULL = 0.85  # share of the allowed CPUs' time from which all are called busy: batches end unevenly (guess)
 WAIT_TOLD = 0.25  # share of the workers' time from which a wait is the limit (guess)
-OTHERS_TOLD = 0.15  # share of the CPUs' time that other processes took from which it is told (guess)
+OTHERS_TOLD = 0.15  # share of the CPUs' time taken by other processes, from which it is reported (guess)
 COLD = 0.05  # bytes from storage per byte read, and share of the time spent waiting for it, from which a point is cold (guess)
 SHM_FULL = 0.9  # share of /dev/shm from which the next batches may find no room (guess)
 _SAMPLE_S = 0.05  # s between two samples of states on average, at random moments
@@ -43,7 +43,7 @@ _SHM = "/dev/shm"  # where workers put their batches
 
 
 class LoaderUsage(Struct):
-    """Sums over the stretches of one measurement. Seconds; those of workers are summed over them."""
+    """Sums over the stretches of one measurement, in seconds; workers' seconds are summed over all workers."""
 
     wall_s: float = 0.0
     workers_s: float = 0.0
@@ -80,7 +80,7 @@ class LoaderUsage(Struct):
         return self.cpu_s / self.workers_s * max(1, workers) * batch_s if self.workers_s > 0.0 else 0.0
 
     def is_cold(self, shares: Mapping[str, float]) -> bool:
-        """Whether a notable part of the data came from storage, and was waited for."""
+        """True if a notable part of the data came from storage, and was waited for."""
         return self.storage_bytes > COLD * self.read_bytes and shares.get(waits.DISK, 0.0) >= COLD
 
     def shares(self, sleeps: Counter[str]) -> dict[str, float]:
@@ -305,7 +305,7 @@ def _bytes(path: str) -> bytes:
 
 
 def _cpu_seconds(stat: bytes, cpus: Iterable[int]) -> tuple[float, float]:
-    """(busy, all) seconds of these CPUs since boot (/proc/stat); idle and iowait are not busy."""
+    """(busy, all) seconds of the CPUs since boot (/proc/stat); idle and iowait are not busy."""
     names = {b"cpu%d" % cpu for cpu in cpus}
     busy = total = 0
     for line in stat.splitlines():

@@ -23,7 +23,7 @@ from gputop.system.text import clean, one_line
 
 END_S = 2.0  # s that workers get to end by themselves, then to obey SIGTERM (a batch that is being made may take longer)
 SEND_S, RECEIVE_S = 0.15e-3, 0.35e-3  # CPU s of a worker and of the consumer for a batch of no size (measured: torch 2.13, 2 vCPUs)
-_MOST_SHARED = 64 << 20  # bytes of a batch whose way is measured
+_MOST_SHARED = 64 << 20  # bytes of the batch that is timed on its way
 _FEW = 64  # elements of a list that are copied one by one: data sets joined to one, not samples (guess)
 
 
@@ -74,10 +74,10 @@ class Endless:
 
 
 class Rebuilt:
-    """A DataLoader like ``loader`` with ``workers`` workers. Of a map-style data set it never ends.
+    """A DataLoader like ``loader`` with ``workers`` workers. On a map-style data set it never ends.
 
     ``skipped``: batches that its sampler leaves out. ``patience_s``: after so long without a batch workers count as hung, unless the
-    loader has a timeout of its own. ``notes`` says what could not be kept.
+    loader has a timeout of its own. ``notes`` lists what could not be kept.
     """
 
     def __init__(self, loader: Any, workers: int, *, skipped: int, patience_s: float) -> None:
@@ -190,7 +190,7 @@ def same_random_numbers() -> Iterator[None]:
 class Interrupts:
     """Ctrl-C while workers run: it interrupts what is `allowed` to be, and waits elsewhere, so that all workers are known and ended.
 
-    The third press interrupts anything. In other threads than the main one, and where nobody handles SIGINT, nothing is changed.
+    The third press interrupts anything. In other threads than the main one, and where SIGINT has no handler, nothing is changed.
     """
 
     def __init__(self) -> None:
@@ -307,7 +307,7 @@ def _tensors(batch: Any, torch: Any) -> Iterator[Any]:
 
 
 def said(error: BaseException) -> str:
-    """A line about an error: torch puts a worker's whole traceback into it, of which the last line counts."""
+    """A line about an error: the last line of the worker's traceback that torch puts into it."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     told = lines[-1] if lines and "Traceback" in str(error) else one_line(str(error))
     kind = type(error).__name__

@@ -33,11 +33,11 @@ WITHIN = 0.05  # of the best rate: a smaller number of workers in this reach is 
 MOST_WORKERS = 1024
 _ROUNDS = 2  # batches of each worker that warm it up: allocators, imports inside of the data set, files that it opens
 _OVERTIME = 4.0  # times ``seconds`` that a point may take until each worker has delivered one batch
-_STARTS = 0.05  # start-up per time of an epoch from which it is told (the reach of `WITHIN`)
+_STARTS = 0.05  # start-up time, as a share of an epoch, from which it is reported (the reach of `WITHIN`)
 
 
 class Point(Struct, frozen=True):
-    """Measurement of one number of workers. Numbers are None if ``error`` has the reason."""
+    """Measurement with one number of workers. If it failed, its numbers are None and ``error`` has the reason."""
 
     workers: int
     batches_per_s: float | None = None
@@ -50,7 +50,7 @@ class Point(Struct, frozen=True):
     cpu_ms: float | None = None  # CPU time per batch of the workers, or of this process without workers
     consumer_pct: float | None = None  # CPU of this process's busiest thread
     cpus_busy_pct: float | None = None  # of the allowed CPUs, by whomever
-    others_pct: float | None = None  # of it, by processes that are not of this sweep
+    others_pct: float | None = None  # of the CPUs' time, by processes outside of this sweep
     shares: dict[str, float] = {}  # state -> share of the workers' time: on-cpu, runnable, idle, or what they wait for
     storage_mb_per_s: float | None = None
     is_cold: bool = False  # whether a notable part came from storage

@@ -9,7 +9,7 @@ from gputop.model.frame import SECOND_NS
 from gputop.recording.format import FormatError
 
 BURST_S = 4.0  # s of CPU that a stream may take at once: ten minutes of a large node's past
-BURST_FRAMES = 6000  # frames that may come at once: ten minutes of them, as after a network that stood still
+BURST_FRAMES = 6000  # frames that may come at once: of ten minutes, as after a stalled network
 MOST_PACE = 2.0  # times the frames of its own interval that a stream may send for long
 LEAST_INTERVAL_NS = 20_000_000  # ns: the shortest interval that `--interval` takes
 

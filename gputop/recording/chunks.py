@@ -34,7 +34,7 @@ from gputop.recording.format import (
 from gputop.recording.sound import check_frames
 from gputop.system.decoding import BROKEN
 
-# Of columns; a chunk has 0.5 MB of them at most. Tables of this size take 1.1 MB a tier instead of 5.6, and 0.2 % more bytes.
+# Bytes of columns; a chunk has 0.5 MB at most. Tables of this size take 1.1 MB a tier instead of 5.6, and 0.2 % more bytes.
 PARAMETERS = zstandard.ZstdCompressionParameters.from_level(7, window_log=19, hash_log=17, chain_log=16)
 ALONE_LEVEL = 3  # of msgpack
 MOST_FRAMES = 4096  # in a piece; ten seconds at the fastest interval have a thousand
@@ -49,7 +49,7 @@ _decode = msgspec.msgpack.Decoder(Annotated[list[Frame], msgspec.Meta(max_length
 
 
 class Packer:
-    """Makes the pieces of one tier. A piece whose first frame is a key frame begins a chunk; the others continue it."""
+    """Makes the pieces of one tier. A piece that starts with a key frame begins a chunk; the others continue it."""
 
     def __init__(self, tier: int = TICKS) -> None:
         self._tier = tier
@@ -110,11 +110,11 @@ class Unpacker:
         self._stored_bytes = self._inflated_bytes = 0
 
     def lacks(self, payload: bytes, head: BlockHead) -> bool:
-        """Whether another piece than the last one must be read before this one."""
+        """True if another piece than the last one must be read before this one."""
         return not head.flags & FLAG_PLAIN and int.from_bytes(payload[:4], "little") not in (0, self._check)
 
     def frames(self, payload: bytes, head: BlockHead) -> list[Frame]:
-        """Frames of a piece whose check held. FormatError if they cannot be decoded, or the piece before it was not read."""
+        """Frames of a sound piece. FormatError if they cannot be decoded, or the piece before it was not read."""
         try:
             if head.flags & FLAG_PLAIN:
                 frames = check_frames(_decode(payload))
@@ -165,7 +165,7 @@ class Decoder:
     """Turns a stream's bytes, in parts of any size, into its header and the frames of every tick.
 
     Text before the first block, such as a login shell's greeting, is passed over. ``other`` gets the sound blocks of other kinds;
-    blocks of more than ``most_bytes``, stored or inflated, count as damage. A block that nobody wants is passed over by its head: it is
+    blocks of more than ``most_bytes``, stored or inflated, count as damage. A block that no caller wants is passed over by its head: it is
     neither kept nor opened.
     """
 
@@ -177,7 +177,7 @@ class Decoder:
         self._other = other
         self._most_bytes = most_bytes
         self._wants = wants
-        self._unwanted_bytes = 0  # that are still to come of a block that nobody wants
+        self._unwanted_bytes = 0  # that are still to come of a block that no caller wants
         self.header: Header | None = None
         self.lost_bytes = 0
         self.ended = False  # whether the last block was the one with which a writer ends
@@ -188,7 +188,7 @@ class Decoder:
 
     @property
     def problem(self) -> str:
-        """Losses so far, as text; empty if there are none."""
+        """Losses so far, as text; empty if nothing is lost."""
         if self.lost_bytes:
             return f"{self.lost_bytes} bytes of the stream were damaged or cut off, and are left out"
         return "the stream's header is missing" if self._begun and self.header is None else ""
@@ -244,7 +244,7 @@ class Decoder:
         self._unwanted_bytes = 0
 
     def _next_head(self) -> BlockHead | None:
-        """The next sound head, moved to the buffer's start; None if there is none yet."""
+        """The next sound head, moved to the buffer's start; None if no head has come yet."""
         while len(self._buffer) >= HEAD.size:
             head = unpack_head(self._buffer)
             if head is not None and head.size <= self._most_bytes:

@@ -380,7 +380,7 @@ class ColumnDecoder:
                 if field.default is None:
                     columns.append(repeat("" if field.kind == "any" else 0, count))
                     continue
-                has_own = self._parts is None and field.default in (list, dict)  # who asked for other parts does not touch these
+                has_own = self._parts is None and field.default in (list, dict)  # a reader of other parts does not touch these
                 columns.append([field.default() for _ in range(count)] if has_own else repeat(field.default(), count))
             else:
                 column = self._column(path, field, packed[field.name], count, subjects)

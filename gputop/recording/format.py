@@ -56,7 +56,7 @@ _UNPACKERS = {b"\x1f\x8b": "gzip -d", b"\x28\xb5\x2f\xfd": "zstd -d", b"\xfd7zXZ
 
 
 class FormatError(UserError):
-    """These bytes are no stream of gputop, or one of another major version; the text says which."""
+    """These bytes are no stream of gputop, or one of another major version; the text has which."""
 
 
 class VersionError(FormatError):
@@ -64,7 +64,7 @@ class VersionError(FormatError):
 
 
 class BlockHead(NamedTuple):
-    """A block's head whose check held."""
+    """A block's sound head."""
 
     kind: int
     tier: int

@@ -52,9 +52,9 @@ from gputop.system.errors import UserError, starting
 from gputop.system.output import UNFINISHED, create, write_all
 from gputop.system.text import clean, file_size
 
-AROUND_NS = 30 * SECOND_NS  # before and after an incident or a marker, whose ticks stay
+AROUND_NS = 30 * SECOND_NS  # before and after an incident or a marker, where ticks stay
 LONG_NS = 300 * SECOND_NS  # of a longer incident the ticks of its beginning and of its end stay: a choice
-FRESH_NS = 3600 * SECOND_NS  # before now, whose ticks and seconds go late: a choice
+FRESH_NS = 3600 * SECOND_NS  # before now, where ticks and seconds go late: a choice
 START, TARGET = 0.6, 0.36  # shares of the bound at which a pass begins, and that it leaves: files and a copy stay within the bound together
 GROWTH = 1 / 64  # share of the bound by which the file may grow during a pass; then recording waits for it
 MOST_SHARE = 0.97  # of the bound that is used while passes fail; then recording pauses
@@ -64,7 +64,7 @@ LEAST_STEP_NS = 2 * AGE_EVERY_NS  # that a step may take: more than is recorded 
 MOST_FILES = 64  # of one name, however small: a service that restarts over and over makes one each time
 PAUSE_S = 0.02  # s that a pass rests after each MiB: 50 MB/s at most, for recorder and collector share a CPU quota in the systemd unit
 _SCANNED = 500  # blocks between two rests, 2 ms
-_PERIOD_NS = {TICKS: 0, SECONDS: SECOND_NS, MINUTES: 66 * SECOND_NS}  # before its own time, of which a merged frame tells
+_PERIOD_NS = {TICKS: 0, SECONDS: SECOND_NS, MINUTES: 66 * SECOND_NS}  # before its own time, that a merged frame covers
 _GAP_NS = {TICKS: 3 * SECOND_NS, SECONDS: 13 * SECOND_NS, MINUTES: 70 * SECOND_NS}  # from a chunk's last piece to the next chunk, at most
 _OPEN = 9  # rank of the chunks that may still grow
 Span = tuple[int, int]
@@ -79,7 +79,7 @@ class Sized(Struct, frozen=True):
     start_ns: int
     end_ns: int
     size: int  # bytes
-    is_told: bool  # whether a coarser tier tells of its whole time
+    is_told: bool  # whether a coarser tier covers its whole time
     is_open: bool  # whether it may still grow
 
 
@@ -258,7 +258,7 @@ class Age(Struct, frozen=True):
     keep_ns: int
     run_ns: int  # CLOCK_MONOTONIC since this start began to record
     wall_ns: int  # the wall clock as it reads now
-    own: frozenset[str]  # files of this start, whose clock is the one in question
+    own: frozenset[str]  # files of this start, with the clock in question
     is_due: bool  # whether a step may be taken now
 
     def since_ns(self, oldest_ns: int, now_ns: int) -> int:
@@ -449,7 +449,7 @@ class Keeping(Rotation):
             raise UserError(self._stalled or "no more room within --max-size")
 
     def _is_due(self, t_ns: int) -> bool:
-        """Whether what is too old may go now."""
+        """True if what is too old may go now."""
         if t_ns < self._age_due_ns or self._oldest_ns >= t_ns - self._keep_ns:
             return False
         self._waits_for_clock = not is_synchronized()

@@ -34,7 +34,7 @@ def _samples(gpu: GpuBoard) -> list[Gpu]:
 
 
 def _probes(board: Board, told: Probes) -> Probes:
-    """Sums go on; a longest wait, and an end, are told once."""
+    """Sums go on; a longest wait, and an end, are sent once."""
     tids, calls = {thread.tid for thread in told.threads}, {(call.pid, call.call) for call in told.calls}
     return replace(
         told,

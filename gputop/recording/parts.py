@@ -20,7 +20,7 @@ _OFFSET_BITS = 48  # of an offset in a part; above them stands which part
 
 
 def open_recording(paths: Sequence[str]) -> Recording:
-    """Open one recording, or several as one. Raises UserError, a FormatError if one of them is no recording.
+    """Open one recording, or several as one. Raises UserError, a FormatError if a file is no recording.
 
     An empty file among several is left out, and reported as a problem: a recorder may have had no room for more.
     """
@@ -85,12 +85,12 @@ class Parts(Recording):
 
     @property
     def growing(self) -> bool:
-        """Whether a recorder still appends to any of them."""
+        """True if a recorder still appends to any part."""
         return any(part.growing for part in self._parts)
 
     @property
     def problem(self) -> str:
-        """Lost parts of these recordings, as far as they have been read; empty if nothing is lost."""
+        """Losses of these recordings, as far as they have been read; empty if nothing is lost."""
         lost = [f"{clean(part.path)}: {problem}" for part in self._parts if (problem := part.problem)]
         missing = [missing_words(self.missing)] if self.missing else []
         return "; ".join([*lost, *missing, *(f"{clean(path)} is empty and left out" for path in self._empty)])

@@ -15,7 +15,7 @@ from gputop.model.frame import Frame, Header
 from gputop.recording.format import pack_end, pack_frames, pack_header, restated
 from gputop.system.errors import UserError
 
-SHORT_S = 0.1  # who waits no longer learns from the next frame that nobody reads any more
+SHORT_S = 0.1  # a writer that waits no longer learns from the next frame that the reader has gone
 _SELECTABLE = 1024  # FD_SETSIZE
 
 
@@ -100,8 +100,8 @@ class PipeSink:
             time.sleep(left)
 
     def close(self, patience_s: float) -> int:
-        """Say that the stream ends here, and give a slow reader so long to take what is pending, for a block that is cut off is lost; bytes
-        it has not taken. Raises as `flush`."""
+        """Mark the stream's end, and give a slow reader so long to take what is pending, for a block that is cut off is lost; returns the
+        bytes that it has not taken. Raises as `flush`."""
         if not self._ended:
             self._ended = True
             self._pending += pack_end(self._sent_ns)
@@ -121,5 +121,5 @@ class PipeSink:
 
 
 def _is_write_end(fd: int) -> bool:
-    """Whether the descriptor is the write end of a pipe. One opened both ways does not count: it is readable while it holds unread data."""
+    """True if the descriptor is the write end of a pipe. One opened both ways does not count: it is readable while it holds unread data."""
     return stat.S_ISFIFO(os.fstat(fd).st_mode) and fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY

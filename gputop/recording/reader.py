@@ -41,7 +41,7 @@ OPENING_BYTES = 1 << 20  # from a file's beginning and end, in which its header 
 
 
 class Blocks:
-    """The blocks of frames of the open file ``fd``, whose ``contents`` may grow."""
+    """The blocks of frames of the open file ``fd``; its ``contents`` may grow."""
 
     def __init__(self, fd: int, contents: Contents) -> None:
         self.lost: dict[int, int] = {}  # offset -> damaged bytes there, as far as it has been read
@@ -62,7 +62,7 @@ class Blocks:
             self.lost[edge] = end - edge
 
     def between(self, start: int, end: int, tier: int) -> list[BlockPlace]:
-        """Blocks of a tier between two offsets, without those that go back in time, which are counted as lost."""
+        """Blocks of a tier between two offsets; a block that goes back in time is left out and counted as lost."""
         reached_ns, kept = 0, []
         for place in self._places(start, end):
             if place.head.kind != KIND_FRAMES or place.head.tier != tier:
@@ -115,7 +115,7 @@ class Blocks:
                 begins[tier].pop()
                 reached_ns[tier] = 0
             if tier not in reached_ns:
-                continue  # before its first chunk: nobody reads it
+                continue  # before its first chunk: never read
             if place.head.t_ns < reached_ns[tier]:
                 self.give_up(place)
                 continue
@@ -148,7 +148,7 @@ class FileBlock(Struct, frozen=True):
 
 
 class FileChunk(Struct, frozen=True):
-    """A chunk of a file, from one key frame to the next, as far as no finer one tells of the same time."""
+    """A chunk of a file, from one key frame to the next, as far as no finer chunk covers the same time."""
 
     file: Blocks
     t_ns: int  # from here on it is read; behind its key frame where a finer chunk comes before
@@ -163,7 +163,7 @@ class FileChunk(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the part begins at its chunk's key frame."""
+        """True if the part begins at its chunk's key frame."""
         return self.t_ns == self.chunk.t_ns
 
     def blocks(self) -> Sequence[FileBlock]:
@@ -216,13 +216,13 @@ class Recording:
 
     @property
     def start_ns(self) -> int:
-        """Time of the first frame; the header's if there is none."""
+        """Time of the first frame; without frames the header's."""
         chunks = self.chunks()
         return chunks[0].chunk.t_ns if chunks else self.header.t_ns
 
     @property
     def end_ns(self) -> int:
-        """Time of the last frame; the header's if there is none."""
+        """Time of the last frame; without frames the header's."""
         last = self._contents.last
         if last is not self._end_ns[0] and last is not None:
             frames = self._blocks.frames(last, self._chunk_of(last))
@@ -246,12 +246,12 @@ class Recording:
         return frame.seq
 
     def verify(self) -> None:
-        """Look for damage in all that nobody needs to read."""
+        """Look for damage in parts that no reader needs."""
         self._blocks.verify()
 
     @property
     def growing(self) -> bool:
-        """Whether a recorder still appends to it: it then holds a lock. It may do so in a new file of the name (`gputop record --keep`)."""
+        """True if a recorder still appends to it: it then holds a lock. It may do so in a new file of the name (`gputop record --keep`)."""
         if self._is_replaced:
             return True
         try:
@@ -263,7 +263,7 @@ class Recording:
 
     @property
     def _ends_early(self) -> bool:
-        """Whether the file lacks both the index that a recorder writes last and the mark that ends a collector's stream."""
+        """True if the file lacks both the index that a recorder writes last and the mark that ends a collector's stream."""
         return not (self._contents.ended and self._contents.end == self._told_until)
 
     @property
@@ -273,7 +273,7 @@ class Recording:
 
     @property
     def _alien_bytes(self) -> int:
-        """Number of bytes behind a whole recording that begin no block: somebody else appended them."""
+        """Number of bytes behind a whole recording that begin no block: another program appended them."""
         contents = self._contents
         behind = os.pread(self._fd, len(SYNC), contents.end) if contents.ended and not contents.another else b""
         return 0 if SYNC.startswith(behind) else self._size - contents.end
@@ -366,7 +366,7 @@ class Recording:
         return chunks[max(0, i)].t_ns if len(chunks) else t_ns
 
     def tier_at(self, t_ns: int) -> int:
-        """The finest tier that tells of a moment."""
+        """The finest tier that covers a moment."""
         chunks = self.chunks()
         i = bisect_right(chunks, t_ns, key=lambda chunk: chunk.t_ns) - 1
         return chunks[max(0, i)].tier if len(chunks) else TICKS
@@ -387,7 +387,7 @@ class Recording:
         tier = self.tier if tier is None else tier
         begun_ns = dict.fromkeys(TIERS, -1)  # when the last block of each tier begins
         reached_ns, reached_by = -1, tier  # by frames with ticks
-        held: list[Frame] = []  # parts of a second whose merged frame comes next, or is not written yet: then its ticks are given instead
+        held: list[Frame] = []  # parts of a second before its merged frame; while that is not written, the second's ticks are given instead
         for chunk, block in blocks_between(self.chunks(tier), start_ns, end_ns):
             if block.t_ns >= chunk.until_ns:
                 continue
@@ -402,7 +402,7 @@ class Recording:
                     break
                 if chunk.tier != reached_by:
                     if chunk.tier < reached_by:
-                        before = None  # a finer tier begins in the middle of what a coarser one tells with its next frame
+                        before = None  # a finer tier begins in the middle of what a coarser one covers with its next frame
                     held, reached_by = [one for one in held if one.t_ns < frame.t_ns], chunk.tier
                 elif held and frame.t_ns < held[-1].t_ns:
                     continue
@@ -430,7 +430,7 @@ class Recording:
         return self.header.unix_ns_of(t_ns)
 
     def _dated(self, header: Header) -> Header:
-        """The header with the clocks of the last one in the file: what the recorder knew of them in the end."""
+        """The header with the clocks of the file's last header: the recorder's latest knowledge."""
         try:
             later = _header_at(self._fd, self._dated_by) if self._dated_by is not None else header
         except FormatError:
@@ -509,7 +509,7 @@ def _refusal(beginning: bytes) -> FormatError:
 
 
 def _header_at(fd: int, place: BlockPlace) -> Header:
-    """Raises FormatError, also where its clocks, by which frames are told apart and dated, cannot be."""
+    """Raises FormatError, also for impossible clocks, which order and date the frames."""
     header = unpack_header(payload_at(fd, place))
     if header.t_ns == place.head.t_ns:
         return header

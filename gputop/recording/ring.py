@@ -125,7 +125,7 @@ class Ring:
         self.header = header
         self.window_ns = window_ns
         self.max_bytes = max_bytes
-        self.end_ns = 0  # time of the newest frame held, 0 while there is none
+        self.end_ns = 0  # time of the newest frame held, 0 while empty
         self._chunks: list[_RingChunk] = []
         self._shelf = Shelf()
         self._seeker = Seeker(header)
@@ -137,7 +137,7 @@ class Ring:
 
     @property
     def start_ns(self) -> int:
-        """Time of the oldest frame held; 0 while there is none."""
+        """Time of the oldest frame held; 0 while empty."""
         return self._chunks[0].t_ns if self._chunks else 0
 
     def restate(self, header: Header) -> None:

@@ -55,7 +55,7 @@ class Index(Struct, frozen=True, omit_defaults=True):
     """
 
     previous: int = 0  # offset of the index block before, 0 for none
-    chunks: list[ChunkStart] = []  # those of the tiers of seconds and minutes may have grown since
+    chunks: list[ChunkStart] = []  # chunks of seconds and minutes may have grown since
     marks: list[Mark] = []
     end_ns: int = 0  # time of the last frame
     findings: int = 0  # offset of the last findings before it, 0 for none
@@ -136,7 +136,7 @@ class _Syncs:
         self._begin, self._window = 0, b""
 
     def find(self, offset: int) -> int:
-        """Offset of the next sync at or behind an offset; the file's end if there is none."""
+        """Offset of the next sync at or behind an offset; else the file's end."""
         while offset < self._end:
             if not self._begin <= offset <= self._begin + len(self._window) - len(SYNC):
                 self._begin, self._window = offset, read_through(self._fd, min(WINDOW_BYTES, self._end - offset), offset)
@@ -161,13 +161,13 @@ def payload_at(fd: int, place: BlockPlace) -> bytes:
 
 
 def place_at(fd: int, offset: int) -> BlockPlace | None:
-    """The block whose sound head stands at ``offset``."""
+    """The block with a sound head at ``offset``."""
     head = unpack_head(read_through(fd, HEAD.size, offset)) if offset >= 0 else None
     return BlockPlace(offset, head) if head else None
 
 
 def begins_stream(fd: int, place: BlockPlace) -> bool:
-    """Whether the block is the header right behind a magic, not a repeated one."""
+    """True if the block is the header right behind a magic, not a repeated one."""
     return place.head.kind == KIND_HEADER and read_through(fd, len(MAGIC), place.offset - len(MAGIC)) == MAGIC
 
 
@@ -234,7 +234,7 @@ def _header_before(fd: int, offset: int) -> BlockPlace | None:
 
 
 def _read_indices(fd: int, size: int) -> list[tuple[BlockPlace, Index]]:
-    """The index blocks, first to last; none if a part of their chain is damaged, or tells of chunks that do not stand there."""
+    """The index blocks, first to last; none if a part of their chain is damaged, or names chunks that do not stand there."""
     chain: list[tuple[BlockPlace, Index]] = []
     place = _last_index(fd, size)
     while place is not None and place.head.kind == KIND_INDEX:
@@ -252,7 +252,7 @@ def _read_indices(fd: int, size: int) -> list[tuple[BlockPlace, Index]]:
 
 
 def _is_true(fd: int, place: BlockPlace, index: Index) -> bool:
-    """Whether chunks begin where the index says, one after the other in each tier, as far as their heads are sound.
+    """True if chunks begin where the index has them, one after the other in each tier, as far as their heads are sound.
 
     The last head must be: in a file that lacks some bytes, or has some more, all chunks behind the place are shifted.
     """
@@ -270,12 +270,12 @@ def _is_true(fd: int, place: BlockPlace, index: Index) -> bool:
 
 
 def _tells_of_another(fd: int, place: BlockPlace, index: Index) -> bool:
-    """Whether the file holds a stream twice: then the last index is also true of the first one."""
+    """True if the file holds a stream twice: then the last index is also true of the first one."""
     return any(begins_stream(fd, between) for between in places(fd, max(chunk.offset for chunk in index.chunks), place.offset))
 
 
 def _last_index(fd: int, size: int) -> BlockPlace | None:
-    """The last index block whose head is sound."""
+    """The last index block with a sound head."""
     start = max(0, size - TAIL_BYTES)
     end = size
     while end > start:

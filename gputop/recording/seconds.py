@@ -36,7 +36,7 @@ KEY_EVERY_NS = 55 * SECOND_NS  # at least; key frames of the collector come ever
 MEANS = (
     "util_pct", "mem_util_pct", "power_w", "gr_active_pct", "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct",
 )  # fmt: skip
-"""Fields of a GPU whose mean stands for a minute."""
+"""Fields of a GPU that a minute keeps as means."""
 _STANDING = tuple(name for name in Gpu.__struct_fields__ if name not in ("index", "t_ns", "missing"))
 _KEYS: dict[str, Callable[[Any], Any]] = {"infos": attrgetter("pid"), "procs": attrgetter("pid"), "sources": attrgetter("name")}
 _PROBE_KEYS: dict[str, Callable[[Any], Any]] = {
@@ -48,12 +48,12 @@ _HOST = tuple(name for name in Host.__struct_fields__ if name != "t_ns")
 
 
 class Seconds:
-    """Merges the frames of each second of the clock. Those of a recording's first second stay as they came, and so does one key frame a
+    """Merges the frames of each second of the clock. A recording's first second stays as it came, and so does one key frame a
     minute: counters grow from them as they do by ticks."""
 
     def __init__(self) -> None:
         self._frames: list[Frame] = []
-        self._key: Frame | None = None  # a key frame that was told, and is not counted yet in the ticks of a merged one
+        self._key: Frame | None = None  # a key frame that was given out, and is not counted yet in the ticks of a merged one
         self._key_ns = -KEY_EVERY_NS
         self._begun_ns = 0
         self._stood: dict[str, dict[Any, Any]] = {name: {} for name in (*_KEYS, *_PROBE_KEYS)}

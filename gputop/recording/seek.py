@@ -1,6 +1,6 @@
 """Seeks in chunks that lie in memory or in a file: the board at a moment, and the frames that follow.
 
-A chunk begins with a key frame, so a reader may begin there; it is made of blocks, of which one may build upon those before it.
+A chunk begins with a key frame, so a reader may begin there; it is made of blocks, and a block may build upon earlier ones.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def _find(parts: Sequence[Chunk[Block]] | Sequence[Block], t_ns: int) -> int:
 
 
 class Seeker:
-    """Boards at any moment. It keeps the chunk it was in last, since who goes back in time goes in small steps."""
+    """Boards at any moment. It keeps the last chunk, since users go back in time in small steps."""
 
     def __init__(self, header: Header) -> None:
         self.header = header
         self._chunk_ns = -1
-        self._frames: dict[int, Sequence[Frame]] = {}  # decoded blocks of that chunk, by their time
+        self._frames: dict[int, Sequence[Frame]] = {}  # decoded blocks of the chunk, by their time
         self._board = Board(header=header)
 
     def board_at(self, chunks: Sequence[Chunk[Block]], t_ns: int) -> Board:

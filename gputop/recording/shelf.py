@@ -1,6 +1,6 @@
-"""Packed blocks that need not stand in memory: they lie in a file without a name, which a thread writes so that no disk delays anybody.
+"""Packed blocks that need not stand in memory: a thread of their own writes them to a file without a name, so a slow disk delays nothing.
 
-The page cache holds what the machine can spare of it. Where no file can be had (no room, nowhere to write) the blocks stay in memory.
+The page cache holds as much as the machine can spare. Where no file can be had (no room, nowhere to write) the blocks stay in memory.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Shelf:
     def __init__(self) -> None:
         self._file: BinaryIO | None = None
         self._end = 0
-        self._freed: Freed = deque()  # told by any thread
+        self._freed: Freed = deque()  # set by any thread
         self._free: list[Extent] = []  # in order, none touches the next or the end
 
     def put(self, data: bytes) -> Shelved:

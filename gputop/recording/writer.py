@@ -106,7 +106,7 @@ class Writer:
 
     @property
     def may_grow(self) -> bool:
-        """Whether what is written now is kept: False if the file is closed, or was deleted or cut."""
+        """True if what is written now is kept: False if the file is closed, or was deleted or cut."""
         return self._fd >= 0 and not self._gone and os.fstat(self._fd).st_size >= self.size
 
     @property
@@ -142,7 +142,7 @@ class Writer:
         self._seconds = Seconds() if minutes or self.header.interval_ns <= SECOND_NS // 2 else None
         self._minutes = Minutes() if minutes else None
         self._merged: dict[int, list[Frame]] = {SECONDS: [], MINUTES: []}
-        self._merging_bytes = 0  # of ticks whose seconds are not written yet: these take less
+        self._merging_bytes = 0  # of ticks that are not yet written as seconds: seconds take less
 
     def _keep(self, tier: int, merged: list[Frame]) -> None:
         """Append frames of a tier; about every `PIECE_NS` this writes."""
@@ -197,12 +197,12 @@ class Writer:
         self.problem = self.problem or self._gone
         try:
             os.close(self._fd)
-        except OSError as error:  # a file system over the network tells of a full disk only now
+        except OSError as error:  # a file system over the network reports a full disk only now
             self.problem = self.problem or str(DiskError(self.path, error))
         self._fd = -1
 
     def settle(self) -> int:
-        """Write what is pending, findings and an index, and no more of these until `move` or `unsettle`.
+        """Write what is pending, findings and an index, and no further findings or index until `move` or `unsettle`.
 
         Returns the size: the part before it may be copied meanwhile.
         """
@@ -236,8 +236,8 @@ class Writer:
 
     @property
     def _gone(self) -> str:
-        """Said where no name leads to the file any more: what is written is lost as it is closed."""
-        return f"somebody has deleted {clean(self.path)} while it was recorded" if os.fstat(self._fd).st_nlink == 0 else ""
+        """Reason to stop if the file has no name any more: what is written is lost as it is closed."""
+        return f"{clean(self.path)} was deleted while it was recorded" if os.fstat(self._fd).st_nlink == 0 else ""
 
     def _write_findings(self) -> None:
         """Write findings, if there are some."""
@@ -260,7 +260,7 @@ class Writer:
 
     def _write(self, data: bytes) -> None:
         if os.fstat(self._fd).st_size < self.size:
-            raise UserError(f"somebody has emptied or cut {clean(self.path)} while it was recorded")
+            raise UserError(f"{clean(self.path)} was emptied or cut while it was recorded")
         try:
             write_all(self._fd, data)
         except OSError as error:
@@ -272,10 +272,10 @@ class Writer:
 
 
 class Rotation:
-    """Recordings one after the other, none larger than ``max_bytes`` (but for a last second that is larger than all before), of which the
+    """Recordings one after the other, none larger than ``max_bytes`` (but for a last second that is larger than all before). The
     newest ``max_files`` are kept (0: all).
 
-    The first has the given name, those after it the next number that is free: run.gputop, run.2.gputop, run.3.gputop …
+    The first has the given name, each later one the next number that is free: run.gputop, run.2.gputop, run.3.gputop …
     """
 
     def __init__(self, path: str, header: Header, max_bytes: int, max_files: int, begin: Callable[[], Tell | None] = lambda: None) -> None:
@@ -286,7 +286,7 @@ class Rotation:
         self._count = 1
         self._problem = ""
         self._kept = [path]
-        self._written: list[int] = []  # frames in each of these but the last
+        self._written: list[int] = []  # frames in each block but the last
         self._largest = self._largest_block = 0  # chunk, and what was written at once in the middle of one
         self._chunk_at = 0
         self._board = Board(header=header) if max_bytes < NO_LIMIT else None
@@ -388,7 +388,7 @@ class Rotation:
         self._kept.append(path)
         if self._max_files and len(self._kept) > self._max_files:
             del self._written[0]
-            with suppress(OSError):  # somebody took it away
+            with suppress(OSError):  # it was taken away
                 os.unlink(self._kept.pop(0))
 
     def _next(self) -> tuple[int, str]:

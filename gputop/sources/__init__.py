@@ -31,7 +31,7 @@ class Settings(Struct, frozen=True):
 
 
 class Beat(Struct):
-    """One tick as the sources see it. Sources that stand earlier in `REGISTRY` tell the later ones which processes matter."""
+    """One tick as the sources see it. Sources that stand earlier in `REGISTRY` set for the later ones which processes matter."""
 
     t_ns: int
     seq: int
@@ -75,13 +75,13 @@ class Entry(NamedTuple):
     module: str
     cls: str
     off: Callable[[Settings], str | None] = lambda _settings: None
-    """Why the source is not to be opened; None if it is. An empty reason is shown to nobody."""
+    """Why the source is not to be opened; None if it is. An empty reason is never shown."""
     package: str = ""  # of a plug-in: who brings it
     reopens: bool = True  # whether the collector tries again later. Not if opening may ask for a password.
 
 
 def is_simulated() -> bool:
-    """Whether `gputop demo` provides the GPU of this stream."""
+    """True if `gputop demo` provides the GPU of this stream."""
     return bool(os.environ.get("GPUTOP_SIMULATED"))
 
 

@@ -1,7 +1,7 @@
-"""CPU quota and throttling, cpuset, memory and pressure of cgroups: those of trainers, workers, their feeders and of gputop itself.
+"""CPU quota and throttling, cpuset, memory and pressure of the cgroups of trainers, workers, their feeders and gputop itself.
 
 v1, v2 and hosts that mount both: each controller is read in the hierarchy that has it. In a container the cgroup of another process may
-lie outside of what is mounted; it is left out, and the source's state says so.
+lie outside of what is mounted; it is left out, and the source's state shows it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ CPU_EVERY_NS = 200_000_000  # ns between two readings of throttling
 REST_EVERY_NS = 1_000_000_000  # ns between two readings of memory, cpuset, quota and pressure
 ASK_EVERY_NS, CROWD_EVERY_NS = 2_000_000_000, 4_000_000_000  # ns between two readings of a process's cgroup; with more than `FEW` of them
 CGROUPS = 64  # most cgroups read
-ASKED = 512  # processes whose cgroup is read in a second, longest waiting first; 8 us each (measured)
-LEVELS = 32  # of a cgroup's path, from below, whose limits are read; container runtimes nest five deep (guess)
+ASKED = 512  # processes per second that have their cgroup read, longest waiting first; 8 us each (measured)
+LEVELS = 32  # levels of a cgroup's path, from below, where limits are read; container runtimes nest five deep (guess)
 _NO_LIMIT = 1 << 62  # v1 writes "no limit" as the largest multiple of the page size
 _REMEDY = "run gputop on the host, or start the container with --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:ro"
 
@@ -110,7 +110,7 @@ class Cgroup(Struct):
     def _read_memory(self) -> dict[str, Any]:
         """The tightest limit on the path (memory.high counts: reclaim begins there), and memory, page cache and refaults of its cgroup.
 
-        Without a limit they are those of the process's own cgroup.
+        Without a limit: the values of the process's own cgroup.
         """
         if self.memory is None:
             return {}

@@ -35,7 +35,7 @@ Segment = tuple[int, int, int]  # virtual address, file offset, bytes in the fil
 
 
 class NotElf(Exception):
-    """The file's symbols cannot be read; says why."""
+    """The file's symbols cannot be read; the text has the reason."""
 
 
 class Exports(NamedTuple):
@@ -44,7 +44,7 @@ class Exports(NamedTuple):
     symbols: dict[str, int]
     loads: list[Segment]
     code: list[Segment]  # the executable ones of ``loads`` that lie within the file
-    sizes: dict[str, int]  # bytes of each symbol, 0 if the file does not say
+    sizes: dict[str, int]  # bytes of each symbol, 0 if the file lacks them
 
     def code_offset(self, address: int) -> int | None:
         """File offset of the instruction at ``address``, None outside the code."""
@@ -133,7 +133,7 @@ def opened(path: str) -> FileIO:
 def facts(file: FileIO) -> tuple[int, int, int, int, int]:
     """Device, inode, size and times of change: while they stay the same, so do the contents.
 
-    One change is missed: a write through a mapping that was written through before. Only those who may write the file can do that, and they
+    One change is missed: a write through a mapping that was written through before. Only users who may write the file can do that, and they
     decide what runs in the processes that map it anyway.
     """
     status = os.fstat(file.fileno())
@@ -141,7 +141,7 @@ def facts(file: FileIO) -> tuple[int, int, int, int, int]:
 
 
 def exports(file: FileIO, kind: int, prefix: re.Pattern[bytes]) -> Exports:
-    """Symbols of ``kind`` whose name matches ``prefix`` at its start. Raises NotElf, or OSError if the file cannot be read."""
+    """Symbols of ``kind`` with a name that ``prefix`` matches at its start. Raises NotElf, or OSError if the file cannot be read."""
     try:
         found = _parse(_bounded(file.fileno()), kind, prefix)
         end = os.fstat(file.fileno()).st_size
@@ -151,7 +151,7 @@ def exports(file: FileIO, kind: int, prefix: re.Pattern[bytes]) -> Exports:
 
 
 def functions(file: FileIO, prefix: re.Pattern[bytes]) -> list[tuple[int, int, str]]:
-    """(file offset, bytes, name) of the functions whose name matches ``prefix`` at its start. Raises as `exports`."""
+    """(file offset, bytes, name) of the functions with a name that ``prefix`` matches at its start. Raises as `exports`."""
     found = exports(file, FUNCTION, prefix)
     places = ((found.code_offset(address), found.sizes[name], name) for name, address in found.symbols.items())
     return sorted((offset, size, name) for offset, size, name in places if offset is not None and size)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 LIMIT = 16_384  # most descriptors kept, however high RLIMIT_NOFILE is: each costs the kernel about 2 KB
 RESERVE = 256  # descriptors left to the rest of the program
 MOUNTS_BYTES = 1 << 22  # most bytes read of a mountinfo
-ROOM_BYTES = 1 << 14  # of the first buffer: larger ones are mapped anew for each read
+ROOM_BYTES = 1 << 14  # of the first buffer: larger ones are mapped again for each read
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -53,7 +53,7 @@ def _raised_limit() -> int:
 
 
 class KeptFile:
-    """One file, kept open while the budget lasts. If it cannot be read, ``reason`` says why and it is not tried again."""
+    """One file, kept open while the budget lasts. If it cannot be read, ``reason`` is set and it is not tried again."""
 
     __slots__ = ("_fd", "_folder", "_name", "_room", "_share", "_size", "pool", "reason")
 

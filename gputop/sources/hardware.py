@@ -20,7 +20,7 @@ from gputop.system.errors import NO_MORE_THREADS, start_thread
 EVERY_NS = 30 * SECOND_NS  # between two readings: temperatures and free space change within minutes; a choice
 AFTER_NS = SECOND_NS  # before the first: importing psutil takes 15 ms of CPU time, which the first frames need themselves
 LOOK_S = 1.0  # s that a single look (--once) waits in its last tick, where it must: on a busy host importing psutil alone takes 0.3 s
-ANSWER_S = 0.3  # s that all local file systems together have to tell their sizes: they take microseconds unless one hangs
+ANSWER_S = 0.3  # s within which all local file systems must report their sizes: they take microseconds unless one hangs
 MOST_NICS, MOST_FILE_SYSTEMS = 256, 64  # in a reading; a Kubernetes node has one interface a pod, and hundreds of bind mounts
 FACTS = tuple(name for name in Hardware.__struct_fields__ if name != "missing")
 CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "soc_thermal", "acpitz")  # hwmon chips that measure the CPU, best first
@@ -72,7 +72,7 @@ class HardwareSource:
         self._found = read_hardware(self._hung)
 
 
-Hung = dict[str, Thread]  # mount point -> the thread whose statvfs of it has not returned
+Hung = dict[str, Thread]  # mount point -> the thread that waits for its statvfs
 
 
 def read_hardware(hung: Hung | None = None) -> Hardware:
@@ -125,7 +125,7 @@ def _temperature(psutil: Any, missing: dict[str, str]) -> tuple[float | None, fl
 
 
 def _nics(psutil: Any, missing: dict[str, str]) -> list[Nic] | None:
-    """Network interfaces except lo (SIOCETHTOOL); first those that are up and have a speed."""
+    """Network interfaces except lo (SIOCETHTOOL); interfaces that are up and have a speed first."""
     try:
         stats = psutil.net_if_stats()
     except OSError as error:

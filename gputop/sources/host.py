@@ -97,7 +97,7 @@ class HostSource:
         return found and [disk for disk in found if self._is_whole(disk.name)]
 
     def _is_whole(self, name: str) -> bool:
-        """Whether the name is that of a whole disk: not a partition, nor a loop or RAM device, whose I/O its backing disk counts."""
+        """True if the name means a whole disk: not a partition, nor a loop or RAM device (its backing disk counts that I/O)."""
         whole = self._whole.get(name)
         if whole is None:
             below = name.startswith(("loop", "ram"))
@@ -114,7 +114,7 @@ class HostSource:
 
 
 def mounted_over(mountinfo: str) -> str:
-    """The file system mounted over /proc/stat or the list of CPUs; empty if there is none. ``mountinfo``: path of the file.
+    """The file system mounted over /proc/stat or the list of CPUs; empty without one. ``mountinfo``: path of the file.
 
     lxcfs (LXC, Proxmox) numbers a container's CPUs from 0, while Cpus_allowed and /proc/PID/stat use the kernel's numbers.
     """
@@ -185,7 +185,7 @@ def vm_fields(vmstat: bytes) -> dict[str, object]:
 
 
 def psi(cpu: bytes, io: bytes, memory: bytes) -> Psi | None:
-    """Totals of the three pressure files; None if the kernel has none of them."""
+    """Totals of the three pressure files; None if the kernel lacks them."""
     if not (cpu or io or memory):
         return None
     (cpu_some, _), (io_some, io_full), (memory_some, memory_full) = _pressure(cpu), _pressure(io), _pressure(memory)

@@ -1,6 +1,6 @@
 """Markers: `gputop mark` sends them to the collectors of one user, each of which listens at a socket in a directory of that user.
 
-A socket's name proves nothing, since any user may bind one that fits. What counts is what the kernel says of the connection
+A socket's name proves nothing, since any user may bind one that fits. What counts is the kernel's answer about the connection
 (SO_PEERCRED); both ends check it before they send or take anything.
 """
 
@@ -55,7 +55,7 @@ class MarksSource:
         self._senders: list[tuple[int, socket.socket]] = []  # connections that have not sent their marker yet, and when each came
 
     def open(self) -> SourceState:
-        """Bind the socket; after `sudo gputop` it belongs to the user who typed it. Raises Unavailable."""
+        """Bind the socket; after `sudo gputop` it belongs to the invoking user. Raises Unavailable."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             with as_invoking_user() as self._owner:
@@ -68,7 +68,7 @@ class MarksSource:
         return SourceState(self.name, "ok", reason)
 
     def _bind(self, listening: socket.socket) -> list[str]:
-        """Bind in the best directory; returns why better ones were refused. The kernel tells a sender which user listens."""
+        """Bind in the best directory; returns why better ones were refused. A sender learns from the kernel which user listens."""
         remove_stale(self._owner)
         folder, path, refused = make_directory(self._owner)
         try:
@@ -201,7 +201,7 @@ def _temporary() -> list[str]:
 
 
 def _fits(folder: str) -> bool:
-    """Whether the path of a socket in it fits into an address."""
+    """True if the path of a socket in it fits into an address."""
     return len(os.fsencode(folder)) + len("/marks-4194304.sock") <= _MOST_ADDRESS
 
 
@@ -226,7 +226,7 @@ def open_own(path: str, uid: int) -> int:
 
 
 def remove_stale(uid: int) -> None:
-    """Remove a user's sockets whose collectors have ended (`kill -9`), and the directories that were made for one of them alone."""
+    """Remove a user's sockets without a living collector (`kill -9`), and the directories that were made for one socket alone."""
     made = glob.glob(os.path.join(glob.escape(_temporary()[-1]), f"gputop-{uid}-*"))
     for path in (*places(uid), *made):
         try:
@@ -331,7 +331,7 @@ def _namespaces(pid: str) -> tuple[str, str] | None:
 
 
 def _belongs_to(path: str, uid: int) -> bool:
-    """Whether the path is a directory of that user into which no other user may write."""
+    """True if the path is a directory of that user into which no other user may write."""
     try:
         held = os.stat(path)
     except OSError:

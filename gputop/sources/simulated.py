@@ -121,7 +121,7 @@ def totals(words: memoryview, device: int, now_ns: int) -> DeviceTotals:
 
 
 def count_call(words: memoryview, first: int, began_ns: int, count: int = 0) -> None:
-    """Count a call, whose words begin at ``first``, that began at ``began_ns`` and has just returned; ``count``: bytes."""
+    """Count a call that began at ``began_ns`` and has just returned; its words begin at ``first``; ``count``: bytes."""
     length = monotonic_ns() - began_ns
     bucket = first + HIST + histogram.bucket_of(length) - histogram.FIRST
     words[first + BEGAN] = 0
@@ -206,7 +206,7 @@ class _SimulatedDevice:
         self._recent = deque([now], maxlen=int(SECOND_NS / WINDOW_NS))
         self._utilization = (0.0, now.t_ns)
         self._proc_busy: dict[int, tuple[int, int]] = {}
-        self._called: dict[int, list[int]] = {}  # first word of a call -> its words when they were last told
+        self._called: dict[int, list[int]] = {}  # first word of a call -> its words when they were last sent
         self._launched = (0, 0)
 
     def close_window(self) -> None:

@@ -1,7 +1,7 @@
 """The system call that a thread sleeps in: /proc/PID/syscall and wchan.
 
 A DataLoader worker that is *ahead* polls its index queue with a timeout; one that is *blocked* sleeps in a read, a futex or a connect. Both
-are in state S: only the system call and its argument tell them apart.
+are in state S: only the system call and its argument distinguish them.
 """
 
 from __future__ import annotations

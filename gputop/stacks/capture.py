@@ -55,7 +55,7 @@ def capture(pids: Iterable[int], *, waits: Mapping[int, str] | None = None, nati
             timeout_s: float | None = None, root: str = "/") -> StackSet:  # fmt: skip
     """Take the stacks of ``pids`` within ``timeout_s``. Nothing that a process does raises.
 
-    Each pid has at least one `Stack` in the result; ``error`` says why its Python stack could not be read. ``waits`` (pid -> words): the
+    Each pid has at least one `Stack` in the result; ``error`` is why its Python stack could not be read. ``waits`` (pid -> words): the
     diagnosis's words for the wait of each main thread, put before the kernel's.
     """
     wanted = list(dict.fromkeys(pids))

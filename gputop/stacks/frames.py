@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
     @property
     def library(self) -> bool:
-        """Whether the frame is Python's own, an installed package's or native code, not the user's Python."""
+        """True if the frame is Python's own, an installed package's or native code, not the user's Python."""
         return bool(_LIBRARY.match(self.file) or _NATIVE.search(self.file)) or self.file.startswith("<frozen")
 
     @property

@@ -97,7 +97,7 @@ def _rank(stack: Stack, roles: Mapping[int, Role]) -> int:
 
 
 def is_helper(stack: Stack) -> bool:
-    """Whether the stack is that of multiprocessing's helper thread, which waits for work whatever its process does."""
+    """True if the stack is that of multiprocessing's helper thread, which waits for work whatever its process does."""
     lines = map(parse, stack.python)
     return any((line.name.rpartition(".")[2], line.file.rpartition("/")[2]) in _HELPERS for line in lines)
 

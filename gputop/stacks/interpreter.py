@@ -96,7 +96,7 @@ class Interpreter:
         return data
 
     def is_several(self) -> bool:
-        """Whether the process has more than one interpreter."""
+        """True if the process has more than one interpreter."""
         try:
             return sum(len(self._interpreters(runtime)) for runtime in self._runtimes) > 1
         except (OSError, struct.error):
@@ -212,8 +212,8 @@ class Interpreter:
     def _ran_by(self, thread: InterpreterThread, c_stacks: list[tuple[int, int, int]], pthreads: list[int]) -> int | None:
         """The pthread of the OS thread that executes this thread state; None if unknown.
 
-        Up to 3.12 an interpreter's first thread state keeps the ids of the thread that created it. The C stack that holds its innermost
-        call of the evaluation loop tells which thread runs it.
+        Up to 3.12 an interpreter's first thread state keeps the ids of the thread that created it. The C stack with its innermost
+        call of the evaluation loop shows which thread runs it.
         """
         at = thread.runtime.layout
         if at.minor >= 13 or thread.pthread not in pthreads:
@@ -294,7 +294,7 @@ class Interpreter:
 
 
 def is_beyond_py_spy(pid: int, root: str = "/") -> bool:
-    """Whether py-spy cannot read the process: a build without GIL, or several interpreters. False if that is unknown."""
+    """True if py-spy cannot read the process: a build without GIL, or several interpreters. False if that is unknown."""
     try:
         with Interpreter(pid, root) as python:
             return python.layout.free_threaded or python.is_several()

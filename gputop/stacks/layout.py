@@ -53,7 +53,7 @@ class Layout(Struct, frozen=True):
 
     @property
     def free_threaded(self) -> bool:
-        """Whether the layout is that of a build without GIL, whose object header is longer."""
+        """True if the layout is that of a build without GIL, whose object header is longer."""
         return self.ob_type > 8
 
     @property
@@ -137,7 +137,7 @@ class Codes:
         return self._lines[code, instruction]
 
     def is_code(self, address: int) -> bool:
-        """Whether a code object is at ``address``. Raises OSError."""
+        """True if a code object is at ``address``. Raises OSError."""
         return self._word(address + self._layout.ob_type) == self._code_type
 
     def _resolve(self, code: int, instruction: int) -> Line:

@@ -90,7 +90,7 @@ def main_thread_lines(main: MainThread, name: str, most: int = 15) -> list[TextL
 
 
 def _cuda_lines(main: MainThread, sources: Sequence[str], most: int) -> list[TextLine]:
-    """Lines ``41.2 %  train.py:57  cuStreamSynchronize  1,920 calls, p99 3.1 ms  ← loss.item()``, or why there are none."""
+    """Lines ``41.2 %  train.py:57  cuStreamSynchronize  1,920 calls, p99 3.1 ms  ← loss.item()``, or the reason why they are missing."""
     if main.no_cuda:
         return [TextLine("note", f"  CUDA calls were not watched: {clean(main.no_cuda)}")]
     if not main.cuda:

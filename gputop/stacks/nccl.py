@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from gputop.stacks.lines import TextLine
 
 PORT = 28028  # NCCL_RAS_CLIENT_PORT
-LEAST_PORT = 1024  # below it system services listen, and NCCL_RAS_ADDR is anybody's text
+LEAST_PORT = 1024  # below it system services listen, and any user may set NCCL_RAS_ADDR
 RANKS_S = 3  # s that NCCL gives its ranks to answer; its own default is 5
-TIMEOUT_S = 6.0  # s for all of it: ranks that do not answer take twice `RANKS_S`
+TIMEOUT_S = 6.0  # s for the whole report: ranks that do not answer take twice `RANKS_S`
 MOST_BYTES = 1 << 20  # of a report; 1,024 ranks that are all apart take 100 kB
 MOST_RANKS, MOST_LINES = 256, 60  # that are kept of a report
 LINE_CHARS, VERSION_CHARS = 160, 40  # of a line that is shown, and of a version
@@ -67,9 +67,9 @@ class NcclRank(Struct, frozen=True, omit_defaults=True):
     """A rank that NCCL finds apart from the others of its communicator."""
 
     rank: Ranks  # in its communicator
-    size: Ranks  # ranks of that; 0: not told
+    size: Ranks  # ranks of the job; 0: not reported
     why: str  # ``launched 6649 of 6650 AllReduce``
-    pid: Pid = 0  # by its own namespace; 0: not told
+    pid: Pid = 0  # in its own pid namespace; 0: not reported
     node: str = ""  # its address
 
 
@@ -79,7 +79,7 @@ class NcclReport(Struct, frozen=True, omit_defaults=True):
     version: str = ""
     processes: Count = 0  # of the job
     gpus: Count = 0
-    ranks: list[NcclRank] = field(default_factory=list)  # those that are apart
+    ranks: list[NcclRank] = field(default_factory=list)  # ranks that are apart
     lines: list[str] = field(default_factory=list)  # its errors and warnings, in its words
     problem: str = ""  # why there is no report
 
@@ -102,7 +102,7 @@ def pack_report(found: NcclReport | None) -> bytes:
 
 
 def unpack_report(data: bytes) -> NcclReport | None:
-    """The report in `pack_report`'s bytes, which may come from anybody: bounded, its texts clean. ValueError if they hold none."""
+    """The report in `pack_report`'s bytes, which any program may have written: bounded, its texts clean. ValueError without a report."""
     try:
         found: NcclReport | None = _decode(data)
     except BROKEN as error:
@@ -111,7 +111,7 @@ def unpack_report(data: bytes) -> NcclReport | None:
 
 
 def _bounded(found: NcclReport) -> NcclReport:
-    """The report with harmless texts, and no more of them than are shown."""
+    """The report with harmless texts, cut to what is shown."""
     ranks = [replace(one, why=clean(one.why, LINE_CHARS), node=clean(one.node, LINE_CHARS)) for one in found.ranks[:MOST_RANKS]]
     lines = [clean(line, LINE_CHARS) for line in found.lines[:MOST_LINES]]
     problem = clean(found.problem, LINE_CHARS)
@@ -275,13 +275,13 @@ def _converse(line: socket.socket, deadline: float) -> str:
     if not (said := receive(whole=False)).upper().startswith(b"SERVER PROTOCOL "):
         raise Unavailable(f"another program listens on NCCL's port; it sent {clean(said.decode(errors='replace').strip(), 60)!r}")
     line.sendall(b"TIMEOUT %d\n" % RANKS_S)
-    receive(whole=False)  # OK; one that knows no TIMEOUT says so, and goes on
+    receive(whole=False)  # OK; an NCCL without TIMEOUT answers with an error, and goes on
     line.sendall(b"VERBOSE STATUS\n")
     return receive(whole=True).decode(errors="replace")
 
 
 def read_report(text: str) -> NcclReport:
-    """Parse a report. Raises Unavailable if the text is none."""
+    """Parse a report. Raises Unavailable if the text is no report."""
     version, totals, sizes = "", (0, 0), dict[int, int]()
     ranks: dict[tuple[str, int], NcclRank] = {}
     lines: list[str] = []

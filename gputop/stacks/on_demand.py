@@ -43,7 +43,7 @@ def run_probe(
     probe: str, wanted: Mapping[str, object], duration_s: float, *, form: type[AnswerT], as_root: str, root: str = "/",
     files: tuple[int, ...] = (),
 ) -> AnswerT:  # fmt: skip
-    """Run a probe for ``duration_s``; ``wanted`` and the rows are those of on_demand_loader. Raises Unavailable.
+    """Run a probe for ``duration_s``; ``wanted`` and the rows are on_demand_loader's. Raises Unavailable.
 
     ``form``: type of the answer; ``as_root``: arguments of the command that the remedy suggests after `SUDO`; ``files``: descriptors that
     the helper inherits.
@@ -65,7 +65,7 @@ def run_probe(
 
 
 def _answer(probe: str, command: list[str], wait_s: float, form: type[AnswerT], files: tuple[int, ...]) -> tuple[AnswerT, str]:
-    """The helper's answer, and the most telling line that it printed on standard error."""
+    """(the helper's answer, the most useful line that it printed on standard error)."""
     import subprocess
 
     try:

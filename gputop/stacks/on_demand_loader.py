@@ -64,7 +64,7 @@ def waits(bpf: Any) -> list[list[Any]]:
 
 
 def callers(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Tell callers.c where the interpreters keep their frames, attach it to the libraries, wait, read its maps."""
+    """Write for callers.c where the interpreters keep their frames, attach it to the libraries, wait, read its maps."""
     bpf = loader.compile_probes(request["probes"], ("common.h", "callers.c"), {"PROCESSES": PROCESSES, "SUMS": SUMS})
     programs, way = loader.load_uprobes(bpf, ("cuda_enter", "cuda_leave"))
     if not programs:

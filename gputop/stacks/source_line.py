@@ -118,7 +118,7 @@ class _SourceReader:
 
 
 def _read(path: str, owner: int, most: int) -> tuple[bytes, float]:
-    """Content and mtime of a regular file of at most ``most`` bytes that everybody, or ``owner``, may read; else empty."""
+    """Content and mtime of a regular file of at most ``most`` bytes that all users, or ``owner``, may read; else empty."""
     try:
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):

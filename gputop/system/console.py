@@ -54,12 +54,12 @@ codecs.register_error("gputop.ascii", _in_ascii)
 
 
 def draws_ascii(asked: bool | None) -> bool:
-    """Whether to draw in ASCII only. ``asked``: the value of --ascii or --no-ascii, None without either."""
+    """True to draw in ASCII only. ``asked``: the value of --ascii or --no-ascii, None without either."""
     return not takes_unicode() if asked is None else asked or not _is_utf8(sys.stdout.encoding or "")
 
 
 def takes_unicode() -> bool:
-    """Whether standard output and, as far as is known, the terminal are UTF-8."""
+    """True if standard output and, as far as is known, the terminal are UTF-8."""
     return _is_utf8(charset())
 
 
@@ -111,7 +111,7 @@ def replace_closed() -> None:
 class CleanErrors(io.TextIOWrapper):
     """Standard error without control characters but the ends of lines.
 
-    Libraries write log lines, warnings and tracebacks there by themselves, with text of others in them: the Host of an HTTP request, say.
+    Libraries write log lines, warnings and tracebacks there by themselves, with text of others in them (the Host of an HTTP request).
     """
 
     def write(self, text: str) -> int:

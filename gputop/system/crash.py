@@ -17,7 +17,7 @@ from gputop.system.program import __version__
 from gputop.system.text import clean_lines, one_line
 from gputop.system.tty import give_back
 
-_MOST_BYTES = 1 << 16  # of errors.log; a larger one is started anew
+_MOST_BYTES = 1 << 16  # of errors.log; a larger one is replaced
 _SHOWN_BYTES = 1 << 14  # of its end that go into a bug report
 _NO_THREAD = "can't start new thread"  # text of the RuntimeError that Python raises when clone(2) fails
 _END_S = 5.0  # s that the main thread has to end the program after another thread failed

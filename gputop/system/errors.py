@@ -23,7 +23,7 @@ class UserError(Exception):
 
 
 class Unavailable(Exception):
-    """A source, or an on-demand probe, cannot be used: ``reason`` says why, ``remedy`` what the user can do about it."""
+    """A source, or an on-demand probe, cannot be used: ``reason`` is why, ``remedy`` what the user can do about it."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason)

@@ -30,7 +30,7 @@ def program() -> str:
 
 
 def in_cache(prefix: str = sys.prefix) -> bool:
-    """Whether ``prefix`` is an environment that uvx makes for one run, in uv's cache."""
+    """True if ``prefix`` is an environment that uvx makes for one run, in uv's cache."""
     return re.search(r"/(archive|environments)-v\d+/", f"{prefix}/") is not None
 
 
@@ -101,14 +101,14 @@ def _received(path: str) -> tuple[str, list[str]]:
 
 
 def _is_managed() -> bool:
-    """Whether the distribution forbids pip to install for all (PEP 668)."""
+    """True if the distribution forbids pip to install for all (PEP 668)."""
     from sysconfig import get_path
 
     return os.path.exists(os.path.join(get_path("stdlib"), "EXTERNALLY-MANAGED"))
 
 
 def _packages(extra: str) -> list[str]:
-    """Packages that the extra requires, by the metadata of this distribution; the extra itself if there is none, as in a source tree."""
+    """Packages that the extra requires, by the metadata of this distribution; the extra itself without metadata, as in a source tree."""
     from importlib import metadata
 
     try:

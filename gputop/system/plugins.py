@@ -1,6 +1,6 @@
 """Other people's plug-ins, by the entry points of installed packages (docs/plugins.md): sources, causes, exports.
 
-Here names are read alone; a plug-in is imported when it is used. One that is broken costs a line, and nobody else anything.
+Here names are read alone; a plug-in is imported when it is used. A broken plug-in costs a line, and affects no other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def load(plugin: Plugin) -> object:
 
 
 def tell(plugin: Plugin, error: BaseException) -> str:
-    """Say once, on standard error, that a plug-in is broken; the line."""
+    """Print once, on standard error, that a plug-in is broken; returns the line."""
     line = f"the plug-in {plugin.name} of {plugin.package}: {type(error).__name__}: {error}"
     if plugin not in _told:
         from gputop.system.console import notify

@@ -40,7 +40,7 @@ _NICENESS = os.getpriority(os.PRIO_PROCESS, 0)  # niceness that this process was
 class OwnPriority:
     """This process's scheduling priority, given up while the process takes more than ``share`` of one CPU.
 
-    Otherwise another user could start thousands of processes, and gputop's reading of them would keep the CPU from everybody.
+    Otherwise another user could start thousands of processes, and gputop, reading them all, would take the CPU from other users.
     """
 
     def __init__(self, rank: int, share: float, ask: Callable[[int], str] = raise_priority) -> None:

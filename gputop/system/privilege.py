@@ -38,12 +38,12 @@ def capabilities(root: str = "/", which: str = "CapEff") -> int:
 
 
 def may_ptrace(root: str = "/") -> bool:
-    """Whether this process has CAP_SYS_PTRACE, which is needed to read the waits of other users' processes and of containers."""
+    """True if this process has CAP_SYS_PTRACE, which is needed to read the waits of other users' processes and of containers."""
     return bool(capabilities(root) >> CAP_SYS_PTRACE & 1)
 
 
 def in_initial_pid_namespace() -> bool:
-    """Whether the pids in /proc are the kernel's own, which eBPF probes report."""
+    """True if the pids in /proc are the kernel's own, which eBPF probes report."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino == INITIAL_PID_NAMESPACE
     except OSError:
@@ -51,7 +51,7 @@ def in_initial_pid_namespace() -> bool:
 
 
 def in_container(root: str = "/") -> bool:
-    """Whether a container engine started this process, by the marks that Docker, Podman, systemd-nspawn and Kubernetes leave."""
+    """True if a container engine started this process, by the marks that Docker, Podman, systemd-nspawn and Kubernetes leave."""
     marks = (os.path.exists(os.path.join(root, name)) for name in (".dockerenv", "run/.containerenv"))
     return any(marks) or "KUBERNETES_SERVICE_HOST" in os.environ or "container" in os.environ
 
@@ -135,7 +135,7 @@ def start_as(user: tuple[int, int], keep: int, start: Callable[..., _T]) -> _T:
     def work() -> None:
         try:
             _prepare(have & keep, have & needed)
-            # Python 3.12.0 takes no groups at all for groups that nobody asked to change.
+            # Python 3.12.0 takes an empty list of groups for "leave the groups as they are".
             done.append(start(user=user[0], group=user[1], extra_groups=[user[1]]))
         except BaseException as error:  # noqa: BLE001 - raised where it was asked for
             failed.append(error)

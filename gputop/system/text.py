@@ -58,7 +58,7 @@ _MAYBE_ODD = re.compile("[^\x20-\x7e\xa0-\u02ff\u0370-\u03ff\u2010-\u2027\u2030-
 
 
 def is_narrow(text: str) -> bool:
-    """Whether each character surely takes one column and is safe. Quick: called ten thousand times a minute."""
+    """True if each character surely takes one column and is safe. Quick: called ten thousand times a minute."""
     return _MAYBE_ODD.search(text) is None
 
 

@@ -31,7 +31,7 @@ _LAST_S = 253_402_300_799  # s of Unix time: the end of the year 9999, the last 
 _REPLACED = "\ufffd"  # what Python reads in place of bytes that are no text
 _ODD_WORDS = "{} without a number (inf, nan)"
 _NO_END = "its end is missing"
-_ODD_COST = 4  # times the CPU for a piece with numbers that JSON lacks (measured: 5 where it is full of them)
+_ODD_COST = 4  # times the CPU for a piece with numbers that JSON lacks (measured: 5 if it is full of such numbers)
 _REREAD = 16  # times its own length that may be read in vain while whole events are looked for in a damaged text
 # A string to its end, or to the text's; or a number that C++ and others print and JSON lacks.
 _ODD = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[+-]?\b(?:inf(?:inity)?|nan)\b(?:\(\w*\))?', re.DOTALL | re.IGNORECASE)
@@ -92,7 +92,7 @@ def _extent(event: Event) -> tuple[float, float] | None:
 
 
 def _number(value: Any) -> float | None:
-    """A time as a number; None if it is none."""
+    """A time as a number; None if it is no number."""
     try:
         found = float(value) if isinstance(value, (int, float, str)) else None
     except (ValueError, OverflowError):
@@ -101,7 +101,7 @@ def _number(value: Any) -> float | None:
 
 
 def read_trace(path: str) -> ProfilerTrace:
-    """Read a trace, plain or gzipped. UserError if the file is none."""
+    """Read a trace, plain or gzipped. UserError if the file is no trace."""
     try:
         with open(open_regular(path), "rb") as file:
             content, is_cut = _content(file)
@@ -129,7 +129,7 @@ def _content(file: BufferedReader) -> tuple[bytes, bool]:
     """(content of the file, unpacked; whether it is cut short). Raises OSError."""
     is_packed = file.read(2) == b"\x1f\x8b"
     file.seek(0)
-    pieces, size = [], 0  # piece by piece: a read of so many bytes takes memory for all of them first
+    pieces, size = [], 0  # piece by piece: one read of so many bytes would first take memory for all
     try:
         with gzip.GzipFile(fileobj=file) if is_packed else nullcontext(file) as source:
             while size <= MOST_BYTES and (piece := source.read1(_PIECE_BYTES)):
@@ -169,7 +169,7 @@ def _patched(text: str) -> tuple[str, list[int]]:
 
 
 def _whole(trace: Any) -> tuple[int, list[Any]]:
-    """(base time in ns, events) of a sound trace: an object with events, or a list of them."""
+    """(base time in ns, events) of a sound trace: an object with events, or a list of events."""
     if isinstance(trace, list):
         if not any(isinstance(event, dict) and "ph" in event for event in trace):
             raise ValueError("a list of something else")
@@ -228,7 +228,7 @@ class _Read(NamedTuple):
 
 
 class _Pieces:
-    """Reads values of a text, a piece of it at a time: an error of json counts the lines before it, and a quote that is lost makes strings
+    """Reads values of a text, piece by piece: an error of json counts the lines before it, and a quote that is lost makes strings
     of what follows. ``budget``: characters that may still be read in vain."""
 
     def __init__(self, text: str) -> None:
@@ -274,7 +274,7 @@ def _skipped(text: str, at: int) -> int:
 
 
 def _is_sound(event: Any) -> bool:
-    """Whether Perfetto can place it: its times, if it has any, are numbers."""
+    """True if Perfetto can place it: its times, if it has any, are numbers."""
     if not isinstance(event, dict):
         return False
     return event.get("ph") == "M" or all(key not in event or _number(event[key]) is not None for key in ("ts", "dur"))

@@ -54,8 +54,8 @@ _FUNCTIONS = frozenset(
     json_patch json_pretty json_quote json_remove json_replace json_set json_type json_valid subtype
     """.split()  # noqa: SIM905 - to be read
 )
-"""SQLite's own that compute and nothing else. Those of its modules (fts3_tokenizer takes an address in memory), of a build or of a shell
-(load_extension, readfile, writefile, edit) are not among them."""
+"""SQLite's own functions that only compute: without functions of its modules (fts3_tokenizer takes an address in memory), of a build or
+of a shell (load_extension, readfile, writefile, edit)."""
 _CATALOGUE = ("sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_temp_schema")
 
 
@@ -269,7 +269,7 @@ def _permit(asked: tuple[object, ...], read: dict[str, dict[str, None]], known: 
         table = str(first).lower()
         # No column: the statement may have named a table of its own so (WITH).
         allowed = not second or table in known
-        columns = read.setdefault(table, {})  # as the statement spells it, where no column of it is read
+        columns = read.setdefault(table, {})  # as the statement spells it, if no column of the table is read
         if second:
             columns[str(second)] = None
     elif action == sqlite3.SQLITE_FUNCTION:

@@ -101,7 +101,7 @@ class _ProcessSwitches:
 
 
 class Tally:
-    """Makes the rows of `tally` from those of `proc` and of CUDA calls."""
+    """Makes the rows of `tally` from rows of `proc` and of CUDA calls."""
 
     def __init__(self, wanted: Sequence[str], inside: Callable[[int], bool]) -> None:
         """``wanted`` are the columns; ``inside(tick)`` is True for ticks to be included."""

@@ -37,7 +37,7 @@ from gputop.system.output import create, whole_or_gone
 from gputop.system.program import __version__
 from gputop.system.text import clean
 
-MOST_CELLS = 3000  # columns of time: a browser's window shows 300 to 2000 of them; a choice
+MOST_CELLS = 3000  # columns of time: a browser's window shows 300 to 2000; a choice
 MOST_STEPS = 600  # moments with tables; a choice
 MOST_PROCESSES = 60  # rows, 10 KB each at most; a choice
 MOST_INCIDENTS = 100  # 2 KB each; a choice
@@ -152,7 +152,7 @@ class _Scribe:
         session, cell = self.session, self.cell(frame.t_ns)
         if not self.begun:
             self._begin(frame.t_ns)
-        # A frame of seconds or minutes tells of all its time.
+        # A frame of seconds or minutes covers all its time.
         self._readings(range(min(cell, self.cell_before + 1) if frame.ticks > 1 else cell, cell + 1))
         self.cell_before = cell
         if session.engine.fed_ns > self.fed_ns:

@@ -70,7 +70,7 @@ def _place(output: str) -> AbstractContextManager[str]:
 
 
 def _add(part: str, output: str) -> None:
-    """Move the files next to those of other recordings."""
+    """Move the files into the folders of other recordings."""
     found = [os.path.relpath(os.path.join(path, name), part) for path, _folders, names in os.walk(part) for name in names]
     for name in found:
         if os.path.lexists(os.path.join(output, name)):

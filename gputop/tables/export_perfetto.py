@@ -27,7 +27,7 @@ from gputop.tables.exports import Row, batches
 
 GPU_PID = 1_000_000_000  # GPU i is process GPU_PID + i; pids end far below
 HOST_PID = GPU_PID - 1
-STATE_TID = 2_000_000_000  # thread of a process whose slices are its states
+STATE_TID = 2_000_000_000  # thread of a process that holds its states as slices
 _encode = json.JSONEncoder(allow_nan=False).encode
 _INCIDENT_ARGS = ("severity", "cause", "headline", "lost_s", "regain_gpu_s", "speedup_max", "trainer_pid", "gpu")
 _INCIDENT = ("t_ns", "dt_s", "symptom", *_INCIDENT_ARGS)  # columns of the table
@@ -40,7 +40,7 @@ _GPU_COUNTERS = (
 class _CounterTracks(NamedTuple):
     """The counters of a table: each column's name in the trace, which has the subject's in it."""
 
-    subject: str  # column by which rows are told apart; empty for a table about one thing
+    subject: str  # column that distinguishes rows; empty for a table about one thing
     names: dict[str, str]
     rates: bool = False  # whether values are divided by the seconds since the subject's row before
     pid: str = ""  # column of the process that they belong to; the host where it is empty
@@ -63,7 +63,7 @@ _COUNTERS = {
     "gpu_process": [_CounterTracks("gpu", {"mem_bytes": "GPU {} memory bytes", "sm_pct": "GPU {} SM %"}, pid="pid")],
     "launch": [_CounterTracks("", {"launches_per_s": "kernel launches/s"}, pid="pid")],
 }  # fmt: skip
-"""Table -> counters drawn of it; GPUs and processes are drawn frame by frame."""
+"""Table -> its counters that are drawn; GPUs and processes are drawn frame by frame."""
 _WANTED = {table: list(dict.fromkeys(["t_ns", *(column for one in counters for column in (one.subject, one.pid, *one.names) if column)]))
            for table, counters in _COUNTERS.items()}  # fmt: skip
 
@@ -171,7 +171,7 @@ class _PerfettoTrace:
             yield from self.end_state(pid, self.board.t_ns)
 
     def draw_incidents(self, incidents: Iterable[Row]) -> Iterator[Event]:
-        """Slices of incidents (rows of `_INCIDENT`): a lane for each trainer and cause; those of a GPU itself by GPU."""
+        """Slices of incidents (rows of `_INCIDENT`): a lane for each trainer and cause; incidents of a GPU itself by GPU."""
         lanes: dict[tuple[int | None, str, int | None], int] = {}
         for t_ns, dt_s, symptom, *told in incidents:
             args = dict(zip(_INCIDENT_ARGS, told, strict=True))

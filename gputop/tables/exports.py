@@ -1,4 +1,4 @@
-"""Export formats, and the rows that they write: those of the SQL tables, with cleaned text, since many readers print it as it is.
+"""Export formats, and the rows that they write: rows of the SQL tables, with cleaned text, since many readers print it as it is.
 
 A format is a module ``export_<format>.py`` with ``write(recording, output, start_ns, end_ns)``, and its name in `FORMATS`. ``write`` raises
 UserError, or OSError if the output cannot be written.
@@ -57,7 +57,7 @@ def how_to_open(form: str, path: str) -> str:
 
 
 def formats() -> tuple[str, ...]:
-    """`FORMATS`, followed by those of plug-ins (docs/plugins.md)."""
+    """`FORMATS`, followed by the formats of plug-ins (docs/plugins.md)."""
     return (*FORMATS, *(one.name for one in plugins(EXPORTS) if one.name not in FORMATS))
 
 
@@ -70,7 +70,7 @@ def writer(form: str) -> Callable[..., None]:
 
 
 def _plugged(plugin: Plugin) -> Callable[..., None]:
-    """The ``write`` of a plug-in, whose errors are one line."""
+    """The ``write`` of a plug-in, with errors of one line."""
 
     def write(recording: Recording, output: str, start_ns: int, end_ns: int) -> None:
         try:
@@ -80,7 +80,7 @@ def _plugged(plugin: Plugin) -> Callable[..., None]:
             found(recording, output, start_ns, end_ns)
         except (UserError, OSError):
             raise
-        except Exception as error:  # noqa: BLE001 - somebody else's code
+        except Exception as error:  # noqa: BLE001 - another author's code
             raise UserError(f"the plug-in {plugin.name} of {plugin.package}: {type(error).__name__}: {error}") from None
 
     return write

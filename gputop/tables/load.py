@@ -30,7 +30,7 @@ Batch = tuple[str, Iterable[tuple[Any, ...]]]  # rows of a table, maybe none
 SETTLED_NS = 2_000_000_000  # bystanders are read and reported once a second, so by then both have happened
 KNOWN_BEFORE_NS = 60_000_000_000  # threads report when they run; most run within a minute
 SKIPPED, UNREAD = "the beat was skipped", "not in the file"
-MOST_TOGETHER = 100  # frames whose rows are made at once: less time a row, more memory
+MOST_TOGETHER = 100  # frames that become rows at once: more take less time a row, and more memory
 _NEEDS_NAMES = {"name", "role", "victim", "culprit", "wakee", "waker"}
 _NEEDS_PIDS = {"victim", "victim_pid", "wakee", "wakee_pid"}
 _NEEDS_COUNTS = {"stall_ms", "thread_switches", "thread_offcpu_s"}
@@ -48,7 +48,7 @@ class TableLoader:
         self.recording = recording
         self.wanted = wanted
         self._began_ns = recording.start_ns
-        if recording.tier != TICKS:  # whole seconds of the clock, each of which is a frame
+        if recording.tier != TICKS:  # whole seconds of the clock, a frame each
             start_ns, end_ns = start_ns // SECOND_NS * SECOND_NS, -(-end_ns // SECOND_NS) * SECOND_NS
         self.start_ns, self.end_ns = self._began_ns if start_ns <= recording.start_ns else start_ns, end_ns
         self._known = Known(recording.header, self._began_ns)
@@ -116,7 +116,7 @@ class TableLoader:
             self._learn(frame)
         if self._names:
             known.roles()
-        # Frames behind the end are read for the counts of threads: rows of processes there take their part of these, and are dropped.
+        # Frames behind the end are read for the counts of threads: rows of processes there take their part of the counts, and are dropped.
         yield from self._rows_of(frames)
         if "gap" in self.wanted:
             yield "gap", self._gaps_in(frames)
@@ -269,16 +269,16 @@ class _TickGaps:
 
     @property
     def is_unbegun(self) -> bool:
-        """Whether no tick was taken yet."""
+        """True if no tick was taken yet."""
         return self._seq is None
 
     def before(self, t_ns: int, seq: int, missed: int, marks: Sequence[Mark] = (), ticks: int = 1) -> _Gap | None:
-        """The gap before this tick, or before these merged ``ticks``, with the recorder's reason if it gave one; None if there is none."""
+        """The gap before this tick, or before these merged ``ticks``, with the recorder's reason if it gave one; None without a gap."""
         unread = t_ns > self._before if self._seq is None else not seq - ticks <= self._seq < seq
         held_up = not unread and t_ns - self._before < missed * self._interval_ns
         since, until = self._before, t_ns
         if held_up and self._before - self._earlier > t_ns - self._before:
-            # A collector that was stopped while it waited runs that beat late, and only the next one tells of the beats skipped.
+            # A collector that was stopped while it waited runs that beat late, and only the next one has the number of beats skipped.
             since, until = self._earlier, self._before
         self._earlier, self._before, self._seq = self._before, t_ns, seq
         reason = next((mark.gap_reason for mark in marks if mark.gap_reason), UNREAD if unread else SKIPPED)

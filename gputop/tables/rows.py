@@ -137,7 +137,7 @@ class Rows:
         return self.once(f"+{items}.{name}", lambda: self._growth_of_list(items, name))
 
     def total(self, *names: str) -> Sequence[Any]:
-        """The sum of increments, None if one of them is."""
+        """The sum of increments, None if one increment is None."""
         return [None if None in values else sum(values) for values in zip(*map(self.increment, names), strict=True)]
 
     def per_tick(self, name: str, of: Callable[[int], Any]) -> Sequence[Any]:
@@ -150,7 +150,7 @@ class Rows:
         return self.once(f"={name}", make)
 
     def not_restated(self, read: Sequence[Any], keys: Sequence[Any]) -> list[bool]:
-        """Whether each row was read in its tick. A key frame restates old readings too: their ``t_ns`` is that of the row before with the
+        """True if each row was read in its tick. A key frame restates old readings too: their ``t_ns`` is that of the row before with the
         same key, or lies before the recording."""
         known, stood, found = self.known, self.known.stood[self.path, "read"], []
         begun_ns = known.start_ns - known.header.interval_ns
@@ -174,7 +174,7 @@ class Rows:
         keys, stood = self.keys(), self.known.stood[self.path, name]
         resumes = isinstance(self.samples[0], _RESUMING)
         if self.known.key_ns and self.path.startswith("probes"):
-            # What a key frame leaves out was forgotten, and begins anew.
+            # What a key frame leaves out was forgotten, and begins again.
             restated = {key for key, tick in zip(keys, self.ticks, strict=True) if tick == self.known.key_ns}
             for key in stood.keys() - restated if restated else ():
                 del stood[key]
@@ -196,7 +196,7 @@ class Rows:
         return grown
 
     def _value_at_birth(self, name: str, row: int) -> int | None:
-        """The counter's value when its subject, whose first row this is, began; None if that may be before the recording.
+        """For the first row of a subject: the counter's value when the subject began; None if that may be before the recording.
 
         Processes that were born in the recording, and pairs and calls that the probe saw first in it, began at 0, a process's time at its
         birth."""
@@ -230,12 +230,12 @@ class Rows:
 
 
 class FieldNames(Rows):
-    """A stand-in without rows: columns made of it are empty, and ``names`` holds the fields that they asked for."""
+    """A stand-in without rows: its columns are empty, and ``names`` holds the fields that the columns asked for."""
 
     def __init__(self) -> None:
         super().__init__("", (), (), (), Known(Header(), 0))
         self.names: set[str] = set()
-        self.of_owner: set[str] = set()  # those of the struct that rows stand in
+        self.of_owner: set[str] = set()  # fields of the struct that rows stand in
 
     def gauge(self, name: str) -> Sequence[Any]:
         """Remember the field."""

@@ -31,7 +31,7 @@ class _ThreadRows:
     def __init__(self) -> None:
         self.rows: deque[tuple[int, Columns, int]] = deque()  # tick, columns, and place in these
         self.reports: deque[_Report] = deque()
-        self.under_way: list[_Report] = []  # reports of which a part is in rows already; they begin where that part ends
+        self.under_way: list[_Report] = []  # reports that are partly in rows already; each begins where that part ends
         self.booked_ns = 0  # everything up to here is in rows
         self.known_ns = 1 << 62  # the first count begins here
         self.rests = 0.0, 0.0  # switches and ns that rounding left over from the latest row
@@ -85,7 +85,7 @@ class ProbedThreads:
     def __init__(self) -> None:
         self.pid_of: dict[int, int] = {}  # tid -> pid
         self._processes: defaultdict[int, _ThreadRows] = defaultdict(_ThreadRows)
-        self._readings: deque[int] = deque()  # ticks in which the probe was read: those of the last second, and the one before
+        self._readings: deque[int] = deque()  # ticks in which the probe was read: in the last second, and the one before
         self._stood: dict[int, tuple[int, int, int, int]] = {}
         """tid -> when the thread began, its switches, its ns off a CPU, and when these were reported."""
 

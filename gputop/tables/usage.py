@@ -30,8 +30,8 @@ from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
 
 UNUSED_AFTER_S = 60.0  # s that a GPU is held without any work before they count as unused: a step, a save or a start take less (guess)
-MOST_STEP_NS = 90 * SECOND_NS  # ns between two readings of one stretch; after more, as in a gap, nothing is known of the time between
-WORST = 3  # incidents that are told
+MOST_STEP_NS = 90 * SECOND_NS  # ns between two readings of one stretch; after more, as in a gap, the time between is unknown
+WORST = 3  # incidents that are printed
 MOST_NAME = 80  # characters of a user, a job or a host
 UNKNOWN = "unknown"
 SECONDS = ("trained_s", "lost_s", "unused_s")  # of a row of the report
@@ -56,7 +56,7 @@ class StretchUsage(Struct):
     start_s: float  # Unix
     end_s: float
     recorded_s: float = 0.0  # of all GPUs together, as are all seconds here
-    free_s: float = 0.0  # nobody held the GPU
+    free_s: float = 0.0  # no process held the GPU
     trained: dict[Owner, Ledger] = field(default_factory=dict)
     unused: dict[Owner, float] = field(default_factory=dict)  # held without any work and outside of the ledger
     gpus: int = 0
@@ -115,7 +115,7 @@ class _UsageTally:
         self.told = told
         self.t_ns = 0
         self.owners: dict[tuple[int, int], Owner] = {}  # of trainers, by pid and start
-        self.idle: defaultdict[int, dict[Owner, float]] = defaultdict(dict)  # GPU -> seconds without work so far, by who holds it
+        self.idle: defaultdict[int, dict[Owner, float]] = defaultdict(dict)  # GPU -> seconds without work so far, by holder
 
     def take(self, board: Board, engine: Engine) -> None:
         ns, self.t_ns = board.t_ns - self.t_ns, board.t_ns
@@ -215,7 +215,7 @@ def bill(told: Sequence[StretchUsage], since_s: float | None, until_s: float | N
         return cents / 100 if price else None
 
     def rows(name: Callable[[Owner], tuple[str, ...]], *columns: str) -> list[dict[str, Any]]:
-        """Sums of all owners that have the same name, whose parts are the ``columns``; largest waste first."""
+        """Sums of all owners with the same name, made of the ``columns``; largest waste first."""
         sums: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
         for whose, seconds in trained_s.items():
             sums[name(whose)]["trained_s"] += seconds

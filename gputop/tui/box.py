@@ -137,7 +137,7 @@ class Box(LoneScreen):
             for found in job():
                 if not tell(show, found):
                     return
-        except Exception as error:  # noqa: BLE001 - the box says it; a thread's own traceback would tear the screen
+        except Exception as error:  # noqa: BLE001 - the box shows it; a thread's own traceback would tear the screen
             tell(fail, crash.reason(error))
 
     def action_scroll(self, rows: int) -> None:

@@ -81,7 +81,7 @@ class Canvas:
 
     @property
     def is_seen(self) -> bool:
-        """Whether a drawing would be seen soon: nothing covers the screen, and the terminal has taken what was sent."""
+        """True if a drawing would be seen soon: nothing covers the screen, and the terminal has taken what was sent."""
         return self._screen.is_current and not terminal.is_behind(self._screen.app)
 
     @property
@@ -91,7 +91,7 @@ class Canvas:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the terminal shows all that was drawn, so that a box may open without repainting what is around it."""
+        """True if the terminal shows all that was drawn, so that a box may open without repainting what is around it."""
         return self.painter is not None and not terminal.await_repaint(self._widgets)
 
     def send(self, text: str) -> None:

@@ -14,7 +14,7 @@ TMUX_S = 1.0  # s for tmux to take a text: it answers in some ms, or hangs
 
 
 def copy_nth(app: App[object], commands: list[str], number: int) -> str:
-    """Copy one of the commands, counted from 1; what came of it, in a line."""
+    """Copy one of the commands, counted from 1; returns a line with the outcome."""
     if not commands:
         return "there is no command to copy here"
     if number > len(commands):

@@ -238,7 +238,7 @@ class Actions:
         self._open(self.stacks_screen(pids))
 
     def stacks_screen(self, pids: list[int] | None) -> StacksScreen:
-        """The box that shows stacks of these processes; None: of all that are stalled."""
+        """The box that shows stacks of these processes; None: of all stalled processes."""
         from gputop.tui.stacks import StacksScreen
 
         return StacksScreen(self._context, pids)
@@ -298,7 +298,7 @@ class Actions:
         try:
             size = file_size(write_blocks(path, create(path), header, blocks, end_ns))
             said = f"saved {duration(seconds)} ({size}): gputop replay {path}"
-        except Exception as error:  # noqa: BLE001 - the screen goes on, and says it
+        except Exception as error:  # noqa: BLE001 - the screen goes on, and shows it
             said = crash.reason(error)
         with suppress(RuntimeError):  # the loop has just been closed: gputop ends
             self._screen.call_later(self._drawing.show_note, said)
@@ -340,7 +340,7 @@ class Actions:
 
 
 def send_signal(name: str, targets: dict[int, int]) -> str:
-    """Signal processes (pid -> start_ticks); gives what came of it, in a line.
+    """Signal processes (pid -> start_ticks); returns a line with the outcome.
 
     A process with another start time got the pid of one that has ended: it is not signalled.
     """
@@ -401,7 +401,7 @@ class LineScreen(Screen[None]):
 
 
 class DashboardScreen(LineScreen):
-    """The dashboard: the GPUs and the host on one time axis. ``actions`` run its keys; those of a replay differ."""
+    """The dashboard: the GPUs and the host on one time axis. ``actions`` run its keys; a replay has others."""
 
     BINDINGS = [*bindings.LIVE]
     KEYS = bindings.LIVE

@@ -33,7 +33,7 @@ _NOT_YET = "being read …"
 SHORT_ROWS = 6  # rows of a folded section in a terminal of `TALL` rows or more; in a lower one it has none
 TALL = 30  # rows
 HEAD_ROWS = 2  # rows of the box that do not scroll
-SLOW_S = 3.0  # s after which the box says that the kernel does not answer
+SLOW_S = 3.0  # s after which the box shows that the kernel does not answer
 _INFERRED = ", inferred: what it waits for cannot be read"
 BY_GUESS = "(its host name, which may differ from the pod's)"
 _TITLES = {
@@ -97,7 +97,7 @@ class DetailsScreen(Box):
         self.refresh_text()
 
     def content(self) -> Sequence[Line]:
-        """The stream's facts, then those of /proc, then the sections."""
+        """Facts of the stream, then of /proc, then the sections."""
         session, at = self.session, self.view.at_ns
         with session.lock:
             older, newer = session.boards_around(at, SECOND_NS)
@@ -196,7 +196,7 @@ class DetailsScreen(Box):
         self.refresh_text()
 
 
-# what the stream tells
+# facts of the stream
 
 
 def _cpus(board: Board) -> str:
@@ -225,7 +225,7 @@ def _identity(info: ProcInfo, role: Role | None, width: int) -> list[Line]:
 
 
 def _whose(found: Identity, role: Role | None, place: Place | None) -> list[Line]:
-    """Training, pod, container, Slurm job; of a trainer also why one is not known. What ``place`` tells stands there."""
+    """Training, pod, container, Slurm job; for a trainer also why one is unknown. What ``place`` shows is left out here."""
     step = f".{found.slurm_step}" if found.slurm_step else ""
     words: dict[str, list[str | None]] = {
         "training": [found.training],
@@ -307,7 +307,7 @@ def _share(value: float | None, of_what: str) -> str:
 
 
 def _sampled_threads(info: ProcInfo, sample: ProcSample, before: ProcSample | None) -> Section | None:
-    """The threads that the stream samples, those of trainers and workers; None for other processes."""
+    """Threads of a trainer or worker, as the stream samples them; None for other processes."""
     if not sample.threads:
         return None
     names = {info.pid: info.comm} | {thread.tid: thread.comm for thread in info.threads}
@@ -410,7 +410,7 @@ def _place(details: ProcessDetails) -> list[Line]:
 
 
 def sections(details: ProcessDetails) -> list[Section]:
-    """Threads, files, connections, environment, limits: each with its rows, or the reason why there are none."""
+    """Threads, files, connections, environment, limits: each with its rows, or the reason for having no rows."""
     made = {"threads": _threads, "files": _files, "connections": _connections, "environment": _environment, "limits": _limits}
     there = (name for name in SECTIONS.values() if not details.gone or getattr(details, _PARTS.get(name, name)) is not None)
     return [_section(name, details, made[name](details)) for name in there]

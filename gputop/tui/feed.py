@@ -159,11 +159,11 @@ class Feed(Reader):
 class Recorder:
     """`r`: records the stream as it comes; frames arrive in the feed's thread, keys in the screen's.
 
-    At most one recording at a time. Where it cannot go on it ends, `problem` says why, and what was written stays readable.
+    At most one recording at a time. A recording that cannot go on ends; `problem` has the reason, and what was written stays readable.
     """
 
     def __init__(self) -> None:
-        self.problem = ""  # why the last recording ended by itself; empty where it did not, or once the screen has said it
+        self.problem = ""  # why the last recording ended by itself; empty if it did not, or once the screen has shown it
         self.broke = False  # whether the last recording ended by itself; False once another begins
         self._lock = threading.Lock()
         self._writer: Writer | None = None
@@ -237,9 +237,9 @@ class ScreenSettings(Struct):
     remote: bool = False  # the stream comes from another machine, or from the past
     auto_stacks: bool = True  # whether stacks are taken once when an incident begins
     keys: dict[str, str] = field(default_factory=dict)  # action -> the user's own keys, as Textual's ``set_keymap`` takes them
-    note: str = ""  # what is said first
-    caption: Callable[[Session], str] | None = None  # `gputop demo`: what happens now, for the line above the keys; the session is locked
-    caption_text: str = ""  # what it said last
+    note: str = ""  # note that is shown first
+    caption: Callable[[Session], str] | None = None  # `gputop demo`: text for the line above the keys; called while the session is locked
+    caption_text: str = ""  # its last text
 
 
 class Replay(Struct, frozen=True):
@@ -273,7 +273,7 @@ class Context(Struct):
         return self.session.ledger_at(t_ns), [incident for incident in incidents if t_ns is None or incident.start_ns <= t_ns]
 
     def findings(self, what_if: Sequence[WhatIf] | None = None) -> MomentFindings:
-        """All that is known at the moment shown; hold the session's lock. Without ``what_if`` the effects of changes are computed, which
+        """Findings at the moment shown; hold the session's lock. Without ``what_if`` the effects of changes are computed, which
         takes some ms."""
         session, at_ns = self.session, self.view.at_ns
         verdict, until_ns = session.verdict_at(at_ns), session.now_ns if at_ns is None else at_ns

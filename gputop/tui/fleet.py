@@ -53,7 +53,7 @@ EVERY_S = 0.5  # s between two looks at the nodes, which speak once a second; ea
 ANSWERS_S = 0.25  # s between two looks for answers
 STACKS_IN_S = 0.7  # s from the question until all nodes take the stacks: the question must have reached them
 TOGETHER_S = 3.0  # s by which an opened recording and the other nodes may be apart and still show the same moment
-STACKS_S = 15.0  # s after which nodes that have not answered are told
+STACKS_S = 15.0  # s after which nodes without an answer are named
 
 
 class Saving:
@@ -167,7 +167,7 @@ def _renamed(stack: Stack, number: int) -> Stack:
 
 
 def roles_of(members: Sequence[JobRank]) -> dict[int, Role]:
-    """Number from 1 on -> role of a rank among those of all nodes."""
+    """Number from 1 on -> role of a rank, over all nodes."""
     return {
         number: Role("trainer", number, member.rank.rank, label=f"rank {member.number} ({member.host})")
         for number, member in enumerate(members, 1)
@@ -175,7 +175,7 @@ def roles_of(members: Sequence[JobRank]) -> dict[int, Role]:
 
 
 class FleetWhy(Box):
-    """`e`: all that is known of the chosen job."""
+    """`e`: all facts about the chosen job."""
 
     TITLE = "why   (↑↓ scroll, Esc closes)"
     BINDINGS = [Binding("e", "dismiss", "close", show=False)]
@@ -451,7 +451,7 @@ class PastScreen(FleetScreen):
 
 
 def _stepped(names: Sequence[str], chosen: str, by: int) -> str:
-    """The name ``by`` places after ``chosen``; empty if there are none."""
+    """The name ``by`` places after ``chosen``; empty without names."""
     return names[stepped(len(names), names.index(chosen) if chosen in names else None, by)] if names else ""
 
 

@@ -21,7 +21,7 @@ from gputop.tui.stacks import StacksScreen, Taken
 BACK_S = 600.0  # s of a node's past that come when it is opened: all that it keeps
 NODE_REST_S = 0.25  # s between two drawings
 DRAWN_S = 1.0  # s between two drawings while the past is read in
-ANEW_S = 15.0  # s without a frame, after which a node that is up is asked again: its link was made anew
+ANEW_S = 15.0  # s without a frame, after which a node that is up is asked again: its link has restarted
 MOST_QUEUED = 600  # items that wait for the dashboard: a minute; then the node is left unread until there is room
 
 
@@ -42,7 +42,7 @@ class NodeStream:
                 yield self._items.get(timeout=NODE_REST_S)
             except Empty:
                 if time.monotonic() - self._asked_s > ANEW_S and self._nodes.poll()[self._host].state == UP:
-                    self._ask(0.0)  # its link was made anew
+                    self._ask(0.0)  # its link has restarted
                 continue
             self._asked_s = time.monotonic()
             if self._items.empty() or time.monotonic() - self._rested_s > DRAWN_S:  # ten minutes take a while: they are drawn as they come
@@ -114,7 +114,7 @@ class OpenedActions(Actions):
 
     @property
     def can_clear(self) -> bool:
-        """Whether Esc has something to clear: a filter, a selection, or the cursor of a look back."""
+        """True if Esc has something to clear: a filter, a selection, or the cursor of a look back."""
         view = self._view
         return self._filter_line.is_open or view.selected is not None or bool(view.pattern) or view.end_ns is not None
 

@@ -21,7 +21,7 @@ class RecordedNodeActions(OpenedActions, ReplayActions):
 
     @property
     def can_clear(self) -> bool:
-        """Whether Esc has something to clear. The cursor is none such: its moment goes along to the nodes."""
+        """True if Esc has something to clear. A cursor stays: its moment goes along to the nodes."""
         view = self._view
         return self._filter_line.is_open or view.selected is not None or bool(view.pattern)
 

@@ -25,7 +25,7 @@ ESC_S = 0.1  # s after which an Esc alone is the key (Textual's default for ESCD
 CUT_OFF_S = 0.5  # s of silence after which an unfinished sequence is given up
 PASTE_CUT_OFF_S = 1.0  # s of silence after which a paste has ended: its end may be lost, and keys must work again
 LOOK_S, LOOKS = 0.05, 100  # s between looks, and looks, whether a screen or widget has taken its messages
-MOST_WAITING = 1000  # keys that wait: nobody types more at once
+MOST_WAITING = 1000  # keys that wait: no user types more at once
 _END = "\x1b[201~"
 _NO_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _WHOLE = re.compile(
@@ -102,7 +102,7 @@ class Received:
         return broken.end()
 
     def _string(self, text: str, at: int) -> int:
-        """Skip to the end of the string; an Esc that comes last may be the first half of that end."""
+        """Skip to the end of the string; a trailing Esc may be the first half of the end."""
         ends = _STRING_END.search(text, at)
         assert ends is not None
         if text[ends.start() :] in ("", "\x1b"):
@@ -129,7 +129,7 @@ class Received:
 
 
 class KeyQueue:
-    """Delivers each key and paste after the one before has done all that it does.
+    """Delivers each key and paste once the one before has done its work.
 
     A key goes from the focused widget up to the application, whose action may ask for another focus or screen, all by messages. The
     next key of the same read (of a paste without brackets, a program, a slow line) would overtake that: letters of a filter would be
@@ -144,16 +144,16 @@ class KeyQueue:
 
     @property
     def is_done(self) -> bool:
-        """Whether all keys have done what they do."""
+        """True if all keys have done what they do."""
         return self._delivery is None or self._delivery.done()
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue is full, so that no more can wait."""
+        """True if the queue is full, so that no more can wait."""
         return len(self._waiting) >= MOST_WAITING
 
     def holds(self, event: Event) -> bool:
-        """Whether the event has to wait; it is posted again when its time comes."""
+        """True if the event has to wait; it is posted again when its time comes."""
         if event is self._current or event.is_forwarded or not isinstance(event, (Key, Paste)):
             return False
         if isinstance(event, Key) and event.key == "ctrl+c":
@@ -171,7 +171,7 @@ class KeyQueue:
             await self._settle()
 
     async def _settle(self) -> None:
-        """Wait until the key's action is done, then until the messages of that action are."""
+        """Wait until the key's action is done, then until the action's messages are."""
         await self._pass(self._app)
         for _ in range(2):
             for pump in (self._app.focused or self._app.screen).ancestors_with_self:

@@ -37,7 +37,7 @@ REASONS_EVERY_S = 2.0  # s between two drawings of the reasons, unless they are 
 WHAT_IF_EVERY_S = 10.0  # s between two reckonings of what changes would bring: each takes some ms
 ROWS_STEP = 2  # rows in which the table grows and shrinks
 SHRINK_S = 6.0  # s that rows of the table stay empty before other panels get them: bystanders come and go
-SLOW = 0.8  # share of the wanted speed below which a replay says how fast it really plays
+SLOW = 0.8  # share of the wanted speed below which a replay shows how fast it really plays
 COST_EVERY_S = 1.0  # s between two readings of what gputop costs
 
 
@@ -105,7 +105,7 @@ class Time:
 
     @property
     def is_still(self) -> bool:
-        """Whether time stands."""
+        """True if time stands."""
         return self._context.view.end_ns is not None
 
     @property
@@ -189,7 +189,7 @@ class Panel:
 
     @property
     def lane_at(self) -> int:
-        """The column at which lanes begin that move left with time; 0 if there are none."""
+        """Column at which the lanes begin that move left with time; 0 without such lanes."""
         return 0
 
     @property
@@ -245,7 +245,7 @@ class VerdictPanel(Panel):
         return lines[: self.rows]
 
     def _silence(self) -> str:
-        """A line that says for how long readings are overdue, and what to do; empty if none are."""
+        """A line on how long readings are overdue, and what to do; empty if no reading is overdue."""
         silent_s, header = self.time.silent_s, self.context.session.header
         if not silent_s:
             return ""
@@ -287,7 +287,7 @@ class LanesPanel(Panel):
 
     @property
     def wanted(self) -> tuple[int, int]:
-        """Lanes, with the line of folded ones; how many of them may be tall."""
+        """(lanes, with the line of folded ones; lanes that may be tall)."""
         series = self.context.session.history.series
         return len(self.found) + bool(self.folded), sum(is_tall(lane, series) for lane in self.found)
 
@@ -328,7 +328,7 @@ class TablePanel(Panel):
         super().__init__(context, time_shown)
         self._drawer = table.TableDrawer()
         self.shown: list[ProcessRow] = []  # all rows, scrolled out or not, that `find_rows` found last
-        self.wanted = 0  # rows of the screen that hold all of them; changes in steps, so that the panels stay where they are
+        self.wanted = 0  # rows of the screen that hold the whole table; changes in steps, so that the panels stay where they are
         self._filled_s = 0.0  # when these rows were last needed (time.monotonic)
 
     def find_rows(self) -> None:

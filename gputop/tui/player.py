@@ -21,12 +21,12 @@ ROUND_S = 0.1  # s between two rounds of reading
 MOST_WORK_S, LEAST_REST_S = 0.06, 0.03  # s of reading in a round at most, and of rest at least, for keys and drawing
 REFRESH_S = 0.5  # s between two looks whether the file has grown
 LEAST_PAST_NS = 60_000_000_000  # ns before a jump that are loaded: the window shows them, and the diagnosis needs them to settle
-QUICK_PAST_NS = 10_000_000_000  # ns before a jump that are loaded and shown first: with many processes all of it takes seconds
+QUICK_PAST_NS = 10_000_000_000  # ns before a jump that are loaded and shown first: with many processes the whole takes seconds
 NEAR_NS = 1_000_000_000  # ns after the wanted moment in which its first frame is looked for; a later one lies after a gap
 GAP_NS = 5_000_000_000  # ns without a frame that playing skips
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-MOST_BEHIND_NS = 250_000_000  # ns made up for in one round; a machine that cannot keep up plays slower, and the screen says so
+MOST_BEHIND_NS = 250_000_000  # ns made up for in one round; a machine that cannot keep up plays slower, and the screen shows it
 PACE_OVER_NS = 1_000_000_000  # ns over which the real speed is measured
 
 

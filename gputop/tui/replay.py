@@ -82,7 +82,7 @@ class ReplayActions(Actions):
             self.go_to(t_ns)
 
     def _note_problem(self, problem: str) -> None:
-        """Say what of the recording is lost, once."""
+        """Show what the recording has lost, once."""
         if problem and problem != self._noted_problem:
             self._noted_problem = problem
             self._drawing.show_note(problem)
@@ -162,7 +162,7 @@ class ReplayActions(Actions):
         self._screen.app.push_screen(MomentScreen(self._player.recording), lambda t_ns: None if t_ns is None else self.go_to(t_ns))
 
     def action_record(self) -> None:
-        """Say that there is nothing new to record."""
+        """Show a note: there is nothing new to record."""
         self._drawing.show_note("this is a recording already; R saves the ten minutes before this moment to a new file")
 
     def action_speed(self, steps: int) -> None:

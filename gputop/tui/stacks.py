@@ -102,7 +102,7 @@ class StacksScreen(Box):
         self._show(Taken(heading, _drawn(found[1], self._roles), weigh_stacks(found[1])))
 
     def _why_none(self, at_ns: int) -> list[str]:
-        """Lines that say why there are no stacks of that moment, and when there are some. Hold the session's lock."""
+        """Lines on why that moment has no stacks, and which moments have some. Hold the session's lock."""
         session, pids = self.session, self.pids
         whose = "" if pids is None else f" of {self._who_is(pids[0])}"
         said = [f"none{whose} were taken from {self._clock(session.oldest_ns)} to {self._clock(at_ns)}"]

@@ -1,4 +1,4 @@
-"""Parts that gputop needs of Textual and Rich beyond their documented interface: all of them stand here, each with the reason.
+"""Parts that gputop needs of Textual and Rich beyond their documented interface, each with the reason.
 
 Private names change without notice. They are used with the Textual versions in `TRIED` alone; with any other one, or where
 GPUTOP_TEXTUAL_ONLY is set, the screen works by Textual's own driver, compositor and error handling (`TEXTUAL_ONLY`). Then it sends
@@ -43,11 +43,11 @@ except ImportError:  # a Textual that was not tried: nothing below uses them the
     SYNC_START = SYNC_END = ""
     XTermParser = WriterThread = object  # type: ignore[assignment,misc]
 
-TRIED = ("8.2.8",)  # versions of Textual whose private names were tried
+TRIED = ("8.2.8",)  # versions of Textual that were tried with these private names
 
 
 def _is_tried() -> bool:
-    """Whether Textual's version, by the folder that pip made beside it, is one in `TRIED`. importlib.metadata would take 1.5 MB for
+    """True if Textual's version, by the folder that pip made beside it, is one in `TRIED`. importlib.metadata would take 1.5 MB for
     that."""
     packages = os.path.dirname(os.path.dirname(textual.__file__))
     return any(os.path.isdir(f"{packages}/textual-{version}.dist-info") for version in TRIED)
@@ -56,7 +56,7 @@ def _is_tried() -> bool:
 TEXTUAL_ONLY = bool(os.environ.get("GPUTOP_TEXTUAL_ONLY")) or not _is_tried()
 
 POLL_MS = 100  # ms between looks at `exit_event` and at a lone Esc, after a key
-IDLE_POLL_MS = 500  # ms, the same while nobody types: ending gputop waits that long at most
+IDLE_POLL_MS = 500  # ms, the same while no key comes: ending gputop waits that long at most
 TYPING_TURNS = 10  # looks after a key that are `POLL_MS` apart
 STUCK_S = 1.0  # s between looks whether the thread that writes is still there, while its queue is full
 AWAKE_S = 0.2  # s until gputop stops again when it gets SIGCONT in the background: a shell's kill sends that, too
@@ -124,7 +124,7 @@ class TerminalInput:
 
 
 def _is_meant(message: Message) -> bool:
-    """Whether a terminal can mean it: no key is half a character, no window is without a column."""
+    """True if a terminal can mean the message: no key is half a character, no window is without a column."""
     if isinstance(message, Key):
         return not _SURROGATE.search(message.key + (message.character or ""))
     return not isinstance(message, Resize) or all(message.size)
@@ -286,7 +286,7 @@ class TerminalDriver(RestoringDriver):
 
     @property
     def _is_flooded(self) -> bool:
-        """Whether no more keys are taken: nobody types so many, and working through them would take hours."""
+        """True if no more keys are taken: no user types so many, and working through them would take hours."""
         return isinstance(self._app, TerminalApp) and self._app.keys.is_full
 
     def _wait_for_application(self) -> None:
@@ -300,7 +300,7 @@ class TerminalDriver(RestoringDriver):
     def _sigcont_application(self, *_: object) -> None:
         """Resume, unless gputop ends: a hang-up sends SIGCONT after SIGHUP, and a new input thread would then wait for ever.
 
-        `_exit` says that the application ends, `_must_signal_resume` that the terminal is not ours.
+        `_exit`: the application ends; `_must_signal_resume`: the terminal is not ours.
         """
         if self._app._exit or not os.isatty(self.fileno):
             return
@@ -316,7 +316,7 @@ class TerminalDriver(RestoringDriver):
 
     @property
     def _is_foreground(self) -> bool:
-        """Whether the terminal is ours; a terminal that does not control this process belongs to no other job."""
+        """True if the terminal is ours; a terminal that does not control this process belongs to no other job."""
         try:
             return os.tcgetpgrp(self.fileno) == os.getpgrp()
         except OSError:
@@ -414,7 +414,7 @@ class TerminalApp(App[int]):
 
 
 def is_behind(app: App[Any]) -> bool:
-    """Whether the terminal has not taken all that was sent: drawing more would only pile up. `_driver` writes to the terminal."""
+    """True if the terminal has not taken all that was sent: drawing more would only pile up. `_driver` writes to the terminal."""
     return not TEXTUAL_ONLY and isinstance(app._driver, TerminalDriver) and app._driver.backlog > 0
 
 
@@ -425,7 +425,7 @@ def send(app: App[Any], text: str) -> None:
 
 
 def can_paint(screen: Screen[Any]) -> bool:
-    """Whether the terminal shows exactly what this screen drew last, in colours that need no conversion, so that `send` may change it.
+    """True if the terminal shows exactly what this screen drew last, in colours that need no conversion, so that `send` may change it.
 
     `_notifications` lie over the screen; `_dirty_widgets` and `_layout_required` are what Textual has still to draw.
     """
@@ -437,7 +437,7 @@ def can_paint(screen: Screen[Any]) -> bool:
 
 
 def await_repaint(widgets: Iterable[Widget]) -> bool:
-    """Whether Textual has still to draw one of them (`_repaint_required`); asked where `can_paint`."""
+    """True if Textual has still to draw one of the widgets (`_repaint_required`); asked where `can_paint`."""
     return any(widget._repaint_required for widget in widgets)
 
 

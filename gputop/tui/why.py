@@ -84,7 +84,7 @@ class ContentionScreen(Box):
     BINDINGS = [Binding("w", "dismiss", "close", show=False)]
 
     def lines(self) -> Sequence[Line]:
-        """Two tables, or the reason why there are none."""
+        """Two tables, or the reason why they are missing."""
         session = self.session
         newer = session.board_at(self.view.at_ns)
         older = session.board_at(max(session.oldest_ns, newer.t_ns - SPAN_NS))

@@ -64,7 +64,7 @@ _SPECS = {"gputop-dark": _DARK, "gputop-light": _LIGHT, "gputop-colour-blind": _
 
 
 class Drawn(Widget):
-    """A widget whose content is `show`n as lines of spans; the palette turns their meanings into styles."""
+    """A widget that `show`s lines of spans; the palette turns the spans' meanings into styles."""
 
     can_focus = False
 
@@ -131,7 +131,7 @@ class Drawn(Widget):
 
 
 class Scrolled(ScrollView):
-    """A widget whose content is `show`n as safe lines of spans; the lines of its head do not scroll."""
+    """A widget that `show`s safe lines of spans; the lines of its head do not scroll."""
 
     can_focus = False
 

@@ -128,7 +128,7 @@ class Descriptors(Struct, frozen=True):
 
 
 class ProcessDetails(Struct, frozen=True):
-    """One process. A part is None while it is not read yet, or if it cannot be read: then ``missing`` has the reason."""
+    """One process. A part is None until it is read; if it cannot be read, ``missing`` has the reason."""
 
     pid: int
     start_ticks: int
@@ -142,7 +142,7 @@ class ProcessDetails(Struct, frozen=True):
     place: Place | None = None
     threads: list[CloseupThread] | None = None
     missing: dict[str, str] = {}  # part -> why it could not be read
-    cut: dict[str, str] = {}  # part -> how much of it was read, where that is not all
+    cut: dict[str, str] = {}  # part -> how much was read, if not the whole
     rights: str = ""  # why the system refuses parts to gputop; empty where it refuses none
     gone: str = ""  # that the process has ended, in words; the parts were read before that
     is_whole: bool = False  # no part is still to be read
@@ -252,7 +252,7 @@ class _PartReader:
         return limits_of(self._bytes("limits", 1 << 14).decode("ascii", "replace"))
 
     def descriptors(self) -> Descriptors:
-        """The first `MOST_FILES` described, all of them counted as far as time goes."""
+        """The first `MOST_FILES` described; all are counted, as far as time allows."""
         files: list[OpenFile] = []
         sockets: dict[int, int] = {}
         kinds: Counter[str] = Counter()
@@ -326,7 +326,7 @@ class _PartReader:
             return
 
     def environment(self) -> list[tuple[str, str]]:
-        """(name, value) of its variables. Raises OSError with the reason if there are none."""
+        """(name, value) of its variables. Raises OSError with the reason if they cannot be read."""
         variables = self._environ
         if not variables:
             raise OSError(0, "empty: the process was started without one, or wrote over it (setproctitle)")

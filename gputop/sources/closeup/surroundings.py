@@ -15,7 +15,7 @@ _SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH(?!OR)|COOKIE|PRIVATE|SIGNATURE|WEBHOOK|CONNECTION_?STRING|SESSION_?ID"
     r"|(^|_)(PASS|DSN)(_|$)|_PWD$|KEY(S|_|$)",
     re.IGNORECASE,
-)  # names of variables whose values are hidden. PWD, OLDPWD and GIT_AUTHOR_NAME are shown.
+)  # names of variables with hidden values. PWD, OLDPWD and GIT_AUTHOR_NAME are shown.
 _IN_URL = re.compile(r"(?<=://)(?:[^/\s]+|[^/\s:@]*:(?!\d+/)[^\s@]+)(?=@)")
 _IN_TEXT = re.compile(
     r"(?i)((?:pass(?:word|wd|phrase)?|pwd|token|secret|credentials?|cookie|(?:api|access|secret|account|private)[-_]?key|signature)"
@@ -33,8 +33,8 @@ _SLURM = {
     "local rank": ("SLURM_LOCALID",), "nodes": ("SLURM_JOB_NODELIST", "SLURM_NODELIST"), "node": ("SLURMD_NODENAME",),
     "name": ("SLURM_JOB_NAME",), "partition": ("SLURM_JOB_PARTITION",),
 }  # fmt: skip
-"""Fact -> the variables that tell it, the better one first."""
-_SLURM_CHARS = 200  # characters of one of them
+"""Fact -> the variables that hold it, the better one first."""
+_SLURM_CHARS = 200  # characters of a value
 
 
 class Container(Struct, frozen=True):

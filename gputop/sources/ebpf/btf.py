@@ -49,7 +49,7 @@ class Btf:
         return self._words[proto + 1] & 0xFFFF
 
     def knows(self, name: str) -> bool:
-        """Whether anything has this name."""
+        """True if anything has this name."""
         return b"\0" + name.encode() + b"\0" in self._strings
 
     def _name(self, name: str) -> int:

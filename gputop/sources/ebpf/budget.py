@@ -43,8 +43,8 @@ SHORTEST_S, LONGEST_S = 0.005, 0.04  # s of a window
 WINDOW_COST_S = 0.002  # s that calls may cost a process in a window; its length follows
 SAMPLED_EVERY_S = 0.5  # s between two windows, at least
 LAUNCHES_EVERY_S = 2.0  # s between two windows if only launches are sampled
-MOST_SLOWED = 0.8  # share of a window that calls may be found to have cost: beyond, how often they would come cannot be told
-RETURN_SHARE = 0.001  # a sampled function whose calls would cost less is attached all the time again …
+MOST_SLOWED = 0.8  # largest share of a window that calls may have cost: beyond it, their undisturbed rate cannot be estimated
+RETURN_SHARE = 0.001  # a sampled function with cheaper calls is attached all the time again …
 HOLD_S, LONGEST_HOLD_S = 2.0, 64.0  # s … after so long, doubled with each alarm
 _HELPER_S = 5.0  # s to wait for the privileged helper
 _CLOSING_MS = 10.0  # ms between two looks whether the last window's links are closed
@@ -167,7 +167,7 @@ class ProbeBudget:
 
     def __init__(self, linker: Linker, tables: Tables | None = None, alarms: int = -1) -> None:
         self.names: list[str] = []  # names of calls by number
-        self.arguments: dict[str, int] = {}  # call -> number of its argument that counts bytes, 0 if there is none
+        self.arguments: dict[str, int] = {}  # call -> number of its argument that counts bytes, 0 without one
         self.estimates = Estimates()
         self.counted: tuple[int, int, dict[int, int]] = 0, 0, {}
         """(windows so far, ns they lasted in all, pid -> launches in all)."""
@@ -201,7 +201,7 @@ class ProbeBudget:
     def _calibrate(self) -> None:
         if self._may_calibrate and self._tables is not None:
             self._may_calibrate = False
-            with contextlib.suppress(OSError, HelperFailed):  # attaching the library will say why
+            with contextlib.suppress(OSError, HelperFailed):  # attaching the library will report why
                 self._prices, links = calibrate(self._linker, self._tables["calls"])
                 self._closing += self._close(links)
 
@@ -295,7 +295,7 @@ class ProbeBudget:
         self._width_s, self._due_s = SHORTEST_S, 0.0
 
     def _drop_inflight(self, number: int) -> None:
-        """Forget the calls whose return will not be seen."""
+        """Forget the calls that will not be seen to return."""
         assert self._tables is not None
         inflight = self._tables["inflight"]
         inflight.delete(who for who in inflight.key_list(inflight.read()) if who >> 32 == number)
@@ -339,7 +339,7 @@ class ProbeBudget:
             for thread in self._closing:
                 thread.join()
         attached_s = time.monotonic() - attached + EDGES_S  # on a busy machine more than the window
-        if width_ns < SHORTEST_S * 1e9 / 2:  # too short to say anything
+        if width_ns < SHORTEST_S * 1e9 / 2:  # too short for a judgement
             return
         after = self._launches()
         launched = {pid: max(0, count - launched.get(pid, 0)) for pid, count in after.items()}

@@ -25,7 +25,7 @@ from gputop.sources.ebpf.sched import PAIRS_EVERY, Drain, epoch_max
 
 _END_S = 5.0  # s to wait for the thread to end
 _OWN = struct.Struct("<QQII")  # value of the map thread_calls
-COUNTS = 5  # counts whose mean is reported
+COUNTS = 5  # counts that are averaged
 _LONGEST_PAUSE = 16  # rounds between two looks at a process: 1, 2, 4 … up to this
 LOOK_S = 0.2  # s of CPU time that looks may take in a second; a look that takes more is paid for by the next rounds
 MOST, MOST_OF_ONE = 64, 16  # libraries probed at a time, in all and of one user's processes: a stranger may map any number
@@ -47,7 +47,7 @@ class Attacher:
         self._asked: queue.SimpleQueue[tuple[int, frozenset[int], frozenset[int]] | None] = queue.SimpleQueue()
         self._pids: frozenset[int] = frozenset()
         self._on_gpu: frozenset[int] = frozenset()
-        self._settled: dict[int, int] = {}  # pid of a process whose libraries are all probed -> KiB of code that it mapped then
+        self._settled: dict[int, int] = {}  # pid of a process with all libraries probed -> KiB of code that it mapped then
         self._pauses: dict[int, tuple[int, int]] = {}  # pid -> (round of its next look, rounds until the look after that)
         self._looks = self._round = 0  # rounds asked for, and the round under way
         self._paid, self._left_s = 0, 0.0
@@ -72,7 +72,7 @@ class Attacher:
             self._asked.put((self._looks, pids, on_gpu))
 
     def _is_due(self, pids: frozenset[int], on_gpu: frozenset[int]) -> bool:
-        """Whether a process is to be looked at."""
+        """True if a process is to be looked at."""
         if (pids, on_gpu) != (self._pids, self._on_gpu):
             return True
         pauses = self._pauses
@@ -234,7 +234,7 @@ class CudaReader:
         return calls
 
     def thread_calls(self, drain: Drain) -> list[ThreadCalls]:
-        """Calls by thread that changed, or all in a key frame. Those that were not seen are not estimated."""
+        """Calls by thread that changed, or all in a key frame. Unseen calls are not estimated."""
         names = self._budget.names
         if not names or not (drain.key or drain.is_due(PAIRS_EVERY)):
             return []

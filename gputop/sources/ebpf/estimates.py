@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-WINDOWS = 3  # windows whose mean is the estimate
+WINDOWS = 3  # windows that are averaged for the estimate
 
 
 class _CallEstimate:
@@ -29,7 +29,7 @@ class _CallEstimate:
             self.unseen[position] = self.unseen.get(position, 0.0) + per_ns * ns
 
     def add_window(self, begin_ns: int, ns: int, counted: dict[int, float], missing: dict[int, int]) -> None:
-        """Add a window with calls ``counted``, of which the record lacks ``missing``."""
+        """Add a window with calls ``counted``; the record lacks ``missing`` calls of them."""
         first = not self.windows
         if not first:
             self.advance(begin_ns)
@@ -40,7 +40,7 @@ class _CallEstimate:
                 total[position] = total.get(position, 0.0) + value
         all_ns = sum(ns for ns, _ in self.windows)
         self.per_ns = {position: value / all_ns for position, value in total.items()}
-        if first:  # nothing was known of the time since it became sampled
+        if first:  # the time since it became sampled was unknown
             self.advance(begin_ns)
         for position, value in missing.items():
             self.unseen[position] = self.unseen.get(position, 0.0) + value

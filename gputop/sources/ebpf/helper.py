@@ -1,6 +1,6 @@
-"""Whether probes may be loaded here, and the short-lived helper under the system's Python that does it.
+"""Checks whether probes may be loaded here, and runs the short-lived helper under the system's Python that loads them.
 
-The helper connects to an abstract Unix socket whose name it is given; that works through sudo too, which closes inherited descriptors. It
+The helper gets the name of an abstract Unix socket and connects to it; that works through sudo too, which closes inherited descriptors. It
 hands over its descriptors there. What it prints is kept: it is the reason if something fails.
 """
 
@@ -28,7 +28,7 @@ _INSTALL = {
 
 
 def may_load(bits: int) -> bool:
-    """Whether these capabilities suffice to load probes: CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON."""
+    """True if these capabilities suffice to load probes: CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON."""
     return bool(bits >> CAP_SYS_ADMIN & 1 or (bits >> CAP_BPF & 1 and bits >> CAP_PERFMON & 1))
 
 
@@ -73,16 +73,16 @@ _LOOK_EVERY_S = 0.005  # s between two looks at it
 
 
 class HelperFailed(Exception):
-    """The helper ended without handing anything over; says why, in one line."""
+    """The helper ended without handing anything over; its text is a line with the reason."""
 
 
 def find_python() -> str:
-    """Path of the system's Python; empty if there is none."""
+    """Path of the system's Python; empty without one."""
     return PYTHON if os.access(PYTHON, os.X_OK) else ""
 
 
 def telling_line(printed: bytes) -> str:
-    """The line that says most: a compiler's first error, else the last line about an error."""
+    """The most useful line: a compiler's first error, else the last line about an error."""
     lines = [line.strip() for line in printed.decode(errors="replace").splitlines() if line.strip()]
     compiler = [line for line in lines if " error: " in line][:1]
     telling = [line for line in lines if "rror" in line or "denied" in line or "password" in line]
@@ -153,7 +153,7 @@ class Helper:
                 Thread(target=self._reap, args=(0,), name="gputop-reaper", daemon=True).start()
 
     def printed(self) -> str:
-        """The most telling line of its output, see `telling_line`."""
+        """The most useful line of its output, see `telling_line`."""
         return telling_line(os.pread(self._output, 1 << 16, max(0, os.fstat(self._output).st_size - (1 << 16))))
 
     def _spawn(self, command: list[str]) -> int:
@@ -201,7 +201,7 @@ class Helper:
             raise HelperFailed(f"it did not finish within {_GIVE_UP_S:.0f} s")
 
     def _connected_late(self) -> bool:
-        """Whether the helper has ended, but its message is still to be read."""
+        """True if the helper has ended, but its message is still to be read."""
         if not self._accept():
             return False
         assert self._peer is not None

@@ -38,7 +38,7 @@ _EMULATED = re.compile(
 
 
 class NoFunctions(Exception):
-    """The file is no library to put probes on; says why."""
+    """The file is no library to put probes on; the text has the reason."""
 
 
 class Function(NamedTuple):
@@ -46,7 +46,7 @@ class Function(NamedTuple):
 
     call: str  # the name without version suffix
     offset: int  # in the file
-    bytes_argument: int  # number of the argument that counts bytes, 0 if there is none
+    bytes_argument: int  # number of the argument that counts bytes, 0 without one
     stepped: bool  # whether the kernel must single-step the instruction there, which costs ten times as much as emulating it
 
 
@@ -115,7 +115,7 @@ def _probe_point(file: FileIO, offset: int | None) -> tuple[int, bool]:
 
 
 def _bytes_argument(call: str) -> int:
-    """Number of the argument that counts bytes; 0 if there is none (cuda.h). Arrays, 2D and 3D copies take a structure."""
+    """Number of the argument that counts bytes; 0 without one (cuda.h). Arrays, 2D and 3D copies take a structure."""
     if call in ("cuMemcpyPeer", "cuMemcpyPeerAsync"):
         return 5
     linear = re.fullmatch(r"cuMemcpy((HtoD|DtoH|DtoD)?(Async)?)", call)

@@ -133,7 +133,7 @@ def load_program(code: bytes, expected: int) -> int:
 
 
 def map_shape(descriptor: int) -> list[int]:
-    """[key bytes, value bytes, entries] of a map (bpf_map_info); bcc 0.18 does not say them of all tables."""
+    """[key bytes, value bytes, entries] of a map (bpf_map_info); bcc 0.18 lacks them for some tables."""
     info = (ctypes.c_uint32 * 32)()
     attr = (ctypes.c_uint64 * 2)(descriptor | ctypes.sizeof(info) << 32, ctypes.addressof(info))
     if ctypes.CDLL(None).syscall(SYS_BPF[platform.machine()], BPF_OBJ_GET_INFO, ctypes.byref(attr), ctypes.sizeof(attr)) < 0:
@@ -189,7 +189,7 @@ def main() -> None:
         answer, descriptors = load(request)
     except Failure as failure:
         answer, descriptors = {"error": str(failure), "remedy": failure.remedy}, []
-    except Exception as error:  # noqa: BLE001 - bcc raises bare Exception; whatever it is, the collector must hear of it
+    except Exception as error:  # noqa: BLE001 - bcc raises bare Exception; the collector must get every error
         answer, descriptors = {"error": f"{type(error).__name__}: {error}", "remedy": ""}, []
     hand_over(name, answer, descriptors)
     sys.stdout.flush()

@@ -97,7 +97,7 @@ class Map:
         return list(zip(words[::2], words[1::2], strict=True))
 
     def get(self, key: int) -> bytes:
-        """Value of a key. Raises OSError if there is none."""
+        """Value of a key. Raises OSError if the map lacks it."""
         key_bytes, value = self._key(key), ctypes.create_string_buffer(self.shape.value_bytes)
         bpf(LOOKUP, _Element(fd=self.fd, key=ctypes.addressof(key_bytes), value=ctypes.addressof(value)))
         return value.raw

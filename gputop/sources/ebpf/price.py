@@ -20,7 +20,7 @@ from msgspec import Struct
 from gputop.sources.ebpf.maps import Map
 
 CALIBRATION = 0x7FFF  # number of the call in cookies; no library's
-CALLS, ROUNDS = 50, 5  # calls in a row, and rounds of which the fastest counts
+CALLS, ROUNDS = 50, 5  # calls in a row, and rounds; the fastest round counts
 _EMULATED = bytes.fromhex("53 5b c3")  # push rbx; pop rbx; ret
 _STEPPED = bytes.fromhex("48 83 ec 08 48 83 c4 08 c3")  # sub rsp, 8; add rsp, 8; ret
 _PLACES = (_EMULATED, _STEPPED, _EMULATED, _STEPPED)

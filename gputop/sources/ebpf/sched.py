@@ -1,4 +1,4 @@
-"""The scheduler probe's maps -> SchedThread, Preempt and Wakeup (probes/sched.c says what it counts).
+"""The scheduler probe's maps -> SchedThread, Preempt and Wakeup (probes/sched.c describes what it counts).
 
 Each drain reads the maps whole, as one batch per map, and sends what has changed. Threads of hot processes, and those that preempted or
 woke them, are sent each time, other threads about once a second, spread by their position in the map.
@@ -60,11 +60,11 @@ class Drain(Struct, frozen=True):
 
     @property
     def prunes(self) -> bool:
-        """Whether this drain deletes the entries of ended threads, after reading them."""
+        """True if this drain deletes the entries of ended threads, after reading them."""
         return self.is_due(_PRUNE_S * self.per_second)
 
     def is_due(self, every: int) -> bool:
-        """Whether something done every ``every`` slots is due in one of its slots."""
+        """True if something done every ``every`` slots is due in one of its slots."""
         return self.slot % every < self.slots
 
 
@@ -251,7 +251,7 @@ def _some(near: set[int], drain: Drain) -> set[int]:
 
 
 def counted_on(before: bytes, counts: dict[int, int], raw: bytes) -> dict[int, int]:
-    """Counts of a histogram whose bytes were ``before`` and are ``raw``: few of them change between two drains."""
+    """Counts of a histogram from its bytes ``before`` and now (``raw``): few counts change between two drains."""
     counts = counts.copy()
     changed = int.from_bytes(before, "little") ^ int.from_bytes(raw, "little")
     while changed:

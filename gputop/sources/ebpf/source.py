@@ -34,7 +34,7 @@ LOAD_AFTER_NS = 400_000_000  # ns from the first beat: compiling takes a CPU for
 READ_EVERY_NS = 200_000_000  # ns between two reads of the maps; they hold sums, so a longer pause loses nothing
 CROWD_SLOTS = 2  # times this pause if there are more than `FEW` trainers and workers
 LOST = ("threads", "dead", "histograms", "preempts", "wakeups", "calls", "inflight")
-"""The maps whose use is reported, in the order of probes/common.h."""
+"""Maps with a report on their use, in the order of probes/common.h."""
 _SETTINGS = struct.Struct("<IIII")  # value of the settings map
 
 
@@ -61,7 +61,7 @@ class EbpfSource:
 
     @property
     def ready(self) -> bool:
-        """Whether loading has ended, with or without success: root is no longer needed."""
+        """True if loading has ended, with or without success: root is no longer needed."""
         return self._started_ns > 0 and self._helper is None
 
     def open(self) -> SourceState:
@@ -70,7 +70,7 @@ class EbpfSource:
         return self._state
 
     def read(self, beat: Beat, frame: Frame) -> None:
-        """Add the contents of the maps, or say how loading went."""
+        """Add the contents of the maps, or report how loading went."""
         if not self._started_ns:
             self._begin_to_load(beat.t_ns)
         if self._helper is not None:
@@ -169,7 +169,7 @@ def room_for_threads(root: str) -> int:
 
 
 class LoaderAnswer(msgspec.Struct):
-    """The loader's answer; positions are those of the descriptors that come with it."""
+    """The loader's answer; positions count the descriptors that come with it."""
 
     maps: dict[str, tuple[int, int, int, int]] = {}  # name -> position, key bytes, value bytes, entries
     programs: list[int] = []  # positions of cuda.c's three programs, empty if the kernel refuses them
@@ -234,7 +234,7 @@ class LoadedProbes:
         self._descriptors = []
 
     def _begin_drain(self, now: int, beat: Beat, slots: int) -> Drain:
-        """End the epoch of the maxima, and tell the programs which processes to follow closely."""
+        """End the epoch of the maxima, and set for the programs which processes to follow closely."""
         number, self._epoch = self._epoch, self._epoch + 1
         self._slot += slots
         if beat.hot != self._hot:

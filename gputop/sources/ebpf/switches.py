@@ -40,7 +40,7 @@ WINDOW_S, SHORTEST_S = 0.25, 0.05  # s of a window
 LONGEST_PAUSE_S = 4.0  # s, about, between two windows: so late is the end of a storm noticed; windows are shortened for it
 EDGES_S = 0.001  # s that attaching and detaching take (measured)
 LOOK_NS = 400_000_000  # ns over which switches are counted before windows begin
-READ = 256  # threads whose schedstat is read at a time, 8 us each; a drain reads more in rotation
+READ = 256  # threads per reading of schedstat, 8 us each; a drain reads more in rotation
 LOST_S = 1.0  # s until attaching is tried again
 _END_S = 5.0  # s to wait for the thread
 _SLICES, _SLICES_WORDS = 32, 66  # struct slices of probes/sched.c: slices of a CPU; words, the first with the number of the last slice
@@ -81,7 +81,7 @@ class Switched:
 
 
 class SwitchAttacher:
-    """Attaches and detaches the programs as it is told, in a thread of its own."""
+    """Attaches and detaches the programs on request, in a thread of its own."""
 
     def __init__(self, linker: Linker, programs: dict[str, int], links: list[int], tables: dict[str, Map], proc: str) -> None:
         """``proc``: /proc, empty without BTF."""
@@ -178,7 +178,7 @@ class Switches:
     """Reads the scheduler's maps in each drain, and keeps the programs' cost within the budget."""
 
     def __init__(self, reader: SchedReader, watch: SwitchAttacher, slices: Map, proc: str) -> None:
-        """``proc``: /proc, whose schedstat has the scheduler's sums; empty if the programs keep these sums themselves."""
+        """``proc``: /proc, for the scheduler's sums in schedstat; empty if the programs keep these sums themselves."""
         self.share = 1.0  # of the time in which switches are counted
         self.watch, self._reader, self._proc = watch, reader, proc
         self._switched = Switched(slices)
@@ -192,7 +192,7 @@ class Switches:
         self._sampling = self._adds = False
         self._number = -1  # of the last window that was taken
         self._opened_ns = self._closed_ns = 0
-        self._late = Probes(0)  # ends that were read with a window, to be told in the next drain
+        self._late = Probes(0)  # ends that were read with a window, to be sent in the next drain
         self._slices: dict[int, int] = {}  # tid -> times it had got a CPU when the last window was closed
         self._spans: deque[tuple[int, int]] = deque(maxlen=WINDOWS + 1)  # (opened, closed)
         self._looked_ns = self._begun_ns = self._quiet = 0
@@ -283,7 +283,7 @@ class Switches:
                 self._end()
 
     def _take_window(self, seen: SwitchWindow, drain: Drain) -> None:
-        """Read what a window counted, and say when the next one is due."""
+        """Read what a window counted, and set when the next one is due."""
         opened_ns = seen.opened_ns if self._spans else self._begun_ns  # the first window begins with what `_begin` read
         self._note_opened(seen)
         ns, cycle_ns = max(1, seen.closed_ns - opened_ns), max(1, seen.closed_ns - self._begun_ns)

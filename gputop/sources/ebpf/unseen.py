@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-WINDOWS = 3  # windows whose mean is the estimate
+WINDOWS = 3  # windows that are averaged for the estimate
 LASTS = {"sleeping": "sleeping_ns", "uninterruptible": "uninterruptible_ns"}
 """State of a thread -> the sum that the programs let grow while they are detached (probes/sched.c, meet_again)."""
 
@@ -38,7 +38,7 @@ class Unseen(Generic[Sample]):
 
     @property
     def is_needed(self) -> bool:
-        """Whether something is to be added to what the programs count."""
+        """True if something is to be added to what the programs count."""
         return self._keeps or bool(self._extra)
 
     def begin(self, samples: Iterable[Sample]) -> None:
@@ -122,7 +122,7 @@ class Unseen(Generic[Sample]):
         return counts
 
     def _is_anew(self, before: Sample, sample: Sample) -> bool:
-        """Whether its entry was deleted, and counts from 0 again."""
+        """True if its entry was deleted, and counts from 0 again."""
         return bool("times" in self._fields and getattr(sample, "times") < getattr(before, "times"))  # noqa: B009
 
     def _growth(self, key: Any, before: Sample | None, sample: Sample, ns: int) -> Counts:

@@ -80,7 +80,7 @@ def attach(library: int, cookies: dict[int, int], programs: list[int], way: str)
 
 
 def attach_tracepoints(programs: dict[str, int], raw: bool) -> list[int]:
-    """Attach to tracepoints of the scheduler (name -> program); returns descriptors, whose closing detaches. Raises OSError."""
+    """Attach to tracepoints of the scheduler (name -> program); returns descriptors; closing them detaches. Raises OSError."""
     opened: list[int] = []
     try:
         for name, program in programs.items():
@@ -107,7 +107,7 @@ def _path(library: int) -> str:
 
 
 def takes_multi(program: int) -> bool:
-    """Whether the kernel has uprobe_multi links: if so it refuses / as a path, since that is no regular file."""
+    """True if the kernel has uprobe_multi links: if so it refuses / as a path, since that is no regular file."""
     try:
         _attach_multi("/", {0: 0}, program, False)
     except OSError as error:
@@ -154,7 +154,7 @@ def call(number: int, *arguments: object) -> int:
 def main() -> None:
     """Serve JSON requests with descriptors until the socket is closed; answer with the links.
 
-    The descriptors are those of ``tracepoints``' programs, else of the library and one or two programs.
+    The descriptors belong to ``tracepoints``' programs, else to the library and one or two programs.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect("\0" + sys.argv[1])

@@ -23,7 +23,7 @@ _SUM = struct.Struct("<QQIIQ")
 _NUMBER, _NO_CALL = 0x3FF, 0x3FF
 _DEEP, _TIMED, _SHARED, _INHERITS, _SEVERAL, _ONE = 0x400, 0x800, 0x1000, 0x2000, 0x4000, 0x8000
 _ARGUMENT_SHIFT = 16
-_CODES = ("", "descriptor", "futex", "poll", "ppoll", "epoll", "epoll2", "select")  # by number, what a call's arguments tell
+_CODES = ("", "descriptor", "futex", "poll", "ppoll", "epoll", "epoll2", "select")  # by number, the meaning of a call's arguments
 _ARGUMENTS = {
     "descriptor": (
         "read pread64 readv preadv preadv2 write pwrite64 writev pwritev pwritev2 fsync fdatasync sync_file_range ioctl fallocate "
@@ -69,7 +69,7 @@ class Calls:
         self._kinds = {numbers[name]: kind for kind, names in _KINDS.items() for name in names.split() if name in numbers}
 
     def tell_probe(self, table: Map) -> None:
-        """Write into the map which arguments of which calls the probe has to look at."""
+        """Write into the map the arguments, by call, that the probe has to look at."""
         for number, code in self.arguments.items():
             table.put(number, code.to_bytes(4, "little"))
 
@@ -115,7 +115,7 @@ class _WakeupRow:
 
 
 class _MapEntry:
-    """One entry of the map: what of it has been added to a row."""
+    """One entry of the map: the part that has been added to a row."""
 
     __slots__ = ("address", "ns", "row", "then", "times")
 
@@ -202,7 +202,7 @@ class WakeReader:
 
 
 def _resting(held: Mapping[About, _MapEntry | _WakeupRow], room: int) -> list[About]:
-    """Entries to delete if there are more than ``room``: those that have not grown since the last clean-up and are little, or the
+    """Entries to delete if there are more than ``room``: small entries that have not grown since the last clean-up, or the
     smallest."""
     excess = len(held) - room
     if excess <= 0:

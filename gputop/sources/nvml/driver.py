@@ -47,7 +47,7 @@ class Meter:
 
 
 class Device:
-    """A GPU or MIG instance, whose calls ``meter`` counts. One thread uses it, so each poller of a GPU has its own."""
+    """A GPU or MIG instance; ``meter`` counts its calls. One thread uses it, so each poller of a GPU has its own."""
 
     __slots__ = ("_owned", "handle", "mem_bytes", "meter", "mig")
 
@@ -93,7 +93,7 @@ class Device:
 
 
 def library_function(*names: str) -> Callable[..., int]:
-    """The first of these functions that the driver's library has. Raises pynvml.NVMLError if it has none.
+    """The first function of the names that the driver's library has. Raises pynvml.NVMLError if it has none.
 
     For the calls of every poll, into kept buffers: with eight GPUs nvidia-ml-py costs 0.15 points of a core more (measured). And for calls
     that it makes twice (size, then data), which costs a real driver milliseconds.
@@ -131,7 +131,7 @@ class KeptFields:
         return number
 
     def is_32_bit(self, at: int) -> bool:
-        """Whether the number at ``at`` is a counter that overflows at 32 bits."""
+        """True if the number at ``at`` is a counter that overflows at 32 bits."""
         return bool(self._values[at].valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT)
 
 
@@ -153,7 +153,7 @@ def _value_format(kind: int) -> struct.Struct:
 
 
 def is_past(stamp_us: int) -> bool:
-    """Whether a driver's stamp (wall clock) lies in the past. It does not after that clock was set back."""
+    """True if a driver's stamp (wall clock) lies in the past. It does not after that clock was set back."""
     return stamp_us * 1000 < time_ns() + _AHEAD_NS
 
 
@@ -221,7 +221,7 @@ _GPUS_LOST = (
     "start the container again; for good, on the host: sudo nvidia-ctk system create-dev-char-symlinks --create-all at each boot, "
     "or CDI (docker run --device nvidia.com/gpu=all), or Docker's native.cgroupdriver=cgroupfs"
 )
-"""Remedy for devices that systemd took away by rewriting their rules, without those that the toolkit had added. Source: NVIDIA Container
+"""Remedy for devices that systemd took away by rewriting their rules without the toolkit's additions. Source: NVIDIA Container
 Toolkit, Troubleshooting."""
 
 
@@ -240,7 +240,7 @@ def unavailable(error: Exception, root: str = "/") -> Unavailable:
 
 
 def _is_refused_by_cgroup(root: str) -> bool:
-    """Whether the driver's node is there and a cgroup keeps this process from it: EPERM; a file's mode gives EACCES."""
+    """True if the driver's node is there and a cgroup keeps this process from it: EPERM; a file's mode gives EACCES."""
     try:
         os.close(os.open(os.path.join(root, _CONTROL), os.O_RDWR | os.O_CLOEXEC))
     except OSError as refused:

@@ -16,7 +16,7 @@ from gputop.sources.nvml.groups import FieldGroup, Missing, Values, Way, made, o
 from gputop.sources.nvml.numbers import NoValue, count, link, megahertz, memory, part_of, percent, watts
 
 MEMINFO = "/proc/meminfo"
-STANDING_NS = SECOND_NS // 5  # ns between two readings of memory and clock, which nobody sees jump
+STANDING_NS = SECOND_NS // 5  # ns between two readings of memory and clock, whose steps a user would not notice
 _MEMORY = ("mem_used_bytes", "mem_total_bytes", "mem_reserved_bytes")
 _POWER_INSTANT, _PCIE_TX, _PCIE_RX = 186, 197, 198  # NVML_FI_DEV_POWER_INSTANT, …_PCIE_COUNT_TX_BYTES, …_PCIE_COUNT_RX_BYTES
 
@@ -90,7 +90,7 @@ class Samples:
     def __init__(self, device: Device, activity: FieldGroup | None = None) -> None:
         """``activity``: the group of GPM."""
         self._activity = activity
-        self.rate: float | None = None  # the value of nvmlDeviceGetUtilizationRates in this poll, None if there is none
+        self.rate: float | None = None  # the value of nvmlDeviceGetUtilizationRates in this poll, None without one
         self._rate_before: float | None = None
         self._device = device
         self._function = once(library_function, "nvmlDeviceGetSamples")
@@ -123,7 +123,7 @@ class Samples:
 
     @property
     def _is_exact(self) -> bool:
-        """Whether GPM tells when kernels ran."""
+        """True if GPM shows when kernels ran."""
         return self._activity is not None and self._activity.works and not self._activity.reason
 
     def _change(self, now_ns: int) -> None:
@@ -245,7 +245,7 @@ def _memory_of_host(values: Values, missing: Missing) -> None:
 class PcieCounters:
     """Bytes over PCIe since gputop began (fields 197 and 198).
 
-    Those of an H200 have 32 bits, and its link carries more than that in 0.1 s. The rate at the moment then tells how often a counter
+    Counters of an H200 have 32 bits, and its link carries more in 0.1 s. The rate at the moment then shows how often a counter
     overflowed. If it may have overflowed more than once there is no value.
     """
 

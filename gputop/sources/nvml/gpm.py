@@ -18,7 +18,7 @@ GPM_FIELDS = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_ac
 PCIE_COUNTERS = ("pcie_tx_bytes", "pcie_rx_bytes")
 # nvmlGpmMetricId_t: SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL, PCIE_TX_PER_SEC, PCIE_RX_PER_SEC
 _METRICS = (2, 3, 5, 10, 20, 21)
-_FIRST_METRICS = 4  # of these, asked for alone if a library refuses all of them
+_FIRST_METRICS = 4  # metrics that are asked for alone if a library refuses the whole list
 _KERNELS = 1  # GRAPHICS_UTIL
 _MIG_METRICS = (_KERNELS, 2)
 # A reading of the kernels' time stands for the polls after it while SM activity stays the same. In 19 jobs on an H200 that is off by
@@ -39,7 +39,7 @@ FIRST = "not yet: GPM compares two samples, 0.1 s apart"
 
 
 class _MetricsGet(Structure):
-    """nvmlGpmMetricsGet_t with room for our metrics: the library uses as many as numMetrics says, and the binding has room for hundreds."""
+    """nvmlGpmMetricsGet_t with room for our metrics: the library uses numMetrics of them, and the binding has room for hundreds."""
 
     _fields_ = [*pynvml.c_nvmlGpmMetricsGet_t._fields_[:-1], ("metrics", pynvml.c_nvmlGpmMetric_t * len(_METRICS))]
 
@@ -58,7 +58,7 @@ def _request(numbers: tuple[int, ...]) -> _MetricsGet:
 
 
 class Gpm:
-    """The metrics of a GPU, or of one MIG instance of it, since the previous call; the first call only takes a sample."""
+    """The metrics of a GPU, or of one MIG instance, since the previous call; the first call only takes a sample."""
 
     __slots__ = (
         "_device",
@@ -115,7 +115,7 @@ class Gpm:
     def read(self) -> list[float | str]:
         """A value of each of `GPM_FIELDS`, or of a MIG instance its utilization and SM activity.
 
-        A text says why there is no value; it is empty if the last value stands. Raises pynvml.NVMLError.
+        A text is the reason for no value; it is empty if the last value stands. Raises pynvml.NVMLError.
         """
         now_ns = monotonic_ns()
         if now_ns - self._sampled_ns < _TOO_SOON_NS:
@@ -192,7 +192,7 @@ class _Kernels:
         self._pause_ns = _FIRST_PAUSE_NS  # after the next wrong value
 
     def read(self, sms: float | str, now_ns: int, ask: Callable[[_MetricsGet], None]) -> float | str:
-        """The metric in per cent, or the reason why there is none. ``sms``: SM activity; ``ask`` fills in a request. Raises
+        """The metric in per cent, or the reason for no value. ``sms``: SM activity; ``ask`` fills in a request. Raises
         pynvml.NVMLError."""
         if self._again_ns and (now_ns < self._again_ns or not isinstance(sms, float) or sms <= _SLACK_PCT):
             return self._value
@@ -221,7 +221,7 @@ class _Kernels:
 
 
 def _value_of(code: int, value: float) -> float | str:
-    """The value in per cent, or the reason why there is none."""
+    """The value in per cent, or the reason for having no value."""
     if code or math.isnan(value):
         return _NONE
     if not 0 <= value <= _MOST_PCT:

@@ -20,7 +20,7 @@ from gputop.sources.nvml.slow import XID, identity_groups, slow_groups
 from gputop.system.errors import NO_MORE_THREADS
 
 _ATTACH_AGAIN_NS = SECOND_NS  # ns between two tries to reach a GPU that does not answer
-_MOST_POLLS = 1024  # kept, should nobody take them for a while
+_MOST_POLLS = 1024  # kept while they are not taken
 _APART_NS = 400_000  # ns between the polls of two GPUs: on a quick driver a poll takes less, so they do not contend for the GIL
 _KNOWN_ONCE = ("name", "uuid", "pci_bus_id", "architecture", "nvml_ns", "nvml_calls")
 _NOT_READ = {"index", "t_ns", "lost", "xid", "mig", "missing", "held_by", "mem_shared", *_KNOWN_ONCE}
@@ -29,8 +29,8 @@ NEVER_READ = (*READ_FIELDS, *_KNOWN_ONCE, "xid")  # fields that have no value be
 
 
 def fields_of(poller: Poller) -> tuple[str, ...]:
-    """Fields that it reads and that always have a value; before the GPU has answered, all fields. Whether the GPU is there, the fast polls
-    tell."""
+    """Fields that it reads and that always have a value; before the GPU has answered, all fields. The fast polls show whether the GPU is
+    there."""
     read = tuple(field for group in poller.groups for field in group.fields if field not in _NOT_READ)
     return (*(read or NEVER_READ), *(() if read and poller.is_second else ("lost",)))
 
@@ -76,7 +76,7 @@ class WatchedGpu:
             self._start_slow(beat_ns)
 
     def _tell_unread(self) -> None:
-        """Whether a GPU is there is not known while each call for it fails."""
+        """True while each call for the GPU fails, so that nothing is known about it."""
         if not self.absent and self.unread != self._told_unread:
             unread = self._told_unread = self.unread
             self.polls.append(Poll(monotonic_ns(), {} if unread else {"lost": False}, {"lost": unread} if unread else {}))

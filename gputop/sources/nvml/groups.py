@@ -1,6 +1,6 @@
 """Field groups: fields of one GPU that are read together, the ways to read them, and when they are due.
 
-A group remembers what the driver said. A call that is not supported is made again after 5 s, 20 s, then once a minute. A way that has
+A group remembers the driver's answers. A call that is not supported is made again after 5 s, 20 s, then once a minute. A way that has
 worked is kept through failures that may pass, since another way may count differently. A slow call is made less often, so that no group
 keeps the driver busy for more than a twentieth of the time.
 """
@@ -26,20 +26,20 @@ _LONG_NS = SECOND_NS // 10  # ns of a call after which its values are passed on 
 _RETRY_FIRST_NS, _RETRY_MOST_NS = 5 * SECOND_NS, 60 * SECOND_NS  # ns between tries of what is not supported
 _IDLE_SHARE = 20  # a group's period is at least so many times what it costs
 _LONGEST_NS = 10 * SECOND_NS  # ns, the longest period that costs lead to
-_COSTS = 10  # costs of which the least counts
+_COSTS = 10  # costs; the least counts
 _TRANSIENT_LIMIT = 3  # failures in a row after which a passing one becomes the reason
-_BLUR = 100  # a counter's time is off by at most this part of its period, and so are the rates made of it
+_BLUR = 100  # a counter's time is off by at most this part of its period, and so are its rates
 _EARLY_NS = 500_000  # ns that a group is due early: a beat that comes so much too early must not delay it by a whole beat
 
 
 class Lost(Exception):
-    """The GPU is gone; says why."""
+    """The GPU is lost; the text has the reason."""
 
 
 class FieldGroup:
     """``fields`` of `gputop.model.frame.Gpu`, due every ``period_ns``, read by the first of ``ways`` that gives a value.
 
-    ``counts``: they are counters that the last call of a way gives; rates are made of them.
+    ``counts``: the fields are counters that the last call of a way gives; rates are made of these counters.
     """
 
     __slots__ = (
@@ -103,7 +103,7 @@ class FieldGroup:
 
     @property
     def slowed(self) -> bool:
-        """Whether the group is read less often than intended."""
+        """True if the group is read less often than intended."""
         return self.period_ns > self._base_ns
 
     def _try_ways(self, now_ns: int, values: Values, missing: Missing, first_failed: Why | None) -> Why | None:
@@ -150,7 +150,7 @@ class FieldGroup:
 
 
 class Poll:
-    """Result of one poll of a GPU, or of a part of it, from ``t_ns`` on; counters were read at that very time."""
+    """Result of one poll of a GPU or of a part, from ``t_ns`` on; counters were read at that very time."""
 
     __slots__ = ("missing", "t_ns", "values")
 

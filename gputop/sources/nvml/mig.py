@@ -14,11 +14,11 @@ from gputop.sources.nvml.numbers import NoValue, count, memory, part_of
 
 FIELDS = tuple(name for name in MigInstance.__struct_fields__ if name not in ("index", "missing"))
 
-_Key = tuple[object, ...]  # what tells an instance from one made later with the same index
+_Key = tuple[object, ...]  # distinguishes an instance from one made later with the same index
 
 
 def mig_is_on(device: Device) -> bool:
-    """Whether the GPU is split now. Raises pynvml.NVMLError."""
+    """True if the GPU is split now. Raises pynvml.NVMLError."""
     current, _pending = device.call(pynvml.nvmlDeviceGetMigMode)
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
@@ -46,7 +46,7 @@ class Mig:
                 self._gpm.pop(key).close()
 
     def _instance(self, index: int) -> MigInstance | None:
-        """The MIG instance of that index; None if there is none."""
+        """The MIG instance with that index; None without one."""
         values: Values = {}
         missing: Missing = {}
         try:
@@ -81,7 +81,7 @@ class Mig:
         self._keys.add(_key(values))
 
     def _activity(self, key: _Key, gpu_instance: int) -> list[float | str]:
-        """[utilization, SM activity] since the last reading, or why there is none. Raises NVML's errors."""
+        """[utilization, SM activity] since the last reading, or the reason for having none. Raises NVML's errors."""
         if key not in self._gpm:
             self._gpm[key] = self._start_gpm(gpu_instance)
         return self._gpm[key].read()

@@ -15,7 +15,7 @@ _MOST_COUNT = 2**63 - 1  # what the stream and SQL hold; a terabyte a second tak
 
 
 class NoValue(Exception):
-    """The driver answered, but with no usable number; says why."""
+    """The driver answered, but with no usable number; the text has the reason."""
 
 
 def checked(number: float, least: float, most: float, unit: str = "") -> float:

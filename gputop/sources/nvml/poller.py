@@ -35,7 +35,7 @@ class Poller:
         ``starter``: the poller that starts this one once the GPU has answered.
         """
         self.name = name  # of its own thread
-        self.groups: list[FieldGroup] = []  # made anew each time the GPU comes back
+        self.groups: list[FieldGroup] = []  # made again each time the GPU comes back
         self.meter = Meter()
         self.device = Device(None, self.meter)
         self.epoch = 0  # how often the GPU had come back when the groups were made
@@ -53,7 +53,7 @@ class Poller:
 
     @property
     def is_second(self) -> bool:
-        """Whether another poller starts it, and asks the same GPU more often."""
+        """True if another poller starts it, and asks the same GPU more often."""
         return self._starter is not None
 
     def poll(self, beat_ns: int) -> None:
@@ -84,7 +84,7 @@ class Poller:
         return ns if ns >= (HANG_NS if self.done_ns else self._first_patience_ns(began_ns)) else 0
 
     def _first_patience_ns(self, began_ns: int) -> int:
-        """ns that a call of the first poll may take: twice the mean of those before it."""
+        """ns that a call of the first poll may take: twice the mean of the calls before."""
         mean_ns = (self.meter.called_ns - began_ns) // max(1, self.meter.calls - 1)
         return min(HANG_NS, max(_FIRST_ANSWER_NS, 2 * mean_ns))
 
@@ -129,7 +129,7 @@ class PollThreads:
             self._shared = before
 
     def join(self, until_s: float) -> bool:
-        """Whether all threads ended until this `time.monotonic`."""
+        """True if all threads ended until this `time.monotonic`."""
         for thread in self._threads:
             thread.join(max(0.0, until_s - monotonic()))
         return not any(thread.is_alive() for thread in self._threads)

@@ -47,9 +47,9 @@ class _LongInfo(Structure):
 
 
 _LAYOUTS: dict[str, tuple[type[Structure], ...]] = {"_v3": (_ProcessInfo, _LongInfo), "_v2": (_ProcessInfo,), "": (_InfoV1,)}
-"""Version of the call, newest first -> possible layouts of its rows; of two layouts the rows themselves show which it is.
+"""Version of the call, newest first -> possible layouts of its rows; the rows show which of two layouts they have.
 
-nvidia-ml-py has only the layout of its own version, and makes each call twice, of which a real driver needs 4 ms (measured).
+nvidia-ml-py has only the layout of its own version, and makes each call twice; a real driver needs 4 ms for each (measured).
 """
 
 
@@ -149,7 +149,7 @@ class _List:
         return (self._layouts[-1] * room)()
 
     def _listed(self) -> list[Any]:
-        """Rows in the first layout in which all pids are possible; if there is none, in the first of all."""
+        """Rows in the first layout in which all pids are possible; else in the first layout."""
         tried = map(self._rows_in, self._layouts)
         fitting = (rows for rows in tried if all(0 < row.pid <= _MOST_PID for row in rows))
         return next(fitting, None) or self._rows_in(self._layouts[0])
@@ -183,7 +183,7 @@ class _ProcessUtilization:
         self.reason = ""  # why the shares are unknown
 
     def read(self, missing: Missing) -> dict[int, Shares] | None:
-        """Shares by pid; None if the driver does not tell them, see ``reason``."""
+        """Shares by pid; None if the driver does not give them, see ``reason``."""
         if time.monotonic_ns() < self._silent_until_ns and self._mig == self._device.mig:
             return None
         self._mig = self._device.mig
@@ -222,7 +222,7 @@ def _stamp_us(row: pynvml.c_nvmlProcessUtilizationSample_t) -> int:
 
 
 def _checked(field: str, number: int, missing: Missing, check: Callable[[int], Number]) -> Number | None:
-    """A process's number; None if it is not available, or impossible, whose reason goes into ``missing``."""
+    """A process's number; None if it is not available, or impossible: then the reason goes into ``missing``."""
     try:
         return None if number in NOT_AVAILABLE else check(number)
     except NoValue as error:

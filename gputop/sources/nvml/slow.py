@@ -140,7 +140,7 @@ class NvLink:
             values[name] = numbers.count(field_number(value) * 1024, " bytes")
 
     def _count_links(self) -> int:
-        """Links that are up. Raises pynvml.NVMLError if the driver tells nothing of any link."""
+        """Links that are up. Raises pynvml.NVMLError if the driver reports on no link."""
         states = [self._link_state(number) for number in range(_MOST_LINKS)]
         known = [is_up for code, is_up in states if not code]
         if not known:

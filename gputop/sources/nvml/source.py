@@ -89,7 +89,7 @@ class NvmlSource:
             self._update_state(beat)
 
     def close(self) -> None:
-        """End the pollers; shut NVML down unless one of them still waits for the driver."""
+        """End the pollers; shut NVML down unless a poller still waits for the driver."""
         if not self._watching:
             return
         self._watching = False
@@ -127,7 +127,7 @@ class NvmlSource:
             except (Unavailable, UserError) as failure:
                 self._failure = failure
             except FAILURES as error:
-                # Once GPUs are watched, each of them says what is wrong.
+                # Once GPUs are watched, each GPU has its own reason.
                 self._failure = self._failure if self._count else unavailable(error, self._settings.root)
             self._begun.set()
             if stop.acquire(timeout=_LOOK_AGAIN_S):
@@ -149,7 +149,7 @@ class NvmlSource:
         self._count = max(count, self._count)
 
     def _has_begun(self) -> bool:
-        """Whether the first polls are over: each has ended, cannot begin, or hangs."""
+        """True if the first polls are over: each has ended, cannot begin, or hangs."""
         now_ns = monotonic_ns()
         self._relieve(now_ns)
         pollers = (poller for gpu in self._gpus if not gpu.absent for poller in gpu.pollers)
@@ -231,7 +231,7 @@ class KnownGpu:
         return self._with_holders(Gpu(self._index, poll.t_ns, **values, missing=news))  # type: ignore[arg-type]
 
     def add_silence(self, poller: Poller, now_ns: int) -> Gpu | None:
-        """A sample that says for how long a hanging poller's fields have had no answer; None if there is nothing new."""
+        """A sample of how long a hanging poller's fields have had no answer; None without news."""
         ns = poller.silent_ns(now_ns)
         if not ns:
             return None

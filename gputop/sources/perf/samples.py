@@ -30,7 +30,7 @@ _ATTRIBUTES = struct.Struct("<IIQQQQQIIQQQQIIQIHH")
 _SOFTWARE, _TASK_CLOCK = 1, 1
 _IP, _READ, _REGISTERS, _STACK = 1 << 0, 1 << 4, 1 << 12, 1 << 13
 _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 0, 1 << 5, 1 << 6
-_NO_WAKEUPS = 0  # wakeup_events: nobody polls, and a wakeup costs the thread an interrupt more, 11 of 28 µs a sample in a VM
+_NO_WAKEUPS = 0  # wakeup_events: no thread polls, and a wakeup costs the thread an interrupt more, 11 of 28 µs a sample in a VM
 _ENABLE, _DISABLE = 0x2400, 0x2401
 _PAGES = 128  # of 4 KiB, the ring's size: users without privilege may have 516 KiB
 _HEAD, _TAIL = 1024, 1032  # offsets of data_head and data_tail in perf_event_mmap_page
@@ -85,7 +85,7 @@ class TaskClock:
         os.close(self._fd)
 
     def samples(self) -> Iterator[PerfSample]:
-        """Samples since the last call, in order. Those that found no room are lost."""
+        """Samples since the last call, in order. Samples without room are lost."""
         (head,), (tail,) = _WORD.unpack_from(self._ring, _HEAD), _WORD.unpack_from(self._ring, _TAIL)
         records = memoryview(self._bytes(tail, head - tail))
         _WORD.pack_into(self._ring, _TAIL, head)
@@ -127,7 +127,7 @@ _KINDS = (
     (LAUNCH, re.compile(r"cu(?:da)?(?:Launch|GraphLaunch)")),
 )
 _FRAMES = 32  # most frames that are unwound
-MOST_FILES, MOST_CODE = 24, 128  # files of these libraries in one process, and executable mappings; usually 8 of each
+MOST_FILES, MOST_CODE = 24, 128  # most files of CUDA's libraries in one process, and executable mappings; usually 8 each
 
 
 class Code(NamedTuple):
@@ -193,7 +193,7 @@ def _functions(code: Code, unwinders: Unwinders) -> list[tuple[int, int, str]]:
 
 
 def code_of(pid: int) -> list[Code]:
-    """Executable mappings in ``pid`` of CUDA's libraries and of those that they call; empty if it maps none of CUDA's. Raises OSError."""
+    """Executable mappings in ``pid`` of CUDA's libraries and of libraries that they call; empty without CUDA's. Raises OSError."""
     base = f"/proc/{pid}"
     named = [(not _CUDA.search(one.name), one) for one in elf.mappings(base) if "x" in one.permissions and _NAMES.search(one.name)]
     named = sorted(named)[:MOST_CODE]

@@ -20,8 +20,8 @@ from gputop.sources.perf.unwind import Unwinders
 PERIODS_NS = (500_000, 410_000, 590_000, 330_000)  # ns between samples, in rotation: one period could keep time with the code
 BURST_S = 0.032  # s for which one main thread is sampled: 200 samples a second in all, which cost it 0.4 % in a VM
 PAUSES_S = (0.24, 0.4)  # s between two bursts, at random: a fixed pause could keep time with steps
-MOST_SHARE, MOST_BURST_S = 0.1, 0.1  # of one CPU, and s of it for the samples of one burst, that mostly take some ms (guess)
-_TAKES = 2  # parts of a burst: the ring of a user without privilege has no room for all of it
+MOST_SHARE, MOST_BURST_S = 0.1, 0.1  # share of one CPU; CPU s for the samples of one burst, which mostly take some ms (guess)
+_TAKES = 2  # parts of a burst: an unprivileged user's ring has no room for a whole one
 _FORGET_NS = 10 * SECOND_NS  # ns after which a process's mappings are read again: any library may open another one
 _AGAIN_NS = SECOND_NS  # ns after which they are read again if it maps none of CUDA's libraries
 _REMEDY = "sudo sysctl kernel.perf_event_paranoid=2, or sudo gputop"
@@ -74,7 +74,7 @@ class PerfSource:
 
 
 class Sampler:
-    """Samples one main thread after the other, on a thread that is started with the first of them."""
+    """Samples one main thread after the other, on a thread that starts with the first."""
 
     def __init__(self) -> None:
         self.refused: Unavailable | None = None  # why sampling is refused, once that is known
@@ -90,13 +90,13 @@ class Sampler:
         self._lock = threading.Lock()
 
     def watch(self, pids: frozenset[int]) -> None:
-        """Sample the main threads of these processes from now on."""
+        """Sample the processes' main threads from now on."""
         self._wanted = pids
         if pids and self._thread is None:
             self._thread = start_thread(self._work, "gputop-perf")
 
     def take(self, everybody: bool) -> list[MainSamples]:
-        """Sums of the processes sampled since the last call, with ``everybody`` of all."""
+        """Sums of the processes sampled since the last call; with ``everybody`` of all processes."""
         with self._lock:
             known = self._counts.keys() & self._wanted if everybody else self._unsent & self._wanted
             self._unsent.clear()
@@ -205,7 +205,7 @@ class KernelGaps:
     def spent(self, met: list[Met], period_ns: int) -> Counter[str]:
         """Kind -> ns of CPU time in a burst.
 
-        A gap between two samples belongs to the kind whose own gaps are more frequent, if it is no longer than those; else to none.
+        A gap between two samples belongs to the kind with the more frequent gaps, if it is no longer than they are; else to no kind.
         """
         spent = Counter[str]()
         passed = [(before, kind, ran_ns - then_ns) for (before, then_ns), (kind, ran_ns) in pairwise([(ELSEWHERE, 0), *met])]

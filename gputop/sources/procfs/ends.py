@@ -1,7 +1,7 @@
-"""Processes at the other ends of a process's pipes and sockets, and what it uses its sockets for.
+"""Finds the processes at the other ends of a process's pipes and sockets, and what it uses its sockets for.
 
-The kernel tells which socket is at the other end (sock_diag, /proc/PID/net/tcp), not which process has it. For that the descriptors of all
-processes are searched, some of them in each tick.
+The kernel shows which socket is at the other end (sock_diag, /proc/PID/net/tcp), not which process has it. For that the descriptors of all
+processes are searched, some processes in each tick.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from itertools import takewhile
 from gputop.model.syscalls import syscall_numbers
 from gputop.sources.files import open_files, read_list, read_once
 
-# System calls whose first argument is the descriptor.
+# System calls that take the descriptor as their first argument.
 ACCEPTS = syscall_numbers("accept", "accept4")
 READS = syscall_numbers("read", "readv", "recvfrom", "recvmsg", "recvmmsg")
 WRITES = syscall_numbers("write", "writev", "sendto", "sendmsg", "sendmmsg")
 POLLS = syscall_numbers("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2", "accept", "accept4")
-PER_TICK = 25  # processes whose descriptors are searched in a tick: some milliseconds if each has many
+PER_TICK = 25  # processes searched for descriptors in a tick: some milliseconds if each has many
 MOST_ENDS = 32  # pipes and sockets followed of one process
 ASK_EVERY = 10  # sightings of the same descriptor after which its link is read again
 FIRST_PAUSE, LONGEST_PAUSE = 50, 3200  # ticks between two searches: the first pause, and the longest after doubling
@@ -79,7 +79,7 @@ class Ends:
 
 
 def _holds(folder: str, wanted: Collection[str], here: int) -> bool:
-    """Whether the process has one of these open. A pipe counts only if its mode there differs from ``here``."""
+    """True if the process has one of the files open. A pipe counts only if its mode there differs from ``here``."""
     with suppress(OSError):
         for descriptor, link in open_files(folder, MOST_FILES):
             if link in wanted and (link.startswith("socket:") or _mode(f"{folder}fdinfo/{descriptor}") != here):
@@ -102,7 +102,7 @@ def _other_end(proc: str, pid: int, link: str) -> str:
 
 
 def unix_peer(inode: int) -> int:
-    """Inode of the peer of a UNIX socket (NETLINK_SOCK_DIAG); 0 if there is none in this network namespace."""
+    """Inode of the peer of a UNIX socket (NETLINK_SOCK_DIAG); 0 without a peer in this network namespace."""
     request = struct.pack("<BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, inode, _SHOW_PEER, _ANY_COOKIE, _ANY_COOKIE)
     header = struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, _REQUEST, 1, 0)
     with suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asked:
@@ -126,7 +126,7 @@ def _peer_in(answer: bytes) -> int:
 
 
 def _tcp_peer(folder: str, inode: int) -> int:
-    """Inode of the peer of a TCP connection within this machine; 0 if there is none. Both ends stand in one table."""
+    """Inode of the peer of a TCP connection within this machine; 0 without one. Both ends stand in one table."""
     for name in ("tcp", "tcp6"):
         ends = {(row[1], row[2]): row[9] for row in _table(folder + name, 10, _TCP_BYTES)}
         own = next((pair for pair, number in ends.items() if number == b"%d" % inode), None)
@@ -153,7 +153,7 @@ def use_of_sockets(proc: str, pid: int, above: Iterable[int], reads: int | None 
     """Use of its sockets by a sleeping process: it waits for clients, or for an answer; ``reads``: the descriptor at which it waits for
     input.
 
-    `CONNECTED`: it reads from a connection that it made itself, or has a socket that is no UNIX socket and nobody can ask it. `LISTENING`:
+    `CONNECTED`: it reads from a connection that it made itself, or has a socket that is no UNIX socket and takes no requests. `LISTENING`:
     it has a listening socket, or a process ``above`` it in its session has, which may forward requests. `UNREADABLE`: its descriptors may
     not be read, or those of a process above may not and nothing else decides. Else `NONE`.
     """
@@ -172,7 +172,7 @@ def use_of_sockets(proc: str, pid: int, above: Iterable[int], reads: int | None 
 
 
 def _has_connected(folder: str, descriptor: int) -> bool:
-    """Whether ``descriptor`` is a TCP connection that this side made: no process listens here at its own port."""
+    """True if ``descriptor`` is a TCP connection that this side made: no process listens here at its own port."""
     with suppress(OSError):
         inode = os.readlink(f"{folder}fd/{descriptor & 0xFFFFFFFF}").removeprefix("socket:[").removesuffix("]").encode()
         for name in ("tcp", "tcp6"):

@@ -113,7 +113,7 @@ class Users:
         self.resolved = 0
 
     def name(self, uid: int) -> str:
-        """Name of a user; empty while it is unknown, and if there is none."""
+        """Name of a user; empty while it is unknown, and for a user without a name."""
         name = self._names.get(uid, "")
         if not name and self._ask:
             if uid not in self._asked:

@@ -78,7 +78,7 @@ class Libraries:
         heapq.heappush(self._queues[rank], (due, *who))
 
     def look_at_due(self, now: int, processes: dict[int, Process]) -> list[Process]:
-        """Look at the processes that are due, within the budget; returns those whose identity changed."""
+        """Look at the processes that are due, within the budget; returns the processes with a changed identity."""
         first = not self._credited_ns
         self._credit_ns = min(BURST_NS, self._credit_ns + (0 if first else int((now - self._credited_ns) * SHARE)))
         self._credited_ns = now
@@ -118,7 +118,7 @@ def _same_program(process: Process, parent: Process) -> bool:
 
 
 def _likely(process: Process) -> bool:
-    """Whether the process may become a trainer: it runs Python, or is large."""
+    """True if the process may become a trainer: it runs Python, or is large."""
     info, sample = process.info, process.sample
     if b"python" in os.fsencode(info.exe) or info.comm.startswith(("python", "pt_data")):
         return True
@@ -135,7 +135,7 @@ def look(folder: str) -> tuple[bool | None, list[str]]:
 
 
 def _holds_device(folder: str, watches: bool) -> bool:
-    """Whether the process has a GPU open. NVML opens /dev/nvidia0 too: with ``watches`` only CUDA's own /dev/nvidia-uvm counts."""
+    """True if the process has a GPU open. NVML opens /dev/nvidia0 too: with ``watches`` only CUDA's own /dev/nvidia-uvm counts."""
     wanted = re.compile("/dev/nvidia-uvm" if watches else r"/dev/nvidia(-uvm|\d+)")
     with suppress(OSError):
         return any(wanted.fullmatch(link) for _, link in open_files(folder, _DESCRIPTORS))

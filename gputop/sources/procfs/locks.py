@@ -35,7 +35,7 @@ class HeldLocks(Struct):
 
     by_file: dict[str, int] = field(default_factory=dict)  # ``major:minor:inode`` -> pid of the holder
     waited: dict[int, int] = field(default_factory=dict)  # pid that waits in the kernel for such a lock -> pid of the holder
-    by_parent: dict[int, int] = field(default_factory=dict)  # pid whose children hold a lock in turn -> pid of the child that holds it
+    by_parent: dict[int, int] = field(default_factory=dict)  # parent of children that hold a lock in turn -> the child that holds it
 
 
 class _Holders:
@@ -54,7 +54,7 @@ class _Holders:
         return {parent: pid for file, pid in shared if (parent := self._parent_of_several(file, pid))}
 
     def _parent_of_several(self, file: str, pid: int) -> int:
-        """Pid of the common parent of a holder and another recent holder; 0 if there is none."""
+        """Pid of the common parent of a holder and another recent holder; 0 without one."""
         others = [other for other in self._held[file] if other != pid]
         own = _parent_of(self._proc, pid)
         return own if own and any(_parent_of(self._proc, other) == own for other in others) else 0
@@ -130,11 +130,11 @@ class OpenFiles:
         self._folder, self._pid = folder, pid
         self._looked_ns = -OPEN_NS
         self._locked: frozenset[str] = frozenset()  # files that were locked since the last look
-        self._files: frozenset[str] = frozenset()  # those of ``_locked`` that it has open
+        self._files: frozenset[str] = frozenset()  # files of ``_locked`` that it has open
         self._checked: tuple[HeldLocks | None, int | None] = None, None
 
     def locked_by(self, held: HeldLocks, t_ns: int, parent: int) -> int | None:
-        """Pid of the process that holds a lock which this one waits for; None if there is none."""
+        """Pid of the holder of a lock that this process waits for; None without one."""
         if not held.by_file and not held.waited:
             return None
         if self._checked[0] is not held or t_ns - self._looked_ns >= OPEN_NS:

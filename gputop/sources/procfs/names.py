@@ -33,7 +33,7 @@ from gputop.system.errors import start_thread
 
 RETRY_NS = 60 * SECOND_NS  # ns after which names that were not found are looked for again; a choice
 ONCE_S = 0.3  # s that a single look (`--once`) waits for them; a choice
-MOST_KEPT = 1024  # containers whose names are kept
+MOST_KEPT = 1024  # containers with kept names
 MOST_ENTRIES = 16_384  # entries looked at of a folder of logs; a node runs some hundred pods
 CONFIG_BYTES = 1 << 20  # bytes of a runtime's file of one container, 10 to 50 KB as a rule
 ABOVE = 32  # most ancestors among which conmon is looked for: a shell, a launcher, the container's init
@@ -46,7 +46,7 @@ _ANNOTATIONS = {
     "namespace": ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"),
     "pod_uid": ("io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"),
 }  # fmt: skip
-"""Field of `Names` -> annotations or labels of containerd, CRI-O, Docker and nerdctl that tell it."""
+"""Field of `Names` -> annotations or labels of containerd, CRI-O, Docker and nerdctl that hold it."""
 _TASKS = "run/containerd/io.containerd.runtime.v2.task"
 _CONFIGS = (
     ("containerd", f"{_TASKS}/k8s.io/{{}}/config.json"), ("containerd", f"{_TASKS}/default/{{}}/config.json"),
@@ -71,7 +71,7 @@ class _Config(msgspec.Struct):
 
 
 class NameReader:
-    """Reads names in a thread of its own, which ends when nobody is left to ask for."""
+    """Reads names in a thread of its own, which ends when no trainer is left to ask for."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -79,7 +79,7 @@ class NameReader:
         self._to_read: queue.SimpleQueue[ProcInfo] = queue.SimpleQueue()
         self._read: queue.SimpleQueue[tuple[int, int, Names]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._kept: dict[str, Names] = {}  # container id -> what is known of it
+        self._kept: dict[str, Names] = {}  # container id -> its known names
 
     def ask(self, info: ProcInfo, t_ns: int) -> None:
         """Ask for the names of a trainer, if that is due."""
@@ -144,7 +144,7 @@ class _NameLookup:
         return Names(**{name: value for name, value in self.found.items() if value}, net_ns=self._net_ns, missing=self.missing)
 
     def read_container(self) -> None:
-        """Container, pod and namespace, by the files that tell them; each that is not told gets its reason."""
+        """Container, pod and namespace, by the files that hold them; each one missing gets its reason."""
         told = self.told
         if told.container_id:
             self._look(self._in_container_logs, self._at_conmon, self._in_configs)

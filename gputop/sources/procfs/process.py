@@ -96,21 +96,21 @@ class Process:
 
     @property
     def at_pipe(self) -> bool:
-        """Whether the main thread slept in the kernel's pipe code."""
+        """True if the main thread slept in the kernel's pipe code."""
         return "pipe_" in (self._wait[2] or "")
 
     @property
     def polls(self) -> bool:
-        """Whether its main thread slept in a poll at the last look."""
+        """True if its main thread slept in a poll at the last look."""
         return self._wait[0] in POLLS
 
     def rests(self, tick: Tick) -> bool:
-        """Whether the process rests and is not due. All are due in the same second: recordings are smaller."""
+        """True if the process rests and is not due. All are due in the same second: recordings are smaller."""
         return self.rested and tick.number // tick.per_second % (RESTS_S if self._rested < LONG_AFTER else LONG_RESTS_S) > 0
 
     @property
     def rested(self) -> bool:
-        """Whether it hardly ran in its latest readings."""
+        """True if the process hardly ran in its latest readings."""
         return self._rested >= RESTS_AFTER
 
     def ticks_until(self, tick: Tick) -> int:
@@ -251,7 +251,7 @@ class Process:
         return self.identity.change(threads=threads, wait_unreadable=reason, serves=began or self.info.serves)
 
     def _begins_to_serve(self, threads: list[ThreadInfo]) -> bool:
-        """Whether the process has been seen serving for long enough. A Manager's main thread does nothing but wait, a second at a time."""
+        """True if the process has been seen serving for long enough. A Manager's main thread does nothing but wait, a second at a time."""
         if self._wait[0] not in (FUTEX, None, RUNNING):
             self._served = 0
         elif self._threads is not None and 1 < len(threads) <= MOST_SERVED and self._threads.serve:

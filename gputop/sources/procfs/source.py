@@ -34,7 +34,7 @@ CROWD_LOOKS_PER_S = 2.5  # readings of a trainer or worker if there are more tha
 TOGETHER = 2 * FEW  # trainers and workers that are read in the same tick: cheaper than in two, each with cold caches
 HOT_REFRESH_S, CROWD_REFRESH_S = 3, 6  # s between two readings of a trainer's or worker's cgroup and affinity; if there are many
 TITLE_REFRESH_S = 12  # s between two readings of its command line, a multiple of both
-SOCKETS_REFRESH_S = 24  # s between two readings of what one that does not poll has sockets for, some ms with thousands of them; as above
+SOCKETS_REFRESH_S = 24  # s between two readings of a sleeping process's use of sockets, some ms for thousands; as above
 COLD_REFRESH_S = 60  # s between two readings of other processes' identity
 SETTLED_S = 2  # s of age at which it is read once more: by then a process is in its final cgroup
 
@@ -44,7 +44,7 @@ EARLY_S, EARLY_NS = 2, 60_000_000  # s from the start in which each tick may tak
 HOT_PART = 0.75  # of that time, most that trainers and workers get if it does not suffice for all (guess)
 CHEAP = 16  # other processes between two readings of the clock: a process takes 10 us, the clock 0.3 (measured)
 ENDS_NS = 2_000_000  # ns of CPU time in a tick after which no other search for the writers of a trainer's input begins
-ABOVE = 32  # most ancestors of a process whose sockets are read: a shell, a launcher, a container's init (guess)
+ABOVE = 32  # most ancestors of a process that have their sockets read: a shell, a launcher, a container's init (guess)
 
 WAKES_FROM_NS = 50_000_000  # ns of CPU time in a second, of unread processes, that wake them: five clock ticks, in which it is counted
 USUAL_S = 16  # seconds in which what is usually unexplained comes down by two thirds (guess)
@@ -84,7 +84,7 @@ class ProcfsSource:
         self._alone: frozenset[int] = frozenset()
         self._ends: dict[int, Ends] = {}
         self._readers: dict[int, Ends] = {}
-        self._changed: dict[int, Process] = {}  # processes whose identity is new or changed in this tick
+        self._changed: dict[int, Process] = {}  # processes with an identity that is new or changed in this tick
         self._gpu_pids: frozenset[int] = frozenset()
         self._asked: tuple[frozenset[int], frozenset[int], int] | None = None
         self._lost: list[int] = []
@@ -125,7 +125,7 @@ class ProcfsSource:
         self._locks.close()
 
     def is_read_ahead(self, beat: Beat) -> bool:
-        """Whether the next tick reads states and waits of trainers or workers.
+        """True if the next tick reads states and waits of trainers or workers.
 
         Not in the first second, nor the first reading of a new trainer or worker: that one may take long.
         """
@@ -229,7 +229,7 @@ class ProcfsSource:
         )
 
     def _accounts_delays(self) -> bool:
-        """Whether the kernel accounts delays. Before Linux 5.14 it always does."""
+        """True if the kernel accounts delays. Before Linux 5.14 it always does."""
         try:
             with open(self._proc + "sys/kernel/task_delayacct", "rb") as file:
                 return file.read().strip() != b"0"
@@ -251,14 +251,14 @@ class ProcfsSource:
         return self._list_all(frame)
 
     def _newest_pid(self) -> int:
-        """The pid given out last, to a process or a thread; -1 if the kernel does not say."""
+        """The pid given out last, to a process or a thread; -1 if the kernel does not show it."""
         try:
             return int(self._loadavg.read().rpartition(b" ")[2])
         except (OSError, ValueError):
             return -1
 
     def _born_among(self, pids: range) -> dict[int, Process]:
-        """New processes among these pids. Some pids are threads, whose status has another Tgid."""
+        """New processes among the pids. Some pids are threads: their status has another Tgid."""
         own = [pid for pid in pids if parse.status_line(read_once(f"{self._proc}{pid}/status", 512) or b"", b"Tgid") == b"%d" % pid]
         born = {pid: self._adopt(pid) for pid in own if pid not in self._processes}
         self._names.update(map(str, born))
@@ -296,7 +296,7 @@ class ProcfsSource:
             frame.gone.append(pid)
 
     def _follow(self, beat: Beat, tick: Tick) -> None:
-        """Take over the hot processes; their libraries, and those of processes on a GPU, are read first."""
+        """Take over the hot processes; their libraries, and libraries of processes on a GPU, are read first."""
         self._wakers, self._alone = beat.wakers, beat.alone
         asked = (beat.hot, beat.gpu_pids, self._births)
         if asked == self._asked:
@@ -345,7 +345,7 @@ class ProcfsSource:
         return True
 
     def _is_near(self, process: Process) -> bool:
-        """Whether the process is a child of a trainer or worker, also through a shell, or wakes a trainer, or is a child of one that
+        """True if the process is a child of a trainer or worker, also through a shell, or wakes a trainer, or is a child of one that
         does."""
         parent = process.stat.ppid
         if parent in self._hot or not self._wakers.isdisjoint((process.pid, parent)):
@@ -383,7 +383,7 @@ class ProcfsSource:
         return changed
 
     def _is_asked_for_sockets(self, process: Process, tick: Tick) -> bool:
-        """Whether the process's use of sockets is to be read again: it polls, or sleeps otherwise and has no workers that it may wait
+        """True if the process's use of sockets is to be read again: it polls, or sleeps otherwise and has no workers that it may wait
         for."""
         known = process.info.sockets
         if process.polls:
@@ -408,8 +408,8 @@ class ProcfsSource:
         return [process for process in found if self._read(process, tick, frame)]
 
     def _find_writers(self, beat: Beat) -> None:
-        """Search for the processes that write what trainers without workers read; if the eBPF probe sees who wakes a trainer, among
-        these."""
+        """Search for the processes that write what trainers without workers read; among a trainer's wakers, if the eBPF probe sees
+        them."""
         alone = sorted(beat.alone & self._hot.keys(), key=lambda pid: (pid not in beat.gpu_pids, pid))[:FEW]
         reading = {pid: self._hot[pid].reads for pid in alone}
         for pid, descriptor in reading.items():

@@ -22,10 +22,10 @@ FOLLOWED = 64  # most threads of one process that are read each time; others tha
 NEVER_REST = 8  # threads of one process that are read each time in any case
 LISTED = 1024  # most threads of one process
 RESTING_READ = 64  # most resting threads in one reading: 640 a second at 100 ms
-NAMED = 512  # threads of one process whose names are in its identity
+NAMED = 512  # threads of one process that its identity names
 RESTING_AFTER = 50  # readings without running after which a thread rests
 _STATE_EVERY = 5  # readings of a sleeping thread between two of its state
-ASKED, ASKED_FEW = 16, 4  # threads whose waits one look reads: if the main thread waits for a lock, and otherwise
+ASKED, ASKED_FEW = 16, 4  # most threads with waits that one look reads: if the main thread waits for a lock, and otherwise
 DOZING_AFTER = 20  # readings without running after which a thread is read with the looks only: its waking shows a tick late
 STATUSES = 64  # most status texts of threads read in one tick (9 us each, measured); beyond, state and switches are None
 
@@ -43,11 +43,11 @@ class Tick(Struct):
     statuses: int = STATUSES  # status texts that may still be read
 
     def passes(self, every: int, slot: int, since: int) -> bool:
-        """Whether something done every ``every`` ticks, spread over the slots, became due in the last ``since`` ticks."""
+        """True if something done every ``every`` ticks, spread over the slots, became due in the last ``since`` ticks."""
         return (self.number + slot) % every < since
 
     def looks_at(self, slot: int, since: int, per_s: int) -> bool:
-        """Whether something done ``per_s`` times a second, and in key frames, is due."""
+        """True if something done ``per_s`` times a second, and in key frames, is due."""
         return self.key or self.passes(max(1, self.per_second // per_s), slot, since)
 
 
@@ -93,7 +93,7 @@ class Thread:
             return sample
         if self._stale:
             return self._read_changed(data, tick, look)
-        # If it was woken and waits for a CPU, only the state tells: the kernel books run delay when the wait is over.
+        # If it was woken and waits for a CPU, only the state shows it: the kernel books run delay when the wait is over.
         if sample.state == "R" or sample.state is None or not (tick.number + self.tid) % _STATE_EVERY:
             return self._read_state(sample)
         return sample
@@ -159,11 +159,11 @@ class Threads:
         self._resting: list[Thread] = []
         self._listed_ns = -(10**10)
         self._listings = self._readings = self._counted = 0
-        self._asked = 0  # threads whose waits this look may still read
+        self._asked = 0  # threads with waits that this look may still read
         self._lost = False
         self._woke = False
         self.infos: list[ThreadInfo] = []
-        self.unfollowed = 0  # threads that ran lately and are read with those that rest, for want of room
+        self.unfollowed = 0  # threads that ran lately and are read with the resting threads, for want of room
 
     def read(self, tick: Tick, count: int, look: bool, since: int = 1, locked: bool = False) -> list[ThreadSample]:
         """Samples of the threads read in this tick, ``since`` ticks after the last reading.
@@ -186,7 +186,7 @@ class Threads:
 
     @property
     def serve(self) -> bool:
-        """Whether one thread waits for connections, and another reads what a client sends over one."""
+        """True if one thread waits for connections, and another reads what a client sends over one."""
         met = [one.sample for one in self._known.values() if one.sample is not None and one.sample.wchan]
         local = {(one.wchan or "").startswith("inet_") for one in met if one.syscall in ACCEPTS}
         return any((not (one.wchan or "").startswith("unix_")) in local for one in met if one.syscall in READS)

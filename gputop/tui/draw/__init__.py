@@ -29,7 +29,7 @@ def safe_line(line: Line) -> list[Span]:
 
 
 def is_too_small(columns: int, rows: int) -> bool:
-    """Whether a terminal has no room for any screen."""
+    """True if a terminal has no room for any screen."""
     return columns < LEAST_COLUMNS or rows < LEAST_ROWS
 
 

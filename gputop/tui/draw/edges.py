@@ -92,7 +92,7 @@ def _badges(board: Board) -> list[Span]:
 
 
 def beat_yields(board: Board) -> bool:
-    """Whether the collector gave up its priority (`gputop.system.priority`)."""
+    """True if the collector gave up its priority (`gputop.system.priority`)."""
     beat = board.sources.get("beat")
     return beat is not None and beat.state == "partial"
 
@@ -186,7 +186,7 @@ def key_lines(view: View, note: str, keys: Sequence[Key] = LIVE_KEYS) -> list[Li
 
 
 def action_at(text: str, x: int, keys: Sequence[Key]) -> str | None:
-    """The action whose key and word stand in column ``x`` of the line ``text``; None if none does."""
+    """Action of the key and word in column ``x`` of the line ``text``; None if no key stands there."""
     for key, word, action in keys:
         shown = f" {key} {word}"
         at = max(text.find(shown), text.find(ascii_text(shown)))

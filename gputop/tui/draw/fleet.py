@@ -430,7 +430,7 @@ def _state(member: JobRank) -> str:
 
 
 def why_lines(fleet: Overview, job: Job | None) -> list[Line]:
-    """Lines with all that is known of the chosen job, and notes on the numbers of its nodes."""
+    """Lines with all facts about the chosen job, and notes on the numbers of its nodes."""
     out: list[Line] = []
     if job is not None:
         cause = "" if job.cause == "none" else f" ← {job.cause}"

@@ -15,7 +15,7 @@ from gputop.tui.draw.view import View
 
 GIB = 1 << 30
 Cell = Callable[[GpuBoard, Board], Span]
-Entry = tuple[GpuBoard, MigInstance | None]  # what a row is about: a GPU, or an instance of it
+Entry = tuple[GpuBoard, MigInstance | None]  # subject of a row: a GPU, or one of its instances
 
 
 def entries(board: Board, view: View, rows: int) -> list[Entry]:
@@ -35,7 +35,7 @@ def count(board: Board) -> int:
 
 
 def lines(board: Board, older: Board, view: View, rows: int) -> list[Line]:
-    """A heading and at most ``rows - 1`` entries; where some are left out, the heading says so."""
+    """A heading and at most ``rows - 1`` entries; the heading counts entries that are left out."""
     columns = _fitting(view.width)
     gpus, shown = sorted(board.gpus), entries(board, view, rows)
     out: list[Line] = [[(_heading(columns, view.width, _notes(board, len(shown), len(gpus))), "head")]]
@@ -163,7 +163,7 @@ def _pcie(gpu: GpuBoard, older: Board) -> Span:
     return f"{rates[0] / 1e9:.1f}/{rates[1] / 1e9:.1f} GB/s", ""
 
 
-_READ = ("util_pct", "mem_used_bytes", "power_w", "temp_c")  # where none of these is read, the row gives the reason
+_READ = ("util_pct", "mem_used_bytes", "power_w", "temp_c")  # if no such reading exists, the row gives the reason
 
 
 def _limits(gpu: GpuBoard, _older: Board) -> Span:

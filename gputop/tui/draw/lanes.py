@@ -42,7 +42,7 @@ class Lane(Struct, frozen=True):
 
     key: SeriesKey
     title: str
-    top: float | None = None  # top of the chart where the device says it, such as a GPU's power limit
+    top: float | None = None  # top of the chart if the device has one, such as a GPU's power limit
     absent: str = ""
     priority: int = 5  # where not all lanes fit, lower numbers come first
     main: bool = False  # what gputop is about: drawn up to `TALLEST` rows high
@@ -112,7 +112,7 @@ def share_rows(found: list[Lane], rows: int, series: Collection[SeriesKey]) -> l
 
 
 def is_tall(lane: Lane, series: Collection[SeriesKey]) -> bool:
-    """Whether a lane may have several rows: it is a main one, and has something to show."""
+    """True if a lane may have several rows: it is a main one, and has something to show."""
     return lane.main and lane.key in series
 
 
@@ -135,7 +135,7 @@ def _lanes_of_gpu(session: Session, view: View, index: int) -> list[Lane]:
 
 
 def _is_refused(lane: Lane, session: Session) -> bool:
-    """Whether the driver refuses this reading; the GPU's own row gives the reason too."""
+    """True if the driver refuses this reading; the GPU's own row gives the reason too."""
     return lane.absent not in ("", UNREAD) and lane.key not in session.history.series
 
 
@@ -226,7 +226,7 @@ class LaneDrawer:
     def _rows_of(
         self, lane: Lane, rows: int, history: History, axis: Axis, scale: tuple[float, float], guides: dict[int, _Guide]
     ) -> list[list[Span]]:  # fmt: skip
-        """The cells of all rows, the upper row first. What a column holds is read once for all of them."""
+        """Cells of all rows, the upper row first. A column's values are read once for all rows."""
         newest = history.times[-1] // axis.cell_ns if history.times else 0
         shape = (scale, history.trimmed)
         recent = max(2, 1 + ceil(lane.field.spans_ns / axis.cell_ns))
@@ -269,7 +269,7 @@ _Guide = tuple[float, str]  # a threshold, and its colour
 
 
 def _column(lane: Lane, history: History, start_ns: int, cell_ns: int, scale: tuple[float, float], full: int) -> tuple[int, str]:
-    """(height of a cell's bar, in steps of which ``full`` reach the top; its colour). 0 if nothing was read."""
+    """(height of a cell's bar, where ``full`` steps reach the top; its colour). 0 if nothing was read."""
     spec = lane.field
     value = history.cell(lane.key, start_ns, start_ns + cell_ns, peak="p99" in spec.id)
     if value == value:

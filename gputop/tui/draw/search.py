@@ -14,7 +14,7 @@ PATIENCE_S = 0.05  # s for one search in one text: `(a+)+b` takes twice as long 
 
 
 def matches(pattern: str, texts: Iterable[str]) -> bool:
-    """Whether a filter finds a row: all its words, or ``!regex``, in the row's texts.
+    """True if a filter finds a row: all its words, or ``!regex``, in the row's texts.
 
     ``^`` and ``$`` are the ends of each text. What is no regular expression (yet) hides nothing, see `why_no_search`.
     """
@@ -34,7 +34,7 @@ _endless: set[str] = set()  # expressions that took longer than `PATIENCE_S`: th
 
 
 def finds(expression: str, text: str) -> bool:
-    """Whether a regular expression is found in a text; True if it is invalid, or takes too long."""
+    """True if a regular expression is found in a text, is invalid, or takes too long."""
     if why_no_search(expression):
         return True
     try:

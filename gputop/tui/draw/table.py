@@ -121,7 +121,7 @@ class _RowBuilder:
         return shown
 
     def _is_idle_compiler(self, pid: int) -> bool:
-        """Whether the process is one of torch.compile's dozens and compiles nothing now; they stay as long as the training."""
+        """True if the process is one of torch.compile's dozens and compiles nothing now; they stay as long as the training."""
         sample = self.newer.procs.get(pid)
         if self.roles[pid].label != COMPILES or sample is None:
             return False
@@ -273,7 +273,7 @@ def mean_share(shares: Collection[float | None]) -> float | None:
 
 
 def _is_wanted(row: ProcessRow, info: ProcInfo | None, view: View) -> bool:
-    """Whether the row passes --pid (with its family), --user and the filter."""
+    """True if the row passes --pid (with its family), --user and the filter."""
     if view.pid is not None and view.pid not in (row.pid, row.role.trainer_pid if row.role else None):
         return False
     if view.user is not None and (info is None or view.user not in (info.user, str(info.uid))):
@@ -282,7 +282,7 @@ def _is_wanted(row: ProcessRow, info: ProcInfo | None, view: View) -> bool:
 
 
 def _texts(row: ProcessRow) -> tuple[str, ...]:
-    """What a filter looks for its words in."""
+    """Texts in which a filter looks for its words."""
     return str(row.pid), row.who.strip(), row.user, row.state, "starving" if row.starving else "", row.job, row.command
 
 
@@ -336,7 +336,7 @@ class TableDrawer:
             return [(" " * axis.columns, "")]
         cell_ns, newest = axis.cell_ns, history.times[-1] // axis.cell_ns
         cells = self._cells.setdefault(pid, RollingCells())
-        recent = max(2, 1 + ceil(FEED_EVERY_NS / cell_ns))  # the diagnosis tells the states since it was last asked
+        recent = max(2, 1 + ceil(FEED_EVERY_NS / cell_ns))  # the diagnosis gives the states since it was last asked
 
         def make_cell(k: int) -> Span:
             return glyph(history.state_cell(pid, k * cell_ns, (k + 1) * cell_ns))

@@ -21,7 +21,7 @@ from gputop.tui.draw import Span, time_of_day
 
 LABEL_WIDTH, NARROW_LABEL_WIDTH = 28, 26  # columns left of the charts; in a terminal narrower than `NARROW`
 NARROW = 110  # columns
-USUAL_INTERVAL_NS = 100_000_000  # until the header of the stream says its own
+USUAL_INTERVAL_NS = 100_000_000  # until the header of the stream gives its own
 USUAL_WINDOW_S = 60  # s, the time base until the user chooses one
 WINDOWS_S = (10, 20, 30, 60, 120, 300, 600)  # s, the time bases
 _LABEL = re.compile(r" [^─ ]+(?: [a-z]+)? ")  # a time on the ruler, such as " −10 s "
@@ -53,7 +53,7 @@ class View(Struct):
 
     @property
     def hides_bystanders(self) -> bool:
-        """Whether bystanders have no row; a pattern, pid or user that was asked for shows them."""
+        """True if bystanders have no row; a pattern, pid or user that was asked for shows them."""
         return not (self.bystanders or self.pattern or self.pid or self.user)
 
     @property
@@ -134,7 +134,7 @@ class View(Struct):
         self.window_s = WINDOWS_S[min(len(WINDOWS_S) - 1, max(0, at + steps))]
 
     def next_incident(self, session: Session, direction: int) -> Incident | None:
-        """Put the cursor on the next (1) or previous (-1) incident, where it was first shown; returns it, or None if there is none."""
+        """Put the cursor on the next (1) or previous (-1) incident, where it was first shown; returns the incident, or None without one."""
         known = [one for one in session.engine.incidents if one.start_ns >= session.oldest_ns]
         found = session.next_shown(known, self.at_ns or session.now_ns, direction)
         if found is not None:
@@ -146,7 +146,7 @@ class View(Struct):
 
 
 class Axis(Struct, frozen=True):
-    """``columns`` cells, the newest of which is number ``last``; cell k holds ``k*cell_ns <= t < (k+1)*cell_ns``."""
+    """``columns`` cells, up to number ``last``, the newest; cell k holds ``k*cell_ns <= t < (k+1)*cell_ns``."""
 
     cell_ns: int
     last: int
@@ -233,7 +233,7 @@ def _beside(text: str, taken: Collection[int]) -> str:
 
 
 def _has_room(cells: list[str], at: int, time: str, taken: Collection[int]) -> bool:
-    """Whether a time fits there; a sign may take the space beside it."""
+    """True if a time fits there; a sign may take the space beside it."""
     return _is_free(cells, at, time) and not any(at < column < at + len(time) - 1 for column in taken)
 
 
@@ -242,11 +242,11 @@ def _is_free(cells: list[str], at: int, text: str) -> bool:
 
 
 def _write(cells: list[str], at: int, text: str) -> None:
-    """Write a time where all of it fits, else nothing."""
+    """Write a time if it fits whole."""
     if _is_free(cells, at, text):
         cells[at : at + len(text)] = text
 
 
 def _step(total_s: float, most: int) -> float:
-    """Seconds between times, so that at most ``most`` of them are shown."""
+    """Seconds between times, so that at most ``most`` times are shown."""
     return next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300) if total_s / s <= min(most, 6)), 600)

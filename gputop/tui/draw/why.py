@@ -1,6 +1,6 @@
 """The verdict in full: its path, culprits, fixes, evidence, lost time and incidents.
 
-The box of `e` shows all of it, the dashboard as much as it has room for.
+The box of `e` shows the whole, the dashboard as much as it has room for.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Block = list[Line]
 
 
 class MomentFindings(Struct):
-    """All that is known at the moment shown."""
+    """Findings at the moment shown."""
 
     verdict: Verdict
     ledger: Ledger
