@@ -235,7 +235,7 @@ def test_what_nccl_says_of_a_job_that_hangs_is_a_marker(
     assert main(["explain", file.path, "--json"]) == 0
     assert [one["text"] for one in json.loads(capsys.readouterr().out).get("nccl", [])] == told
     assert main(["explain", file.path]) == 0
-    assert ("NCCL said" in capsys.readouterr().out) == bool(told)
+    assert ("NCCL's reports" in capsys.readouterr().out) == bool(told)
 
 
 class Diagnosed(Engine):
