@@ -29,6 +29,7 @@ from gputop.commands.replay import sample
 from gputop.model.frame import Mark
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
+from gputop.system.config import settings
 from tests.wait import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,7 +143,7 @@ def check_toml(block: Block, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """A config.toml without a mistake."""
     (folder / "shown.toml").write_text(block.text)
     monkeypatch.setenv("GPUTOP_CONFIG", str(folder / "shown.toml"))
-    assert config_command.mistakes() == []
+    assert config_command.mistakes(settings()) == []
 
 
 def directives(text: str, ends: str) -> None:

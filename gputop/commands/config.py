@@ -35,62 +35,64 @@ def run(args: argparse.Namespace) -> int:
     if args.what == "path":
         write(f"{config.paths()[-1]}\n")
         return 0
-    wrong = mistakes()
+    try:
+        found = config.settings()
+    except UserError as error:  # a file cannot be read: the rest follows from it
+        notify(str(error))
+        return 1
+    wrong = mistakes(found)
     for one in wrong:
         notify(one)
     if args.what == "print" and not wrong:
-        write("\n".join(printed()) + "\n")
+        write("\n".join(printed(found)) + "\n")
     elif not wrong:
         write("".join(f"{clean(path)}: {'fine' if os.path.exists(path) else 'absent'}\n" for path in config.paths()))
     return int(bool(wrong))
 
 
-def mistakes() -> list[str]:
-    """Mistakes in the files and variables, a line each."""
+def mistakes(found: config.Settings) -> list[str]:
+    """Mistakes in the settings and variables, a line each."""
     wrong: list[str] = []
-    try:
-        config.apply(_parser(), True, wrong)
-    except UserError as error:  # a file cannot be read: the rest follows from it
-        return [str(error)]
-    return wrong + [said for said in (_mistake(_check_sinks), _mistake(_check_keys)) if said]
+    config.apply(_parser(), True, wrong, found)
+    return wrong + [said for said in (_mistake(_check_sinks, found), _mistake(_check_keys, found)) if said]
 
 
-def _mistake(check: Callable[[], None]) -> str:
+def _mistake(check: Callable[[config.Settings], None], found: config.Settings) -> str:
     """The error of a check; empty if it passes."""
     try:
-        check()
+        check(found)
     except UserError as error:
         return str(error)
     return ""
 
 
-def _check_sinks() -> None:
+def _check_sinks(found: config.Settings) -> None:
     from gputop.alerts.sinks import sinks_of
 
-    sinks_of(config.alerts().sinks)
+    sinks_of(config.alerts(found).sinks)
 
 
-def _check_keys() -> None:
+def _check_keys(found: config.Settings) -> None:
     from gputop.tui.bindings import FLEET_REPLAY, LIVE, REPLAY, wrong_keys
 
-    mapped = config.key_map()
+    mapped = config.key_map(found)
     if said := next(filter(None, (wrong_keys(mapped, keys) for keys in (LIVE, REPLAY, FLEET_REPLAY))), ""):
         raise UserError(f"{config.paths()[-1]}: [keys] {said}")
 
 
-def printed() -> Iterator[str]:
+def printed(found: config.Settings) -> Iterator[str]:
     """The settings as a config.toml: a line each, with its origin; what nobody set is commented out, with its default and meaning."""
     parser = _parser()
-    found = config.in_force(parser)
+    held = config.in_force(parser, found)
     for name, action in config.flags(parser).items():
-        if name in found:
-            yield _line(name, found[name])
+        if name in held:
+            yield _line(name, held[name])
         elif name not in ("help", "alert"):
             default = False if action.nargs == 0 else action.default
             shown = "…" if default is None else _toml(default)
             yield f"{f'# {name} = {shown}':<{_COLUMN}}# {(action.help or '').replace('%%', '%')}"
     for table, example in _TABLES.items():
-        inner = {key.partition(".")[2]: setting for key, setting in found.items() if key.startswith(f"{table}.")}
+        inner = {key.partition(".")[2]: setting for key, setting in held.items() if key.startswith(f"{table}.")}
         yield f"\n[{table}]" if inner else f"\n# [{table}]\n# {example}"
         yield from (_line(name, setting) for name, setting in inner.items())
 

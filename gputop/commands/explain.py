@@ -63,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         from gputop.findings.text import dated_lines, explain_lines, plot, without_colour
 
-        dated = [*dated_lines("experiments", found.experiments), *dated_lines("NCCL's reports on ranks that hung", found.explanation.nccl or ())]
+        dated = dated_lines("experiments", found.experiments)
+        dated += dated_lines("NCCL's reports on ranks that hung", found.explanation.nccl or ())
         show([*explain_lines(found.explanation, found.ongoing), *dated])
         if args.plot:
             picture = plot(found.points, found.explanation.incidents)

@@ -12,6 +12,7 @@ import argparse
 import errno
 import importlib
 import os
+import re
 import stat
 import sys
 from contextlib import suppress
@@ -32,6 +33,8 @@ _SINK = "GPUTOP_ALERT"  # variable: one sink of alerts
 _IN_ALERT = "GPUTOP_EVENT"  # variable: set in an alert's command, whose GPUTOP_HOST and others are facts of the alert
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}  # of a switch's variable
 _MOST_BYTES = 1 << 16  # of each file: the rest is ignored
+_MOST_DOTS = 50  # in one key; the deepest, keys.ACTION, has one. tomllib takes a minute for a key of 30,000, 0.1 s for lines of 50
+_BETWEEN_KEYS = re.compile(r"[=,{}\[\]]")
 
 
 class Saved(msgspec.Struct):
@@ -49,6 +52,9 @@ class ConfigValue(NamedTuple):
 
     value: Any
     origin: str
+
+
+Settings = dict[str, ConfigValue]  # key -> its value, as `settings` reads them
 
 
 class Alerting(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,14 +90,14 @@ def paths() -> list[str]:
     return [chosen] if (chosen := os.environ.get(_CHOSEN)) else [SYSTEM_PATH, config_path()]
 
 
-def apply(parser: argparse.ArgumentParser, strict: bool, mistakes: list[str] | None = None) -> None:
-    """Make the settings the defaults of the parser's flags.
+def apply(parser: argparse.ArgumentParser, strict: bool, mistakes: list[str] | None = None, found: Settings | None = None) -> None:
+    """Make the settings, ``found`` or those of the files, the defaults of the parser's flags.
 
     With ``strict``, a key of a file that is no flag of the parser raises UserError, as does a wrong value; ``mistakes`` collects the texts
     of these errors instead.
     """
     known = flags(parser)
-    for name, setting in in_force(parser).items():
+    for name, setting in in_force(parser, found).items():
         if name.partition(".")[0] in (KEYS, ALERTS) or not (strict or name in known):
             continue
         try:
@@ -109,27 +115,27 @@ def flags(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     return {flag[2:]: action for action in parser._actions for flag in action.option_strings if flag.startswith("--")}
 
 
-def in_force(parser: argparse.ArgumentParser) -> dict[str, ConfigValue]:
-    """The settings of the files, and over them the variables of the parser's flags, the strongest last. Raises UserError."""
-    found = settings()
+def in_force(parser: argparse.ArgumentParser, found: Settings | None = None) -> Settings:
+    """The settings, and over them the variables of the parser's flags, the strongest last. Raises UserError."""
+    held = settings() if found is None else dict(found)
     for name, setting in _variables(flags(parser)).items():
-        found.pop(name, None)
-        found[name] = setting
-    return found
+        held.pop(name, None)
+        held[name] = setting
+    return held
 
 
-def key_map() -> dict[str, str]:
+def key_map(found: Settings | None = None) -> dict[str, str]:
     """Action -> keys, for Textual's ``set_keymap``: ``{"quit": "q,ctrl+q"}``. Raises UserError."""
-    mapped = _table(KEYS)
+    mapped = _table(KEYS, found)
     for setting in mapped.values():
         if not isinstance(setting.value, str):
             raise UserError(f'{setting.origin}: [keys] maps actions to keys, as in: pause = "space,p"')
     return {action: setting.value for action, setting in mapped.items()}
 
 
-def alerts() -> Alerting:
+def alerts(found: Settings | None = None) -> Alerting:
     """[alerts]. Raises UserError."""
-    kept = _table(ALERTS)
+    kept = _table(ALERTS, found)
     told: Any = {name: setting.value for name, setting in kept.items()}
     try:
         return msgspec.convert(told.get("", told), Alerting)
@@ -138,13 +144,13 @@ def alerts() -> Alerting:
         raise UserError(f'{places}: [alerts] {error}; write sinks = ["bell"], severity = "medium"', code=2) from None
 
 
-def settings() -> dict[str, ConfigValue]:
+def settings() -> Settings:
     """Key -> value of the files, the user's last and in place of the system's; a key of a table has its name before it (``keys.quit``).
 
     GPUTOP_ALERT names one sink in place of the files'. Raises UserError if a file cannot be read or parsed.
     An absent file is an empty one, unless GPUTOP_CONFIG names it.
     """
-    found: dict[str, ConfigValue] = {}
+    found: Settings = {}
     for path in paths():
         for name, value in _read(path).items():
             for key, one in ({f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}).items():
@@ -155,12 +161,13 @@ def settings() -> dict[str, ConfigValue]:
     return found
 
 
-def _table(name: str) -> dict[str, ConfigValue]:
+def _table(name: str, found: Settings | None) -> Settings:
     """The settings of a table by their names in it; by no name what is no table."""
-    return {key.partition(".")[2]: setting for key, setting in settings().items() if key.partition(".")[0] == name}
+    held = settings() if found is None else found
+    return {key.partition(".")[2]: setting for key, setting in held.items() if key.partition(".")[0] == name}
 
 
-def _variables(known: dict[str, argparse.Action]) -> dict[str, ConfigValue]:
+def _variables(known: dict[str, argparse.Action]) -> Settings:
     """The flags that variables set. Others may be Kubernetes', for a service named gputop; --alert is a table's (see `alerts`)."""
     if _IN_ALERT in os.environ:
         return {}
@@ -185,10 +192,19 @@ def _read(path: str) -> dict[str, Any]:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
-        values: dict[str, Any] = toml.loads(decoded(data))
+        text = decoded(data)
+        _check_depth(text)
+        values: dict[str, Any] = toml.loads(text)
     except BROKEN as error:  # wrong syntax, no text, or nested too deeply
         raise UserError(f"{path}: {error}") from None
     return values
+
+
+def _check_depth(text: str) -> None:
+    """Raise ValueError for a key of so many parts that tomllib, whose time grows with the square of them, would not finish."""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > _MOST_DOTS and any(part.count(".") > _MOST_DOTS for part in _BETWEEN_KEYS.split(line)):
+            raise ValueError(f"more than {_MOST_DOTS} dots in a key (at line {number})")
 
 
 def load_screen() -> Saved:

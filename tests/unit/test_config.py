@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,30 @@ def test_mistakes_are_told(text: str, part: str) -> None:
         _parsed()
 
 
+_DEEP = "a." * 20_000 + "b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{_DEEP} = 1", f"[{_DEEP}]", f"[[{_DEEP}]]", f"x = {{{_DEEP} = 1}}", "a . " * 10_000 + "a = 1",
+        ".".join(['"a.b"'] * 10_000) + " = 1", ".".join(['"\u2028"'] * 10_000) + " = 1", f"interval = 0.3\r\n[{'a.' * 60}b]\r\n" + "c = 1\r\n" * 8_000,
+    ],
+)  # fmt: skip
+def test_a_key_of_very_many_parts_costs_no_time(text: str) -> None:
+    _write(text)
+    began_s = time.thread_time()
+    with pytest.raises(UserError, match=r"config\.toml: more than 50 dots in a key \(at line [12]\)"):
+        _parsed()
+    assert time.thread_time() - began_s < 1.0  # a minute if tomllib read it
+
+
+def test_dots_of_values_and_of_other_keys_are_not_counted() -> None:
+    versions = ", ".join(f'"webhook:https://a.example/{number}.{number}"' for number in range(100))
+    _write(f"interval = 0.3\n[alerts]\nsinks = [{versions}]\n")
+    assert len(config.alerts().sinks) == 100
+
+
 @pytest.mark.parametrize(("text", "part"), [("shape = 'round'", "invalid choice: 'round'"), ("size = 'x'", "invalid int value: 'x'")])
 def test_values_are_checked_as_on_the_command_line(text: str, part: str) -> None:
     _write(text)
@@ -155,6 +180,17 @@ def test_the_command_prints_what_holds_and_where_it_comes_from(
     assert f"interval = 0.5 # {path}" in " ".join(text.split())
     assert "light = true # GPUTOP_LIGHT" in " ".join(text.split())
     assert "# no-ebpf = false # no eBPF probes" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("what", ["print", "validate"])
+def test_the_command_reads_each_file_once(what: str, system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system.write_text('interval = 0.5\n[keys]\nquit = "x"\n')
+    _write('[alerts]\nsinks = ["bell"]\n')
+    read: list[str] = []
+    content = config._content
+    monkeypatch.setattr(config, "_content", lambda path: (read.append(path), content(path))[1])
+    assert cli.main(["config", what]) == 0
+    assert read == [str(system), config.config_path()]
 
 
 def test_the_command_tells_every_mistake(system: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
