@@ -2,7 +2,11 @@
 
 py-spy takes most stacks. This reader serves the uprobe that follows frames in the kernel and needs their addresses, and what py-spy cannot
 read: free-threaded builds, and processes with several interpreters (PEP 684, PEP 734, programs that embed Python), of which py-spy reads
-only the newest.
+only the newest, and gives its frames to the main thread.
+
+A set of stacks of one trainer and 8 torch workers takes 0.11 to 0.16 s and 115 ms of CPU by py-spy, and 0.04 to 0.09 s and 40 ms by this
+reader (2026-11-28, 2 vCPUs under other load, Python 3.11, py-spy 0.4.3). py-spy still comes first: it names threads, knows which of them
+holds the GIL, and reads native frames. Neither can replace the other.
 """
 
 from __future__ import annotations
