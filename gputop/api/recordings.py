@@ -14,7 +14,7 @@ from gputop.api.objects import Explanation
 from gputop.model.fields import FIELDS
 from gputop.model.frame import Frame
 from gputop.recording.parts import open_recording
-from gputop.recording.reader import Recording as Reader
+from gputop.recording.reader import Recording
 from gputop.stream import kept
 from gputop.stream.following import Following
 from gputop.stream.history import History
@@ -30,9 +30,9 @@ TIMEOUT_S = 30.0  # s that a statement may run, as of `gputop query --timeout`
 Moment = float | str | None  # Unix seconds, a text as of --from (``90s``, ``14:03:07``, a marker's text), or None: the start or the end
 
 
-def open(*paths: str | os.PathLike[str]) -> Recording:
+def open(*paths: str | os.PathLike[str]) -> OpenRecording:
     """Open a recording, or the files of a rotation as one. `gputop.Error` if it cannot be read."""
-    return Recording(open_recording([os.fspath(path) for path in paths]))
+    return OpenRecording(open_recording([os.fspath(path) for path in paths]))
 
 
 class Marker(Struct, frozen=True):
@@ -49,17 +49,17 @@ class Series(Struct, frozen=True):
     values: NDArray[Any] | list[float]
 
 
-class Recording:
+class OpenRecording:
     """A recording. Stretches go from ``start`` up to ``end``; over 5 minutes they are read by seconds, unless ``fine`` is given."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Recording) -> None:
         self._reader = reader
 
     def close(self) -> None:
         """Close the file."""
         self._reader.close()
 
-    def __enter__(self) -> Recording:
+    def __enter__(self) -> OpenRecording:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import gputop
-from gputop.api.recordings import Recording
+from gputop.api.recordings import OpenRecording
 from gputop.commands.replay import sample
 from tests.require import require
 
@@ -23,12 +23,12 @@ FOREIGN = ("pytorch_lightning", "transformers")
 
 
 @pytest.fixture(scope="module")
-def recording() -> Iterator[Recording]:
+def recording() -> Iterator[OpenRecording]:
     with gputop.open(sample()) as opened:
         yield opened
 
 
-def test_explain_is_what_the_command_prints(recording: Recording, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_explain_is_what_the_command_prints(recording: OpenRecording, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     from gputop.cli import main
 
     assert main(["explain", str(sample()), "--json", "--from", "10s", "--until", "20s"]) == 0
@@ -39,7 +39,7 @@ def test_explain_is_what_the_command_prints(recording: Recording, capsysbinary: 
     assert 0 < (found.ledger.gpu_total_s or 0) < 12
 
 
-def test_rows_are_dicts_and_only_select_is_asked(recording: Recording) -> None:
+def test_rows_are_dicts_and_only_select_is_asked(recording: OpenRecording) -> None:
     rows = recording.query("SELECT pid, role, name, 1 pid FROM process WHERE role = 'trainer'")
     assert rows == [{"pid": rows[0]["pid"], "role": "trainer", "name": rows[0]["name"], "pid_2": 1}]
     start = recording.start_unix_s
@@ -53,7 +53,7 @@ def test_rows_are_dicts_and_only_select_is_asked(recording: Recording) -> None:
     assert time.monotonic() - before < 30, "the process goes on"
 
 
-def test_series_are_what_was_measured(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_series_are_what_was_measured(recording: OpenRecording, monkeypatch: pytest.MonkeyPatch) -> None:
     require("trainers")  # numpy comes with them
     import numpy as np
 
@@ -73,7 +73,7 @@ def test_series_are_what_was_measured(recording: Recording, monkeypatch: pytest.
         recording.series("gpu.speed")
 
 
-def test_frames_and_bounds(recording: Recording) -> None:
+def test_frames_and_bounds(recording: OpenRecording) -> None:
     frames = [*recording.frames(end="2s")]
     assert len(frames) == 20
     assert all(frame.procs for frame in frames)
