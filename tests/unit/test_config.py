@@ -93,7 +93,8 @@ _DEEP = "a." * 20_000 + "b"
     "text",
     [
         f"{_DEEP} = 1", f"[{_DEEP}]", f"[[{_DEEP}]]", f"x = {{{_DEEP} = 1}}", "a . " * 10_000 + "a = 1",
-        ".".join(['"a.b"'] * 10_000) + " = 1", ".".join(['"\u2028"'] * 10_000) + " = 1", f"interval = 0.3\r\n[{'a.' * 60}b]\r\n" + "c = 1\r\n" * 8_000,
+        ".".join(['"a.b"'] * 10_000) + " = 1", ".".join(['"\u2028"'] * 10_000) + " = 1",
+        f"interval = 0.3\r\n[{'a.' * 60}b]\r\n" + "c = 1\r\n" * 8_000,
     ],
 )  # fmt: skip
 def test_a_key_of_very_many_parts_costs_no_time(text: str) -> None:
