@@ -34,11 +34,9 @@ class CompareAnswer(Answer):
 
 
 def run(places: Places, asked: CompareQuestion) -> CompareAnswer:
-    sides: list[Look] = []
-    for target, window in ((asked.before or asked.target, asked.before_window), (asked.after or asked.target, asked.after_window)):
-        with places.recording(target) as recording:
-            sides.append(look(recording, window))
-    before, after = sides
+    before = look(places, asked.before or asked.target, asked.before_window)
+    after = look(places, asked.after or asked.target, asked.after_window)
+    sides = (before, after)
     lost, paces = [one.explanation.ledger.lost_share for one in sides], [one.explanation.verdict.steps_per_s for one in sides]
     shares = [one.explanation.ledger.cause_shares for one in sides]
     causes = {cause: max(part.get(cause, 0.0) for part in shares) for part in shares for cause in part if cause_of(cause)}

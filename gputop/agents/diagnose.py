@@ -56,9 +56,8 @@ def run(places: Places, asked: DiagnoseQuestion) -> DiagnoseAnswer:
     target = asked.target or places.default
     if places.has_many(asked.target):
         return _of_job(places, target)
-    with places.recording(asked.target) as recording:
-        window = asked.window or (NOW if places.is_now(asked.target) else ALL)
-        return found_in(target, look(recording, window), window)
+    window = asked.window or (NOW if places.is_now(asked.target) else ALL)
+    return found_in(target, look(places, asked.target, window), window)
 
 
 def found_in(target: str, seen: Look, window: str) -> DiagnoseAnswer:

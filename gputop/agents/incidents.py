@@ -36,8 +36,7 @@ class IncidentsAnswer(Answer):
 
 def run(places: Places, asked: IncidentsQuestion) -> IncidentsAnswer:
     target = asked.target or places.default
-    with places.recording(asked.target) as recording:
-        seen = look(recording, asked.window)
+    seen = look(places, asked.target, asked.window)
     missing = [untrusted(line) for line in seen.missing]
     listed = seen.explanation.incidents
     if asked.id is not None:

@@ -8,6 +8,7 @@ from time import time
 
 from msgspec import Struct
 
+from gputop.agents.places import Places
 from gputop.findings.explanation import Explanation
 from gputop.findings.verdict import CAUSES, SYMPTOMS
 from gputop.fleet.jobs import Job, Sight, find_jobs
@@ -15,9 +16,9 @@ from gputop.fleet.summary import Summary, summarize
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
 from gputop.recording.reader import Recording
+from gputop.stream.explained import explain
 from gputop.stream.following import Following
 from gputop.stream.judged import judged
-from gputop.stream.kept import explanation
 from gputop.stream.moment import bounds, moment
 from gputop.system.errors import UserError
 from gputop.system.text import clean
@@ -56,19 +57,22 @@ class Look(Struct):
     missing: list[str]  # ``source: reason`` of what was not measured
 
 
-def look(recording: Recording, window: str) -> Look:
-    """Explain the stretch as `gputop explain` does: by what the recorder found, where that is known by today's rules."""
-    start_ns, end_ns = stretch(recording, window)
-    kept = explanation(recording, start_ns, end_ns, with_rest=True)
-    if kept is None:
-        following = _followed(recording, start_ns, end_ns)
-        return _look(recording, start_ns, end_ns, following.engine.explain(), following.board)
-    return _look(recording, start_ns, end_ns, kept, recording.board_at(recording.end_ns))
+def look(places: Places, target: str, window: str) -> Look:
+    """Explain the stretch of a target as `gputop explain` does: by what the recorder found, where that is known by today's rules."""
+    with places.recording(target) as recording:
+        start_ns, end_ns = stretch(recording, window)
+        found = explain(recording, start_ns, end_ns)
+        board = found.board or recording.board_at(recording.end_ns)
+        seconds = (min(end_ns, recording.end_ns) - start_ns) / SECOND_NS
+        start_unix_s = round(recording.unix_ns_of(start_ns) / 1e9, 1)
+        return Look(start_unix_s, round(seconds, 1), found.explanation, board, missing_of(recording, board))
 
 
 def follow(recording: Recording, window: str = SHORT) -> Following:
     """Board and engine as they stand at the end of the stretch."""
-    return _followed(recording, *stretch(recording, window))
+    following = Following()
+    deque(judged(following, recording, *stretch(recording, window)), maxlen=0)
+    return following
 
 
 def summary_of(following: Following) -> Summary:
@@ -79,17 +83,6 @@ def summary_of(following: Following) -> Summary:
 def jobs_of(host: str, summary: Summary) -> list[Job]:
     """The jobs of one machine."""
     return find_jobs([Sight(host, summary)])
-
-
-def _followed(recording: Recording, start_ns: int, end_ns: int) -> Following:
-    following = Following()
-    deque(judged(following, recording, start_ns, end_ns), maxlen=0)
-    return following
-
-
-def _look(recording: Recording, start_ns: int, end_ns: int, found: Explanation, board: Board) -> Look:
-    seconds = (min(end_ns, recording.end_ns) - start_ns) / SECOND_NS
-    return Look(round(recording.unix_ns_of(start_ns) / 1e9, 1), round(seconds, 1), found, board, missing_of(recording, board))
 
 
 def missing_of(recording: Recording, board: Board) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -15,10 +14,9 @@ from gputop.model.fields import FIELDS
 from gputop.model.frame import Frame
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
-from gputop.stream import kept
-from gputop.stream.following import Following
+from gputop.stream.explained import explain
 from gputop.stream.history import History
-from gputop.stream.judged import judged, tier_for
+from gputop.stream.judged import tier_for
 from gputop.stream.moment import moment
 from gputop.stream.observers import OBSERVERS
 from gputop.system.errors import UserError
@@ -101,12 +99,7 @@ class OpenRecording:
     def explain(self, start: Moment = None, end: Moment = None, *, fine: bool = False) -> Explanation:
         """The verdict, lost GPU time by cause, and incidents, as `gputop explain` says."""
         start_ns, end_ns = self._stretch(start, end)
-        found = None if fine else kept.explanation(self._reader, start_ns, end_ns, with_rest=True)
-        if found is None:
-            following = Following()
-            deque(judged(following, self._reader, start_ns, end_ns, fine), maxlen=0)
-            found = following.engine.explain()
-        return found
+        return explain(self._reader, start_ns, end_ns, fine=fine).explanation
 
     def query(
         self, sql: str, start: Moment = None, end: Moment = None, *, fine: bool = False, timeout: float = TIMEOUT_S

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from gputop.commands.explain import ExplainedStretch, explained
-from gputop.commands.span import add_span
+from gputop.commands.span import add_span, span_of
 from gputop.findings.explanation import SCHEMA, Diff, Experiments
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
+
+if TYPE_CHECKING:
+    from gputop.stream.explained import ExplainedStretch
+    from gputop.stream.moment import Span
 
 EXAMPLES = """examples:
   gputop diff before.gputop after.gputop
@@ -25,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the comparison, and problems of the recordings on standard error."""
-    before, after = _explained(args.before, args), _explained(args.after, args)
+    span = span_of(args)
+    before, after = _explained(args.before, span), _explained(args.after, span)
     if args.json:
         import msgspec
 
@@ -43,8 +48,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _explained(path: str, args: argparse.Namespace) -> ExplainedStretch:
+def _explained(path: str, span: Span) -> ExplainedStretch:
+    from gputop.stream.explained import explain_files
+
     try:
-        return explained([path], args)
+        return explain_files([path], span)
     except UserError as error:
         raise UserError(str(error) if path in str(error) else f"{path}: {error}", code=error.code) from None

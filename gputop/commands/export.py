@@ -6,7 +6,7 @@ import argparse
 import os
 
 from gputop.commands.options import WRITER, acting_as_user
-from gputop.commands.span import add_span, read_by, span
+from gputop.commands.span import add_span, stretch_of
 from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.text import file_size
@@ -50,8 +50,7 @@ def run(args: argparse.Namespace) -> int:
     more: dict[str, object] = {}
     # With sudo the recording is read as root, and the export belongs to the user.
     with ended_like_ctrl_c(), open_recording(args.files) as recording, acting_as_user(*WRITER):
-        stretch = span(args, recording)
-        read_by(args, recording, *stretch)
+        stretch = stretch_of(args, recording)
         if args.mask_names:
             from gputop.doctor.mask import Mask
 

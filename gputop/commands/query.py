@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
 from gputop.commands.options import duration
-from gputop.commands.span import add_span, read_by, span
+from gputop.commands.span import add_span, stretch_of
 from gputop.system.console import notify, write
 from gputop.system.errors import UserError
 from gputop.system.text import from_shell
@@ -62,8 +62,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if not word or word.startswith("."):
             raise UserError(f"{word or 'nothing'} is no question: write a SELECT, .tables, .schema or .schema TABLE", code=2)
-        stretch = span(args, recording)
-        read_by(args, recording, *stretch)
+        stretch = stretch_of(args, recording)
         names, rows = Database(recording, *stretch, args.timeout).ask(args.sql)
         for text in _together((_json if args.json else _csv if args.csv else _table)(names, rows)):
             write(text.encode() if args.csv else text)

@@ -8,6 +8,8 @@ from datetime import date, datetime, time, timedelta
 from time import localtime, strftime
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from gputop.model.frame import SECOND_NS, Mark
 from gputop.sources.marks import MAX_TEXT
 from gputop.system.errors import UserError
@@ -24,6 +26,30 @@ _CLOCK = re.compile(r"(?:(\d{4}-\d\d-\d\d)[ T])?(\d{1,2}):(\d\d)(?::(\d\d)(\.\d+
 _NTH = re.compile(r"(.+)#(\d{1,9})", re.ASCII | re.DOTALL)
 _DAY = timedelta(days=1)
 _NAMED, _NAMED_CHARS = 5, 40  # markers that a message names, and characters of each
+
+
+class Span(Struct, frozen=True):
+    """A stretch of a recording as a user asks for it: texts of `moment`, the last seconds, whether every tick of it is read."""
+
+    start: str | None = None
+    end: str | None = None
+    last_s: float | None = None
+    fine: bool = False
+
+    def of(self, recording: Recording) -> tuple[int, int]:
+        """(start_ns, end_ns): ``start_ns`` is inside, ``end_ns`` is not. UserError for an empty stretch."""
+        asked_ns = recording.start_ns if self.start is None else moment(self.start, recording)
+        start_ns, last_ns = max(recording.start_ns, asked_ns), recording.end_ns
+        end_ns = last_ns if self.end is None else moment(self.end, recording, start_ns)
+        end_ns += end_ns == last_ns  # up to the last tick includes that tick
+        extent = f"this recording goes from {bounds(recording)}"
+        if self.start is not None and self.end is not None and end_ns <= asked_ns:
+            raise UserError(f"--until {clean(self.end)} is not after --from {clean(self.start)}: {extent}", code=2)
+        if self.last_s is not None:
+            start_ns = max(start_ns, end_ns - round(self.last_s * 1e9))
+        if start_ns >= end_ns or start_ns > last_ns:
+            raise UserError(f"nothing was recorded in that stretch: {extent}", code=2)
+        return start_ns, end_ns
 
 
 def moment(text: str, recording: Recording, after_ns: int = 0) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import random
@@ -19,7 +18,6 @@ from typing import ClassVar
 import pytest
 from msgspec.structs import replace
 
-from gputop.commands.explain import explained
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording import writer
@@ -30,6 +28,8 @@ from gputop.recording.reader import Recording
 from gputop.recording.writer import NO_LIMIT, Rotation
 from gputop.stream import restarts
 from gputop.stream.child import ChildStream
+from gputop.stream.explained import explain_files
+from gputop.stream.moment import Span
 from gputop.stream.restarts import RESTART_S, LastingStream, Restarts
 from gputop.tables.database import Database
 from tests.pty.tree import tree
@@ -436,8 +436,8 @@ def test_a_collector_that_dies_is_started_again(tmp_path: Path, job: tuple[list[
     assert sum(frame.seq == 0 for frame in found) == 2
     assert any(reason.startswith("the collector ended (") for _, reason in told)
     assert "the collector ended" in record.said.splitlines()[-1]
-    args = argparse.Namespace(at=None, last=None, from_=None, until=None, since=None, fine=False)
-    assert any(line.startswith("no data for ") and "the collector ended" in line for line in explained([str(path)], args).problems)
+    problems = explain_files([str(path)], Span()).problems
+    assert any(line.startswith("no data for ") and "the collector ended" in line for line in problems)
 
 
 STILL = """
