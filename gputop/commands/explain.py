@@ -58,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         from gputop.findings.text import dated_lines, explain_lines, plot, without_colour
 
-        dated = dated_lines("experiments", found.experiments)
-        dated += dated_lines("NCCL's reports on ranks that hung", found.explanation.nccl or ())
-        show([*explain_lines(found.explanation, found.ongoing), *dated])
+        experiments = dated_lines("experiments", found.experiments)
+        reports = dated_lines("NCCL's reports on ranks that hung", found.explanation.nccl or ())
+        show([*explain_lines(found.explanation, found.ongoing), *experiments, *reports])
         if args.plot:
             picture = plot(found.points, found.explanation.incidents)
             write(f"{picture if sys.stdout.isatty() else without_colour(picture)}\n")
