@@ -1,12 +1,13 @@
 # Each target sets up what it needs (scripts/setup). Install only Python, git and make beforehand.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-newest check bench accuracy what-if trials stragglers wheel wheel-check deb kernels screenshots manual docs kills fuzz
+.PHONY: help run test soak test-newest check bench accuracy what-if trials stragglers wheel wheel-check deb kernels screenshots manual docs kills fuzz
 
 VENV ?= .venv
 export VENV
 PYTHON_BIN := $(VENV)/bin/python
 # make run ARGS="--gpu 0", make test ARGS="-k pty -x"
 ARGS ?=
+SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -17,9 +18,13 @@ run: ## Open the dashboard (ARGS="…": gputop's flags); without an NVIDIA GPU `
 	else echo "No NVIDIA GPU here: gputop demo, real processes before a simulated GPU (make run ARGS=--no-ebpf: this machine)"; \
 	sleep 2; $(VENV)/bin/gputop demo; fi
 
-test: ## Run the tests (ARGS="…": pytest's flags)
+test: ## Run the tests but those of `make soak` (ARGS="…": pytest's flags)
 	@scripts/setup test
-	$(PYTHON_BIN) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTHON_BIN) -m pytest $(SIDE_BY_SIDE) -m "not soak" $(ARGS)
+
+soak: ## Run the tests that are long by nature: a hundred kills, minutes of fuzzing, real trainings (ARGS="…": pytest's flags)
+	@scripts/setup test
+	$(PYTHON_BIN) -m pytest $(SIDE_BY_SIDE) -m soak $(ARGS)
 
 test-newest: ## Some of the screen's tests with the newest Textual; warns, and never fails
 	@scripts/setup test

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +22,11 @@ FIRST = ("workloads", "demo", "test_readme.py", "test_packaging.py", "pty", "fle
 
 
 def pytest_configure() -> None:
-    """A background job of a shell, or one under nohup, is deaf to these signals, and so would be all that the tests start. And a
-    Python told not to buffer hides that somebody did not flush."""
+    """A background job of a shell, or one under nohup, is deaf to these signals, and so would be all that the tests start. A Python told
+    not to buffer hides that somebody did not flush; one told to keep no bytecode compiles torch and its trainers at each start."""
     os.environ.pop("PYTHONUNBUFFERED", None)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
@@ -53,10 +57,17 @@ def _no_handlers() -> Iterator[None]:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Folders that are not there yet, one for each test."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _no_habits(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _no_habits(monkeypatch: pytest.MonkeyPatch, _homes: Iterator[Path]) -> Path:
     """Nobody's configuration, and nothing kept from one test's screen for the next one's."""
-    home: Path = tmp_path_factory.mktemp("habits")
+    home = next(_homes)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
     return home
