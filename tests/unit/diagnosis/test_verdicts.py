@@ -37,6 +37,11 @@ def test_cause_is_named(make: Callable[[], Scene], step_s: float):
     assert verdict.detail
     assert verdict.fixes
     assert all(evidence.text and evidence.metric for evidence in verdict.evidence)
+    facts = scene.engine.facts
+    assert facts is not None
+    for job in facts.jobs:
+        assert set(job.trainer.state.fractions) <= set(TRAINER_STATES)
+        assert {word for worker in job.workers for word in worker.state.fractions} <= set(WORKER_STATES)
 
 
 def respawning() -> Scene:
@@ -186,15 +191,6 @@ def test_every_cause_explains_itself_in_four_parts(judge: Judge):
     text = sys.modules[judge.tell.__module__].__doc__ or ""
     heads = [f"What it is ({judge.cause})", "Why it costs", "How it is seen", "When it abstains"]
     assert [line.partition(":")[0] for line in text.splitlines() if line.startswith(("What it", "Why it", "How it", "When it"))] == heads
-
-
-@pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
-def test_judges_and_states_keep_to_their_lists(make: Callable[[], Scene]):
-    facts = make().play(5).engine.facts
-    assert facts is not None
-    for job in facts.jobs:
-        assert set(job.trainer.state.fractions) <= set(TRAINER_STATES)
-        assert {word for worker in job.workers for word in worker.state.fractions} <= set(WORKER_STATES)
 
 
 def server(util: float = 12.0) -> Scene:
