@@ -50,7 +50,11 @@ def _needs(name: str, scenario: Scenario) -> None:
         pytest.skip("the CPUs are busy with other things, so contention would be the right verdict")
 
 
-@pytest.mark.parametrize("name", sorted(SCENARIOS))
+SLOW = ("slow-disk", "straggler", "throttled", "too-few-workers")
+"""Scenarios whose verdict takes many seconds, or whose job needs a CPU that idles."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.soak if name in SLOW else ()) for name in sorted(SCENARIOS)])
 def test_scenario_leads_to_its_verdict(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = SCENARIOS[name]
     _needs(name, scenario)

@@ -28,13 +28,14 @@ WORKERS = 2
 STARTS = ("fork", "spawn", "forkserver")
 
 
-@pytest.fixture(params=STARTS)
-def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, psutil.Process, Path]]:
+@pytest.fixture(scope="module", params=STARTS)
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, psutil.Process, Path]]:
     """(start method, the steady trainer, its simulated GPU's file)."""
     require("torch", "cc")
-    env = environment.make(tmp_path)
+    folder = tmp_path_factory.mktemp(request.param)
+    env = environment.make(folder)
     with jobs.training(env, WORKERS, request.param, cpu_ms=0.5, gpu_ms=40) as trainer:
-        yield request.param, psutil.Process(trainer.pid), tmp_path / "simgpu"
+        yield request.param, psutil.Process(trainer.pid), folder / "simgpu"
 
 
 def test_processes_look_as_documented(job: tuple[str, psutil.Process, Path]) -> None:
@@ -75,6 +76,7 @@ def test_roles_are_assigned_from_proc(job: tuple[str, psutil.Process, Path]) -> 
     assert named(without_gpu, family, "trainer") == {trainer.pid}
 
 
+@pytest.mark.soak
 def test_a_worker_that_is_ahead_is_never_starving(tmp_path: Path) -> None:
     require("torch", "cc")
     env = environment.make(tmp_path)
@@ -87,6 +89,7 @@ def test_a_worker_that_is_ahead_is_never_starving(tmp_path: Path) -> None:
     assert all(engine.states[pid].fractions.get("ahead", 0.0) > 0.5 for pid in workers)
 
 
+@pytest.mark.soak
 def test_a_worker_that_gets_no_cpu_is_starving() -> None:
     require("torch", "cc")
     with runner.started("cpu-contention", seconds=8) as running, running.disturbed():

@@ -16,6 +16,7 @@ from tests.workloads import lxcfs
 from tests.workloads.hogs import SOURCE
 
 SECONDS = 9.0
+pytestmark = pytest.mark.soak
 _JUDGED = """
 import json, sys
 from gputop.sources.host import HostSource

@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from gputop.model.frame import Header
 from tests.corpus import runs
@@ -14,6 +15,7 @@ from tests.require import require
 from tests.workloads.environment import ROOT
 
 PROC = {"/proc": ["--no-ebpf"]}
+pytestmark = pytest.mark.soak
 
 
 def test_a_stopped_worker_is_found_from_real_processes_and_from_a_kept_file_without_others_names(tmp_path: Path) -> None:
