@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ def uses(source: str) -> list[str]:
     return found
 
 
+@cache
 def names_of(cls: type) -> set[str]:
     """Private names that a class defines, or sets on itself."""
     tree = ast.parse(Path(inspect.getfile(cls)).read_text(encoding="utf-8"))

@@ -149,7 +149,12 @@ async def walk(make: Callable[[], GputopApp], keys: str, seed: int) -> None:
 
 EVERY = 1 if typist.TIMES > 1 else 3
 """Of the pairs of a scene and a key each third by turns, so that each scene and each key has its share; all where more is asked for."""
-PAIRS = [(place, name) for i, place in enumerate(SCENES) for k, name in enumerate(KEYS) if (i + k) % EVERY == 0]
+SOON = 3 * EVERY
+"""Of these again each third in `make test`, the others in `make soak`."""
+PAIRS = [
+    pytest.param(place, name, marks=pytest.mark.soak if (i + k) % SOON else ())
+    for i, place in enumerate(SCENES) for k, name in enumerate(KEYS) if (i + k) % EVERY == 0
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("place", "name"), PAIRS)

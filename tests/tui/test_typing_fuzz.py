@@ -33,7 +33,13 @@ SCREENS = {
     "confirm": "jK", "filter": "/", "regex": "/!(a+)+", "sort": "o", "palette": "\x10", "paused": " hh", "narrow": "",
 }  # fmt: skip
 REPLAYED = {"replay": "", "moment": "@", "playing": " ", "step": "fF", "looking back": "((", "replay stacks": "s", "replay help": "?"}
+SOON = ("main", "details", "confirm", "filter", "palette", "narrow", "replay", "moment", "playing")  # the others are `make soak`
 ROUNDS, AT_ONCE = 2, 25
+
+
+def sooner(names: dict[str, str]) -> list[object]:
+    """All names, of which those that are not `SOON` take their time."""
+    return [pytest.param(name, marks=() if name in SOON else pytest.mark.soak) for name in names]
 
 
 @pytest.fixture(autouse=True)
@@ -111,12 +117,12 @@ async def attack(make: Callable[[], GputopApp], keys: str, seed: int, size: tupl
         assert isinstance(app.screen, HelpScreen)
 
 
-@pytest.mark.parametrize("name", SCREENS)
+@pytest.mark.parametrize("name", sooner(SCREENS))
 async def test_live(make_app: MakeApp, name: str) -> None:
     keys = SCREENS[name]
     await attack(make_app, keys, list(SCREENS).index(name), (30, 12) if name == "narrow" else (120, 40))
 
 
-@pytest.mark.parametrize("name", REPLAYED)
+@pytest.mark.parametrize("name", sooner(REPLAYED))
 async def test_replay(make_replay: MakeReplay, name: str) -> None:
     await attack(lambda: make_replay(Playback(START)), REPLAYED[name], 100 + list(REPLAYED).index(name), (120, 40))
