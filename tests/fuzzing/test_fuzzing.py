@@ -16,15 +16,27 @@ from tests.fuzzing import agents, fleet, kinds, traces, web
 from tests.fuzzing.kind import Kind
 from tests.recording import fuzz
 
-INPUTS = int(os.environ.get("GPUTOP_FUZZ", "700"))
-"""Of all kinds together, a second or two of each; ask for more after a change of what reads: GPUTOP_FUZZ=100000."""
+INPUTS = int(os.environ.get("GPUTOP_FUZZ", "200"))
+"""Of all kinds together; ask for more after a change of what reads: GPUTOP_FUZZ=100000."""
+AT_LENGTH = 20  # times as many of other inputs in `make soak`
 FIRST = int(os.environ.get("GPUTOP_FUZZ_FROM", "0"))
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS, ids=lambda kind: kind.name)
 def test_changed_inputs_are_read_or_refused_in_a_line_within_bounds(kind: Kind) -> None:
-    count = kinds.counts(INPUTS)[kind]
-    found = fuzz.campaign(kinds.inputs(kind, count, FIRST), prepare=kinds.prepare)
+    check(kind, FIRST, kinds.counts(INPUTS)[kind])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", kinds.KINDS, ids=lambda kind: kind.name)
+def test_and_many_more_of_them(kind: Kind) -> None:
+    few = kinds.counts(INPUTS)[kind]
+    check(kind, FIRST + few, AT_LENGTH * few)
+
+
+def check(kind: Kind, first: int, count: int) -> None:
+    """Read inputs of a kind from number ``first`` on; name those that went wrong."""
+    found = fuzz.campaign(kinds.inputs(kind, count, first), prepare=kinds.prepare)
     assert not found, f"{len(found)} of {count} went wrong:\n" + "\n".join(found[:5])
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from tests.recording import fuzz
 
-INPUTS = int(os.environ.get("GPUTOP_FUZZ", "2000"))
-"""Ten seconds on two CPUs; ask for more after a change of the format: GPUTOP_FUZZ=100000."""
+INPUTS = int(os.environ.get("GPUTOP_FUZZ", "500"))
+"""Of each part, two or three seconds on two CPUs; ask for more after a change of the format: GPUTOP_FUZZ=100000."""
+PARTS = 8  # the first belongs to `make test`, the others to `make soak`
 FIRST = int(os.environ.get("GPUTOP_FUZZ_FROM", "0"))
 
 
-def test_changed_streams_are_read_or_refused_in_a_line_within_bounds() -> None:
-    found = fuzz.campaign([fuzz.numbered(number) for number in range(FIRST, FIRST + INPUTS)])
+@pytest.mark.parametrize("part", [pytest.param(part, marks=pytest.mark.soak if part else ()) for part in range(PARTS)])
+def test_changed_streams_are_read_or_refused_in_a_line_within_bounds(part: int) -> None:
+    first = FIRST + part * INPUTS
+    found = fuzz.campaign([fuzz.numbered(number) for number in range(first, first + INPUTS)])
     assert not found, f"{len(found)} of {INPUTS} went wrong:\n" + "\n".join(found[:5])
 
 
