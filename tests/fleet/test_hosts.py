@@ -46,9 +46,12 @@ def lists(draw: st.DrawFn) -> str:
     return ",".join(parts)
 
 
-@settings(max_examples=2000, deadline=None, database=None)
-@given(lists())
-def test_lists_mean_what_they_mean_to_clustershell(text: str) -> None:
+@pytest.mark.parametrize("examples", [200, pytest.param(2000, marks=pytest.mark.soak)])
+def test_lists_mean_what_they_mean_to_clustershell(examples: int) -> None:
+    settings(max_examples=examples, deadline=None, database=None)(given(lists())(means_the_same))()
+
+
+def means_the_same(text: str) -> None:
     hosts = expand(text)
     assert sorted(hosts) == sorted(NodeSet(text))
     assert len(set(hosts)) == len(hosts)

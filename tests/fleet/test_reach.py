@@ -85,6 +85,7 @@ def test_sixty_four_hosts_behind_one_sshd_at_its_default_limits(tmp_path: Path) 
     assert not wrong
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_sixty_four_hosts_behind_a_login_node(tmp_path: Path, is_shared: bool) -> None:
     """By what docs/nodes.md shows for ~/.ssh/config, with the connection to the login node shared and not."""

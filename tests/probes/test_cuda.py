@@ -187,6 +187,7 @@ class Storm:
         return int.from_bytes(self._shared[:], "little")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("which", "per_s"), [(0, 26_000), (1, 5_000)], ids=["emulated", "single-stepped"])
 def test_a_storm_of_calls_is_estimated_from_a_share_of_the_time(beaten: Make, run: Run, library: Path, which: int, per_s: int) -> None:
     one, storm, call = beaten(), Storm(run, library, which, per_s, 40.0), ("cuMemcpyDtoDAsync", "cuMemcpyHtoDAsync")[which]
@@ -231,6 +232,7 @@ def test_slow_calls_are_counted_exactly_beside_a_storm_of_others(beaten: Make, r
     assert call.total_ns == pytest.approx(sum(slept), rel=0.02)
 
 
+@pytest.mark.soak
 def test_after_a_storm_a_function_is_counted_exactly_again(beaten: Make, run: Run, library: Path) -> None:
     one, trainer = beaten(), Trainer(run, library)
     one.until_loaded()
@@ -244,6 +246,7 @@ def test_after_a_storm_a_function_is_counted_exactly_again(beaten: Make, run: Ru
     assert one.board.calls[trainer.pid, "cuMemcpyHtoDAsync"].share == 1.0
 
 
+@pytest.mark.soak
 def test_without_privilege_one_helper_attaches_for_every_window(
     beaten: Make, run: Run, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

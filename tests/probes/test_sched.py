@@ -40,14 +40,25 @@ def tell(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def watched(beaten: Make, load: subprocess.Popen[str]) -> Beaten:
-    """A collector whose probes followed a load closely from its first wait to its last."""
+def watching(beaten: Make, *loads: subprocess.Popen[str]) -> Beaten:
+    """A collector whose probes follow loads closely that have not begun."""
     one = beaten()
-    one.hot = frozenset({load.pid})
+    one.hot = frozenset(load.pid for load in loads)
     one.until_loaded()
     one.beat_for(0.3)
+    return one
+
+
+def through(load: subprocess.Popen[str]) -> None:
+    """Let a load wait its times."""
     tell(load)
     assert wait_line(load) == "done"
+
+
+def watched(beaten: Make, load: subprocess.Popen[str]) -> Beaten:
+    """A collector whose probes followed a load closely from its first wait to its last."""
+    one = watching(beaten, load)
+    through(load)
     return one
 
 
@@ -208,21 +219,21 @@ WAITS = {  # workload -> (system calls on x86_64 and aarch64, kind, whether its 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("workload", WAITS)
-def test_a_sleep_is_counted_by_its_call_and_what_that_waits_for(beaten: Make, run: Run, workload: str) -> None:
-    calls, kind, by_thread = WAITS[workload]
-    load = run("waits", workload, TIMES)
-    wakee, waker, address = json.loads(wait_line(load))
-    one = watched(beaten, load)
+def test_a_sleep_is_counted_by_its_call_and_what_that_waits_for(beaten: Make, run: Run) -> None:
+    loads = {workload: run("waits", workload, TIMES) for workload in WAITS}
+    threads = {workload: json.loads(wait_line(load)) for workload, load in loads.items()}
+    one, names = watching(beaten, *loads.values()), syscall_names("")
 
-    def found() -> list[Wakeup]:
-        names = syscall_names("")
+    def found(workload: str) -> list[Wakeup]:
+        (calls, kind, by_thread), (wakee, waker, address) = WAITS[workload], threads[workload]
         alike = [w for w in wakes(one, wakee) if names.get(w.call) in calls and w.kind == kind and (w.waker_tid == waker) == by_thread]
         return [w for w in alike if w.timed == (workload == "poll") and w.shared == (workload == "shared") and w.address == address]
 
-    one.until(lambda: sum(w.times for w in found()) >= TIMES - 3, f"woken {TIMES} times")
-    assert sum(w.times for w in found()) <= TIMES
-    assert 0.003 * TIMES <= sum(w.wait_ns for w in found()) / 1e9 <= 0.1 * TIMES
+    for workload, load in loads.items():
+        through(load)
+        one.until(lambda workload=workload: sum(w.times for w in found(workload)) >= TIMES - 3, f"{workload}: woken {TIMES} times")
+        assert sum(w.times for w in found(workload)) <= TIMES, workload
+        assert 0.003 * TIMES <= sum(w.wait_ns for w in found(workload)) / 1e9 <= 0.1 * TIMES, workload
 
 
 def test_a_lock_is_woken_both_ways_at_one_address(beaten: Make, run: Run) -> None:
@@ -251,6 +262,7 @@ def test_a_read_past_the_page_cache_waits_for_a_file_uninterruptibly(beaten: Mak
     assert {syscall_names("")[w.call] for w in found()} <= {"preadv", "preadv2"}
 
 
+@pytest.mark.soak
 def test_a_thousand_short_lived_processes_are_all_counted(beaten: Make, run: Run) -> None:
     load = run("fork", 1000)
     wait_line(load)

@@ -75,6 +75,7 @@ def test_a_storm_is_counted_in_a_share_and_estimated(beaten: Make, run: Run) -> 
     assert 0.0 < one.board.switch_share < 0.8
 
 
+@pytest.mark.soak
 def test_it_comes_back_when_the_storm_is_over_and_sums_never_fall(beaten: Make, run: Run) -> None:
     one = beaten()
     one.until_loaded()
@@ -100,6 +101,7 @@ def test_it_comes_back_when_the_storm_is_over_and_sums_never_fall(beaten: Make, 
                 told[thread.tid] = sums
 
 
+@pytest.mark.soak
 def test_a_storm_of_strangers_is_noticed_and_a_calm_job_beside_it_is_estimated(beaten: Make, run: Run) -> None:
     """They switch on the job's CPU: each switch costs the job, too."""
     calm = run("doze", SECONDS, CPU, 2)
@@ -117,6 +119,7 @@ def test_a_storm_of_strangers_is_noticed_and_a_calm_job_beside_it_is_estimated(b
     assert after[0] - before[0] == pytest.approx(after[1] - before[1], rel=0.3)
 
 
+@pytest.mark.soak
 def test_who_ends_unseen_is_told_gone(beaten: Make, run: Run) -> None:
     one = beaten()
     one.until_loaded()
@@ -148,6 +151,7 @@ def test_programs_that_could_not_be_attached_again_stay_attached(beaten: Make, r
     assert one.board.switch_share == 1.0
 
 
+@pytest.mark.soak
 def test_programs_that_cannot_be_attached_for_a_while_are_attached_later(
     beaten: Make, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +173,7 @@ def test_programs_that_cannot_be_attached_for_a_while_are_attached_later(
     one.until(lambda: "of the time" in one.states[-1].detail.get("switches", ""), "counted again")
 
 
+@pytest.mark.soak
 def test_without_privilege_a_helper_attaches_for_every_window(beaten: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     helpers = attached_by_helper(monkeypatch, "attach_tracepoints")
     one = beaten(settings=Settings(sudo=True))
@@ -181,6 +186,7 @@ def test_without_privilege_a_helper_attaches_for_every_window(beaten: Make, run:
     one.until(lambda: helpers[0]._reap(os.WNOHANG) or helpers[0]._status is not None, "the helper ended")
 
 
+@pytest.mark.soak
 def test_a_second_storm_is_counted_once(beaten: Make, run: Run) -> None:
     """Between two storms all is counted, and estimates of the first stand."""
     one = beaten()

@@ -131,6 +131,7 @@ def test_there_is_no_clock_of_nobody() -> None:
         TaskClock(2**22 - 1, 500_000)
 
 
+@pytest.mark.soak
 def test_waits_that_spin_are_told_from_computing_and_counted(start: Start) -> None:
     """4 ms of waiting, 4 ms of computing: 125 waits a second, some of which nobody sees where others want its CPU."""
     one = sampled(start(WAITING))
@@ -140,6 +141,7 @@ def test_waits_that_spin_are_told_from_computing_and_counted(start: Start) -> No
     assert one.copy_ns + one.launch_ns <= 0.1 * one.sync_ns
 
 
+@pytest.mark.soak
 def test_waits_that_yield_are_told_though_most_of_them_is_the_kernels(start: Start) -> None:
     one = sampled(start(YIELDING), met=200)
     assert one.met_waiting >= 0.9 * one.met
