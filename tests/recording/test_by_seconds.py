@@ -15,6 +15,7 @@ from gputop.stream import judged
 from tests.recording.made import HEADER, START_NS, Session, record
 from tests.recording.test_events import MOST_SWITCHES, WINDOWS
 
+REAL = ("story", "gpt-checkpoints", "unprobed-generates")
 DATA = Path(__file__).parents[1] / "device" / "data"
 EXACT = {
     "marks": "SELECT count(*), group_concat(text), min(t_ns), max(t_ns) FROM mark",
@@ -47,11 +48,14 @@ def _long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judged, "LONG_NS", 0)
 
 
-@pytest.fixture(scope="module", params=["made", "made without probes", "respawns", "story", "gpt-checkpoints", "unprobed-generates"])
+RECORDINGS = ("made", "made without probes", "respawns", *(pytest.param(name, marks=pytest.mark.soak) for name in REAL))
+
+
+@pytest.fixture(scope="module", params=RECORDINGS)
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("seconds") / "a.gputop"
     if request.param.startswith("made"):
-        frames, header = list(Session(2, 9, threads=3, probes=request.param == "made").frames(1005)), HEADER
+        frames, header = list(Session(2, 9, threads=3, probes=request.param == "made").frames(605)), HEADER
         frames[333].stacks = [Stack(3000, 3000, START_NS, kernel=["schedule", "read"])]
     else:
         with Recording(str(DATA / f"{request.param}.gputop")) as kept:

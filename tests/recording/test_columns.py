@@ -166,9 +166,13 @@ made_frames = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(made_frames, min_size=1, max_size=5), st.lists(made_frames, min_size=1, max_size=3))
-def test_any_frames_come_back(frames: list[Frame], before: list[Frame]) -> None:
+@pytest.mark.parametrize("examples", [40, pytest.param(400, marks=pytest.mark.soak)])
+def test_any_frames_come_back(examples: int) -> None:
+    some, others = st.lists(made_frames, min_size=1, max_size=5), st.lists(made_frames, min_size=1, max_size=3)
+    settings(max_examples=examples, deadline=None)(given(some, others)(come_back))()
+
+
+def come_back(frames: list[Frame], before: list[Frame]) -> None:
     assert through(before, frames) == [coarse(frame) for frame in frames]
 
 
@@ -214,10 +218,11 @@ def test_a_table_shorter_than_its_lists_is_refused() -> None:
         _decode(columns | {"cost": [4, bytes([1]) + bytes([1] * 10), {"": [0]}]})
 
 
-def test_broken_bytes_raise_nothing_else() -> None:
-    rng = random.Random(9)
+@pytest.mark.parametrize("times", [200, pytest.param(2000, marks=pytest.mark.soak)])
+def test_broken_bytes_raise_nothing_else(times: int) -> None:
+    rng = random.Random(times)
     data = ColumnEncoder().encode(list(Session(2, 5, threads=3).frames(10)))
-    for _ in range(1000):
+    for _ in range(times):
         broken = bytearray(data)
         for _ in range(rng.randrange(1, 4)):
             broken[rng.randrange(len(broken))] = rng.randrange(256)

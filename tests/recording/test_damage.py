@@ -40,7 +40,7 @@ from tests.recording.test_columns import coarse
 from tests.wait import PATIENCE_S
 
 TICKS_A_SECOND, TICKS_A_CHUNK = 10, 30
-FLIPS = int(os.environ.get("GPUTOP_FLIPS", "400"))
+FLIPS = (80, pytest.param(int(os.environ.get("GPUTOP_FLIPS", "1000")), marks=pytest.mark.soak))
 """All 10,000 take a minute or two: GPUTOP_FLIPS=10000."""
 
 
@@ -58,14 +58,15 @@ def read_all(path: Path) -> tuple[list[Frame], str]:
         return frames, recording.problem
 
 
-def test_a_bit_flipped_anywhere_costs_the_rest_of_a_chunk_at_most_and_is_said(tmp_path: Path) -> None:
-    path, rng = tmp_path / "a.gputop", random.Random(11)
+@pytest.mark.parametrize("flips", FLIPS)
+def test_a_bit_flipped_anywhere_costs_the_rest_of_a_chunk_at_most_and_is_said(tmp_path: Path, flips: int) -> None:
+    path, rng = tmp_path / "a.gputop", random.Random(flips)
     frames = small(path, 65)
     whole = {frame.seq: frame for frame in frames}
     good = path.read_bytes()
     unsaid = 0
     with open(path, "r+b", buffering=0) as file:
-        for bit in rng.sample(range(8 * len(good)), FLIPS):
+        for bit in rng.sample(range(8 * len(good)), flips):
             place = bit // 8
             os.pwrite(file.fileno(), bytes([good[place] ^ 1 << bit % 8]), place)
             found, problem = read_all(path)
@@ -121,7 +122,7 @@ def test_a_damaged_piece_costs_the_rest_of_its_chunk_alone(tmp_path: Path) -> No
 
 def test_a_lost_disk_block_costs_the_chunks_that_it_hits(tmp_path: Path) -> None:
     path = tmp_path / "a.gputop"
-    frames = [coarse(frame) for frame in Session(1, 20, threads=2, probes=False).frames(300, key_every=30)]
+    frames = [coarse(frame) for frame in Session(1, 12, threads=2, probes=False).frames(150, key_every=30)]
     record(path, frames)
     good = path.read_bytes()
     for at in range(0, len(good), 4096):
@@ -233,18 +234,18 @@ for frame in session.frames(1 << 40):
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL])
-def test_killed_at_random_moments_it_is_whole_to_the_last_second(tmp_path: Path, number: int) -> None:
-    """100 moments: one process is stopped and looked at again and again (what kill -9 leaves), and killed at the end."""
+@pytest.mark.parametrize("moments", [15, pytest.param(100, marks=pytest.mark.soak)])
+def test_killed_at_random_moments_it_is_whole_to_the_last_second(tmp_path: Path, moments: int) -> None:
+    """One process is stopped and looked at again and again (what kill -9 leaves), and killed at the end."""
     rng, path = random.Random(5), tmp_path / "killed.gputop"
     process = subprocess.Popen([sys.executable, "-c", WRITE, str(path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         written, last = 0, -1
-        for moment in range(100):
+        for moment in range(moments):
             for _ in range(rng.randrange(1, 25)):
                 last = int(process.stdout.readline())
-            os.kill(process.pid, number if moment == 99 else signal.SIGSTOP)
+            os.kill(process.pid, signal.SIGKILL if moment == moments - 1 else signal.SIGSTOP)
             _await_stop(process.pid)
             copy = tmp_path / "copy.gputop"
             copy.write_bytes(path.read_bytes())
@@ -253,7 +254,7 @@ def test_killed_at_random_moments_it_is_whole_to_the_last_second(tmp_path: Path,
             assert tail == list(range(tail[0], tail[-1] + 1)) if tail else not written
             assert last < TICKS_A_SECOND or tail[-1] >= max(written, last - TICKS_A_SECOND)
             written = tail[-1] if tail else 0
-            if moment < 99:
+            if moment < moments - 1:
                 os.kill(process.pid, signal.SIGCONT)
         found, _ = read_all(path)
         assert [frame.seq for frame in found] == list(range(written + 1))

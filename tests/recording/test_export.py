@@ -25,8 +25,17 @@ from gputop.model.frame import Frame, Gpu
 from gputop.recording.format import pack_frames, pack_header
 from gputop.tables.exports import FORMATS, Row, batches
 from gputop.tables.schema import TABLES
-from tests.recording.made import HEADER, MS, START_NS, record
+from tests.recording.made import HEADER, MS, START_NS, Session, record
 from tests.recording.test_query import ask
+
+
+@pytest.fixture(scope="module")
+def brief(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two seconds, for whatever happens beside an export."""
+    path = tmp_path_factory.mktemp("brief") / "b.gputop"
+    record(path, Session(1, 2, threads=2).frames(20))
+    return str(path)
+
 
 WORKS = dict.fromkeys(FORMATS, "batches") | {"html": "follow"}
 """Format -> the function of its module that reads the recording."""
@@ -69,7 +78,7 @@ def test_an_export_that_cannot_be_finished_is_gone(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("to", ["csv", "sqlite", "perfetto"])
 def test_a_signal_leaves_no_half_of_an_export(
-    session: tuple[str, list[Frame]], tmp_path: Path, to: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    brief: str, tmp_path: Path, to: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a job is cancelled, or its terminal lost."""
 
@@ -80,7 +89,7 @@ def test_a_signal_leaves_no_half_of_an_export(
 
     monkeypatch.setattr(f"gputop.tables.export_{to}.batches", stopped)
     try:
-        code: object = cli.main(["export", session[0], "--to", to, "-o", str(tmp_path / "out")])
+        code: object = cli.main(["export", brief, "--to", to, "-o", str(tmp_path / "out")])
     except SystemExit as ended:
         code = ended.code
     assert code == 128 + number
@@ -89,13 +98,13 @@ def test_a_signal_leaves_no_half_of_an_export(
 
 
 @pytest.mark.parametrize("to", FORMATS)
-def test_kill_9_leaves_what_says_that_it_is_not_finished(session: tuple[str, list[Frame]], tmp_path: Path, to: str) -> None:
+def test_kill_9_leaves_what_says_that_it_is_not_finished(brief: str, tmp_path: Path, to: str) -> None:
     code = f"""
 import os
 from gputop import cli
 from gputop.tables import export_{to} as form
 form.{WORKS[to]} = lambda *_: os.kill(os.getpid(), {int(signal.SIGKILL)})
-cli.main(["export", {session[0]!r}, "--to", "{to}", "-o", "out"])
+cli.main(["export", {brief!r}, "--to", "{to}", "-o", "out"])
 """
     for _ in range(2):
         assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == -signal.SIGKILL
@@ -106,7 +115,7 @@ cli.main(["export", {session[0]!r}, "--to", "{to}", "-o", "out"])
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])
 def test_what_comes_there_meanwhile_stays(
-    session: tuple[str, list[Frame]],
+    brief: str,
     tmp_path: Path,
     to: str,
     kind: str,
@@ -123,7 +132,7 @@ def test_what_comes_there_meanwhile_stays(
         return told
 
     monkeypatch.setattr(f"gputop.tables.export_{to}.{WORKS[to]}", late)
-    assert cli.main(["export", session[0], "--to", to, "-o", str(out)]) == 1
+    assert cli.main(["export", brief, "--to", to, "-o", str(out)]) == 1
     assert "give another name" in capsys.readouterr().err
     assert (out.is_file(), out.is_dir(), out.is_symlink()) == (kind == "file", kind == "directory", kind == "link")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -131,14 +140,14 @@ def test_what_comes_there_meanwhile_stays(
 
 @pytest.mark.parametrize("to", ["sqlite", "csv"])
 def test_an_unfinished_export_that_somebody_takes_away_is_no_success(
-    session: tuple[str, list[Frame]], tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    brief: str, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def late(*what: Any) -> Iterator[tuple[str, list[Row]]]:
         yield from batches(*what)
         (tmp_path / "out.unfinished").rename(tmp_path / "elsewhere")
 
     monkeypatch.setattr(f"gputop.tables.export_{to}.batches", late)
-    assert cli.main(["export", session[0], "--to", to, "-o", str(tmp_path / "out")]) == 1
+    assert cli.main(["export", brief, "--to", to, "-o", str(tmp_path / "out")]) == 1
     assert "cannot write" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
