@@ -17,7 +17,7 @@ LIVE = (
     "workloads",
 )  # fmt: skip
 """Folders whose tests start processes, open terminals or load probes: not `unit`."""
-FIRST = ("workloads", "demo", "test_readme.py", "test_packaging.py", "pty", "fleet", "experiments", "probes")
+FIRST = ("workloads", "demo", "corpus", "fuzzing", "test_readme.py", "test_packaging.py", "pty", "fleet", "experiments", "probes", "sources")
 """Their files take longest. They come first, so that none is left for one worker at the end."""
 
 

@@ -46,6 +46,7 @@ def test_the_cause_of_every_demo_is_found(demos: list[Row]) -> None:
         assert found.tokens <= agent.MOST_TOKENS
 
 
+@pytest.mark.soak
 def test_the_cause_of_labelled_runs_is_found(labelled: list[Row]) -> None:
     assert len(labelled) == 2 * agent.OF_EACH_HALF
     for half, least in LEAST_RIGHT.items():
@@ -55,6 +56,7 @@ def test_the_cause_of_labelled_runs_is_found(labelled: list[Row]) -> None:
         assert found.tokens <= agent.MOST_TOKENS
 
 
+@pytest.mark.soak
 def test_the_page_promises_no_more(demos: list[Row], labelled: list[Row]) -> None:
     found = table.BLOCK.search(table.PAGE.read_text())
     assert found
@@ -71,6 +73,7 @@ def test_the_page_promises_no_more(demos: list[Row], labelled: list[Row]) -> Non
         assert int(re.findall(r"\d+", cells[2])[-1]) * SLACK >= max(one.tokens for one, _ in rows)
 
 
+@pytest.mark.soak
 def test_a_slow_script_is_fixed_and_faster(tmp_path: Path) -> None:
     """The others of `closing.JOBS` want an idle host: `python -m tests.agents.table --loops`. Beside hogs this one would wait for a CPU."""
     require("torch")

@@ -44,6 +44,7 @@ def test_a_webhook_that_cannot_be_reached_is_told_on_the_screen_and_afterwards(t
             assert b"secret" not in terminal.got
 
 
+@pytest.mark.soak
 def test_recording_goes_on_at_its_beat_beside_a_dead_webhook(tmp_path: Path, dead: int) -> None:  # noqa: F811
     path = tmp_path / "run.gputop"
     with staged("cpu-contention", 60) as environ:

@@ -16,6 +16,7 @@ EACH = 6  # of the half `learn`, one run of so many is looked at
 MOST_UNBOOKED = 0.14  # of the loss in the mean, at leaves that no row of the table takes (measured: 0.09 with eBPF)
 
 
+@pytest.mark.soak
 def test_the_leaves_hold_all_the_loss_and_causes_most_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     unbooked: list[float] = []
 

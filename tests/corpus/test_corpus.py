@@ -28,6 +28,7 @@ WRONG = replace(RIGHT, cause="slow-transform", delay_s=None, culprits={}, victim
 CALM = Outcome("affinity", Label("healthy", "none"), "/proc", "healthy", "none", 0.5)
 
 
+@pytest.mark.soak
 def test_no_verdict_on_the_half_learn_got_worse() -> None:
     """`make accuracy ARGS=--accept` writes better figures down."""
     outcomes = accuracy.judged(accuracy.paths(half=split.LEARN))

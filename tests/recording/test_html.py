@@ -146,6 +146,7 @@ def test_it_goes_to_a_moment_by_key_and_touch(tab: Browser, page: Path, recorded
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, True), (390, False)])
+@pytest.mark.soak
 def test_anybody_can_read_it(tab: Browser, page: Path, width: int, dark: bool) -> None:
     """By axe's rules: contrast, names, roles; and on a phone nothing is wider than it."""
     tab.open(page, width, 844, dark)
@@ -154,6 +155,7 @@ def test_anybody_can_read_it(tab: Browser, page: Path, width: int, dark: bool) -
     assert tab.run("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.soak
 def test_anybody_can_read_the_report(tab: Browser, tmp_path: Path) -> None:
     (tmp_path / "week.html").write_text(usage_text.page(usage.bill(week(), None, None, price("3.5/h"))))
     tab.open(tmp_path / "week.html", 390, 844)
@@ -168,6 +170,7 @@ def data_of(page: Path) -> str:
     return found[1]
 
 
+@pytest.mark.soak
 def test_the_largest_page_is_small_and_opens_at_once(tab: Browser, page: Path, tmp_path: Path) -> None:
     """As many GPUs, lanes, processes and moments as a page has at most, with values that never stand still."""
     told, rng = json.loads(data_of(page)), random.Random(4)
@@ -191,6 +194,7 @@ def test_the_largest_page_is_small_and_opens_at_once(tab: Browser, page: Path, t
     assert complaints(tab) == []
 
 
+@pytest.mark.soak
 def test_names_can_be_masked(recorded: Path, tmp_path: Path) -> None:
     plain, masked = tmp_path / "a.html", tmp_path / "b.html"
     assert cli.main(["export", str(recorded), "--to", "html", "-o", str(plain), "--last", "50s"]) == 0
