@@ -17,7 +17,9 @@ LIVE = (
     "workloads",
 )  # fmt: skip
 """Folders whose tests start processes, open terminals or load probes: not `unit`."""
-FIRST = ("workloads", "demo", "corpus", "fuzzing", "test_readme.py", "test_packaging.py", "pty", "fleet", "experiments", "probes", "sources")
+FIRST = (
+    "workloads", "demo", "corpus", "fuzzing", "test_readme.py", "test_packaging.py", "pty", "fleet", "experiments", "probes", "sources",
+)  # fmt: skip
 """Their files take longest. They come first, so that none is left for one worker at the end."""
 
 
