@@ -36,7 +36,7 @@ class Tree:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        shutil.copytree(ROOT / "gputop", folder / "gputop", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "gputop", folder / "gputop")  # with bytecode, which holds for what stays as it was
 
     def follow(self, recipe: str, body: str, **names: str) -> None:
         """Write the module that the recipe names, with ``body``, and add the recipe's lines to its registries; ``names`` fill ``<…>``."""
