@@ -137,7 +137,7 @@ def followed(places: Places, tool: str, arguments: dict[str, Any], most: int = 6
     return found
 
 
-@pytest.mark.parametrize("max_bytes", [1000, 2500, DEFAULT_BYTES, MOST_BYTES])
+@pytest.mark.parametrize("max_bytes", [1000, MOST_BYTES])
 @pytest.mark.parametrize(("name", "arguments"), [
     *((name, arguments) for name, arguments in QUESTIONS.items()),
     ("query", {"sql": ".tables"}), ("query", {"sql": "SELECT gpu FROM gpu LIMIT 40", "limit": 7}),

@@ -86,6 +86,7 @@ def seconds_of(path: Path, tier: int) -> list[tuple[float, int]]:
         return [((frame.t_ns - START_NS) / SECOND, frame.ticks) for frame in recording.frames(tier=tier)]
 
 
+@pytest.mark.soak
 def test_what_is_near_an_incident_or_a_marker_keeps_its_ticks(kept: Path) -> None:
     found = seconds_of(kept, TICKS)
     for start, end in (INCIDENT, (MARKED, MARKED)):
@@ -97,6 +98,7 @@ def test_what_is_near_an_incident_or_a_marker_keeps_its_ticks(kept: Path) -> Non
 
 
 @pytest.mark.parametrize("tier", [TICKS, SECONDS, MINUTES])
+@pytest.mark.soak
 def test_every_moment_is_told_once_and_in_order(kept: Path, tier: int) -> None:
     times = [at for at, ticks in seconds_of(kept, tier) if ticks]
     assert times[0] <= 61
@@ -104,6 +106,7 @@ def test_every_moment_is_told_once_and_in_order(kept: Path, tier: int) -> None:
     assert times == sorted(set(times))
 
 
+@pytest.mark.soak
 def test_seconds_are_read_where_they_are(kept: Path) -> None:
     with Recording(str(kept)) as recording:
         for chunk in recording.chunks(TICKS):
@@ -111,6 +114,7 @@ def test_seconds_are_read_where_they_are(kept: Path) -> None:
             assert chunk.tier != TICKS or here or chunk.t_ns > recording.end_ns - 70 * SECOND
 
 
+@pytest.mark.soak
 def test_the_file_is_whole(kept: Path) -> None:
     with Recording(str(kept)) as recording:
         for tier in (TICKS, SECONDS, MINUTES):
@@ -122,6 +126,7 @@ def test_the_file_is_whole(kept: Path) -> None:
     assert [one.name for one in kept.parent.iterdir()] == [kept.name]
 
 
+@pytest.mark.soak
 def test_an_index_tells_what_the_blocks_do(kept: Path) -> None:
     fd, size = os.open(kept, os.O_RDONLY), kept.stat().st_size
     indexed, scanned = Contents.load(fd, size), Contents()
@@ -133,6 +138,7 @@ def test_an_index_tells_what_the_blocks_do(kept: Path) -> None:
     assert [chunk.t_ns for chunk in indexed.chunks[TICKS]] == [chunk.t_ns for chunk in scanned.chunks[TICKS]]
 
 
+@pytest.mark.soak
 def test_any_moment_can_be_gone_to(kept: Path) -> None:
     with Recording(str(kept)) as recording:
         for at in range(100, 6000, 333):
@@ -141,12 +147,14 @@ def test_any_moment_can_be_gone_to(kept: Path) -> None:
             assert START_NS + (at - 70) * SECOND <= board.t_ns <= START_NS + at * SECOND
 
 
+@pytest.mark.soak
 def test_it_is_explained_and_asked(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", str(kept), "--json"]) == 0
     assert cli.main(["query", str(kept), "SELECT count(*) n FROM gap WHERE dt_s > 70"]) == 0
     assert "0" in capsys.readouterr().out
 
 
+@pytest.mark.soak
 def test_what_is_too_old_goes(tmp_path: Path) -> None:
     files = keeping(tmp_path / "a.gputop", bound=1 << 30, keep_s=8000)
     for frame in made(2 * COUNT):
@@ -156,6 +164,7 @@ def test_what_is_too_old_goes(tmp_path: Path) -> None:
     assert 4000 - 3700 < first < 4000 + 300  # minutes go by the hour
 
 
+@pytest.mark.soak
 def test_a_start_goes_on_beside_older_files_and_thins_them(kept: Path, tmp_path: Path) -> None:
     shutil.copy(kept, tmp_path / "node.gputop")
     shutil.copy(kept, tmp_path / "other.gputop")

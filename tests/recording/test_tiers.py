@@ -226,6 +226,7 @@ def test_seconds_and_minutes_that_grow_past_an_index_are_found_whole(tmp_path: P
     writer.close()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.gputop")), ids=lambda path: path.stem)
 def test_kept_recordings_are_judged_alike_by_seconds(path: Path, tmp_path: Path) -> None:
     with Recording(str(path)) as kept:
