@@ -22,7 +22,9 @@ from tests.wait import PATIENCE_S
 REPOSITORY = Path(__file__).parents[2]
 WRAP = 7  # DECAWM: Textual switches it on when it leaves, whether or not it was on before
 HIDDEN = "driver's mouse"  # Textual's driver keeps this error to itself
-ENDS = [name for name in PARTS if name not in ("user names", HIDDEN)]
+SOON = ("feed", "drawing", "keys", "driver's start", "application's end")  # one of each kind; the others are `make soak`
+ENDS = [pytest.param(name, marks=() if name in SOON else pytest.mark.soak) for name in PARTS if name not in ("user names", HIDDEN)]
+LACKING = ("driver's start", "driver's end", "mount", "deaf")
 BY_KEY = {"keys": "e", "key action": "e", "driver's end": "q", HIDDEN: "q", "application's end": "q"}  # part -> the key that it fails after
 
 
@@ -62,7 +64,7 @@ def test_an_error_that_the_driver_hides_gives_the_terminal_back(launch: Launch) 
 
 
 @pytest.mark.parametrize(("by", "told"), [("memory", NO_MORE_MEMORY), ("threads", NO_MORE_THREADS), ("exit", "")])
-@pytest.mark.parametrize("part", ["driver's start", "driver's end", "mount", "feed", "deaf"])
+@pytest.mark.parametrize("part", ["feed", *(pytest.param(name, marks=pytest.mark.soak) for name in LACKING)])
 def test_what_is_lacking_anywhere_gives_the_terminal_back(launch: Launch, part: str, by: str, told: str) -> None:
     if by == "exit" and part in ("feed", "deaf"):
         pytest.skip("a thread that leaves by SystemExit ends alone")
@@ -111,7 +113,7 @@ def few() -> Iterator[Path]:
     folder.rmdir()
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 4, 5, 6, 8, 20])
+@pytest.mark.parametrize("most", [1, *(pytest.param(most, marks=pytest.mark.soak) for most in (2, 3, 4, 5, 6, 8, 20))])
 def test_few_threads_are_a_line_or_are_enough(few: Path, launch: Launch, most: int) -> None:
     (few / "pids.max").write_text(str(most))
     start = f'echo $$ > {few}/cgroup.procs; exec "$0" --no-ebpf'
@@ -148,7 +150,7 @@ def _is_screen(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])
-@pytest.mark.parametrize("after_s", [0.1, 0.3, 0.5])
+@pytest.mark.parametrize("after_s", [0.3, *(pytest.param(after_s, marks=pytest.mark.soak) for after_s in (0.1, 0.5))])
 def test_a_signal_at_any_moment_of_its_start_leaves_the_terminal_as_it_was(launch: Launch, number: signal.Signals, after_s: float) -> None:
     terminal = launch("-c", f"trap : INT QUIT; {GPUTOP} --no-ebpf; read -r end", command="sh")
     terminal.wait_for(lambda: ours(terminal), "started")
