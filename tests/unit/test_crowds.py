@@ -66,7 +66,7 @@ def crowd(shape: str, kind: str, count: int) -> list[ProcInfo]:
     return [ProcInfo(1, 0, comm="init", cmdline=["/sbin/init"]), trainer, *infos, *(named if kind == "spawned" else [])]
 
 
-def frames(infos: list[ProcInfo], count: int = 12) -> Iterator[Frame]:
+def frames(infos: list[ProcInfo], count: int = 6) -> Iterator[Frame]:
     """Half a second apart; all of them run, wait and are met at something."""
     for seq in range(count):
         t_ns = BEGAN_NS + seq * 500_000_000
