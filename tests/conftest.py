@@ -35,6 +35,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Six workers would import three hundred modules for those of `make soak`, which are few."""
+    is_other = config.option.markexpr == "soak" and collection_path.match("test_*.py") and "mark.soak" not in collection_path.read_text()
+    return True if is_other else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What real processes do depends on who else is on the machine: such a test is tried twice more before it fails, and listed then.
 

@@ -14,14 +14,19 @@ from gputop.fleet.overview import Overview
 from gputop.fleet.summary import Summary, summarize
 from gputop.model.frame import SECOND_NS, Frame
 from gputop.stream.following import Following
-from tests.fleet.late import SIZE, VICTIMS, Part, cases, host_of, part_of
+from tests.fleet.late import SIZE, VICTIMS, Case, Part, cases, host_of, part_of
 from tests.fleet.nodes import fleet as made
 from tests.fleet.splitting import Item
 
 WITHIN_S = 5.0
-CASES = {case.workload: case for case in cases()}
 HAS = "too-few-beside", "too-few-feeders", "cpu-contention-build", "cgroup-docker-update", "disk-jsonl-offsets", "gpu-throttle"
 """One of each kind, and one whose data come from a program that is none of its workers."""
+
+
+@cache
+def by_workload() -> dict[str, Case]:
+    """All cases, which are read once somebody asks: not by each worker that collects tests."""
+    return {case.workload: case for case in cases()}
 
 
 def said(items: list[Item], part: Part) -> list[tuple[float, Summary]]:
@@ -43,7 +48,7 @@ def waiting() -> list[tuple[float, Summary]]:
 
 @pytest.mark.parametrize("workload", HAS)
 def test_the_late_rank_is_told_with_its_cause(workload: str) -> None:
-    case = CASES[workload]
+    case = by_workload()[workload]
     assert case.late is not None
     part = part_of(workload, case.mode)
     own, told, fleet, second = said(part.as_rank(case.late).items, part), list[tuple[float, Job]](), Overview(), -2.7
