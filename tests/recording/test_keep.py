@@ -218,6 +218,7 @@ def hours(count: int) -> Iterator[Frame]:
 ALL = {"node.gputop", *(f"node.{number}.gputop" for number in range(2, 6))}
 
 
+@pytest.mark.soak
 def test_a_clock_that_jumped_ahead_makes_nothing_older(tmp_path: Path) -> None:
     """A wrong clock at boot, even for days, and though the kernel calls it synchronized."""
     assert starts(tmp_path, [0, 10, 20, 25, 25 + 40], last=hours(60)) == ALL
@@ -288,6 +289,7 @@ def test_a_file_that_another_recorder_writes_is_left_alone(tmp_path: Path) -> No
     other.close()
 
 
+@pytest.mark.soak
 def test_a_copy_that_cannot_be_written_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, bound = tmp_path / "node.gputop", 300_000
     real, refused = keep.copied, []
