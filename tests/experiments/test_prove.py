@@ -72,6 +72,7 @@ def test_a_process_that_does_not_train_is_told_so() -> None:
     assert f"process {sleeper.pid} is no trainer" in found["reason"]
 
 
+@pytest.mark.soak
 def test_a_stopped_worker_goes_on_is_proved_and_is_stopped_again_afterwards(tmp_path: Path) -> None:
     """Real processes, a simulated GPU; the job stands still without the change. A recorder beside it hears of the result."""
     require("torch", "cc")

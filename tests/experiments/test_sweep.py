@@ -432,6 +432,7 @@ def test_the_command_prints_the_table() -> None:
     assert "imported" in done.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("made")
 def test_a_script_gets_its_arguments_and_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("LENGTH = 40\n")
@@ -499,8 +500,8 @@ def package(tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("made")
 @pytest.mark.parametrize(
     ("target", "workers"),
-    [(("-m", "jobs.vision.train:loader"), "0,1"), (("jobs.vision.train:make",), "0"), (("-m", "jobs.vision.train"), "0"),
-     (("jobs.vision.train",), "0")],
+    [pytest.param(("-m", "jobs.vision.train:loader"), "0,1", marks=pytest.mark.soak), (("jobs.vision.train:make",), "0"),
+     (("-m", "jobs.vision.train"), "0"), (("jobs.vision.train",), "0")],
 )  # fmt: skip
 def test_a_module_of_a_package(package: Path, target: tuple[str, ...], workers: str) -> None:
     done = loader_command(*target, "--workers", workers, "--seconds", "0.2", "--json", "--", "5", cwd=package)
@@ -546,7 +547,10 @@ def test_ctrl_c_in_a_session_leaves_nothing(made: ModuleType) -> None:
         swept(loader, (0, 2), progress=lambda _: os.kill(os.getpid(), signal.SIGINT))
 
 
-@pytest.mark.parametrize("after_s", [0.005, 0.01, 0.03, 0.06, 0.1, 0.2, 0.5])
+MOMENTS = (0.005, 0.06, 0.5, *(pytest.param(after_s, marks=pytest.mark.soak) for after_s in (0.01, 0.03, 0.1, 0.2)))
+
+
+@pytest.mark.parametrize("after_s", MOMENTS)
 def test_interrupted_at_any_moment(made: ModuleType, after_s: float) -> None:
     """While workers start, are read, or end: none stays, and nobody is deaf to Ctrl-C afterwards."""
     data = importlib.import_module("torch.utils.data")
