@@ -10,11 +10,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pyte
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 CAST, FILM = (ROOT / "screenshots" / name for name in ("demo.cast", "demo.svg"))
 
 
+@pytest.mark.soak
 def test_screenshots_are_fresh() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "screenshots.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

@@ -29,6 +29,7 @@ def logged(starving: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("trainer", ["lightning", "hugging"])
+@pytest.mark.soak
 def test_loggers_get_the_numbers(logged: dict[str, Any], trainer: str) -> None:
     numbers = logged[trainer]
     assert 0.1 < numbers["gputop/lost_share"] < 0.8
@@ -36,6 +37,7 @@ def test_loggers_get_the_numbers(logged: dict[str, Any], trainer: str) -> None:
     assert 0.1 < numbers["gputop/lost_share_now"] < 1.0
 
 
+@pytest.mark.soak
 def test_the_verdict_is_logged_in_words_once(logged: dict[str, Any]) -> None:
     assert [text.split(":")[0] for text in logged["texts"]] == ["input-bound · cpu-contention"]
     assert logged["history"][0]["gputop/verdict"].startswith("input-bound · cpu-contention: ")

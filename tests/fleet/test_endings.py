@@ -56,7 +56,7 @@ def test_a_flood_ends_with_the_duration(floods: FakeSsh, command: str) -> None:
             assert recording.end_ns - recording.start_ns <= 1_000_000_000
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("arguments", [
     ["watch", "--host", "node1"], ["record", "--host", "node1", "-o", "run"], ["record", "--host", "node[1-2]", "-o", "runs"],
     ["--json", "--host", "node1"], ["--json", "--host", "node[1-2]"], ["--line", "--host", "node1"],

@@ -196,6 +196,7 @@ def test_what_is_killed_is_read_by_ticks_where_it_has_no_seconds(tmp_path: Path)
         assert not recording.missing
 
 
+@pytest.mark.soak
 def test_what_grows_or_was_killed_is_read_by_seconds_without_a_loss(tmp_path: Path) -> None:
     """Ticks follow the last seconds: they begin before these end, or within one of which only a part is written."""
     path, frames = tmp_path / "a.gputop", list(Session(1, 3, threads=2).frames(840))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 
 from gputop.diagnosis.edges import Hop, LeafLoss
 from gputop.findings.explanation import booked
-from gputop.findings.path import _VERBS, confidence, factor, sentence, tree, who, without
+from gputop.findings.path import _VERBS, confidence, factor, sentence, tree, without
 from gputop.findings.text import explain_lines, ledger_lines
 from gputop.findings.verdict import PATH_STATES, Incident, Ledger, PathStep, Verdict, speedup_max, total
-from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.causes import cpu_contention, hidden_contention, probed_contention, starved, straggling_gpu, throttled
 from tests.unit.diagnosis.causes_behind import lock_between_trainers, lock_of_a_file, programs_on_the_disk, stopped_programs
 from tests.unit.diagnosis.causes_fed import throttled_actors
@@ -124,18 +122,6 @@ def test_a_copy_or_a_wait_is_told_with_all_of_its_time():
 def test_a_quota_is_the_end_of_the_walk():
     last = played(throttled).path[-1]
     assert (last.pid, last.state, last.on) == (101, "throttled", "the quota of 0.5 CPUs")
-
-
-@pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
-def test_every_cause_has_its_walk(make: Callable[[], Scene]):
-    """From somebody of the job or its GPU; each share is one, each state has words, and who is waited for comes next."""
-    verdict = played(make)
-    assert verdict.path
-    assert all(0.0 <= step.share <= 1.0 and step.state in PATH_STATES for step in verdict.path)
-    assert verdict.path[0].pid is not None or verdict.path[0].name.startswith("GPU ")
-    assert all(one.on.startswith(who(other.pid, other.name)) for one, other in pairwise(verdict.path) if other.pid is not None)
-    assert 0.0 < verdict.confidence <= 1.0
-    assert sentence(verdict.path)
 
 
 @pytest.mark.parametrize("make", [training, lambda: training(util=97.0)])

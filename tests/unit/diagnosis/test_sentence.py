@@ -11,10 +11,8 @@ from msgspec import Struct
 from msgspec.msgpack import Ext
 
 from gputop.findings import explanation as report
-from gputop.findings.explanation import Explanation, from_elsewhere
-from gputop.findings.sentence import NAME, commanded, filled, is_command, is_own, joined, literals, name, pack, plain, said, unpack
+from gputop.findings.sentence import NAME, commanded, filled, is_command, is_own, joined, literals, name, pack, said, unpack
 from gputop.findings.verdict import CAUSES
-from tests.unit.diagnosis.all_causes import ALL
 
 STACKS = "gputop stacks {:pids} --duration 5"
 
@@ -80,14 +78,6 @@ def test_names_are_short_and_obey_nobody() -> None:
     assert name("x" * 999) == "x" * NAME
     assert name("a | b; c && $(d) `e` > f\x1b[2J") == "a · b· c ·· ·(d) ·e· · f·[2J"
     assert read(filled("{} grows", "a | b")) == "a · b grows"
-
-
-@pytest.mark.parametrize("make", ALL)
-def test_what_is_said_of_each_scene_is_kept(make: Any) -> None:
-    engine = make().play(12).engine
-    told = engine.explain()
-    assert from_elsewhere(unpack(pack(engine.found()), Explanation)) == told
-    assert msgspec.json.encode(told) == msgspec.json.encode(plain(engine.found()))
 
 
 @pytest.mark.parametrize("cause", CAUSES)

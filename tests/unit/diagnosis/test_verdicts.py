@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 
@@ -14,34 +13,9 @@ from gputop.findings.text import explain_lines
 from gputop.findings.verdict import CAUSES, GPU_LOST, GROWTHS, SYMPTOMS, TRAINER_STATES, WORKER_STATES
 from gputop.model.frame import ReadLimit
 from gputop.stream.session import STATE_WORDS
-from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.causes import alone, beside_another_training, cpu_contention, starved, storm, thrashing, throttled
 from tests.unit.diagnosis.causes_behind import FLOCK, dead_game, lock_of_a_file, lock_of_the_trainers_file, programs_on_the_disk
 from tests.unit.diagnosis.scene import DISK, EPOLL, FUTEX, HIDDEN, ON_CPU, QUEUE, SLEEP, SOCKET, START_S, Proc, Scene, training
-
-
-@pytest.mark.parametrize("step_s", [0.2, 1.0])
-@pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
-def test_cause_is_named(make: Callable[[], Scene], step_s: float):
-    scene = make()
-    worked = dict(scene.gpus[0])
-    if not scene.engine.fed_ns:  # or it has played its beginning itself
-        scene.gpus[0]["util_pct"] = 100.0
-        scene.play(1.0, step_s)
-        scene.gpus[0] = worked
-    scene.play(12, step_s)
-    explained = scene.engine.explain()
-    verdict = scene.engine.verdict
-    assert (verdict.symptom, verdict.cause) == ALL[make]
-    assert (explained.verdict.symptom, explained.verdict.cause) == ALL[make]
-    assert verdict.detail
-    assert verdict.fixes
-    assert all(evidence.text and evidence.metric for evidence in verdict.evidence)
-    facts = scene.engine.facts
-    assert facts is not None
-    for job in facts.jobs:
-        assert set(job.trainer.state.fractions) <= set(TRAINER_STATES)
-        assert {word for worker in job.workers for word in worker.state.fractions} <= set(WORKER_STATES)
 
 
 def respawning() -> Scene:
