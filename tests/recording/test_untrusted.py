@@ -118,6 +118,7 @@ def deep(count: int, wide: bool = False) -> Frame:
     return Frame(0, made.START_NS, key=True, infos=infos, procs=procs, gpus=[Gpu(0, made.START_NS, util_pct=5.0)])
 
 
+@pytest.mark.soak
 def test_small_files_that_claim_much_are_refused_in_little_time_and_memory() -> None:
     inputs = [Input(f"{name}-{drive.__name__}", make, drive) for name, make in HOSTILE.items() for drive in fuzz.DRIVERS]
     assert fuzz.campaign(inputs) == []
@@ -187,7 +188,7 @@ def test_too_little_memory_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_board_does_not_grow_for_ever() -> None:
     """Of a stream without key frames that tells of other processes in each."""
     board, most = Board(), 0
-    for i in range(12):
+    for i in range(8):
         board.fold(Frame(i, i, infos=[ProcInfo(pid, 1) for pid in range(i * 60_000, (i + 1) * 60_000)]))
         most = max(most, len(board.infos))
     assert 60_000 <= most <= 400_000
@@ -246,7 +247,7 @@ def fuzz_end(data: bytes) -> int:
     return last
 
 
-@pytest.mark.parametrize("seed", range(len(fuzz.SEEDS)))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, len(fuzz.SEEDS)))])
 def test_a_piece_that_is_missing_in_the_middle_is_said(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blocks, path = fuzz.split(fuzz.seeds()[seed]), tmp_path / "a.gputop"
     frames = [i for i, block in enumerate(blocks) if block.kind == KIND_FRAMES and block.tier == TICKS]
@@ -331,10 +332,11 @@ def as_kept(frames: list[Frame]) -> bytes:
     return pack_header(made.HEADER) + b"".join(pack_frames([frame]) for frame in frames) + pack_end(frames[-1].t_ns)
 
 
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 12), marks=pytest.mark.soak)], ids=["some", "more"])
 @pytest.mark.parametrize("interval_ns", [100 * made.MS, 15 * made.SECOND], ids=["short", "long"])
-def test_what_was_written_without_some_of_its_parts_is_read_by_all(interval_ns: int, tmp_path: Path) -> None:
+def test_what_was_written_without_some_of_its_parts_is_read_by_all(interval_ns: int, seeds: range, tmp_path: Path) -> None:
     inputs = []
-    for seed, (i, write) in itertools.product(range(12), enumerate((as_recorded, as_kept))):
+    for seed, (i, write) in itertools.product(seeds, enumerate((as_recorded, as_kept))):
         frames = written(seed, interval_ns)
         data = write(frames)
         path = tmp_path / "a.gputop"
@@ -346,6 +348,7 @@ def test_what_was_written_without_some_of_its_parts_is_read_by_all(interval_ns: 
     assert fuzz.campaign(inputs) == []
 
 
+@pytest.mark.soak
 def test_a_part_may_be_absent_for_ever() -> None:
     """Each combination by itself, for minutes."""
     inputs = []
