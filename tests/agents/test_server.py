@@ -336,7 +336,7 @@ BUSY = ({}, {"tool": "query", "sql": ENDLESS}, {"tool": "diagnose", "target": "l
 
 
 @pytest.mark.parametrize("question", BUSY)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_the_first_signal_ends_it(wire: Wire, number: signal.Signals, question: dict[str, Any]) -> None:
     if question:
         wire.ask(1, **question)

@@ -501,7 +501,7 @@ def package(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("target", "workers"),
     [pytest.param(("-m", "jobs.vision.train:loader"), "0,1", marks=pytest.mark.soak), (("jobs.vision.train:make",), "0"),
-     (("-m", "jobs.vision.train"), "0"), (("jobs.vision.train",), "0")],
+     (("-m", "jobs.vision.train"), "0"), pytest.param(("jobs.vision.train",), "0", marks=pytest.mark.soak)],
 )  # fmt: skip
 def test_a_module_of_a_package(package: Path, target: tuple[str, ...], workers: str) -> None:
     done = loader_command(*target, "--workers", workers, "--seconds", "0.2", "--json", "--", "5", cwd=package)

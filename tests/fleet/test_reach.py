@@ -66,6 +66,7 @@ def _speaks(folder: Path) -> str:
     return f"#!/bin/sh\ncat {folder}/header; while cat {folder}/summary; do sleep 1; done\n"
 
 
+@pytest.mark.soak
 def test_sixty_four_hosts_behind_one_sshd_at_its_default_limits(tmp_path: Path) -> None:
     require("net", "ssh")
     hosts = [f"n{number:02d}" for number in range(1, 65)]

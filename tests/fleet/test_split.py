@@ -70,6 +70,7 @@ def differing(lag: int) -> tuple[int, int, set[int | None]]:
     return count, differ, wrong
 
 
+@pytest.mark.soak
 def test_the_fleet_names_the_rank_that_one_engine_over_all_of_them_names() -> None:
     count, differ, wrong = differing(0)
     assert count > 500

@@ -117,6 +117,7 @@ def hub() -> Iterator[Hub]:
     one.server_close()
 
 
+@pytest.mark.soak
 def test_an_alert_is_told_once_and_once_that_it_is_over(hub: Hub, tmp_path: Path) -> None:
     rules = RULES.read_text()
     for long, short in SHORT:

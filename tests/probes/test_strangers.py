@@ -65,6 +65,7 @@ def own_library(folder: Path, name: str = "libcuda.so.1") -> Path:
     return path
 
 
+@pytest.mark.soak
 def test_a_path_that_is_swapped_all_the_time_leads_to_nobody_else(beaten: Make, run: Run, folder: Path) -> None:
     victim, library = Victim(folder), own_library(folder)
     stranger = run(library, folder / "libcuda.so.2", victim.path, path=HERE / "swapping.py")

@@ -48,6 +48,7 @@ def test_a_calm_job_is_counted_all_the_time(beaten: Make, run: Run) -> None:
     assert "switches" not in one.states[-1].detail
 
 
+@pytest.mark.soak
 def test_a_storm_is_counted_in_a_share_and_estimated(beaten: Make, run: Run) -> None:
     one = beaten()
     one.until_loaded()

@@ -97,7 +97,7 @@ def test_a_box_is_all_that_is_painted_when_it_opens(launch: Launch) -> None:
     assert [text[:left] for text in terminal.rows()[1:]] == around
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_any_keys_in_any_order(launch: Launch, seed: int) -> None:
     terminal = started(launch(columns=120, lines=32))
     chance = random.Random(seed)

@@ -57,7 +57,10 @@ def test_ctrl_c_quits(launch: Launch) -> None:
     assert_nothing_left(terminal, family)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGABRT])
+LATER = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGABRT, *(pytest.param(one, marks=pytest.mark.soak) for one in LATER)])
 def test_a_signal_ends_it_cleanly(launch: Launch, number: signal.Signals) -> None:
     terminal = launch()
     family = live(terminal)
@@ -190,7 +193,7 @@ def _stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-@pytest.mark.parametrize("arguments", [["--host", "node1"], ["--host", "node[1-2]"], ["replay", "-"]])
+@pytest.mark.parametrize("arguments", [["--host", "node1"], ["--host", "node[1-2]"], pytest.param(["replay", "-"], marks=pytest.mark.soak)])
 def test_a_screen_over_a_flood_is_left(launch: Launch, tmp_path: Path, arguments: list[str]) -> None:
     """A node that sends faster than is read holds nobody on the screen."""
     flood = f"cd {ROOT}; exec {sys.executable} -m tests.fleet.flood"

@@ -237,6 +237,7 @@ def test_a_step_an_hour_at_most(tmp_path: Path) -> None:
     assert left == [6, 4, 3, 2]
 
 
+@pytest.mark.soak
 def test_an_unsynchronized_clock_takes_nothing_for_its_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keep, "is_synchronized", lambda: False)
     assert starts(tmp_path, [0, 50, 100, 101, 102], last=hours(30)) == ALL
@@ -353,6 +354,7 @@ for frame in made(12_000):
 """
 
 
+@pytest.mark.soak
 def test_a_reader_goes_on_in_the_new_file(tmp_path: Path) -> None:
     files, seen = keeping(tmp_path / "node.gputop", bound=400_000), list[int]()
     frames = iter(made(6000))

@@ -211,7 +211,7 @@ def test_looking_back_shows_the_same_from_both(shown: tuple[Path, list[Frame], S
             assert alike(Eyes(live_view).see(live), Eyes(view).see(played.session)) == []
 
 
-@pytest.mark.parametrize("i", [0, 5, 350, 699])
+@pytest.mark.parametrize("i", [0, 350, *(pytest.param(i, marks=pytest.mark.soak) for i in (5, 699))])
 def test_a_jump_shows_the_numbers_that_live_showed(stream: tuple[Path, list[Frame]], i: int) -> None:
     """A jump reads no further back than the window, so what is told of longer times (incidents, ledger) may begin there."""
     path, frames = stream

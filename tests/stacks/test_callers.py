@@ -95,6 +95,7 @@ def test_a_call_by_a_library_belongs_to_the_users_line_and_names_the_library(
     assert (line.place, line.via, line.inside) == ("train.py:6", "fit", "fit trainer.py:4")
 
 
+@pytest.mark.soak
 def test_a_real_trainer_with_torch_workers() -> None:
     """`.item()` after every small operation: nearly all the time inside CUDA is one line's."""
     require("ebpf", "torch", "cc")

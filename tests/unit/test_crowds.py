@@ -120,7 +120,7 @@ def test_who_is_who_is_found_in_one_pass(shape: str, kind: str) -> None:
     assert steps(lambda: roles.assign(many, frozenset({TRAINER}))) <= 2.3 * steps(lambda: roles.assign(few, frozenset({TRAINER})))
 
 
-@pytest.mark.parametrize("kind", ["torch", "forked", "trainers"])
+@pytest.mark.parametrize("kind", ["torch", "forked", pytest.param("trainers", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("shape", ["wide", "deep", "pairs", "orphans"])
 def test_a_diagnosis_of_twice_as_many_takes_twice_as_many_steps(shape: str, kind: str) -> None:
     few, many = (steps(lambda count=count: told(crowd(shape, kind, count))) for count in (200, 400))
@@ -140,7 +140,7 @@ def test_the_screen_and_scripts_show_thousands(shape: str) -> None:
     assert time.monotonic() - began < AT_MOST_S
 
 
-@pytest.mark.parametrize("shape", ["wide", "deep", "ring"])
+@pytest.mark.parametrize("shape", ["deep", *(pytest.param(shape, marks=pytest.mark.soak) for shape in ("wide", "ring"))])
 def test_a_recording_of_thousands_is_read_as_tables(shape: str, tmp_path: Path) -> None:
     path = tmp_path / "crowd.gputop"
     began = time.monotonic()
