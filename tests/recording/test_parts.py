@@ -73,16 +73,19 @@ def test_any_moment_is_that_of_the_whole(made: Made) -> None:
         assert parts.board_at(whole.start_ns - 1) == Board(header=HEADER)
 
 
+SOAK = pytest.mark.soak
+
+
 @pytest.mark.parametrize(
     "command",
     [
         ["query", "--json", "SELECT name, round(sum(cpu_s), 6), sum(switches) FROM proc GROUP BY 1 ORDER BY 1"],
-        ["query", "--json", "--fine", "SELECT name, sum(cpu_s) cpu_s, count(*) n FROM proc GROUP BY 1 ORDER BY 1"],
+        pytest.param(["query", "--json", "--fine", "SELECT name, sum(cpu_s) s, count(*) n FROM proc GROUP BY 1 ORDER BY 1"], marks=SOAK),
         ["query", "--json", "SELECT culprit_pid, round(sum(lost_s), 6), sum(times) n FROM preempt GROUP BY 1 ORDER BY 1"],
         ["query", "--json", "--last", "100", "SELECT count(*) n, min(t_s) FROM gpu"],
         ["explain", "--json"],
-        ["explain", "--json", "--fine"],
-        ["explain", "--json", "--from", "100", "--until", "300"],
+        pytest.param(["explain", "--json", "--fine"], marks=SOAK),
+        pytest.param(["explain", "--json", "--from", "100", "--until", "300"], marks=SOAK),
     ],
 )
 def test_every_answer_is_that_of_the_whole(made: Made, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
