@@ -12,6 +12,7 @@ from gputop.model.frame import Frame
 from gputop.sources import Beat, Settings, Unavailable, files, parse, waits
 from gputop.sources.parse import PAGE_BYTES
 from gputop.sources.procfs import ProcfsSource, threads
+from gputop.sources.procfs import source as procfs_source
 from gputop.sources.procfs.process import LONG_AFTER, LONG_RESTS_S, RESTS_AFTER, RESTS_S
 from gputop.sources.procfs.source import TITLE_REFRESH_S, TOGETHER
 from gputop.sources.procfs.threads import FOLLOWED, RESTING_READ
@@ -447,6 +448,12 @@ def test_few_descriptors_are_enough(proc: FakeProc, monkeypatch: pytest.MonkeyPa
     assert source._pool.kept == 0
 
 
+def allow_no_time(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each tick read as little as it ever does, as after the first seconds."""
+    monkeypatch.setattr(procfs_source, "EARLY_S", -1)
+    monkeypatch.setattr(reader.source, "_budget_ns", 0)
+
+
 def test_whom_a_tick_has_no_time_for_is_read_in_the_next_ones(proc: FakeProc, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the hot and of the others some are read however short the time is, and all of them in turn."""
     pids = set(range(200, 320))
@@ -454,7 +461,7 @@ def test_whom_a_tick_has_no_time_for_is_read_in_the_next_ones(proc: FakeProc, re
         proc.process(pid)
     proc.born(320)
     reader.beat()
-    monkeypatch.setattr(reader.source, "_budget_ns", 0)
+    allow_no_time(reader, monkeypatch)
     hot = set(range(200, 240))
     reader.beat(hot)
     frames = [reader.beat(hot) for _ in range(40 + len(pids))]
@@ -470,7 +477,7 @@ def test_who_has_waited_longest_is_read_first(proc: FakeProc, reader: Reader, mo
         proc.process(pid)
     proc.born(240)
     reader.beat()
-    monkeypatch.setattr(reader.source, "_budget_ns", 0)
+    allow_no_time(reader, monkeypatch)
     hot = set(range(200, 240))
     reader.beat(hot)
     told = [next(sample.pid for sample in reader.beat(hot, key=False).procs if sample.pid in hot) for _ in range(90)]
@@ -484,7 +491,7 @@ def test_who_ends_while_it_waits_to_be_read_is_gone(proc: FakeProc, reader: Read
         proc.process(pid)
     proc.born(240)
     reader.beat()
-    monkeypatch.setattr(reader.source, "_budget_ns", 0)
+    allow_no_time(reader, monkeypatch)
     reader.beat(hot)
     for pid in hot:
         proc.vanish(pid)
