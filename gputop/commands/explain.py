@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from gputop.commands.options import RECORDER, add_sampling, ask_sudo, leave_root, sampling_argv
+from gputop.commands.options import RECORDER, add_sampling, ask_sudo, leave_root, stream_argv
 from gputop.commands.span import add_span, span_of
 from gputop.findings.explanation import Episode
 from gputop.findings.verdict import SEVERITIES
@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fail-on", choices=SEVERITIES, metavar="SEVERITY", help="exit 3 for an incident of at least this severity")
     add_span(parser)
     add_sampling(parser)
+    parser.set_defaults(host=None)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,21 +86,14 @@ def _files(args: argparse.Namespace) -> list[str]:
 
 
 def _live(args: argparse.Namespace) -> ExplainedStretch:
-    from gputop.stream.child import ChildStream, collector_argv
-    from gputop.stream.reader import Look, Loop
-    from gputop.stream.restarts import LastingStream
-
     ask_sudo(args)
+    argv = stream_argv(args)
     seconds = LIVE_S if args.last is None else args.last
     if sys.stderr.isatty():
         notify(f"looking for {seconds:g} s …")
-    stream = LastingStream(ChildStream(collector_argv(sampling_argv(args))))
-    with Loop(stream, Look(seconds), drain_s=0.0) as loop:
-        leave_root(*RECORDER)
-        from gputop.stream.explained import judge
-        from gputop.stream.following import Following
+    from gputop.stream.explained import explain_now
 
-        return judge(one := Following(), one.through(loop.live_items()))
+    return explain_now(argv, seconds, lambda: leave_root(*RECORDER))
 
 
 def _met(severity: str | None, incidents: Iterable[Episode]) -> bool:

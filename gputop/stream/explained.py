@@ -1,8 +1,8 @@
-"""The explanation of a stretch of a recording: the recorder's findings where they hold for it, else its frames judged anew."""
+"""The explanation of a stretch: of a recording the recorder's findings where they hold for it, else its frames judged anew."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -55,6 +55,21 @@ def explain(recording: Recording, start_ns: int, end_ns: int, *, fine: bool = Fa
     kept = None if fine or anew else explanation(recording, start_ns, end_ns, with_rest=True)
     following = Following()
     return judge(following, judged(following, recording, start_ns, end_ns, fine)) if kept is None else ExplainedStretch(kept)
+
+
+def explain_now(argv: list[str], seconds: float, begun: Callable[[], None]) -> ExplainedStretch:
+    """Explain the next ``seconds`` of this machine, by the collector ``argv``. ``begun`` is called once that has started.
+
+    Raises UserError if the collector ends before.
+    """
+    from gputop.stream.child import ChildStream
+    from gputop.stream.reader import Look, Loop
+    from gputop.stream.restarts import LastingStream
+
+    following = Following()
+    with Loop(LastingStream(ChildStream(argv)), Look(seconds), drain_s=0.0) as loop:
+        begun()
+        return judge(following, following.through(loop.live_items()))
 
 
 def judge(following: Following, fed: Iterable[Board]) -> ExplainedStretch:
