@@ -55,12 +55,12 @@ class DiagnoseAnswer(Answer):
 def run(places: Places, asked: DiagnoseQuestion) -> DiagnoseAnswer:
     target = asked.target or places.default
     if places.has_many(asked.target):
-        return _of_job(places, target)
+        return places.hosts.fleet().used(lambda fleet: _of_worst_job(target, fleet))
     window = asked.window or (NOW if places.is_now(asked.target) else ALL)
-    return found_in(target, look(places, asked.target, window), window)
+    return _of_machine(target, look(places, asked.target, window), window)
 
 
-def found_in(target: str, seen: Look, window: str) -> DiagnoseAnswer:
+def _of_machine(target: str, seen: Look, window: str) -> DiagnoseAnswer:
     """The answer for a stretch that was looked at."""
     said, ledger, incidents = seen.explanation.verdict, seen.explanation.ledger, seen.explanation.incidents
     cause, share = cause_of(said.cause), ledger.lost_share
@@ -116,12 +116,8 @@ def _next(target: str, symptom: str | None, cause: str | None, window: str) -> N
     return Next("ranks", {"target": target}) if cause == "straggler-rank" else None
 
 
-def _of_job(places: Places, target: str) -> DiagnoseAnswer:
+def _of_worst_job(target: str, fleet: Overview) -> DiagnoseAnswer:
     """The answer for the job that loses most GPU time over all hosts."""
-    return places.hosts.fleet().used(lambda fleet: _of_worst(target, fleet))
-
-
-def _of_worst(target: str, fleet: Overview) -> DiagnoseAnswer:
     silent = [untrusted(f"{row.host}: {row.sight.problem or row.says}") for row in fleet.rows if not row.sight.is_seen]
     if not fleet.jobs:
         return DiagnoseAnswer(target=target, not_measured_untrusted=silent, headline_untrusted="no training on these hosts")
