@@ -93,7 +93,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     pacer = Pacer()
     if args.host is not None:
         leave_root(*SCREEN)  # ssh uses the user's keys and known hosts
-    first = ChildStream(argv)
+    first = ChildStream(argv, most=1)
     leave_root(*SCREEN)
     # The collector starts during the imports, so that the screen begins with data.
     return_freed_memory()
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     )  # fmt: skip
     theme = "gputop-light" if args.light else "gputop-dark"
     look = ScreenSettings(theme, remote=args.host is not None, auto_stacks=not args.no_auto_stacks, caption=caption)
-    app = GputopApp(live_context(session, view, lambda: ChildStream(argv), first, look, pacer))
+    app = GputopApp(live_context(session, view, lambda: ChildStream(argv, most=1), first, look, pacer))
     pacer.app = app
     app.context.feed.notes = notes
     if alerts is not None:

@@ -26,10 +26,14 @@ SHARE = 0.75  # CPU seconds per second that taking a stream in may cost the scre
 
 
 class ChildStream:
-    """Starts ``argv`` and reads the header and frames that it writes to its standard output. Raises UserError if it cannot start."""
+    """Starts ``argv`` and reads the header and frames that it writes to its standard output. Raises UserError if it cannot start.
 
-    def __init__(self, argv: list[str]) -> None:
+    ``most``: items that are handed out together, or those of one block if that has more. 1 holds least in memory.
+    """
+
+    def __init__(self, argv: list[str], most: int = MOST_ITEMS) -> None:
         self.argv = argv
+        self._most = most
         # A session of its own: Ctrl-C and Ctrl-Z are meant for the screen alone. The child ends when its pipe closes.
         with starting():
             self._child = subprocess.Popen(
@@ -74,7 +78,7 @@ class ChildStream:
             if not data:
                 return None
             self._decoder.push(data)
-        return self._next_items(MOST_ITEMS)
+        return self._next_items(self._most)
 
     def _next_items(self, most: int) -> list[Header | Frame]:
         """The next items, of as many blocks as it takes for ``most``. UserError if more frames come than a collector sends, or only what
@@ -199,7 +203,7 @@ class PipeStream:
             self._read()
         found, self._ready = self._ready, []
         self._is_behind = True
-        while len(found) < MOST_ITEMS and self._is_behind:
+        while not found and self._is_behind:  # one block at a time: a flood must not fill the memory
             items = self._decoder.next()
             self._is_behind = items is not None
             found += items or ()
