@@ -1,7 +1,7 @@
 """Answers for programs: bounded in bytes, with text from elsewhere marked as such.
 
-Names, command lines, stacks and markers come from other people's processes, and a recording may come from anybody: a model must not take
-such text for instructions. It stands in fields whose names end in ``_untrusted``, without characters that hide, reorder or command.
+Names, command lines, stacks and markers come from other people's processes, and any program may have written a recording: a model must not
+take such text for instructions. It stands in fields whose names end in ``_untrusted``, without characters that hide, reorder or command.
 """
 
 from __future__ import annotations

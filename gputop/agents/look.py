@@ -94,7 +94,7 @@ def missing_of(recording: Recording, board: Board) -> list[str]:
 
 
 def cause_of(word: str) -> str | None:
-    """A cause that is one; a file may say anything."""
+    """A known cause; a file may hold any text."""
     return word if word in CAUSES else None
 
 

@@ -20,7 +20,7 @@ MOST_GPUS = MOST_TRAINERS = MOST_NODES = 16  # of an answer
 
 
 class OverviewQuestion(Asked):
-    """Arguments of the tool: those of every tool."""
+    """Arguments of the tool, as every tool has them."""
 
 
 class OverviewAnswer(Answer):

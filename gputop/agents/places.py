@@ -54,7 +54,7 @@ class LazyLinks:
             self._links = None
 
     def watch(self, hosts: Sequence[str], seen_s: float) -> list[NodeState]:
-        """States of these hosts, once each has been up for ``seen_s`` or has given a reason why not."""
+        """States of the hosts, once each has been up for ``seen_s`` or has given a reason for its silence."""
         links, end_s = self.begin(), time.monotonic() + BEGINS_S + seen_s
         while True:
             states = links.poll()
@@ -117,7 +117,7 @@ class Places:
         self.hosts.close()
 
     def rest(self) -> None:
-        """Leave the nodes if nobody has asked for long. Call it now and then."""
+        """Leave the nodes after a long time without a question. Call it now and then."""
         if time.monotonic() - self._asked_s > IDLE_S and self.lock.acquire(blocking=False):
             try:
                 self.close()
@@ -137,13 +137,13 @@ class Places:
         return [*self._files, *(name for name in listed if name.endswith(".gputop"))]
 
     def has_many(self, target: str) -> bool:
-        """Whether the target is all hosts together. UserError if none are watched."""
+        """True if the target is all hosts together. UserError if none are watched."""
         if target == HOSTS and not self.hosts.targets:
             raise UserError(f"no hosts are watched: gputop mcp --host LIST; {self._told()}")
         return (target or self.default) == HOSTS
 
     def is_now(self, target: str) -> bool:
-        """Whether the target is a machine, not a file."""
+        """True if the target is a machine, not a file."""
         target = target or self.default
         return target == LIVE or target.startswith(HOST)
 

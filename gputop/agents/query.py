@@ -1,6 +1,6 @@
 """Tool `query`: SQL over a recording, by a `gputop query` of its own, which can do nothing but read and is ended in time.
 
-A statement in a process of its own costs the server no memory, and one that hangs in a single call of SQLite takes nobody with it.
+A statement in a process of its own costs the server no memory, and one that hangs in a single call of SQLite delays no other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class QueryQuestion(Asked):
 
     @property
     def is_about_tables(self) -> bool:
-        """Whether the statement is ``.tables`` or ``.schema``."""
+        """True if the statement is ``.tables`` or ``.schema``."""
         return self.sql.lstrip().startswith(".")
 
 

@@ -59,7 +59,7 @@ class Desk:
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody waits for an answer."""
+        """True if a client waits for an answer."""
         return bool(self._asked)
 
     async def answer(self, session: Any, name: str, arguments: Row) -> types.CallToolResult:
@@ -92,7 +92,7 @@ class Desk:
                 found = await anyio.to_thread.run_sync(self._work, name, arguments, abandon_on_cancel=True)
         except UserError as error:
             return _failed(str(error))
-        except Exception as error:  # noqa: BLE001 - a bug is told, and costs this answer alone
+        except Exception as error:  # noqa: BLE001 - a bug is reported, and costs this answer alone
             return _failed(crash.reason(error))
         text = msgspec.json.encode(found).decode()
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=found)
@@ -186,7 +186,7 @@ async def _stdio(server: Server[Any], desk: Desk, ending: Ending) -> None:
 
 
 def _is_gone(error: BaseException) -> bool:
-    """Whether the only error is that the client has stopped reading."""
+    """True if the only error is that the client has stopped reading."""
     parts = getattr(error, "exceptions", None)  # of a group
     return all(map(_is_gone, parts)) if parts else isinstance(error, BrokenPipeError | ConnectionResetError)
 

@@ -234,7 +234,7 @@ class Collector:
         return all(getattr(source, "ready", True) for source in self._sources.values())
 
     def _leave_root(self) -> bool:
-        """Become the user who typed `sudo gputop`, once the probes are loaded; returns whether that happened now."""
+        """Become the invoking user of `sudo gputop`, once the probes are loaded; returns whether that happened now."""
         if self._may_leave_root and self._all_ready:
             self._may_leave_root = False
             from gputop.system.privilege import drop_to_invoking_user

@@ -1,7 +1,7 @@
 """Write the stream of frames to standard output, until it is closed.
 
 The screen runs this command as its collector; `ssh node gputop collect | gputop replay -` watches another machine. With --summary the
-node diagnoses itself, and says each second what it found: who watches many nodes reads that.
+node diagnoses itself, and writes its findings every second, for a watcher of many nodes.
 """
 
 from __future__ import annotations

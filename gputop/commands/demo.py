@@ -47,7 +47,7 @@ STEPS: tuple[tuple[str, tuple[str, ...], float], ...] = (  # (caption, keys, sec
 )
 
 
-NEWS_NS = 3_000_000_000  # ns that something new is told before what to press
+NEWS_NS = 3_000_000_000  # ns that news stays before the key to press
 HINT_NS = 7_000_000_000  # ns that a hint stays: time to read it and press
 HOLD_NS = 3_000_000_000  # ns that the trouble goes on after the last sign of an experiment
 NEEDS_ROOT = " (needs root)"  # in a summary, for the list
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own, others = {action.dest for action in parser._actions}, argparse.ArgumentParser()
     live.add_arguments(others)
     parser.set_defaults(**{flag: value for flag, value in vars(others.parse_args([])).items() if flag not in own})
-    parser.set_defaults(alert=[])  # what is staged is told to nobody
+    parser.set_defaults(alert=[])  # what is staged raises no alert
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What works here, what is missing, and the command that fixes it. With --bundle also a file for a bug report.
+"""Check what works here and what is missing, with the command that fixes it. With --bundle also a file for a bug report.
 
 Exit code 0, or 1 when the main job, watching GPUs, cannot be done.
 """

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _warn() -> None:
-    """Say whose the program is that root will run."""
+    """Print the owner of the program that root will run."""
     from gputop.system.install import NAME, program
 
     if user := who_may_change(program()):

@@ -1,4 +1,4 @@
-"""Find out how many workers a DataLoader needs: measure each number, and say what holds it back.
+"""Find out how many workers a DataLoader needs: measure each number, and find what holds it back.
 
 The script is imported, so what stands under `if __name__ == "__main__"` does not run. NAME is a DataLoader of it, or a function without
 arguments that returns one; a script with one loader needs no NAME. With -m the script is a module, as for `python -m`. The script's own
@@ -119,7 +119,7 @@ def _split(target: str) -> tuple[str, str]:
 
 
 def _is_module(path: str) -> bool:
-    """Whether a text that names no file can be a module's name."""
+    """True if a text that names no file can be a module's name."""
     return not os.path.exists(path) and not path.endswith(".py") and all(part.isidentifier() for part in path.split("."))
 
 

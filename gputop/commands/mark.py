@@ -1,6 +1,6 @@
 """Set a marker in every gputop that you run on this machine, from a shell or a training script.
 
-It reaches collectors of the same user; with sudo those of root and of the user who typed it.
+It reaches collectors of the same user; with sudo also collectors of the user behind sudo.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A server of the Model Context Protocol: agents ask why training is slow, over this machine, recordings or hosts.
 
-It speaks over standard input and output, or with --http on this machine alone. It only reads; `gputop skill` tells an agent how to use it.
+It speaks over standard input and output, or with --http on this machine alone. It only reads; `gputop skill` explains its use to an agent.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def ask_sudo(args: argparse.Namespace) -> None:
 
 
 def leave_root(*packages: str) -> None:
-    """Become the user who typed `sudo gputop`: the screen and the recorder need no privilege. Raises UserError.
+    """Become the invoking user of `sudo gputop`: the screen and the recorder need no privilege. Raises UserError.
 
     ``packages`` are needed afterwards: they are imported first if gputop or Python lie in root's home.
     """
@@ -205,7 +205,7 @@ def leave_root(*packages: str) -> None:
 
 
 def _can_import_as(uid: int) -> bool:
-    """Whether this user can read Python and gputop; either may lie in root's home."""
+    """True if this user can read Python and gputop; either may lie in root's home."""
     import os
 
     os.seteuid(uid)
@@ -217,7 +217,7 @@ def _can_import_as(uid: int) -> bool:
 
 @contextmanager
 def acting_as_user(*packages: str) -> Iterator[None]:
-    """Act as the user who typed `sudo gputop` within the block, so that files belong to that user.
+    """Act as the invoking user of `sudo gputop` within the block: files belong to that user.
 
     ``packages`` as in `leave_root`.
     """
@@ -231,7 +231,7 @@ def acting_as_user(*packages: str) -> Iterator[None]:
 
 
 def _import_whole(packages: Sequence[str]) -> None:
-    """Import every module of these packages."""
+    """Import every module of the packages."""
     from contextlib import suppress
     from importlib import import_module
     from pkgutil import walk_packages
@@ -252,7 +252,7 @@ def check_pid(pid: int | None) -> None:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process with this pid exists."""
+    """True if a process with this pid exists."""
     import os
 
     return os.path.exists(f"/proc/{pid}")

@@ -142,7 +142,7 @@ def _suspicion(items: Iterator[Header | Frame], watch: SuspectWatch) -> Suspicio
 def _untried(
     args: argparse.Namespace, reason: str, found: Suspicion | None, code: int, what_if: Sequence[WhatIf] = (), planned: Plan | None = None
 ) -> int:
-    """Say why nothing was tried, what could be, and what changes would bring."""
+    """Print why nothing was tried, what could be, and what changes would bring."""
     if args.json:
         from gputop.prove.prove import untried
 
@@ -178,8 +178,8 @@ def _whole_words(text: str, indent: str) -> list[str]:
 
 
 def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
-    """Ask, and name each process that is changed. --yes answers for the user's own processes, with --others also for those of other users.
-    UserError if nobody can be asked."""
+    """Ask, and name each process that is changed. --yes answers for the user's own processes, with --others also for other
+    users' processes. UserError without a terminal to ask at."""
     from gputop.prove.change import named
 
     if args.yes and (args.others or not planned.others):
@@ -219,7 +219,7 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Suspe
     kept, ending = None, ExperimentEnding()
     events = prove.experiment(taken, planned, trial, send_mark, args.keep, ending)
     try:
-        with closing(events):  # all is put back at once, whatever ends this: Ctrl-C, or nobody who reads
+        with closing(events):  # all is put back at once, whatever ends this: Ctrl-C, or a closed pipe
             for event in events:
                 if isinstance(event, Pair):
                     line = prove.told_pair(event, len(trial.pairs), trial.clock)

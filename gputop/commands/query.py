@@ -31,7 +31,7 @@ EXAMPLES = f"""examples:
   the incidents of the last two hours in the files of a rotation
     gputop query run*.gputop --last 2h "SELECT * FROM incident"
 """
-_MEASURED_ROWS = 1000  # the widths of columns are those of so many rows …
+_MEASURED_ROWS = 1000  # so many rows decide the widths of columns …
 _MEASURED_BYTES = 8 << 20  # … or of so many characters
 _MOST_WIDE = 80  # columns of a value on a terminal; a pipe gets texts whole
 _WHOLE = 1 << 20  # characters of a text at most
@@ -146,7 +146,7 @@ def _beginning(rows: Iterator[tuple[object, ...]]) -> list[tuple[object, ...]]:
 
 
 def _is_number(column: Sequence[object]) -> bool:
-    """Whether all values that are there are numbers."""
+    """True if all values that are there are numbers."""
     values = [value for value in column if value is not None]
     return bool(values) and all(isinstance(value, int | float) for value in values)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gputop.stream.reach import Target
 
 LOOK_S = 0.5  # s between looks at the links
-GAP_TICKS = 5  # frames that are missing in a row, behind which a marker tells why
+GAP_TICKS = 5  # frames missing in a row, from which on a marker has the reason
 
 
 class HostFile:
@@ -42,7 +42,7 @@ class HostFile:
         self._file: Lasting | None = None
         self._board = Board()
         self._last_ns = 0
-        self._is_anew = False  # the link was made anew, and no frame has come since
+        self._is_anew = False  # the link was restarted, and no frame has come since
         self._lock = threading.Lock()
         self._is_closed = False  # a node that sends faster than is written still has some on the way
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or write the report. UserError if no recording tells of the time."""
+    """Print or write the report. UserError if no recording covers the time."""
     from gputop.tables import usage
 
     now_s = time.time()

@@ -15,7 +15,7 @@ else:
 
 
 class GputopCallback(Callback):
-    """Logs lost share, steps and verdict. It watches from the first rank of each machine; ``options`` are those of `gputop.watch`."""
+    """Logs lost share, steps and verdict. It watches from the first rank of each machine; ``options`` go to `gputop.watch`."""
 
     def __init__(self, every_s: float = 10.0, **options: Any) -> None:
         """``every_s``: s between two entries."""

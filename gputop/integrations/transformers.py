@@ -16,7 +16,7 @@ class GputopCallback(TrainerCallback):
     """
 
     def __init__(self, **options: Any) -> None:
-        """``options``: those of `gputop.watch`."""
+        """``options`` go to `gputop.watch`."""
         self._logged = Logged(options)
 
     def attach(self, trainer: Any) -> GputopCallback:

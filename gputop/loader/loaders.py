@@ -233,7 +233,7 @@ class Interrupts:
 def end_workers(iterator: Any, workers: list[Any]) -> None:
     """End the workers (``multiprocessing.Process``) of a DataLoader's iterator, by force after `END_S`, and remove their shared memory.
 
-    torch waits 5 s for each worker that is busy, so a timer terminates those that take longer.
+    torch waits 5 s for each worker that is busy, so a timer terminates slower ones.
     """
     if not workers:
         return

@@ -101,7 +101,7 @@ class GpuBoard:
 
     @property
     def lost(self) -> bool | None:
-        """Whether the driver has lost the GPU; None if the driver does not answer, as while its calls hang or fail."""
+        """True if the driver has lost the GPU; None if the driver does not answer, as while its calls hang or fail."""
         lost = self.values.get("lost")
         return None if lost is None or (not lost and self.silent_s is not None) else bool(lost)
 
@@ -130,7 +130,7 @@ class GpuBoard:
         return twin
 
 
-_OFTEN_READ = ("util_pct", "mem_used_bytes", "power_w", "sm_clock_mhz", "throttle_mask")  # each tick; every GPU tells some of them
+_OFTEN_READ = ("util_pct", "mem_used_bytes", "power_w", "sm_clock_mhz", "throttle_mask")  # each tick; every GPU has some
 _GPU_FIELDS = tuple(f for f in Gpu.__struct_fields__ if f not in ("index", "t_ns", "missing"))
 _gpu_values = attrgetter(*_GPU_FIELDS)
 _HOST_FIELDS = tuple(f for f in Host.__struct_fields__ if f not in ("t_ns", "cgroups"))
@@ -207,7 +207,7 @@ class Board(Struct):
         return Board(self.header, self.seq, self.t_ns, gpus, procs=dict(self.procs), threads=threads, probed_ns=self.probed_ns)
 
     def _is_alone(self, pid: int) -> bool:
-        """Whether the process has one thread, whose counters are in its `ProcSample`."""
+        """True if the process has one thread: the counters are in its `ProcSample`."""
         proc = self.procs.get(pid)
         return proc is not None and proc.num_threads == 1 and not proc.threads and proc.vol is not None
 

@@ -1,8 +1,8 @@
 """The clocks that date a stream, and whether one of them has jumped.
 
-Frames carry CLOCK_MONOTONIC, which knows no date and stops while the machine sleeps. When somebody sets the wall clock (NTP after the boot,
+Frames carry CLOCK_MONOTONIC, which knows no date and stops while the machine sleeps. When the wall clock is set (NTP after the boot,
 or by hand), it was wrong before too, so the whole stream gets the new date. After a sleep the clock was right before: the sleep is
-added from the moment of waking. CLOCK_BOOTTIME, which goes on during a sleep, tells the two cases apart.
+added from the moment of waking. CLOCK_BOOTTIME, which goes on during a sleep, distinguishes the two cases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gputop.model.frame import Header
 
 JUMP_NS = 50_000_000  # ns; a smaller difference is the error of reading the clocks (slewing moves CLOCK_MONOTONIC too)
-_READINGS = 3  # of which the quickest counts
+_READINGS = 3  # the quickest counts
 
 
 class Clocks(NamedTuple):

@@ -28,8 +28,8 @@ class Field(Struct, frozen=True):
     digits: int = 0
     warn: float | None = None
     crit: float | None = None
-    refresh_ns: int = 0  # ns in which the source measures anew; 0: each tick
-    slowest_ns: int = 0  # ns in which the slowest GPU measures anew; 0: all GPUs are alike
+    refresh_ns: int = 0  # ns between two measurements of the source; 0: each tick
+    slowest_ns: int = 0  # ns between two measurements of the slowest GPU; 0: all GPUs are alike
     spans_ns: int = 0  # ns before it that a reading is of, where that may be more than a tick: there it is drawn too
     mean_ns: int = 0
     """ns over which the number beside a lane is a mean, because its parts are read in different ticks; 0: it is the last reading."""

@@ -50,7 +50,7 @@ SECOND_NS = 1_000_000_000  # ns
 
 
 class Frame(msgspec.Struct, omit_defaults=True, dict=True):
-    """All that the collector read in one beat."""
+    """Readings of the collector in one beat."""
 
     seq: int
     t_ns: int  # when reading began (CLOCK_MONOTONIC)

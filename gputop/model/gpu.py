@@ -96,7 +96,7 @@ class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The readings of one GPU at ``t_ns``. A frame may hold several samples of a GPU, one per group of calls of equal cost.
 
-    ``None`` means "not read in this sample". ``missing`` says why a field has no value from now on; `gputop.model.board` then drops the
+    ``None`` means "not read in this sample". ``missing`` is why a field has no value from now on; `gputop.model.board` then drops the
     older value.
     """
 
@@ -109,7 +109,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     architecture: str | None = None
     # every tick, clocks of the memory each second, energy every 5 s
     util_pct: float | None = None
-    util_t_ns: int | None = None  # when the driver measured ``util_pct`` (nvmlDeviceGetSamples); None if it does not say
+    util_t_ns: int | None = None  # when the driver measured ``util_pct`` (nvmlDeviceGetSamples); None if unknown
     mem_util_pct: float | None = None
     mem_used_bytes: int | None = None
     mem_total_bytes: int | None = None

@@ -49,7 +49,7 @@ _SLURM = re.compile(
 _STEPS = {"4294967290": "interactive", "4294967291": "batch", "4294967292": "extern"}  # slurm.h: SLURM_*_STEP, as some versions print them
 BY_HOSTNAME = "HOSTNAME"  # value of `Names.pod_by`
 _CLOSED = "cannot be read: it belongs to another user"
-_NO_RUN = ("", "none")  # values of TORCHELASTIC_RUN_ID that say nothing: torchrun without --rdzv-id
+_NO_RUN = ("", "none")  # values of TORCHELASTIC_RUN_ID without a meaning: torchrun without --rdzv-id
 _LOOPBACK = re.compile(r"localhost(\.localdomain)?|127(\.\d+){3}|0\.0\.0\.0|\[?::1?\]?", re.IGNORECASE)  # addresses of one host alone
 
 
@@ -296,7 +296,7 @@ def _step_in(info: ProcInfo) -> str:
 
 
 def _env(info: ProcInfo, *names: str) -> str:
-    """Value of the first of these variables that is set, cleaned and bounded; empty if none is."""
+    """Value of the first variable that is set, cleaned and bounded; empty without one."""
     return clean(next((value for name in names if (value := info.env.get(name, "").strip())), ""), MOST_CHARS)
 
 

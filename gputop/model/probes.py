@@ -67,7 +67,7 @@ class Wakeup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     waker_tid: int
     waker_pid: int
     times: int
-    wait_ns: int  # sum of the lengths of these sleeps
+    wait_ns: int  # total length of the sleeps
     call: int = -2  # number of the system call that it slept in; -1: none, a page fault; -2: not known
     kind: str = ""
     address: int = 0  # of the futex in ``wakee``'s memory; 0: none, or one of many

@@ -60,7 +60,7 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Pids at the other ends of the pipes and sockets that its main thread reads; for a trainer without workers."""
     read_by: list[int] = []
     """Pids at the other ends of the pipes, FIFOs and sockets to which its main thread waited to write; for a trainer."""
-    other_cgroups: Annotated[list[str], BOUNDED] = []  # paths in other hierarchies that tell of a container, pod or Slurm job
+    other_cgroups: Annotated[list[str], BOUNDED] = []  # paths in other hierarchies that name a container, pod or Slurm job
     serves: bool = False
     """True for a child of a trainer that serves others: its main thread waits for the end, one thread for new connections, and one per
     client for that client's requests."""
@@ -111,7 +111,7 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     processor: int | None = None  # the CPU that it last ran on
     syscall: int | None = None  # number of the system call in which the main thread sleeps; -1: it runs; None: not readable
     syscall_arg: int | None = None
-    """The argument that tells waits apart: poll's timeout in ms; futex's timeout (-1: none, 0: any); else the first argument, often a
+    """The argument that distinguishes waits: poll's timeout in ms; futex's timeout (-1: none, 0: any); else the first argument, often a
     descriptor."""
     wchan: str | None = None
     swapin_delay_ns: int | None = None
@@ -161,4 +161,4 @@ class Stack(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     gil: bool = False  # whether it held the GIL
     missing: dict[str, str] = {}
     """Part (``kernel``, ``syscall``, ``native``) -> why it is missing; ``moment`` -> why the parts may be of different moments."""
-    source: dict[str, str] = {}  # ``file:line`` -> text of that line, for frames of the user's own code
+    source: dict[str, str] = {}  # ``file:line`` -> the line's text, for frames of the user's own code

@@ -1,4 +1,4 @@
-"""Ranges of numbers, by what they count: a stream or a summary may come from anybody, and a type alone admits 1e306.
+"""Ranges of numbers, by what they count: any program may have written a stream or a summary, and a type alone admits 1e306.
 
 A decoder of msgspec refuses what lies outside, NaN too. `fitted` brings the numbers of a program's own structs into the ranges.
 """
@@ -39,7 +39,7 @@ Bytes = Annotated[int, Meta(ge=0, le=MOST_BYTES)]
 Count = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
 Bits = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Pid = Annotated[int, Meta(ge=0, le=MOST_PID)]
-Ranks = Annotated[int, Meta(ge=0, le=MOST_PID)]  # a rank, or how many there are: whatever an environment says
+Ranks = Annotated[int, Meta(ge=0, le=MOST_PID)]  # a rank, or the number of ranks, as an environment may state it
 Cpus = Annotated[int, Meta(ge=0, le=MOST_CPUS)]
 Gpus = Annotated[int, Meta(ge=0, le=MOST_GPUS)]
 

@@ -211,7 +211,7 @@ def _cpu_ns(newer: ProcSample, threads: Sequence[ThreadSample], main_ns: int | N
         exact_ns, alive_ns = main_ns, newer.oncpu_ns
     else:
         return ticks_ns
-    # Only utime and stime still count threads that have ended, among them those that were born and ended between two readings.
+    # Only utime and stime still count threads that have ended, also threads that were born and ended between two readings.
     ended_ns = newer.utime_ns + newer.stime_ns - alive_ns
     return ticks_ns if ended_ns > TICK_NS else exact_ns
 

@@ -1,7 +1,7 @@
 """Roles of processes: trainers with their ranks, loader workers, helpers. A process without a role is a bystander.
 
-Roles follow from identities alone (`gputop.model.frame.ProcInfo`): who has a GPU context, who is whose child, and how `multiprocessing` and
-the frameworks name their children. A worker's identity depends on its start method:
+Roles follow from identities alone (`gputop.model.frame.ProcInfo`): GPU contexts, parents and children, and the names that
+`multiprocessing` and the frameworks give to children. A worker's identity depends on its start method:
 
     fork         the trainer's own child with the trainer's command line (it maps libcuda too, without using it)
     spawn        the trainer's child, ``python -c "from multiprocessing.spawn import spawn_main; …" --multiprocessing-fork``
@@ -41,7 +41,7 @@ PIN_THREAD = "pt_data_pin"  # comm of PyTorch's pin-memory thread in a trainer
 TORCH_WORKER = "pt_data_worker"  # comm of a PyTorch 2 DataLoader worker
 EARLIER_TICKS, LATER_TICKS = 5, 30  # clock ticks (10 ms): a spawned worker starts this much before or after another of its loader (guess)
 LOADER_GAP_TICKS = 200  # clock ticks: forked workers that start further apart belong to two loaders (guess)
-MOST_TRAINERS = 256  # per host, those that NVML lists first: the largest hosts have 16 GPUs of 7 MIG devices each (guess)
+MOST_TRAINERS = 256  # per host, in NVML's order: the largest hosts have 16 GPUs of 7 MIG devices each (guess)
 MOST_WORKERS = 1024  # per trainer, the oldest first: more than any host has CPUs (guess)
 _LOADERS = ("grain", "dali", "tensorflow", "torch")  # words of `ProcInfo.libs` that name the loader, the most specific first
 _WATCHERS = frozenset((
@@ -70,7 +70,7 @@ class Role(Struct, frozen=True):
     """``trainer``, ``worker`` or ``helper`` (forkserver, resource tracker, launcher, children of workers, other processes that feed it)."""
     trainer_pid: int | None = None  # the trainer that it belongs to (a trainer: itself); None for an orphaned worker and a launcher
     rank: int | None = None
-    index: int | None = None  # a worker's number among those of its trainer, oldest first
+    index: int | None = None  # a worker's number among its trainer's workers, oldest first
     loader: str = ""
     """The loader of a worker, or of a trainer's own threads: ``torch``, ``grain``, ``tensorflow``, ``dali`` or ``multiprocessing``."""
     label: str = ""  # ``train.py rank 0``, ``worker 2``
@@ -87,13 +87,13 @@ def assign(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int], contexts: Co
 
 
 def is_whole_machine(infos: Mapping[int, ProcInfo]) -> bool:
-    """Whether the pids are those of the host's namespace, which the driver uses too: only there are the kernel's threads visible."""
+    """True if the pids belong to the host's namespace, which the driver uses too: only there are the kernel's threads visible."""
     kthreadd = infos.get(2)
     return kthreadd is not None and (kthreadd.comm, kthreadd.ppid, kthreadd.cmdline) == (_KTHREADD, 0, [])
 
 
 def is_foreign_list(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int]) -> bool:
-    """Whether NVML's pids belong to another pid namespace, so that equal pids here are a coincidence.
+    """True if NVML's pids belong to another pid namespace, so that equal pids here are a coincidence.
 
     Such a list misses the processes here that use CUDA, or names absent pids and none that may use CUDA.
     """
@@ -118,7 +118,7 @@ def without_workers(roles: Mapping[int, Role]) -> frozenset[int]:
 
 
 def children_of(infos: Mapping[int, ProcInfo], trainers: Collection[int]) -> frozenset[int]:
-    """Pids of the children of these trainers."""
+    """Pids of the trainers' children."""
     return frozenset(pid for pid, info in infos.items() if info.ppid in trainers) if trainers else frozenset()
 
 
@@ -193,20 +193,20 @@ class _Assignment:
         return not (_is_watcher(info) or _is_service(info) or self._is_launcher(info) or self._is_forkserver(info))
 
     def _is_launcher(self, info: ProcInfo) -> bool:
-        """Whether its name is a launcher's, or it maps libcuda, has no context, and a child has one (`torch.multiprocessing.spawn`)."""
+        """True if its name is a launcher's, or it maps libcuda, has no context, and a child has one (`torch.multiprocessing.spawn`)."""
         if _is_launcher(info) or info.pid in self.listed or not info.uses_cuda:
             return _is_launcher(info)
         return any(child.pid in self.listed for child in self._offspring(info)) and not self._feeds_from_workers(info)
 
     def _started_as_rank(self, info: ProcInfo) -> bool:
-        """Whether the process is a launcher's child with a rank: a trainer even before it uses the GPU."""
+        """True if the process is a launcher's child with a rank: a trainer even before it uses the GPU."""
         if not info.env or rank_of(info) is None:
             return False
         parent = self.infos.get(info.ppid)
         return parent is not None and _is_launcher(parent) and _is_python(info)
 
     def _feeds_from_workers(self, info: ProcInfo) -> bool:
-        """Whether the process has loader workers, which makes it a trainer even without a GPU context."""
+        """True if the process has loader workers, which makes it a trainer even without a GPU context."""
         for child in self.children.get(info.pid, ()):
             if child.comm == TORCH_WORKER and _own_child(info, child):
                 return True
@@ -217,7 +217,7 @@ class _Assignment:
         return False
 
     def _works_for(self, info: ProcInfo, trainer: ProcInfo) -> bool:
-        """Whether a candidate loads for the trainer above it.
+        """True if a candidate loads for the trainer above it.
 
         It does if it inherited libcuda by fork, if it was spawned and has no context, or if its context is the smaller one; another program
         with a context must also hold the other end of a pipe or socket that the trainer waits at. A process with loader workers of its own,
@@ -233,14 +233,14 @@ class _Assignment:
         return info.cmdline == trainer.cmdline or (_is_spawned(info) and not self._uses_cuda_alone(info))
 
     def _is_connected(self, info: ProcInfo, trainer: ProcInfo) -> bool:
-        """Whether the process holds the other end of a pipe or socket at which the trainer's main thread waits, as a decoder does. Its
+        """True if the process holds the other end of a pipe or socket at which the trainer's main thread waits, as a decoder does. Its
         siblings with the same command count too: they may be ahead, so that nothing waits for them."""
         ends = {*trainer.other_ends, *trainer.read_by}
         alike = (one for pid in ends if (one := self.infos.get(pid)) is not None)
         return info.pid in ends or any(one.ppid == info.ppid and one.cmdline == info.cmdline for one in alike)
 
     def _has_smaller_context(self, pid: int, trainer: int) -> bool:
-        """Whether the process has contexts only on the trainer's GPUs, each much smaller than the trainer's: it decodes or transforms
+        """True if the process has contexts only on the trainer's GPUs, each much smaller than the trainer's: it decodes or transforms
         there.
 
         A rank, an engine or an evaluation has a GPU of its own, or as large a context as its parent.
@@ -249,7 +249,7 @@ class _Assignment:
         return bool(own) and all(bits + SMALLER_BITS <= beside.get(gpu, 0) for gpu, bits in own.items())
 
     def _uses_cuda_alone(self, info: ProcInfo) -> bool:
-        """Whether the process uses CUDA and its parent does not, which makes it a rank (`torch.multiprocessing.spawn`)."""
+        """True if the process uses CUDA and its parent does not, which makes it a rank (`torch.multiprocessing.spawn`)."""
         parent = self._starter(info)
         return bool(info.uses_cuda) and parent is not None and not (parent.uses_cuda or parent.pid in self.listed)
 
@@ -302,7 +302,7 @@ class _Assignment:
         self._add_descendants([worker.pid for worker, _loader in workers], trainer_pid, found, "worker's child")
 
     def _offspring(self, trainer: ProcInfo) -> list[ProcInfo]:
-        """Children of the trainer, and those of its forkservers."""
+        """Children of the trainer and of its forkservers."""
         own = self.children.get(trainer.pid, [])
         return own + [grandchild for child in own if self._is_forkserver(child) for grandchild in self.children.get(child.pid, ())]
 
@@ -359,7 +359,7 @@ def _script(words: list[str]) -> str:
 
 
 def is_spawned_child(info: ProcInfo) -> bool:
-    """Whether `multiprocessing` spawned it with a new interpreter: its purpose does not show before it has named itself."""
+    """True if `multiprocessing` spawned it with a new interpreter: its purpose does not show before it has named itself."""
     return _is_spawned(info) and not _is_service(info)
 
 
@@ -369,7 +369,7 @@ def rank_of(info: ProcInfo) -> int | None:
 
 
 def number_in(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """Number in the first of these variables that holds one; None if none does. At most nine digits are read: anybody may set them."""
+    """Number in the first variable that holds one; None without one. At most nine digits are read: any program may set them."""
     values = (env.get(name, "") for name in names)
     return next((int(value[:9]) for value in values if value.isascii() and value.isdigit()), None)
 
@@ -380,7 +380,7 @@ def _is_python(info: ProcInfo) -> bool:
 
 
 def _is_defunct(child: ProcInfo, trainer: ProcInfo) -> bool:
-    """Whether the child is a zombie of a fork: it has no command line any more, and still the trainer's comm."""
+    """True if the child is a zombie of a fork: it has no command line any more, and still the trainer's comm."""
     return not child.cmdline and child.comm == trainer.comm
 
 
@@ -389,7 +389,7 @@ def _forked_or_spawned(child: ProcInfo, trainer: ProcInfo) -> bool:
 
 
 def _is_starting(child: ProcInfo, births: Sequence[int]) -> bool:
-    """Whether the child started together with workers that have their names: it still imports torch and takes its name later."""
+    """True if the child started together with workers that have their names: it still imports torch and takes its name later."""
     if not (_is_spawned(child) or _is_forkserving(child)):
         return False
     first = bisect_left(births, child.start_ticks - LATER_TICKS)
@@ -397,7 +397,7 @@ def _is_starting(child: ProcInfo, births: Sequence[int]) -> bool:
 
 
 def _own_child(parent: ProcInfo, child: ProcInfo) -> bool:
-    """Whether ``parent`` really started it: an orphan is reparented to init or a subreaper."""
+    """True if ``parent`` really started it: an orphan is reparented to init or a subreaper."""
     if child.cmdline == parent.cmdline:
         return True
     if parent.exe and child.exe:
@@ -410,7 +410,7 @@ def _is_spawned(info: ProcInfo) -> bool:
 
 
 def _is_forkserving(info: ProcInfo) -> bool:
-    """Whether the process is a forkserver, or was forked from one and keeps its command line."""
+    """True if the process is a forkserver, or was forked from one and keeps its command line."""
     return _runs(info, "multiprocessing.forkserver import")
 
 
@@ -419,7 +419,7 @@ def _is_watcher(info: ProcInfo) -> bool:
 
 
 def _is_service(info: ProcInfo) -> bool:
-    """Whether a library started it for itself: it loads no data."""
+    """True if a library started it for itself: it loads no data."""
     return (
         _runs(info, "multiprocessing.resource_tracker import")
         or _runs(info, "multiprocessing.semaphore_tracker import")
@@ -429,7 +429,7 @@ def _is_service(info: ProcInfo) -> bool:
 
 
 def _compiles(info: ProcInfo) -> bool:
-    """Whether the process belongs to torch.compile's process pool, which runs compilers."""
+    """True if the process belongs to torch.compile's process pool, which runs compilers."""
     return any("compile_worker" in arg for arg in info.cmdline[:4])
 
 

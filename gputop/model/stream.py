@@ -8,7 +8,7 @@ import msgspec
 
 FORMAT_MAJOR, FORMAT_MINOR = 2, 0  # of a stream and a recording, see `gputop.recording.format`
 MOST_IN_FRAME = 1 << 16  # entries per list of a frame; Linux allows 32,768 processes by default
-BOUNDED = msgspec.Meta(max_length=MOST_IN_FRAME)  # a reader refuses longer lists: anybody may have written the stream
+BOUNDED = msgspec.Meta(max_length=MOST_IN_FRAME)  # a reader refuses longer lists: any program may have written the stream
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -31,7 +31,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     memory_bytes: int = 0
     collector_pid: int = 0
     pid_namespace: int = 0  # inode of the collector's pid namespace (/proc/self/ns/pid)
-    simulated: bool = False  # true when the GPU numbers come from `gputop demo`; the screen then says SIMULATED
+    simulated: bool = False  # true when the GPU numbers come from `gputop demo`; the screen then shows SIMULATED
     machine: str = ""  # ``uname -m``: the numbers of system calls depend on it
     autogroup: bool = False  # the scheduler divides CPU time between sessions first (/proc/sys/kernel/sched_autogroup_enabled)
     slept: tuple[tuple[int, int], ...] = ()
@@ -62,7 +62,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return msgspec.structs.replace(self, unix_ns=later.unix_ns_of(self.t_ns), slept=slept)
 
     def repeats(self, known: Header) -> bool:
-        """Whether this header is ``known`` with corrected clocks, and not that of another stream."""
+        """True if this header is ``known`` with corrected clocks, and not that of another stream."""
         return self == known.dated(self)
 
 
@@ -82,7 +82,7 @@ HIDDEN = {
     "other users' processes are hidden: /proc is mounted with hidepid": "run gputop as root to see them",
     "of other users' processes no I/O, libraries, waits": "run gputop as root to see them",
 }
-"""Why a host's processes are not all seen -> what to do. A verdict that says so takes both from here, whatever the stream has beside."""
+"""Why a host's processes are not all seen -> what to do. A verdict about it takes both from here, whatever else the stream has."""
 NAMESPACE, CAPABILITY, HIDEPID, OTHERS = HIDDEN
 NO_DATA = "no data for "  # prefix of the marker at the first frame after a gap; the gap's seconds and reason follow
 NCCL_SAYS = "NCCL: "  # prefix of the marker of a job that hangs: what NCCL said of its ranks

@@ -24,5 +24,5 @@ def syscall_names(machine: str = "") -> dict[int, str]:
 
 @lru_cache
 def syscall_numbers(*wanted: str, machine: str = "") -> frozenset[int]:
-    """Numbers of these system calls on ``machine``, without those that it does not have."""
+    """Numbers of system calls on ``machine``, as far as it has them."""
     return frozenset(number for number, name in syscall_names(machine).items() if name in wanted)

@@ -13,7 +13,7 @@ next reading, and integers are kept as steps from the reading before, also from 
                                             one that is gone shrinks by all of it
     integers (steps, lengths, keys) = width u8 (0, 1, 2, 4, 8), then little-endian numbers: all lowest bytes, then all second ones, …
 
-A thread whose ``timeslices`` is -1 and whose tid is its process's pid repeats what the process's own sample says.
+A thread whose ``timeslices`` is -1 and whose tid is its process's pid repeats the process's own sample.
 
 A recording keeps no more digits than any screen, table or verdict shows (`UNITS`). Counters lose nothing by it in the long run: only their
 readings are rounded down.

@@ -379,7 +379,7 @@ class Recording:
         return sorted(found or {tier})
 
     def frames(self, start_ns: int = 0, end_ns: int = 1 << 63, parts: Parts = None, tier: int | None = None) -> Iterator[Frame]:
-        """The frames with ``start_ns <= t_ns < end_ns``, in order: those of a tier, or of another one if that tier lacks the time.
+        """The frames with ``start_ns <= t_ns < end_ns``, in order: from a tier, or from another one if that tier lacks the time.
 
         With ``parts`` the other lists and structs in them may be empty.
         """

@@ -2,7 +2,7 @@
 
 Frames are packed into the very blocks that a file holds; the newest are kept in memory as msgpack until there are enough of them, the
 others lie on a `Shelf`. The more seconds lie together, the less they take: ten of them a quarter less than one by one. All is bounded
-by ``max_bytes``: a machine with more to tell keeps fewer minutes.
+by ``max_bytes``: a machine with more to record keeps fewer minutes.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Writer:
     """
 
     def __init__(self, path: str, header: Header, tell: Tell | None = None, minutes: bool = False) -> None:
-        """``tell`` is asked as the recording ends. ``minutes``: with a tier of minutes."""
+        """``tell`` gives the findings, as the recording ends. ``minutes``: with a tier of minutes."""
         self.path = path
         self.header = header
         self.size = 0

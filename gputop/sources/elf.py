@@ -1,6 +1,6 @@
 """The exports of a 64-bit ELF file: its dynamic symbols, which stripping leaves. Standard library only.
 
-The files belong to other users, who may be hostile to root, and root reads them:
+The files belong to other users, perhaps hostile ones, and root reads them:
 
 - A file is opened once and known by its descriptor: a path may lead to another file the next time. Only the mapping's own file is opened,
   and only a regular one: opening a device can have effects, and opening a pipe waits.

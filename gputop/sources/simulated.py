@@ -1,7 +1,7 @@
 """The simulated GPU of `gputop demo`, in NVML's place: fills ``frame.gpus`` as NVML would, from work that was really booked.
 
 The environment variable ``GPUTOP_SIMULATED`` names its memory: a file of 64-bit words that the demo's trainers write and the source reads,
-mapped shared. The stream's header then says ``simulated``, and the screen says so beside each such number. Fields that the demo does not
+mapped shared. The stream's header then says ``simulated``, and the screen shows SIM beside each such number. Fields that the demo does not
 simulate are missing, with that reason.
 
     word 0..2    MAGIC, VERSION, number of devices
@@ -12,7 +12,7 @@ Booked work is contiguous up to ``UNTIL``: by ``now`` the device has been busy f
 in ns. Only its trainer writes to a device.
 
 The trainer calls a simulated CUDA driver, a real library with libcuda's names (gputop/data/cuda), so that gputop's uprobes measure its
-calls like any other's. Where no probes run, the trainer's own counts of them are told in their place.
+calls like any other's. Where no probes run, the trainer's own counts are shown in their place.
 """
 
 from __future__ import annotations

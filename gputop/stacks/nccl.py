@@ -7,7 +7,7 @@ Since NCCL 2.24 each process has a RAS thread, and each of them knows the whole 
     TIMEOUT 3           s that ranks have to answer it; answered by OK
     VERBOSE STATUS      answered by the report, and the end of the stream
 
-Any process may listen on that port. So the report is read within bounds, its texts are cleaned, and it is told as what NCCL says.
+Any process may listen on that port. So the report is read within bounds, its texts are cleaned, and it is shown as NCCL's words.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TIMEOUT_S = 6.0  # s for the whole report: ranks that do not answer take twice `
 MOST_BYTES = 1 << 20  # of a report; 1,024 ranks that are all apart take 100 kB
 MOST_RANKS, MOST_LINES = 256, 60  # that are kept of a report
 LINE_CHARS, VERSION_CHARS = 160, 40  # of a line that is shown, and of a version
-TRIES = 3  # reports that are read: several jobs of a user share the port, and the kernel chooses who answers
+TRIES = 3  # reports that are read: several jobs of a user share the port, and the kernel chooses which process answers
 MOST_DIFFERENT = 4  # settings of one job's ranks that are tried; mostly they are alike
 _ENVIRON_BYTES = 1 << 18
 _VARIABLES = frozenset(name.encode() for name in ("NCCL_RAS_ADDR", "NCCL_RAS_ENABLE", *SIZE_VARIABLES))

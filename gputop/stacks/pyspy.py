@@ -1,7 +1,7 @@
 """py-spy as a child process: one dump of one process, and the meaning of its errors.
 
 py-spy opens the files that a process maps by their names below /proc/PID/root, and the owner of the process decides what stands there. So
-root's gputop runs py-spy as that owner, who could open these files anyway.
+root's gputop runs py-spy as the owner, which could open the files anyway.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Settings stand in ``/etc/gputop/config.toml``, over it ``$XDG_CONFIG_HOME/gputop/config.toml`` of the user, over both variables such as
 ``GPUTOP_INTERVAL=0.2``; a flag on the command line overrides all. The keys of the files are the long flags of the live view
-(``interval = 0.2``, ``no-ebpf = true``), ``[keys]`` maps actions to keys, and ``[alerts]`` says where incidents are told. ``GPUTOP_CONFIG``
+(``interval = 0.2``, ``no-ebpf = true``), ``[keys]`` maps actions to keys, and ``[alerts]`` names where incidents go. ``GPUTOP_CONFIG``
 names a file that is read in place of both. gputop writes ``$XDG_STATE_HOME/gputop/screen.json``: time base, sort order and theme.
 """
 

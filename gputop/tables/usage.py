@@ -1,6 +1,6 @@
 """GPU seconds by owner, and what they were lost to: read from recordings, and summed so that every table has the same total.
 
-A machine's recordings may overlap: each moment is read from the one that began first. Seconds are those of the ledger of `gputop explain`.
+A machine's recordings may overlap: each moment is read from the one that began first. Seconds are counted as in `gputop explain`.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class GputopApp(TerminalApp):
         return wrong
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Commands of the palette: every action of the screen by its name, then those of Textual's own that make sense here."""
+        """Commands of the palette: every action of the screen by its name, then Textual's own that make sense here."""
         if isinstance(screen, LineScreen):
             for binding in screen.KEYS:
                 title = binding.description[:1].upper() + binding.description[1:]

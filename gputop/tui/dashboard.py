@@ -238,7 +238,7 @@ class Actions:
         self._open(self.stacks_screen(pids))
 
     def stacks_screen(self, pids: list[int] | None) -> StacksScreen:
-        """The box that shows stacks of these processes; None: of all stalled processes."""
+        """The box with stacks of the processes; None: of all stalled processes."""
         from gputop.tui.stacks import StacksScreen
 
         return StacksScreen(self._context, pids)

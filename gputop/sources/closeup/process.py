@@ -2,7 +2,7 @@
 
 psutil reads the priorities, the CPU affinity and the start time. The rest is read by hand: psutil's `open_files` calls stat on each file,
 which hangs on a dead NFS server; its `net_connections` reads the sockets of gputop's own network namespace, so a container's process
-seems to have none; both read without a bound. Limits come from /proc/PID/limits, which anybody may read; prlimit(2) refuses other users.
+seems to have none; both read without a bound. Limits come from /proc/PID/limits, which any user may read; prlimit(2) refuses other users.
 """
 
 from __future__ import annotations

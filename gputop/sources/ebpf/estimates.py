@@ -107,7 +107,7 @@ class Estimates:
         return min(1.0, ns / max(1, sum(spans[-1]) - begin_ns))
 
     def forget(self, gone: Iterable[int]) -> None:
-        """Drop the estimates of these keys."""
+        """Drop the estimates of some keys."""
         with self._lock:
             for who in gone:
                 self._of.pop(who, None)

@@ -38,7 +38,7 @@ _GONE_AFTER_NS = 1_000_000_000  # ns after a thread's end until it is reported g
 _PRUNE_S = 2  # s between two clean-ups of the maps
 NEAR_MOST = 2048  # threads near trainers that one drain sends, 3 us each (measured); if there are more, in rotation
 CHECKED = 512  # threads without an event that are looked for in /proc after a window, 3 us each
-PAIRS_EVERY = 2  # slots between two reads of who preempted or woke whom: these are sums, and the largest maps
+PAIRS_EVERY = 2  # slots between two reads of preemptions and wake-ups: sums, in the largest maps
 
 
 class Drain(Struct, frozen=True):

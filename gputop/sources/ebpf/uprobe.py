@@ -1,4 +1,4 @@
-"""Attach the programs of cuda.c to functions of a library, and those of sched.c to tracepoints, without bcc.
+"""Attach the programs of cuda.c to functions of a library, and programs of sched.c to tracepoints, without bcc.
 
 Linux 6.6 and later take one uprobe_multi link for entries and one for returns (needs CAP_BPF and CAP_PERFMON; detaching takes 50 ms),
 older ones two perf events per function (needs CAP_SYS_ADMIN). Closing the descriptors detaches. The library is given as a descriptor: the

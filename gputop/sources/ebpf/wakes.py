@@ -1,7 +1,7 @@
 """The scheduler probe's map of wake-ups -> `Wakeup`, and the processes that feed trainers without workers.
 
 The map has an entry for each wakee, waker and call with its descriptor or futex address (probes/sched.c). A row joins what a reader
-need not tell apart: descriptors of one kind, and the short-lived futexes of a pair. It goes on when entries are deleted, so its sums never
+need not distinguish: descriptors of one kind, and the short-lived futexes of a pair. It goes on when entries are deleted, so its sums never
 fall.
 """
 
@@ -53,7 +53,7 @@ _BY_NAME = {
 
 NAMED_NS = 1_000_000  # ns that a pair slept at a futex until the futex has a row of its own: shorter-lived ones are many
 MOST_NAMED = 8  # futexes with rows of their own for a pair and call
-CROWDED = 1 / 16  # used part of the map, or as many rows, from which on small sums are not sent, and those that stopped growing deleted
+CROWDED = 1 / 16  # used part of the map, or as many rows, beyond which small sums are not sent, and idle ones deleted
 TOLD_NS = 100_000  # ns, the least sum that is sent then
 LITTLE_NS = 1_000_000  # ns: smaller sums that stopped growing are deleted, and of larger ones the smallest
 

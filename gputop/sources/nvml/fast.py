@@ -76,7 +76,7 @@ class Samples:
 
     This call costs a real driver milliseconds of CPU, nvmlDeviceGetUtilizationRates microseconds. So it is made when there can be a newer
     sample and the rate has changed, and else each second. Samples in between that repeat the last value are known by the driver's rhythm;
-    if GPM tells exactly when kernels ran, so are those that change it.
+    if GPM shows exactly when kernels ran, so are samples that change it.
 
     The driver stamps with the wall clock. A stamp from the future, or older than any refresh, is not used: the value of
     nvmlDeviceGetUtilizationRates then has no stamp.

@@ -278,7 +278,7 @@ class KnownGpu:
 
 
 def _threads(settings: Settings, stop: Lock) -> tuple[PollThreads, PollThreads]:
-    """The threads of the fast polls, and those of the slow polls."""
+    """Threads of the fast polls, and of the slow polls."""
     fast = PollThreads(stop, period_ns=settings.interval_ns)
     return fast, PollThreads(stop, period_ns=SECOND_NS, phase_ns=_SLOW_AFTER_NS)
 

@@ -155,7 +155,7 @@ def use_of_sockets(proc: str, pid: int, above: Iterable[int], reads: int | None 
 
     `CONNECTED`: it reads from a connection that it made itself, or has a socket that is no UNIX socket and takes no requests. `LISTENING`:
     it has a listening socket, or a process ``above`` it in its session has, which may forward requests. `UNREADABLE`: its descriptors may
-    not be read, or those of a process above may not and nothing else decides. Else `NONE`.
+    not be read, or a process above keeps its own closed and nothing else decides. Else `NONE`.
     """
     own = _open_sockets(f"{proc}{pid}/")
     if own is None:

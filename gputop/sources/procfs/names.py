@@ -3,8 +3,8 @@
 A thread reads them, so no beat waits: a file system may hang, and a runtime's file may be large. No runtime is asked through its socket,
 for that takes the rights of root. Where the names stand:
 
-    /var/log/containers, /var/log/pods   kubelet's names of log files, readable for everybody on most nodes
-    the command line of conmon           Podman's and CRI-O's monitor, the parent of the container's first process, readable for everybody
+    /var/log/containers, /var/log/pods   kubelet's names of log files, readable for all users on most nodes
+    the command line of conmon           Podman's and CRI-O's monitor, the parent of the container's first process, readable for all users
     a runtime's file of the container    Docker, containerd, CRI-O; for root
     its service account's namespace      a file in the container, for whoever may read the process
     HOSTNAME                             in a pod without another name
