@@ -36,7 +36,7 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Six workers would import three hundred modules for those of `make soak`, which are few."""
+    """The workers would import three hundred modules for those of `make soak`, which are few."""
     is_other = config.option.markexpr == "soak" and collection_path.match("test_*.py") and "mark.soak" not in collection_path.read_text()
     return True if is_other else None
 
