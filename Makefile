@@ -7,8 +7,8 @@ export VENV
 PYTHON_BIN := $(VENV)/bin/python
 # make run ARGS="--gpu 0", make test ARGS="-k pty -x"
 ARGS ?=
-# Five on two cores: much of the tests' time is waiting.
-SIDE_BY_SIDE := -n 5 --dist loadfile --no-loadscope-reorder
+# Six on two cores: much of the tests' time is waiting.
+SIDE_BY_SIDE := -n 6 --dist loadfile --no-loadscope-reorder
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

@@ -17,10 +17,12 @@ LIVE = (
     "workloads",
 )  # fmt: skip
 """Folders whose tests start processes, open terminals or load probes: not `unit`."""
+LONGEST = ("test_kills.py", "test_fuzz.py", "test_keep.py", "test_untrusted.py", "test_lxcfs.py", "test_corpus.py")
+"""Files that take minutes of one worker, most of them in `make soak`: they begin at once, or one worker would be left with them."""
 FIRST = (
     "workloads", "demo", "corpus", "fuzzing", "test_readme.py", "test_packaging.py", "pty", "fleet", "experiments", "probes", "sources",
 )  # fmt: skip
-"""Their files take longest. They come first, so that none is left for one worker at the end."""
+"""What comes after them, since its files take longer than others."""
 
 
 def pytest_configure() -> None:
@@ -46,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Pure functions on hand-made frames have no such excuse.
     """
-    items.sort(key=lambda item: item.path.relative_to(HERE).parts[0] not in FIRST)
+    items.sort(key=lambda item: (item.path.name not in LONGEST, item.path.relative_to(HERE).parts[0] not in FIRST))
     for item in items:
         if item.path.relative_to(HERE).parts[0] in LIVE:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
