@@ -1,6 +1,6 @@
 """Ray-like streaming of a data set: three map workers of a raylet are ahead of the GPU, also with the augmentation that comes later.
 
-Truth: healthy. The workers take 6 ms and later 16 ms for an object, three share what the GPU takes 40 ms for; they sleep most of the time
+Truth: healthy. The workers take 5 ms and later 10 ms for an object, three share what the GPU takes 40 ms for; they sleep most of the time
 because their slots in the store are full. Nobody is a victim or to blame, and only a faster GPU would make it faster.
 """
 
@@ -15,7 +15,7 @@ from tests.workloads.loop import Trainer
 from tests.workloads.scenario import HEALTHY, Scenario
 
 _WORKERS = 3
-_CPU_MS, _AUGMENTED_CPU_MS, _STEP_MS = 6.0, 16.0, 40.0
+_CPU_MS, _AUGMENTED_CPU_MS, _STEP_MS = 5.0, 10.0, 40.0
 
 
 def train(trainer: Trainer) -> None:

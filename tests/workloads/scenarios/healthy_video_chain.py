@@ -15,14 +15,14 @@ from tests.workloads import native
 from tests.workloads.loop import Trainer
 from tests.workloads.scenario import HEALTHY, Scenario
 
-_FRAME = "enum { BYTES = 960 * 540 * 3 / 2, GROUP = 4 };"
+_FRAME = "enum { BYTES = 960 * 540 * 3 / 2, GROUP = 2 };"
 _FFMPEG = f"""{_FRAME}
 int main(void) {{
     unsigned char *frames = calloc(GROUP, BYTES);
     end_with_parent();
     for (;;) {{
         int group = raised("motion") ? GROUP : 1;
-        for (int i = 0; i < group; i++) burn_ms(5);
+        for (int i = 0; i < group; i++) burn_ms(3);
         if (!write_all(1, frames, (size_t)group * BYTES)) return 1;
     }}
 }}
@@ -46,7 +46,7 @@ _SVTAV1 = f"""{_FRAME}
 int main(void) {{
     unsigned char *frame = malloc(BYTES);
     end_with_parent();
-    while (read_all(0, frame, BYTES)) burn_ms(raised("motion") ? 10 : 5);
+    while (read_all(0, frame, BYTES)) burn_ms(raised("motion") ? 8 : 4);
     return 0;
 }}
 """

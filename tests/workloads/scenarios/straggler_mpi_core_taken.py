@@ -16,7 +16,7 @@ from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
 from tests.workloads.scenario import Label, Scenario, cpus
 
-_PIPELINE = ("bwa", "samtools", "minimap2", "pigz", "blastn", "bcftools")
+_PIPELINE = ("bwa", "samtools", "minimap2", "pigz", "blastn", "bcftools", "fastqc")
 _CFD = """
 int main(void) {
     size_t halo = 2 << 20;
@@ -27,7 +27,7 @@ int main(void) {
     for (;;) {
         gpu_copy(cells, halo, TO_DEVICE);
         for (int kernel = 0; kernel < 4; kernel++) gpu_launch(8);
-        burn_ms(18);  /* boundary conditions, while the kernels run */
+        burn_ms(14);  /* boundary conditions, while the kernels run */
         gpu_copy(cells, halo, TO_HOST);
         gpu_wait();
         barrier();
