@@ -72,6 +72,25 @@ def watched_share(facts: Facts, cpus: Capacity) -> float:
     return facts.watching / (facts.watching + cpus.lacking) if facts.watching >= policy.QUARTER * len(cpus.allowed) else 0.0
 
 
+def shared_locks(job: JobFacts, facts: Facts) -> frozenset[int]:
+    """Addresses of futexes at which trainer and workers wake each other, both ways (eBPF): locks, for at a queue one side wakes the
+    other."""
+    pids = {worker.pid for worker in job.workers}
+    by_workers = {wake.address for wake in facts.wakes.get(job.trainer.pid, []) if wake.address and wake.pid in pids}
+    by_trainer = {
+        wake.address for pid in pids for wake in facts.wakes.get(pid, []) if wake.address in by_workers and wake.pid == job.trainer.pid
+    }
+    return frozenset(by_trainer)
+
+
+def at_shared_locks(job: JobFacts) -> float:
+    """Part of the trainer's sleeps at locks that samples met at a futex where they met its workers, too: at a queue the two sides sleep at
+    two."""
+    met = {futex for worker in job.workers for futex in worker.shared_futexes}
+    times = sum(count for futex, count in job.trainer.shared_futexes.items() if futex in met)
+    return min(1.0, times / max(1, job.trainer.met_at_locks)) if times >= policy.SEVERAL else 0.0
+
+
 def reads_at_limit(job: JobFacts) -> bool:
     """Whether the job's workers read all that their cgroup's limit allows: a worker that waits for a lock then waits for the one that
     reads."""

@@ -20,7 +20,7 @@ _COUNTED = ("running", "computing", "runnable", "throttled", "disk", "memory", "
 
 def with_states(walk: Walk) -> JobFacts:
     """The job with the state of its trainer and of each worker, and its data wait."""
-    job = replace(walk.job, data=walk.data, trainer=knowing(walk.trainer, state=_of_trainer(walk)))
+    job = replace(walk.job, data=walk.data, locked_by=walk.locked_by, trainer=knowing(walk.trainer, state=_of_trainer(walk)))
     return replace(job, workers=[knowing(worker, state=_of_worker(walk, job, worker)) for worker in job.workers])
 
 
@@ -33,7 +33,7 @@ def host_side_loss(job: JobFacts) -> float:
 
 def _of_trainer(walk: Walk) -> ProcState:
     trainer, job = walk.trainer, walk.job
-    mine = [edge for edge in walk.main if edge.pid not in walk.feeds and edge.pid not in job.fed_by]
+    mine = [edge for edge in walk.main if (edge.pid not in walk.feeds or walk.is_at_lock(edge)) and edge.pid not in job.fed_by]
     parts, slept = _parts(walk, trainer, mine)
     parts["computing"] = parts.pop("running")
     fed = sum(edge.share for edge in walk.main if edge.pid in job.fed_by and edge.pid not in walk.feeds)

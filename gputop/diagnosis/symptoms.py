@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from gputop.diagnosis import hangs
 from gputop.diagnosis.causes import Finding, Judge, gpu_lost, unexplained
 from gputop.diagnosis.causes.h2d_transfer import copies_back
-from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs, is_held_up
+from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs
 from gputop.diagnosis.causes.undersized_work import work_apart
 from gputop.diagnosis.measure import feeders
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
@@ -221,7 +221,7 @@ def _does(one: Standing) -> str:
         return "is slower than the other ranks, which wait for it"
     if one.cause == "small-kernels" and idle >= policy.SOME:
         return "launches its kernels too slowly to keep it busy"
-    if one.cause == "main-thread-preprocessing" and is_held_up(job):
+    if one.cause == "output-blocked":
         return "waits until somebody reads what it writes"
     if one.cause in _OWN_DOING and job.is_supplied:
         return _feels(one) if _waits_for_others(one) else "itself keeps it waiting"
@@ -247,7 +247,7 @@ def _waits_for_others(one: Standing) -> bool:
     pools = {pool: share for pool, share in one.job.pools.items() if pool.startswith("main.")}
     fed = pools.get("main.pipe", 0.0) + pools.get("main.poll", 0.0)
     through = 2 * fed > sum(pools.values()) and not feeders.threads_at_work(one.job) and not asks_programs(one.job)
-    return one.cause != "gil-contention" and (through or bool(feeders.elsewhere(one.job, one.facts)))
+    return one.cause != "gil-contention" and (through or bool(feeders.at_work_for(one.job, one.facts)))
 
 
 def _victims(job: JobFacts, finding: Finding) -> tuple[Victim, ...]:

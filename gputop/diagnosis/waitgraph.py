@@ -24,6 +24,8 @@ from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
 from gputop.diagnosis.measure.proc import ASKING, TURN, ProcFacts
 from gputop.findings import policy
 
+SHARED = -1  # `Edge.address` of a lock that a trainer takes in turn with its workers
+
 
 class Walk:
     """One walk over one job."""
@@ -42,10 +44,12 @@ class Walk:
         self._gil: dict[int, frozenset[int]] = {}
         self._at_work: dict[int, list[Edge]] = {}
         self.data = 1.0  # share of the window that the main thread waited for workers; not known yet
+        self.locks = owners.shared_locks(job, facts)  # addresses of locks that trainer and workers take in turn
         self.edges = {proc.pid: edges_of(proc, facts) for proc in (self.trainer, *job.workers)}  # main thread of each -> its time
+        self.edges[self.trainer.pid] = self._at_shared_locks(self.edges[self.trainer.pid])
         edges, self.copied, self.waited = self.without_gpu(self.edges[self.trainer.pid])
         self.main = self.infer(edges)  # the main thread's time outside its waits for the GPU
-        self.to_feeds = [edge for edge in self.main if edge.pid in self.feeds]
+        self.to_feeds = [edge for edge in self.main if edge.pid in self.feeds and not self.is_at_lock(edge)]
         self.data = sum(edge.share for edge in self.to_feeds)
         self._at_work.clear()  # what is rest depends on the wait for data
         self.turns = owners.served_in_turns(job, facts, {worker.pid: self.ahead(worker) for worker in job.workers})
@@ -100,7 +104,7 @@ class Walk:
         born = min(job.respawned or 0.0, loss)
         self.book("birth", "worker", born, ())
         loss -= born
-        others = [edge for edge in edges if edge.pid not in self.feeds]
+        others = [edge for edge in edges if edge.pid not in self.feeds or self.is_at_lock(edge)]
         data = min(max(0.0, self.data - born), loss)
         measured = self.facts.switch_share >= 1.0 and 2 * sum(edge.share for edge in self.to_feeds if edge.measured) >= self.data
         self.to_workers(data, (Hop(trainer.pid, trainer.pid, WORKERS, data, measured),))
@@ -172,6 +176,37 @@ class Walk:
         beyond = max(0.0, missing - self.trainer.runnable)  # a thread that is ready for a CPU in such a call does not sleep
         left, unfound = take(left, beyond, kinds, lambda edge: edge.pid == self.trainer.pid)
         return left, missing - beyond + unfound
+
+    def _at_shared_locks(self, edges: list[Edge]) -> list[Edge]:
+        """The trainer's edges; those at a lock that it shares with its workers have the address `SHARED`. Without eBPF the worker that
+        sleeps least at locks may hold it."""
+        part = owners.at_shared_locks(self.job)
+        if not part and not self.locks:
+            return edges
+        holder = min(self.job.workers, key=lambda one: one.kinds.get(waits.LOCK, 0.0)).pid
+        found = []
+        for edge in edges:
+            if edge.kind == waits.LOCK and edge.pid in self.workers and (edge.address in self.locks or part >= policy.HALF):
+                edge = edge._replace(address=SHARED)
+            elif edge.kind == waits.LOCK and not edge.measured:
+                found.append(edge._replace(share=edge.share * part, pid=holder, address=SHARED))
+                edge = edge._replace(share=edge.share * (1.0 - part))
+            found.append(edge)
+        return [edge for edge in found if edge.share > 0.0]
+
+    def is_at_lock(self, edge: Edge) -> bool:
+        """Whether the main thread waits for a lock that workers take in turn with it, and not for what they make: it is a lock, too, if its
+        holder sleeps."""
+        return edge.address == SHARED
+
+    @property
+    def locked_by(self) -> dict[int, float]:
+        """The value of `JobFacts.locked_by`."""
+        found: dict[int, float] = {}
+        for edge in filter(self.is_at_lock, self.main):
+            pid = edge.pid if edge.measured else 0
+            found[pid] = found.get(pid, 0.0) + edge.share
+        return found
 
     def may_be_gpu(self, edge: Edge) -> bool:
         """Whether the sleep may be a wait for the GPU: no other process ended it, and its kind fits."""
@@ -333,6 +368,8 @@ class Walk:
         """Book a wait for another worker: a lock that it holds, or the disk if the workers read as much as their cgroup may."""
         if owners.reads_at_limit(self.job):
             self.book("disk", "worker", share, trail)
+        elif self.is_at_lock(edge):
+            self.book("lock", "sibling", share, (*trail, Hop(edge.pid, 0, "holds", share, True)) if edge.measured else trail)
         else:
             self.book("lock" if edge.kind in (waits.LOCK, waits.UNKNOWN) else "peer", "sibling", share, trail)
 
@@ -468,6 +505,8 @@ class Walk:
         """
         ran, waited = proc.programs
         wanted = ran + waited
+        if who == "main" and holder == "program" and feeders.sources(self.job, self.facts):
+            holder = "source" if feeders.is_alone(self.job, self.facts) else "feeder"
         late = feeders.programs_wait(self.job, self.facts)
         work = "work", f"{who}'s {holder}"
         if late:

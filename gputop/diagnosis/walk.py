@@ -9,7 +9,7 @@ from msgspec import Struct
 from gputop.diagnosis.edges import READY, RUN, WORKERS, Hop, Leaf, LeafTrail, Trail
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.capacity import capacity
-from gputop.diagnosis.measure.facts import Facts, Hang, JobFacts
+from gputop.diagnosis.measure.facts import Facts, Hang, JobFacts, OutputReader
 from gputop.diagnosis.measure.feeders import started
 from gputop.diagnosis.measure.intensity import late_job, slowed_by
 from gputop.diagnosis.measure.proc import ProcFacts
@@ -175,7 +175,7 @@ class _Steps(Struct):
             return state, _holder(proc, self.culprits, self.job, self.facts)
         if resource == "reader":
             reader = next(iter(self.job.readers), None)
-            return state, (who(reader.pid, clean(reader.name)) if reader else "somebody to read what it writes", ())
+            return state, (_reader(reader) if reader is not None else ("somebody to read what it writes", ()))
         if resource == "work" and hop.kind != RUN:
             return "waits", self.at_work(hop, holder)
         return state, ("" if state != "waits" else _FOR.get(resource, _FOR.get(hop.kind, _UNKNOWN)), ())
@@ -223,6 +223,14 @@ class _Steps(Struct):
         else:
             last = _step(worker, 1.0, "stopped" if stopped else "still", "", measured=stands)
         return _step(trainer, share, "waits", who(last.pid, last.name), measured), last
+
+
+def _reader(reader: OutputReader) -> _Held:
+    """Words for who reads what a job writes, and its step."""
+    name, cores = clean(reader.name), min(1.0, reader.cores or 0.0)
+    works = cores >= policy.AT_WORK
+    step = PathStep(reader.pid, name, round(cores if works else 1.0 - cores, 4), "runs" if works else "sleeps", "", measured=True)
+    return who(reader.pid, name), (step,) if reader.cores is not None else ()
 
 
 def _holder(proc: ProcFacts, culprits: Sequence[Culprit], job: JobFacts, facts: Facts) -> _Held:

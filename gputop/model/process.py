@@ -130,6 +130,9 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     shared_bytes: int | None = None
     """The part of ``anon_bytes`` that it shares with other processes (smaps_rollup: Anonymous - Private_Dirty), read now and then; for a
     worker. None: not readable, or not read yet."""
+    shared_futex: int | None = None
+    """Which futex between processes its main thread sleeps in (a number for its place, the same in all processes); None: in none. For a
+    trainer or worker."""
 
 
 class Met(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import struct
+from zlib import crc32
 
 from gputop.model.syscalls import syscall_names
-from gputop.sources.files import DescriptorBudget, KeptFile
+from gputop.sources.files import DescriptorBudget, KeptFile, read_list
 
 RUNNING = -1  # the system call of a thread that is in none
 FOR_EVER = -1  # the argument of a call without a time limit, as in poll(2)
@@ -25,6 +26,10 @@ TIMEOUTS = {number: _TIMEOUTS[name] for number, name in syscall_names().items() 
 FUTEX = next((call for call, timeout in TIMEOUTS.items() if timeout[1] == _LIMIT), None)
 """Number of the system call, None on an unknown architecture."""
 
+_PRIVATE = 0x80  # FUTEX_PRIVATE_FLAG of linux/futex.h: only threads of one process sleep there
+_MAPS_BYTES = 8 << 20  # most bytes read of a process's maps
+_MOST_KNOWN = 16  # futexes of one process whose place is remembered (guess)
+
 Wait = tuple[int | None, int | None, str | None]  # (system call, argument, wchan), each None if it cannot be read
 UNKNOWN: Wait = (None, None, None)
 
@@ -32,7 +37,7 @@ UNKNOWN: Wait = (None, None, None)
 class Waits:
     """The waits of one thread, or of a process's main thread, by its folder in /proc."""
 
-    __slots__ = ("_call", "_folder", "_kept", "_name", "_syscall", "_wchan")
+    __slots__ = ("_call", "_folder", "_kept", "_name", "_places", "_shared_at", "_syscall", "_wchan")
 
     def __init__(self, folder: str, pool: DescriptorBudget) -> None:
         self._folder = folder
@@ -41,6 +46,8 @@ class Waits:
         self._call: tuple[int | None, int | None] = (None, None)
         self._name: str | None = None
         self._kept = 0
+        self._shared_at = 0  # address of the futex between processes in which it sleeps; 0: in none
+        self._places: dict[int, int | None] = {}
 
     def read(self, state: str) -> Wait:
         """Ask the kernel. If the thread no longer sleeps, the call is `RUNNING`.
@@ -63,13 +70,28 @@ class Waits:
             return reason + " (needs CAP_SYS_PTRACE, or kernel.yama.ptrace_scope=0 for the same user)"
         return reason
 
+    @property
+    def shared_futex(self) -> int | None:
+        """Which futex between processes (a semaphore, `multiprocessing.Lock`) it sleeps in: the same number for all who sleep there, though
+        each may have it at another address. None: in none."""
+        address = self._shared_at
+        if not address:
+            return None
+        if address not in self._places:
+            if len(self._places) >= _MOST_KNOWN:
+                self._places.clear()
+            self._places[address] = _place(address, read_list(self._folder + "maps", _MAPS_BYTES) or b"")
+        return self._places[address]
+
     def _parse(self, data: bytes) -> tuple[int | None, int | None]:
-        fields = data.split()
+        fields, self._shared_at = data.split(), 0
         if not fields:
             return None, None
         if fields[0] in (b"running", b"-1") or len(fields) < 7:
             return RUNNING, None
         call = int(fields[0])
+        if call == FUTEX and not int(fields[2], 16) & _PRIVATE:
+            self._shared_at = int(fields[1], 16)
         where, unit = TIMEOUTS.get(call, (0, 0))
         argument = int(fields[where + 1], 16)
         return call, timeout_ms(argument, unit, self._folder) if unit else _signed(argument, 64)
@@ -81,6 +103,18 @@ class Waits:
     def close(self) -> None:
         self._syscall.close()
         self._wchan.close()
+
+
+def _place(address: int, maps: bytes) -> int | None:
+    """A number for the file, or memory that a parent shares with its children, and the place in it that are mapped at an address; None if
+    neither is."""
+    for line in maps.splitlines():
+        fields = line.split(maxsplit=5)
+        begin, _, end = fields[0].partition(b"-")
+        if len(fields) >= 5 and int(begin, 16) <= address < int(end, 16):
+            place = int(fields[2], 16) + address - int(begin, 16)
+            return crc32(b"%s %s %d" % (fields[3], fields[4], place)) if fields[4] != b"0" else None
+    return None
 
 
 def timeout_ms(argument: int, unit: int, folder: str) -> int | None:

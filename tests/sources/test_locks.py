@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
 import os
+import threading
 import time
 from contextlib import ExitStack
+from multiprocessing.synchronize import Lock
 from pathlib import Path
 
 import pytest
 
 from gputop.sources.files import DescriptorBudget
 from gputop.sources.procfs.locks import SHARE, STILL_SHARE, HeldLocks, Locks, OpenFiles, parse_locks
+from gputop.sources.waits import FUTEX, Waits
+from tests.wait import until
 
 TEXT = """1: POSIX  ADVISORY  WRITE 812 08:01:99 0 EOF
 1: -> POSIX  ADVISORY  WRITE 900 08:01:99 0 EOF
@@ -110,3 +115,42 @@ def test_a_real_file_that_another_process_keeps_locked(tmp_path: Path):
 
 def test_what_is_no_such_line_is_left_out():
     assert parse_locks("\n1:\n1: ->\nx y z\n1: POSIX ADVISORY WRITE ten 08:01:99 0 EOF\n1: LEASE  ACTIVE\n") == HeldLocks()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_who_sleep_at_one_lock_between_processes_are_met_at_one_place(method: str):
+    """Each has it mapped at an address of its own; another lock is at another place."""
+    context = multiprocessing.get_context(method)
+    one, other = context.Lock(), context.Lock()
+    with one, other:
+        sleepers = [context.Process(target=_take, args=(lock,), daemon=True) for lock in (one, one, other)]
+        for sleeper in sleepers:
+            sleeper.start()
+        try:
+            waits = [Waits(f"/proc/{sleeper.pid}/", DescriptorBudget()) for sleeper in sleepers]
+            until(lambda: all(_place(one) is not None for one in waits))
+            first, second, third = map(_place, waits)
+        finally:
+            for sleeper in sleepers:
+                sleeper.kill()
+                sleeper.join()
+    assert first == second != third
+
+
+def test_a_lock_of_threads_is_none_between_processes():
+    lock, tids = threading.Lock(), list[int]()
+    with lock:
+        sleeper = threading.Thread(target=lambda: (tids.append(threading.get_native_id()), lock.acquire()), daemon=True)
+        sleeper.start()
+        until(lambda: bool(tids))
+        waits = Waits(f"/proc/self/task/{tids[0]}/", DescriptorBudget())
+        until(lambda: waits.read("S")[0] == FUTEX)
+        assert waits.shared_futex is None
+
+
+def _take(lock: Lock) -> None:
+    lock.acquire()
+
+
+def _place(waits: Waits) -> int | None:
+    return waits.shared_futex if waits.read("S")[0] == FUTEX else None

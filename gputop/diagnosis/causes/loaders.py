@@ -22,7 +22,7 @@ def more_would_help(walk: Walk) -> bool:
     """Whether idle CPUs could run more workers; CPUs on which the trainer only spins count as idle."""
     job, cpus = walk.job, capacity(walk.job, walk.facts)
     busy = feeders.at_work(job)
-    workers = len(busy) or len(feeders.loading_programs(job, walk.facts) or feeders.elsewhere(job, walk.facts))
+    workers = len(busy) or len(feeders.at_work_for(job, walk.facts))
     idle = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - policy.FIFTH) + walk.spun_cpus
     idlers = job.finished + len(job.workers) - len(busy)
     return 0 < workers < len(cpus.allowed) and idle >= (policy.TENTH if idlers else policy.SOME)

@@ -2,7 +2,8 @@
 
 Why it costs: work that could go on side by side goes on one after the other.
 How it is seen: rows lock x sibling: by the probe a worker's sleep at a futex ends when another worker wakes it, by samples it sleeps at a
-lock; lock x process: another training wakes it, a process holds the lock of a file for which it asks again and again (/proc/locks, in
+lock, or the trainer does at one that both take: they wake each other there, or samples met both there (it is one though its holder sleeps);
+lock x process: another training wakes it, a process holds the lock of a file for which it asks again and again (/proc/locks, in
 `policy.HALF` of the samples), or whoever gives out a lock answers at a pipe (`owners.served_in_turns`); lock x worker.
 When it abstains: of workers that never move (hung-worker), and of a lock whose holder reads all that the cgroup may (disk-io).
 """
@@ -34,9 +35,14 @@ def _is_kept_out(job: JobFacts) -> bool:
     return job.trainer.kept_out(LOCK) >= policy.HALF and job.pools.get("main.lock", 0.0) >= job.pools.get("data.lock", 0.0)
 
 
+def _takes_turns(job: JobFacts) -> bool:
+    """Whether the main thread itself takes the lock in turn with its workers."""
+    return sum(job.locked_by.values()) >= policy.LOST
+
+
 def _felt(job: JobFacts) -> str:
     """The symptom: the trainer does not wait for input if its workers deliver."""
-    return "wait-heavy" if _between_trainers(job) or _is_kept_out(job) else "input-bound"
+    return "wait-heavy" if _between_trainers(job) or _is_kept_out(job) or _takes_turns(job) else "input-bound"
 
 
 def _server(job: JobFacts) -> ProcFacts | None:
@@ -56,6 +62,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         return _tell_of_rivals(job, facts)
     if _is_kept_out(job):
         return _tell_of_kept_out(job)
+    if _takes_turns(job):
+        return _tell_of_turns(job)
     server = _server(job)
     return _tell_of_waiting(job) if server is None else _tell_of_server(job, server)
 
@@ -87,6 +95,28 @@ def _tell_of_kept_out(job: JobFacts) -> Finding:
     )
     evidence = percent("lock_pct", share, "of its time asleep in fcntl or flock")
     return Finding(detail + _held(job, [trainer]), (evidence,), fixes, (Culprit(pid, name, None),), (trainer.pid,))
+
+
+def _tell_of_turns(job: JobFacts) -> Finding:
+    trainer, share = job.trainer, sum(job.locked_by.values())
+    held = {worker.pid: job.locked_by[worker.pid] for worker in job.workers if worker.pid in job.locked_by}
+    most = [pid for pid, part in sorted(held.items(), key=lambda row: -row[1]) if part >= policy.TENTH * share]
+    workers = {worker.pid: worker for worker in job.workers}
+    ran = sum(worker.run for worker in job.workers)
+    detail = filled("the main thread of {} ({}) waits {:.0f}% of the time for a ", trainer.role.label, trainer.pid, 100 * share)
+    detail += filled("lock that it takes in turn with its {}", counted(len(job.workers), "worker"))
+    detail += filled(", which run on {:.1f} CPUs together{}", ran, ": who holds it sleeps" if ran < policy.HALF * share else "")
+    evidence = (
+        percent("lock_pct", share, "of its time asleep at a lock that its workers take, too"),
+        Evidence("running_cpus", round(ran, 2), "CPUs", "used by all workers together"),
+    )
+    fixes = (
+        Fix("See what is done under the lock", filled("gputop stacks {:pids} --duration 5", most or sorted(workers))),
+        Fix("Hold it for shorter: compute, compress and write before or after, and only exchange what is ready under it"),
+        Fix("Or give each worker a part of its own (a queue, a shard, a lock for each), so that the trainer waits for none"),
+    )
+    culprits = tuple(Culprit(pid, workers[pid].role.label, round(workers[pid].cpu_s, 3)) for pid in most)
+    return Finding(detail, evidence, fixes, culprits, (trainer.pid,))
 
 
 def _tell_of_server(job: JobFacts, server: ProcFacts) -> Finding:

@@ -1,25 +1,23 @@
-"""What it is (main-thread-preprocessing): the trainer itself loads, mixes, logs or measures between its steps.
+"""What it is (main-thread-preprocessing): the trainer itself loads, mixes or measures between its steps.
 
 Why it costs: the thread that ought to launch the next kernels is busy, or sleeps, and the GPU has nothing to do meanwhile.
 How it is seen: rows work x main, and x its threads and the programs that it starts; timer x main, of which `policy.HALF` is its own (a
-blocking wait for the GPU may sleep by a timer, too); child and pipe x main; reader x main: it sleeps until somebody reads what it writes.
+blocking wait for the GPU may sleep by a timer, too); child and pipe x main.
 When it abstains: threads take turns at one GIL (gil-contention); it launches many short kernels (small-kernels) or waits for the GPU again
 and again (sync-storm). Without probes a wait that spins looks like computing: then it says so (`facts.may_spin`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import NamedTuple
 
 from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.causes.output_blocked import lists_ends
 from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure import starts
 from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
 from gputop.diagnosis.measure.feeders import named_thread, started, threads_at_work, with_workers
-from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.measure.waits import PIPE
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.waitgraph import Walk
 from gputop.findings import policy
@@ -30,8 +28,7 @@ from gputop.system.text import counted
 
 MOST_WORKERS = 4  # workers to begin with; never more than CPUs
 _SLEEPS = ("timer", "lock", "pipe", "poll")
-_ROWS = (("work", "main"), ("timer", "main"), ("work", "main's program"), ("work", "main's thread"), ("child", "main"), ("pipe", "main"),
-         ("reader", "main"))  # fmt: skip
+_ROWS = (("work", "main"), ("timer", "main"), ("work", "main's program"), ("work", "main's thread"), ("child", "main"), ("pipe", "main"))
 
 
 class _MainThreadWork(NamedTuple):
@@ -60,18 +57,11 @@ def asks_programs(job: JobFacts) -> bool:
     return bool(job.workers) and not job.births and job.trainer.children >= policy.AT_WORK
 
 
-def is_held_up(job: JobFacts) -> bool:
-    """Whether the main thread mostly waits for a reader of its output: a log, a progress bar."""
-    return _most(job)[0] == "pipe" and 2 * job.trainer.held_up > job.trainer.kinds.get(PIPE, 0.0)
-
-
 def _told(job: JobFacts, facts: Facts) -> _MainThreadWork:
     most, cost = _most(job)
     pid, share = job.trainer.pid, filled("{:.0f}% of the time", 100 * cost)
     stacks = filled("gputop stacks {:pid} --duration 10", pid)
     where = Fix("See where it waits", filled("gputop stacks {:pid}", pid))
-    if is_held_up(job):
-        return _of_held_up(job, share)
     if most in ("lock", "poll") and threads_at_work(job):
         does = filled("waits {} for its own threads{}, which run on {:.1f} CPUs", share, named_thread(job.trainer), job.trainer.others_run)
         fixes = _PINNING if job.trainer.busiest_thread == PIN_THREAD else _loading(job, facts)
@@ -96,39 +86,14 @@ _PINNING = (
 )
 
 
-def _of_held_up(job: JobFacts, share: str) -> _MainThreadWork:
-    trainer, until, pids = job.trainer, "somebody reads what it writes: nobody does so fast enough", [job.trainer.pid]
-    fixes = Fix("Write less often, or to a file"), Fix("Or hand it to a thread that writes while the next step runs")
-    if job.readers:
-        reader, pids = job.readers[0], [*pids, job.readers[0].pid]
-        until = filled("{} ({}){} reads what it writes", reader.name, reader.pid, ", which it started," if reader.is_child else "")
-        if reader.cores is not None:
-            slow = filled("runs on {:.1f} CPUs and is too slow", reader.cores) if reader.cores >= policy.AT_WORK else "hardly runs"
-            until += filled(": that one {}", slow)
-    else:
-        fixes = fixes[0], Fix("See who ought to read it: a terminal that is slow or held (Ctrl-S), a pager, a logger", _lists_ends(trainer))
-    look = Fix("See where it waits", filled("gputop stacks {:pids}", pids))
-    return _MainThreadWork(filled("waits {} until {}", share, until), "until somebody reads what it writes", look, fixes)
-
-
 def _of_fed(job: JobFacts, facts: Facts, share: str, where: Fix) -> _MainThreadWork:
     """Words and fixes for a trainer without workers that another process feeds through a pipe or UNIX socket."""
     does, feeder = filled("waits {} for what comes through a pipe or UNIX socket", share), next(iter(started(job, facts)), None)
-    fixes: tuple[Fix, ...] = (Fix("Whoever feeds it is late: see who is at the other end", _lists_ends(job.trainer)),)
+    fixes: tuple[Fix, ...] = (Fix("Whoever feeds it is late: see who is at the other end", lists_ends(job.trainer)),)
     if feeder is not None:
         does += filled(", while {} ({}), which it started, runs on {:.1f} CPUs", feeder.name, feeder.pid, feeder.cores)
         fixes = _loading(job, facts)
     return _MainThreadWork(does, "for what comes by a pipe or UNIX socket", where, fixes)
-
-
-def _lists_ends(trainer: ProcFacts) -> str:
-    """Command that lists the other ends of the descriptor on which samples met the main thread most often, or of all descriptors."""
-    at_pipes = [one for one in trainer.samples if trainer.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == PIPE]
-    met = Counter(one.syscall_arg for one in at_pipes)
-    number = next((arg for arg, _ in met.most_common(1) if arg is not None), None)
-    if number is None:
-        return filled("lsof +E -a -p {:pid} -d 0-1023", trainer.pid)
-    return filled("lsof +E -a -p {:pid} -d {:d}", trainer.pid, number)
 
 
 def _loading(job: JobFacts, facts: Facts) -> tuple[Fix, ...]:

@@ -3,10 +3,10 @@
 Why it costs: a batch needs more CPU time, or sleep, than the GPU needs for it.
 How it is seen: rows work x worker, its thread or a program that loads, where no CPUs idle that more workers could use (too-few-workers);
 timer, pipe and child x worker: it sleeps by its own will, or for a program that it started; timer x main's program: one that the trainer
-started and reads from does; work x feeder and pipe x process: somebody
-outside loads. Work x worker is also a main thread's wait for a CPU on which workers run that do not crowd one another. Of a worker's work
-it is the part (busiest - `policy.SOME`) / (`policy.MOST` - `policy.SOME`). In a loader that keeps the order of its batches one that takes
-long keeps all (`loaders.one_is_late`).
+started and reads from does; work x main's source: the one program at the other end of the main thread's pipe works all the time; work x
+feeder and pipe x process: somebody outside loads. Work x worker is also a main thread's wait for a CPU on which workers run that do not
+crowd one another. Of a worker's work it is the part (busiest - `policy.SOME`) / (`policy.MOST` - `policy.SOME`). In a loader that keeps
+the order of its batches one that takes long keeps all (`loaders.one_is_late`).
 When it abstains: the workers idle between their batches, or wait for CPUs, a lock, a disk or the network.
 """
 
@@ -17,7 +17,7 @@ from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help,
 from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.measure.feeders import at_work, elsewhere, loading_programs, programs_read, programs_sleep, with_workers
+from gputop.diagnosis.measure.feeders import at_work, at_work_for, programs_read, programs_sleep, with_workers
 from gputop.diagnosis.measure.takers import names_of
 from gputop.diagnosis.measure.waits import LOCK
 from gputop.diagnosis.states import host_side_loss
@@ -31,7 +31,7 @@ MOST_NAMED = 3  # programs that are named
 
 _FOR_PROGRAMS = ("child", "pipe", "poll")
 _ROWS = (("timer", "worker"), ("pipe", "worker"), ("child", "worker"), ("work", "worker's feeder"), ("pipe", "process"),
-         ("timer", "main's program"))  # fmt: skip
+         ("timer", "main's program"), ("work", "main's source"))  # fmt: skip
 
 
 def _part(walk: Walk, leaf: Leaf) -> float:
@@ -41,8 +41,7 @@ def _part(walk: Walk, leaf: Leaf) -> float:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    feeders = elsewhere(job, facts) or loading_programs(job, facts)
-    if feeders:
+    if feeders := at_work_for(job, facts):
         return _tell_of_feeders(job, feeders)
     if not job.workers:
         return _tell_of_programs(job, facts)
@@ -50,21 +49,18 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 def _tell_of_feeders(job: JobFacts, feeders: list[Taker]) -> Finding:
-    waited, names = job.fed or programs_read(job) * job.trainer.kinds.get(LOCK, 0.0), joined(", ", names_of(feeders))
+    waited, names = job.fed or programs_read(job) * job.trainer.kinds.get(LOCK, 0.0) or _held(job), joined(", ", names_of(feeders))
     detail = filled(
-        "the trainer waits {:.0f}% of the time for {}, which run on {:.1f} CPUs and cannot keep up",
-        100 * waited,
-        names,
-        sum(one.cores for one in feeders),
-    )
+        "{} waits {:.0f}% of the time for {}, which {} on {:.1f} CPUs and cannot keep up",
+        job.trainer.role.label, 100 * waited, names, "runs" if len(feeders) == 1 else "run", sum(one.cores for one in feeders),
+    )  # fmt: skip
     evidence = percent("waited_pct", waited, filled("of its time the trainer slept until {}, or whom they work for, woke it", names))
     return Finding(detail, (evidence,), _fixes(feeders[0].pid), (), (job.trainer.pid,))
 
 
 def _tell_of_programs(job: JobFacts, facts: Facts) -> Finding:
     """The finding about a trainer without workers, fed by programs that do not compute."""
-    held = sum(claim.share for claim in job.claims if claim.judge is JUDGE)
-    waited, slept = held * (job.lost if job.lost is not None else host_side_loss(job)), programs_sleep(job, facts)
+    waited, slept = _held(job), programs_sleep(job, facts)
     named = [filled("{} ({})", clean(name), pid) for pid, name in sorted(job.programs.items())[:MOST_NAMED]]
     names, feed = joined(", ", named) or "others", "feeds" if len(named) == 1 else "feed"
     detail = filled("the trainer waits {:.0f}% of the time for {}, which {} it", 100 * waited, names, feed)
@@ -76,6 +72,12 @@ def _tell_of_programs(job: JobFacts, facts: Facts) -> Finding:
         evidence.append(percent("program_timer_pct", slept, "of the samples met them asleep by their own will"))
         fixes.insert(0, Fix("More of them: they sleep side by side"))
     return Finding(detail, tuple(evidence), tuple(fixes), (), (job.trainer.pid,))
+
+
+def _held(job: JobFacts) -> float:
+    """Share of the window that this cause explains."""
+    held: float = sum(claim.share for claim in job.claims if claim.judge is JUDGE)
+    return held * (job.lost if job.lost is not None else host_side_loss(job))
 
 
 def _tell_of_late(job: JobFacts) -> Finding:

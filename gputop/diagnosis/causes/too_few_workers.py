@@ -14,7 +14,7 @@ from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help
 from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.measure.feeders import at_work, elsewhere, loading_programs, with_workers
+from gputop.diagnosis.measure.feeders import at_work, at_work_for, with_workers
 from gputop.diagnosis.measure.takers import names_of
 from gputop.diagnosis.waitgraph import Walk
 from gputop.findings import policy
@@ -27,7 +27,7 @@ def _part(walk: Walk, leaf: Leaf) -> float:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    programs = loading_programs(job, facts) or elsewhere(job, facts)
+    programs = at_work_for(job, facts)
     return _tell_of_programs(job, facts, programs) if programs else _tell_of_workers(job, facts)
 
 

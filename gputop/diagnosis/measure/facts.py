@@ -243,6 +243,9 @@ class JobFacts(Struct, frozen=True, dict=True):
     is_torchs: bool = False  # its loader is torch's DataLoader
     rivals: dict[int, float] = field(default_factory=dict)
     """Pid of another trainer -> share of the window that the main thread slept at a lock until that trainer's process woke it (probe)."""
+    locked_by: dict[int, float] = field(default_factory=dict)
+    """Pid of a worker -> share of the window that the main thread slept at a lock which both take until that worker let go of it; pid 0: it
+    is not known which worker."""
     woken_by: dict[int, float] = field(default_factory=dict)
     """Pid -> share of the window that the main thread slept until that process woke it (probe), else that it waited to read from that
     process. Only for a trainer without workers."""
@@ -275,6 +278,7 @@ class JobFacts(Struct, frozen=True, dict=True):
     """Samples by kind of wait (words of `waits`) of programs started by its loaders (workers; the trainer, if it has none), and of its
     feeders."""
     programs: dict[int, str] = field(default_factory=dict)  # these programs while they live: pid -> name
+    lasting: frozenset[int] = frozenset()  # those that began before the window
     stopped: dict[int, str] = field(default_factory=dict)  # stopped ones among these programs: pid -> name
     mute: dict[int, str] = field(default_factory=dict)  # those blocked writing errors that no process reads
     still_s: float = 0.0

@@ -181,6 +181,25 @@ def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
     return found if sum(taker.cores for taker in found) >= policy.AT_WORK else []
 
 
+def sources(job: JobFacts, facts: Facts) -> list[Taker]:
+    """Programs at work that the trainer started before the window and that its main thread waits for: a decoder at the other end of its
+    pipe. (A program that is started anew for each batch is the main thread's own work.)"""
+    found = [] if job.workers else [taker for taker in started(job, facts) if taker.pid in job.lasting and taker.cores >= policy.AT_WORK]
+    return found if 2 * sum(taker.cores for taker in found) >= job.trainer.programs[0] else []
+
+
+def is_alone(job: JobFacts, facts: Facts) -> bool:
+    """Whether one program alone feeds the main thread, from a source of its own: a second one would have nothing to read. (What the job
+    itself writes to its program it could divide among several.)"""
+    written = (thread.wchan for sample in job.trainer.samples for thread in sample.threads)
+    return len(sources(job, facts)) == 1 and not any(map(waits.is_ahead, written))
+
+
+def at_work_for(job: JobFacts, facts: Facts) -> list[Taker]:
+    """Processes at work outside the job's own that load for it, busiest first."""
+    return loading_programs(job, facts) or elsewhere(job, facts) or sources(job, facts)
+
+
 def _programs_late_for(met: Counter[str]) -> dict[str, float]:
     return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, _samples(met))
 

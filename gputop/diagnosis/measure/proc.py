@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputop.diagnosis.measure.waits import LOCK, NETWORK, ONCPU, PIPE, POLL, UNKNOWN, KindOf, is_accepting, is_unread
@@ -56,6 +56,8 @@ class ProcFacts(Struct, frozen=True, dict=True):
     own_wakes: tuple[float, float] | None = None
     """(share of the window that the main thread slept until other threads of its process woke it, such sleeps per second); None without the
     probe."""
+    shared_futexes: Counter[int] = field(default_factory=Counter)  # futexes between processes at which looks met its main thread
+    met_at_locks: int = 0  # looks that met its main thread at a lock
     state: ProcState = NO_STATE  # by the wait-for graph
 
     @property

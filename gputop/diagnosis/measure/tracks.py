@@ -6,8 +6,9 @@ never copied.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -42,7 +43,8 @@ class ProcTrack:
     """The samples of one trainer or worker."""
 
     __slots__ = (
-        "began_ns", "between", "counts", "first_rss_bytes", "futex", "kind_of", "kinds", "moved_ns", "samples", "uninterruptible_ns",
+        "began_ns", "between", "counts", "first_rss_bytes", "futex", "kind_of", "kinds", "locks", "moved_ns", "samples", "shared",
+        "uninterruptible_ns",
     )  # fmt: skip
 
     def __init__(self, sample: ProcSample, sched: SchedThread | None, machine: str, born_ns: int = 0) -> None:
@@ -54,14 +56,23 @@ class ProcTrack:
         self.counts = {self.kinds[0][0]: 1}
         self.uninterruptible_ns = [sched.uninterruptible_ns if sched else None]
         self.between: list[str] = []
+        self.shared: list[int] = []  # futexes between processes at which looks since the last sample met it
+        self.locks = [self._locks_of(sample)]  # those of each sample and of the looks before it
         if 0 < sample.t_ns - born_ns < policy.FRESH_NS:  # its counters began at 0 at its birth
             self.samples.insert(0, _at_birth(sample, born_ns))
             self.kinds.insert(0, [])
+            self.locks.insert(0, [])
             self.uninterruptible_ns.insert(0, 0 if sched else None)
 
     def look(self, sample: ProcSample | Met) -> None:
         """Take in a sample between two feeds, or several with the same wait; only the kind of wait is kept."""
         self.between += [self._met(sample)] * (sample.times if isinstance(sample, Met) else 1)
+        if isinstance(sample, ProcSample):
+            self.shared += self._locks_of(sample)
+
+    @staticmethod
+    def _locks_of(sample: ProcSample) -> list[int]:
+        return [] if sample.shared_futex is None else [sample.shared_futex]
 
     def _met(self, sample: ProcSample | Met) -> str:
         return self.kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan)
@@ -78,10 +89,11 @@ class ProcTrack:
         self.kinds.append(met)
         for kind in met:
             self.counts[kind] = self.counts.get(kind, 0) + 1
-        self.between = []
+        self.locks.append(self.shared if self.between else self._locks_of(sample))
+        self.between, self.shared = [], []
         self.uninterruptible_ns.append(sched.uninterruptible_ns if sched else None)
         while len(self.samples) > 2 and self.samples[1].t_ns <= oldest_ns:
-            del self.samples[0], self.uninterruptible_ns[0]
+            del self.samples[0], self.uninterruptible_ns[0], self.locks[0]
             for kind in self.kinds.pop(0):
                 self.counts[kind] -= 1
 
@@ -100,7 +112,7 @@ class ProcTrack:
             kinds=kinds, unsampled=unsampled, began_ns=self.began_ns, still_s=(newer.t_ns - self.moved_ns) / 1e9, threaded=threaded,
             children=max(0, (newer.children_ns or 0) - (older.children_ns or 0)) / ns if older.children_ns is not None else 0.0,
             samples=self.samples, kind_of=self.kind_of, futex=self.futex, grown_bytes=newer.rss_bytes - self.first_rss_bytes,
-            own_wakes=own_wakes,
+            own_wakes=own_wakes, shared_futexes=Counter(chain.from_iterable(self.locks)), met_at_locks=self.counts.get(waits.LOCK, 0),
         )  # fmt: skip
 
     def _counters(self, ns: int, cores: float, always_on_cpu: bool) -> tuple[float, float]:

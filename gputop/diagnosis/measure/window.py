@@ -245,10 +245,16 @@ class Window:
                 job, trainer=job.trainer if job.workers else with_own(job.trainer), workers=[with_own(worker) for worker in job.workers],
                 programs_met=sum((met.get(pid, Counter()) for pid in (pids[1:] or pids)), Counter()),
                 programs={pid: name for parent in pids for pid, name in names.get(parent, {}).items()},
+                lasting=self._lasting(board, {pid for parent in pids for pid in names.get(parent, {})}),
                 stopped={pid: name for parent in pids for pid, name in stopped.get(parent, {}).items()},
                 mute={pid: name for parent in pids for pid, name in mute.get(parent, {}).items()},
             ))  # fmt: skip
         return found
+
+    def _lasting(self, board: Board, pids: set[int]) -> frozenset[int]:
+        """Those of ``pids`` that began before the window."""
+        oldest_ns = self._points.oldest_ns
+        return frozenset(pid for pid in pids if (sample := board.procs.get(pid)) is not None and born_ns(sample, board) < oldest_ns)
 
     def _with_signs_of_life(self, board: Board, jobs: list[JobFacts], gpus: int) -> list[JobFacts]:
         self._pulses = {job.trainer.pid: self._pulses.get(job.trainer.pid) or Pulse(self.t_ns, self.t_ns, self.t_ns) for job in jobs}

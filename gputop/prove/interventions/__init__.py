@@ -37,6 +37,7 @@ NONE = {
     "slow-transform": "the transforms cannot be left out while they run: see what_if in gputop explain",
     "gil-contention": "who holds the GIL cannot be changed from outside: see what_if in gputop explain",
     "lock-contention": "to take a lock from its holder is not harmless: gputop stacks shows the holder",
+    "output-blocked": "to read a pipe in its reader's place would take what it holds: gputop stacks shows the reader",
     "network-io": "the other end of the network is not gputop's to change",
     "worker-respawn": "whether workers stay is decided when the loader starts: set persistent_workers=True",
     "main-thread-preprocessing": "work of the trainer itself cannot be left out while it runs",

@@ -238,6 +238,7 @@ class Process:
             syscall=call, syscall_arg=argument, wchan=wchan, threads=threads, locked_by=self._locked_by,
             exit_code=stat.exit_code if may_know else None, unfollowed=self._threads.unfollowed if self._threads else 0,
             anon_bytes=self._anon_bytes, shared_bytes=self.shared_bytes,
+            shared_futex=self._waits.shared_futex if self._waits is not None and call is not None and call == FUTEX else None,
         )  # fmt: skip
 
     def update_identity(self) -> bool:

@@ -344,6 +344,43 @@ def feeding_program() -> Scene:
     return scene.add(Proc(900, ppid=100, comm="ffmpeg", cmdline=["ffmpeg"], run=1.0, looks=[ON_CPU]))
 
 
+def feeding_program_that_it_feeds() -> Scene:
+    """The same, and a thread of the trainer gives that program what it decompresses: several could share that."""
+    scene = feeding_program()
+    scene.procs[100].threads = {110: (0.02, 0.0)}
+    scene.procs[100].thread_looks = [{"state": "S", "syscall": 1, "wchan": "pipe_write"}]
+    return scene
+
+
+def learner_and_actors(futex: int = 71) -> Scene:
+    """A learner samples from a replay buffer under a lock (at futex 70); its actors, which hardly run, are met at ``futex``, or asleep."""
+    scene = alone(25.0, 0.03, [AWAIT | {"shared_futex": 70}, AWAIT | {"shared_futex": 70}, SLEEP, AWAIT | {"shared_futex": 70}])
+    scene.drop(101, 102)
+    looks = [AWAIT | {"shared_futex": futex}, SLEEP, AWAIT | {"shared_futex": futex}, SLEEP, SLEEP]
+    return scene.add(*(Proc(101 + i, ppid=100, run=0.02, looks=looks[i:] + looks[:i], start_ticks=50_100 + i) for i in range(4)))
+
+
+def lock_of_a_sleeping_holder() -> Scene:
+    """Both are met at one futex between processes: that is a lock, though who holds it sleeps."""
+    return learner_and_actors(70)
+
+
+def probed_lock_of_a_sleeping_holder() -> Scene:
+    """Recorded without the samples: they wake each other at one futex."""
+    scene = learner_and_actors()
+    scene.probed, scene.calls = True, {(100, "cuStreamSynchronize"): (20.0, 0.24, 0)}
+    scene.wakeups = {(100, 101 + i): 0.17 for i in range(4)} | {(101 + i, 100): 0.1 for i in range(4)}
+    scene.futexes = dict.fromkeys(scene.wakeups, 0x7F00)
+    return scene
+
+
+def probed_queue() -> Scene:
+    """They wake each other at two: the learner waits for what the actors make, who sleep."""
+    scene = probed_lock_of_a_sleeping_holder()
+    scene.futexes = {pair: 0x7F00 + (pair[0] == 100) for pair in scene.wakeups}
+    return scene
+
+
 EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     cpu_contention: ("input-bound", "cpu-contention"),
     hidden_contention: ("input-bound", "cpu-contention"),
@@ -394,5 +431,10 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     straggling: ("straggler", "straggler-rank"),
     straggling_gpu_of_spawned_ranks: ("straggler", "straggler-rank"),
     straggling_gpu: ("straggler", "straggler-rank"),
-    feeding_program: ("input-bound", "main-thread-preprocessing"),
+    feeding_program: ("input-bound", "slow-transform"),
+    feeding_program_that_it_feeds: ("input-bound", "too-few-workers"),
+    lock_of_a_sleeping_holder: ("wait-heavy", "lock-contention"),
+    probed_lock_of_a_sleeping_holder: ("wait-heavy", "lock-contention"),
+    learner_and_actors: ("input-bound", "slow-transform"),
+    probed_queue: ("input-bound", "slow-transform"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from gputop.diagnosis import Engine
 from gputop.model.board import Board
@@ -111,6 +112,8 @@ class Scene:
     preempts: dict[tuple[int, int], float] = field(default_factory=dict)
     wakeups: dict[tuple[int, int], float] = field(default_factory=dict)
     """(tid that slept, tid that woke it) -> share of the time slept until then."""
+    futexes: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The same -> address of the futex at which it slept."""
     host: dict[str, float] = field(default_factory=dict)
     """Other counters of Host, per second."""
     gauges: dict[str, int] = field(default_factory=dict)
@@ -231,6 +234,7 @@ class Scene:
             syscall=look.get("syscall"), syscall_arg=look.get("syscall_arg"), wchan=look.get("wchan"), threads=threads,
             children_ns=self._add((pid, "children"), proc.children * ns), locked_by=look.get("locked_by", proc.locked_by),
             exit_code=look.get("exit_code"), anon_bytes=proc.anon_bytes, shared_bytes=proc.shared_bytes,
+            shared_futex=look.get("shared_futex"),
         )  # fmt: skip
 
     def _host(self, dt: float) -> Host:
@@ -266,7 +270,7 @@ class Scene:
         return Probes(
             self._t_ns, threads,
             [Preempt(victim, by, by, self._add(("pre", victim, by), share * ns), 1) for (victim, by), share in self.preempts.items()],
-            [Wakeup(wakee, by, self._process_of(by), 1, self._add(("wake", wakee, by), share * ns))
+            [Wakeup(wakee, by, self._process_of(by), 1, self._add(("wake", wakee, by), share * ns), **self._futex(wakee, by))
              for (wakee, by), share in self.wakeups.items()],
             [CudaCall(pid, call, self._add(("n", pid, call), count * dt), self._add(("t", pid, call), inside * ns), 0,
                       bytes=self._add(("b", pid, call), moved * dt), share=self.counted_share, **self._hist(pid, call, dt))
@@ -275,6 +279,10 @@ class Scene:
                           for (tid, call), inside in self.thread_calls.items()],
             launches=[LaunchRate(pid, per_s) for pid, per_s in self.launches.items()],
         )  # fmt: skip
+
+    def _futex(self, wakee: int, by: int) -> dict[str, Any]:
+        address = self.futexes.get((wakee, by))
+        return {} if address is None else {"kind": "futex", "address": address}
 
     def _process_of(self, tid: int) -> int:
         return next((proc.pid for proc in self.procs.values() if tid in proc.threads), tid)

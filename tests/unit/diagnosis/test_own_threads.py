@@ -80,7 +80,9 @@ def logging(look: dict = WRITE, probed: bool = False, twin: bool = False) -> Sce
 @pytest.mark.parametrize("twin", [False, True], ids=["a program", "a fork"])
 def test_who_reads_what_it_writes_is_named_and_how_long_it_waits(look: dict, probed: bool, twin: bool):
     verdict = logging(look, probed, twin).play(6).engine.verdict
-    assert (verdict.symptom, verdict.cause) == ("input-bound", "main-thread-preprocessing")
+    assert (verdict.symptom, verdict.cause) == ("wait-heavy", "output-blocked")
+    assert [(one.pid, one.name) for one in verdict.culprits] == [(900, "train.py" if twin else "logger.py")]
+    assert [(step.pid, step.state) for step in verdict.path] == [(100, "waits"), (900, "runs")]
     assert "waits until somebody reads what it writes" in verdict.headline
     name = "train.py" if twin else "logger.py"
     assert f"until {name} (900), which it started, reads what it writes: that one runs on 0.9 CPUs" in verdict.detail

@@ -31,4 +31,4 @@ def train(trainer: Trainer) -> None:
         source.kill()
 
 
-SCENARIO = Scenario(Label("input-bound", "main-thread-preprocessing"), train)
+SCENARIO = Scenario(Label("input-bound", "slow-transform"), train)

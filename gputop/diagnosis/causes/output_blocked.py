@@ -1,0 +1,62 @@
+"""What it is (output-blocked): the main thread, or a worker, waits until somebody reads what it writes.
+
+Why it costs: a pipe or a socket holds 64 kB to some MB; once it is full, each `print`, log line or answer takes as long as its reader.
+How it is seen: rows reader x main and reader x worker: a sleep in a write to a pipe, a socket or a terminal. The reader holds the other end
+and, by the probe, ended these sleeps.
+When it abstains: nobody has the other end (hung-worker).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.measure.facts import Facts, JobFacts, OutputReader
+from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.measure.waits import PIPE
+from gputop.diagnosis.states import host_side_loss
+from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Culprit, Fix
+
+_LESS = Fix("Write less often, or to a file")
+
+
+def _tell(job: JobFacts, facts: Facts) -> Finding:
+    trainer, reader = job.trainer, next(iter(job.readers), None)
+    loss = job.lost if job.lost is not None else host_side_loss(job)
+    share = loss * sum(claim.share for claim in job.claims if claim.judge is JUDGE)
+    evidence = percent("main_waits_pct", share, "of the main thread's time asleep until somebody reads what it writes")
+    who = filled("the main thread of {} ({}) waits {:.0f}% of the time until ", trainer.role.label, trainer.pid, 100 * share)
+    if reader is None:
+        look = Fix("See who ought to read it: a terminal that is slow or held (Ctrl-S), a pager, a logger", lists_ends(trainer))
+        return Finding(who + "somebody reads what it writes: nobody does so fast enough", (evidence,), (look, _LESS), (), (trainer.pid,))
+    fixes = (
+        Fix("See what the reader does meanwhile", filled("gputop stacks {:pids}", [trainer.pid, reader.pid])),
+        _LESS,
+        Fix("Or hand it to a thread that writes while the next step runs"),
+    )
+    culprit = Culprit(reader.pid, reader.name, None if reader.cores is None else round(reader.cores * facts.seconds, 3))
+    return Finding(who + _reads(reader), (evidence,), fixes, (culprit,), (trainer.pid,))
+
+
+def _reads(reader: OutputReader) -> str:
+    """Words for the reader and its pace."""
+    text = filled("{} ({}){} reads what it writes", reader.name, reader.pid, ", which it started," if reader.is_child else "")
+    if reader.cores is None:
+        return text
+    slow = filled("runs on {:.1f} CPUs and is too slow", reader.cores) if reader.cores >= policy.AT_WORK else "hardly runs"
+    return text + filled(": that one {}", slow)
+
+
+def lists_ends(trainer: ProcFacts) -> str:
+    """Command that lists the other ends of the descriptor on which samples met the main thread most often, or of all descriptors."""
+    at_pipes = [one for one in trainer.samples if trainer.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == PIPE]
+    met = Counter(one.syscall_arg for one in at_pipes)
+    number = next((arg for arg, _ in met.most_common(1) if arg is not None), None)
+    if number is None:
+        return filled("lsof +E -a -p {:pid} -d 0-1023", trainer.pid)
+    return filled("lsof +E -a -p {:pid} -d {:d}", trainer.pid, number)
+
+
+JUDGE = Judge("output-blocked", "wait-heavy", _tell, rows=(("reader", "main"), ("reader", "worker")))
