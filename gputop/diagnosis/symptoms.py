@@ -138,7 +138,7 @@ def _worded(one: Standing) -> Verdict:
         finding = unexplained.tell(job) if one.troubled else Finding("")
     why = one.phase.headline or _why(one)
     headline = one.phase.headline or _headline(one, gpu, why)
-    victims = _victims(job, finding) if one.troubled else ()
+    victims = _victims(job, one.facts, finding) if one.troubled else ()
     path = _path(one, finding) if one.troubled else ()
     regain = None if job.lost is None or one.cause in ("none", "unexplained") else job.lost * one.shares.get(one.cause, 0.0)
     return Verdict(
@@ -250,10 +250,12 @@ def _waits_for_others(one: Standing) -> bool:
     return one.cause != "gil-contention" and (through or bool(feeders.at_work_for(one.job, one.facts)))
 
 
-def _victims(job: JobFacts, finding: Finding) -> tuple[Victim, ...]:
+def _victims(job: JobFacts, facts: Facts, finding: Finding) -> tuple[Victim, ...]:
+    """Processes of the job that suffered; of a training of several ranks also the other ranks, though the late one is told."""
     starving = {worker.pid for worker in job.workers if worker.state.starving} or {job.trainer.pid}
     chosen = starving if finding.victims is None else set(finding.victims)
-    procs = [proc for proc in (job.trainer, *job.workers) if proc.pid in chosen]
+    jobs = [job, *(other for other in facts.jobs if other is not job and other.trainer.pid in job.kin)]
+    procs = [proc for one in jobs for proc in (one.trainer, *one.workers) if proc.pid in chosen]
     return tuple(Victim(proc.pid, proc.role.kind, proc.role.label) for proc in procs)
 
 

@@ -54,6 +54,7 @@ WRITTEN_BYTES = 1024.0  # bytes to storage for each sleep: it syncs a file
 
 # Facts of the window: processes and CPUs
 ASKS_PER_S = 3.0  # wakes a second above any heartbeat's, also of threads that poll for the main thread's requests (guess)
+FAULT_S, COPIED_BYTES_PER_S = 1e-6, 2e9  # s in the kernel for a minor fault, and B/s that it copies, about (guess: a fast and a slow CPU)
 GIL_HELD_S = 0.002  # s, the shortest mean sleep until the GIL is handed on: a holder that waits itself hands it on sooner (guess)
 GIL_S = 0.007  # s, the longest mean sleep in a wait for Python's GIL: its 5 ms (`sys.getswitchinterval`), and the time to wake up
 AT_WORK = 0.25  # CPUs from which threads or programs beside the main thread are at work

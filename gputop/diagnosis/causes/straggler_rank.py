@@ -1,10 +1,10 @@
 """What it is (straggler-rank): one rank of a training is slower than its peers, or is not there any more.
 
 Why it costs: in each collective all others wait for it, with their GPUs idle or spinning.
-How it is seen: row rank x late: all of each rank's loss, where `measure.intensity` finds a straggler: its GPU idles for
-`policy.FIFTH` more of the time than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used
-`policy.FIFTH` more than theirs, which spin. Row rank x gone: a rank that its launcher told of has no process, and the others stand
-(`life.absent_ranks`).
+How it is seen: row rank x late: all of each rank's loss, where `measure.intensity` finds a straggler: its GPU idles for `policy.FIFTH`
+more of the time than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used `policy.FIFTH` more than
+theirs, which spin. A main thread that spins in `sched_yield` waits, as in a barrier of MPI. Row rank x gone: a rank that its launcher
+told of has no process, and the others stand (`life.absent_ranks`).
 When it abstains: the others lose `policy.HALF` of that by themselves; the first rank saves or evaluates for all (pause).
 """
 

@@ -88,7 +88,12 @@ def intensity(gpu: GpuFacts) -> float | None:
 
 def _groups(families: list[list[JobFacts]]) -> list[list[JobFacts]]:
     """Families that are ranks of one training: by their environment, if the ranks differ, or because they are in step."""
-    return [family for family in families if (_ranks_differ if job_key(family[0].trainer.info) else _in_step)(family)]
+    return [family for family in families if (_ranks_differ(family) if _are_ranks(family) else _in_step(family))]
+
+
+def _are_ranks(family: list[JobFacts]) -> bool:
+    """Whether a launcher gave each a rank; MPI's tells no more than that."""
+    return bool(job_key(family[0].trainer.info)) or all(job.trainer.role.rank is not None for job in family)
 
 
 def _ranks_differ(family: list[JobFacts]) -> bool:
@@ -152,7 +157,7 @@ def pace_of(job: JobFacts) -> RankPace | None:
     if job.idle is None:
         return None
     blocked = max(0.0, job.trainer.state.fractions.get("blocked", 0.0) - job.fed)  # its feeders are no ranks
-    own_delay = max(0.0, job.idle - blocked)
+    own_delay = max(0.0, job.idle - blocked - job.trainer.spins)
     return RankPace(job.idle, own_delay, _worked(job), _awaited(job))
 
 

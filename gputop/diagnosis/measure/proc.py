@@ -86,6 +86,19 @@ class ProcFacts(Struct, frozen=True, dict=True):
         return max(0, self.newer.stime_ns - self.older.stime_ns) / 1e9 / self.seconds
 
     @property
+    def spins(self) -> float:
+        """Share of the window in which the main thread spun in system calls that return at once (sched_yield), as a barrier of MPI does, or
+        waited for a CPU meanwhile: its CPU time in the kernel beyond what page faults and bytes explain. 0 with other threads at work."""
+        if self.others_run >= policy.AT_WORK or self.run < policy.TENTH:
+            return 0.0
+        faults = max(0, (self.newer.minflt or 0) - (self.older.minflt or 0)) / self.seconds
+        moved = (counter_per_s(self.older.rchar_bytes, self.newer.rchar_bytes, self.newer.t_ns - self.older.t_ns) or 0.0) + (
+            self.write_bytes_per_s or 0.0
+        )
+        part = (self.system - faults * policy.FAULT_S - moved / policy.COPIED_BYTES_PER_S) / self.run
+        return part * (self.run + self.runnable) if policy.TENTH <= part <= 1.0 else 0.0
+
+    @property
     def read_bytes_per_s(self) -> float | None:
         """Bytes per second read from storage; None if not readable."""
         return counter_per_s(self.older.read_bytes, self.newer.read_bytes, self.newer.t_ns - self.older.t_ns)

@@ -318,6 +318,27 @@ def straggling() -> Scene:
     return scene
 
 
+def ranks_of_mpi(*systems: float, minflt: int = 0) -> Scene:
+    """Ranks of which MPI's launcher tells only their numbers, each on a CPU: so much of it in the kernel (`sched_yield`)."""
+    scene = Scene()
+    for rank, system in enumerate(systems):
+        pid, env = 100 + rank, {"OMPI_COMM_WORLD_RANK": str(rank)}
+        scene.gpus[rank] = {"util_pct": 42.0, "power_w": 250.0, "power_limit_w": 400.0, "pids": [pid]}
+        info = {"uses_cuda": True, "env": env, "exe": "/opt/lbm", "libs": []}
+        scene.add(Proc(pid, 50, "lbm", ["lbm", "channel.in"], run=0.99, system=system, minflt=minflt, looks=[ON_CPU], info=info))
+    return scene
+
+
+def spinning_in_a_barrier() -> Scene:
+    """Rank 0 waits for rank 1, on a CPU."""
+    return ranks_of_mpi(0.4, 0.02)
+
+
+def page_faults_are_no_barrier() -> Scene:
+    """Rank 0's time in the kernel is that of its page faults: it works as rank 1 does."""
+    return ranks_of_mpi(0.4, 0.4, minflt=400_000)
+
+
 def straggling_gpu() -> Scene:
     """Rank 1's kernels take longer; both GPUs are busy all the time, but rank 0's merely spins."""
     scene = straggling()
@@ -431,6 +452,8 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     straggling: ("straggler", "straggler-rank"),
     straggling_gpu_of_spawned_ranks: ("straggler", "straggler-rank"),
     straggling_gpu: ("straggler", "straggler-rank"),
+    spinning_in_a_barrier: ("straggler", "straggler-rank"),
+    page_faults_are_no_barrier: ("input-bound", "main-thread-preprocessing"),
     feeding_program: ("input-bound", "slow-transform"),
     feeding_program_that_it_feeds: ("input-bound", "too-few-workers"),
     lock_of_a_sleeping_holder: ("wait-heavy", "lock-contention"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from gputop.model.roles import ENV_OF_INTEREST
-from tests.unit.diagnosis.causes import straggling, straggling_gpu_of_spawned_ranks
+from tests.unit.diagnosis.causes import ranks_of_mpi, straggling, straggling_gpu_of_spawned_ranks
 from tests.unit.diagnosis.causes_behind import sorted_by_length
 from tests.unit.diagnosis.scene import DISK, ON_CPU, QUEUE, SLEEP, SOCKET, Proc, Scene, training
 
@@ -208,3 +208,16 @@ def test_a_size_that_is_no_number_is_none(size: str):
     assert standing([0, 1, 3], {"RANK": "{rank}", "WORLD_SIZE": size}).play(6).engine.verdict.trainer_pid == 200
     scene = standing([0, 1, 3], {"RANK": "{rank}", "WORLD_SIZE": "²", "PMI_SIZE": "4"})
     assert "rank 2 of its training has" in scene.play(6).engine.verdict.detail
+
+
+@pytest.mark.parametrize("systems", [(0.4, 0.02), (0.02, 0.4), (0.4, 0.02, 0.4, 0.4)], ids=["two", "the first", "of four"])
+def test_who_spins_in_a_barrier_waits_and_the_rank_that_works_is_named(systems: tuple[float, ...]) -> None:
+    verdict, late = ranks_of_mpi(*systems).play(6).engine.verdict, systems.index(0.02)
+    assert (verdict.symptom, verdict.cause) == ("straggler", "straggler-rank")
+    assert (verdict.trainer_pid, verdict.culprits[0].pid) == (100 + late, 100 + late)
+    assert {victim.pid for victim in verdict.victims} == {100 + rank for rank in range(len(systems)) if rank != late}
+
+
+@pytest.mark.parametrize("systems", [(0.05, 0.05), (0.4, 0.4), (0.3, 0.35)], ids=["both work", "both spin", "nearly"])
+def test_of_ranks_that_are_alike_none_is_late(systems: tuple[float, ...]) -> None:
+    assert ranks_of_mpi(*systems).play(6).engine.verdict.cause != "straggler-rank"
