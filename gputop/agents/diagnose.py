@@ -104,7 +104,8 @@ def details(one: Episode) -> dict[str, Any]:
             for item in one.evidence[:MOST_NAMED]
         ],
         "fixes": [
-            {"text_untrusted": untrusted(fix.text), "command_untrusted": untrusted(fix.command)} for fix in one.fixes[:MOST_FIXES]
+            {"text_untrusted": untrusted(fix.text), "command_untrusted": untrusted(fix.command), "look": fix.look}
+            for fix in one.fixes[:MOST_FIXES]
         ],
     }  # fmt: skip
 

@@ -407,7 +407,7 @@ function makeIncidents() {
     if (one.evidence.length) body.push(el("ul", { class: "evidence" }, ...one.evidence.map((item) => el("li", {}, `${item.metric} = ${item.value === null ? "not measured" : `${Math.round(item.value * 1000) / 1000} ${item.unit}`}: ${item.text}`))));
     if (one.culprits.length) body.push(el("p", {}, `by ${one.culprits.map((who) => `${who.name} (${who.pid})${who.cpu_s === null ? "" : `, ${who.cpu_s.toFixed(1)} CPU s`}`).join("; ")}`));
     for (const fix of one.fixes) {
-      body.push(el("p", {}, `→ ${fix.text}`));
+      body.push(el("p", {}, `${fix.look ? "?" : "→"} ${fix.text}`));
       if (fix.command) {
         const copy = el("button", { type: "button" }, "copy"), text = el("pre", { tabindex: "0" }, fix.command);
         copy.addEventListener("click", () => {

@@ -8,6 +8,7 @@ from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import CallFacts, JobFacts
 from gputop.diagnosis.measure.feeders import threads_at_work
 from gputop.diagnosis.measure.intensity import is_light
+from gputop.diagnosis.measure.life import has_peers
 from gputop.findings import policy
 
 _NO_GPU = (waits.QUEUE, waits.PIPE, waits.NETWORK, waits.CHILD, waits.DISK, waits.STOPPED)
@@ -44,6 +45,8 @@ def launches(job: JobFacts) -> float:
     if beside is not None and beside < policy.HALF * (idle - policy.TENTH):
         return 0.0  # the GPU rests at other times than those of the launches
     if any(map(is_light, job.gpus)):
+        if has_peers(job):  # the light kernel may be a collective's, which waits for other ranks: only what launches take is theirs
+            return min(own, (rate or 0.0) * policy.LAUNCH_COST_S)
         return min(own, rate * policy.LIGHT_COST_S) if rate else own if own - idle >= policy.TENTH else 0.0
     return min(own, outlasting(job))
 

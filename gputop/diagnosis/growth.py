@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.feeders import with_workers
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.takers import born_ns
 from gputop.diagnosis.trend import FLOORS, Steady, Trend
@@ -147,7 +147,7 @@ class Growths(Struct):
                 series.incident = _begin(case, board.t_ns)
                 incidents.append(series.incident)
             if series.incident is not None and (series.last is not case.steady or not series.incident.headline):
-                _tell(series.incident, case, left, swaps)
+                _tell(series.incident, case, left, swaps, facts)
             series.last, series.last_ns = case.steady, board.t_ns
         for one in self.series.values():
             if one.last is not None and board.t_ns - one.last_ns > 2e9 * one.last.seconds / (FLOORS - 1):
@@ -264,7 +264,7 @@ def _begin(case: _GrowingQuantity, t_ns: int) -> Incident:
     )  # fmt: skip
 
 
-def _tell(incident: Incident, case: _GrowingQuantity, left: _Left, swaps: bool) -> None:
+def _tell(incident: Incident, case: _GrowingQuantity, left: _Left, swaps: bool, facts: Facts) -> None:
     """Bring the incident's words and numbers up to date; severity is the worst so far."""
     steady, copied = case.steady, _copied(case)
     memory = "GPU memory" if incident.gpu is not None else "room" if left.room.key == SHM else "memory"
@@ -279,7 +279,7 @@ def _tell(incident: Incident, case: _GrowingQuantity, left: _Left, swaps: bool) 
     elif left.s < policy.MEDIUM_LEFT_S and incident.severity == "low":
         incident.severity = "medium"
     incident.evidence = [*_evidence(case, left), *_evidence_of_workers(case, copied)]
-    incident.victims, incident.fixes = _victims(case), list(_fixes(case, copied))
+    incident.victims, incident.fixes = _victims(case), sorted(_fixes(case, copied, facts), key=lambda one: one.look)
 
 
 def _end(series: _Quantity, t_ns: int) -> None:
@@ -351,7 +351,7 @@ _COPIES = Fix(
     "counts, and each page written to is copied",
     "self.samples = np.array(samples)",
 )
-_CACHES = Fix("See what they keep of what they have read: a cache without a bound, a list that is only appended to, open readers",
+_CACHES = Fix("Keep less of what was read: a cache without a bound, a list that is only appended to, open readers",
               "functools.lru_cache(maxsize=1000)")  # fmt: skip
 _OF_TRAINER = (
     Fix("Keep numbers, not tensors: a loss that is kept holds all that it was computed from", "losses.append(loss.item())"),
@@ -359,27 +359,27 @@ _OF_TRAINER = (
 )
 _OF_SHM = (
     Fix("Copy what is kept of a batch: a kept tensor of a worker's holds its piece of shared memory", "kept.append(batch.clone())"),
-    Fix("See what is there", "ls -lhS /dev/shm | head; df -h /dev/shm"),
+    Fix("See what is there", "ls -lhS /dev/shm | head; df -h /dev/shm", look=True),
 )
 _OF_GPU = (
     Fix("Keep no tensor that holds its graph from step to step", "total += loss.detach()  # or loss.item()"),
     Fix("Let go of a step's results before the next one", "del loss, output; optimizer.zero_grad(set_to_none=True)"),
-    Fix("See what holds it", "torch.cuda.memory._record_memory_history(); torch.cuda.memory._dump_snapshot('memory.pickle')"),
+    Fix("See what holds it", "torch.cuda.memory._record_memory_history(); torch.cuda.memory._dump_snapshot('memory.pickle')", look=True),
     Fix("If torch.cuda.memory_allocated() stays level, the allocator fragments", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
 )
 
 
-def _fixes(case: _GrowingQuantity, copied: float) -> Iterator[Fix]:
+def _fixes(case: _GrowingQuantity, copied: float, facts: Facts) -> Iterator[Fix]:
     """Fixes: what to change, then how to go on until then."""
     job = case.job
     if case.part == WORKERS:
         pids = [pid for pid, one in case.series.held.items() if one.grown_bytes > 0]
         yield from (_COPIES, _CACHES) if copied >= policy.HALF else (_CACHES, _COPIES)
-        yield Fix("See what allocates", filled("memray attach {:pid}", pids[0] if pids else job.trainer.pid))
-        yield Fix("Until then, let each epoch begin with new workers", with_workers(job, len(job.workers), "persistent_workers=False"))
+        yield Fix("See what allocates", filled("memray attach {:pid}", pids[0] if pids else job.trainer.pid), look=True)
+        yield from advice.fixes(advice.loading(job, facts).grown, len(job.workers))
     elif case.part == TRAINER:
         yield from _OF_TRAINER
-        yield Fix("See what allocates", filled("memray attach {:pid}", job.trainer.pid))
+        yield Fix("See what allocates", filled("memray attach {:pid}", job.trainer.pid), look=True)
     else:
         yield from _OF_SHM if case.part == SHM else _OF_GPU
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Facts, Hang, JobFacts
@@ -111,21 +112,19 @@ def told(hang: Hang, t_ns: int) -> str:
     return filled("{} hangs: {} has moved for {:.0f} s{}", name, who, seconds, longer)
 
 
-def tell(hang: Hang, t_ns: int) -> Finding:
+def tell(hang: Hang, facts: Facts) -> Finding:
     """The finding: where each rank stands, evidence and fixes."""
     alone = len(hang.family) == 1
     parts = [_stands(job, alone, hang) for job in hang.family[:_MOST]]
     if not hang.late:
         far = max(map(ranks, hang.family)) > len(hang.family)
         parts.append(filled("they wait for each other, {}", "or for ranks on other hosts" if far else "in different calls"))
-    seconds = round((t_ns - hang.since_ns) / 1e9, 1)
+    seconds = round((facts.t_ns - hang.since_ns) / 1e9, 1)
     evidence = Evidence("still_s", seconds, "s", "no step, no work of a CPU, nothing read or written, no process that begins or ends")
     pids = [proc.pid for job in hang.family[:_MOST] for proc in (job.trainer, *job.workers)]
-    fixes = [Fix("See where each of them stands, and send that to who wrote it", filled("gputop stacks {:pids}", pids))]
-    if not alone:
-        fixes.append(Fix("Have the next one end with an error", "torch.distributed.init_process_group(..., timeout=timedelta(minutes=5))"))
-    elif hang.family[0].is_torchs:
-        fixes.append(Fix("Have the next one end with an error", "DataLoader(..., timeout=60)"))
+    fixes = [Fix("See where each of them stands, and send that to who wrote it", filled("gputop stacks {:pids}", pids), look=True)]
+    first = hang.family[0]
+    fixes += advice.fixes(advice.loading(first, facts).endless if alone else advice.computing(first, facts).endless_ranks)
     late = hang.late if hang.cause == "straggler-rank" else ()
     culprits = tuple(Culprit(job.trainer.pid, job.trainer.role.label.partition(" rank")[0], None) for job in late)
     victims = tuple(job.trainer.pid for job in hang.family if job not in late)

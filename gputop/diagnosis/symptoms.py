@@ -50,9 +50,12 @@ class Standing(Struct, dict=True):
 
     @property
     def culpable(self) -> float:
-        """Upper bound of the share of time lost by a fault. A pause counts only as far as it repeats."""
+        """Upper bound of the share of time lost by a fault. A pause counts only as far as it repeats; of unexplained loss, light kernels do
+        not count, for they may be all that there is to do."""
         if not self.troubled:
             return 0.0
+        if self.cause == "unexplained" and "light" in self.job.waste:
+            return idle if (idle := self.job.idle or 0.0) >= policy.LOST else 0.0
         if self.judge is None or self.judge.fault:
             return 1.0
         return self.job.repeated.share if self.cause == "pause" and self.job.repeated is not None else 0.0
@@ -116,6 +119,8 @@ def judge_job(job: JobFacts, facts: Facts, before: Phase | None) -> Standing:
     if phase.headline:
         return Standing(job, facts, phase, phase.symptom, shares=shares)
     cause, symptom = "unexplained", "input-bound" if job.data >= policy.HALF * (job.idle or 1.0) else "wait-heavy"
+    if job.waste.get("light", 0.0) > (job.idle or 0.0):
+        symptom = "busy-not-working"
     if (hang := job.hang) is not None:
         if named is None or not (named.explains_hangs and hang.cause == "hung-worker" and len(hang.family) == 1):
             named = seen.strongest if job.absent_ranks else None  # otherwise a judge is more precise
@@ -133,7 +138,7 @@ def _worded(one: Standing) -> Verdict:
     if one.judge is not None:
         finding = one.judge.tell(job, one.facts)
     elif one.hangs and job.hang is not None:
-        finding = hangs.tell(job.hang, one.facts.t_ns)
+        finding = hangs.tell(job.hang, one.facts)
     else:
         finding = unexplained.tell(job) if one.troubled else Finding("")
     why = one.phase.headline or _why(one)
@@ -284,7 +289,7 @@ def _for_unseen(gpu: GpuFacts, facts: Facts) -> Verdict:
     reason, remedy = facts.hidden
     listed = ", ".join(map(str, sorted(gpu.pids)[:3]))
     here = filled("the driver lists {}, of which none is here", listed) if listed else "the driver lists none of them"
-    ask = Fix(remedy) if remedy else Fix("See who holds the GPUs' device files", "sudo fuser -v /dev/nvidia*")
+    ask = Fix(remedy) if remedy else Fix("See who holds the GPUs' device files", "sudo fuser -v /dev/nvidia*", look=True)
     detail, share = filled("{} ({})", remedy, reason) if remedy else filled("{} names them; {}", ask.command, here), 100 * (gpu.util or 0.0)
     if not _is_at_rest(gpu):
         headline = filled("GPU {} works {:.0f}% of the time for processes that cannot be seen from here", gpu.index, share)

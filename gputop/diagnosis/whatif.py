@@ -1,4 +1,5 @@
-"""Predictions of changes, and their assumptions: other numbers of workers, no strangers, no disk waits, more CPUs, a faster GPU.
+"""Predictions of changes, and their assumptions: other numbers of workers, no strangers, no disk waits, more CPUs, a faster GPU. Of
+workers it is only spoken where the program has such, or may have (`gputop.diagnosis.advice`).
 
 `reading_of` takes from a window's facts what `gputop.diagnosis.pipeline` needs, in shares of the window. A factor needs no step clock, for
 the same work makes a step before and after. `Readings` keeps some windows of each trainer and cause; `options` compares changes.
@@ -17,10 +18,12 @@ from statistics import fmean, median, stdev
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputop.diagnosis.advice import LOADING
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.capacity import beside, capacity
 from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts
 from gputop.diagnosis.measure.feeders import at_work, threads_at_work
+from gputop.diagnosis.measure.kinds import Kind, kind_of
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.pipeline import LEAST_TIME, Band, Fit, Pipeline
 from gputop.findings.outlook import NOTHING
@@ -38,6 +41,7 @@ LINK_SHARE = 0.8  # of the link's speed that copies from pinned memory reach (ba
 ONE_WINDOW = 0.1  # assumed deviation, in logarithms, of a single window from the mean
 SIGMAS = 2.0  # standard errors on each side of a band
 NUMBERS, MAIN_WORK, FASTER_GPU = "other numbers of workers", "the main thread's work in the workers", "a faster GPU"
+NUMBERED = ("too-few-workers", "worker-oversubscription")
 SAME = {
     "workers": ("too-few-workers", "slow-transform", "worker-oversubscription", "main-thread-preprocessing"),
     "strangers": ("cpu-contention", "disk-io", "memory-pressure"),
@@ -60,6 +64,7 @@ class Around(Struct, frozen=True):
     pinned: float | None  # time of its copies if they were from pinned memory; None: unknown
     unknown: str  # why other numbers of workers cannot be predicted; empty if they can
     counts_launches: bool = True  # False: ``moves`` contains most launches, too, for samples only estimate their number
+    kind: Kind = Kind.TORCH
 
 
 class Reading(Struct, frozen=True):
@@ -121,6 +126,7 @@ def reading_of(job: JobFacts, facts: Facts) -> Reading:
         takers=_takers(job, facts, cpus), memory=memory, moves=max(0.0, own - (job.launches_per_s or 0.0) * LAUNCH_COST_S),
         main_disk=main.get("disk", 0.0), main_apart=_blocked(trainer, waits.NETWORK, waits.TIMER, waits.PIPE, waits.CHILD),
         pinned=_pinned(job), unknown=_unknown(job), counts_launches=job.calls is not None and job.launches_per_s is not None,
+        kind=kind_of(job, facts),
     )  # fmt: skip
     return Reading(one, around)
 
@@ -209,8 +215,9 @@ def options(readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit]
     if not readings or cause == "hung-worker":
         return []
     mean, around, alike = _mean(readings)
-    found = [_not_known(NUMBERS, around.unknown)] if around.unknown else []
-    if not around.counts_launches and cause not in SAME["main"]:
+    has_workers = LOADING[around.kind].has_workers
+    found = [_not_known(NUMBERS, around.unknown)] if around.unknown and has_workers else []
+    if has_workers and not around.counts_launches and cause not in SAME["main"]:
         found += _without_launches(mean, around)
         around = replace(around, moves=0.0)
     numbers: list[WhatIf] = []
@@ -218,7 +225,8 @@ def options(readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit]
         most = bound if bound is not None and cause in SAME[one.kind] else inf
         (numbers if one.kind == "workers" else found).append(_told_of(mean, around, alike, one, most))
     helpful = [one for one in numbers if (one.factor or 0.0) > 1.0 + NOTHING]
-    found += helpful or [replace(one, change=NUMBERS) for one in numbers[-1:]]
+    if helpful or cause not in NUMBERED:  # whose fix is another number: that none helps would contradict it
+        found += helpful or [replace(one, change=NUMBERS) for one in numbers[-1:]]
     if cause == "small-kernels":  # a GPU counts as busy while the smallest of kernels runs on it
         found = [_not_known(one.change, "kernels this short do not fill it") if _is_faster_gpu(one) else one for one in found]
     return sorted(found, key=lambda one: -(one.factor or 0.0))
@@ -289,8 +297,11 @@ def _band(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Assume
 
 def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culprit]) -> Iterator[_AssumedChange]:
     """Yields the changes that may bring something."""
-    if not around.unknown and (mean.workers or around.moves + around.main_disk + around.main_apart >= WORTH):
+    ways, itself = LOADING[around.kind], around.moves + around.main_disk + around.main_apart >= WORTH
+    if not around.unknown and ways.has_workers and (mean.workers or itself):
         yield from _numbers(mean, around)
+    elif not around.unknown and ways.apart and itself and not mean.workers:
+        yield replace(_of_workers(mean, 1), words=ways.apart, assumes="another thread or process takes over what is no launch of kernels")
     if culprits and (one := _without(cause, culprits, around)) is not None:
         yield one
     if mean.disk + around.main_disk >= WORTH:
@@ -300,7 +311,7 @@ def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culp
             "cpus", filled("all {} CPUs of the host", around.host_cpus), "no CPU mask; others there go on as they do", _unmasked
         )
     elif mean.ready + mean.own_ready >= WORTH:
-        cpus, workers = 2.0 * mean.cpus, max(mean.workers, min(2 * mean.workers, int(2 * mean.cpus)))
+        cpus, workers = 2.0 * mean.cpus, max(mean.workers, min(2 * mean.workers, int(2 * mean.cpus)) if ways.has_workers else 0)
         words = filled("{:g} CPUs{}", cpus, filled(" with {} workers", workers) if workers > mean.workers else "")
         more, assumes = workers > mean.workers, "others take no more of them than now"
         yield _AssumedChange("cpus", words, assumes, partial(_resized, cpus, workers), gives_work=more)
@@ -308,7 +319,7 @@ def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culp
         yield _AssumedChange("quota", "without the CPU quota", "the CPUs themselves are shared as now", _unlimited)
     if mean.copy >= WORTH:
         yield _copying(around)
-    if mean.workers and around.moves >= 2 * WORTH:
+    if mean.workers and ways.has_workers and around.moves >= 2 * WORTH:
         moved = [partial(_move, part) for part in MOVED]
         assumes = filled("{:.0f} % of it is no launch of kernels", 100 * MOVED[1])
         yield _AssumedChange("main", MAIN_WORK, assumes, moved[1], moved[2], moved[0], gives_work=True)

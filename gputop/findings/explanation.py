@@ -322,7 +322,7 @@ def _episode_from(one: Episode) -> Episode:
         victims=[replace(victim, role=name(victim.role), name=name(victim.name)) for victim in one.victims],
         culprits=[replace(culprit, name=name(culprit.name)) for culprit in one.culprits],
         evidence=[replace(each, unit=name(each.unit), text=said(each.text, each.metric.replace("_", " "))) for each in one.evidence],
-        fixes=[Fix(said(fix.text), commanded(fix.command)) for fix in one.fixes if is_own(fix.text)],
+        fixes=[Fix(said(fix.text), commanded(fix.command), fix.look) for fix in one.fixes if is_own(fix.text)],
     )  # fmt: skip
 
 

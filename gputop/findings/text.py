@@ -113,7 +113,7 @@ def _incident(incident: Episode, unended: str) -> Iterator[str]:
     culprits = [who(one.pid, one.name) for one in incident.culprits]
     yield from _wrapped(without(incident.cause, culprits, incident.regain_gpu_s, incident.speedup_max), "   ")
     for fix in incident.fixes:
-        yield from _wrapped(fix.text, "   > ")
+        yield from _wrapped(fix.text, "   ? " if fix.look else "   > ")
         if fix.command:
             yield f"       {clean(fix.command)}"
 

@@ -86,6 +86,7 @@ class Fix(Struct, frozen=True):
 
     text: str
     command: str = ""
+    look: bool = False  # it changes nothing, but shows more of the cause
 
 
 class Culprit(Struct, frozen=True):

@@ -203,7 +203,7 @@ class _Assignment:
         if not info.env or rank_of(info) is None:
             return False
         parent = self.infos.get(info.ppid)
-        return parent is not None and _is_launcher(parent) and _is_python(info)
+        return parent is not None and _is_launcher(parent) and is_python(info)
 
     def _feeds_from_workers(self, info: ProcInfo) -> bool:
         """True if the process has loader workers, which makes it a trainer even without a GPU context."""
@@ -334,7 +334,7 @@ def program_name(info: ProcInfo) -> str:
     """The process's name on the screen: ``a.py`` for ``python -u a.py``, ``a.sh`` for ``bash a.sh``, the module of ``-m``, else the
     program or comm; ``?`` if these are blank."""
     called = info.cmdline[0].rpartition("/")[2] if info.cmdline else ""
-    if _is_python(info):
+    if is_python(info):
         name = _script(info.cmdline[1:])
     elif called in _SHELLS:
         name = _script(["-c" if _SHELL_COMMAND.fullmatch(word) else word for word in info.cmdline[1:]])
@@ -374,7 +374,8 @@ def number_in(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     return next((int(value[:9]) for value in values if value.isascii() and value.isdigit()), None)
 
 
-def _is_python(info: ProcInfo) -> bool:
+def is_python(info: ProcInfo) -> bool:
+    """Whether its program is a Python interpreter."""
     name = (info.exe or (info.cmdline[0] if info.cmdline else "")).rpartition("/")[2]
     return name.startswith(("python", "pypy"))
 
@@ -402,7 +403,7 @@ def _own_child(parent: ProcInfo, child: ProcInfo) -> bool:
         return True
     if parent.exe and child.exe:
         return parent.exe == child.exe
-    return _is_python(parent)
+    return is_python(parent)
 
 
 def _is_spawned(info: ProcInfo) -> bool:

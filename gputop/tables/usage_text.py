@@ -110,7 +110,8 @@ def incident_lines(one: dict[str, Any]) -> tuple[str, list[str], list[str]]:
     lasted = "" if one["end_unix_s"] is None else f", for {hours(round(one['end_unix_s'] - one['start_unix_s']))}"
     title = f"{one['cause']} on {one['host']}, {start}{lasted}: {one['gpu_lost_s']:.0f} GPU s lost"
     fix = one["fixes"][0] if one["fixes"] else None
-    said = [one["headline"], *([one["detail"]] if one["detail"] else []), *([f"What to do: {fix['text']}"] if fix else [])]
+    what = "Where to look" if fix and fix.get("look") else "What to do"
+    said = [one["headline"], *([one["detail"]] if one["detail"] else []), *([f"{what}: {fix['text']}"] if fix else [])]
     replay = f"gputop replay {shlex.quote(one['file'])} --at {shlex.quote(start)}"
     commands = [fix["command"], replay] if fix and fix["command"] else [replay]
     return clean(title), [clean(line) for line in said], [clean(line) for line in commands]

@@ -24,7 +24,7 @@ from gputop.system import plugins
 
 
 class Finding(Struct, frozen=True):
-    """A judge's words for its cause: detail, evidence, fixes."""
+    """A judge's words for its cause: detail, evidence, fixes. What only shows more stands behind what changes something."""
 
     detail: str
     evidence: tuple[Evidence, ...] = ()
@@ -33,8 +33,9 @@ class Finding(Struct, frozen=True):
     victims: tuple[int, ...] | None = None  # pids of processes that suffered; None: the job's starving workers
 
     def __post_init__(self) -> None:
-        """Drop evidence that was not measured."""
+        """Drop evidence that was not measured; put looks behind fixes."""
         force_setattr(self, "evidence", tuple(one for one in self.evidence if one.value is not None))
+        force_setattr(self, "fixes", tuple(sorted(self.fixes, key=lambda one: one.look)))
 
 
 class Judge(Struct, frozen=True):

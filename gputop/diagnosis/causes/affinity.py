@@ -41,7 +41,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     ask = filled("taskset -pc {:pid}; cat /proc/{:pid}/cpuset", late[0].pid, late[0].pid)
     fixes = (
         _widening(job, cpus, all_cpus),
-        Fix("And find who pins it (taskset, numactl, Slurm --cpus-per-task, a container's cpuset)", ask),
+        Fix("See who pins it (taskset, numactl, Slurm --cpus-per-task, a container's cpuset)", ask, look=True),
     )
     detail = filled("{} held to CPU {} and kept from it {:.0f}% of the time; {}", who, mine, 100 * share, elsewhere)
     return Finding(detail, evidence, fixes, (), tuple(proc.pid for proc in (job.trainer, *job.workers)))
@@ -53,7 +53,7 @@ def _widening(job: JobFacts, cpus: Capacity, all_cpus: str) -> Fix:
     if not job.cpuset or cpus.allowed != cpus.given:
         return Fix("Let the job use all CPUs now", unpin)
     below, file = "/cpuset" if job.cgroup_version == 1 else "", '"/sys/fs/cgroup{:own}$(cat /proc/{:pid}/cpuset)/cpuset.cpus"'
-    text = "Let its cgroup (and those above it that have as few) use all CPUs, and then its processes: torch sets their own masks"
+    text = "Let its cgroup (and those above it that have as few) use all CPUs, and then its processes: libraries set masks of their own"
     return Fix(text, filled("echo {:cpus} > {:command}; {:command}", all_cpus, filled(file, below, job.trainer.pid), unpin))
 
 

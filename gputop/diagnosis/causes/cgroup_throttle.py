@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-from gputop.diagnosis import shell
+from gputop.diagnosis import advice, shell
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.capacity import capacity, needed, strangers
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.measure.feeders import with_workers
 from gputop.diagnosis.measure.takers import blame, names_of
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
@@ -59,14 +58,17 @@ def _fixes(job: JobFacts, facts: Facts, guests: list[Taker]) -> list[Fix]:
     if guests:
         names, pids = joined(", ", names_of(guests)), [guest.pid for guest in guests]
         fixes.append(
-            Fix(filled("End {}, or run it outside of {}", names, job.quota_path), filled("ps -o pid,ppid,etime,args -p {:pids,}", pids))
+            Fix(
+                filled("Run {} outside of {}, or end it where nobody needs it", names, job.quota_path),
+                filled("ps -o pid,ppid,etime,args -p {:pids,}", pids),
+            )
         )
     wanted = _wanted(job, facts) + sum(guest.cores for guest in guests)
     # More than the present quota: a process that runs in bursts is throttled in them, though its mean demand is lower.
     cpus = min(len(capacity(job, facts).allowed), max(ceil(wanted), floor(quota) + 1))
     fixes.append(Fix(filled("Raise the quota of {} to {}", job.quota_path, counted(cpus, "CPU")), _raising(job, cpus)))
     if quota and job.workers and len(job.workers) > quota + 1 and wanted <= quota:
-        fixes.append(Fix("Or start no more workers than may run at once", with_workers(job, max(1, int(quota)))))
+        fixes += advice.fixes(advice.loading(job, facts).fewer, max(1, int(quota)))
     return fixes
 
 

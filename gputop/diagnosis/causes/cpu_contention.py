@@ -96,7 +96,11 @@ def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
     most = max((taker.cores for taker in free), default=0.0)
     worth = [taker for taker in free if taker.cores >= policy.TENTH * most]
     if not worth:
-        return [Fix("See what is started again and again: a build, cron, a health check", "ps -eo etimes,ppid,args --sort=etimes | head")]
+        look = "See what is started again and again: a build, cron, a health check"
+        return [
+            Fix("Start it with less priority, or at another time", "systemd-run --scope -p CPUWeight=1 nice -n 19 ..."),
+            Fix(look, "ps -eo etimes,ppid,args --sort=etimes | head", look=True),
+        ]
     return shell.fixes(worth, job.trainer.info, job.cgroup_version, facts.host.autogroup)
 
 

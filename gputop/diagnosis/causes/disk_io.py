@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 
-from gputop.diagnosis import owners, shell
+from gputop.diagnosis import advice, owners, shell
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Mover
-from gputop.diagnosis.measure.feeders import more_in_flight, programs_wait, who_waits
+from gputop.diagnosis.measure.feeders import programs_wait, who_waits
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.waitgraph import Walk
 from gputop.findings import policy
@@ -58,7 +58,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         percent("psi_io_pct", facts.host.psi_io, "PSI io some"),
     )
     pid = max(procs, key=_share).pid
-    fixes = (*_after(movers), *_lifting(limit, job.cgroup_version), *(_write_less(pid) if writes else _read_faster(job, procs, pid)))
+    fixes = (*_after(movers), *_lifting(limit, job.cgroup_version), *(_write_less(pid) if writes else _read_faster(job, facts, procs, pid)))
     culprits = tuple(Culprit(one.pid, one.name, None) for one in movers)
     return Finding(joined("; ", [*told, moving] if moving else told), evidence, fixes, culprits)
 
@@ -110,17 +110,17 @@ def _lifting(limit: ReadLimit | None, version: int) -> list[Fix]:
 
 def _write_less(pid: int) -> list[Fix]:
     text = "Write logs, samples and databases from a thread beside the training, without an fsync or a commit after every step"
-    return [Fix("See which files it writes", filled("ls -l /proc/{:pid}/fd", pid)), Fix(text)]
+    return [Fix("See which files it writes", filled("ls -l /proc/{:pid}/fd", pid), look=True), Fix(text)]
 
 
-def _read_faster(job: JobFacts, procs: list[ProcFacts], pid: int) -> list[Fix]:
+def _read_faster(job: JobFacts, facts: Facts, procs: list[ProcFacts], pid: int) -> list[Fix]:
     """Fixes for slow reads. Under a limit more reads at once are no faster, and a trainer with workers reads one piece after another."""
     fixes = [
-        Fix("See which files they read", filled("ls -l /proc/{:pid}/fd", pid)),
-        Fix("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),
+        Fix("See which files they read", filled("ls -l /proc/{:pid}/fd", pid), look=True),
+        *advice.fixes(advice.loading(job, facts).stored),
     ]
     alone = bool(job.workers) and job.trainer in procs
-    return fixes if alone or job.read_limit is not None else [*fixes, Fix("Have more reads in flight", more_in_flight(job))]
+    return fixes if alone or job.read_limit is not None else [*fixes, *advice.in_flight(job, facts)]
 
 
 def _allowed(limit: ReadLimit) -> str:

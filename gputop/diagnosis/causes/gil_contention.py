@@ -10,12 +10,10 @@ When it abstains: threads wait for CPUs, or sleep for long at a lock: then it is
 
 from __future__ import annotations
 
-from gputop.diagnosis import owners
+from gputop.diagnosis import advice, owners
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.causes.main_thread_preprocessing import MOST_WORKERS
-from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.feeders import named_thread, with_workers
+from gputop.diagnosis.measure.feeders import named_thread
 from gputop.diagnosis.measure.proc import TURN
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Fix
@@ -46,19 +44,16 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         percent("turn_pct", turns or None, "of the samples met these waiting for the GIL"),
         percent("lock_pct", None if starves else worst.kinds.get("lock", 0.0), "of its time asleep on a lock"),
     )
-    stacks = Fix("See what the threads run", filled("gputop stacks {:pid}", worst.pid))
+    stacks = Fix("See what the threads run", filled("gputop stacks {:pid}", worst.pid), look=True)
     if starves:
         stacks = Fix(
-            "See what the main thread runs between the steps, and keep it short", filled("gputop stacks {:pid} --duration 10", worst.pid)
+            "See what the main thread runs between the steps, and keep it short",
+            filled("gputop stacks {:pid} --duration 10", worst.pid),
+            look=True,
         )
-    apart = _apart(job, facts) if worst is job.trainer else Fix("Use more workers with one thread each")
-    return Finding(detail, evidence, (stacks, apart), (), tuple(proc.pid for proc in procs))
-
-
-def _apart(job: JobFacts, facts: Facts) -> Fix:
-    workers = min(MOST_WORKERS, len(capacity(job, facts).allowed))
-    load = "" if job.workers else with_workers(job, workers, "persistent_workers=True")
-    return Fix("Move the other threads' work into processes of their own", load)
+    ways = advice.loading(job, facts)
+    apart = advice.fixes(ways.interpreters if worst is job.trainer else ways.single, advice.first_loaders(job, facts))
+    return Finding(detail, evidence, (stacks, *apart), (), tuple(proc.pid for proc in procs))
 
 
 def _felt(job: JobFacts) -> str:

@@ -24,8 +24,8 @@ FALLEN_OFF = 79  # Xid
 MOST_NAMED = 8  # users of a GPU, and other lost GPUs, that are named
 
 
-_DMESG = Fix("See what the driver says of it", "sudo dmesg | grep -iE 'xid|nvrm' | tail -20")
-_STUCK = Fix("See who stands in a call to it", "ps -eo pid,stat,wchan:32,args | awk '$2 ~ /^D/'")
+_DMESG = Fix("See what the driver says of it", "sudo dmesg | grep -iE 'xid|nvrm' | tail -20", look=True)
+_STUCK = Fix("See who stands in a call to it", "ps -eo pid,stat,wchan:32,args | awk '$2 ~ /^D/'", look=True)
 
 
 def told(gpu: GpuFacts) -> str:

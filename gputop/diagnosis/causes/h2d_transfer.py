@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.gpuside import copied, copying, link_of, traffic
 from gputop.diagnosis.measure.facts import Facts, JobFacts
@@ -25,20 +26,6 @@ from gputop.model.rates import counter_per_s
 
 PAGE_BYTES = 4096  # bytes that a page fault brings in, at least
 _ASK = "nvidia-smi -i {:d} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
-_PIN = Fix("Copy from pinned memory, beside the computing", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)")
-_BESIDE = Fix(
-    "Copy the next batch on a stream of its own while this one is computed",
-    "with torch.cuda.stream(side): batch = batch.to(device, non_blocking=True)",
-)
-_LESS = Fix("Send less: uint8 images instead of float32, normalize on the GPU")
-_RETURNING = (
-    Fix("Reduce it on the GPU, and copy only what is used here", "preds = logits.argmax(-1).cpu(); total += loss.detach()"),
-    Fix("Copy into pinned memory, beside the next step", "host = torch.empty(x.shape, pin_memory=True); host.copy_(x, non_blocking=True)"),
-)
-_OFFLOADING = (
-    Fix("As much comes back as goes, like gradients and weights: keep the optimizer on the GPU", "torch.optim.AdamW(..., fused=True)"),
-    Fix("Where it has no room, copy pinned, beside the backward pass", "DeepSpeed: offload_optimizer: {device: cpu, pin_memory: true}"),
-)
 
 
 def copies_back(job: JobFacts) -> bool:
@@ -48,24 +35,24 @@ def copies_back(job: JobFacts) -> bool:
     return 2 * sum(gpu.pcie_back_bytes_per_s or 0.0 for gpu in job.gpus) > traffic(job)
 
 
-def _tell(job: JobFacts, _facts: Facts) -> Finding:
+def _tell(job: JobFacts, facts: Facts) -> Finding:
     evidence = (
         *_counted(job),
         percent("gpu_idle_pct", job.idle, "of the time no kernel ran"),
         Evidence("pcie_bytes_per_s", round(traffic(job)) or None, "B/s", "over PCIe, both ways"),
     )
     ready = "; workers have batches ready" if is_ahead(job) else ""
-    return Finding(filled("{}{}", _spent(job), ready), evidence, tuple(_fixes(job)), (), (job.trainer.pid,))
+    return Finding(filled("{}{}", _spent(job), ready), evidence, tuple(_fixes(job, facts)), (), (job.trainer.pid,))
 
 
-def _fixes(job: JobFacts) -> Iterator[Fix]:
-    calls = job.calls
+def _fixes(job: JobFacts, facts: Facts) -> Iterator[Fix]:
+    calls, ways = job.calls, advice.computing(job, facts)
     if calls is not None and calls.to_gpu_per_s >= max(policy.SYNCS_PER_S, copied(job) / policy.SMALL_BYTES):
-        yield Fix("Put the small pieces together first, and copy once a step", 'torch.cat(pieces).to("cuda", non_blocking=True)')
+        yield from advice.fixes(ways.pieces)
     elif _faults_per_s(job) is not None:
         yield Fix("Fill one buffer again and again: the pages of a new one are made while it is copied")
     elif _crawls(job):
-        yield Fix("See whether others copy over its link, or its clocks are low", "nvidia-smi dmon -s ct")
+        yield Fix("See whether others copy over its link, or its clocks are low", "nvidia-smi dmon -s ct", look=True)
     for gpu in job.gpus:
         has, most = int(gpu.pcie_width or 0), int(gpu.pcie_width_max or 0)
         if 0 < has < most:
@@ -73,13 +60,14 @@ def _fixes(job: JobFacts) -> Iterator[Fix]:
                 filled("GPU {} has {} of its {} PCIe lanes: another slot, or no riser", gpu.index, has, most), filled(_ASK, gpu.index)
             )
     if calls is not None and moves_weights(calls):
-        yield from _OFFLOADING
+        yield from advice.fixes(ways.offloaded)
     elif copies_back(job):
-        yield from _RETURNING
+        yield from advice.fixes(ways.returned)
     else:
         as_fast_as_link = traffic(job) >= policy.HALF * (job.idle or 1.0) * link_of(job)
-        yield from () if as_fast_as_link and (calls is None or calls.copy < policy.LITTLE) else (_PIN,)  # otherwise it is pinned already
-        yield from (_BESIDE, _LESS)
+        if not as_fast_as_link or (calls is not None and calls.copy >= policy.LITTLE):  # otherwise it is pinned already
+            yield from advice.fixes(advice.loading(job, facts).pinned)
+        yield from advice.fixes((*ways.beside, *ways.smaller))
 
 
 def _spent(job: JobFacts) -> str:

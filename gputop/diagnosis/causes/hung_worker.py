@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gputop.diagnosis import stuck
+from gputop.diagnosis import advice, stuck
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.facts import Facts, JobFacts
@@ -32,20 +32,18 @@ _STANDS = {
 }  # fmt: skip
 
 
-def _tell(job: JobFacts, _facts: Facts) -> Finding:
+def _tell(job: JobFacts, facts: Facts) -> Finding:
     hung, rests = stuck.hung(job), stuck.gpus_rest(job, policy.STUCK_S)
     if job.unheard and rests:
         return _tell_of_unheard(job)
     if (job.stopped or job.mute) and not hung:
         return _tell_of_programs(job)
     if stuck.nobody_moves(job):
-        return _tell_of_all(job)
+        return _tell_of_all(job, facts)
     others = "the others cannot deliver in its place" if rests else "the others go on without it"
     others = "nobody is left to deliver" if len(hung) == len(job.workers) else others
     victims = tuple(worker.pid for worker in hung)
-    return Finding(
-        filled("{}; {}", _who_is_how(hung), others), tuple(map(_evidence, hung)), tuple(_fixes(hung, job.is_torchs)), (), victims
-    )
+    return Finding(filled("{}; {}", _who_is_how(hung), others), tuple(map(_evidence, hung)), tuple(_fixes(hung, job, facts)), (), victims)
 
 
 def _tell_of_programs(job: JobFacts) -> Finding:
@@ -73,22 +71,23 @@ def _tell_of_unheard(job: JobFacts) -> Finding:
     detail = filled("{} ({}) has not moved for {:.1f} s: nobody takes what it writes to standard ", job.trainer.role.label, pid, still_s)
     evidence = Evidence("still_s", round(still_s, 1), "s", "it has neither run nor switched, in a write")
     fixes = (
-        Fix("See where that goes, and let it go on: a pager, a terminal stopped by Ctrl-S", filled("ls -l /proc/{:pid}/fd/{:d}", pid, fd)),
+        Fix("Let it go on where that goes: a pager, a terminal stopped by Ctrl-S", filled("ls -l /proc/{:pid}/fd/{:d}", pid, fd)),
         Fix("Or read it yourself, if it is a pipe", filled("cat /proc/{:pid}/fd/{:d}", pid, fd)),
         Fix("Write to a file the next time", "... > train.log 2>&1"),
     )
     return Finding(filled("{}{}", detail, "output" if fd == 1 else "error"), (evidence,), fixes, (), (pid,))
 
 
-def _tell_of_all(job: JobFacts) -> Finding:
+def _tell_of_all(job: JobFacts, facts: Facts) -> Finding:
     still_s = job.trainer.still_s
     odd = min(_alike(job.workers, _kind).values(), key=len)
     unlike = filled("; {}, unlike the others", _who_is_how(odd)) if 2 * len(odd) < len(job.workers) else ""
     lost = " a worker has died lately, and" if job.births else ""
     evidence = Evidence("still_s", round(still_s, 1), "s", "the trainer and all of its workers have neither run nor switched")
     dead = [worker for worker in job.workers if _how(worker) == "dead"]
-    look = Fix("See where they stand", filled("gputop stacks {:pids}", [proc.pid for proc in (job.trainer, *job.workers)]))
-    fixes = (look, *(_fixes(dead, job.is_torchs) if dead else (Fix("Was a worker killed?", _WAS_KILLED),)))
+    look = Fix("See where they stand", filled("gputop stacks {:pids}", [proc.pid for proc in (job.trainer, *job.workers)]), look=True)
+    killed = Fix("Was a worker killed?", _WAS_KILLED, look=True)
+    fixes = (look, *(_fixes(dead, job, facts) if dead else (killed, *advice.fixes(advice.loading(job, facts).endless))))
     detail = filled("trainer and workers have not moved for {:.1f} s:{} the batch that it waits for will not come{}", still_s, lost, unlike)
     return Finding(detail, (evidence,), fixes, (), tuple(worker.pid for worker in job.workers))
 
@@ -129,7 +128,7 @@ def _evidence(worker: ProcFacts) -> Evidence:
     return Evidence("still_s", round(worker.still_s, 1), "s", filled("{} has neither run nor switched", label))
 
 
-def _fixes(hung: list[ProcFacts], torchs: bool) -> Iterator[Fix]:
+def _fixes(hung: list[ProcFacts], job: JobFacts, facts: Facts) -> Iterator[Fix]:
     waiting = []
     for worker in hung:
         how, label = _how(worker), worker.role.label
@@ -143,9 +142,10 @@ def _fixes(hung: list[ProcFacts], torchs: bool) -> Iterator[Fix]:
             waiting.append(worker)
     if waiting:
         names, pids = joined(", ", (worker.role.label for worker in waiting)), [worker.pid for worker in waiting]
-        yield Fix(filled("See where {} {}", names, "stands" if len(waiting) == 1 else "stand"), filled("gputop stacks {:pids}", pids))
-        ends = "DataLoader(..., timeout=60)" if torchs else ""
-        yield Fix("Have the next one end the training with an error, rather than wait for ever", ends)
+        yield Fix(
+            filled("See where {} {}", names, "stands" if len(waiting) == 1 else "stand"), filled("gputop stacks {:pids}", pids), look=True
+        )
+        yield from advice.fixes(advice.loading(job, facts).endless)
 
 
 JUDGE = Judge(

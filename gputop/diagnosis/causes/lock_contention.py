@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
@@ -65,7 +66,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     if _takes_turns(job):
         return _tell_of_turns(job)
     server = _server(job)
-    return _tell_of_waiting(job) if server is None else _tell_of_server(job, server)
+    return _tell_of_waiting(job, facts) if server is None else _tell_of_server(job, server)
 
 
 def _tell_of_rivals(job: JobFacts, facts: Facts) -> Finding:
@@ -74,7 +75,7 @@ def _tell_of_rivals(job: JobFacts, facts: Facts) -> Finding:
     share, pids = sum(job.rivals.values()), sorted({job.trainer.pid, *job.rivals})
     own = filled("{} ({})", job.trainer.role.label, job.trainer.pid)
     fixes = (
-        Fix("See which lock, and what is done under it", filled("gputop stacks {:pids}", pids)),
+        Fix("See which lock, and what is done under it", filled("gputop stacks {:pids}", pids), look=True),
         Fix("Hold it for shorter (not while the GPU works), or give each trainer its own part of what it guards"),
     )
     return Finding(
@@ -90,7 +91,7 @@ def _tell_of_kept_out(job: JobFacts) -> Finding:
         "the main thread of {} ({}) waited for the lock of a file {:.0f}% of the time", trainer.role.label, trainer.pid, 100 * share
     )
     fixes = (
-        Fix("See what the holder does meanwhile", filled("gputop stacks {:pid} --duration 5", pid)),
+        Fix("See what the holder does meanwhile", filled("gputop stacks {:pid} --duration 5", pid), look=True),
         Fix(filled("Have {} ({}) hold it for shorter, or lock the file less often than in each step", name, pid)),
     )
     evidence = percent("lock_pct", share, "of its time asleep in fcntl or flock")
@@ -111,7 +112,7 @@ def _tell_of_turns(job: JobFacts) -> Finding:
         Evidence("running_cpus", round(ran, 2), "CPUs", "used by all workers together"),
     )
     fixes = (
-        Fix("See what is done under the lock", filled("gputop stacks {:pids} --duration 5", most or sorted(workers))),
+        Fix("See what is done under the lock", filled("gputop stacks {:pids} --duration 5", most or sorted(workers)), look=True),
         Fix("Hold it for shorter: compute, compress and write before or after, and only exchange what is ready under it"),
         Fix("Or give each worker a part of its own (a queue, a shard, a lock for each), so that the trainer waits for none"),
     )
@@ -128,13 +129,13 @@ def _tell_of_server(job: JobFacts, server: ProcFacts) -> Finding:
     detail += "lock that it gives out (a Manager's)"
     evidence = Evidence("locked_clients", round(locked, 1), "clients", "whose threads in the server stand at a lock, at a time")
     fixes = (
-        Fix("See who holds it, and what for", filled("gputop stacks {:pids}", victims or (server.pid,))),
+        Fix("See who holds it, and what for", filled("gputop stacks {:pids}", victims or (server.pid,)), look=True),
         Fix("Hold it for shorter: each call of a Manager's object is a message and an answer, so write many items in one; or take a queue"),
     )
     return Finding(detail, (evidence,), fixes, (), victims)
 
 
-def _tell_of_waiting(job: JobFacts) -> Finding:
+def _tell_of_waiting(job: JobFacts, facts: Facts) -> Finding:
     waited = sum((Counter(worker.state.waits) for worker in job.workers), Counter[str]())
     kind = max(_WHERE, key=lambda word: waited[word])
     share, running = waited[kind] / max(1, len(job.workers)), sum(worker.run for worker in job.workers)
@@ -151,9 +152,9 @@ def _tell_of_waiting(job: JobFacts) -> Finding:
     others = joined(", ", (filled("{} ({})", one.name, one.pid) for one in culprits))
     look = "See what the holder does meanwhile" if job.holders else "See which lock, and who holds it"
     fixes = (
-        Fix(look, filled("gputop stacks {:pids} --duration 5", list(job.holders) or sorted(own))),
+        Fix(look, filled("gputop stacks {:pids} --duration 5", list(job.holders) or sorted(own)), look=True),
         *([Fix(filled("Have {} hold it for shorter (commit sooner), or keep what it writes elsewhere", others))] if others else []),
-        Fix("Give each worker its own handle or shard (HDF5, LMDB, SQLite, a file cache), opened in worker_init_fn, to read only"),
+        *advice.fixes(advice.loading(job, facts).handles),
     )
     return Finding(detail, evidence, fixes, culprits)
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.causes.output_blocked import lists_ends
 from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure import starts
-from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
-from gputop.diagnosis.measure.feeders import named_thread, started, threads_at_work, with_workers
+from gputop.diagnosis.measure.feeders import named_thread, started, threads_at_work
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.waitgraph import Walk
 from gputop.findings import policy
@@ -26,7 +26,6 @@ from gputop.findings.verdict import Fix
 from gputop.model.roles import PIN_THREAD
 from gputop.system.text import counted
 
-MOST_WORKERS = 4  # workers to begin with; never more than CPUs
 _SLEEPS = ("timer", "lock", "pipe", "poll")
 _ROWS = (("work", "main"), ("timer", "main"), ("work", "main's program"), ("work", "main's thread"), ("child", "main"), ("pipe", "main"))
 
@@ -61,11 +60,14 @@ def _told(job: JobFacts, facts: Facts) -> _MainThreadWork:
     most, cost = _most(job)
     pid, share = job.trainer.pid, filled("{:.0f}% of the time", 100 * cost)
     stacks = filled("gputop stacks {:pid} --duration 10", pid)
-    where = Fix("See where it waits", filled("gputop stacks {:pid}", pid))
+    where = Fix("See where it waits", filled("gputop stacks {:pid}", pid), look=True)
     if most in ("lock", "poll") and threads_at_work(job):
         does = filled("waits {} for its own threads{}, which run on {:.1f} CPUs", share, named_thread(job.trainer), job.trainer.others_run)
-        fixes = _PINNING if job.trainer.busiest_thread == PIN_THREAD else _loading(job, facts)
-        return _MainThreadWork(does, "until threads of its own are through", Fix("See what its threads do, by line", stacks), fixes)
+        pins = job.trainer.busiest_thread == PIN_THREAD
+        fixes = advice.fixes(advice.loading(job, facts).unpinned) if pins else _loading(job, facts)
+        return _MainThreadWork(
+            does, "until threads of its own are through", Fix("See what its threads do, by line", stacks, look=True), fixes
+        )
     if most in ("pipe", "poll") and asks_programs(job):
         seldom = "Start no program for each step: ask seldom, in a thread, or a library (torch.cuda.memory_allocated, pynvml)"
         does = filled("waits {} for short programs that it starts, which run on {:.1f} CPUs", share, job.trainer.children)
@@ -75,21 +77,18 @@ def _told(job: JobFacts, facts: Facts) -> _MainThreadWork:
     if most == "timer":
         sleep = Fix("Take out what sleeps between the steps (time.sleep, a retry, a poll), or wait for the event itself")
         fixes = (sleep,) if job.workers else (sleep, *_loading(job, facts))
-        return _MainThreadWork(filled("sleeps by itself {}", share), "by a timer", Fix("See where it sleeps, by line", stacks), fixes)
+        return _MainThreadWork(
+            filled("sleeps by itself {}", share), "by a timer", Fix("See where it sleeps, by line", stacks, look=True), fixes
+        )
     computes = filled("computes {:.0f}% of the time between steps", 100 * job.trainer.state.fractions.get("computing", 0.0))
-    return _MainThreadWork(computes, "", Fix("See what it computes between the steps, by line", stacks), _loading(job, facts))
-
-
-_PINNING = (
-    Fix("Send less: uint8 until it is on the GPU, smaller batches, one tensor rather than many"),
-    Fix("Or copy without pinning, which takes that thread out of the way", "DataLoader(..., pin_memory=False)"),
-)
+    return _MainThreadWork(computes, "", Fix("See what it computes between the steps, by line", stacks, look=True), _loading(job, facts))
 
 
 def _of_fed(job: JobFacts, facts: Facts, share: str, where: Fix) -> _MainThreadWork:
     """Words and fixes for a trainer without workers that another process feeds through a pipe or UNIX socket."""
     does, feeder = filled("waits {} for what comes through a pipe or UNIX socket", share), next(iter(started(job, facts)), None)
-    fixes: tuple[Fix, ...] = (Fix("Whoever feeds it is late: see who is at the other end", lists_ends(job.trainer)),)
+    late = Fix("Whoever feeds it is late: see who is at the other end", lists_ends(job.trainer), look=True)
+    fixes = (late, *advice.fixes(advice.loading(job, facts).cheaper))
     if feeder is not None:
         does += filled(", while {} ({}), which it started, runs on {:.1f} CPUs", feeder.name, feeder.pid, feeder.cores)
         fixes = _loading(job, facts)
@@ -97,12 +96,8 @@ def _of_fed(job: JobFacts, facts: Facts, share: str, where: Fix) -> _MainThreadW
 
 
 def _loading(job: JobFacts, facts: Facts) -> tuple[Fix, ...]:
-    if not job.workers:
-        most = min(MOST_WORKERS, len(capacity(job, facts).allowed))
-        return (Fix("Load and transform in workers", with_workers(job, most, "persistent_workers=True")),)
-    where = "Dataset or a collate_fn, which run in the workers" if job.is_torchs else "workers"
-    text = filled("Move what makes batches into the {}; measure less often, or on the GPU", where)
-    return (Fix(text, "DataLoader(..., collate_fn=...)" if job.is_torchs else ""),)
+    ways = advice.loading(job, facts)
+    return advice.fixes(ways.moved if job.workers else ways.ahead, advice.first_loaders(job, facts))
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -120,7 +115,10 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     detail, fixes = filled("the trainer's main thread {}; {}", does, beside), (told.look, *fixes)
     if may_spin(job):
         detail += ". It may also launch small kernels, or spin in waits for the GPU: from /proc all look the same"
-        fixes = (Fix("Tell them apart: as root, launches and waits for the GPU (.item(), .cpu()) are counted", "sudo gputop"), *fixes)
+        fixes = (
+            Fix("Tell them apart: as root, launches and waits for the GPU (.item(), .cpu()) are counted", "sudo gputop", look=True),
+            *fixes,
+        )
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 

@@ -9,10 +9,10 @@ When it abstains: pages are read for the first time (disk-io).
 
 from __future__ import annotations
 
-from gputop.diagnosis import shell
+from gputop.diagnosis import advice, shell
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.facts import Facts, Grower, JobFacts
-from gputop.diagnosis.measure.feeders import MEMORY, programs_wait, threads_wait, with_workers
+from gputop.diagnosis.measure.feeders import MEMORY, programs_wait, threads_wait
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
@@ -41,7 +41,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
             "; outside of the job grew {}", joined(", ", (filled("{} by {:.0f} MB", _named(one), one.grown_bytes / 1e6) for one in growers))
         )
     culprits = tuple(Culprit(one.pid, one.name, None) for one in growers)
-    return Finding(detail, evidence, (*_ending(growers), *_fixes(job)), culprits, tuple(proc.pid for proc in procs))
+    return Finding(detail, evidence, (*_ending(growers), *_fixes(job, facts)), culprits, tuple(proc.pid for proc in procs))
 
 
 def _stalled(job: JobFacts, proc: ProcFacts) -> float:
@@ -68,24 +68,28 @@ def _named(one: Grower) -> str:
 def _ending(growers: list[Grower]) -> list[Fix]:
     names, pids = joined(", ", map(_named, growers)), [one.pid for one in growers]
     return (
-        [Fix(filled("End {}, or give it a limit of its own", names), filled("ps -o pid,ppid,rss,args -p {:pids,}", pids))]
+        [
+            Fix(
+                filled("Give {} a limit of memory of its own, or end it where nobody needs it", names),
+                filled("ps -o pid,ppid,rss,args -p {:pids,}", pids),
+            )
+        ]
         if growers
         else []
     )
 
 
-def _fixes(job: JobFacts) -> list[Fix]:
+def _fixes(job: JobFacts, facts: Facts) -> list[Fix]:
     if not job.memory_path:
-        return [Fix("See who holds the memory", "ps -eo pid,rss,comm --sort=-rss | head")]
+        return [Fix("See who holds the memory", "ps -eo pid,rss,comm --sort=-rss | head", look=True)]
     limit, cached = job.memory_limit_bytes or 0, job.memory_file_bytes or 0
     name = "memory.limit_in_bytes" if job.cgroup_version == 1 else "memory.max"
     file = shell.cgroup_file(job.cgroup_version, "memory", job.memory_path, name)
-    less = Fix("Or hold less: fewer workers, or fewer batches ahead", with_workers(job, max(1, len(job.workers) // 2), "prefetch_factor=1"))
+    less = advice.fixes(advice.loading(job, facts).less_held, max(1, len(job.workers) // 2))
     if 2 * cached > limit:
-        less = Fix(
-            filled("Or read less: {:.0f} of its {:.0f} MB are pages of files, packed or smaller ones would fit", cached / 1e6, limit / 1e6)
-        )
-    return [Fix(filled("Raise the memory limit of {}", job.memory_path), filled("echo {:d} > {:file}", int(2 * limit), file)), less]
+        text = "Or read less: {:.0f} of its {:.0f} MB are pages of files, packed or smaller ones would fit"
+        less = (Fix(filled(text, cached / 1e6, limit / 1e6)),)
+    return [Fix(filled("Raise the memory limit of {}", job.memory_path), filled("echo {:d} > {:file}", int(2 * limit), file)), *less]
 
 
 JUDGE = Judge("memory-pressure", "input-bound", _tell, rows=(("memory", "main"), ("memory", "worker")))

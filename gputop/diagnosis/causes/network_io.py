@@ -8,13 +8,17 @@ When it abstains: of one of several ranks whose workers are ahead, or whose thre
 
 from __future__ import annotations
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.feeders import more_in_flight, who_waits
+from gputop.diagnosis.measure.feeders import who_waits
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
+
+_CACHE = Fix("Keep on this host what is read more than once")
+_BESIDE = Fix("Send metrics, logs and samples from a thread beside the training, and not after every step")
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -30,10 +34,9 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         received = "; next to nothing comes from other hosts: who serves it may be on this one"
     loads = job.trainer not in procs or not job.workers
     fixes = (
-        Fix("See whom they talk to, and how fast", filled("ss -tinp | grep -A1 pid={:pid}", max(procs, key=_share).pid)),
-        Fix("Have more requests in flight, or cache the data set on this host", more_in_flight(job)) if loads
-        else Fix("Send metrics, logs and samples from a thread beside the training, and not after every step"),
-    )  # fmt: skip
+        Fix("See whom they talk to, and how fast", filled("ss -tinp | grep -A1 pid={:pid}", max(procs, key=_share).pid), look=True),
+        *((*advice.in_flight(job, facts), _CACHE) if loads else (_BESIDE,)),
+    )
     return Finding(filled("{} waited for the network {:.0f}% of the time{}", who, 100 * share, received), evidence, fixes)
 
 

@@ -10,6 +10,7 @@ When it abstains: a worker owes the trainer a batch, or its own threads keep it 
 
 from __future__ import annotations
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.causes.hung_worker import TRACED
 from gputop.diagnosis.measure import starts
@@ -48,15 +49,10 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
             "write_bytes_per_s", round(written or 0.0) or None, "B/s", filled("written by {}", "the trainer" if writer is job else who)
         ),
     )
-    save = Fix(
-        filled("Write checkpoints {}beside the training", "less often, or " if again else ""),
-        "torch.distributed.checkpoint.async_save(...)",
-    )
-    look = Fix(
-        "See what its main thread does meanwhile; do that less often, or in another process",
-        filled("gputop stacks {:pid}", job.trainer.pid),
-    )
-    fixes = (save, look) if saves else _let_go_on(job) or (starts.FIXES if starts.is_compiling(job) else (look,))
+    look = Fix("See what its main thread does meanwhile", filled("gputop stacks {:pid}", job.trainer.pid), look=True)
+    less = Fix("Do what its main thread does meanwhile less often, or in another process")
+    save = advice.fixes(advice.computing(job, facts).checkpoints)
+    fixes = (*save, look) if saves else _let_go_on(job) or (starts.FIXES if starts.is_compiling(job) else (look, less))
     little = "too little" if job.away_s else "hardly any" if away_s(job) else "no"
     rests = (
         filled("{} work for the GPU{}", little, when)

@@ -12,12 +12,13 @@ When it abstains: the workers idle between their batches, or wait for CPUs, a lo
 
 from __future__ import annotations
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help, one_is_late, unasked
 from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.measure.feeders import at_work, at_work_for, programs_read, programs_sleep, with_workers
+from gputop.diagnosis.measure.feeders import at_work, at_work_for, programs_read, programs_sleep
 from gputop.diagnosis.measure.takers import names_of
 from gputop.diagnosis.measure.waits import LOCK
 from gputop.diagnosis.states import host_side_loss
@@ -42,20 +43,20 @@ def _part(walk: Walk, leaf: Leaf) -> float:
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     if feeders := at_work_for(job, facts):
-        return _tell_of_feeders(job, feeders)
+        return _tell_of_feeders(job, facts, feeders)
     if not job.workers:
         return _tell_of_programs(job, facts)
-    return _tell_of_late(job) if one_is_late(job) else _tell_of_workers(job, facts)
+    return _tell_of_late(job, facts) if one_is_late(job) else _tell_of_workers(job, facts)
 
 
-def _tell_of_feeders(job: JobFacts, feeders: list[Taker]) -> Finding:
+def _tell_of_feeders(job: JobFacts, facts: Facts, feeders: list[Taker]) -> Finding:
     waited, names = job.fed or programs_read(job) * job.trainer.kinds.get(LOCK, 0.0) or _held(job), joined(", ", names_of(feeders))
     detail = filled(
         "{} waits {:.0f}% of the time for {}, which {} on {:.1f} CPUs and cannot keep up",
         job.trainer.role.label, 100 * waited, names, "runs" if len(feeders) == 1 else "run", sum(one.cores for one in feeders),
     )  # fmt: skip
     evidence = percent("waited_pct", waited, filled("of its time the trainer slept until {}, or whom they work for, woke it", names))
-    return Finding(detail, (evidence,), _fixes(feeders[0].pid), (), (job.trainer.pid,))
+    return Finding(detail, (evidence,), _fixes(job, facts, feeders[0].pid), (), (job.trainer.pid,))
 
 
 def _tell_of_programs(job: JobFacts, facts: Facts) -> Finding:
@@ -66,11 +67,13 @@ def _tell_of_programs(job: JobFacts, facts: Facts) -> Finding:
     detail = filled("the trainer waits {:.0f}% of the time for {}, which {} it", 100 * waited, names, feed)
     evidence = [percent("waited_pct", waited, "of its time the trainer slept for what they write")]
     pids = sorted(job.programs)[:MOST_NAMED] or [job.trainer.pid]
-    fixes = [Fix("See what they wait for", filled("gputop stacks {:pids}", pids))]
+    ways, fixes = advice.loading(job, facts), [Fix("See what they wait for", filled("gputop stacks {:pids}", pids), look=True)]
     if slept >= policy.HALF:
         detail = joined("", (detail, ": a timer (time.sleep, a rate limit, a retry) takes their time"))
         evidence.append(percent("program_timer_pct", slept, "of the samples met them asleep by their own will"))
-        fixes.insert(0, Fix("More of them: they sleep side by side"))
+        fixes += advice.fixes(ways.asleep, 2 * len(pids))
+    else:
+        fixes += advice.fixes(ways.cheaper)
     return Finding(detail, tuple(evidence), tuple(fixes), (), (job.trainer.pid,))
 
 
@@ -80,7 +83,7 @@ def _held(job: JobFacts) -> float:
     return held * (job.lost if job.lost is not None else host_side_loss(job))
 
 
-def _tell_of_late(job: JobFacts) -> Finding:
+def _tell_of_late(job: JobFacts, facts: Facts) -> Finding:
     ahead = sum(worker.ahead for worker in job.workers) / len(job.workers)
     most, least = (chosen(worker.run for worker in job.workers) for chosen in (max, min))
     detail = filled(
@@ -92,9 +95,10 @@ def _tell_of_late(job: JobFacts) -> Finding:
         percent("busiest_cpu_pct", most, "on-CPU share of the busiest of them"),
     )
     fixes = (
-        Fix("Take batches as they are done (from torch 2.6 on), if their order does not matter", "DataLoader(..., in_order=False)"),
-        Fix("Or have more of them ready, for as long as the longest takes", "DataLoader(..., prefetch_factor=8)"),
-        Fix("See which samples take long", filled("gputop stacks {:pids} --duration 10", [worker.pid for worker in job.workers])),
+        *advice.fixes(advice.loading(job, facts).in_order),
+        Fix(
+            "See which samples take long", filled("gputop stacks {:pids} --duration 10", [worker.pid for worker in job.workers]), look=True
+        ),
     )
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
@@ -122,22 +126,20 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
         percent("worker_programs_pct", waited if waited > ran else None, "of their time they waited for programs that they started"),
     )
     pid = max(busy, key=lambda worker: worker.run).pid if busy else job.trainer.pid
-    fixes = _wake(job, workers, pid) if slept == most > 0.0 else _fixes(pid)
+    fixes = _wake(job, facts, workers, pid) if slept == most > 0.0 else _fixes(job, facts, pid)
     detail = filled("{}, {} ({}), cannot keep up: {}", who, how, counted(len(capacity(job, facts).allowed), "CPU"), takes)
     return Finding(detail, evidence, fixes, (), tuple(worker.pid for worker in busy))
 
 
-def _fixes(pid: int) -> tuple[Fix, ...]:
-    return (
-        Fix("See which transform it is", filled("gputop stacks {:pid} --duration 10", pid)),
-        Fix("Make it cheaper: decode to the size needed, do it once and store it, or move it to the GPU (DALI, torchvision v2)"),
-    )
+def _fixes(job: JobFacts, facts: Facts, pid: int) -> tuple[Fix, ...]:
+    look = Fix("See what takes the time, by line", filled("gputop stacks {:pid} --duration 10", pid), look=True)
+    return (*advice.fixes(advice.loading(job, facts).cheaper), look)
 
 
-def _wake(job: JobFacts, workers: int, pid: int) -> tuple[Fix, ...]:
+def _wake(job: JobFacts, facts: Facts, workers: int, pid: int) -> tuple[Fix, ...]:
     return (
-        Fix("More workers: they sleep side by side", with_workers(job, 2 * workers)),
-        Fix("See where they sleep, by line", filled("gputop stacks {:pid} --duration 10", pid)),
+        *advice.fixes(advice.loading(job, facts).asleep, 2 * workers),
+        Fix("See where they sleep, by line", filled("gputop stacks {:pid} --duration 10", pid), look=True),
         Fix("Wait for the event itself rather than for a time; of a store that allows so much only, keep what it gave on this host"),
     )
 

@@ -4,11 +4,13 @@ Why it costs: PyTorch takes 5 to 20 us to launch a kernel, with Python's part; t
 How it is seen: row launch x main, by its price (`gpuside.launches`): `policy.LAUNCH_COST_S` of the main thread's time, or of the backward
 thread's, for each launch, less what the GPU works meanwhile; where kernels are light (`intensity.is_light`), all of that thread's time up
 to `policy.LIGHT_COST_S` for each launch. That is taken from work x main and gpu x light.
-When it abstains: the trainer mostly waits for the GPU (undersized-work); or the GPU rests at other times than those of the launches.
+When it abstains: the trainer mostly waits for the GPU (undersized-work); the GPU rests at other times than those of the launches; or light
+kernels may be collectives, which wait for other ranks: then `policy.LAUNCH_COST_S` for each launch is all.
 """
 
 from __future__ import annotations
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.causes.undersized_work import how_used, share_used
 from gputop.diagnosis.gpuside import launching, outlasting
@@ -16,10 +18,10 @@ from gputop.diagnosis.measure import intensity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
 from gputop.findings import policy
 from gputop.findings.sentence import filled
-from gputop.findings.verdict import Evidence, Fix
+from gputop.findings.verdict import Evidence
 
 
-def _tell(job: JobFacts, _facts: Facts) -> Finding:
+def _tell(job: JobFacts, facts: Facts) -> Finding:
     gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
     rate, worked = job.launches_per_s, 1.0 - (job.idle or 0.0)
     used = "" if intensity.intensity(gpu) is None else filled(", which use {} while they run", share_used(gpu))
@@ -33,11 +35,7 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         percent("main_cpu_pct", job.trainer.run, "on-CPU share of the trainer's main thread"),
         percent("backward_cpu_pct", job.trainer.autograd_run or None, "on-CPU share of its backward thread"),
     )
-    fixes = (
-        Fix("Launch many kernels at once, by CUDA graphs", 'model = torch.compile(model, mode="reduce-overhead")'),
-        Fix("Fuse the optimizer's kernels", "torch.optim.AdamW(..., fused=True)"),
-        Fix("Or give each kernel more to do: a larger batch"),
-    )
+    fixes = advice.fixes(advice.computing(job, facts).launches)
     detail = filled("the trainer launches kernels {:.0f}% of the time{}{}", 100 * launching(job), used, spins)
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis import owners, shell
+from gputop.diagnosis import advice, owners, shell
 from gputop.diagnosis.causes import Finding, Judge, gpu_throttle, percent
 from gputop.diagnosis.causes.cpu_contention import culprits
 from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.measure.feeders import with_workers
 from gputop.diagnosis.measure.intensity import late_job, slowed_by, used
 from gputop.diagnosis.measure.proc import ProcFacts
 from gputop.diagnosis.measure.takers import blame, names_of
@@ -33,10 +32,10 @@ _Late = tuple[str, tuple[Evidence, ...], tuple[Fix, ...]]
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     if job.absent_ranks:
-        return _tell_of_absent(job)
+        return _tell_of_absent(job, facts)
     own = late_job(job, facts)
     slow, waiting = own.trainer, [other for other in facts.jobs if other.straggler is own.trainer and other is not own]
-    detail, evidence, fixes = (_late_gpu if (own.idle or 0.0) < policy.FIFTH else _late_host)(own, waiting)
+    detail, evidence, fixes = (_late_gpu if (own.idle or 0.0) < policy.FIFTH else _late_host)(own, waiting, facts)
     takers = _takers(own, facts)
     if takers:
         detail += filled("; {} took {:.1f} CPUs meanwhile", joined(", ", names_of(takers)), sum(taker.cores for taker in takers))
@@ -45,15 +44,15 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (culprit, *blame(takers, facts.seconds)), tuple(other.trainer.pid for other in waiting))
 
 
-def _tell_of_absent(job: JobFacts) -> Finding:
+def _tell_of_absent(job: JobFacts, facts: Facts) -> Finding:
     ranks, waiting = joined(", ", map(str, job.absent_ranks[:NAMED])), len(job.kin) or 1
     gone = filled("rank {} of its training has", ranks) if len(job.absent_ranks) == 1 else filled("ranks {} of its training have", ranks)
     stand = filled("{} {}", counted(waiting, "other"), "stands" if waiting == 1 else "stand")
     evidence = Evidence("absent_ranks", float(len(job.absent_ranks)), "", "ranks that their launcher told of and that have no process")
     fixes = (
         Fix("Restart the training from its last checkpoint: they will wait until the collective's timeout"),
-        Fix("Was it killed, or out of memory?", "dmesg | grep -i 'killed process'"),
-        Fix("Have a launcher end all ranks as one of them ends", "torchrun --nproc-per-node=..."),
+        Fix("Was it killed, or out of memory?", "dmesg | grep -i 'killed process'", look=True),
+        *advice.fixes(advice.computing(job, facts).ranks),
     )
     detail = filled("{} no process on this host any more, and {} in a collective that needs all", gone, stand)
     return Finding(detail, (evidence,), fixes, (), (job.trainer.pid,))
@@ -65,7 +64,7 @@ def _takers(own: JobFacts, facts: Facts) -> list[Taker]:
     return culprits(own, facts) if kept >= policy.SOME and owners.strangers_share(capacity(own, facts)) > 0.0 else []
 
 
-def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
+def _late_host(own: JobFacts, waiting: list[JobFacts], facts: Facts) -> _Late:
     """(detail, evidence, fixes) for a rank whose GPU has nothing to do: what delays its main thread."""
     slow, label = own.trainer, own.trainer.role.label
     fractions = {word: share for word, share in slow.state.fractions.items() if word != "waiting-gpu"}
@@ -78,10 +77,12 @@ def _late_host(own: JobFacts, waiting: list[JobFacts]) -> _Late:
         *(percent("peer_idle_pct", other.idle, filled("the same of {}", other.trainer.role.label)) for other in waiting[:PEERS]),
     )
     pids = [proc.pid for proc in (slow, *loaders)]
-    fixes: tuple[Fix, ...] = (Fix(filled("See what {} does that the others do not", label), filled("gputop stacks {:pids}", pids)),)
+    fixes: tuple[Fix, ...] = (
+        Fix(filled("See what {} does that the others do not", label), filled("gputop stacks {:pids}", pids), look=True),
+    )
     if loaders and all(worker.state.fractions.get("running", 0.0) >= policy.MOST for worker in loaders):
-        text = filled("Give {} more workers (where CPUs are left), or even out what its samples cost", label)
-        fixes = Fix(text, with_workers(own, len(loaders) + 1)), *fixes
+        more = advice.fixes(advice.loading(own, facts).more, len(loaders) + 1) if advice.room(own, facts) else ()
+        fixes = *more, Fix(filled("Even out what the inputs of {} cost", label)), *fixes
     detail = filled("{} ({}) {} {} {:.0f}% of the time{}", label, slow.pid, seems, word, 100 * share, _do(loaders))
     return filled("{}, with {} waiting for it", detail, counted(len(waiting), "other rank")), evidence, fixes
 
@@ -98,7 +99,7 @@ def _do(workers: list[ProcFacts]) -> str:
     return filled(" (its {} {} {} {:.0f}%)", counted(len(workers), "worker"), verb, word, 100 * share / len(workers))
 
 
-def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:
+def _late_gpu(own: JobFacts, waiting: list[JobFacts], facts: Facts) -> _Late:
     """(detail, evidence, fixes) for a rank whose GPU is busy all the time while the others' are done earlier."""
     label, spin = own.trainer.role.label, all((other.idle or 0.0) < policy.FIFTH for other in waiting)
     detail = filled(
@@ -116,8 +117,9 @@ def _late_gpu(own: JobFacts, waiting: list[JobFacts]) -> _Late:
         Fix(
             "See whether that GPU is slower than the others",
             filled("nvidia-smi -i {:d} -q -d CLOCK,PERFORMANCE,TEMPERATURE", own.gpus[0].index),
+            look=True,
         ),
-        Fix("If it is not, its rank has more to do: even out the batches (by tokens rather than by samples)"),
+        *advice.fixes(advice.loading(own, facts).uneven),
     )
     return detail, evidence, fixes
 

@@ -10,6 +10,7 @@ batches, its own threads or writes are why it sleeps so often.
 
 from __future__ import annotations
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.gpuside import calls_per_s, spins_per_s, waits_per_s
 from gputop.diagnosis.measure.facts import Facts, JobFacts
@@ -17,7 +18,7 @@ from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
 
 
-def _tell(job: JobFacts, _facts: Facts) -> Finding:
+def _tell(job: JobFacts, facts: Facts) -> Finding:
     calls, sampled = job.calls, job.sampled if spins_per_s(job) is not None else None
     rate = waits_per_s(job) if calls is None else calls_per_s(calls)
     often = filled("{:,.0f} sleeps of the main thread, as many as synchronizing calls make, per second", rate)
@@ -32,12 +33,8 @@ def _tell(job: JobFacts, _facts: Facts) -> Finding:
         Evidence("launches_per_s", None if calls is None else job.launches_per_s, "/s", "kernels launched, counted now and then"),
         Evidence("sleeps_per_s", round(job.trainer.sleeps_per_s or 0.0, 1), "/s", "voluntary switches of the main thread"),
     )
-    find = "Find the call that waits: .item(), .cpu(), print(tensor), nonzero(), a boolean mask, torch.cuda.synchronize()"
-    fixes = (
-        Fix(find, filled("gputop stacks {:pid} --duration 10", job.trainer.pid)),
-        Fix("Let torch name each one", 'torch.cuda.set_sync_debug_mode("warn")'),
-        Fix("Keep the loss on the GPU and read it every hundred steps"),
-    )
+    find = Fix("See which call waits, by line", filled("gputop stacks {:pid} --duration 10", job.trainer.pid), look=True)
+    fixes = (*advice.fixes(advice.computing(job, facts).waits), find)
     return Finding(filled("{}: GPU and host take turns instead of overlapping", often), evidence, fixes, (), (job.trainer.pid,))
 
 

@@ -9,17 +9,18 @@ When it abstains: CPUs are full (slow-transform), or even the busiest worker idl
 
 from __future__ import annotations
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help
 from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure.capacity import capacity
 from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.measure.feeders import at_work, at_work_for, with_workers
+from gputop.diagnosis.measure.feeders import at_work, at_work_for
 from gputop.diagnosis.measure.takers import names_of
 from gputop.diagnosis.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
-from gputop.findings.verdict import Evidence, Fix
+from gputop.findings.verdict import Evidence
 
 
 def _part(walk: Walk, leaf: Leaf) -> float:
@@ -41,8 +42,8 @@ def _tell_of_programs(job: JobFacts, facts: Facts, programs: list[Taker]) -> Fin
         Evidence("programs_cpus", round(ran, 2), "CPUs", filled("on which {} ran", names)),
         Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),
     )
-    fix = Fix("Start more of them side by side, each with a part of the data and a thread that reads it")
-    return Finding(detail, evidence, (fix,), (), (job.trainer.pid,))
+    fixes = advice.fixes(advice.loading(job, facts).more, len(programs) + max(1, min(len(programs), int(cpus.idle_inside))))
+    return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
 def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
@@ -60,14 +61,10 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
         Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),
     )
     more = min(len(cpus.allowed), workers + max(1, int(cpus.idle_inside)))
-    fix = Fix("Start more workers", with_workers(job, more))
-    if unused:
-        total = workers + unused
-        fix = Fix(
-            filled("Give each worker as much of the data: a stream needs at least as many shards as the {} workers, of like size", total)
-        )
+    ways = advice.loading(job, facts)
+    fixes = advice.fixes(ways.shards, workers + unused) if unused else advice.fixes(ways.more, more)
     victims = tuple(worker.pid for worker in busy)
-    return Finding(filled("{} {:.0f}% of the time, while {}{}", who, 100 * share, used, spins), evidence, (fix,), (), victims)
+    return Finding(filled("{} {:.0f}% of the time, while {}{}", who, 100 * share, used, spins), evidence, fixes, (), victims)
 
 
 JUDGE = Judge("too-few-workers", "input-bound", _tell, rows=LOADERS, part=_part)

@@ -3,31 +3,37 @@
 Why it costs: most SMs have nothing to do, though some kernel always runs; or one of several GPUs waits while another works.
 How it is seen: leaf gpu x light (`intensity.is_light`): kernels that use few SMs by GPM, else little power above idle; gpu x turns: a
 process has several GPUs of which some have nothing to do while others work, as where a model is cut into parts (``device_map="auto"``).
-When it abstains: the host is busy launching those kernels (small-kernels); or nothing shows that they work apart, for utilization is a mean
-over 0.1 s and more: two at 40 % may work together.
+When it abstains: the host is busy launching those kernels (small-kernels); its GPUs may wait for those of other ranks
+(`life.has_peers`), for a collective's kernel also runs on few SMs until the last rank arrives; or nothing shows that they work apart, for
+utilization is a mean over 0.1 s and more: two at 40 % may work together.
 """
 
 from __future__ import annotations
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure import intensity
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.measure.life import has_peers
+from gputop.diagnosis.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
-from gputop.findings.verdict import Evidence, Fix, of_gpus
+from gputop.findings.verdict import Evidence, of_gpus
 
 
-def _tell(job: JobFacts, _facts: Facts) -> Finding:
+def _part(walk: Walk, _leaf: Leaf) -> float:
+    return 0.0 if has_peers(walk.job) else 1.0
+
+
+def _tell(job: JobFacts, facts: Facts) -> Finding:
     if _take_turns(job):
-        return _tell_of_turns(job)
+        return _tell_of_turns(job, facts)
     gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
     detail = filled(
         "kernels run {:.0f}% of the time and use {} meanwhile: it is bigger than the job", 100 * (gpu.util or 0.0), share_used(gpu)
     )
-    fixes = (
-        Fix("Give it more at once: a larger batch, or a larger model"),
-        Fix("Or run the next one beside others: on a part of a GPU (MIG, set up while nothing runs there), or under MPS"),
-    )
+    fixes = advice.fixes(advice.computing(job, facts).bigger)
     return Finding(detail, how_used(gpu), fixes, (), (job.trainer.pid,))
 
 
@@ -42,7 +48,7 @@ def work_apart(job: JobFacts) -> bool:
     return sum(gpu.util or 0.0 for gpu in job.gpus) - worked < policy.TENTH
 
 
-def _tell_of_turns(job: JobFacts) -> Finding:
+def _tell_of_turns(job: JobFacts, facts: Facts) -> Finding:
     worked, idle = 1.0 - (job.idle or 0.0), [gpu for gpu in job.gpus if gpu.util is not None and gpu.util < policy.HARDLY]
     names = joined(", ", (filled("GPU {} {:.0f}%", gpu.name, 100 * (gpu.util or 0.0)) for gpu in job.gpus))
     how = "hardly ever work at once" if work_apart(job) else "do not work alike"
@@ -56,12 +62,7 @@ def _tell_of_turns(job: JobFacts) -> Finding:
         percent("any_gpu_pct", worked, "of the time some of its GPUs worked"),
         percent("turns_pct", job.turns, "of each GPU's time, in the mean, it had nothing to do while another worked"),
     )
-    fixes = (
-        Fix("Split each batch, and let the parts of the model work on different ones at once", "torch.distributed.pipelining"),
-        Fix("Or one process for each GPU with all of the model (DDP, FSDP)", "torchrun --nproc-per-node=..."),
-        Fix("Or give it only as many GPUs as the model needs", "CUDA_VISIBLE_DEVICES=..."),
-    )
-    return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
+    return Finding(detail, evidence, advice.fixes(advice.computing(job, facts).turns), (), (job.trainer.pid,))
 
 
 def _felt(job: JobFacts) -> str:
@@ -85,4 +86,6 @@ def how_used(gpu: GpuFacts) -> tuple[Evidence, ...]:
     )
 
 
-JUDGE = Judge("undersized-work", "busy-not-working", _tell, rows=(("gpu", "light"), ("gpu", "turns")), fault=False, felt=_felt)
+JUDGE = Judge(
+    "undersized-work", "busy-not-working", _tell, rows=(("gpu", "light"), ("gpu", "turns")), part=_part, fault=False, felt=_felt
+)

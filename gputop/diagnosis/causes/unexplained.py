@@ -26,7 +26,7 @@ def tell(job: JobFacts) -> Finding:
         for word, share in parts
     )
     pids = [proc.pid for proc in (job.trainer, *job.workers[:SHOWN])]
-    return Finding(detail, evidence, (Fix("See where they stand", filled("gputop stacks {:pids}", pids)),))
+    return Finding(detail, evidence, (Fix("See where they stand", filled("gputop stacks {:pids}", pids), look=True),))
 
 
 def _spelled(parts: list[tuple[str, float]]) -> str:

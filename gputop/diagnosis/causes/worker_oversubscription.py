@@ -9,11 +9,11 @@ or gputop itself does, as while it loads its probes (`policy.QUARTER`).
 
 from __future__ import annotations
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.measure import starts
 from gputop.diagnosis.measure.capacity import capacity, wanted
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.feeders import with_workers
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
@@ -32,12 +32,12 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         percent("runq_pct", share, "the workers' mean run-queue delay" if job.workers else "the main thread's run-queue delay"),
         Evidence("wanted_cpus", round(wanted(job), 1), "CPUs", filled("wanted by the job, of {} it may use", cpus)),
     )
-    fixes = []
+    fixes: list[Fix] = []
     if any(worker.others_run + worker.others_runnable > policy.HALF for worker in job.workers):
         text = "Each worker runs several compute threads: give each one, also where it sets them itself (torch.set_num_threads, cv2)"
         fixes.append(Fix(text, "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"))
     if len(job.workers) > cpus:
-        fixes.append(Fix(filled("No more workers than the {} CPUs it may use", cpus), with_workers(job, max(1, cpus))))
+        fixes += advice.fixes(advice.loading(job, facts).fewer, max(1, cpus))
     if job.compiling < policy.QUARTER * cpus:
         detail = filled("{} share {} and wait for one another {:.0f}% of the time", crowd, counted(cpus, "CPU"), 100 * share)
         return Finding(detail, evidence, tuple(fixes))

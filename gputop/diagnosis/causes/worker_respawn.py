@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding, Judge
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.findings.sentence import filled
@@ -32,9 +33,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Evidence("respawn_s", round(job.respawn_s, 2) if job.respawned is not None else None, "s", took),
     )
     workers = len(job.workers) or (in_a_set if in_a_set > 1 else born)
-    keep = "Keep the workers over epochs, in one DataLoader that is made once (over all files or shards)"
-    fixes = [Fix(keep, filled("DataLoader(..., num_workers={:d}, persistent_workers=True)", workers))]
-    if any("--multiprocessing-fork" in worker.info.cmdline for worker in job.workers):
+    fixes = [*advice.fixes(advice.loading(job, facts).kept, workers)]
+    if job.is_torchs and any("--multiprocessing-fork" in worker.info.cmdline for worker in job.workers):
         fixes.append(Fix("Spawned workers import everything again; fork does not", 'DataLoader(..., multiprocessing_context="fork")'))
     return Finding(filled("{}first batches{}", detail, longer), evidence, tuple(fixes), (), tuple(worker.pid for worker in job.workers))
 

@@ -1,5 +1,4 @@
-"""Processes and threads that feed a job besides its workers: threads of the trainer, programs that trainer or workers start, services; and
-options of loaders."""
+"""Processes and threads that feed a job besides its workers: threads of the trainer, programs that trainer or workers start, services."""
 
 from __future__ import annotations
 
@@ -252,14 +251,6 @@ def is_torchs(job: JobFacts) -> bool:
     )
 
 
-_OTHERS = {
-    "grain": "grain.MultiprocessingOptions(num_workers={:d})",
-    "tensorflow": "dataset.map(..., num_parallel_calls={:d}).prefetch({:d})",
-    "dali": "Pipeline(..., num_threads={:d})",
-    "multiprocessing": "multiprocessing.Pool({:d})",
-}  # by the words of `gputop.model.roles.Role.loader`
-
-
 def at_work(job: JobFacts) -> list[ProcFacts]:
     """The workers that get work."""
     return [worker for worker in job.workers if not _is_unused(worker)]
@@ -268,28 +259,3 @@ def at_work(job: JobFacts) -> list[ProcFacts]:
 def _is_unused(worker: ProcFacts) -> bool:
     looks = worker.sleeps_per_s is not None and worker.sleeps_per_s <= policy.ASKS_PER_S and worker.cores <= policy.TRIFLE
     return worker.ahead >= policy.NEARLY_ALL and (worker.still_s >= policy.STUCK_S or looks)
-
-
-def with_workers(job: JobFacts, count: int, torchs: str = "") -> str:
-    """Code that asks the job's loader for ``count`` workers; ``torchs``: another option, used if it is torch's DataLoader."""
-    loader = _loader(job)
-    if loader == "torch":
-        more = filled(", {:own}", torchs) if torchs else ""
-        return filled("DataLoader(..., num_workers={:d}{:command})", count, more)
-    return filled(_OTHERS[loader], *[count] * _OTHERS[loader].count("{"))
-
-
-def more_in_flight(job: JobFacts) -> str:
-    """Code that doubles the reads in flight; empty if the readers are threads of the script's own making."""
-    if not job.workers and threads_wait(job, job.trainer):
-        return ""
-    return with_workers(job, 2 * max(1, len(job.workers)), "prefetch_factor=4")
-
-
-def _loader(job: JobFacts) -> str:
-    """Name of the job's loader. Without workers: the library that the trainer has loaded; a script that imports torch may have workers of
-    its own making."""
-    if job.is_torchs:
-        return "torch"
-    known = (job.workers[0] if job.workers else job.trainer).role.loader
-    return known if known in _OTHERS or (known == "torch" and not job.workers) else "multiprocessing"

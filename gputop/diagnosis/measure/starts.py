@@ -107,7 +107,7 @@ def held_bytes(gpus: Iterable[GpuBoard]) -> dict[int, float]:
 
 
 FIXES = (
-    Fix("See why it compiles again: a size or a flag that changes from step to step", "TORCH_LOGS=recompiles"),
+    Fix("See why it compiles again: a size or a flag that changes from step to step", "TORCH_LOGS=recompiles", look=True),
     Fix("Compile once for all sizes", "torch.compile(model, dynamic=True)"),
 )
 

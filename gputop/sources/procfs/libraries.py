@@ -33,6 +33,12 @@ _LIBRARIES: tuple[tuple[str, tuple[bytes, ...]], ...] = (
     ("tensorflow", (b"/libtensorflow", b"/_pywrap_tensorflow")),
     ("dali", (b"/libdali",)),
     ("grain", (b"/grain/",)),
+    ("mpi", (b"/libmpi.so", b"/libmpich.so", b"/libmpi_cxx")),
+    ("ray", (b"/ray/_raylet",)),
+    ("vllm", (b"/vllm/_C", b"/vllm/_moe_C")),
+    ("llama", (b"/libllama.so", b"/libllama-")),
+    ("arrow", (b"/pyarrow/", b"/libarrow.so")),
+    ("http", (b"/aiohttp/", b"/hf_xet/", b"/hf_transfer/")),
 )
 
 

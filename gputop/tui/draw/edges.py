@@ -147,16 +147,17 @@ def verdict_lines(
 
 
 def fix_line(verdict: Verdict, view: View) -> Line | None:
-    """The first fix, with the key that copies its command; None if there is no fix."""
+    """The first fix, with the key that copies its command, or the first look (``?``) without a fix; None if there is neither."""
     if not verdict.fixes:
         return None
-    fix = next((one for one in verdict.fixes if one.command), verdict.fixes[0])
+    fix = min(verdict.fixes, key=lambda one: (one.look, not one.command))
+    mark = (" ? " if fix.look else " ► ", "accent")
     offered = f" {COPY_KEY[0]} {COPY_KEY[1]}" if fix.command else ""
     room = view.width - len(offered) - 3
     if not fix.command:
-        return [(" ► ", "accent"), (fit(fix.text, room), "")]
+        return [mark, (fit(fix.text, room), "")]
     command = cut(fix.command, room)
-    return [(" ► ", "accent"), (command, "accent"), (fit(f"  {fix.text}", room - cell_width(command)), "dim"), (offered, "accent")]
+    return [mark, (command, "accent"), (fit(f"  {fix.text}", room - cell_width(command)), "dim"), (offered, "accent")]
 
 
 def lost_line(ledger: Ledger, view: View) -> Line:

@@ -149,10 +149,12 @@ def culprits(verdict: Verdict, width: int) -> Block:
 
 
 def fixes(found: Sequence[Fix], width: int) -> Block:
-    """The fixes, numbered by the keys that copy a command."""
-    out: Block = [[("what to do", "head")]] if found else []
+    """The fixes, then where to look, numbered by the keys that copy a command."""
+    out: Block = []
     number = 0
     for fix in found:
+        head = [("where to look" if fix.look else "what to do", "head")]
+        out += [head] if head not in out else []
         number += bool(fix.command)
         mark = f"{number} " if fix.command else "• "
         first, *rest = wrapped(fix.text, width - len(mark), "")

@@ -87,7 +87,7 @@ def test_so_does_one_without_workers():
     scene = still(rest(steady(workers=0)), AWAIT, 100)
     assert hung(scene) == ("hung-worker", "high", "high")
     assert "hangs: nothing of it has moved for" in scene.engine.verdict.headline
-    assert scene.engine.verdict.fixes[0].command == "gputop stacks 100"
+    assert scene.engine.verdict.fixes[-1].command == "gputop stacks 100"
 
 
 def test_it_is_told_as_soon_as_one_looks_at_it():

@@ -163,7 +163,7 @@ def test_explanation_is_the_contract():
     assert (incident["trainer_pid"], incident["culprits"][0]["pid"]) == (100, 900)
     assert incident["victims"][0] == {"pid": 101, "role": "worker", "name": "worker 0"}
     assert set(incident["evidence"][0]) == {"metric", "value", "unit", "text"}
-    assert set(incident["fixes"][0]) == {"text", "command"}
+    assert set(incident["fixes"][0]) == {"text", "command", "look"}
     assert "900" in incident["fixes"][0]["command"]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from gputop.model.roles import ENV_OF_INTEREST
 from tests.unit.diagnosis.causes import ranks_of_mpi, straggling, straggling_gpu_of_spawned_ranks
 from tests.unit.diagnosis.causes_behind import sorted_by_length
+from tests.unit.diagnosis.causes_gpu import small_kernels, undersized, undersized_by_power
 from tests.unit.diagnosis.scene import DISK, ON_CPU, QUEUE, SLEEP, SOCKET, Proc, Scene, training
 
 
@@ -77,7 +78,7 @@ def test_a_straggler_that_waits_for_its_worker_is_told_what_that_does():
     assert verdict.cause == "straggler-rank"
     assert "waiting-data 90% of the time (its 1 worker is running 90%), with 1 other rank waiting for it" in verdict.detail
     assert verdict.fixes[0].command == "DataLoader(..., num_workers=2)"
-    assert verdict.fixes[1].command == "gputop stacks 200 201"
+    assert verdict.fixes[-1].command == "gputop stacks 200 201"
 
 
 def test_who_keeps_a_stragglers_worker_from_running_is_named():
@@ -221,3 +222,34 @@ def test_who_spins_in_a_barrier_waits_and_the_rank_that_works_is_named(systems: 
 @pytest.mark.parametrize("systems", [(0.05, 0.05), (0.4, 0.4), (0.3, 0.35)], ids=["both work", "both spin", "nearly"])
 def test_of_ranks_that_are_alike_none_is_late(systems: tuple[float, ...]) -> None:
     assert ranks_of_mpi(*systems).play(6).engine.verdict.cause != "straggler-rank"
+
+
+RANKS = [
+    {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"},
+    {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "7"},
+    {"PMI_RANK": "0", "PMI_SIZE": "4"},
+    {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "9"},
+]
+
+
+@pytest.mark.parametrize("env", RANKS, ids=lambda env: next(iter(env)))
+@pytest.mark.parametrize("make", [undersized, undersized_by_power, small_kernels])
+def test_a_rank_whose_gpu_may_wait_for_others_is_not_told_to_take_more_work(make: Callable[[], Scene], env: dict[str, str]):
+    """A collective's kernel runs on few SMs until the last rank, here one elsewhere, arrives. It is no known fault, and no loss less."""
+    alone, rank = make(), make()
+    rank.procs[100].info["env"] = env
+    known, told = alone.play(12).engine, rank.play(12).engine
+    assert known.verdict.cause in ("undersized-work", "small-kernels")
+    assert (told.verdict.symptom, told.verdict.cause, told.verdict.severity) == ("busy-not-working", "unexplained", "info")
+    assert not any("batch" in fix.text or "model" in fix.text for fix in told.verdict.fixes)
+    assert told.ledger.gpu_lost_s == pytest.approx(known.ledger.gpu_lost_s, rel=0.02)
+    assert {incident.severity for incident in told.incidents} <= {"info"}
+
+
+def test_launches_of_a_rank_that_are_counted_are_its_own():
+    """So many that launching takes all its time, whatever its GPU waits for."""
+    scene = small_kernels()
+    scene.procs[100].run, scene.probed = 0.9, True
+    scene.procs[100].info["env"] = RANKS[0]
+    scene.launches, scene.calls = {100: 36_000.0}, {(100, "cuLaunchKernel"): (36_000.0, 0.5, 0)}
+    assert scene.play(12).engine.verdict.cause == "small-kernels"

@@ -249,7 +249,7 @@ def test_who_compiles_in_the_midst_of_a_training_does_not_start(before_s: float)
     assert (verdict.symptom, verdict.cause) == ("input-bound", "worker-oversubscription")
     assert "torch.compile's processes take 2.6 of 4 CPUs in the midst of the training" in str(verdict.detail)
     assert [str(fix.command) for fix in verdict.fixes] == [
-        "TORCH_LOGS=recompiles", "torch.compile(model, dynamic=True)", "export TORCHINDUCTOR_COMPILE_THREADS=1",
+        "torch.compile(model, dynamic=True)", "export TORCHINDUCTOR_COMPILE_THREADS=1", "TORCH_LOGS=recompiles",
     ]  # fmt: skip
 
 

@@ -408,7 +408,7 @@ def test_who_holds_the_lock_of_a_file_that_the_trainer_itself_wants_is_named():
     assert verdict.detail.startswith("the main thread of train.py (100) waited for the lock of a file ")
     assert [(culprit.pid, culprit.name) for culprit in verdict.culprits] == [(900, "cache")]
     assert [victim.pid for victim in verdict.victims] == [100]
-    assert verdict.fixes[0].command == "gputop stacks 900 --duration 5"
+    assert verdict.fixes[-1].command == "gputop stacks 900 --duration 5"
     scene = alone(30.0, 0.02, [FLOCK, FLOCK, FLOCK, SLEEP | {"locked_by": 900}])  # someone's, but not what it waits for
     assert scene.play(6).engine.verdict.cause == "unexplained"
 
