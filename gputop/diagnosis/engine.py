@@ -227,7 +227,7 @@ class Engine:
             _add(self._workers_spent, worker.state, seconds)
         self._note_time(job, facts.t_ns, seconds)
         if standing.phase.books == DROPPED:
-            self._pending.pop(job.trainer.pid, None)
+            self._ledger_of(job.trainer.pid, self.ledgers).gpu_idle_s += _whole_s(self._pending.pop(job.trainer.pid, []))
         elif standing.phase.books != HELD and job.trainer.pid in self._pending:
             due = self._pending.pop(job.trainer.pid) if standing.bereft else self._due(job.trainer.pid, facts.t_ns)
             _book(self._ledger_of(job.trainer.pid, self.ledgers), due, standing.shares)
@@ -282,8 +282,10 @@ class Engine:
         return ledgers.setdefault(self._keys[pid], Ledger())
 
     def _settle(self, pid: int, ledgers: dict[TrainerKey, Ledger]) -> None:
-        if times := self._rest_of(pid):
-            _book(self._ledger_of(pid, ledgers), times, self._judged[pid].shares if pid in self._judged else {})
+        if pending := self._pending.get(pid):
+            times, ledger = self._rest_of(pid), self._ledger_of(pid, ledgers)
+            _book(ledger, times, self._judged[pid].shares if pid in self._judged else {})
+            ledger.gpu_idle_s += _whole_s(pending[len(times) :])
 
     def _unbooked(self, pids: Iterable[int]) -> Iterator[Standing]:
         """The last standings of these jobs, with their GPU seconds that are not booked yet."""
@@ -376,6 +378,10 @@ class Engine:
 def _book(ledger: Ledger, times: Iterable[_GpuTime], shares: dict[str, float]) -> None:
     for part in times:
         ledger.add(part.own_whole_s, part.own_lost_s, shares)
+
+
+def _whole_s(times: Iterable[_GpuTime]) -> float:
+    return sum(part.own_whole_s for part in times)
 
 
 def _set_seconds(one: Standing, times: Sequence[_GpuTime]) -> Standing:

@@ -202,7 +202,7 @@ def _update(episode: _StandingCause, incident: Incident, one: Standing, board: B
 def _reword(incident: Incident, verdict: Verdict) -> None:
     incident.headline, incident.detail, incident.confidence = verdict.headline, verdict.detail, verdict.confidence
     incident.evidence, incident.fixes, incident.symptom = list(verdict.evidence), list(verdict.fixes), verdict.symptom
-    incident.path = verdict.path
+    incident.path, incident.near = verdict.path, verdict.near
 
 
 def _add_culprits(episode: _StandingCause, incident: Incident, one: Standing, board: Board) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gputop.diagnosis import hangs
 from gputop.diagnosis.causes import Finding, Judge, gpu_lost, unexplained
@@ -13,11 +14,13 @@ from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs
 from gputop.diagnosis.causes.undersized_work import work_apart
 from gputop.diagnosis.measure import feeders
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.measure.kinds import LEARNT, kind_of
+from gputop.diagnosis.measure.life import has_peers
 from gputop.diagnosis.phases import Phase, Seen, phase_of
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.walk import of_hang, walk
 from gputop.findings import policy
-from gputop.findings.path import confidence
+from gputop.findings.path import certainty, confidence
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import BOOKED, GPU_LOST, HELD, LOOKING, Evidence, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
 from gputop.model.fields import CLOCKS_IDLE
@@ -64,6 +67,19 @@ class Standing(Struct, dict=True):
     def unexplained(self) -> float:
         """Share of the loss that no cause holds."""
         return max(0.0, 1.0 - sum(self.shares.values()))
+
+    @property
+    def margin(self) -> float:
+        """By how much of the loss the cause holds more than whatever else holds most of it, the unexplained part included."""
+        others = [share for cause, share in self.shares.items() if cause != self.cause]
+        return self.shares.get(self.cause, 0.0) - max(*others, self.unexplained, 0.0)
+
+    @property
+    def near(self) -> str | None:
+        """The cause that holds nearly as much of the loss, if there is one."""
+        own = self.shares.get(self.cause, 0.0)
+        found = max((one for one in self.shares if one != self.cause), key=self.shares.__getitem__, default="")
+        return found if self.judge is not None and found and own - self.shares[found] < policy.NEAR else None
 
     @property
     def hangs(self) -> bool:
@@ -121,6 +137,8 @@ def judge_job(job: JobFacts, facts: Facts, before: Phase | None) -> Standing:
     cause, symptom = "unexplained", "input-bound" if job.data >= policy.HALF * (job.idle or 1.0) else "wait-heavy"
     if job.waste.get("light", 0.0) > (job.idle or 0.0):
         symptom = "busy-not-working"
+    elif has_peers(job) and job.pools.get("main.network", 0.0) >= policy.HALF:  # unexplained: for its ranks, of which none is late
+        symptom = "comm-bound"
     if (hang := job.hang) is not None:
         if named is None or not (named.explains_hangs and hang.cause == "hung-worker" and len(hang.family) == 1):
             named = seen.strongest if job.absent_ranks else None  # otherwise a judge is more precise
@@ -141,6 +159,7 @@ def _worded(one: Standing) -> Verdict:
         finding = hangs.tell(job.hang, one.facts)
     else:
         finding = unexplained.tell(job) if one.troubled else Finding("")
+    finding = finding if one.near is None else _with_near(one, one.near, finding)
     why = one.phase.headline or _why(one)
     headline = one.phase.headline or _headline(one, gpu, why)
     victims = _victims(job, one.facts, finding) if one.troubled else ()
@@ -149,10 +168,33 @@ def _worded(one: Standing) -> Verdict:
     return Verdict(
         symptom=one.symptom, cause=one.cause, gpu=None if gpu is None else gpu.index, lost_pct=one.lost_pct, headline=headline,
         detail=finding.detail, severity=_loudness(one), confidence=_confidence(one, path), evidence=finding.evidence, fixes=finding.fixes,
+        near=one.near,
         culprits=finding.culprits, victims=victims, trainer_pid=one.trainer_pid, why=why, path=path,
         regain_gpu_s=None if regain is None else round(regain * one.facts.seconds * len(job.gpus), 3),
         speedup_max=None if regain is None else speedup_max(regain + (job.lost or 0.0) * one.unexplained, 1.0),
     )  # fmt: skip
+
+
+SWITCHED = (
+    "cpu-contention", "affinity", "disk-io", "cgroup-throttle", "memory-pressure", "hung-worker", "straggler-rank", "pause",
+)  # fmt: skip
+"""Causes that `gputop prove` can switch off and on: those without a reason in `gputop.prove.interventions.NONE`."""
+
+
+def _with_near(one: Standing, near: str, finding: Finding) -> Finding:
+    """The finding, with the cause that holds nearly as much, and the next test that tells the two apart."""
+    own, other, pid = one.shares.get(one.cause, 0.0), one.shares[near], one.job.trainer.pid
+    detail = filled(
+        "{}; or {}, which holds {:.0f}% of the loss, and {} {:.0f}%", finding.detail, near, 100 * other, one.cause, 100 * own
+    )
+    if not one.facts.probed:
+        test = Fix(filled("Tell {} and {} apart: as root, who waits for whom is counted", one.cause, near), "sudo gputop", look=True)
+    elif {one.cause, near} & {*SWITCHED}:
+        test = Fix(filled("Tell {} and {} apart: switch one of them off and on", one.cause, near), "gputop prove", look=True)
+    else:
+        ask = filled("gputop stacks {:pid} --duration 10", pid)
+        test = Fix(filled("Tell {} and {} apart: see what takes the time, by line", one.cause, near), ask, look=True)
+    return replace(finding, detail=detail, fixes=(*finding.fixes, test))
 
 
 def _path(one: Standing, finding: Finding) -> tuple[PathStep, ...]:
@@ -169,7 +211,10 @@ def _confidence(one: Standing, path: tuple[PathStep, ...]) -> float:
     """The value of `Verdict.confidence`."""
     if not path or one.cause == "unexplained":
         return one.clearness
-    return round(confidence(path) * min(1.0, one.facts.seconds / policy.FULL_S), 2)
+    sure = 1.0
+    if one.judge is not None and not one.bereft:
+        sure = certainty(one.margin) * (1.0 if kind_of(one.job, one.facts) in LEARNT else policy.UNLEARNT)
+    return round(confidence(path) * sure * min(1.0, one.facts.seconds / policy.FULL_S), 2)
 
 
 def _loudness(one: Standing) -> str:
@@ -188,6 +233,7 @@ _WHY = {
     "transfer-bound": "copies to the GPU",
     "wait-heavy": "waits",
     "straggler": "waits for a slower rank",
+    "comm-bound": "waits for other ranks, of which none is late",
     "compute-bound": "is limited by the GPU's clocks",
     "busy-not-working": "keeps the GPU busy with little work",
 }
@@ -236,7 +282,9 @@ def _does(one: Standing) -> str:
         return filled("{} again and again", _feels(one))
     if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied and not job.fed_by:
         return "cannot give it work in time"
-    return _feels(one) if one.cause != "unexplained" else "waits, and what was measured does not say for what"
+    if one.cause == "unexplained" and one.symptom not in ("comm-bound", "busy-not-working"):
+        return "waits, and what was measured does not say for what"
+    return _feels(one)
 
 
 def _feels(one: Standing) -> str:

@@ -84,6 +84,7 @@ class Booked(Struct, frozen=True):
     by_cause: Annotated[dict[Cause, Seconds], _FEW]
     regain: Annotated[list[Regain], _FEW]  # each cause but ``unexplained``, most first
     speedup_max: Times | None  # without all of these: their seconds add up, their factors must not be multiplied
+    gpu_idle_s: Seconds | None = None  # besides the total: GPUs were not meant to work, as in a start or while nobody asks
 
     @property
     def lost_share(self) -> float | None:
@@ -106,7 +107,7 @@ class Episode(Struct, frozen=True):
     symptom: SymptomWord
     cause: CauseWord
     severity: SeverityWord
-    confidence: Share  # how much of the path was measured: see `gputop.findings.path.confidence`
+    confidence: Share  # how sure the cause is: see `gputop.findings.verdict.Verdict.confidence`
     trainer_pid: Pid | None
     gpu: Gpus | None
     gpu_lost_s: Seconds
@@ -119,6 +120,7 @@ class Episode(Struct, frozen=True):
     evidence: Annotated[list[Evidence], _MANY]
     fixes: Annotated[list[Fix], _MANY]
     path: Annotated[list[PathStep], _FEW]  # of the moment that the headline describes
+    near: CauseWord | None = None  # another cause that held nearly as much of the loss then: both stand
 
     def brief(self) -> Episode:
         """The incident without detail, victims, evidence, fixes and path, as a node of a fleet reports it each second."""
@@ -275,12 +277,13 @@ def _step_ms(step: Step | None) -> StepMs | None:
 
 def booked(ledger: Ledger) -> Booked:
     """The ledger, rounded to ms."""
+    idle_s = round(ledger.gpu_idle_s, 3)
     if ledger.gpu_total_s == 0.0:
-        return Booked(None, None, {}, [], None)
+        return Booked(None, None, {}, [], None, idle_s or None)
     order = {cause: i for i, cause in enumerate(CAUSES)}
     parts = {cause: round(ledger.by_cause[cause], 3) for cause in sorted(ledger.by_cause, key=lambda cause: order.get(cause, len(order)))}
     regain = [Regain(one.cause, round(one.regain_gpu_s, 3), one.speedup_max) for one in ledger.regains()]
-    return Booked(round(ledger.gpu_total_s, 3), round(sum(parts.values()), 3), parts, regain, ledger.speedup_of_all())
+    return Booked(round(ledger.gpu_total_s, 3), round(sum(parts.values()), 3), parts, regain, ledger.speedup_of_all(), idle_s)
 
 
 def episode(incident: Incident, header: Header) -> Episode:

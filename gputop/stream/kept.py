@@ -146,7 +146,7 @@ def _whose(one: Episode) -> tuple[str, int | None]:
 
 
 def _unrounded(told: Booked) -> Ledger:
-    return Ledger(told.gpu_total_s or 0.0, told.gpu_lost_s or 0.0, dict(told.by_cause))
+    return Ledger(told.gpu_total_s or 0.0, told.gpu_lost_s or 0.0, dict(told.by_cause), told.gpu_idle_s or 0.0)
 
 
 def _trainers(before: list[Trained], after: list[Trained]) -> list[Trained]:

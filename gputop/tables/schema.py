@@ -353,7 +353,8 @@ INCIDENT = TableSpec("incident", "the incidents of the diagnosis, one row per ep
     _made("symptom", "TEXT", "what the GPU experienced"),
     _made("cause", "TEXT", "why"),
     _made("severity", "TEXT", "info, low, medium or high"),
-    _made("confidence", "REAL", "0 to 1, how much of the path was measured"),
+    _made("confidence", "REAL", "0 to 1, how sure the cause is: how much of the path was measured, and what else holds as much"),
+    _made("near", "TEXT", "another cause that held nearly as much of the loss: both stand"),
     _made("trainer_pid", "INTEGER", "the trainer"),
     _made("gpu", "INTEGER", "the GPU"),
     _made("lost_s", "REAL", "GPU time lost to it, s; do not add them up: jobs that share a GPU have each lost all of it "

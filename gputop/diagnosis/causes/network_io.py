@@ -3,22 +3,30 @@
 Why it costs: one request after another waits for an answer, and the GPU for the batch in it.
 How it is seen: rows network x worker, main and process; poll x worker and process: a poll is one on sockets, unless programs are at work
 whose output may be waited for; a trainer's only where it has connections and nobody can ask it.
-When it abstains: of one of several ranks whose workers are ahead, or whose threads wait there: it may be for the others.
+When it abstains: of one of several ranks that has no workers, or whose workers are ahead, or whose threads wait there: it may be for the
+others.
 """
 
 from __future__ import annotations
 
 from gputop.diagnosis import advice
 from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.edges import Leaf
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.feeders import who_waits
+from gputop.diagnosis.measure.life import has_peers
 from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
 
 _CACHE = Fix("Keep on this host what is read more than once")
 _BESIDE = Fix("Send metrics, logs and samples from a thread beside the training, and not after every step")
+
+
+def _part(walk: Walk, leaf: Leaf) -> float:
+    return 0.0 if leaf.holder == "main" and has_peers(walk.job) and not walk.job.workers else 1.0
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
@@ -46,5 +54,5 @@ def _share(proc: ProcFacts) -> float:
 
 JUDGE = Judge(
     "network-io", "input-bound", _tell,
-    rows=(("network", "main"), ("network", "worker"), ("network", "process"), ("poll", "worker"), ("poll", "process")),
+    rows=(("network", "main"), ("network", "worker"), ("network", "process"), ("poll", "worker"), ("poll", "process")), part=_part,
 )  # fmt: skip

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from enum import Enum
 
 from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.feeders import LISTENING
+from gputop.diagnosis.measure.feeders import LISTENING, programs_read
+from gputop.diagnosis.measure.waits import PIPE
+from gputop.findings import policy
 from gputop.model.frame import ProcInfo
 from gputop.model.roles import is_python, program_name
 
@@ -32,6 +34,7 @@ class Kind(Enum):
     UNKNOWN = "unknown"
 
 
+LEARNT = frozenset((Kind.TORCH, Kind.POOL))  # kinds of which the corpus has enough jobs to know how often their causes are right
 _ENGINES = frozenset((
     "vllm", "vllm::", "sglang", "sglang::", "text-generation-launcher", "text-generation-server", "text_generation_server",
     "text-generation-router", "llama-server", "llama-cli", "llama_cpp", "ollama", "tritonserver", "triton_python_backend_stub",
@@ -70,7 +73,8 @@ def _by_libraries(job: JobFacts) -> Kind:
     if {"arrow", "http"} <= {*info.libs}:
         return Kind.STREAMING
     serves = info.sockets == LISTENING and job.trainer.role.rank is None  # the first rank of a training listens for the others
-    return Kind.TORCH if "torch" in info.libs and not (job.fed_by or job.programs or serves) else Kind.UNKNOWN
+    reads = bool(job.programs) and (job.trainer.kinds.get(PIPE, 0.0) >= policy.LOST or programs_read(job) > 0.0)
+    return Kind.TORCH if "torch" in info.libs and not (job.fed_by or reads or serves) else Kind.UNKNOWN
 
 
 def _feeders(job: JobFacts, facts: Facts) -> Iterator[ProcInfo]:

@@ -253,3 +253,18 @@ def test_launches_of_a_rank_that_are_counted_are_its_own():
     scene.procs[100].info["env"] = RANKS[0]
     scene.launches, scene.calls = {100: 36_000.0}, {(100, "cuLaunchKernel"): (36_000.0, 0.5, 0)}
     assert scene.play(12).engine.verdict.cause == "small-kernels"
+
+
+@pytest.mark.parametrize("probed", [True, False])
+@pytest.mark.parametrize("env", RANKS[:3], ids=lambda env: next(iter(env)))
+def test_ranks_that_wait_for_one_another_in_turn_wait_for_what_lies_between_them(env: dict[str, str], probed: bool):
+    """Each wakes the other, and none is late: neither a store nor a smaller job is blamed, and both are comm-bound."""
+    gpu = {"util_pct": 45.0, "power_w": 300.0, "power_limit_w": 400.0}
+    scene = Scene(gpus={0: gpu | {"pids": [100]}, 1: gpu | {"pids": [200]}}, probed=probed)
+    for number, pid in enumerate((100, 200)):
+        own = {name: str(number) if name.endswith("RANK") else value for name, value in env.items()}
+        scene.add(Proc(pid, run=0.05, looks=[SOCKET], info={"uses_cuda": True, "env": own}))
+    scene.wakeups = {(100, 200): 0.55, (200, 100): 0.55} if probed else {}
+    verdict = scene.play(8).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("comm-bound", "unexplained")
+    assert "waits for other ranks" in verdict.headline

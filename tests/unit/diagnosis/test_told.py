@@ -492,7 +492,7 @@ def test_all_who_wait_for_ever_are_looked_at_at_once():
     verdict = left_out().play(8).engine.verdict
     assert verdict.detail.startswith("worker 1 (102), worker 2 (103) are waiting for a lock; ")
     assert [(fix.text.partition(",")[0], fix.command) for fix in verdict.fixes] == [
-        ("See where worker 1", "gputop stacks 102 103"), ("Have the next one end the training with an error", ""),
+        ("Have the next one end with an error", ""), ("See where worker 1", "gputop stacks 102 103"),
     ]  # fmt: skip
     assert {worker.state.state for worker in _job(left_out().play(8)).workers[1:]} == {"blocked"}
 

@@ -1,0 +1,116 @@
+"""How sure a verdict is, where two causes are near, and that no second of a GPU is lost from the books."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from gputop.diagnosis.engine import Engine
+from gputop.diagnosis.measure.facts import JobFacts
+from gputop.diagnosis.symptoms import SWITCHED, Standing, judge_job
+from gputop.findings import policy
+from gputop.findings.path import certainty
+from gputop.findings.policy import NOBODY
+from gputop.findings.verdict import OWN_CAUSES, total
+from gputop.prove.interventions import NONE
+from tests.unit.diagnosis.all_causes import ALL
+from tests.unit.diagnosis.causes import cpu_contention, preprocessing, too_few
+from tests.unit.diagnosis.scene import EPOLL, Proc, Scene
+
+
+def standing(scene: Scene) -> Standing:
+    [one] = scene.play(6).engine.standing.values()
+    return one
+
+
+def with_shares(one: Standing, **shares: float) -> Standing:
+    """The standing, were the loss divided like that."""
+    job = replace(one.job, claims=[replace(claim, share=shares.pop("own")) for claim in one.job.claims if claim.judge is one.judge])
+    found = judge_job(job, one.facts, one.phase)
+    found.shares |= {cause.replace("_", "-"): share for cause, share in shares.items()}
+    return found
+
+
+def test_a_cause_that_holds_more_than_all_else_is_surer():
+    known = [certainty(margin) for margin in (-0.5, 0.0, 0.1, 0.3, 0.5, 1.0)]
+    assert known == sorted(known)
+    assert (known[0], known[-1]) == (0.0, 1.0)
+    one = standing(too_few())
+    alone, beside, unexplained = (with_shares(one, **parts) for parts in ({"own": 0.98}, {"own": 0.5, "slow_transform": 0.4}, {"own": 0.5}))
+    assert alone.verdict.confidence > 0.9
+    assert beside.verdict.confidence < 0.6
+    assert unexplained.verdict.confidence < 0.6
+
+
+@pytest.mark.parametrize(("make", "test"), [(cpu_contention, "sudo gputop"), (preprocessing, "sudo gputop")])
+def test_where_two_causes_are_near_both_stand_with_the_test_that_tells_them_apart(make: Callable[[], Scene], test: str):
+    one = with_shares(standing(make()), own=0.45, disk_io=0.4)
+    assert one.near == one.verdict.near == "disk-io"
+    assert "or disk-io, which holds 40% of the loss" in one.verdict.detail
+    assert (one.verdict.fixes[-1].command, one.verdict.fixes[-1].look) == (test, True)
+    probed = with_shares(replace(standing(make()), facts=replace(one.facts, probed=True)), own=0.45, disk_io=0.4)
+    assert probed.verdict.fixes[-1].command == "gputop prove"
+    inside = with_shares(replace(standing(preprocessing()), facts=replace(one.facts, probed=True)), own=0.45, gil_contention=0.4)
+    assert inside.verdict.fixes[-1].command == "gputop stacks 100 --duration 10"
+    far = with_shares(standing(make()), own=0.7, disk_io=0.25)
+    assert far.near is far.verdict.near is None
+    assert "disk-io" not in far.verdict.detail
+
+
+def test_what_gputop_prove_can_switch_off_is_what_it_is_asked_for():
+    assert {*SWITCHED} == {*OWN_CAUSES} - {*NONE}
+
+
+def test_a_program_of_a_kind_that_was_hardly_learnt_from_is_judged_with_care():
+    scene, torch = preprocessing().drop(101, 102), preprocessing().drop(101, 102)
+    scene.procs[100].info["libs"], torch.procs[100].info["libs"] = ["cuda"], ["cuda", "torch"]
+    told, known = scene.play(6).engine.verdict, torch.play(6).engine.verdict
+    assert told.cause == known.cause
+    assert told.confidence == pytest.approx(policy.UNLEARNT * known.confidence, abs=0.02)
+
+
+def asked_seldom() -> Scene:
+    """A training, and a server that works and then waits to be asked."""
+    scene = too_few()
+    scene.gpus[1] = {"util_pct": 95.0, "power_w": 400.0, "power_limit_w": 700.0, "pids": [500]}
+    scene.add(Proc(500, cmdline=["python", "serve.py"], run=0.3, looks=[EPOLL], info={"uses_cuda": True, "sockets": "listening"})).play(6)
+    scene.procs[500].run, scene.gpus[1]["util_pct"] = 0.0, 0.0
+    return scene.play(20)
+
+
+def ended() -> Scene:
+    scene = cpu_contention().play(6)
+    scene.gpus[0] |= {"util_pct": 0.0, "pids": []}
+    return scene.drop(100, 101, 102).play(6)
+
+
+def test_each_second_of_a_gpu_is_booked_once_or_idle(monkeypatch: pytest.MonkeyPatch):
+    """Whatever is called a start, idle or an end: what is booked to causes, what nobody explains, work and idle time are together all
+    the seconds for which a trainer had the GPU."""
+    noted = Engine._note_time
+    seen: dict[int, float] = {}
+
+    def note(engine: Engine, job: JobFacts, t_ns: int, seconds: float) -> None:
+        before = len(engine._pending.get(job.trainer.pid, ()))
+        noted(engine, job, t_ns, seconds)
+        added = engine._pending.get(job.trainer.pid, [])[before:]
+        seen[id(engine)] = seen.get(id(engine), 0.0) + sum(part.own_whole_s for part in added)
+
+    monkeypatch.setattr(Engine, "_note_time", note)
+    idle_s = 0.0
+    for make in (*ALL, asked_seldom, ended):
+        engine = make().play(6).engine
+        ledgers = engine.settled()[1].values()
+        for ledger in ledgers:
+            assert sum(ledger.by_cause.values()) == pytest.approx(ledger.gpu_lost_s, abs=1e-6), make.__name__
+            assert all(part >= -1e-9 for part in ledger.by_cause.values()), make.__name__
+            assert ledger.gpu_lost_s <= ledger.gpu_total_s + 1e-6, make.__name__
+        lost_by_nobody = engine.ledgers[NOBODY].gpu_total_s if NOBODY in engine.ledgers else 0.0
+        whole = total(ledgers)
+        assert whole.gpu_total_s - lost_by_nobody + whole.gpu_idle_s == pytest.approx(seen.get(id(engine), 0.0), abs=1e-6), make.__name__
+        assert engine.explain().ledger.gpu_idle_s in (None, pytest.approx(whole.gpu_idle_s, abs=0.001)), make.__name__
+        idle_s += whole.gpu_idle_s
+        seen.clear()
+    assert idle_s > 10.0
