@@ -34,6 +34,10 @@ def mapped(*paths: str) -> str:
         (["/usr/lib/libnvidia-ml.so.550.54.15"], False, ["nvml"]),
         (["/x/torch/lib/libtorch_cpu.so", "/x/nvidia/dali/libdali.so"], False, ["torch", "dali"]),
         (["/x/jaxlib/xla_extension.so", "/x/grain/_src/core.so"], False, ["jax", "grain"]),
+        (["/opt/openmpi/lib/libmpi.so.40.30.5", "/usr/local/cuda/lib64/libcudart.so.12"], True, ["cudart", "mpi"]),
+        (["/x/ray/_raylet.so", "/x/pyarrow/libarrow.so.1700", "/x/aiohttp/_http_parser.cpython-311.so"], False, ["ray", "arrow", "http"]),
+        (["/x/vllm/_C.abi3.so", "/x/hf_xet/hf_xet.abi3.so", "/opt/llama/libllama.so"], False, ["vllm", "llama", "http"]),
+        (["/home/x/ray/model.so", "/home/x/mpi/libmpiless.so"], False, []),
         (["/x/libcudadebugger.so.1", "/usr/lib/libc.so.6", "/home/x/cuda/libtorchvision.txt"], False, []),
     ],
 )

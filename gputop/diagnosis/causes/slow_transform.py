@@ -56,7 +56,8 @@ def _tell_of_feeders(job: JobFacts, facts: Facts, feeders: list[Taker]) -> Findi
         job.trainer.role.label, 100 * waited, names, "runs" if len(feeders) == 1 else "run", sum(one.cores for one in feeders),
     )  # fmt: skip
     evidence = percent("waited_pct", waited, filled("of its time the trainer slept until {}, or whom they work for, woke it", names))
-    return Finding(detail, (evidence,), _fixes(job, facts, feeders[0].pid), (), (job.trainer.pid,))
+    more = advice.fixes(advice.loading(job, facts).more, len(feeders) + 1) if advice.room(job, facts) else ()
+    return Finding(detail, (evidence,), (*more, *_fixes(job, facts, feeders[0].pid)), (), (job.trainer.pid,))
 
 
 def _tell_of_programs(job: JobFacts, facts: Facts) -> Finding:
