@@ -45,6 +45,7 @@ class Phase(Struct, frozen=True):
     word: str  # one of `ANY`
     since_ns: int  # CLOCK_MONOTONIC
     staffed_ns: int = 0  # when it last had workers
+    loads_ns: int = 0  # since when it has read from storage before its first step; 0: it does not
     why: str = ""  # the condition that holds
     books: str = HELD
     headline: str = ""  # empty: the cause decides the verdict
@@ -52,6 +53,8 @@ class Phase(Struct, frozen=True):
     @property
     def symptom(self) -> str:
         """Symptom of a phase that is the whole verdict."""
+        if self.loads_ns and self.word == STARTING:
+            return "idle"
         return LOOKING if self.books == HELD else "idle" if self.word in (STARTING, IDLE) else "healthy"
 
 
@@ -62,6 +65,7 @@ class Seen:
         self.job, self.facts = job, facts
         self.name = filled("{} ({})", job.trainer.role.label, job.trainer.pid)
         self.staffed_ns = 0  # when it last had workers
+        self.loads_ns = 0  # since when it has loaded; 0: it did not at the last look
 
     @property
     def strongest(self) -> Judge | None:
@@ -136,6 +140,24 @@ class Seen:
     def is_starting(self) -> bool:
         return self.is_early and not self.is_held
 
+    @cached_property
+    def reads(self) -> bool:
+        """Whether the trainer mostly waits for storage before its first step: an engine that loads its weights."""
+        pools, remote = self.job.pools, self.job.trainer.reads_remotely
+        waits_for = pools.get("main.disk", 0.0) + (pools.get("main.network", 0.0) if remote else 0.0)
+        rests = all((gpu.util_now or 0.0) < policy.HALF for gpu in self.job.gpus)
+        return self.is_early and rests and (self.job.idle or 0.0) >= policy.HALF and waits_for >= policy.HALF
+
+    def loads_for_long(self) -> bool:
+        return self.reads and 0 < self.loads_ns <= self.facts.t_ns - policy.LOADS_NS
+
+    def loads(self) -> bool:
+        return self.reads
+
+    def has_loaded(self) -> bool:
+        """Whether it has just ended to load, soon enough to be a start as any."""
+        return self.is_early and self.loads_ns > self.facts.t_ns - policy.LOADS_NS
+
     def gives_no_reading(self) -> bool:
         return bool(self.job.gpus) and self.job.idle is None and not self.job.host_only
 
@@ -207,6 +229,9 @@ class Seen:
         of_all = filled("{} of {} starve{}", starving, counted(len(self.job.workers), "worker"), "s" * (starving == 1))
         return filled("{} is starting{}{}", self.name, since, filled(", or held up: {}", of_all) if starving else "")
 
+    def says_loading(self) -> str:
+        return filled("{} is starting: {}", self.name, loading(self.job))
+
     def says_working(self) -> str:
         """Headline for work without much loss. A shared GPU works for each trainer only a part of the time, so the others are named."""
         job = self.job
@@ -244,6 +269,9 @@ TABLE = (
     Transition((STARTING,), STARTING, Seen.hangs, BOOKED),
     Transition(ANY, TRAINING, Seen.hangs, BOOKED),
     Transition(ANY, IDLE, Seen.stands_at_a_prompt, DROPPED, " stands still: it takes none of the batches that are ready"),
+    Transition(ANY, STARTING, Seen.loads_for_long, BOOKED),
+    Transition(ANY, STARTING, Seen.loads, HELD, Seen.says_loading),
+    Transition(ANY, STARTING, Seen.has_loaded, DROPPED, Seen.says_starting),
     Transition(ANY, TRAINING, Seen.has_just_begun, HELD, " has just begun to work its GPU"),
     Transition(ANY, STARTING, Seen.is_starting, DROPPED, Seen.says_starting),
     Transition(ANY, SAME, Seen.gives_no_reading, HELD, ": no fresh reading of its GPU"),
@@ -265,8 +293,18 @@ def phase_of(seen: Seen, before: Phase | None) -> Phase:
     t_ns = seen.facts.t_ns
     if before is None:
         before = Phase(STARTING if seen.has_not_worked_yet() else TRAINING, t_ns - int(seen.job.unbegun_s * 1e9))
-    seen.staffed_ns = t_ns if seen.job.workers else before.staffed_ns
+    seen.staffed_ns, seen.loads_ns = t_ns if seen.job.workers else before.staffed_ns, before.loads_ns
     row = next(row for row in TABLE if before.word in row.before and row.when(seen))
     word, why = row.to or before.word, row.when.__name__.replace("_", " ")
     says = row.says(seen) if callable(row.says) else row.says and seen.name + row.says
-    return Phase(word, before.since_ns if word == before.word else t_ns, seen.staffed_ns, why, row.books, says)
+    loads_ns = (before.loads_ns or t_ns) if word == STARTING and seen.reads else 0
+    return Phase(word, before.since_ns if word == before.word else t_ns, seen.staffed_ns, loads_ns, why, row.books, says)
+
+
+def loading(job: JobFacts) -> str:
+    """Words for what a trainer loads before its first step: how fast, and how much so far."""
+    trainer = job.trainer
+    rate, waits_for = trainer.read_bytes_per_s, job.pools.get("main.disk", 0.0) + job.pools.get("main.network", 0.0)
+    from_disk = trainer.newer.read_bytes is not None and rate is not None
+    so_far = filled(" ({:.1f} MB/s, {:.2f} GB so far)", (rate or 0.0) / 1e6, (trainer.newer.read_bytes or 0) / 1e9) if from_disk else ""
+    return filled("it loads from storage{}, for which it waits {:.0f}% of the time", so_far, 100 * waits_for)

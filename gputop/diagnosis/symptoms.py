@@ -16,7 +16,7 @@ from gputop.diagnosis.measure import feeders
 from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
 from gputop.diagnosis.measure.kinds import LEARNT, kind_of
 from gputop.diagnosis.measure.life import has_peers
-from gputop.diagnosis.phases import Phase, Seen, phase_of
+from gputop.diagnosis.phases import Phase, Seen, loading, phase_of
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.walk import of_hang, walk
 from gputop.findings import policy
@@ -272,6 +272,8 @@ def _does(one: Standing) -> str:
         return "is slower than the other ranks, which wait for it"
     if one.cause == "small-kernels" and idle >= policy.SOME:
         return "launches its kernels too slowly to keep it busy"
+    if one.phase.loads_ns:
+        return filled("makes no steps yet: {}", loading(job))
     if one.cause == "output-blocked":
         return "waits until somebody reads what it writes"
     if one.cause in _OWN_DOING and job.is_supplied:

@@ -94,6 +94,7 @@ ALONE_PER_S = 5.0, 150.0  # synchronizes a second without copies: fewer are log 
 # Starts, pauses and signs of life
 WARM_UP_NS = 30_000_000_000  # ns that a start, or loading after a rest, takes at most: until its GPU works, and from then on
 BEGINS_S = 300.0  # s that the longest start may take: imports, weights, compiling (guess)
+LOADS_NS = 5_000_000_000  # ns that a start may wait for a disk before it counts as lost: 15 GB (7e9 weights of 2 bytes) at 3 GB/s
 BATCH_NS = 500_000  # ns of CPU that a worker takes for a batch, at least; a look at its queue takes a tenth of that
 STEPS_NS = 30_000_000_000  # ns in which a GPU that begins to work `OFTEN` times makes steps, and not only occasional work (guess)
 LOST_NS, STILL_NS = 300_000_000, 150_000_000  # ns lost, or without a CUDA call, in a break at least; ns among these without any work

@@ -162,7 +162,7 @@ def _gpus_work(job: JobFacts) -> bool:
 
 
 def _mark(sample: ProcSample, watched_ns: int = 0, moved: int = 0) -> _WorkCounters:
-    count = (sample.rchar_bytes or sample.read_bytes or 0) + (sample.write_bytes or 0)
+    count = (sample.rchar_bytes or 0) + (sample.read_bytes or 0) + (sample.write_bytes or 0)  # of mapped files: the second alone
     main_ns = sample.oncpu_ns or 0
     return _WorkCounters(main_ns, sample.utime_ns + sample.stime_ns - main_ns - watched_ns, count, sample.vol or 0, moved)
 

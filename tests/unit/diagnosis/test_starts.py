@@ -269,3 +269,46 @@ def test_few_compilers_beside_many_workers_are_not_the_cause():
         scene.procs[pid].run = 0.1
     verdict = scene.play(8).engine.verdict
     assert "TORCHINDUCTOR_COMPILE_THREADS" not in str(verdict.fixes)
+
+
+def engine_that_loads(seconds: float) -> Scene:
+    """An engine maps its weights on a slow disk and reads them for so long, then it serves."""
+    scene = Scene(gpus={0: {"util_pct": 0.0, "pids": [100]}}).play(1.0)
+    info = {"uses_cuda": True, "libs": []}
+    scene.add(Proc(100, comm="EngineCore", cmdline=["engine"], run=0.04, looks=[DISK], read_bytes=20_000_000, info=info))
+    scene.procs[100].start_ticks = scene.ticks
+    return scene.play(seconds)
+
+
+def serve(scene: Scene, seconds: float) -> Scene:
+    proc = scene.procs[100]
+    scene.gpus[0]["util_pct"], proc.looks, proc.read_bytes = 98.0, [FUTEX], 0
+    return scene.play(seconds)
+
+
+def test_weights_that_come_from_a_slow_disk_are_told_as_they_come_and_are_lost_by_it():
+    scene = engine_that_loads(4)
+    verdict = scene.engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("idle", "none")
+    assert "loads from storage (20.0 MB/s, 0.08 GB so far)" in verdict.headline
+    assert scene.engine.ledger.gpu_lost_s == 0.0
+    scene.play(14)
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("input-bound", "disk-io")
+    assert "makes no steps yet: it loads from storage" in scene.engine.verdict.why
+    serve(scene, 8)
+    assert scene.engine.verdict.symptom == "healthy"
+    assert scene.engine.ledger.by_cause["disk-io"] == pytest.approx(18.0, abs=2.5), "from its first second on"
+    assert [incident.cause for incident in scene.engine.incidents] == ["disk-io"]
+
+
+def test_weights_that_are_soon_there_are_a_start_as_any():
+    scene = serve(engine_that_loads(4), 10)
+    assert scene.engine.verdict.symptom == "healthy"
+    assert not scene.engine.incidents
+    assert scene.engine.ledger.gpu_lost_s < 1.0
+
+
+def test_a_start_that_computes_is_no_loss_however_long_it_takes():
+    scene = engine_that_loads(0.2)
+    scene.procs[100].run, scene.procs[100].looks, scene.procs[100].read_bytes = 0.95, [ON_CPU], 0
+    assert serve(scene.play(14), 8).engine.ledger.gpu_lost_s < 1.0
