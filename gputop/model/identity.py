@@ -253,7 +253,7 @@ def job_key(info: ProcInfo, host: str = "") -> JobKey | None:
     if rank_of(info) is None or size <= 1:
         return None
     name = _rendezvous(info, host) or _env(info, "PMIX_NAMESPACE") or _slurm_step(info)
-    return JobKey(name, size) if name else JobKey(program_name(info), size, is_certain=False)
+    return JobKey(name, size) if name else JobKey(program_name(info, titled=False), size, is_certain=False)
 
 
 def _rendezvous(info: ProcInfo, host: str) -> str:

@@ -38,6 +38,9 @@ ENV_OF_INTEREST = (
 )  # fmt: skip
 """The environment variables that frames keep: ranks, devices, thread counts, and where a job runs; nothing secret."""
 PIN_THREAD = "pt_data_pin"  # comm of PyTorch's pin-memory thread in a trainer
+TORCH_PREFIX = "pt_"  # beginning of the names that PyTorch gives its threads
+COMM_BYTES = 15  # most bytes of a comm (TASK_COMM_LEN of the kernel, less the end)
+_INTERPRETERS = ("python", "pypy")
 TORCH_WORKER = "pt_data_worker"  # comm of a PyTorch 2 DataLoader worker
 EARLIER_TICKS, LATER_TICKS = 5, 30  # clock ticks (10 ms): a spawned worker starts this much before or after another of its loader (guess)
 LOADER_GAP_TICKS = 200  # clock ticks: forked workers that start further apart belong to two loaders (guess)
@@ -330,17 +333,28 @@ class _Assignment:
             due += below
 
 
-def program_name(info: ProcInfo) -> str:
-    """The process's name on the screen: ``a.py`` for ``python -u a.py``, ``a.sh`` for ``bash a.sh``, the module of ``-m``, else the
-    program or comm; ``?`` if these are blank."""
+def program_name(info: ProcInfo, titled: bool = True) -> str:
+    """The process's name on the screen: the title that it gave itself (``VLLM::EngineCore``), ``a.py`` for ``python -u a.py``, ``a.sh`` for
+    ``bash a.sh``, the module of ``-m``, else the program or comm; ``?`` if these are blank. Not ``titled``: alike for all
+    processes of one program, whatever each calls itself."""
     called = info.cmdline[0].rpartition("/")[2] if info.cmdline else ""
     if is_python(info):
-        name = _script(info.cmdline[1:])
+        name = (_title(info, called) if titled else "") or _script(info.cmdline[1:])
     elif called in _SHELLS:
         name = _script(["-c" if _SHELL_COMMAND.fullmatch(word) else word for word in info.cmdline[1:]])
     else:
         name = called
     return clean(name.strip(), 32) or clean(info.comm.strip(), 32) or "?"
+
+
+def _title(info: ProcInfo, called: str) -> str:
+    """The title that a Python process gave itself, in place of its command line (setproctitle) or as its comm (prctl); empty without one.
+    Names of PyTorch's threads and those that the kernel gives are none."""
+    if called and not called.startswith(_INTERPRETERS):
+        return called
+    given = (*_INTERPRETERS, TORCH_PREFIX, called[:COMM_BYTES], info.exe.rpartition("/")[2][:COMM_BYTES])
+    named_itself = bool(called) and bool(info.comm) and not info.comm.startswith(tuple(filter(None, given)))
+    return info.comm if named_itself and info.comm not in {word.rpartition("/")[2][:COMM_BYTES] for word in info.cmdline} else ""
 
 
 def _script(words: list[str]) -> str:
@@ -377,7 +391,7 @@ def number_in(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
 def is_python(info: ProcInfo) -> bool:
     """Whether its program is a Python interpreter."""
     name = (info.exe or (info.cmdline[0] if info.cmdline else "")).rpartition("/")[2]
-    return name.startswith(("python", "pypy"))
+    return name.startswith(_INTERPRETERS)
 
 
 def _is_defunct(child: ProcInfo, trainer: ProcInfo) -> bool:

@@ -333,7 +333,22 @@ def test_who_has_no_workers_may_be_fed_by_what_it_started():
 )  # fmt: skip
 def test_program_name(cmdline: list[str], name: str):
     exe = "/usr/bin/python3" if not cmdline or cmdline[0] == "python" else ""
-    assert roles.program_name(info(10, comm="shown", cmdline=cmdline, exe=exe)) == (name or "shown")
+    assert roles.program_name(info(10, comm="python3" if name else "shown", cmdline=cmdline, exe=exe)) == (name or "shown")
+
+
+@pytest.mark.parametrize(
+    ("comm", "cmdline", "name"),
+    [
+        ("VLLM::EngineCor", ["VLLM::EngineCore"], "VLLM::EngineCore"), ("ray::map_batche", ["ray::map_batches()"], "ray::map_batches()"),
+        ("dqn-learner", ["python", "main.py"], "dqn-learner"), ("python3.11", ["/usr/bin/python3.11", "main.py"], "main.py"),
+        ("main.py", ["python", "./main.py"], "main.py"), ("pt_main_thread", ["python", "train.py"], "train.py"),
+        ("a_very_long_scr", ["python", "/opt/a_very_long_script.py"], "a_very_long_script.py"),
+    ],
+)  # fmt: skip
+def test_a_process_has_the_title_that_it_gave_itself(comm: str, cmdline: list[str], name: str):
+    process = info(10, comm=comm, cmdline=cmdline, exe="/usr/bin/python3.11")
+    assert roles.program_name(process) == name
+    assert roles.program_name(process, titled=False) in (name, "main.py", comm)
 
 
 def test_who_has_a_blank_name_is_seen_all_the_same():
