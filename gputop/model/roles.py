@@ -125,18 +125,20 @@ def children_of(infos: Mapping[int, ProcInfo], trainers: Collection[int]) -> fro
     return frozenset(pid for pid, info in infos.items() if info.ppid in trainers) if trainers else frozenset()
 
 
-def _labels(workers: Sequence[tuple[ProcInfo, str]]) -> Iterator[str]:
+def _labels(workers: Sequence[tuple[ProcInfo, str]], parent: str) -> Iterator[str]:
     """Labels of workers in order of age, as a traceback names them: ``worker 2``, with several loaders ``loader 2 worker 0``.
 
     Torch forks all workers of a loader at once and numbers each loader's from 0. Spawned workers start one after the other, and pools
-    replace theirs: these are numbered through.
+    replace theirs: these are numbered through. Processes of the script's own that gave themselves a title have it: ``actor 2``. ``parent``:
+    comm of their trainer, which a fork has, too.
     """
     number, loaders, before = 0, 1, workers[0][0] if workers else None
     for worker, loader in workers:
         gap_ticks = 0 if before is None else worker.start_ticks - before.start_ticks
         if loader == "torch" and not _is_spawned(worker) and gap_ticks > LOADER_GAP_TICKS:
             number, loaders = 0, loaders + 1
-        yield f"worker {number}" if loaders == 1 else f"loader {loaders} worker {number}"
+        title = "" if loader == "torch" or worker.comm == parent else clean(_title(worker, _called(worker)), 32)
+        yield f"{title or 'worker'} {number}" if loaders == 1 else f"loader {loaders} worker {number}"
         number, before = number + 1, worker
 
 
@@ -300,7 +302,7 @@ class _Assignment:
         workers.sort(key=lambda pair: (pair[0].start_ticks, pair[0].pid))
         found |= {child.pid: Role("helper", trainer_pid, label="helper") for child, _loader in workers[MOST_WORKERS:]}
         del workers[MOST_WORKERS:]
-        for index, ((worker, loader), label) in enumerate(zip(workers, _labels(workers), strict=True)):
+        for index, ((worker, loader), label) in enumerate(zip(workers, _labels(workers, trainer.comm), strict=True)):
             found[worker.pid] = Role(kind="worker", trainer_pid=trainer_pid, rank=None, index=index, loader=loader, label=label)
         self._add_descendants([worker.pid for worker, _loader in workers], trainer_pid, found, "worker's child")
 
@@ -337,7 +339,7 @@ def program_name(info: ProcInfo, titled: bool = True) -> str:
     """The process's name on the screen: the title that it gave itself (``VLLM::EngineCore``), ``a.py`` for ``python -u a.py``, ``a.sh`` for
     ``bash a.sh``, the module of ``-m``, else the program or comm; ``?`` if these are blank. Not ``titled``: alike for all
     processes of one program, whatever each calls itself."""
-    called = info.cmdline[0].rpartition("/")[2] if info.cmdline else ""
+    called = _called(info)
     if is_python(info):
         name = (_title(info, called) if titled else "") or _script(info.cmdline[1:])
     elif called in _SHELLS:
@@ -345,6 +347,11 @@ def program_name(info: ProcInfo, titled: bool = True) -> str:
     else:
         name = called
     return clean(name.strip(), 32) or clean(info.comm.strip(), 32) or "?"
+
+
+def _called(info: ProcInfo) -> str:
+    """The program's name in the command line; empty without one."""
+    return info.cmdline[0].rpartition("/")[2] if info.cmdline else ""
 
 
 def _title(info: ProcInfo, called: str) -> str:

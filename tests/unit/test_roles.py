@@ -351,6 +351,12 @@ def test_a_process_has_the_title_that_it_gave_itself(comm: str, cmdline: list[st
     assert roles.program_name(process, titled=False) in (name, "main.py", comm)
 
 
+def test_processes_of_a_scripts_own_are_called_as_they_call_themselves():
+    infos = {10: info(10, comm="learner")} | {pid: info(pid, 10, comm) for pid, comm in ((11, "actor"), (12, "actor"), (13, "learner"))}
+    found = roles.assign(infos, frozenset({10}))
+    assert [found[pid].label for pid in (11, 12, 13)] == ["actor 0", "actor 1", "worker 2"]
+
+
 def test_who_has_a_blank_name_is_seen_all_the_same():
     assert [roles.program_name(info(10, comm=comm, cmdline=["  "])) for comm in ("shown", " ", "")] == ["shown", "?", "?"]
 

@@ -105,7 +105,8 @@ def _tell_of_turns(job: JobFacts) -> Finding:
     workers = {worker.pid: worker for worker in job.workers}
     ran = sum(worker.run for worker in job.workers)
     detail = filled("the main thread of {} ({}) waits {:.0f}% of the time for a ", trainer.role.label, trainer.pid, 100 * share)
-    detail += filled("lock that it takes in turn with its {}", counted(len(job.workers), "worker"))
+    titles = {worker.role.label.rpartition(" ")[0] for worker in job.workers}
+    detail += filled("lock that it takes in turn with its {}", counted(len(job.workers), titles.pop() if len(titles) == 1 else "worker"))
     detail += filled(", which run on {:.1f} CPUs together{}", ran, ": who holds it sleeps" if ran < policy.HALF * share else "")
     evidence = (
         percent("lock_pct", share, "of its time asleep at a lock that its workers take, too"),
