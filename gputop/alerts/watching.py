@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gputop.findings.verdict import GPU_LOST, SEVERITIES, Incident
+from gputop.findings.trouble import Trouble, is_fault, kind_of, unknown
+from gputop.findings.verdict import SEVERITIES, Incident
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header
 from gputop.stream.reader import Reader
@@ -88,14 +89,19 @@ class Starving:
         return next(starved, None)
 
     def _counts(self, one: Incident) -> bool:
-        return one.cause != "pause" and one.severity in self._bad and one.last_ns > 0
+        return is_fault(one) and one.severity in self._bad and one.last_ns > 0
 
 
 def _whose(one: Incident) -> int | None:
-    """The trainer that an incident is about; of a lost GPU that none has, a negative number."""
-    if one.trainer_pid is not None or one.cause != GPU_LOST:
-        return one.trainer_pid
-    return -1 if one.gpu is None else -2 - one.gpu
+    """The trainer that an incident is about; of a lost GPU that none has, a negative number; None where no job can starve."""
+    kind = kind_of(one)
+    match kind:
+        case Trouble.LOST_GPU:
+            return one.trainer_pid if one.trainer_pid is not None else -1 if one.gpu is None else -2 - one.gpu
+        case Trouble.LOSS | Trouble.PAUSED | Trouble.GROWTH | Trouble.ORPHAN:
+            return one.trainer_pid
+        case _:
+            return unknown(kind)
 
 
 class Family:
