@@ -80,7 +80,7 @@ def test_each_host_has_its_file_and_they_are_played_together(ssh: FakeSsh, tmp_p
     ("words", "why"),
     [
         (["--host", "a,b"], "name the folder"),
-        (["--host", "a,b", "-o", "x", "--", "true"], "a command is run beside one --host"),
+        (["--host", "a,b", "-o", "x", "--", "true"], "a command runs with one --host"),
         (["--host", "a,b", "-o", "x", "--keep", "1d", "--max-size", "64M"], "--keep is for one host"),
         (["--host", "a,b", "-o", "x", "--alert", "bell"], "--alert is for one machine"),
         (["--host", "a,-b", "-o", "x"], "no name of a machine"),
