@@ -7,8 +7,8 @@ export VENV
 PYTHON_BIN := $(VENV)/bin/python
 # make run ARGS="--gpu 0", make test ARGS="-k pty -x"
 ARGS ?=
-# Six on two cores: much of the tests' time is waiting.
-SIDE_BY_SIDE := -n 6 --dist loadfile --no-loadscope-reorder
+# Much of the tests' time is waiting. Those of `soak` load the machine and need some of it themselves: fewer of them at a time.
+SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -21,11 +21,11 @@ run: ## Open the dashboard (ARGS="…": gputop's flags); without an NVIDIA GPU `
 
 test: ## Run the tests but those of `make soak` (ARGS="…": pytest's flags)
 	@scripts/setup test
-	$(PYTHON_BIN) -m pytest $(SIDE_BY_SIDE) -m "not soak" $(ARGS)
+	$(PYTHON_BIN) -m pytest -n 6 $(SIDE_BY_SIDE) -m "not soak" $(ARGS)
 
 soak: ## Run the tests that are long by nature: a hundred kills, minutes of fuzzing, real trainings (ARGS="…": pytest's flags)
 	@scripts/setup test
-	$(PYTHON_BIN) -m pytest $(SIDE_BY_SIDE) -m soak $(ARGS)
+	$(PYTHON_BIN) -m pytest -n 5 $(SIDE_BY_SIDE) -m soak $(ARGS)
 
 test-newest: ## Some of the screen's tests with the newest Textual; warns, and never fails
 	@scripts/setup test
