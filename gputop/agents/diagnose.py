@@ -104,7 +104,7 @@ def details(one: Episode) -> dict[str, Any]:
             for item in one.evidence[:MOST_NAMED]
         ],
         "fixes": [
-            {"text_untrusted": untrusted(fix.text), "command_untrusted": untrusted(fix.command), "look": fix.look}
+            {"text_untrusted": untrusted(fix.text), "command_untrusted": untrusted(fix.command), **({"look": True} if fix.look else {})}
             for fix in one.fixes[:MOST_FIXES]
         ],
     }  # fmt: skip
