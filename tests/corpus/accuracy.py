@@ -92,6 +92,7 @@ def _figures(rows: list[Outcome]) -> dict[str, Any]:
     delays = sorted(float("inf") if one.delay_s is None else one.delay_s for one in rows if one.timed)
     return {
         "judged": len(rows), "right": sum(one.right for one in rows),
+        **_count("sure", "sure_right", [one.sure_right for one in rows]),
         **_count("healthy", "false_alarms", [one.false_alarm for one in rows]),
         **_count("with_victims", "victims_right", [one.victims_right for one in rows]),
         **_count("with_culprits", "culprits_right", [one.culprits_right for one in rows]),

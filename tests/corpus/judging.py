@@ -18,6 +18,7 @@ from tests.corpus.runs import Run, load
 from tests.workloads.scenario import Label
 
 MEDIUM = ("medium", "high")
+SURE = 0.9  # confidence from which nine of ten verdicts are to be right
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class Outcome:
     cause: str  # of the verdict of `gputop explain` on the recording
     delay_s: float | None = None  # from the onset to the first right live verdict; None: never, or the onset is not known
     timed: bool = True  # whether the onset is known
+    confidence: float = 0.0  # of the verdict's worst incident; 0 without one
     loud: int = 0  # incidents of severity medium or above, but for the label's `beside`
     beside: frozenset[str] = frozenset()  # causes of the incidents that cost no GPU time
     culprits: dict[int, tuple[str, float | None]] = field(default_factory=dict)
@@ -58,6 +60,11 @@ class Outcome:
         if self.label.cause == "none":
             return None
         return bool(self.victims) and self.victims <= self.family - set(self.true_culprits)
+
+    @property
+    def sure_right(self) -> bool | None:
+        """Whether a verdict that was said surely is right; None of any other."""
+        return self.right if self.confidence >= SURE else None
 
     @property
     def culprits_right(self) -> bool | None:
@@ -91,9 +98,10 @@ def judge(run: Run, mode: str) -> Outcome:
     kept = from_elsewhere(unpack(pack(engine.found()), Explanation))
     verdict = explained.verdict
     found = [incident for incident in engine.incidents if incident.cause == label.cause]
+    own = [incident for incident in explained.incidents if incident.cause == verdict.cause]
     return Outcome(
         workload=run.workload, label=label, mode=mode, symptom=verdict.symptom, cause=verdict.cause, delay_s=delay_s,
-        timed=run.onset_ns is not None,
+        timed=run.onset_ns is not None, confidence=max(own, key=lambda one: one.gpu_lost_s).confidence if own else 0.0,
         loud=sum(incident.severity in MEDIUM and incident.cause != label.beside for incident in engine.incidents),
         beside=frozenset(incident.cause for incident in engine.incidents if incident.cause in GROWTHS),
         culprits={one.pid: (one.name, one.cpu_s) for incident in found for one in incident.culprits}, true_culprits=run.culprits,

@@ -13,7 +13,7 @@ import pytest
 from gputop.model.frame import Frame, Header, SourceState
 from gputop.recording import columns
 from tests.corpus import accuracy, calm, runs, split
-from tests.corpus.judging import Outcome
+from tests.corpus.judging import SURE, Outcome
 from tests.device.labels import KEPT
 from tests.require import require
 from tests.workloads import runner, scenario
@@ -41,6 +41,7 @@ def test_no_verdict_on_the_half_learn_got_worse() -> None:
         assert now["false_alarms"] <= known["false_alarms"], said
         for what in ("victims_right", "culprits_right"):
             assert now[what] >= known[what], said
+        assert now["sure_right"] >= SURE * now["sure"] > 0.0, said
     assert {one.workload: one.unkept for one in outcomes if one.unkept} == {}, "a text that is no template of ours is lost in a recording"
 
 
@@ -97,6 +98,10 @@ def test_victims_are_of_the_workload_and_not_to_blame() -> None:
     assert replace(RIGHT, victims={5, 9}).victims_right is False
     assert replace(RIGHT, family={5, 7}, victims={5, 7}).victims_right is False
     assert CALM.victims_right is None
+
+
+def test_only_what_was_said_surely_counts_as_sure() -> None:
+    assert [one.sure_right for one in (RIGHT, replace(RIGHT, confidence=0.95), replace(WRONG, confidence=0.9))] == [None, True, False]
 
 
 def test_only_a_healthy_job_can_have_a_false_alarm() -> None:
