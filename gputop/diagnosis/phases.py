@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
 from gputop.diagnosis.measure import feeders, waits
 from gputop.diagnosis.measure.facts import Facts, JobFacts
 from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.pausing import is_ahead
+from gputop.diagnosis.pausing import is_ahead, paused
 from gputop.diagnosis.states import host_side_loss
 from gputop.diagnosis.stuck import all_are_dead, all_others_are_ahead, killed
 from gputop.findings import policy
@@ -35,6 +36,7 @@ MOST_BESIDE = 3  # other trainers on the same GPU that are named
 
 _RESTS = ("poll", "timer", "network", "lock", "pipe", "child", "unknown")  # kinds of sleep of a main thread that waits for requests
 _ANSWERS = ("timer", "network", "pipe", "child")  # kinds among these of a wait for an answer to its own request, not for any client
+_ANYBODY = ("poll", "network", "lock", "timer", "unknown")  # kinds among these of a server's wait, directly or through threads of its own
 _LIKE_A_START = ("", "main-thread-preprocessing")  # its main thread computes, and its GPU has nothing to do
 _TOLD_BY_CALLS = ("main-thread-preprocessing", "small-kernels", "sync-storm")  # indistinguishable until calls and launches are counted
 
@@ -178,6 +180,16 @@ class Seen:
             rests = anybody and sum(job.pools.get(f"main.{kind}", 0.0) for kind in _RESTS) >= policy.MOST
         return rests and (self.strongest is None or self.strongest.fault or feeders.serves(job))
 
+    def rests_between_bursts(self) -> bool:
+        """Whether the trainer is a server whose GPU rests between bursts of work, longer than within any step, while its main thread waits
+        for anybody: no pause of its own."""
+        job = self.job
+        if job.workers or job.births or feeders.threads_at_work(job) or feeders.programs_at_work(job, self.facts):
+            return False
+        asked = job.trainer.info.sockets == feeders.LISTENING or feeders.is_asked_by_parent(job)
+        waited = sum(job.pools.get(f"main.{kind}", 0.0) for kind in (*_ANYBODY, *(["pipe"] if feeders.is_asked_by_parent(job) else [])))
+        return asked and waited >= policy.MOST and 0.0 < paused(job, self.facts) < inf
+
     def has_not_worked_yet(self) -> bool:
         return 0.0 < self.job.unbegun_s < policy.BEGINS_S and self.job.idle is not None
 
@@ -277,6 +289,7 @@ TABLE = (
     Transition(ANY, SAME, Seen.gives_no_reading, HELD, ": no fresh reading of its GPU"),
     Transition(ANY, TRAINING, Seen.loses_little, BOOKED, Seen.says_working),
     Transition(ANY, IDLE, Seen.waits_to_be_asked, DROPPED, " has no work for its GPU: it waits to be asked"),
+    Transition(ANY, IDLE, Seen.rests_between_bursts, DROPPED, " has no work for its GPU between bursts of requests"),
     Transition(ANY, STARTING, Seen.looks_like_a_start, DROPPED, Seen.says_starting),
     Transition(ANY, IDLE, Seen.shows_no_loss, BOOKED, Seen.says_working),
     Transition(ANY, SAME, Seen.is_watched_too_shortly, HELD, ": what its time is lost to has not shown yet"),

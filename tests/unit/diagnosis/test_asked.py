@@ -111,3 +111,27 @@ def test_a_context_that_is_kept_open_without_steps_is_idle(look: dict):
 def test_whose_sockets_may_not_be_read_is_not_called_a_starving_trainer():
     """Another user's: neither its system calls nor its descriptors are known."""
     assert told(lone(8.0, {"state": "S"})) == ("idle", "none")
+
+
+def bursts(look: dict, busy_s: float, idle_s: float, rounds: int = 6, **more: object) -> Scene:
+    """Its GPU works without a pause for a while, then rests, and the main thread sleeps there."""
+    scene = lone(0.0, look, **more)
+    for _ in range(rounds):
+        for util, run, seen, seconds in ((98.0, 0.3, SLEEP, busy_s), (0.0, 0.01, look, idle_s)):
+            scene.gpus[0]["util_pct"], scene.procs[100].run, scene.procs[100].looks = util, run, [seen]
+            scene.play(seconds)
+    return scene
+
+
+@pytest.mark.parametrize("look", [EPOLL, AWAIT, POLL_SOCKET], ids=["epoll", "its own queue", "poll"])
+@pytest.mark.parametrize(("busy_s", "idle_s"), [(2.0, 3.0), (3.0, 1.6), (5.0, 10.0), (1.0, 4.0)])
+def test_bursts_of_requests_are_no_pauses_of_the_server(look: dict, busy_s: float, idle_s: float):
+    scene = bursts(look, busy_s, idle_s, sockets="listening")
+    assert not [one for one in scene.engine.incidents if one.severity != "low"]
+    assert scene.engine.ledger.gpu_lost_s < 1.0
+
+
+def test_a_training_that_rests_again_and_again_pauses():
+    scene = bursts(AWAIT, 3.0, 2.0, sockets="none")
+    assert {incident.cause for incident in scene.engine.incidents} == {"pause"}
+    assert scene.engine.ledger.by_cause["pause"] > 0.7 * 6 * 2.0
