@@ -116,6 +116,7 @@ def test_whose_sockets_may_not_be_read_is_not_called_a_starving_trainer():
 def bursts(look: dict, busy_s: float, idle_s: float, rounds: int = 6, **more: object) -> Scene:
     """Its GPU works without a pause for a while, then rests, and the main thread sleeps there."""
     scene = lone(0.0, look, **more)
+    scene.gpus[0]["power_w"] = 500.0
     for _ in range(rounds):
         for util, run, seen, seconds in ((98.0, 0.3, SLEEP, busy_s), (0.0, 0.01, look, idle_s)):
             scene.gpus[0]["util_pct"], scene.procs[100].run, scene.procs[100].looks = util, run, [seen]
@@ -128,7 +129,7 @@ def bursts(look: dict, busy_s: float, idle_s: float, rounds: int = 6, **more: ob
 def test_bursts_of_requests_are_no_pauses_of_the_server(look: dict, busy_s: float, idle_s: float):
     scene = bursts(look, busy_s, idle_s, sockets="listening")
     assert not [one for one in scene.engine.incidents if one.severity != "low"]
-    assert scene.engine.ledger.gpu_lost_s < 1.0
+    assert scene.engine.ledger.gpu_lost_s < 0.1 * 6 * idle_s
 
 
 def test_a_training_that_rests_again_and_again_pauses():
