@@ -385,7 +385,9 @@ def recorders(strangers: Mapping[int, Stranger], collector_pid: int) -> frozense
     found = {collector_pid}
     for _ in range(LOADS_BELOW):
         found |= {pid for pid, one in strangers.items() if one.info is not None and one.info.ppid in found}
-    return frozenset(found | {collector.info.ppid} if parent is not None and parent.name == "gputop" else found)
+    if parent is not None and parent.info is not None and program_name(parent.info, titled=False) == "gputop":
+        found.add(collector.info.ppid)
+    return frozenset(found)
 
 
 def born_ns(sample: ProcSample, board: Board) -> int:
