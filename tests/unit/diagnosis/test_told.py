@@ -571,7 +571,7 @@ def test_who_sleeps_between_the_steps_is_not_said_to_compute() -> None:
 def test_output_that_nobody_reads_fast_enough_is_told(wchan: str, gone: tuple[int, ...]) -> None:
     writes = {"state": "S", "syscall": 1, "syscall_arg": 1, "wchan": wchan}
     told = alone(20.0, 0.05, [writes]).drop(*gone).play(6).engine.verdict
-    assert told.cause == "output-blocked"
+    assert (told.symptom, told.cause) == ("wait-heavy", "output-blocked")
     assert "until somebody reads what it writes" in told.detail
     assert any("-d 1" in fix.command for fix in told.fixes)
 
