@@ -437,7 +437,7 @@ def _is_forkserving(info: ProcInfo) -> bool:
 
 
 def _is_watcher(info: ProcInfo) -> bool:
-    return info.comm in _WATCHERS or program_name(info) in _WATCHERS
+    return info.comm in _WATCHERS or program_name(info, titled=False) in _WATCHERS
 
 
 def _is_service(info: ProcInfo) -> bool:
@@ -460,4 +460,4 @@ def _runs(info: ProcInfo, code: str) -> bool:
 
 
 def _is_launcher(info: ProcInfo) -> bool:
-    return len(info.cmdline) > 1 and program_name(info) in _LAUNCHERS
+    return len(info.cmdline) > 1 and program_name(info, titled=False) in _LAUNCHERS

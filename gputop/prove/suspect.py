@@ -197,7 +197,7 @@ class SuspectWatch(Followed):
     def _has_program(self, pid: int) -> bool:
         """Whether the process is neither a kernel thread nor gputop's own."""
         info = self.board.infos.get(pid)
-        return info is not None and bool(info.cmdline) and program_name(info) != "gputop"
+        return info is not None and bool(info.cmdline) and program_name(info, titled=False) != "gputop"
 
     def _targets(self, pids: list[int]) -> tuple[TargetProcess, ...]:
         return tuple(self._target(pid) for pid in pids if pid in self.board.infos)

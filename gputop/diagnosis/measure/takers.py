@@ -385,9 +385,12 @@ def recorders(strangers: Mapping[int, Stranger], collector_pid: int) -> frozense
     found = {collector_pid}
     for _ in range(LOADS_BELOW):
         found |= {pid for pid, one in strangers.items() if one.info is not None and one.info.ppid in found}
-    if parent is not None and parent.info is not None and program_name(parent.info, titled=False) == "gputop":
-        found.add(collector.info.ppid)
-    return frozenset(found)
+    return frozenset(found | {collector.info.ppid} if _is_gputop(parent) else found)
+
+
+def _is_gputop(process: Stranger | None) -> bool:
+    """Whether that program runs; a title says nothing."""
+    return process is not None and process.info is not None and program_name(process.info, titled=False) == "gputop"
 
 
 def born_ns(sample: ProcSample, board: Board) -> int:
