@@ -55,10 +55,11 @@ def _own_growth(job: JobFacts) -> int:
 
 def _growers(job: JobFacts, facts: Facts) -> list[Grower]:
     """Processes outside the job whose memory has grown more than the job's since they were first seen; if a control group is full, only
-    those inside it."""
+    those inside it that took a tenth of its limit at least."""
     found = [one for one in facts.growers if not job.memory_path or shell.holds_group(job.memory_path, one.cgroup)]
     most = found[0].grown_bytes if found else 0
-    return [one for one in found if one.grown_bytes >= max(_own_growth(job), policy.SOME * most)][:NAMED]
+    least = policy.TENTH * (job.memory_limit_bytes or 0) if job.memory_path else 0.0
+    return [one for one in found if one.grown_bytes >= max(_own_growth(job), policy.SOME * most, least)][:NAMED]
 
 
 def _named(one: Grower) -> str:

@@ -231,6 +231,14 @@ def test_of_a_control_group_that_is_full_only_who_is_inside_is_blamed(cgroup: st
     assert any(fix.text.startswith("Or read less: 250 of its 270 MB") for fix in verdict.fixes)
 
 
+def test_who_took_less_than_a_tenth_of_what_a_full_group_has_is_innocent():
+    scene = thrashing()
+    scene.cgroups = {"/job": {"mem_bytes": 3.95e9, "mem_limit_bytes": 4e9, "mem_file_bytes": 3e9, "refaults": 3000.0}}
+    grower = Proc(900, comm="cache", cmdline=["/bin/cache"], looks=[EPOLL], grows_bytes=50_000_000, info={"cgroup": "/job/sidecar"})
+    verdict = scene.add(grower).play(5).engine.verdict
+    assert (verdict.cause, verdict.culprits) == ("memory-pressure", ())
+
+
 def test_of_a_job_that_stands_still_the_one_that_waits_for_something_else_is_named():
     assert "worker 2 (103) is waiting for a lock, unlike the others" in dead_game().play(5).engine.verdict.detail
 
