@@ -272,7 +272,7 @@ LOADING = {
     Kind.FFMPEG: replace(
         _ANY,
         more=(
-            Hint("Decode in more threads, or on the GPU", "ffmpeg -threads {:d} -i ..."),
+            Hint("Let it decode in more threads", "ffmpeg -threads {:d} -i ..."),
             Hint("Or let {:d} of them decode side by side, each a part of the input, and read each in a thread"),
         ),
         fewer=(Hint("No more threads of ffmpeg than may run at once: {:d}", "ffmpeg -threads {:d} -i ..."),),
@@ -281,7 +281,7 @@ LOADING = {
         ahead=(Hint("Read ffmpeg's output in a thread, some inputs ahead of the GPU"),),
         moved=(Hint("Let ffmpeg scale and convert, and read its output in a thread", "ffmpeg -i ... -vf scale=...,format=rgb24"),),
         cheaper=(
-            Hint("Decode on the GPU", "ffmpeg -hwaccel cuda -i ..."),
+            Hint("Or decode on the GPU", "ffmpeg -hwaccel cuda -i ..."),
             Hint("Or decode less: smaller, or fewer frames", "ffmpeg -skip_frame nokey -i ... -vf scale=..."),
         ),
         kept=(Hint("Let one ffmpeg decode many inputs, rather than start one for each"),),

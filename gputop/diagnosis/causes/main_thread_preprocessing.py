@@ -105,7 +105,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     does, fixes = (starts.compiling_told(job), starts.FIXES) if compiles else (told.does, told.fixes)
     ahead = sum(worker.ahead for worker in job.workers) / len(job.workers) if job.workers else None
     workers = filled("its {} {}", counted(len(job.workers), "worker"), "is" if len(job.workers) == 1 else "are")
-    beside = "it has no workers" if ahead is None else filled("{} ahead {:.0f}% of the time", workers, 100 * ahead)
+    alone = "it has no workers" if advice.loading(job, facts).has_workers else "nothing else prepares its input"
+    beside = alone if ahead is None else filled("{} ahead {:.0f}% of the time", workers, 100 * ahead)
     asleep = "main_sleeps_pct" if told.asleep == "by a timer" else "main_waits_pct"
     evidence = (
         percent(asleep, _most(job)[1], filled("of the main thread's time asleep {}", told.asleep)) if told.asleep
