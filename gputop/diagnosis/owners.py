@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from gputop.diagnosis.edges import READY, RUN, WORKERS, Edge, Leaf, Leaves, Trail
+from gputop.diagnosis.measure import waits
 from gputop.diagnosis.measure.capacity import wanted
 from gputop.diagnosis.measure.facts import Capacity, Facts, HostFacts, JobFacts
 from gputop.diagnosis.measure.feeders import programs_at_work, programs_wait
@@ -130,3 +132,42 @@ def thrashes(proc: ProcFacts, host: HostFacts) -> bool:
     swapped = unread or (host.swap_in_per_s or 0.0) >= policy.HALF * faults
     dropped = host.scanned_per_s != 0.0 and (host.refaults_per_s or 0.0) >= max(policy.REFAULTS_PER_S, policy.HALF * faults)
     return faults >= policy.FAULTS_PER_S and (swapped or dropped)
+
+
+_POOLS = {
+    "quota": "throttled", "mask": "runnable", "cpu": "runnable", "memory": "memory", "disk": "disk", "thread": "lock",
+    "birth": "starting", "ahead": "ahead", "nobody": "stopped", "gap": "sync", "copy": "transfer", "reader": "pipe", "peer": "network",
+}  # fmt: skip
+
+
+def pool_of(leaf: Leaf, trail: Trail) -> str:
+    """Name of the pool of a leaf's share along a trail; see `Walk.pools`."""
+    if leaf.resource == "gpu":
+        return f"gpu.{leaf.holder}"
+    data = (bool(trail) and trail[0].kind == WORKERS) or leaf.resource in ("birth", "ahead")
+    kind = _POOLS.get(leaf.resource, leaf.resource)
+    if leaf.resource == "work":
+        kind = "running" if data else "runnable" if trail[0].kind == READY else "lock" if leaf.holder != "main" else "computing"
+    if leaf.resource in ("work", waits.TIMER, waits.UNKNOWN) and leaf.holder.endswith(("program", "feeder")):
+        kind = trail[data].kind if trail[data].kind not in (RUN, READY) else waits.PIPE
+    elif leaf.resource == "nobody" and trail and trail[-1].kind != waits.STOPPED:
+        kind = trail[-1].kind
+    return f"{'data' if data else 'main'}.{kind}"
+
+
+def total(edges: Iterable[Edge]) -> float:
+    """Share of the window that the edges hold together."""
+    return sum(edge.share for edge in edges)
+
+
+def sum_of(leaves: Leaves) -> float:
+    """Share of the window that the leaves hold together."""
+    return sum(one.share for one in leaves.values())
+
+
+def lean_to_delays(leaves: Leaves, owed: float) -> dict[Leaf, float]:
+    """Leaf -> factor that moves own work to the delays beside it, the more the smaller its part is: work that runs freely is not late."""
+    working = sum(one.share for leaf, one in leaves.items() if leaf.resource == "work") / owed
+    keep = own_work(working)
+    scale = 1.0 + working * (1.0 - keep) / (1.0 - working) if working < 1.0 else 1.0
+    return {leaf: (keep if keep < 1.0 and working < 1.0 else 1.0) if leaf.resource == "work" else scale for leaf in leaves}

@@ -11,7 +11,6 @@ A leaf is a resource and its holder; `gputop.diagnosis.judge` has the table that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cached_property
 
 from msgspec.structs import replace
@@ -69,7 +68,7 @@ class Walk:
     def parts(self) -> list[tuple[str, float, LeafTrail]]:
         """(pool, share of the window, way) of everything the walk booked."""
         ways = ((share, LeafTrail(leaf, trail)) for leaf, booked in self.leaves.items() for share, trail in booked.trails.values())
-        return [(pool_of(*way), share, way) for share, way in ways if share > 0.0]
+        return [(owners.pool_of(*way), share, way) for share, way in ways if share > 0.0]
 
     @property
     def pools(self) -> dict[str, float]:
@@ -146,7 +145,7 @@ class Walk:
             missing += asked * (1.0 - ran)
             kinds = tuple(dict.fromkeys(edge.kind for edge in left if not edge.measured and edge.kind not in (waits.DISK, waits.STOPPED)))
             left, missing = take(left, max(0.0, missing - trainer.runnable), kinds, lambda edge: not edge.measured)
-            missing = max(0.0, copied + waited - (_total(edges) - _total(left)))
+            missing = max(0.0, copied + waited - (owners.total(edges) - owners.total(left)))
             kept = missing / max(copied + waited, policy.TRIFLE)  # share of such calls in which it was ready for a CPU instead of waiting
             waited *= 1.0 - kept
             left, back = self._called_back(left, worked - waited)
@@ -264,17 +263,17 @@ class Walk:
             return
         before, self.leaves, most = self.leaves, {}, 0.0
         for worker in self.job.workers:
-            so_far = _sum(self.leaves)
+            so_far = owners.sum_of(self.leaves)
             self.from_worker(worker)
-            most = max(most, _sum(self.leaves) - so_far)
+            most = max(most, owners.sum_of(self.leaves) - so_far)
         found, self.leaves = self.leaves, before
-        owed = _sum(found)
+        owed = owners.sum_of(found)
         if owed <= 0.0 or (owed < policy.LITTLE * len(self.job.workers) and most < policy.HALF):
             gone = min(share, self.gone)
             self.book("birth", "worker", gone, trail)  # their successors are ahead already
             self.book("ahead", "worker", share - gone, trail)
             return
-        for leaf, factor in _lean_to_delays(found, owed).items():
+        for leaf, factor in owners.lean_to_delays(found, owed).items():
             for part, steps in found[leaf].trails.values():
                 self.book(*leaf, part / owed * factor * share, trail + steps)
 
@@ -598,40 +597,3 @@ class Walk:
             keep = owners.own_part(proc.others_run, proc.others_runnable)
             parts |= {RUN: left * keep, READY: left * (1.0 - keep)}
         return parts
-
-
-_POOLS = {
-    "quota": "throttled", "mask": "runnable", "cpu": "runnable", "memory": "memory", "disk": "disk", "thread": "lock",
-    "birth": "starting", "ahead": "ahead", "nobody": "stopped", "gap": "sync", "copy": "transfer", "reader": "pipe", "peer": "network",
-}  # fmt: skip
-
-
-def pool_of(leaf: Leaf, trail: Trail) -> str:
-    """Name of the pool of a leaf's share along a trail; see `Walk.pools`."""
-    if leaf.resource == "gpu":
-        return f"gpu.{leaf.holder}"
-    data = (bool(trail) and trail[0].kind == WORKERS) or leaf.resource in ("birth", "ahead")
-    kind = _POOLS.get(leaf.resource, leaf.resource)
-    if leaf.resource == "work":
-        kind = "running" if data else "runnable" if trail[0].kind == READY else "lock" if leaf.holder != "main" else "computing"
-    if leaf.resource in ("work", waits.TIMER, waits.UNKNOWN) and leaf.holder.endswith(("program", "feeder")):
-        kind = trail[data].kind if trail[data].kind not in (RUN, READY) else waits.PIPE
-    elif leaf.resource == "nobody" and trail and trail[-1].kind != waits.STOPPED:
-        kind = trail[-1].kind
-    return f"{'data' if data else 'main'}.{kind}"
-
-
-def _total(edges: Iterable[Edge]) -> float:
-    return sum(edge.share for edge in edges)
-
-
-def _sum(leaves: Leaves) -> float:
-    return sum(one.share for one in leaves.values())
-
-
-def _lean_to_delays(leaves: Leaves, owed: float) -> dict[Leaf, float]:
-    """Leaf -> factor that moves own work to the delays beside it, the more the smaller its part is: work that runs freely is not late."""
-    working = sum(one.share for leaf, one in leaves.items() if leaf.resource == "work") / owed
-    keep = owners.own_work(working)
-    scale = 1.0 + working * (1.0 - keep) / (1.0 - working) if working < 1.0 else 1.0
-    return {leaf: (keep if keep < 1.0 and working < 1.0 else 1.0) if leaf.resource == "work" else scale for leaf in leaves}

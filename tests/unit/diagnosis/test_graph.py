@@ -181,7 +181,7 @@ def test_the_document_tells_each_cause_as_its_file_does() -> None:
 
 
 def test_somebody_without_an_edge_to_it_has_a_pool() -> None:
-    assert waitgraph.pool_of(Leaf("nobody", "trainer"), ()) == "main.stopped"
+    assert owners.pool_of(Leaf("nobody", "trainer"), ()) == "main.stopped"
 
 
 def test_a_threshold_has_one_value() -> None:
