@@ -70,7 +70,7 @@ class Standing(Struct, dict=True):
 
     @property
     def margin(self) -> float:
-        """By how much of the loss the cause holds more than whatever else holds most of it, the unexplained part included."""
+        """Share of the loss by which the cause leads whatever else holds most of it, the unexplained part included."""
         others = [share for cause, share in self.shares.items() if cause != self.cause]
         return self.shares.get(self.cause, 0.0) - max(*others, self.unexplained, 0.0)
 

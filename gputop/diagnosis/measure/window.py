@@ -252,7 +252,7 @@ class Window:
         return found
 
     def _lasting(self, board: Board, pids: set[int]) -> frozenset[int]:
-        """Those of ``pids`` that began before the window."""
+        """Select the ``pids`` that began before the window."""
         oldest_ns = self._points.oldest_ns
         return frozenset(pid for pid in pids if (sample := board.procs.get(pid)) is not None and born_ns(sample, board) < oldest_ns)
 
