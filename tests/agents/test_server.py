@@ -416,7 +416,7 @@ async def test_a_signal_ends_it_over_http(url: str, number: signal.Signals) -> N
 @pytest.mark.parametrize(("arguments", "said"), [
     (["--http", ":9"], "a token is needed"),
     (["--http", "0.0.0.0:9", "--token-file", "OPEN"], "chmod 600"),
-    (["--http", "--allow-experiments"], "a token is needed"),
+    (["--http", "--allow-experiments"], "--token-file"),
     (["--http", "--token-file", "SHORT"], "holds no token"),
     (["--token-file", "TOKEN"], "is for --http"),
     (["no-such.gputop"], "no recording"),

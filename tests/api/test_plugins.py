@@ -47,7 +47,7 @@ def test_a_cause_is_judged_and_a_broken_one_costs_a_line(told: dict[str, Any]) -
     assert code == 0
     assert (explained["verdict"]["cause"], explained["verdict"]["detail"]) == ("noisy-agents", "2 agents took the CPUs")
     assert explained["incidents"][0]["fixes"] == [
-        {"text": "Let the agents rest while a training runs", "command": "systemctl stop agents.slice"}
+        {"text": "Let the agents rest while a training runs", "command": "systemctl stop agents.slice", "look": False}
     ]
     ledger = explained["ledger"]
     assert sum(ledger["by_cause"].values()) == pytest.approx(ledger["gpu_lost_s"])

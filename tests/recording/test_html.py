@@ -91,7 +91,7 @@ def test_it_shows_the_recording_and_runs_nothing_from_it(tab: Browser, page: Pat
     assert complaints(tab) == []
     assert tab.run("window.pwned") is None
     assert text(tab, "#host") == HOSTILE
-    assert tab.run("[...document.querySelectorAll('#procs .who')].some((who) => who.textContent.includes('<script>'))")
+    assert tab.run("[...document.querySelectorAll('#procs .who')].some((who) => who.textContent.includes('onerror='))")
 
     with Recording(str(recorded)) as recording:
         session = Session()
