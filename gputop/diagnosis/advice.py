@@ -487,9 +487,10 @@ def _with(template: str, count: int) -> str:
 
 
 def in_flight(job: JobFacts, facts: Facts) -> tuple[Fix, ...]:
-    """Fixes that double the requests in flight; none where no CPU is left for more loaders. Threads of the program's own making have no
-    command."""
-    if not room(job, facts):
+    """Fixes that double the requests in flight; none where the CPUs have no room for what as many loaders again, which mostly wait, run.
+    Threads of the program's own making have no command."""
+    cpus, needed = capacity(job, facts), sum(one.run + one.others_run for one in job.workers or [job.trainer])
+    if facts.host.busy and needed > cpus.idle_inside + job.spun + policy.HALF:
         return ()
     found = fixes(loading(job, facts).in_flight, 2 * max(1, len(job.workers)))
     return tuple(Fix(one.text) for one in found) if not job.workers and threads_wait(job, job.trainer) else found

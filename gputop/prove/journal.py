@@ -37,8 +37,9 @@ MOST_BYTES = 1 << 26  # of a journal: 300,000 threads
 TRY_S, PAUSE_S = 2.0, 0.1  # s that undoing is tried again where the kernel refuses (a memory limit below what is in use), and between tries
 
 _LINE, _LINES, _ANSWER_BYTES = 1000, 60, 1 << 16  # characters, lines, bytes of what a child says: what fits into a pipe
+UNWRITTEN_S = 60.0  # s after which a journal without a header has no writer any more (guess)
 PASSES = 8  # at most, after that time, while more are found who inherited a setting (guess)
-CLEAR = 2  # passes in a row that find nobody: one misses the child of a process that ended while /proc was listed
+CLEAR = 4  # passes in a row that find nobody: each may miss the child of a process that ended while /proc was listed (guess)
 
 
 class JournalHeader(Struct, frozen=True):
@@ -115,6 +116,11 @@ class Journal:
         """Whether all was undone or kept: the file has no name any more."""
         return os.fstat(self.fd).st_nlink == 0
 
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether it was being made when its writer died, or still is: without a whole header, so before any change."""
+        return b"\n" not in os.pread(self.fd, MOST_BYTES, 0)
+
     def remove(self) -> None:
         """Remove the journal: nothing is left to undo."""
         if not self.removed:
@@ -183,6 +189,10 @@ def _leftovers_in(folder: host.JournalFolder) -> list[Leftover]:
         except OSError:
             continue
         try:
+            if journal.is_unwritten:
+                if folder.uid == os.geteuid() and time.time() - os.fstat(journal.fd).st_mtime > UNWRITTEN_S:
+                    journal.remove()
+                continue
             header, records = journal.read()
             is_now = header.boot == boot_id()
             if not is_now and header.host != os.uname().nodename:

@@ -402,3 +402,16 @@ def test_a_stopped_process_that_somebody_let_go_on_stays_so() -> None:
         os.kill(hog.pid, signal.SIGCONT)
         guard.off()
         assert read_process(hog.pid).state != "T"
+
+
+def test_a_journal_whose_writer_died_before_its_header_names_no_change() -> None:
+    made = create("nothing yet")
+    whole = Path(made.path).read_bytes()
+    os.close(made.fd)
+    for header in (b"", whole[: len(whole) // 2]):
+        Path(made.path).write_bytes(header)
+        assert leftovers() == []
+        assert Path(made.path).exists(), "it may still be written"
+    os.utime(made.path, (0, 0))
+    assert leftovers() == []
+    assert not Path(made.path).exists()

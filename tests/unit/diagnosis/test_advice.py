@@ -172,8 +172,11 @@ def test_a_promise_does_not_contradict_the_advice():
 def test_nobody_is_told_to_load_more_where_no_cpu_is_left():
     scene = alone(40.0, 0.1, [DISK]).drop(101, 102)
     one, facts = job(scene)
-    assert in_flight(one, replace(facts, memo={}, host=replace(facts.host, busy=dict.fromkeys(range(4), 0.2))))
-    assert not in_flight(one, replace(facts, memo={}, host=replace(facts.host, busy=dict.fromkeys(range(4), 1.0))))
+    idle, full = (replace(facts, memo={}, host=replace(facts.host, busy=dict.fromkeys(range(4), share))) for share in (0.2, 1.0))
+    working = replace(one, trainer=replace(one.trainer, run=0.9))
+    assert in_flight(working, idle)
+    assert not in_flight(working, full)
+    assert in_flight(one, full), "who only waits takes next to no CPU from others"
 
 
 def more(scene: Scene) -> str:
