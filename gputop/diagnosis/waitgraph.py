@@ -544,11 +544,12 @@ class Walk:
             share = self.to_sampled_threads(proc, kind, share, who, trail)
         asked = who == "main" and bool(job.workers) and not job.births and proc.children >= policy.AT_WORK
         programs = kind in (waits.PIPE, waits.CHILD) or (kind == waits.POLL and (asked or feeders.programs_at_work(job, self.facts)))
-        if kind == waits.POLL and who == "main" and self.asked_over_network(trail):
+        if kind == waits.NETWORK and who == "main" and feeders.is_fed_here(job, self.facts):
+            self.to_program(proc, share, who, "feeder", trail)
+        elif kind == waits.POLL and who == "main" and self.asked_over_network(trail):
             self.book("network", who, share, trail)
         elif programs and (who == "worker" or asked or not job.workers or kind == waits.CHILD):
-            feeder = who == "main" and bool(job.fed_by - self.children)
-            self.to_program(proc, share, who, "feeder" if feeder else "program", trail, kind)
+            self.to_program(proc, share, who, "feeder" if who == "main" and job.fed_by - self.children else "program", trail, kind)
         elif kind == waits.LOCK and who == "worker":
             self.to_sibling(edge, share, trail)
         else:
@@ -574,8 +575,8 @@ class Walk:
                 self.ready(mine, who, trail)
             elif word == GIL:
                 self.book("gil", who, mine, trail)
-            elif word == waits.PIPE:
-                self.to_program(proc, mine, who, "thread's program", trail)
+            elif word == waits.PIPE or (word == waits.NETWORK and who == "main" and feeders.is_fed_here(self.job, self.facts)):
+                self.to_program(proc, mine, who, "thread's program" if word == waits.PIPE else "feeder", trail)
             else:
                 self.book("memory" if word == waits.DISK and self.is_short_of_memory(proc) else word, who, mine, trail)
         return share * max(0.0, 1.0 - sum(parts.values()))

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import select
+import socket
 import subprocess
 import sys
 import threading
@@ -272,6 +273,25 @@ def test_whoever_wakes_a_trainer_is_looked_at_first_for_what_it_reads(live: Live
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+def test_who_writes_what_a_thread_of_a_trainer_reads_over_loopback(live: Live) -> None:
+    """Its main thread waits for the thread, and reads nothing itself."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        kept = listener.accept()  # noqa: F841  its connection lives as long as it
+        poll_a_minute()
+
+    def train() -> None:
+        connection = socket.create_connection(listener.getsockname())
+        listener.close()
+        threading.Thread(target=connection.recv, args=(1,), daemon=True).start()
+        threading.Event().wait(60)
+
+    with child(serve) as service, child(train) as trainer:
+        listener.close()
+        live.until(lambda _: live.board.infos[trainer].other_ends == [service], {trainer}, alone={trainer})
+
+
 def test_who_reads_what_a_trainer_waits_to_write(live: Live) -> None:
     theirs, ours = os.pipe()
 

@@ -137,14 +137,16 @@ def read_from(trainer: ProcFacts) -> dict[int, float]:
 
 
 def read_by_threads(trainer: ProcFacts, infos: Mapping[int, ProcInfo], woken_by_own: float | None, idle: float) -> dict[int, float]:
-    """Like `read_from`, for the trainer's other threads: programs it started in another cgroup, which may throttle them. Counted as long as
-    the main thread sleeps for its own threads (``woken_by_own``) or, if not probed, at most as long as the GPUs were ``idle``."""
+    """Like `read_from`, for the trainer's other threads: processes at the other ends of what these read, and programs it started in another
+    cgroup, which may throttle them. Counted as long as the main thread sleeps for its own threads (``woken_by_own``) or, if not probed, at
+    most as long as the GPUs were ``idle``."""
     slept = max(woken_by_own or 0.0, trainer.kinds.get(waits.LOCK, 0.0))
     if woken_by_own is None:
         slept = max(slept, min(idle, sum(trainer.kinds.get(kind, 0.0) for kind in UNSURE)))
     if slept < policy.LOST:
         return {}
     pids = [info.pid for info in infos.values() if info.ppid == trainer.pid and info.cgroup and info.cgroup != trainer.info.cgroup]
+    pids += [pid for pid in trainer.info.other_ends if pid in infos and pid not in pids and infos[pid].ppid != trainer.pid]
     met = trainer.threads_met if pids else Counter()
     reading = (met[waits.PIPE] + met[waits.NETWORK]) / max(1, sum(met.values()))
     return dict.fromkeys(pids, reading * slept / len(pids)) if reading else {}
@@ -178,6 +180,11 @@ def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
     own = {taker.pid for taker in started(job, facts)}
     found = [taker for taker in facts.takers if taker.pid in job.fed_by and taker.pid not in own]
     return found if sum(taker.cores for taker in found) >= policy.AT_WORK else []
+
+
+def is_fed_here(job: JobFacts, facts: Facts) -> bool:
+    """Whether a process of this machine that works is at the other end of what the trainer reads."""
+    return any(taker.pid in job.trainer.info.other_ends for taker in elsewhere(job, facts))
 
 
 def sources(job: JobFacts, facts: Facts) -> list[Taker]:

@@ -25,6 +25,7 @@ RESTS_AFTER, RESTS_BELOW = 3, 0.001  # readings in a row with less of a CPU used
 RESTS_S = 3  # s between two readings of a process that rests: of hundreds on a large machine most do nothing all day
 LONG_AFTER, LONG_RESTS_S = 8, 9  # readings in a row with less, after which there are so many seconds between two, a multiple of `RESTS_S`
 SERVES_AFTER = 10  # readings in which it was met at serving, after which a process serves (guess)
+MOST_READS = 4  # descriptors followed at a look that threads read from (guess)
 MOST_SERVED = 128  # threads of one that serves; of more it is not known
 _NEVER = -(1 << 40)  # tick number before the first reading
 _NO_NEWS: tuple[list[ThreadInfo], str] = ([], "")
@@ -88,6 +89,12 @@ class Process:
     def reads(self) -> int | None:
         """The descriptor that its main thread read from at the last look."""
         return self._wait[1] if self._wait[0] in READS else None
+
+    @property
+    def all_reads(self) -> list[int]:
+        """The descriptor that its main thread read from at the last look; if there is none, those that its other threads did."""
+        own = self.reads
+        return [own] if own is not None else self._threads.reads[:MOST_READS] if self._threads is not None else []
 
     @property
     def writes(self) -> int | None:

@@ -411,9 +411,9 @@ class ProcfsSource:
         """Search for the processes that write what trainers without workers read; among a trainer's wakers, if the eBPF probe sees
         them."""
         alone = sorted(beat.alone & self._hot.keys(), key=lambda pid: (pid not in beat.gpu_pids, pid))[:FEW]
-        reading = {pid: self._hot[pid].reads for pid in alone}
-        for pid, descriptor in reading.items():
-            if descriptor is not None:
+        reading = {pid: self._hot[pid].all_reads for pid in alone}
+        for pid, descriptors in reading.items():
+            for descriptor in descriptors:
                 self._ends.setdefault(pid, Ends(self._proc, pid)).add_descriptor(descriptor)
         for pid in self._ends.keys() - reading.keys():
             del self._ends[pid]

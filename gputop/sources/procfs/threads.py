@@ -191,6 +191,13 @@ class Threads:
         local = {(one.wchan or "").startswith("inet_") for one in met if one.syscall in ACCEPTS}
         return any((not (one.wchan or "").startswith("unix_")) in local for one in met if one.syscall in READS)
 
+    @property
+    def reads(self) -> list[int]:
+        """Descriptors at which threads that ran lately slept in a read at the last look."""
+        met = (thread.sample for thread in self._followed if thread.idle < DOZING_AFTER)
+        found = {one.syscall_arg for one in met if one is not None and one.syscall in READS and one.state == "S"}
+        return sorted(descriptor for descriptor in found if descriptor is not None)
+
     def _read(self, thread: Thread, tick: Tick, look: bool) -> ThreadSample | None:
         try:
             sample = thread.read(tick, look)

@@ -72,6 +72,29 @@ def throttled_programs_without_probes() -> Scene:
     return scene
 
 
+def service_read_by_threads() -> Scene:
+    """A thread of the trainer reads what one process of a service on this machine sends; that one works all the time."""
+    scene = alone(45.0, 0.02, [FUTEX]).drop(101, 102)
+    scene.cpus, scene.cpu_busy = 4, [1.0, 0.3, 0.2, 0.1]
+    scene.procs[100].threads, scene.procs[100].thread_looks = {110: (0.02, 0.0)}, [SOCKET]
+    scene.procs[100].info["other_ends"] = [900]
+    return scene.add(Proc(900, comm="data_service", cmdline=["/bin/data_service"], run=0.97, looks=[ON_CPU]))
+
+
+def service_read_by_threads_behind_interrupts() -> Scene:
+    """The probe: an interrupt ends the thread's sleeps, for the kernel delivers packets in one."""
+    scene = service_read_by_threads()
+    scene.probed, scene.wakeups = True, {(100, 100): 0.5}
+    return scene
+
+
+def far_service_read_by_threads() -> Scene:
+    """What it reads from is on another machine; who works here has nothing to do with it."""
+    scene = service_read_by_threads()
+    scene.procs[100].info["other_ends"] = []
+    return scene
+
+
 def throttled_actors_seen_at_the_other_end() -> Scene:
     scene = throttled_actors()
     scene.probed, scene.wakeups = False, {}
@@ -202,6 +225,9 @@ FED: dict[Callable[[], Scene], tuple[str, str]] = {
     throttled_programs_without_probes: ("input-bound", "cgroup-throttle"),
     actors_behind_samples_in_step: ("input-bound", "slow-transform"),
     actors_seen_at_the_other_end: ("input-bound", "slow-transform"),
+    service_read_by_threads: ("input-bound", "too-few-workers"),
+    service_read_by_threads_behind_interrupts: ("input-bound", "too-few-workers"),
+    far_service_read_by_threads: ("input-bound", "network-io"),
     throttled_actors_seen_at_the_other_end: ("input-bound", "cgroup-throttle"),
     throttled_service_seen_at_the_other_end: ("input-bound", "cgroup-throttle"),
     throttled_readers: ("input-bound", "cgroup-throttle"),
