@@ -489,8 +489,7 @@ def _with(template: str, count: int) -> str:
 def in_flight(job: JobFacts, facts: Facts) -> tuple[Fix, ...]:
     """Fixes that double the requests in flight; none where the CPUs have no room for what as many loaders again, which mostly wait, run.
     Threads of the program's own making have no command."""
-    cpus, needed = capacity(job, facts), sum(one.run + one.others_run for one in job.workers or [job.trainer])
-    if facts.host.busy and needed > cpus.idle_inside + job.spun + policy.HALF:
+    if facts.host.busy and sum(one.run + one.others_run for one in job.workers or [job.trainer]) > _spare(job, facts):
         return ()
     found = fixes(loading(job, facts).in_flight, 2 * max(1, len(job.workers)))
     return tuple(Fix(one.text) for one in found) if not job.workers and threads_wait(job, job.trainer) else found
@@ -504,5 +503,9 @@ def first_loaders(job: JobFacts, facts: Facts) -> int:
 def room(job: JobFacts, facts: Facts) -> int:
     """How many more processes than now could run on the CPUs that the job may use: idle ones, and those on which it only spins. One, where
     it is not known how busy these are."""
-    cpus = capacity(job, facts)
-    return max(0, int(cpus.idle_inside + job.spun + policy.HALF)) if facts.host.busy else 1
+    return max(0, int(_spare(job, facts))) if facts.host.busy else 1
+
+
+def _spare(job: JobFacts, facts: Facts) -> float:
+    """CPUs that the job may use and does not, those on which it only spins among them, rounded up by a half."""
+    return capacity(job, facts).idle_inside + job.spun + policy.HALF

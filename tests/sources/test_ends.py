@@ -143,3 +143,18 @@ def test_a_plain_file_and_a_closed_descriptor_have_no_other_end(tmp_path) -> Non
 def test_an_answer_that_is_an_error_or_cut_names_nobody() -> None:
     assert ends.unix_peer(1) == 0
     assert ends._peer_in(b"") == ends._peer_in(bytes(40)) == 0
+
+
+def test_descriptors_that_are_read_in_turn_cost_a_link_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads of a trainer read, each from its own pipe."""
+    pipes = [os.pipe() for _ in range(2)]
+    read = []
+    monkeypatch.setattr(ends.os, "readlink", lambda path: read.append(path) or "/dev/null")
+    found = Ends("/proc/", OWN)
+    for _ in range(ends.ASK_EVERY):
+        for reads, _writes in pipes:
+            found.add_descriptor(reads)
+    for pair in pipes:
+        for descriptor in pair:
+            os.close(descriptor)
+    assert len(read) == len(pipes)

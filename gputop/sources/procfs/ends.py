@@ -42,13 +42,15 @@ class Ends:
         """Its pipe or socket -> the other end, both as links in /proc/PID/fd; empty if that is on another machine."""
         self._left: list[int] = []  # pids not searched yet
         self._due_in, self._pause = 0, FIRST_PAUSE  # ticks until the next search; ticks between that one and the one after it
-        self._descriptor, self._seen = -1, 0  # the latest descriptor, and how often in a row it was seen
+        self._seen: dict[int, int] = {}  # the latest descriptors, and how often each was seen
 
     def add_descriptor(self, descriptor: int, at_pipe: bool = False) -> None:
         """The process waits at ``descriptor``. ``at_pipe``: it sleeps in the kernel's pipe code, so a descriptor with a path is a FIFO."""
-        self._seen = self._seen + 1 if descriptor == self._descriptor else 0
-        self._descriptor = descriptor
-        if self._seen % ASK_EVERY:
+        seen = self._seen.pop(descriptor, 0)
+        if len(self._seen) == MOST_ENDS:
+            self._seen.pop(next(iter(self._seen)))  # the one not seen for longest
+        self._seen[descriptor] = seen + 1
+        if seen % ASK_EVERY:
             return
         with suppress(OSError):
             link = os.readlink(f"{self._proc}{self._pid}/fd/{descriptor & 0xFFFFFFFF}")

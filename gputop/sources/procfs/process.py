@@ -120,8 +120,8 @@ class Process:
         """True if the process hardly ran in its latest readings."""
         return self._rested >= RESTS_AFTER
 
-    def ticks_until(self, tick: Tick) -> int:
-        """Ticks from the last reading on."""
+    def ticks_since_read(self, tick: Tick) -> int:
+        """Ticks that have passed since the last reading."""
         return tick.number - self._number
 
     def read(self, tick: Tick, hot: bool, full: bool, near: bool = False) -> bool:

@@ -353,7 +353,7 @@ class ProcfsSource:
         return (shell := self._processes.get(parent)) is not None and shell.stat.ppid in self._hot
 
     def _is_full_look(self, process: Process, tick: Tick) -> bool:
-        return tick.passes(COLD_FULL_S * self._per_second, process.slot + process.pid * self._per_second, process.ticks_until(tick))
+        return tick.passes(COLD_FULL_S * self._per_second, process.slot + process.pid * self._per_second, process.ticks_since_read(tick))
 
     def _identify(self, process: Process, tick: Tick) -> None:
         process.retry()
