@@ -223,7 +223,7 @@ def test_a_cause(tree: Tree) -> None:
     body = '''
 """answer: a cause for a test."""
 
-from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.causes import Finding, Judge
 
 

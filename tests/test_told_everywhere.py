@@ -55,8 +55,9 @@ from gputop.tui.panels import Time, VerdictPanel
 from tests.metrics.test_otlp import Receiver
 from tests.streams import Given
 from tests.tui.conftest import Silence
-from tests.unit.diagnosis import test_growth, test_incidents
+from tests.unit.diagnosis import test_incidents
 from tests.unit.diagnosis.causes import cpu_contention, straggling
+from tests.unit.diagnosis.forecast import test_growth
 from tests.unit.diagnosis.scene import FUTEX, Scene
 from tests.unit.diagnosis.test_hangs import rest, steady, still
 from tests.unit.diagnosis.test_lost_gpus import lose, machine, silent

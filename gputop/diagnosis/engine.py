@@ -10,19 +10,20 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import hangs, prices, states
-from gputop.diagnosis.growth import Growths
+from gputop.diagnosis import hangs
+from gputop.diagnosis.facts import intensity, stepclock
+from gputop.diagnosis.facts.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.facts.window import Window
+from gputop.diagnosis.forecast.growth import Growths
+from gputop.diagnosis.forecast.whatif import Readings
+from gputop.diagnosis.graph import prices, states
+from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.judge import judge, table
 from gputop.diagnosis.lostgpus import LostGpus
-from gputop.diagnosis.measure import intensity, stepclock
-from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
-from gputop.diagnosis.measure.window import Window
 from gputop.diagnosis.orphans import Orphans
 from gputop.diagnosis.phases import Phase
 from gputop.diagnosis.symptoms import Standing, judge_job, without_job
-from gputop.diagnosis.waitgraph import Walk
-from gputop.diagnosis.whatif import Readings
 from gputop.findings import explanation, policy
 from gputop.findings.policy import EARLIER, FEED_EVERY_NS, NOBODY, WINDOW_NS, TrainerKey
 from gputop.findings.sentence import plain

@@ -1,4 +1,4 @@
-"""Hangs: nothing of a job moves (`measure.life`), and its main thread waits for a part of the job itself.
+"""Hangs: nothing of a job moves (`facts.life`), and its main thread waits for a part of the job itself.
 
 The awaited part decides. Its own threads, loaders or a disk: these hang, and the job with them (hung-worker). Other ranks, in a collective:
 the ranks that are not in it cause the hang, whatever they wait for (straggler-rank), unless their loaders hang. The world outside (a
@@ -14,13 +14,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.causes import Finding
-from gputop.diagnosis.measure import waits
-from gputop.diagnosis.measure.facts import Facts, Hang, JobFacts
-from gputop.diagnosis.measure.feeders import LISTENING
-from gputop.diagnosis.measure.life import WATCHERS, has_peers, in_kernel, ranks, sees_gpus
-from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.causes import Finding, advice
+from gputop.diagnosis.facts import waits
+from gputop.diagnosis.facts.facts import Facts, Hang, JobFacts
+from gputop.diagnosis.facts.feeders import LISTENING
+from gputop.diagnosis.facts.life import WATCHERS, has_peers, in_kernel, ranks, sees_gpus
+from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix

@@ -7,9 +7,9 @@ from functools import cache
 from msgspec.structs import replace
 
 from gputop.diagnosis.causes import Claim, Judge, judges
-from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.waitgraph import Walk
+from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.waitgraph import Walk
 
 
 @cache

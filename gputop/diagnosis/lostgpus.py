@@ -11,9 +11,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputop.diagnosis.causes import gpu_lost
+from gputop.diagnosis.facts.facts import Facts, GpuFacts
+from gputop.diagnosis.facts.losses import SILENT
 from gputop.diagnosis.incidents import Incidents
-from gputop.diagnosis.measure.facts import Facts, GpuFacts
-from gputop.diagnosis.measure.losses import SILENT
 from gputop.diagnosis.symptoms import Standing
 from gputop.findings import policy
 from gputop.findings.sentence import filled

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from gputop.diagnosis.facts.facts import Taker
+from gputop.diagnosis.graph.shell import kill
 from gputop.diagnosis.incidents import Incidents
-from gputop.diagnosis.measure.facts import Taker
-from gputop.diagnosis.shell import kill
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix, Incident, Verdict, Victim

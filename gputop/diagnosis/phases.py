@@ -18,12 +18,12 @@ from msgspec import Struct
 
 from gputop.diagnosis.causes import Judge, gpu_lost
 from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
-from gputop.diagnosis.measure import feeders, waits
-from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.pausing import is_ahead, paused
-from gputop.diagnosis.states import host_side_loss
-from gputop.diagnosis.stuck import all_are_dead, all_others_are_ahead, killed
+from gputop.diagnosis.facts import feeders, waits
+from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.graph.pausing import is_ahead, paused
+from gputop.diagnosis.graph.states import host_side_loss
+from gputop.diagnosis.graph.stuck import all_are_dead, all_others_are_ahead, killed
 from gputop.findings import policy
 from gputop.findings.policy import WINDOW_NS
 from gputop.findings.sentence import filled, joined

@@ -12,13 +12,13 @@ from gputop.diagnosis.causes import Finding, Judge, gpu_lost, unexplained
 from gputop.diagnosis.causes.h2d_transfer import copies_back
 from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs
 from gputop.diagnosis.causes.undersized_work import work_apart
-from gputop.diagnosis.measure import feeders
-from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
-from gputop.diagnosis.measure.kinds import LEARNT, kind_of
-from gputop.diagnosis.measure.life import has_peers
+from gputop.diagnosis.facts import feeders
+from gputop.diagnosis.facts.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.facts.kinds import LEARNT, kind_of
+from gputop.diagnosis.facts.life import has_peers
+from gputop.diagnosis.graph.states import host_side_loss
+from gputop.diagnosis.graph.walk import of_hang, walk
 from gputop.diagnosis.phases import Phase, Seen, loading, phase_of
-from gputop.diagnosis.states import host_side_loss
-from gputop.diagnosis.walk import of_hang, walk
 from gputop.findings import policy
 from gputop.findings.path import certainty, confidence
 from gputop.findings.sentence import filled

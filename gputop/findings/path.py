@@ -1,4 +1,4 @@
-"""Words of a path, and of the gain without its cause; how sure a path is. `gputop.diagnosis.walk` builds the steps."""
+"""Words of a path, and of the gain without its cause; how sure a path is. `gputop.diagnosis.graph.walk` builds the steps."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import asdict, astuple, replace
 
 from gputop.diagnosis import Engine
-from gputop.diagnosis.measure import intensity
-from gputop.diagnosis.measure.facts import Facts
+from gputop.diagnosis.facts import intensity
+from gputop.diagnosis.facts.facts import Facts
 from gputop.diagnosis.symptoms import Standing
 from gputop.findings import sentence
 from gputop.findings.explanation import Episode, episode, in_general

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from gputop.diagnosis.measure import waits
-from gputop.diagnosis.pipeline import Pipeline
+from gputop.diagnosis.facts import waits
+from gputop.diagnosis.forecast.pipeline import Pipeline
 from gputop.sources import cgroup, parse
 from gputop.sources.files import read_once
 from gputop.sources.waits import RUNNING, TIMEOUTS, timeout_ms
@@ -276,7 +276,7 @@ def _counters(folders: _Folders) -> _LoaderCounters | None:
 
 
 def _kind(folder: str, kind_of: waits.KindOf) -> str:
-    """Kind of wait of a thread, a word of `gputop.diagnosis.waits`; empty if the thread has ended."""
+    """Kind of wait of a thread, a word of `gputop.diagnosis.facts.waits`; empty if the thread has ended."""
     try:
         state = parse.state(_bytes(folder + "stat"))
         if state == "R":

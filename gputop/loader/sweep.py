@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.diagnosis.pipeline import Pipeline
+from gputop.diagnosis.forecast.pipeline import Pipeline
 from gputop.loader.bottleneck import OTHERS_TOLD, BottleneckMeter, pipeline, reason, usable_cpus
 from gputop.loader.loaders import Interrupts, Rebuilt, end_workers, name_of, passing_s, ranks, said, same_random_numbers, torch_base
 from gputop.system.errors import UserError
@@ -55,7 +55,7 @@ class Point(Struct, frozen=True):
     storage_mb_per_s: float | None = None
     is_cold: bool = False  # whether a notable part came from storage
     shm_pct: float | None = None  # highest use of /dev/shm
-    predicted_per_s: float | None = None  # from the first point, by `gputop.diagnosis.pipeline`, before this one was measured
+    predicted_per_s: float | None = None  # from the first point, by `gputop.diagnosis.forecast.pipeline`, before this one was measured
     predicted_low_per_s: float | None = None  # what it lies between
     predicted_high_per_s: float | None = None
     why: str = ""  # what holds it back

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from gputop.diagnosis.measure.takers import MOST
+from gputop.diagnosis.facts.takers import MOST
 from gputop.findings.trouble import costs_time
 from gputop.findings.verdict import LOOKING, PAUSING, Incident, Verdict, WhatIf
 from gputop.model.frame import SECOND_NS, Frame, Header

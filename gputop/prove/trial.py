@@ -15,8 +15,8 @@ from random import Random
 
 from msgspec import Struct, field
 
-from gputop.diagnosis.measure.points import facts_of
-from gputop.diagnosis.measure.stepclock import from_calls
+from gputop.diagnosis.facts.points import facts_of
+from gputop.diagnosis.facts.stepclock import from_calls
 from gputop.model.frame import SECOND_NS, CudaCall
 from gputop.prove.statistics import LEAST_PAIRS, Estimate, estimate
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gputop.diagnosis import engine
+from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.diagnosis.judge import judge
-from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.waitgraph import Walk
 from gputop.stream.following import Following
 from tests.corpus import accuracy, split
 from tests.corpus.runs import load

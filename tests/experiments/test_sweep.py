@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from gputop import sweep_loader
-from gputop.diagnosis.measure import waits
+from gputop.diagnosis.facts import waits
 from gputop.loader import sweep
 from gputop.loader.bottleneck import IDLE, RUNNABLE, LoaderUsage, reason
 from gputop.loader.loaders import Interrupts, Rebuilt, same_random_numbers

@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from gputop.diagnosis.whatif import predict
+from gputop.diagnosis.forecast.whatif import predict
 from gputop.findings.verdict import Culprit, WhatIf
 from gputop.recording.chunks import Decoder
 from gputop.stream.following import Following

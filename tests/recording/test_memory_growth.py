@@ -22,8 +22,8 @@ from gputop.tui.draw.lanes import all_lanes
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Context
 from tests.recording.made import record
+from tests.unit.diagnosis.forecast.test_growth import leaking, machine
 from tests.unit.diagnosis.scene import Scene
-from tests.unit.diagnosis.test_growth import leaking, machine
 
 
 def grown(seconds: int) -> tuple[Scene, list[Frame]]:

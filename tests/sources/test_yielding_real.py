@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gputop.collector.beat import make_header
-from gputop.diagnosis import shell
-from gputop.diagnosis.measure.facts import Taker
+from gputop.diagnosis.facts.facts import Taker
+from gputop.diagnosis.graph import shell
 from gputop.model.board import Board
 from gputop.model.frame import Frame
 from gputop.sources import Beat, Settings

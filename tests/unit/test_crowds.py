@@ -11,7 +11,7 @@ from types import FrameType
 
 import pytest
 
-from gputop.diagnosis.measure.takers import Stranger, gather, tree_ns
+from gputop.diagnosis.facts.takers import Stranger, gather, tree_ns
 from gputop.model import roles
 from gputop.model.board import Board
 from gputop.model.frame import CpuSample, Frame, Gpu, GpuProc, Header, Host, ProcInfo, ProcSample, ThreadSample

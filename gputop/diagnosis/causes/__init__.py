@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from gputop.diagnosis.edges import Leaf, LeafTrail
-from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.waitgraph import Walk
+from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.graph.edges import Leaf, LeafTrail
+from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings.verdict import OWN_CAUSES, SYMPTOMS, Culprit, Evidence, Fix
 from gputop.system import plugins
 
@@ -44,7 +44,7 @@ class Judge(Struct, frozen=True):
     cause: str
     symptom: str
     tell: Callable[[JobFacts, Facts], Finding]
-    rows: tuple[tuple[str, str], ...] = ()  # (resource, holder) of the leaves that are this cause, see `gputop.diagnosis.waitgraph`
+    rows: tuple[tuple[str, str], ...] = ()  # (resource, holder) of the leaves that are this cause, see `gputop.diagnosis.graph.waitgraph`
     part: Callable[[Walk, Leaf], float] | None = None  # how far a leaf of its rows is this cause, 0 to 1; None: all of each
     fault: bool = True
     """False if the cause is no fault, such as a pause: its severity is ``info``, unless it repeats (`JobFacts.repeated`)."""

@@ -9,10 +9,10 @@ When it abstains: its CPUs would do if strangers left them (cpu-contention), or 
 
 from __future__ import annotations
 
-from gputop.diagnosis import shell
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.measure.capacity import capacity, others_idle
-from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts
+from gputop.diagnosis.facts.capacity import capacity, others_idle
+from gputop.diagnosis.facts.facts import Capacity, Facts, JobFacts
+from gputop.diagnosis.graph import shell
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
 from gputop.model.machine import parse_cpus

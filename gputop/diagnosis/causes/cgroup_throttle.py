@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from math import ceil, floor
 
-from gputop.diagnosis import advice, shell
-from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.measure.capacity import capacity, needed, strangers
-from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.measure.takers import blame, names_of
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.facts.capacity import capacity, needed, strangers
+from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.facts.takers import blame, names_of
+from gputop.diagnosis.graph import shell
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, Fix

@@ -9,12 +9,12 @@ When it abstains: the job wants more CPUs than there are anyway (worker-oversubs
 
 from __future__ import annotations
 
-from gputop.diagnosis import owners, shell
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.measure.capacity import beside, capacity
-from gputop.diagnosis.measure.facts import Capacity, Facts, JobFacts, Taker
-from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.measure.takers import MOST, blame, names_of
+from gputop.diagnosis.facts.capacity import beside, capacity
+from gputop.diagnosis.facts.facts import Capacity, Facts, JobFacts, Taker
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.facts.takers import MOST, blame, names_of
+from gputop.diagnosis.graph import owners, shell
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, Fix

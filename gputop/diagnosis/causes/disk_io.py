@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 
-from gputop.diagnosis import advice, owners, shell
-from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.measure.facts import Facts, JobFacts, Mover
-from gputop.diagnosis.measure.feeders import programs_wait, who_waits
-from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.waitgraph import Walk
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.facts.facts import Facts, JobFacts, Mover
+from gputop.diagnosis.facts.feeders import programs_wait, who_waits
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.graph import owners, shell
+from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix

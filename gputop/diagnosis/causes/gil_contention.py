@@ -10,11 +10,11 @@ When it abstains: threads wait for CPUs, or sleep for long at a lock: then it is
 
 from __future__ import annotations
 
-from gputop.diagnosis import advice, owners
-from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.feeders import named_thread
-from gputop.diagnosis.measure.proc import TURN
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.facts.feeders import named_thread
+from gputop.diagnosis.facts.proc import TURN
+from gputop.diagnosis.graph import owners
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Fix
 

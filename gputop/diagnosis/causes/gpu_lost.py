@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gputop.diagnosis.causes import Finding, Judge
-from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
-from gputop.diagnosis.measure.losses import GONE, RESET, Loss
+from gputop.diagnosis.facts.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.facts.losses import GONE, RESET, Loss
 from gputop.findings.sentence import NAME, Sentence, filled, joined
 from gputop.findings.verdict import GPU_LOST, Evidence, Fix, PathStep
 from gputop.model.gpu import ENDING_XIDS

@@ -9,8 +9,8 @@ When it abstains: the GPU is not busy; the power limit is the card's default, fo
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge
-from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
-from gputop.diagnosis.measure.intensity import POWER_CAP, SET_CLOCKS, slowed_by
+from gputop.diagnosis.facts.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.facts.intensity import POWER_CAP, SET_CLOCKS, slowed_by
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, Fix
 from gputop.model.fields import throttle_words

@@ -13,12 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.gpuside import copied, copying, link_of, traffic
-from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.stepclock import moves_weights
-from gputop.diagnosis.pausing import is_ahead
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.facts.stepclock import moves_weights
+from gputop.diagnosis.graph.gpuside import copied, copying, link_of, traffic
+from gputop.diagnosis.graph.pausing import is_ahead
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix

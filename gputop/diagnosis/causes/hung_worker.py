@@ -3,7 +3,7 @@
 Why it costs: the batch that it was to deliver never comes, and a loader that keeps the order of its batches waits for ever.
 How it is seen: row nobody x worker: stopped or zombie in /proc, or neither run nor switched for `policy.STUCK_S` beside a GPU that rests
 (`policy.LONG_STUCK_S` beside one that others still feed), or left out while others deliver (`owners.left_out`): a slow but living worker
-wakes up many times in that span. All that the trainer waits for is put down to it (`gputop.diagnosis.stuck`) where GPUs rest for
+wakes up many times in that span. All that the trainer waits for is put down to it (`gputop.diagnosis.graph.stuck`) where GPUs rest for
 `policy.BREAK_NS` and a worker is stopped or dead; or for longer, and one hangs, asks again and again for what does not come,
 or nobody of the job moves; and where a program that feeds the trainer is stopped, or nobody reads what it or the trainer writes.
 When it abstains: somebody moves, or is asked at a queue. Where it is not known whose fault it is, `gputop.diagnosis.hangs` tells.
@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gputop.diagnosis import advice, stuck
-from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.measure import waits
-from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.shell import wake
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.facts import waits
+from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.graph import stuck
+from gputop.diagnosis.graph.shell import wake
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, Fix

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.measure import feeders
-from gputop.diagnosis.measure.capacity import capacity
-from gputop.diagnosis.measure.facts import JobFacts
-from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.measure.waits import PIPE
-from gputop.diagnosis.waitgraph import Walk
+from gputop.diagnosis.facts import feeders
+from gputop.diagnosis.facts.capacity import capacity
+from gputop.diagnosis.facts.facts import JobFacts
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.facts.waits import PIPE
+from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 
 LOADERS = tuple(

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.measure.waits import LOCK
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.facts.waits import LOCK
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.causes.output_blocked import lists_ends
-from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.measure import starts
-from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
-from gputop.diagnosis.measure.feeders import named_thread, started, threads_at_work
-from gputop.diagnosis.states import host_side_loss
-from gputop.diagnosis.waitgraph import Walk
+from gputop.diagnosis.facts import starts
+from gputop.diagnosis.facts.facts import Facts, JobFacts, may_spin
+from gputop.diagnosis.facts.feeders import named_thread, started, threads_at_work
+from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.states import host_side_loss
+from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Fix

@@ -9,11 +9,11 @@ When it abstains: pages are read for the first time (disk-io).
 
 from __future__ import annotations
 
-from gputop.diagnosis import advice, shell
-from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.measure.facts import Facts, Grower, JobFacts
-from gputop.diagnosis.measure.feeders import MEMORY, programs_wait, threads_wait
-from gputop.diagnosis.measure.proc import ProcFacts
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.facts.facts import Facts, Grower, JobFacts
+from gputop.diagnosis.facts.feeders import MEMORY, programs_wait, threads_wait
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.graph import shell
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix

@@ -9,14 +9,13 @@ others.
 
 from __future__ import annotations
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.feeders import who_waits
-from gputop.diagnosis.measure.life import has_peers
-from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.waitgraph import Walk
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.facts.feeders import who_waits
+from gputop.diagnosis.facts.life import has_peers
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import Counter
 
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.measure.facts import Facts, JobFacts, OutputReader
-from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.measure.waits import PIPE
-from gputop.diagnosis.states import host_side_loss
+from gputop.diagnosis.facts.facts import Facts, JobFacts, OutputReader
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.facts.waits import PIPE
+from gputop.diagnosis.graph.states import host_side_loss
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Culprit, Fix

@@ -1,23 +1,22 @@
 """What it is (pause): after steady training the trainer gives no work for a while by its own will: checkpoint, evaluation, a prompt.
 
 Why it costs: the GPU has nothing to do meanwhile. It is no fault, but where it comes again and again and takes much it is told as one.
-How it is seen: rows nobody x main: somebody stopped it; pause x main, by its price (`gputop.diagnosis.pausing`), where that holds
+How it is seen: rows nobody x main: somebody stopped it; pause x main, by its price (`gputop.diagnosis.graph.pausing`), where that holds
 `policy.HALF` of the loss: one rest of the GPU of `policy.PAUSE_S` or more after steady work; or, while the workers are
-`policy.MOST` of a trainer that could go on, shorter ones together (`measure.pauses`): breaks, times with little work in which no
+`policy.MOST` of a trainer that could go on, shorter ones together (`facts.pauses`): breaks, times with little work in which no
 worker is asked for a batch, turns to other workers, and shorter rests in which it waits for programs of its own or writes its weights.
 When it abstains: a worker owes the trainer a batch, or its own threads keep it from going on.
 """
 
 from __future__ import annotations
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.causes import Finding, Judge
+from gputop.diagnosis.causes import Finding, Judge, advice
 from gputop.diagnosis.causes.hung_worker import TRACED
-from gputop.diagnosis.measure import starts
-from gputop.diagnosis.measure.facts import Facts, JobFacts
-from gputop.diagnosis.measure.intensity import late_job
-from gputop.diagnosis.pausing import away_s, breaks_s, is_ahead, waits_for_first, waits_for_programs
-from gputop.diagnosis.shell import wake
+from gputop.diagnosis.facts import starts
+from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.facts.intensity import late_job
+from gputop.diagnosis.graph.pausing import away_s, breaks_s, is_ahead, waits_for_first, waits_for_programs
+from gputop.diagnosis.graph.shell import wake
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix

@@ -12,17 +12,16 @@ When it abstains: the workers idle between their batches, or wait for CPUs, a lo
 
 from __future__ import annotations
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help, one_is_late, unasked
-from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.measure.capacity import capacity
-from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.measure.feeders import at_work, at_work_for, programs_read, programs_sleep
-from gputop.diagnosis.measure.takers import names_of
-from gputop.diagnosis.measure.waits import LOCK
-from gputop.diagnosis.states import host_side_loss
-from gputop.diagnosis.waitgraph import Walk
+from gputop.diagnosis.facts.capacity import capacity
+from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.facts.feeders import at_work, at_work_for, programs_read, programs_sleep
+from gputop.diagnosis.facts.takers import names_of
+from gputop.diagnosis.facts.waits import LOCK
+from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.states import host_side_loss
+from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Fix

@@ -10,12 +10,11 @@ kernels may be collectives, which wait for other ranks: then `policy.LAUNCH_COST
 
 from __future__ import annotations
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.causes.undersized_work import how_used, share_used
-from gputop.diagnosis.gpuside import launching, outlasting
-from gputop.diagnosis.measure import intensity
-from gputop.diagnosis.measure.facts import Facts, JobFacts, may_spin
+from gputop.diagnosis.facts import intensity
+from gputop.diagnosis.facts.facts import Facts, JobFacts, may_spin
+from gputop.diagnosis.graph.gpuside import launching, outlasting
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence

@@ -1,7 +1,7 @@
 """What it is (straggler-rank): one rank of a training is slower than its peers, or is not there any more.
 
 Why it costs: in each collective all others wait for it, with their GPUs idle or spinning.
-How it is seen: row rank x late: all of each rank's loss, where `measure.intensity` finds a straggler: its GPU idles for `policy.FIFTH`
+How it is seen: row rank x late: all of each rank's loss, where `facts.intensity` finds a straggler: its GPU idles for `policy.FIFTH`
 more of the time than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used `policy.FIFTH` more than
 theirs, which spin. A main thread that spins in `sched_yield` waits, as in a barrier of MPI. Row rank x gone: a rank that its launcher
 told of has no process, and the others stand (`life.absent_ranks`).
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis import advice, owners, shell
-from gputop.diagnosis.causes import Finding, Judge, gpu_throttle, percent
+from gputop.diagnosis.causes import Finding, Judge, advice, gpu_throttle, percent
 from gputop.diagnosis.causes.cpu_contention import culprits
-from gputop.diagnosis.measure.capacity import capacity
-from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.measure.intensity import late_job, slowed_by, used
-from gputop.diagnosis.measure.proc import ProcFacts
-from gputop.diagnosis.measure.takers import blame, names_of
+from gputop.diagnosis.facts.capacity import capacity
+from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.facts.intensity import late_job, slowed_by, used
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.facts.takers import blame, names_of
+from gputop.diagnosis.graph import owners, shell
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix

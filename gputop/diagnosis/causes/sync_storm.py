@@ -10,10 +10,9 @@ batches, its own threads or writes are why it sleeps so often.
 
 from __future__ import annotations
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.gpuside import calls_per_s, spins_per_s, waits_per_s
-from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.graph.gpuside import calls_per_s, spins_per_s, waits_per_s
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
 

@@ -9,15 +9,14 @@ When it abstains: CPUs are full (slow-transform), or even the busiest worker idl
 
 from __future__ import annotations
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help
-from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.measure.capacity import capacity
-from gputop.diagnosis.measure.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.measure.feeders import at_work, at_work_for
-from gputop.diagnosis.measure.takers import names_of
-from gputop.diagnosis.waitgraph import Walk
+from gputop.diagnosis.facts.capacity import capacity
+from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.facts.feeders import at_work, at_work_for
+from gputop.diagnosis.facts.takers import names_of
+from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence

@@ -10,13 +10,12 @@ utilization is a mean over 0.1 s and more: two at 40 % may work together.
 
 from __future__ import annotations
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.edges import Leaf
-from gputop.diagnosis.measure import intensity
-from gputop.diagnosis.measure.facts import Facts, GpuFacts, JobFacts
-from gputop.diagnosis.measure.life import has_peers
-from gputop.diagnosis.waitgraph import Walk
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.facts import intensity
+from gputop.diagnosis.facts.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.facts.life import has_peers
+from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, of_gpus

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, percent
-from gputop.diagnosis.measure.facts import JobFacts
-from gputop.diagnosis.measure.proc import ProcFacts, blocked_on
+from gputop.diagnosis.facts.facts import JobFacts
+from gputop.diagnosis.facts.proc import ProcFacts, blocked_on
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Fix

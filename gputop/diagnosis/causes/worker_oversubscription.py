@@ -9,11 +9,10 @@ or gputop itself does, as while it loads its probes (`policy.QUARTER`).
 
 from __future__ import annotations
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.measure import starts
-from gputop.diagnosis.measure.capacity import capacity, wanted
-from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.facts import starts
+from gputop.diagnosis.facts.capacity import capacity, wanted
+from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix

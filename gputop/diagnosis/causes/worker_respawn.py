@@ -2,7 +2,7 @@
 
 Why it costs: the GPU waits until the new ones have imported, opened their files and loaded their first batches.
 How it is seen: row birth x worker: from the births of a set of workers until steps are made again, less what these take with warm workers
-(`measure.respawns`). Where no pace of warm workers is known, the loss in the workers' first `policy.YOUNG_NS`; for `policy.FORMER_NS`
+(`facts.respawns`). Where no pace of warm workers is known, the loss in the workers' first `policy.YOUNG_NS`; for `policy.FORMER_NS`
 after the last birth what the trainer does, for it makes them; and for `policy.FORMER_NS` what it waits for though they are ahead.
 When it abstains: fewer than half of the workers were born lately: one was replaced. All else that the trainer waits for has a lasting
 cause.
@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.causes import Finding, Judge
-from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.causes import Finding, Judge, advice
+from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
 from gputop.system.text import counted

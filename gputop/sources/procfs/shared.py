@@ -18,7 +18,7 @@ from gputop.system.errors import start_thread
 
 SHARE = 0.00025  # of one CPU that reading takes
 START_NS = 100_000  # ns of CPU to start the thread (measured)
-EVERY_NS = 3_000_000_000  # ns at least between two readings of a process (`gputop.diagnosis.trend.STRETCH_NS`)
+EVERY_NS = 3_000_000_000  # ns at least between two readings of a process (`gputop.diagnosis.forecast.trend.STRETCH_NS`)
 LEAST_BYTES = 1 << 20  # of page faults since its last reading, under which a process is not read again; of what it shares, too
 MOST_BYTES = 32 << 30  # of resident memory; a larger one would be walked for half a second (measured)
 _NEVER, _EVER = -(1 << 60), 1 << 60

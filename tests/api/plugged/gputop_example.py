@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.measure.facts import Facts, JobFacts
+from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.findings.verdict import Fix
 from gputop.model.frame import Frame, Gpu, SourceState
 from gputop.recording.reader import Recording

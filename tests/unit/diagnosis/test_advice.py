@@ -8,10 +8,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis import advice
-from gputop.diagnosis.advice import COMPUTING, LOADING, Framework, in_flight
-from gputop.diagnosis.causes import judges
-from gputop.diagnosis.measure.kinds import Kind, kind_of
+from gputop.diagnosis.causes import advice, judges
+from gputop.diagnosis.causes.advice import COMPUTING, LOADING, Framework, in_flight
+from gputop.diagnosis.facts.kinds import Kind, kind_of
 from gputop.findings.sentence import is_command, is_own
 from gputop.findings.verdict import OWN_CAUSES
 from gputop.model.roles import Role

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.measure.facts import Taker
-from gputop.diagnosis.measure.takers import names_of
+from gputop.diagnosis.facts.facts import Taker
+from gputop.diagnosis.facts.takers import names_of
 from gputop.findings.explanation import brief, without_pids
 
 TAKERS = "python (21859, 21860, 21861 and 4 more), metrics-agent (29981), log-shipper (29980)"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.shell import cgroup_file, kill, wake
+from gputop.diagnosis.graph.shell import cgroup_file, kill, wake
 from gputop.findings.sentence import filled
 from gputop.model.frame import Host, ProcInfo
 from tests.unit.diagnosis.all_causes import ALL

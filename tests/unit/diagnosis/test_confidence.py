@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.diagnosis.engine import Engine
-from gputop.diagnosis.measure.facts import JobFacts
+from gputop.diagnosis.facts.facts import JobFacts
 from gputop.diagnosis.symptoms import SWITCHED, Standing, judge_job
 from gputop.findings import policy
 from gputop.findings.path import certainty

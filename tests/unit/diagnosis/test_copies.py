@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from gputop.diagnosis.measure.facts import CallFacts
-from gputop.diagnosis.measure.points import copied_beside, facts_of
+from gputop.diagnosis.facts.facts import CallFacts
+from gputop.diagnosis.facts.points import copied_beside, facts_of
 from gputop.findings.verdict import Verdict
 from gputop.model.frame import CudaCall
 from tests.unit.diagnosis.causes import alone

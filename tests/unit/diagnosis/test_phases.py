@@ -8,8 +8,8 @@ from gputop.diagnosis.phases import TABLE, Phase
 from gputop.findings.verdict import ANY, BOOKED, DROPPED, ENDING, HELD, IDLE, PAUSING, SAME, STARTING, TRAINING
 from gputop.model.frame import GpuProc
 from tests.unit.diagnosis.causes import alone, starved
+from tests.unit.diagnosis.facts.test_starts import young
 from tests.unit.diagnosis.scene import AWAIT, DISK, EPOLL, FUTEX, ON_CPU, START_S, Proc, Scene
-from tests.unit.diagnosis.test_starts import young
 
 S = 1_000_000_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.diagnosis.measure.pauses import Span, merged, repeated
+from gputop.diagnosis.facts.pauses import Span, merged, repeated
 from gputop.findings import policy
 from tests.unit.diagnosis.scene import Scene
 from tests.unit.diagnosis.test_pauses import blurred, evaluating, saving

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.edges import edges_of
-from gputop.diagnosis.measure import waits
-from gputop.diagnosis.measure.wakes import ThreadTime, Wake, WakeTrack, kind_of
+from gputop.diagnosis.facts import waits
+from gputop.diagnosis.facts.wakes import ThreadTime, Wake, WakeTrack, kind_of
+from gputop.diagnosis.graph.edges import edges_of
 from gputop.model.board import Board
 from gputop.model.frame import SchedThread, Wakeup
 from gputop.model.syscalls import syscall_numbers
 from tests.unit.diagnosis.causes import alone, starved
+from tests.unit.diagnosis.graph.test_graph import LOCK_AT, leaves, walked
 from tests.unit.diagnosis.scene import FUTEX, ON_CPU, QUEUE, READ, SLEEP, Proc, Scene, training
-from tests.unit.diagnosis.test_graph import LOCK_AT, leaves, walked
 
 S = 1_000_000_000  # ns
 LOADS = 100, 110, 111, 112, 113  # the trainer's main thread and others of its own

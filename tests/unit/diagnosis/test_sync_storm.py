@@ -9,7 +9,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from gputop.diagnosis.measure.points import _met
+from gputop.diagnosis.facts.points import _met
 from gputop.model.frame import MainSamples
 from tests.unit.diagnosis.causes_gpu import sync_storm
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gputop.diagnosis.causes import unexplained
-from gputop.diagnosis.measure.facts import JobFacts
+from gputop.diagnosis.facts.facts import JobFacts
 from gputop.findings.line import line_of
 from gputop.findings.verdict import LOOKING, Verdict
 from gputop.model.frame import ReadLimit, SourceState

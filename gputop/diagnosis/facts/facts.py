@@ -1,0 +1,426 @@
+"""The facts of one window of time, which the verdicts judge. Shares are 0..1 of the window, times are seconds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+from functools import cached_property
+from math import inf
+from typing import Any
+
+from msgspec import Struct, field
+
+from gputop.diagnosis.facts import waits
+from gputop.diagnosis.facts.losses import Loss
+from gputop.diagnosis.facts.pauses import Repeated, Span
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.facts.wakes import ThreadTime, Wake
+from gputop.findings import policy
+from gputop.findings.verdict import Step
+from gputop.model.board import GpuBoard
+from gputop.model.frame import MigInstance, ProcInfo, ReadLimit, link_bytes_per_s
+
+
+class GpuFacts(Struct, frozen=True):
+    """One GPU, or one GPU instance of MIG, over the window."""
+
+    index: int
+    util: float | None
+    """Share of the time in which some kernel ran, from GPM; without GPM the mean of NVML's utilization, which also counts copies."""
+    sm_active: float | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    sm_clock_mhz: float | None = None
+    sm_clock_max_mhz: float | None = None
+    sm_clock_free_mhz: float | None = None
+    """Highest clock seen while nothing in `facts.intensity` held it down; None if never seen."""
+    throttle_mask: int = 0  # bits set in at least half of the window's samples
+    temp_c: float | None = None
+    pcie_bytes_per_s: float | None = None  # both ways
+    pcie_back_bytes_per_s: float | None = None  # of these, what it sends
+    pcie_gen: float | None = None
+    pcie_width: float | None = None
+    pcie_width_max: float | None = None
+    pids: frozenset[int] = frozenset()
+    stretch_s: float = 0.0  # longest idle stretch that reaches into the window and followed steady work
+    breaks_s: float = 0.0  # work lost in `pauses.Breaks` in the window
+    sunk_s: float = 0.0  # work lost in breaks with little work for a while
+    dips_s: float = 0.0  # work lost in all dips after steady work, also in dips too short to be breaks
+    pauses: tuple[Span, ...] = ()  # the breaks, and idle stretches as long as a break
+    worked_ns: int = 0  # CLOCK_MONOTONIC when it last worked; 0: not since the engine began
+    unmeasurable: bool = False  # the driver gives no utilization for it
+    loss: Loss | None = None  # why it is lost, or must be reset
+    util_now: float | None = None  # the latest reading
+    idle_s: float = 0.0  # how long, up to now, it has been idle (under 2 % of the time)
+    makes_steps: bool = False
+    """Whether the GPU works again and again, however little: it began to work `policy.OFTEN` times within `policy.STEPS_NS`, or no reading
+    for `policy.STEADY_NS` was without work."""
+    split: bool = False  # MIG is on: the GPU's total activity belongs to no single job
+    instance: int | None = None  # the GPU instance, if this is a part of a split GPU
+    name: str = ""  # the name shown to people: ``3``; ``3:1`` for a part
+
+    @property
+    def place(self) -> tuple[int, int | None]:
+        """(GPU index, GPU instance): equal for two jobs that share it."""
+        return self.index, self.instance
+
+    @property
+    def gone(self) -> bool:
+        """Whether the GPU is lost and can run nothing."""
+        return self.loss is not None and not self.loss.works
+
+    @property
+    def lost(self) -> float | None:
+        """Share of the window in which the GPU did no work; None if its utilization is unknown."""
+        return 1.0 if self.gone else None if self.util is None else 1.0 - self.util
+
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """Bytes per second that the GPU's PCIe link carries one way at its present generation and width; None if these are unknown."""
+        return link_bytes_per_s(int(self.pcie_gen or 0), int(self.pcie_width or 0))
+
+
+class CallFacts(Struct, frozen=True):
+    """CUDA calls of a trainer over the window, if the probes count them."""
+
+    seconds: float
+    sync: float = 0.0  # share of the window inside synchronize calls
+    sync_per_s: float = 0.0
+    most_syncs_per_s: float = 0.0  # of the most frequent synchronize: an ``item()`` makes two, a copy that waits and a synchronize
+    waits_per_s: float = 0.0  # synchronizes and copies from the GPU, per second: as many equally long calls as share their time
+    copy: float = 0.0
+    slow: float = 0.0  # part of ``sync`` spent in copies, which may or may not have waited for kernels
+    slow_bytes_per_s: float = 0.0  # bytes of copies that ``sync`` contains entirely
+    copy_per_s: float = 0.0
+    rates: tuple[float, ...] = ()  # calls per second, of each call except copies to the GPU
+    to_gpu_per_s: float = 0.0  # copies with HtoD in their name
+    to_gpu_bytes_per_s: float = 0.0  # bytes of copies with HtoD in their name; the next field: with DtoH
+    from_gpu_bytes_per_s: float = 0.0
+    copy_bytes_per_s: float | None = None
+    counted_share: float = 1.0  # share of the time in which calls were counted; the least over the calls
+
+    @property
+    def counted_in(self) -> str:
+        """Words to append to a count of calls if they were counted only part of the time; empty otherwise."""
+        if self.counted_share >= 1.0:
+            return ""
+        return f", counted in {max(0.1, 100 * self.counted_share):.{0 if self.counted_share >= 0.01 else 1}f} % of the time"
+
+
+class SampledFacts(Struct, frozen=True):
+    """Activity of a trainer's main thread by samples while it ran, over the window, if its calls are not probed."""
+
+    sync: float  # share of the window in which it spun in waits for the GPU
+    copy: float
+    launch: float
+    waits_per_s: float  # waits for the GPU per second, estimated
+    seen_per_s: float  # waits for the GPU per second that were seen to begin: a lower bound
+    idle_beside_launches: float | None = None
+    """Share of the time spent launching in which the trainer's GPUs ran nothing; None if they were not read in that time."""
+
+
+class HostFacts(Struct, frozen=True):
+    """The machine over the window."""
+
+    cpus: int
+    busy: dict[int, float] = field(default_factory=dict)  # CPU -> busy share
+    stolen: dict[int, float] = field(default_factory=dict)
+    """CPU -> share that the hypervisor gave to other guests (steal): busy, but not for a process of this machine."""
+    renumbered: bool = False
+    """Whether /proc/stat numbers the CPUs differently from the kernel. Its values per CPU are useless then: ``busy`` and ``stolen`` are
+    empty."""
+    psi_io: float | None = None
+    psi_memory: float | None = None
+    swap_in_per_s: float | None = None
+    scanned_per_s: float | None = None  # pages looked at for reclaim
+    refaults_per_s: float | None = None
+    disk_busy: tuple[str, float] | None = None  # the busiest block device and its busy share
+    net_rx_bytes_per_s: float | None = None
+    retrans_per_s: float | None = None
+    autogroup: bool = False  # sessions have CPU time of their own
+
+
+class Taker(Struct, frozen=True):
+    """A process outside the job that used CPUs, or that the probe saw run in place of a victim."""
+
+    pid: int
+    name: str
+    cores: float
+    preempted_s: float = 0.0  # seconds it ran while a worker or trainer was runnable on that CPU (probe)
+    where: Mapping[int, float] = field(default_factory=dict)
+    """CPU, in the kernel's numbering -> share of the process's CPU time, by samples; empty if unknown."""
+    before_ns: int = 0  # CPU time it had taken when the window began (or when it began to run, if shortly before)
+    info: ProcInfo | None = None
+    spawns: bool = False  # it starts short-lived programs, and their CPU time is counted as its own
+    started: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Short-lived programs that were seen: pid -> (name, CPU time in ns when last seen)."""
+
+
+class OutputReader(Struct, frozen=True):
+    """A process that reads what a trainer writes."""
+
+    pid: int
+    name: str
+    is_child: bool  # the trainer started it
+    cores: float | None  # CPUs it ran on; None if it was read only once
+
+
+class Grower(Struct, frozen=True):
+    """A process outside the jobs that holds more memory than when it was first seen."""
+
+    pid: int
+    name: str
+    grown_bytes: int
+    cgroup: str = ""
+
+
+class Mover(Struct, frozen=True):
+    """A process outside the jobs that reads from or writes to storage."""
+
+    pid: int
+    name: str
+    bytes_per_s: float
+
+
+class Capacity(Struct, frozen=True):
+    """The CPUs available to one job, and their use."""
+
+    allowed: frozenset[int]  # CPUs all its victims may run on
+    host: frozenset[int]
+    idle_inside: float  # idle CPUs among the allowed, summed shares
+    idle_outside: float
+    given: frozenset[int]  # CPUs that its cgroup grants; all of the host's if unknown
+    taken: float  # CPUs taken by processes outside the job, including those that ended before they were seen
+    used: float  # CPUs the job's processes ran on
+    lacking: float  # CPUs the job would lack even with all allowed CPUs to itself
+    preempted_by_others: float | None  # share of its threads' waits for a CPU that were behind strangers (probe)
+    stolen: float = 0.0  # allowed CPUs that the hypervisor gave to other guests, summed shares
+
+    @property
+    def pinned(self) -> bool:
+        return len(self.allowed) < len(self.host)
+
+    @property
+    def strangers_part(self) -> float:
+        """Strangers' part of all the CPUs that the job lacks; it would lack the rest without them, too."""
+        return self.taken / (self.taken + self.lacking) if self.taken > 0.0 else 0.0
+
+
+class Hang(Struct, frozen=True):
+    """A standstill: nothing of a job, or of the ranks of one training together, moves. See `gputop.diagnosis.hangs`."""
+
+    cause: str
+    since_ns: int
+    from_the_first: bool  # nothing had moved since the first look
+    family: tuple[JobFacts, ...]
+    late: tuple[JobFacts, ...]  # jobs that the others wait for; empty if all wait for each other or for ranks elsewhere
+
+
+class JobFacts(Struct, frozen=True, dict=True):
+    """One trainer with its workers and GPUs. `Window` builds it; the wait-for graph and the table of causes add their own fields."""
+
+    trainer: ProcFacts
+    workers: list[ProcFacts]
+    gpus: list[GpuFacts]
+    calls: CallFacts | None
+    data: float = 0.0  # share of the window in which the trainer waited for data
+    holders: dict[int, str] = field(default_factory=dict)
+    """Lock holders (pid -> name) that the workers, or the trainer in fcntl or flock, waited for."""
+    sampled: SampledFacts | None = None
+    launches_per_s: float | None = None  # kernels launched per second: counted, or estimated from samples
+    quiet_s: float = 0.0  # time without CUDA calls between steps in the window (`pauses.Quiet`)
+    away_s: float = 0.0  # time in which other workers than those feeding its steps worked (`pauses.Turns`)
+    pauses: list[Span] = field(default_factory=list)  # pauses by its GPUs, `Quiet` and `Turns`; the same one may be listed twice
+    repeated: Repeated | None = None  # total of its pauses over longer than the window; None if they are few or short
+    births: list[int] = field(default_factory=list)
+    """When the trainer's workers were first seen, in ns, over the last half minute; the first set is left out."""
+    respawned: float | None = None  # share of the window that the births took (`facts.respawns`); None if unknown
+    respawn_s: float = 0.0  # seconds that each set of births took, on average
+    pools: dict[str, float] = field(default_factory=dict)
+    """Where the lost time lies: a pool such as ``data.runnable`` -> share of the loss; the shares sum to 1. See
+    `gputop.diagnosis.graph.waitgraph.Walk.pools`."""
+    is_torchs: bool = False  # its loader is torch's DataLoader
+    rivals: dict[int, float] = field(default_factory=dict)
+    """Pid of another trainer -> share of the window that the main thread slept at a lock until that trainer's process woke it (probe)."""
+    locked_by: dict[int, float] = field(default_factory=dict)
+    """Pid of a worker -> share of the window that the main thread slept at a lock which both take until that worker let go of it; pid 0: it
+    is not known which worker."""
+    woken_by: dict[int, float] = field(default_factory=dict)
+    """Pid -> share of the window that the main thread slept until that process woke it (probe), else that it waited to read from that
+    process. Only for a trainer without workers."""
+    fed_by: frozenset[int] = frozenset()  # processes of ``woken_by`` outside all jobs that load for it, and their siblings and children
+    readers: list[OutputReader] = field(default_factory=list)
+    """Processes that read what the main thread waits to write, most waited for first."""
+    managers: list[ProcFacts] = field(default_factory=list)  # servers with one thread per client (Manager): they load nothing
+    services: frozenset[int] = frozenset()  # pids of trainers without a GPU whose workers load for it (and are in ``workers``)
+    throttled_periods: float = 0.0
+    fed_throttled_periods: float = 0.0  # of its feeders' cgroup, if that is another one and has the quota below
+    quota_cpus: float | None = None
+    quota_path: str = ""
+    cgroup_version: int = 2
+    cpuset: str = ""  # CPUs that its trainer's cgroup grants; empty if unknown
+    pressed: bool = False  # memory is short, in its cgroup or on the host: waits for pages count as waits for memory
+    memory_path: str = ""  # the cgroup at its memory limit that rereads dropped pages; empty if there is none
+    memory_limit_bytes: int | None = None
+    memory_file_bytes: int | None = None  # page cache in it
+    read_limit: ReadLimit | None = None  # its workers' cgroup's limit for reads from a device
+    waste: dict[str, float] = field(default_factory=dict)
+    """Share of the window in which its GPUs were busy without progress: ``light`` (few SMs), ``slowed`` (clocks), ``peer`` (waiting in a
+    collective)."""
+    straggler: ProcFacts | None = None  # the trainer in its group that the others wait for (maybe its own)
+    unheard: bool = False  # the trainer is blocked writing to standard output or error, which no process reads
+    absent_ranks: tuple[int, ...] = ()  # ranks of its training missing from this host while it stands still
+    used: float = 0.0  # CPUs its processes ran on, helpers included
+    helpers: float = 0.0  # CPUs its helpers ran on
+    compiling: float = 0.0  # CPUs torch.compile's helpers ran on
+    programs_met: Counter[str] = field(default_factory=Counter)
+    """Samples by kind of wait (words of `waits`) of programs started by its loaders (workers; the trainer, if it has none), and of its
+    feeders."""
+    programs: dict[int, str] = field(default_factory=dict)  # these programs while they live: pid -> name
+    lasting: frozenset[int] = frozenset()  # those that began before the window
+    stopped: dict[int, str] = field(default_factory=dict)  # stopped ones among these programs: pid -> name
+    mute: dict[int, str] = field(default_factory=dict)  # those blocked writing errors that no process reads
+    still_s: float = 0.0
+    """Seconds for which nothing of the job has moved; the next field: whether that has been so since the first look. See `facts.life`."""
+    still_from_the_first: bool = False
+    may_spin: bool = False  # its main thread's work may be a wait for its GPU
+    hang: Hang | None = None
+    kin: frozenset[int] = frozenset()
+    """Pids of its training's trainers on this host, itself included; empty if it is alone. (Pids, for jobs that refer to each other would
+    need the garbage collector.)"""
+    kin_used: float = 0.0  # CPUs that all of them use
+    claims: list[Any] = field(default_factory=list)  # a `gputop.diagnosis.causes.Claim` per cause that explains some loss
+    way: Any = None  # the `gputop.diagnosis.graph.edges.LeafTrail` with most of its GPUs' idle time
+    spun: float = 0.0  # CPUs on which its main thread only waits for the GPU
+    find_step: Callable[[JobFacts], Step | None] = lambda _: None
+    """Computes `step`, only on request: it costs as much as everything else."""
+    finished: int = 0  # workers that reached the end of their part of the data; ``workers`` omits them
+    turns: float = 0.0
+    """Mean share of the window, as far as seen, in which one of its GPUs ran nothing while another one worked: the GPUs wait for each
+    other."""
+    unseen_turns: float = 0.0
+    """Share of the window that may be such turns, too: readings are means, and the reason for the main thread's sleep or spin is
+    unknown."""
+    unbegun_s: float = 0.0  # the trainer's age until its GPUs first work for it; 0 afterwards
+    by_itself: bool = False
+    """Whether the workers have delivered nothing yet, after the trainer made steps without any: it waits for programs of its own, not for a
+    batch."""
+    before_s: float | None = 0.0
+    """Seconds of the window before it began to train, if that was seen; None while it starts. See `facts.starts`."""
+
+    @property
+    def fed(self) -> float:
+        """Share of the window that the main thread slept until its feeders (processes outside all jobs that load for it) woke it."""
+        return sum(self.woken_by.get(pid, 0.0) for pid in self.fed_by)
+
+    @property
+    def step(self) -> Step | None:
+        """One training step; None if its pace is not found."""
+        return self.find_step(self)
+
+    @property
+    def is_supplied(self) -> bool:
+        """Whether waits for data are less than half of its GPUs' idle time."""
+        return self.data < policy.HALF * (self.idle or 0.0)
+
+    @property
+    def host_only(self) -> bool:
+        """Whether the job's GPUs can never report utilization: there are none, or the driver does not support it."""
+        return all(gpu.unmeasurable for gpu in self.gpus)
+
+    @cached_property
+    def idle(self) -> float | None:
+        """Share of the window in which none of its GPUs ran anything, as if they all worked at the same time, unless they were seen to take
+        turns; None if none is measured."""
+        known = [gpu.lost for gpu in self.gpus if gpu.lost is not None]
+        return sum(known) / len(known) - self.turns if known else None
+
+    @property
+    def lost(self) -> float | None:
+        """Mean share of the window in which one of its GPUs ran nothing, plus what was wasted while they were busy; None if none is
+        measured."""
+        idle = self.idle
+        return None if idle is None else min(1.0, idle + self.turns + sum(self.waste.values()))
+
+
+class Facts(Struct, frozen=True):
+    """All facts of one window. Each stage returns its own copy: `Window`, the graph (states, waste, hangs), the table (claims)."""
+
+    t_ns: int
+    seconds: float
+    jobs: list[JobFacts]
+    host: HostFacts
+    gpus: list[GpuFacts]
+    takers: list[Taker]  # processes outside the jobs by CPU taken, most first
+    probed: bool = False  # the sched probe ran
+    switch_share: float = 1.0  # share of the time in which it counted switches: below 1 the wake-ups are an estimate
+    feeds: int = 0  # boards in the window
+    behind: dict[int, dict[int, float]] = field(default_factory=dict)
+    """Trainer -> pid -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
+    family: dict[int, int] = field(default_factory=dict)
+    """Pid of a trainer, of a worker, or of a program that one of them started or that feeds a trainer -> pid of the trainer."""
+    movers: list[Mover] = field(default_factory=list)  # most bytes first; filled only if a job waits for a disk
+    growers: list[Grower] = field(default_factory=list)  # most growth first; filled only if a job waits for a disk or memory
+    watching: float = 0.0  # CPUs that gputop's own processes ran on
+    unseen: list[GpuFacts] = field(default_factory=list)  # GPUs that no process seen here used in the window
+    hidden: tuple[str, str] = ("", "")  # why other processes of the machine are not seen, and the remedy; empty if all are seen
+    probes_load: bool = False  # the probes are being loaded
+    unanswered: bool = False  # the NVIDIA driver has not listed the GPUs yet
+    watched_s: float = inf  # since the first board; at least the window's length
+    pids: Container[int] = frozenset()  # all processes that are seen
+    wakes: dict[int, list[Wake]] = field(default_factory=dict)  # tid of a thread of a trainer or worker -> its wakers (eBPF)
+    threads: dict[int, ThreadTime] = field(default_factory=dict)  # tid -> its time (eBPF)
+    main_calls: dict[int, float] = field(default_factory=dict)  # trainer -> part of the time in CUDA calls that is its main thread's (eBPF)
+    memo: dict[tuple[Hashable, ...], Any] = field(default_factory=dict)  # results that `capacity` derived from these facts
+
+    @property
+    def settled(self) -> bool:
+        """Whether enough was seen to judge."""
+        return self.feeds >= 3 and self.seconds >= policy.WATCHED_S
+
+
+_OWN = ("util_pct", "sm_active_pct")
+_OF_ALL = ("gr_active_pct", "power_w", "power_limit_w", "mig", "mig_mode")
+
+
+def mig_parts(gpu: GpuBoard) -> Iterator[tuple[int, GpuBoard]]:
+    """Yields (GPU instance, its own board) for each MIG instance; nothing for a GPU that is not split."""
+    known: set[int] = set()
+    for one in gpu.instances:
+        if one.gpu_instance is not None and one.gpu_instance not in known:
+            known.add(one.gpu_instance)  # its compute instances share its SMs, and GPM measures them together
+            yield one.gpu_instance, _part(gpu, one)
+
+
+def _part(gpu: GpuBoard, one: MigInstance) -> GpuBoard:
+    part = gpu.copy()
+    for name in (*_OWN, *_OF_ALL):
+        part.values.pop(name, None)
+    for name in _OWN:
+        value = getattr(one, name)
+        if value is not None:
+            part.values[name], part.read_ns[name] = value, gpu.read_ns["mig"]
+            part.missing.pop(name, None)
+        else:
+            part.missing.setdefault(name, one.missing.get(name, ""))
+    part.values["procs"] = [proc for proc in gpu.procs if proc.gpu_instance == one.gpu_instance]
+    part.values.pop("held_by", None)
+    return part
+
+
+def awaited_gpus(job: JobFacts, part: float) -> float:
+    """Lower bound of the share of the window in which the main thread waited for its GPUs, so that one of them worked. ``part``: the main
+    thread's part of the time in its process's CUDA calls. Sleeps that may have other reasons and waits for a CPU inside such a call do not
+    count."""
+    if job.calls is not None:
+        return max(0.0, job.calls.sync * part - job.trainer.runnable)
+    return job.trainer.kinds.get(waits.DRIVER, 0.0) + (job.sampled.sync if job.sampled is not None else 0.0)
+
+
+def may_spin(job: JobFacts) -> bool:
+    """Whether apparent computing may be spinning waits for the GPU: calls are not probed, the main thread is not sampled, and it sleeps for
+    far less time than the GPU works."""
+    if job.calls is not None or job.sampled is not None or job.idle is None:
+        return False
+    return job.trainer.asleep <= max(policy.LITTLE, policy.SOME * (1.0 - job.idle))

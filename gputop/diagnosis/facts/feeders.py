@@ -1,0 +1,268 @@
+"""Processes and threads that feed a job besides its workers: threads of the trainer, programs that trainer or workers start, services."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Mapping
+
+from msgspec.structs import replace
+
+from gputop.diagnosis.facts import waits
+from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.facts.proc import ASKING, TURN, ProcFacts
+from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.model.frame import ProcInfo
+from gputop.model.roles import TORCH_WORKER
+from gputop.system.text import clean, counted
+
+LISTENING, CONNECTED = "listening", "connected"  # words of `ProcInfo.sockets`
+MEMORY = "memory"
+UNSURE = (waits.TIMER, waits.UNKNOWN, waits.POLL, waits.DRIVER)
+"""Kinds of wait that samples may report for another wait if the step is in phase with the samples; likeliest first."""
+
+
+def threads_at_work(job: JobFacts) -> bool:
+    """Whether the trainer's other threads work: they load data if there are no workers, and launch the backward pass in any job."""
+    return job.trainer.others_run >= policy.AT_WORK
+
+
+def named_thread(proc: ProcFacts) -> str:
+    """`` (name)`` of the busiest other thread; empty if it only has the program's name."""
+    name = proc.busiest_thread
+    return f" ({clean(name, 16)})" if name not in ("", proc.info.comm) else ""
+
+
+def threads_wait(job: JobFacts, proc: ProcFacts) -> dict[str, float]:
+    """``disk``, ``network`` -> share of samples in which the threads that the main thread waits for were waiting there. Under memory
+    pressure ``memory`` replaces ``disk``: their pages come back from it.
+
+    Polls of a trainer that has workers or peers are not counted: they wait for something else.
+    """
+    met = proc.threads_met
+    asking = 0 if proc is job.trainer and (job.workers or job.kin) else met[ASKING]
+    samples = sum(met.values()) - met[waits.LOCK] - met[TURN] - met[ASKING] + asking
+    pages = MEMORY if job.pressed else waits.DISK
+    return _late_for({pages: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + asking}, samples)
+
+
+def programs_read(job: JobFacts) -> float:
+    """Share of samples in which threads of a trainer without workers were reading the output of programs that the trainer started: its
+    loaders."""
+    if job.workers or not (job.programs_met or sum(job.trainer.programs)):
+        return 0.0
+    met = job.trainer.threads_met
+    samples = sum(met.values()) - met[waits.LOCK] - met[TURN] - met[ASKING] - met[waits.ONCPU]
+    return met[waits.PIPE] / samples if met[waits.PIPE] >= policy.QUARTER * samples > 0.0 else 0.0
+
+
+def programs_late(job: JobFacts) -> bool:
+    """Whether programs started by the job's loaders often waited for the disk or the network."""
+    return bool(_programs_late_for(job.programs_met))
+
+
+def loading_programs(job: JobFacts, facts: Facts) -> list[Taker]:
+    """Programs that use CPU and that the trainer reads its data from, busiest first."""
+    return [taker for taker in started(job, facts) if taker.cores >= policy.AT_WORK] if programs_read(job) else []
+
+
+def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
+    """Like `threads_wait`, for programs started by the job's loaders, unless they compute. Their polls count as network. Under memory
+    pressure their CPU time is the kernel's search for pages, so samples on a CPU are left out."""
+    met = job.programs_met
+    samples = _samples(met)
+    if job.pressed and met[waits.DISK] >= policy.QUARTER * samples > 0.0:
+        return _late_for({MEMORY: met[waits.DISK]}, samples - met[waits.ONCPU])
+    return {} if programs_at_work(job, facts) else _programs_late_for(met)
+
+
+def programs_sleep(job: JobFacts, facts: Facts) -> float:
+    """Share of samples in which programs that the job's loaders started, and that hardly compute, slept by a timer."""
+    met = job.programs_met
+    return 0.0 if programs_at_work(job, facts) else met[waits.TIMER] / max(1, _samples(met))
+
+
+def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts], float]) -> tuple[list[ProcFacts], str, float]:
+    """(processes, their name in words, share of time) that wait for ``kind``: ``disk`` or ``network``. For threads and programs it is the
+    share of samples. ``share``: function that returns how long a process's main thread waited.
+
+    The processes are the workers, or the trainer if it has none or waits longer itself.
+    """
+    own, owed = (job.pools.get(f"{who}.{kind}", 0.0) for who in ("main", "data"))
+    if job.workers and own > owed:
+        return [job.trainer], filled("the main thread of {} ({})", job.trainer.role.label, job.trainer.pid), share(job.trainer)
+    procs = job.workers or [job.trainer]
+    for proc in procs:
+        if kind in threads_wait(job, proc):
+            return procs, filled("loading threads of {} ({})", proc.role.label, proc.pid), threads_wait(job, proc)[kind]
+    programs = programs_wait(job, facts)
+    if kind in programs:
+        return procs, "programs that it reads from", programs[kind]
+    name = counted(len(procs), "loader") if job.workers else filled("the main thread of {} ({})", job.trainer.role.label, job.trainer.pid)
+    return procs, name, sum(map(share, procs)) / len(procs)
+
+
+def feeding(woken_by: Mapping[int, float], infos: Mapping[int, ProcInfo], hot: Container[int]) -> frozenset[int]:
+    """Processes outside ``hot`` (trainers, workers) that wake a trainer with its input, such as actors; also their siblings with the same
+    command (never waited for, because they were ahead) and the children of both. Empty if the trainer hardly waits for them."""
+    known = {pid: share for pid, share in woken_by.items() if pid in infos and pid not in hot and infos[pid].cmdline}
+    found = {pid: share for pid, share in known.items() if share > policy.HARDLY}
+    if sum(found.values()) < policy.LOST:
+        return frozenset()
+    kinds = {_kind(infos[pid]) for pid in found}
+    alike = {pid for pid, info in infos.items() if _kind(info) in kinds}
+    return frozenset(pid for pid, info in infos.items() if (pid in alike or info.ppid in alike) and pid not in hot)
+
+
+def _kind(info: ProcInfo) -> tuple[int, str, tuple[str, ...]]:
+    return info.ppid, info.comm, tuple(info.cmdline)
+
+
+def readers(trainer: ProcFacts, woken_by: Mapping[int, float]) -> list[int]:
+    """Pids of the processes that read what the trainer's main thread waits to write, most waited for first: holders of the pipe's other end
+    which, if probed, also woke it (``woken_by``). Without a known holder: the processes that woke it, if the wait to write is more than
+    half of its sleep until others woke it."""
+    if trainer.held_up < policy.LITTLE:
+        return []
+    woke = {pid: share for pid, share in woken_by.items() if pid not in (0, trainer.pid) and share >= policy.TENTH * trainer.held_up}
+    known = [pid for pid in trainer.info.read_by if not woke or pid in woke]
+    alone = woke if 2 * trainer.held_up > sum(woke.values()) else {}
+    return sorted(known or alone, key=lambda pid: -woke.get(pid, 0.0))
+
+
+def read_from(trainer: ProcFacts) -> dict[int, float]:
+    """Pid -> share of the window that the main thread waited to read from that process; divided evenly among the possible writers."""
+    slept, pids = trainer.kinds.get(waits.PIPE, 0.0) + trainer.kinds.get(waits.NETWORK, 0.0), trainer.info.other_ends
+    return dict.fromkeys(pids, slept / len(pids)) if pids else {}
+
+
+def read_by_threads(trainer: ProcFacts, infos: Mapping[int, ProcInfo], woken_by_own: float | None, idle: float) -> dict[int, float]:
+    """Like `read_from`, for the trainer's other threads: processes at the other ends of what these read, and programs it started in another
+    cgroup, which may throttle them. Counted as long as the main thread sleeps for its own threads (``woken_by_own``) or, if not probed, at
+    most as long as the GPUs were ``idle``."""
+    slept = max(woken_by_own or 0.0, trainer.kinds.get(waits.LOCK, 0.0))
+    if woken_by_own is None:
+        slept = max(slept, min(idle, sum(trainer.kinds.get(kind, 0.0) for kind in UNSURE)))
+    if slept < policy.LOST:
+        return {}
+    pids = [info.pid for info in infos.values() if info.ppid == trainer.pid and info.cgroup and info.cgroup != trainer.info.cgroup]
+    pids += [pid for pid in trainer.info.other_ends if pid in infos and pid not in pids and infos[pid].ppid != trainer.pid]
+    met = trainer.threads_met if pids else Counter()
+    reading = (met[waits.PIPE] + met[waits.NETWORK]) / max(1, sum(met.values()))
+    return dict.fromkeys(pids, reading * slept / len(pids)) if reading else {}
+
+
+def with_lent(jobs: list[JobFacts], woken_by: Callable[[JobFacts], Mapping[int, float]]) -> list[JobFacts]:
+    """Add the workers of a service to the job it feeds: a job without a GPU that a trainer without workers waits for is its loader.
+
+    ``woken_by(job)``: pid -> share of the window that the trainer slept until that process woke it.
+    """
+    services = [job for job in jobs if not job.gpus]
+    return [_with_lent(job, services, woken_by(job)) if services and job.gpus and not job.workers else job for job in jobs]
+
+
+def _with_lent(job: JobFacts, services: list[JobFacts], woken: Mapping[int, float]) -> JobFacts:
+    for service in services:
+        pids = {proc.pid for proc in (service.trainer, *service.workers)}
+        if sum(share for pid, share in woken.items() if pid in pids) >= policy.LOST:
+            job = replace(job, workers=[*job.workers, *_loaders_of(service)], services=job.services | {service.trainer.pid})
+    return job
+
+
+def _loaders_of(service: JobFacts) -> list[ProcFacts]:
+    """The service's workers, and its main process if that works or there are no workers."""
+    at_work = service.trainer.run + service.trainer.runnable >= policy.AT_WORK
+    return [*service.workers, service.trainer] if at_work or not service.workers else service.workers
+
+
+def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
+    """Feeders of the job that use CPU and were not started by the trainer."""
+    own = {taker.pid for taker in started(job, facts)}
+    found = [taker for taker in facts.takers if taker.pid in job.fed_by and taker.pid not in own]
+    return found if sum(taker.cores for taker in found) >= policy.AT_WORK else []
+
+
+def is_fed_here(job: JobFacts, facts: Facts) -> bool:
+    """Whether a process of this machine that works is at the other end of what the trainer reads."""
+    return any(taker.pid in job.trainer.info.other_ends for taker in elsewhere(job, facts))
+
+
+def sources(job: JobFacts, facts: Facts) -> list[Taker]:
+    """Programs at work that the trainer started before the window and that its main thread waits for: a decoder at the other end of its
+    pipe. (A program that is started anew for each batch is the main thread's own work.)"""
+    found = [] if job.workers else [taker for taker in started(job, facts) if taker.pid in job.lasting and taker.cores >= policy.AT_WORK]
+    return found if 2 * sum(taker.cores for taker in found) >= job.trainer.programs[0] else []
+
+
+def is_alone(job: JobFacts, facts: Facts) -> bool:
+    """Whether one program alone feeds the main thread, from a source of its own: a second one would have nothing to read. (What the job
+    itself writes to its program it could divide among several.)"""
+    written = (thread.wchan for sample in job.trainer.samples for thread in sample.threads)
+    return len(sources(job, facts)) == 1 and not any(map(waits.is_ahead, written))
+
+
+def at_work_for(job: JobFacts, facts: Facts) -> list[Taker]:
+    """Processes at work outside the job's own that load for it, busiest first."""
+    return loading_programs(job, facts) or elsewhere(job, facts) or sources(job, facts)
+
+
+def _programs_late_for(met: Counter[str]) -> dict[str, float]:
+    return _late_for({waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + met[waits.POLL]}, _samples(met))
+
+
+def _samples(met: Counter[str]) -> int:
+    """Number of samples, without waits of shells for their own programs."""
+    return sum(met.values()) - met[waits.CHILD]
+
+
+def _late_for(met: dict[str, int], samples: int) -> dict[str, float]:
+    often = sum(met.values()) >= policy.QUARTER * samples > 0.0
+    return {kind: count / samples for kind, count in met.items() if count} if often else {}
+
+
+def programs_at_work(job: JobFacts, facts: Facts) -> bool:
+    """Whether programs compute for the job: running ones, or short ones whose CPU time their parents inherit. With workers, only programs
+    that the workers started."""
+    parents = job.workers or [job.trainer]
+    ended = sum(min(1.0, parent.children) for parent in parents) if not job.births else 0.0  # workers that ended are no programs
+    running = 0.0 if job.workers else sum(taker.cores for taker in started(job, facts))
+    return job.helpers + ended + running >= policy.AT_WORK
+
+
+def asks_others(job: JobFacts) -> bool:
+    """Whether the trainer is only a network client: it has connections and no listening socket."""
+    return job.trainer.info.sockets == CONNECTED
+
+
+def is_asked_by_parent(job: JobFacts) -> bool:
+    """Whether the trainer's parent holds the other end of the pipe that the main thread reads: a pool's child, a tool on standard input."""
+    return job.trainer.info.ppid in {*job.trainer.info.other_ends, *(pid for pid, share in job.woken_by.items() if share >= policy.LOST)}
+
+
+def serves(job: JobFacts) -> bool:
+    """Whether the trainer is a server that mostly waits for requests. Waits of its threads, but not of its programs, are then its clients'
+    concern."""
+    return not job.workers and job.trainer.info.sockets == LISTENING and job.trainer.kinds.get(waits.POLL, 0.0) >= policy.HALF
+
+
+def started(job: JobFacts, facts: Facts) -> list[Taker]:
+    """Programs that the trainer started and that run now, busiest first. (Programs started by workers count as helpers.)"""
+    return [taker for taker in facts.takers if taker.info is not None and taker.info.ppid == job.trainer.pid]
+
+
+def is_torchs(job: JobFacts) -> bool:
+    """Whether the job's loader is torch's DataLoader: workers bear its name or poll as it does. Importing torch alone is no proof."""
+    return any(worker.info.comm == TORCH_WORKER for worker in job.workers) or (
+        any(worker.role.loader == "torch" for worker in job.workers)
+        and any(waits.QUEUE in proc.kinds for proc in (job.trainer, *job.workers))
+    )
+
+
+def at_work(job: JobFacts) -> list[ProcFacts]:
+    """The workers that get work."""
+    return [worker for worker in job.workers if not _is_unused(worker)]
+
+
+def _is_unused(worker: ProcFacts) -> bool:
+    looks = worker.sleeps_per_s is not None and worker.sleeps_per_s <= policy.ASKS_PER_S and worker.cores <= policy.TRIFLE
+    return worker.ahead >= policy.NEARLY_ALL and (worker.still_s >= policy.STUCK_S or looks)

@@ -1,0 +1,186 @@
+"""Waste of GPUs that look busy: high utilization means only that some kernel ran.
+
+``light``   kernels that use few SMs: by GPM's SM activity, else by power
+``slowed``  clocks held down by heat, a power brake, a lowered power limit or a user's setting
+``peer``    spinning in a collective until a slower rank arrives
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from msgspec.structs import replace
+
+from gputop.diagnosis.facts.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.facts.feeders import threads_at_work
+from gputop.diagnosis.facts.proc import blocked_on
+from gputop.diagnosis.facts.stepclock import from_calls
+from gputop.findings import policy
+from gputop.findings.ranks import RankPace, find_slowest, waited_share
+from gputop.model.identity import job_key
+
+_BRAKES = 0x8 | 0x20 | 0x40 | 0x80
+POWER_CAP, SET_CLOCKS = 0x4, 0x2
+_AT_PEERS = ("lock", "network", "pipe", "poll")
+"""Kinds of wait of a main thread that waits for other ranks in a collective on the host: through its library's threads, or directly."""
+
+
+def with_kin(jobs: list[JobFacts]) -> list[JobFacts]:
+    """The jobs, each with its ``kin``."""
+    families = {job.trainer.pid: family for family in _families(jobs) for job in family}
+    return [_with_kin(job, families.get(job.trainer.pid, [])) for job in jobs]
+
+
+def _with_kin(job: JobFacts, family: list[JobFacts]) -> JobFacts:
+    kin, used_cpus = frozenset(one.trainer.pid for one in family), sum(one.used for one in family)
+    return replace(job, kin=kin, kin_used=used_cpus) if family else job
+
+
+def with_waste(jobs: list[JobFacts]) -> list[JobFacts]:
+    """The jobs, each with its ``waste`` and ``straggler``; their states are known."""
+    found = {job.trainer.pid: replace(job, waste=_wasted(job)) for job in jobs}
+    for group in _groups(_families(list(found.values()))):
+        found |= {job.trainer.pid: job for job in _with_straggler(group)}
+    return list(found.values())
+
+
+def _wasted(job: JobFacts) -> dict[str, float]:
+    shares = [_waste(gpu) for gpu in job.gpus]
+    found = {kind: sum(part for name, part in shares if name == kind) / max(1, len(shares)) for kind in ("light", "slowed")}
+    return {kind: share for kind, share in found.items() if share > 0.0}
+
+
+def _waste(gpu: GpuFacts) -> tuple[str, float]:
+    if gpu.util is None or gpu.util < policy.MOST:
+        return "", 0.0
+    if slowed_by(gpu):
+        return "slowed", gpu.util * (1.0 - min(1.0, (gpu.sm_clock_mhz or 0.0) / (gpu.sm_clock_free_mhz or gpu.sm_clock_max_mhz or 1.0)))
+    return ("light", gpu.util * (1.0 - (intensity(gpu) or 0.0))) if is_light(gpu) else ("", 0.0)
+
+
+def is_light(gpu: GpuFacts) -> bool:
+    """Whether the kernels that run use little of the GPU; False if unknown."""
+    working = intensity(gpu)
+    return working is not None and working <= (policy.LIGHT_SM if gpu.sm_active is not None else policy.QUARTER)
+
+
+def slowed_by(gpu: GpuFacts) -> int:
+    """Clock-event bits that hold the SM clock under `policy.SLOW_CLOCK`, including clocks set by a user; a power cap counts only if the
+    limit was lowered."""
+    if not gpu.sm_clock_mhz or not gpu.sm_clock_max_mhz or gpu.sm_clock_mhz > policy.SLOW_CLOCK * gpu.sm_clock_max_mhz:
+        return 0
+    lowered = (gpu.power_limit_w or 0.0) < (1.0 - policy.LITTLE) * (gpu.power_limit_default_w or 0.0)
+    return gpu.throttle_mask & (_BRAKES | SET_CLOCKS | (POWER_CAP if lowered else 0))
+
+
+def intensity(gpu: GpuFacts) -> float | None:
+    """Share of the GPU that its kernels use while one runs, 0..1; None if neither SM activity nor power is known."""
+    if gpu.util is None or gpu.util <= 0.0:
+        return None
+    if gpu.sm_active is not None:
+        return min(1.0, gpu.sm_active / gpu.util)
+    if gpu.power_w is None or not gpu.power_limit_w:
+        return None
+    above_idle = gpu.power_w / gpu.power_limit_w - policy.IDLE_POWER
+    pace = (gpu.sm_clock_mhz or 0.0) / (gpu.sm_clock_max_mhz or 1.0) if slowed_by(gpu) else 1.0  # slowed kernels draw less power
+    return min(1.0, max(0.0, above_idle / (1.0 - policy.IDLE_POWER) / gpu.util / pace))
+
+
+def _groups(families: list[list[JobFacts]]) -> list[list[JobFacts]]:
+    """Families that are ranks of one training: by their environment, if the ranks differ, or because they are in step."""
+    return [family for family in families if (_ranks_differ(family) if _are_ranks(family) else _in_step(family))]
+
+
+def _are_ranks(family: list[JobFacts]) -> bool:
+    """Whether a launcher gave each a rank; MPI's tells no more than that."""
+    return bool(job_key(family[0].trainer.info)) or all(job.trainer.role.rank is not None for job in family)
+
+
+def _ranks_differ(family: list[JobFacts]) -> bool:
+    return len({job.trainer.role.rank for job in family}) == len(family)
+
+
+def _in_step(family: list[JobFacts]) -> bool:
+    """Whether all jobs make the same number of steps per second by their CUDA calls, each on its own GPUs. Unrelated trainings do not; if
+    they do, none is late."""
+    paces = [from_calls(job.calls) or 0.0 for job in family]
+    gpus = [gpu.index for job in family for gpu in job.gpus]
+    return min(paces) >= (1.0 - policy.LITTLE) * max(paces) > 0.0 and len(gpus) == len(set(gpus)) >= len(family)
+
+
+def _families(jobs: list[JobFacts]) -> list[list[JobFacts]]:
+    """Jobs that belong together: ranks of one training, or, if the environment names none, jobs that one process started with the same
+    command."""
+    found: list[list[JobFacts]] = []
+    for family in _by(lambda job: _training(job) or _started(job), jobs if len(jobs) > 1 else []):
+        # A launcher may give each rank arguments of its own (--local_rank); two trainings that look alike differ in theirs.
+        alike = not job_key(family[0].trainer.info) or _ranks_differ(family)
+        split = [family] if alike else _by(lambda job: tuple(job.trainer.info.cmdline), family)
+        found += [part for part in split if len(part) > 1]
+    return found
+
+
+def _training(job: JobFacts) -> Hashable:
+    """The training that the job is a rank of; ranks of two users belong to two trainings. None if the environment names none."""
+    key = job_key(job.trainer.info)
+    return (key, job.trainer.info.uid) if key else None
+
+
+def _started(job: JobFacts) -> Hashable:
+    info = job.trainer.info
+    return (info.ppid, *(["spawned"] if "--multiprocessing-fork" in info.cmdline else info.cmdline))
+
+
+def _by(key: Callable[[JobFacts], Hashable], jobs: list[JobFacts]) -> list[list[JobFacts]]:
+    parts: dict[Hashable, list[JobFacts]] = {}
+    for job in jobs:
+        parts.setdefault(key(job), []).append(job)
+    return list(parts.values())
+
+
+def _with_straggler(group: list[JobFacts]) -> list[JobFacts]:
+    """The jobs, each with the rank that the others wait for, and the share of time that its GPUs spin until that rank arrives; empty
+    without such a rank."""
+    measured = [(job, pace) for job in group if (pace := pace_of(job)) is not None]
+    paces = [pace for _, pace in measured]
+    at = find_slowest(paces)
+    if at is None:
+        return []
+    slowest, late = paces[at], measured[at][0].trainer
+    wastes = [job.waste if pace is slowest else {"peer": waited_share(pace, slowest)} for job, pace in measured]
+    return [replace(job, straggler=late, waste=waste) for (job, _), waste in zip(measured, wastes, strict=True)]
+
+
+def pace_of(job: JobFacts) -> RankPace | None:
+    """Figures of one rank by which `find_slowest` finds the rank that the others wait for; None if it is unknown whether the job's GPUs
+    work."""
+    if job.idle is None:
+        return None
+    blocked = max(0.0, job.trainer.state.fractions.get("blocked", 0.0) - job.fed)  # its feeders are no ranks
+    own_delay = max(0.0, job.idle - blocked - job.trainer.spins)
+    return RankPace(job.idle, own_delay, _worked(job), _awaited(job))
+
+
+def late_job(job: JobFacts, facts: Facts) -> JobFacts:
+    """The job of the straggler in the training; the job itself if there is none."""
+    return next((other for other in facts.jobs if other.trainer is job.straggler), job)
+
+
+def _worked(job: JobFacts) -> float | None:
+    """`used`; None if one of the job's GPUs was not busy all the time."""
+    return used(job) if all((gpu.util or 0.0) >= policy.MOST for gpu in job.gpus) else None
+
+
+def used(job: JobFacts) -> float | None:
+    """Share of the job's GPUs that was used over the window, 0..1; None if unknown."""
+    parts = [part * (gpu.util or 0.0) for gpu in job.gpus if (part := intensity(gpu)) is not None]
+    return sum(parts) / len(parts) if parts else None
+
+
+def _awaited(job: JobFacts) -> float | None:
+    """Share of the window in which the trainer did not sleep on a lock or socket while its GPU idled, as in a collective on the host until
+    the last rank arrives. None if the lock may belong to its own threads, or its GPU spins in a collective itself."""
+    if threads_at_work(job) or job.idle is None or any(_waste(gpu)[0] == "light" for gpu in job.gpus):
+        return None
+    blocked = blocked_on(job.trainer)
+    return 1.0 - min(max(0.0, sum(blocked.get(kind, 0.0) for kind in _AT_PEERS) - job.fed), job.idle)

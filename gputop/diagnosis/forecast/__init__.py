@@ -1,0 +1,1 @@
+"""What would be: what a change brings, and when growing memory ends."""

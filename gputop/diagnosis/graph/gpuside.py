@@ -1,0 +1,116 @@
+"""Work of a main thread for its GPU (copies, waits, launches): how much of each, and its cost. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from gputop.diagnosis.facts import waits
+from gputop.diagnosis.facts.facts import CallFacts, JobFacts
+from gputop.diagnosis.facts.feeders import threads_at_work
+from gputop.diagnosis.facts.intensity import is_light
+from gputop.diagnosis.facts.life import has_peers
+from gputop.findings import policy
+
+_NO_GPU = (waits.QUEUE, waits.PIPE, waits.NETWORK, waits.CHILD, waits.DISK, waits.STOPPED)
+
+
+def copying(job: JobFacts, pinned: bool) -> float:
+    """Upper bound of the share of the window spent waiting for copies, from the bytes over the link: from pinned memory at the link's
+    speed, else at most at a CPU's copying speed. Counted calls may show more bytes: PCIe counters sample 20 ms, maybe in phase with the
+    steps."""
+    link = link_of(job)
+    pace = min(policy.PAGEABLE_BYTES_PER_S, link) if not pinned or link == math.inf else policy.QUARTER * link
+    return max(traffic(job), copied(job)) / pace
+
+
+def copied(job: JobFacts) -> float:
+    """Bytes per second that CUDA calls were asked to copy; 0 if not counted."""
+    return (job.calls.copy_bytes_per_s if job.calls is not None else None) or 0.0
+
+
+def link_of(job: JobFacts) -> float:
+    """Bytes per second that the narrowest of the GPUs' links carries one way at present; inf if unknown."""
+    return min((link for gpu in job.gpus if (link := gpu.link_bytes_per_s)), default=math.inf)
+
+
+def traffic(job: JobFacts) -> float:
+    """Bytes per second over PCIe, both ways, of all its GPUs together; 0 if not read."""
+    return sum(gpu.pcie_bytes_per_s or 0.0 for gpu in job.gpus)
+
+
+def launches(job: JobFacts) -> float:
+    """Upper bound of the share of the window lost because kernels take longer to launch than to run; 0 if the GPU has longer work."""
+    own, idle, rate = launching(job), job.idle or 0.0, job.launches_per_s
+    beside = job.sampled.idle_beside_launches if job.sampled is not None else None
+    if beside is not None and beside < policy.HALF * (idle - policy.TENTH):
+        return 0.0  # the GPU rests at other times than those of the launches
+    if any(map(is_light, job.gpus)):
+        if has_peers(job):  # the light kernel may be a collective's, which waits for other ranks: only what launches take is theirs
+            return min(own, (rate or 0.0) * policy.LAUNCH_COST_S)
+        return min(own, rate * policy.LIGHT_COST_S) if rate else own if own - idle >= policy.TENTH else 0.0
+    return min(own, outlasting(job))
+
+
+def outlasting(job: JobFacts) -> float:
+    """Share of the window by which counted launches take longer than the kernels run."""
+    return 0.0 if job.idle is None else max(0.0, (job.launches_per_s or 0.0) * policy.LAUNCH_COST_S - (1.0 - job.idle))
+
+
+def launching(job: JobFacts) -> float:
+    """Share of the window in which the main thread, or the thread it waits for in the backward pass, may have launched kernels."""
+    state = job.trainer.state
+    awaited = state.waits.get(waits.LOCK, 0.0) if threads_at_work(job) else 0.0
+    return state.fractions.get("computing", 0.0) + max(awaited, job.trainer.autograd_run)  # without probes both count as waits for the GPU
+
+
+def turns(job: JobFacts) -> float:
+    """Upper bound of the share of the window lost because GPU and main thread took turns: each wait leaves the GPU without work until the
+    main thread has launched something again. Launches between two waits have their own cost."""
+    found = waits_per_s(job) * policy.TURN_S
+    if job.calls is None:
+        return found if spins_per_s(job) is not None else found / 2  # some of the sleeps are for other reasons
+    found = max(found, calls_per_s(job.calls) * policy.SHORT_TURN_S)
+    return max(0.0, found - policy.LAUNCH_COST_S * (job.launches_per_s or 0.0))
+
+
+def waits_per_s(job: JobFacts) -> float:
+    """Waits for the GPU per second, as far as they take time. Without the probe: spins of the main thread in samples, else its sleeps, if
+    it has no other reason to sleep so often."""
+    if job.calls is not None:
+        return job.calls.waits_per_s
+    if (spins := spins_per_s(job)) is not None:
+        return spins
+    worked, sleeps = job.idle is not None and job.idle < policy.NEARLY_ALL, job.trainer.sleeps_per_s or 0.0
+    often = 2 * sleeps >= policy.SYNCS_PER_S  # a step with a single wait makes about six
+    return sleeps if often and worked and not _sleeps_for_others(job) else 0.0
+
+
+def wakes_per_s(job: JobFacts) -> float:
+    """Waits for the GPU per second or, if more, calls that wait in which the main thread slept."""
+    slept = min(calls_per_s(job.calls), job.trainer.sleeps_per_s or 0.0) if job.calls is not None else 0.0
+    return max(waits_per_s(job), slept)
+
+
+def spins_per_s(job: JobFacts) -> float | None:
+    """Waits for the GPU per second in which the main thread spins; None if it was not sampled or hardly spins."""
+    return job.sampled.waits_per_s if job.sampled is not None and job.sampled.sync >= policy.TENTH else None
+
+
+def calls_per_s(calls: CallFacts) -> float:
+    """Calls per second of the most frequent call that waits: `.item()` makes two, a copy and a synchronize."""
+    return min(calls.sync_per_s, max(calls.rates, default=0.0))
+
+
+def _sleeps_for_others(job: JobFacts) -> bool:
+    """Whether the main thread's sleeps are not waits for the GPU: it sleeps for less time than its GPU works (short sleeps may hand over
+    batches), its steps are so short that they explain the sleeps, it writes to storage at each sleep, or it mostly sleeps on locks while
+    its own threads work."""
+    trainer, kinds = job.trainer, job.trainer.kinds
+    sleeps_per_s, batches_per_s = trainer.sleeps_per_s or 0.0, sum(worker.sleeps_per_s or 0.0 for worker in job.workers)
+    asleep = sum(share for kind, share in kinds.items() if kind not in _NO_GPU)
+    return (
+        asleep < policy.HALF * (1.0 - (job.idle or 0.0))
+        or sleeps_per_s < policy.PER_STEP * batches_per_s
+        or (trainer.write_bytes_per_s or 0.0) >= policy.WRITTEN_BYTES * sleeps_per_s > 0.0
+        or (threads_at_work(job) and 2 * kinds.get(waits.LOCK, 0.0) >= sum(kinds.values()))
+    )

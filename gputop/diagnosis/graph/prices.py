@@ -1,0 +1,117 @@
+"""Prices: mechanisms on the GPU's own side of a loss, each with its share of the window, the dearest first.
+
+The wait-for graph books the whole loss to the holders of the host's time. A part of it is known to be something else: a price has the
+leaf, an upper bound of its share of the window, and the pools from which the share is taken. The rest stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.facts.feeders import threads_at_work
+from gputop.diagnosis.graph import gpuside, pausing, stuck
+from gputop.diagnosis.graph.edges import Leaf, LeafTrail
+from gputop.diagnosis.graph.waitgraph import Walk
+from gputop.findings import policy
+
+
+class Price(NamedTuple):
+    """The part of a loss that belongs to a mechanism."""
+
+    leaf: Leaf
+    share: float  # of the window, at most
+    takes: Callable[[str], bool]  # whether a pool (`gputop.diagnosis.graph.waitgraph.Walk.pools`) may be reduced for it
+
+
+def put_down(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
+    """Move booked shares to the leaves that have prices; return the job with its ``pools`` and ``way`` from before."""
+    parts, pools = walk.parts, walk.pools
+    most = max((pool for pool in pools if not pool.startswith("gpu.")), key=pools.__getitem__, default="")
+    way = max(((share, way) for pool, share, way in parts if pool == most), key=lambda one: one[0], default=(0.0, LeafTrail()))[1]
+    job = replace(job, pools=pools, way=way)
+    walk.see(job, facts)
+    prices = [price for find in _PRICES for price in find(walk)]
+    for leaf, price, takes in sorted(prices, key=lambda one: -one.share):
+        total = sum(share for pool, share, _ in parts if takes(pool))
+        part = min(1.0, price / total) if total > 0.0 else 0.0
+        taken = [part * share if takes(pool) else 0.0 for pool, share, _ in parts]
+        for (_, _, way), share in zip(parts, taken, strict=True):
+            walk.rebook(way, share, leaf)
+        parts = [(pool, share - less, way) for (pool, share, way), less in zip(parts, taken, strict=True)]
+    return job
+
+
+_AWAITED = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown", "main.timer")  # waits that may never end
+
+
+def _unanswered(walk: Walk) -> Iterator[Price]:
+    """Price of a wait for a process that does not answer: it has no end, and other activity meanwhile does not shorten it."""
+    if stuck.is_unanswered(walk.job):
+        yield Price(Leaf("nobody", "worker"), inf, lambda pool: pool.startswith("data.") or pool in _AWAITED)
+
+
+def _other_rank(walk: Walk) -> Iterator[Price]:
+    """Price of the late or absent rank: in a collective all wait for the last, so what delays it is lost to all, whatever they do
+    meanwhile."""
+    if walk.job.absent_ranks:
+        yield Price(Leaf("rank", "gone"), inf, lambda _: True)
+    elif walk.job.straggler is not None and not pausing.waits_for_first(walk.job, walk.facts):
+        yield Price(Leaf("rank", "late"), inf, lambda _: True)
+
+
+_MADE = ("computing", "child", "sync", "lock", "pipe", "poll", "unknown", "timer", "network")
+_MAKING = frozenset({"data.ahead", "data.running", *(f"main.{kind}" for kind in _MADE)})  # activity of a trainer that starts workers
+
+
+def _born(walk: Walk) -> Iterator[Price]:
+    """Price of replaced workers if the pace of warm ones is unknown: all the trainer's time is theirs for a while."""
+    births, least_ns = walk.job.births, walk.facts.t_ns - policy.FORMER_NS
+    if births and births[-1] > least_ns and walk.job.respawned is None and 2 * len(births) >= len(walk.job.workers):
+        yield Price(Leaf("birth", "worker"), inf, _MAKING.__contains__)
+
+
+def _paused(walk: Walk) -> Iterator[Price]:
+    """Price of a pause: time in which the trainer does something else, unless a worker owes it a batch or its own threads hold it up."""
+    pools = walk.job.pools
+    owed = sum(share for pool, share in pools.items() if pool.startswith("data.") and pool != "data.ahead")
+    if max(owed, pools.get("main.gil", 0.0)) < policy.LOST:
+        may_pause = {pool for pool in pools if pool in ("data.ahead", "gpu.peer") or (pool.startswith("main.") and pool != "main.runnable")}
+        yield Price(Leaf("pause", "main"), pausing.paused(walk.job, walk.facts), may_pause.__contains__)
+
+
+_BETWEEN = ("computing", "sync", "timer", "driver", "poll", "lock", "unknown", "transfer")
+_OF_MAIN = frozenset(f"main.{kind}" for kind in _BETWEEN)  # activity of a main thread between two calls for its GPU
+
+
+def _turns(walk: Walk) -> Iterator[Price]:
+    """Price of waits for the GPU: each ends with a GPU that has nothing to do."""
+    if gpuside.copying(walk.job, pinned=True) >= policy.HALF * (walk.job.idle or 0.0) > 0.0:
+        return  # the sleeps are for its copies
+    ready = {"main.runnable"} if gpuside.wakes_per_s(walk.job) >= policy.SYNCS_PER_S else set[str]()
+    yield Price(Leaf("turn", "main"), gpuside.turns(walk.job), (_OF_MAIN | ready).__contains__)
+
+
+_ASLEEP = ("main.sync", "main.timer", "main.driver", "main.poll", "main.unknown", "main.lock")
+
+
+def _copies(walk: Walk) -> Iterator[Price]:
+    """Prices of bytes over the link: the main thread copies them itself, or sleeps, or waits for its GPU meanwhile."""
+    job, leaf = walk.job, Leaf("copy", "link")
+    if job.idle is not None and job.calls is None and job.sampled is None:
+        yield Price(leaf, gpuside.copying(job, pinned=False), {"main.computing"}.__contains__)
+    if job.idle is not None and job.trainer.still_s < policy.STUCK_S:
+        yield Price(leaf, gpuside.copying(job, pinned=True), _ASLEEP.__contains__)
+
+
+def _launches(walk: Walk) -> Iterator[Price]:
+    """Price of launches: each kernel costs the host the same, however short it is."""
+    backward = {"main.lock"} if threads_at_work(walk.job) else set[str]()
+    yield Price(Leaf("launch", "main"), gpuside.launches(walk.job), ({"gpu.light", "main.computing"} | backward).__contains__)
+
+
+_PRICES = (_other_rank, _unanswered, _born, _paused, _turns, _copies, _launches)
