@@ -1,7 +1,8 @@
 """The command line: finds the command, runs it, and prints errors in one line.
 
 A command is a module in `gputop.commands` with ``add_arguments(parser)`` and ``run(args) -> int``, and a line in `COMMANDS`. Only the
-module of the command that runs is imported, for start-up time.
+module of the command that runs is imported, for start-up time. Where one command is done in several modules, ``way(args)`` names the one
+that runs.
 """
 
 from __future__ import annotations
@@ -160,7 +161,10 @@ def _run(arguments: list[str]) -> int:
     parser, module = make_parser(name)
     if name in CONFIGURED:
         config.apply(parser, strict=name == "live")
-    return int(module.run(_parsed(parser, rest)))
+    args = _parsed(parser, rest)
+    if hasattr(module, "way"):  # a command of several modules: the arguments say which one runs
+        module = importlib.import_module(f"gputop.commands.{module.way(args)}")
+    return int(module.run(args))
 
 
 def _parsed(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:

@@ -13,8 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from gputop.commands.options import RECORDER, SCREEN, leave_root, sampling_argv
-from gputop.system import config
+from gputop.commands.options import RECORDER, SCREEN, leave_root, refuse_alerts, sampling_argv
 from gputop.system.console import draws_ascii, notify, show, write
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
@@ -46,8 +45,10 @@ def chosen_targets(args: argparse.Namespace) -> list[Target]:
     return targets(job=args.job, pods=args.pods, namespace=args.namespace, way=args.reach)
 
 
-def run(args: argparse.Namespace, chosen: list[Target]) -> int:
-    """Watch these hosts, or print once."""
+def run(args: argparse.Namespace) -> int:
+    """Watch the machines that the flags name, or print once."""
+    chosen = chosen_targets(args)
+    refuse_alerts(args)
     if args.pid is not None:
         raise UserError("--pid is a process of one machine: name one --host", code=2)
     if args.once or args.json or args.line:
@@ -73,18 +74,16 @@ def replay(args: argparse.Namespace, folder: str) -> int:
 
 
 def _show(args: argparse.Namespace, links: Nodes, pattern: str, past: RecordingsFolder | None = None) -> int:
-    from gputop.commands.screen import watch
+    from gputop.commands.screen import looks_of, watch
 
     try:
         return_freed_memory()
         from gputop.tui.draw.view import View
-        from gputop.tui.feed import ScreenSettings
         from gputop.tui.fleet import FleetApp
 
         calm_garbage_collection()
-        look = ScreenSettings("gputop-light" if args.light else "gputop-dark", remote=True)
-        app = FleetApp(links, View(ascii_only=draws_ascii(args.ascii), readonly=True, pattern=pattern), look, past=past)
-        return watch(app, "" if args.light else config.load_screen().theme)
+        view = View(readonly=True, pattern=pattern)
+        return watch(FleetApp(links, view, looks_of(args, view, remote=True), past=past))
     finally:
         links.close()
 

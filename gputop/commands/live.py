@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import deque
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import (
@@ -13,16 +14,14 @@ from gputop.commands.options import (
     add_sampling,
     alerts_of,
     ask_sudo,
-    check_pid,
-    check_user,
+    check_chosen,
     leave_root,
     process_id,
-    refuse_alerts,
     stream_argv,
 )
-from gputop.commands.screen import add_looks, use_terminal, watch
+from gputop.commands.screen import Pacer, add_looks, looks_of, use_terminal, watch
 from gputop.system import config
-from gputop.system.console import draws_ascii, notify
+from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
 
@@ -31,14 +30,13 @@ if TYPE_CHECKING:
 
     from gputop.commands.screen import Guide
     from gputop.stream.session import Session
-    from gputop.tui.app import GputopApp
+    from gputop.tui.draw.view import View
 
 EXAMPLES = """examples:
   gputop --host 'node[01-16]'  other machines, over ssh, and their jobs
   gputop --once --json         one object for a script
 """
 MOST_NOTES = 4  # lines about alerts that wait to be shown
-LEAST_S, MOST_S = 0.25, 0.5  # s between two readings of the stream: about a column of the lanes, within these bounds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,76 +60,75 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_looks(parser)
 
 
-def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[[Session], str] | None = None) -> int:
-    """Watch, or print once. ``guide`` drives the screen (`gputop demo tour`), ``caption`` says what happens on it (`gputop demo`)."""
+def way(args: argparse.Namespace) -> str:
+    """Return the module that does it: several machines (`fleet`), what is printed (`once`), or the screen (`live`). UserError for a host
+    that cannot be read."""
     if args.line and args.json:
         raise UserError("--line or --json, not both", code=2)
-    if any(option is not None for option in (args.host, args.hosts, args.job, args.pods)):
-        from gputop.commands import fleet
+    if any(option is not None for option in (args.hosts, args.job, args.pods)):
+        return "fleet"
+    if args.host is not None:
+        from gputop.fleet.targets import by_names
 
-        chosen = fleet.chosen_targets(args)
-        if len(chosen) > 1 or args.host is None:
-            refuse_alerts(args)
-            return fleet.run(args, chosen)
-        args.host = chosen[0].host
-    if args.host is None:
-        check_pid(args.pid)
-        check_user(args.user)
-    if args.once or args.json or args.line:
-        if not args.once:
-            ask_sudo(args)
-        from gputop.commands.once import run_once
+        named = by_names(args.host, None)
+        if len(named) > 1:
+            return "fleet"
+        args.host = named[0].host
+    return "once" if args.once or args.json or args.line else "live"
 
-        return run_once(args)
+
+def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[[Session], str] | None = None) -> int:
+    """Watch until the user leaves. ``guide`` drives the screen (`gputop demo tour`), ``caption`` is the text on it (`gputop demo`)."""
+    check_chosen(args)
     use_terminal("gputop --once, gputop --once --json, or gputop record")
     ask_sudo(args)
-    from gputop.stream.child import ChildStream
-
-    argv = stream_argv(args)
     notes: deque[str] = deque(maxlen=MOST_NOTES)
-    alerts = alerts_of(args, notes.append)
-    pacer = Pacer()
+    alerts, argv = alerts_of(args, notes.append), stream_argv(args)
     if args.host is not None:
         leave_root(*SCREEN)  # ssh uses the user's keys and known hosts
+    from gputop.stream.child import ChildStream
+
     first = ChildStream(argv, most=1)
     leave_root(*SCREEN)
     # The collector starts during the imports, so that the screen begins with data.
     return_freed_memory()
     from gputop.stream.session import Session
     from gputop.tui.app import GputopApp
-    from gputop.tui.draw.table import SORTS
-    from gputop.tui.draw.view import USUAL_WINDOW_S, View
-    from gputop.tui.feed import ScreenSettings, live_context
+    from gputop.tui.draw.view import View
+    from gputop.tui.feed import live_context
 
-    session = Session()
+    session, pacer = Session(), Pacer()
     session.engine.load_causes()  # a plug-in that is broken is told before the screen takes the terminal
     calm_garbage_collection()
-    left = config.load_screen()
-    view = View(
-        pid=args.pid, user=args.user, ascii_only=draws_ascii(args.ascii), readonly=args.readonly,
-        window_s=left.window_s or USUAL_WINDOW_S, grows=left.window_s is None, sort=left.sort if left.sort in SORTS else "natural",
-        reverse=left.reverse, tree=left.tree,
-    )  # fmt: skip
-    theme = "gputop-light" if args.light else "gputop-dark"
-    look = ScreenSettings(theme, remote=args.host is not None, auto_stacks=not args.no_auto_stacks, caption=caption)
+    view = View(pid=args.pid, user=args.user, readonly=args.readonly)
+    look = looks_of(args, view, remote=args.host is not None)
+    look.auto_stacks, look.caption, look.note = not args.no_auto_stacks, caption, left_behind()
+    _begin_as_left(view, config.load_screen())
     app = GputopApp(live_context(session, view, lambda: ChildStream(argv, most=1), first, look, pacer))
-    pacer.app = app
-    app.context.feed.notes = notes
-    if alerts is not None:
-        from gputop.alerts import terminal
+    pacer.app, app.context.feed.notes = app, notes
+    with ExitStack() as after:
+        if alerts is not None:
+            from gputop.alerts import terminal
 
-        app.tell_alerts, terminal.draw = alerts.look, app.send_sequence
-    look.note = left_behind()
-    code = watch(app, "" if args.light else left.theme, guide)
-    if alerts is not None:
-        terminal.draw = None
-        alerts.close()
-    for line in notes:
-        notify(line)
-    if look.note:
-        notify(look.note)  # the note on the screen ends with the first key
+            app.tell_alerts = alerts.look
+            after.callback(alerts.close)
+            after.enter_context(terminal.drawn_by(app.send_sequence))
+        code = watch(app, guide)
+    for line in (*notes, look.note):  # the note on the screen ends with the first key
+        if line:
+            notify(line)
     config.save_screen(config.Saved(None if view.grows else view.window_s, view.sort, view.reverse, view.tree, app.theme))
     return code
+
+
+def _begin_as_left(view: View, left: config.Saved) -> None:
+    """Make the view what the last screen was when it was left."""
+    from gputop.tui.draw.table import SORTS
+
+    view.grows = left.window_s is None
+    view.window_s = left.window_s or view.window_s
+    view.sort = left.sort if left.sort in SORTS else view.sort
+    view.reverse, view.tree = left.reverse, left.tree
 
 
 def left_behind() -> str:
@@ -143,21 +140,3 @@ def left_behind() -> str:
     from gputop.prove.journal import leftovers
 
     return "an experiment has left something changed: gputop prove --undo puts it back" if leftovers() else ""
-
-
-class Pacer:
-    """Paces the feed: after each reading the app draws, then the feed waits.
-
-    Several samples share a column, so the wait loses nothing, and drawing directly after reading finds its data in the CPU's caches.
-    """
-
-    def __init__(self) -> None:
-        self.app: GputopApp | None = None
-
-    def __call__(self) -> float:
-        """Draw; the seconds until more is read."""
-        if self.app is None:
-            return 0.0
-        self.app.on_news()
-        view = self.app.context.view
-        return min(max(LEAST_S, view.window_s / max(1, view.cells)), MOST_S)

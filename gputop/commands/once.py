@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gputop.commands.options import RECORDER, leave_root, sampling_settings, stream_argv
+from gputop.commands.options import RECORDER, ask_sudo, check_chosen, leave_root, sampling_settings, stream_argv
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.system.console import draws_ascii, notify, show, write
@@ -31,8 +31,11 @@ LINE_S = 3.0  # s of a look for --line: a window of the diagnosis, which is 2.5 
 LONG_S = 2.0  # s; a longer look is announced
 
 
-def run_once(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Print one object, line or screen, or with --json alone an object for every tick, with --line alone a line whenever it changes."""
+    check_chosen(args)
+    if not args.once:
+        ask_sudo(args)
     if args.once and args.interval > LONG_S and sys.stderr.isatty():
         notify(f"looking for about {args.interval:g} s …")
     if args.line:

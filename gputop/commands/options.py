@@ -245,6 +245,13 @@ def _import_whole(packages: Sequence[str]) -> None:
                     import_module(found.name)
 
 
+def check_chosen(args: argparse.Namespace) -> None:
+    """Raise UserError for a --pid or --user that is not on this machine; another machine's are not known."""
+    if args.host is None:
+        check_pid(args.pid)
+        check_user(args.user)
+
+
 def check_pid(pid: int | None) -> None:
     """Raise UserError for a process that does not run."""
     if pid is not None and not runs(pid):

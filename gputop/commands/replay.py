@@ -9,19 +9,15 @@ import stat
 import sys
 from typing import TYPE_CHECKING
 
-from gputop.commands.live import Pacer
-from gputop.commands.screen import add_looks, use_terminal, watch
+from gputop.commands.screen import Pacer, add_looks, looks_of, use_terminal, watch
 from gputop.commands.span import MOMENT
-from gputop.system import config
-from gputop.system.console import draws_ascii, notify
+from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.program import FOLDER, calm_garbage_collection
 from gputop.system.text import from_shell
 
 if TYPE_CHECKING:
     from gputop.recording.reader import Recording
-    from gputop.tui.draw.view import View
-    from gputop.tui.feed import ScreenSettings
 
 EXAMPLES = """examples:
   gputop replay run.gputop
@@ -99,15 +95,17 @@ def _start(recording: Recording, at: str | None) -> int:
 def _play(args: argparse.Namespace, recording: Recording, paths: list[str], at_ns: int) -> int:
     from gputop.stream.survey import Survey
     from gputop.tui.app import GputopApp
+    from gputop.tui.draw.view import View
     from gputop.tui.player import Playback
     from gputop.tui.replay import replay_context
 
     survey = Survey(paths)
     calm_garbage_collection()
-    view, look = _looks(args)
+    view = View(grows=True)
+    look = looks_of(args, view, remote=True)
     app = GputopApp(replay_context(view, recording, Playback(at_ns, args.speed, loop=args.loop), survey, look))
     try:
-        code = watch(app, "" if args.light else config.load_screen().theme)
+        code = watch(app)
     finally:
         survey.close()
     if problem := survey.problem or recording.problem:
@@ -129,22 +127,15 @@ def _watch_pipe(args: argparse.Namespace) -> int:
     stream.begin()
     from gputop.stream.session import Session
     from gputop.tui.app import GputopApp
+    from gputop.tui.draw.view import View
     from gputop.tui.feed import live_context
 
     calm_garbage_collection()
-    view, look = _looks(args)
+    view = View(grows=True)
+    look = looks_of(args, view, remote=True)
     app = GputopApp(live_context(Session(), view, None, stream, look, pacer))
     pacer.app = app
-    return watch(app, "" if args.light else config.load_screen().theme)
-
-
-def _looks(args: argparse.Namespace) -> tuple[View, ScreenSettings]:
-    from gputop.tui.draw.view import View
-    from gputop.tui.feed import ScreenSettings
-
-    return View(grows=True, ascii_only=draws_ascii(args.ascii)), ScreenSettings(
-        "gputop-light" if args.light else "gputop-dark", remote=True
-    )
+    return watch(app)
 
 
 def _keys_from_terminal() -> int:

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gputop.system import config, tty
+from gputop.system.console import draws_ascii
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
     from textual.pilot import Pilot
 
     from gputop.tui.app import GputopApp
+    from gputop.tui.draw.view import View
+    from gputop.tui.feed import ScreenSettings
 
     Guide = Callable[[Pilot[object]], Coroutine[Any, Any, None]]
+
+LIGHT = "gputop-light"  # the theme of --light
+LEAST_S, MOST_S = 0.25, 0.5  # s between two readings of the stream: about a column of the lanes, within these bounds
 
 
 def add_looks(parser: argparse.ArgumentParser) -> None:
@@ -43,13 +49,22 @@ def use_terminal(instead: str) -> None:
         os.environ.pop("LINES", None)
 
 
-def watch(app: GputopApp, theme: str, guide: Guide | None = None) -> int:
+def looks_of(args: argparse.Namespace, view: View, *, remote: bool) -> ScreenSettings:
+    """Return the settings of a screen by the flags of `add_looks`, and the theme of the last one; ``view`` draws as they ask for."""
+    from gputop.tui.feed import ScreenSettings
+
+    view.ascii_only = draws_ascii(args.ascii)
+    return ScreenSettings(LIGHT if args.light else config.load_screen().theme, remote=remote)
+
+
+def watch(app: GputopApp, guide: Guide | None = None) -> int:
     """Run the app until the user leaves, give the terminal back whatever ended the app, and close its stream.
 
-    Returns the exit code. ``theme`` is the saved one, empty for none.
+    Returns the exit code. UserError for wrong keys in the user's configuration.
     """
     try:
-        _apply_config(app, theme)
+        if wrong := app.use_keys(config.key_map()):
+            raise UserError(f"{config.paths()[-1]}: [keys] {wrong}", code=2)
         app.run(mouse=app.context.look.mouse, auto_pilot=guide)
     finally:
         tty.give_back()
@@ -57,9 +72,19 @@ def watch(app: GputopApp, theme: str, guide: Guide | None = None) -> int:
     return app.return_code or 0
 
 
-def _apply_config(app: GputopApp, theme: str) -> None:
-    """Set the saved theme and the user's key map. UserError for wrong keys."""
-    if theme in app.available_themes:
-        app.theme = theme
-    if wrong := app.use_keys(config.key_map()):
-        raise UserError(f"{config.paths()[-1]}: [keys] {wrong}", code=2)
+class Pacer:
+    """Paces the feed: after each reading the app draws, then the feed waits.
+
+    Several samples share a column, so the wait loses nothing, and drawing directly after reading finds its data in the CPU's caches.
+    """
+
+    def __init__(self) -> None:
+        self.app: GputopApp | None = None
+
+    def __call__(self) -> float:
+        """Draw; the seconds until more is read."""
+        if self.app is None:
+            return 0.0
+        self.app.on_news()
+        view = self.app.context.view
+        return min(max(LEAST_S, view.window_s / max(1, view.cells)), MOST_S)

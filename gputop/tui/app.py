@@ -24,6 +24,7 @@ from gputop.tui.feed import Context
 from gputop.tui.terminal import TerminalApp, send
 from gputop.tui.widgets import AsciiFilter, themes
 
+DARK = "gputop-dark"  # the theme where none was chosen
 _LEFT_OUT = ("Keys", "Maximize", "Minimize")  # Textual's commands that are not offered: the dashboard has help and `z` of its own
 
 
@@ -45,7 +46,7 @@ class GputopApp(TerminalApp):
         """Holds drawing back while the first screen is laid out, in several rounds: only the last one is worth sending."""
         for theme in themes():
             self.register_theme(theme)
-        self.theme = context.look.theme
+        self.theme = context.look.theme if context.look.theme in self.available_themes else DARK
 
     def get_default_screen(self) -> DashboardScreen:
         if self.context.replay is None:

@@ -12,7 +12,7 @@ from gputop.model.frame import Frame, Header, ProcInfo, ProcSample
 from gputop.stream import snapshot
 
 TICK_NS = 10**8
-ARGS = argparse.Namespace(once=True, json=True, line=None, interval=0.1, pid=None, user=None)
+ARGS = argparse.Namespace(once=True, json=True, line=None, interval=0.1, pid=None, user=None, host=None)
 
 
 def look(ticks: int) -> list[Header | Frame]:
@@ -32,7 +32,7 @@ def test_a_look_is_taken_once_and_over_all_of_it(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(once, "_look", lambda _: iter(look(5)))
     monkeypatch.setattr(snapshot, "take", counted)
-    assert once.run_once(ARGS) == 0
+    assert once.run(ARGS) == 0
     (line,) = capsysbinary.readouterr().out.splitlines()
     assert [proc["cpu_pct"] for proc in json.loads(line)["procs"]] == [62.5]
     assert moments == [(0, 4)]
