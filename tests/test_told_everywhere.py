@@ -221,7 +221,7 @@ def live_json(one: Stream, _: pytest.CaptureFixture[str]) -> str:
     snapshots = Snapshots()
     for item in one.items:
         snapshots.take(item)
-    return json.dumps(to_builtins(snapshots.now()["incidents"]))
+    return json.dumps(to_builtins(snapshots.now().incidents))
 
 
 def explain(one: Stream, capsys: pytest.CaptureFixture[str]) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gputop.model.roles import Role
     from gputop.stream.child import ChildStream
     from gputop.stream.session import Session
+    from gputop.stream.snapshot import Snapshot
     from gputop.tui.draw import Line
     from gputop.tui.draw.view import View
 
@@ -158,12 +159,13 @@ def _print_look(items: Iterator[Header | Frame], args: argparse.Namespace) -> in
             older = following.board.counters()
     engine = following.engine
     engine.feed(following.board)
-    taken = snapshot.take(older, following.board, engine.roles, engine.states, _only(args, following.board, engine.roles))
-    _print_object(taken | {"incidents": snapshot.lasting(engine, following.board)})
+    board = following.board
+    only, incidents = _only(args, board, engine.roles), snapshot.lasting(engine, board)
+    _print_object(snapshot.take(older, board, engine.roles, engine.states, only, incidents))
     return 0
 
 
-def _print_object(taken: dict[str, object]) -> None:
+def _print_object(taken: Snapshot) -> None:
     import msgspec
 
     write(msgspec.json.encode(taken, enc_hook=str) + b"\n")

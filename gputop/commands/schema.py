@@ -81,10 +81,10 @@ def shape(name: str) -> Any:
     from gputop.loader.sweep import Sweep
     from gputop.prove.prove import Proof
     from gputop.stacks.document import Stacks
-    from gputop.stream import snapshot
+    from gputop.stream.snapshot import Snapshot
 
     kinds: dict[str, Any] = {
         "explain": Explanation, "diff": Diff, "prove": Proof, "stacks": Stacks, "loader": Sweep, "doctor": Doctor, "fleet": Fleet,
-        "summary": Summary, "alert": Alert,
+        "summary": Summary, "alert": Alert, "snapshot": Snapshot,
     }  # fmt: skip
-    return snapshot.shape() if name == "snapshot" else kinds[name]
+    return kinds[name]

@@ -1,4 +1,4 @@
-"""One moment as a plain object, which `gputop --json` prints. Units are in the names.
+"""One moment, which `gputop --json` prints; its structs are what `gputop schema snapshot` describes. Units are in the names.
 
 Values that were not measured are null, with the reason in ``missing`` beside them. Fields that do not apply to a process (a rank, the
 state of a bystander, a GPU instance outside MIG, ``identity`` of all but trainers) are left out. ``oncpu_ns``, ``run_delay_ns``,
@@ -8,10 +8,10 @@ state of a bystander, a GPU instance outside MIG, ``identity`` of all but traine
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, get_type_hints
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from msgspec import UNSET, UnsetType, defstruct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from gputop.diagnosis import Engine
 from gputop.findings.explanation import Episode, episode
@@ -33,7 +33,7 @@ from gputop.model.frame import (
     ProcInfo,
     ProcSample,
 )
-from gputop.model.identity import identity_of
+from gputop.model.identity import Identity, identity_of
 from gputop.model.rates import ProbedSwitches, ProcRates, counter_per_s, gpu_bytes_per_s, proc_rates
 from gputop.model.roles import Role, is_foreign_list, program_name
 from gputop.stream.following import Following
@@ -41,6 +41,118 @@ from gputop.system.text import clean
 
 SCHEMA = 1
 LEAST_CPU_PCT = 1.0  # of a bystander that is listed
+
+
+class NicNow(Nic, frozen=True, array_like=False, kw_only=True):
+    """One network interface."""
+
+    missing: dict[str, str]
+
+
+class FileSystemNow(FileSystem, frozen=True, array_like=False, kw_only=True):
+    """One mounted file system."""
+
+    missing: dict[str, str]
+
+
+class HardwareNow(Hardware, frozen=True, omit_defaults=False):
+    """Slow facts of the host."""
+
+    nics: list[NicNow] | None = None  # type: ignore[assignment]  # each with reasons
+    file_systems: list[FileSystemNow] | None = None  # type: ignore[assignment]  # as above
+
+
+class MigNow(MigInstance, frozen=True, omit_defaults=False):
+    """One MIG device."""
+
+    uuid: str | None = None  # type: ignore[assignment]  # null, not empty, where the driver has none
+    profile: str | None = None  # type: ignore[assignment]  # as above
+
+
+class GpuProcNow(GpuProc, frozen=True, array_like=False, kw_only=True):
+    """One process on one GPU."""
+
+    gpu_instance: int | UnsetType = UNSET  # type: ignore[assignment]  # left out without MIG
+    missing: dict[str, str]
+
+
+class OnGpu(GpuProcNow, frozen=True, kw_only=True):
+    """A process's entry on one GPU."""
+
+    gpu: int
+
+
+class GpuNow(Gpu, frozen=True, omit_defaults=False, kw_only=True):
+    """One GPU; null is what was not measured, and ``missing`` says why."""
+
+    t_ns: int | None  # type: ignore[assignment]  # null before the first reading
+    nvlink_tx_bytes_per_s: float | None
+    nvlink_rx_bytes_per_s: float | None
+    limits: list[str] | None
+    mig: list[MigNow] | None  # type: ignore[assignment]  # each with reasons
+    procs: list[GpuProcNow] | None  # type: ignore[assignment]  # as above
+
+
+class ProcessNow(Struct, frozen=True, kw_only=True, gc=False):
+    """One process, as far as its fields apply to it."""
+
+    pid: int
+    role: str
+    label: str | UnsetType = UNSET
+    rank: int | UnsetType | None = UNSET
+    trainer_pid: int | UnsetType = UNSET
+    state: str | UnsetType | None = UNSET
+    starving: bool | UnsetType | None = UNSET
+    state_fractions: dict[str, float] | UnsetType | None = UNSET
+    state_inferred: bool | UnsetType | None = UNSET
+    ppid: int | None
+    name: str | None
+    cmdline: list[str] | None
+    user: str | None
+    cgroup: str | None
+    cpus_allowed: str | None
+    kernel_state: str
+    t_ns: int
+    start_ticks: int
+    utime_ns: int
+    stime_ns: int
+    oncpu_ns: int | None
+    run_delay_ns: int | None
+    vol_switches: int | None
+    invol_switches: int | None
+    rss_bytes: int
+    num_threads: int
+    majflt: int | None
+    read_bytes: int | None
+    write_bytes: int | None
+    anon_bytes: int | None
+    shared_bytes: int | None
+    cpu_pct: float | None
+    runq_pct: float | None
+    switches_per_s: float | None
+    invol_per_s: float | None
+    main_switches_per_s: float | None
+    main_invol_per_s: float | None
+    disk_pct: float | None
+    identity: Identity | UnsetType = UNSET
+    gpus: list[OnGpu]
+    missing: dict[str, str]
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """Output of `gputop --once --json`, and a line of `gputop --json`."""
+
+    schema: int = SCHEMA
+    unix_s: float
+    t_ns: int
+    host: str
+    hardware: HardwareNow
+    sources: dict[str, dict[str, str | None]]
+    gpus: list[GpuNow]
+    procs: list[ProcessNow]
+    incidents: Sequence[Episode]  # those that last
+
+
 _GPU_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in ("index", "t_ns", "missing", "procs", "mig"))
 _BYTE_COUNTERS = ("pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes", "nvlink_tx_bytes")
 _BYTE_RATES = {f"{name}_per_s": name for name in _BYTE_COUNTERS}
@@ -102,28 +214,27 @@ def keep(older: Board, board: Board, frame: Frame) -> None:
 
 
 def take(
-    older: Board, newer: Board, roles: dict[int, Role], states: dict[int, ProcState], only: frozenset[int] | None = None
-) -> dict[str, object]:
-    """The object, with rates from ``older`` to ``newer``, and without terminal escapes in its texts.
+    older: Board, newer: Board, roles: dict[int, Role], states: dict[int, ProcState], only: frozenset[int] | None = None,
+    incidents: Sequence[Episode] = (),
+) -> Snapshot:  # fmt: skip
+    """Return the snapshot, with rates from ``older`` to ``newer``, and without terminal escapes in its texts.
 
     ``only`` limits the processes; without it they are trainers, workers, processes on GPUs and bystanders with `LEAST_CPU_PCT`.
     """
     header, switched = newer.header, ProbedSwitches(older, newer)
     on_gpu = _gpu_procs(newer)
     pids = only if only is not None else frozenset(pid for pid in newer.procs if _matters(pid, older, newer, roles, on_gpu))
-    taken: dict[str, object] = _cleaned({
-        "schema": SCHEMA,
-        "unix_s": header.unix_ns_of(newer.t_ns) / 1e9,
-        "t_ns": newer.t_ns,
-        "host": header.host,
-        "hardware": _hardware(newer.host.get("hardware")),
-        "sources": {
-            s.name: {"state": s.state, "reason": s.reason or None, "remedy": s.remedy or None, **s.detail} for s in newer.sources.values()
-        },
-        "gpus": [_gpu(newer.gpus[i], older.gpus.get(i)) for i in sorted(newer.gpus)],
-        "procs": [_proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched) for pid in sorted(pids)],
-    })  # fmt: skip
-    return taken
+    sources = newer.sources.values()
+    return Snapshot(
+        unix_s=header.unix_ns_of(newer.t_ns) / 1e9,
+        t_ns=newer.t_ns,
+        host=clean(header.host),
+        hardware=_hardware(newer.host.get("hardware")),
+        sources=_cleaned({s.name: {"state": s.state, "reason": s.reason or None, "remedy": s.remedy or None, **s.detail} for s in sources}),
+        gpus=[_gpu(newer.gpus[i], older.gpus.get(i)) for i in sorted(newer.gpus)],
+        procs=[_proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched) for pid in sorted(pids)],
+        incidents=incidents,
+    )
 
 
 class Snapshots:
@@ -139,13 +250,12 @@ class Snapshots:
             keep(self._older, self.following.board, item)
         return self.following.take(item)
 
-    def now(self, only: Callable[[Board, dict[int, Role]], frozenset[int] | None] = lambda *_: None) -> dict[str, object]:
+    def now(self, only: Callable[[Board, dict[int, Role]], frozenset[int] | None] = lambda *_: None) -> Snapshot:
         """See `take` of this module; ``only`` chooses the processes."""
         board, engine = self.following.board, self.following.engine
         before = self.following.past.before(board, SECOND_NS)
         self._older.threads, self._older.probed_ns = before.threads, before.probed_ns
-        taken = take(self._older, board, engine.roles, engine.states, only(board, engine.roles))
-        return taken | {"incidents": lasting(engine, board)}
+        return take(self._older, board, engine.roles, engine.states, only(board, engine.roles), lasting(engine, board))
 
 
 def lasting(engine: Engine, board: Board) -> list[Episode]:
@@ -153,38 +263,42 @@ def lasting(engine: Engine, board: Board) -> list[Episode]:
     return [plain(episode(one, board.header), clean) for one in engine.incidents if one.end_ns is None]
 
 
-def _cleaned(value: Any) -> Any:
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, dict):
-        return {key: _cleaned(item) for key, item in value.items()}
-    return [_cleaned(item) for item in value] if isinstance(value, list) else value
+def _cleaned(values: dict[str, Any]) -> dict[str, Any]:
+    """Clean the texts among the values, and return these; structs are made of clean ones."""
+    for name, value in values.items():
+        if isinstance(value, str):
+            values[name] = clean(value)
+        elif isinstance(value, dict):
+            values[name] = _cleaned(dict(value))
+        elif isinstance(value, list):
+            values[name] = [clean(one) if isinstance(one, str) else one for one in value]
+    return values
 
 
-def _hardware(hardware: object) -> dict[str, object]:
-    """The host's slow facts, lists as objects."""
+def _hardware(hardware: object) -> HardwareNow:
+    """The host's slow facts."""
     found = hardware if isinstance(hardware, Hardware) else Hardware()
-    out = {name: getattr(found, name) for name in found.__struct_fields__ if name != "missing"}
-    for name in ("nics", "file_systems"):
+    out = structs.asdict(found)
+    for name, kind in (("nics", NicNow), ("file_systems", FileSystemNow)):
         if out[name] is not None:
             reasons = {key.removeprefix(f"{name}."): reason for key, reason in found.missing.items()}
-            listed = [{field: getattr(one, field) for field in one.__struct_fields__} for one in out[name]]
-            out[name] = [one | {"missing": _missing(one, reasons)} for one in listed]
-    return out | {"missing": _missing(out, found.missing)}
+            listed = [structs.asdict(one) for one in out[name]]
+            out[name] = [kind(**_cleaned(one | {"missing": _missing(one, reasons)})) for one in listed]
+    return HardwareNow(**_cleaned(out | {"missing": _missing(out, found.missing)}))
 
 
-def _gpu_procs(board: Board) -> dict[int, list[dict[str, object]]]:
+def _gpu_procs(board: Board) -> dict[int, list[OnGpu]]:
     """pid -> its entries on GPUs; empty if the driver's pids are of another namespace."""
-    found: dict[int, list[dict[str, object]]] = {}
+    found: dict[int, list[OnGpu]] = {}
     if is_foreign_list(board.infos, board.compute_pids):
         return found
     for index, gpu in board.gpus.items():
         for proc in gpu.procs:
-            found.setdefault(proc.pid, []).append({"gpu": index, **_gpu_proc(proc, gpu)})
+            found.setdefault(proc.pid, []).append(OnGpu(gpu=index, **_gpu_proc(proc, gpu)))
     return found
 
 
-def _matters(pid: int, older: Board, newer: Board, roles: dict[int, Role], on_gpu: dict[int, list[dict[str, object]]]) -> bool:
+def _matters(pid: int, older: Board, newer: Board, roles: dict[int, Role], on_gpu: dict[int, list[OnGpu]]) -> bool:
     if pid in roles or pid in on_gpu:
         return True
     before = older.procs.get(pid)
@@ -192,7 +306,7 @@ def _matters(pid: int, older: Board, newer: Board, roles: dict[int, Role], on_gp
     return rates is not None and rates.cpu_pct >= LEAST_CPU_PCT
 
 
-def _gpu(gpu: GpuBoard, before: GpuBoard | None) -> dict[str, object]:
+def _gpu(gpu: GpuBoard, before: GpuBoard | None) -> GpuNow:
     newest_ns = max(gpu.read_ns.values(), default=None)
     out: dict[str, object] = {"index": gpu.index, "t_ns": gpu.read_ns.get("util_pct", newest_ns)}
     out |= {name: gpu.values.get(name) for name in _GPU_FIELDS}
@@ -201,12 +315,12 @@ def _gpu(gpu: GpuBoard, before: GpuBoard | None) -> dict[str, object]:
     out["limits"] = limits(gpu)
     mig = gpu.values.get("mig") if gpu.values.get("mig_mode") else None
     out["mig"] = [_instance(instance) for instance in mig] if isinstance(mig, list) else None
-    out["procs"] = [_gpu_proc(proc, gpu) for proc in gpu.procs] if "procs" in gpu.values else None
+    out["procs"] = [GpuProcNow(**_gpu_proc(proc, gpu)) for proc in gpu.procs] if "procs" in gpu.values else None
     shared = {made: gpu.missing[name] for made, name in _MADE_OF.items() if name in gpu.missing}
     begun = {rate: _READ_ONCE for rate, name in _BYTE_RATES.items() if name in gpu.values}
     of_parts = {name: reason for name, reason in gpu.missing.items() if name not in out}
     unsplit = {"mig": "MIG is off"} if gpu.values.get("mig_mode") is False else {}
-    return out | {"missing": _missing(out, _NONE | unsplit | shared | gpu.missing | begun) | of_parts}
+    return GpuNow(**_cleaned(out | {"missing": _missing(out, _NONE | unsplit | shared | gpu.missing | begun) | of_parts}))
 
 
 def _missing(out: dict[str, object], reasons: dict[str, str]) -> dict[str, str]:
@@ -214,17 +328,17 @@ def _missing(out: dict[str, object], reasons: dict[str, str]) -> dict[str, str]:
     return {name: reasons.get(name, _UNREAD) for name, value in out.items() if value is None}
 
 
-def _instance(instance: MigInstance) -> dict[str, object]:
-    out = {name: getattr(instance, name) for name in instance.__struct_fields__ if name != "missing"}
-    out |= {name: None for name in ("uuid", "profile") if not out[name]}
-    return out | {"missing": _missing(out, instance.missing)}
+def _instance(instance: MigInstance) -> MigNow:
+    out = structs.asdict(instance) | {name: getattr(instance, name) or None for name in ("uuid", "profile")}
+    return MigNow(**_cleaned(out | {"missing": _missing(out, instance.missing)}))
 
 
-def _gpu_proc(proc: GpuProc, gpu: GpuBoard) -> dict[str, object]:
+def _gpu_proc(proc: GpuProc, gpu: GpuBoard) -> dict[str, Any]:
+    """Return the fields of `GpuProcNow`."""
     out = {name: value for name in proc.__struct_fields__ if (value := getattr(proc, name)) is not None or name != "gpu_instance"}
     reasons = dict.fromkeys(_SHARES, gpu.missing.get(f"{PART}sm_pct", _UNTOLD)) | {"mem_bytes": _UNTOLD}
     told = {name: gpu.missing[PART + name] for name in reasons if PART + name in gpu.missing}
-    return out | {"missing": _missing(out, reasons | told)}
+    return _cleaned(out | {"missing": _missing(out, reasons | told)})
 
 
 def _proc(
@@ -233,16 +347,17 @@ def _proc(
     newer: Board,
     role: Role | None,
     state: ProcState | None,
-    on_gpu: list[dict[str, object]],
+    on_gpu: list[OnGpu],
     switched: ProbedSwitches,
-) -> dict[str, object]:
+) -> ProcessNow:
     sample, before, info = newer.procs[pid], older.procs.get(pid), newer.infos.get(pid)
     rates = proc_rates(before, sample, switched) if before else None
     counters = {name: getattr(sample, field) for name, field in _COUNTERS}
-    out = {"pid": pid} | _diagnosed(role, state, info) | _identity(info) | counters | _rates(before, sample, rates)
+    out = _cleaned({"pid": pid} | _diagnosed(role, state, info) | _names(info) | counters | _rates(before, sample, rates))
+    out["missing"] = _missing(out, _proc_reasons(pid, newer, rates))
     if role is not None and role.kind == "trainer" and info is not None:
-        out["identity"] = whose(info, newer.header.host)
-    return out | {"gpus": on_gpu, "missing": _missing(out, _proc_reasons(pid, newer, rates))}
+        out["identity"] = plain(identity_of(info, newer.header.host), clean)
+    return ProcessNow(gpus=on_gpu, **out)
 
 
 def _diagnosed(role: Role | None, state: ProcState | None, info: ProcInfo | None) -> dict[str, object]:
@@ -258,14 +373,9 @@ def _diagnosed(role: Role | None, state: ProcState | None, info: ProcInfo | None
     return out | dict(zip(_STATED, stated, strict=True))
 
 
-def _identity(info: ProcInfo | None) -> dict[str, object]:
+def _names(info: ProcInfo | None) -> dict[str, object]:
     names = ("ppid", "name", "cmdline", "user", "cgroup", "cpus_allowed")
     return {name: None if info is None else program_name(info) if name == "name" else getattr(info, name) for name in names}
-
-
-def whose(info: ProcInfo, host: str) -> dict[str, object]:
-    """`gputop.model.identity.Identity` as an object: container, pod, Slurm job, training, and why what is null is not known."""
-    return dict(structs.asdict(identity_of(info, host)))
 
 
 def _rates(before: ProcSample | None, sample: ProcSample, rates: ProcRates | None) -> dict[str, object]:
@@ -297,49 +407,4 @@ def _proc_reasons(pid: int, board: Board, rates: ProcRates | None) -> dict[str, 
         reasons |= dict.fromkeys(_RATES, _READ_ONCE)
     procfs = board.sources.get("procfs")
     no_delays = procfs.detail.get("blkio_delay_ns") if procfs else None
-    return reasons | ({"disk_pct": no_delays} if no_delays else {})
-
-
-# what it is made of, for `gputop schema`
-
-
-def shape() -> Any:
-    """Output of `gputop --once --json`, and a line of `gputop --json`."""
-    process = get_type_hints(ProcSample)
-    gpu = {name: kind for name, kind in get_type_hints(Gpu).items() if name in _GPU_FIELDS} | {
-        "index": int, "t_ns": int | None, **dict.fromkeys(_BYTE_RATES, float | None), "limits": list[str] | None,
-        "mig": _many(_like(MigInstance, uuid=str | None, profile=str | None)) | None,
-        "procs": _many(_like(GpuProc, ("gpu_instance",))) | None, "missing": dict[str, str],
-    }  # fmt: skip
-    hardware = _like(Hardware, nics=_many(_like(Nic)) | None, file_systems=_many(_like(FileSystem)) | None)
-    proc = {
-        "pid": int, "role": str, "ppid": int | None, "cmdline": list[str] | None,
-        **dict.fromkeys(("name", "user", "cgroup", "cpus_allowed"), str | None),
-        **{name: process[field] for name, field in _COUNTERS}, **dict.fromkeys(_RATES, float | None),
-        "gpus": _many(_like(GpuProc, ("gpu_instance",), name="OnGpu", gpu=int)), "missing": dict[str, str],
-    }  # fmt: skip
-    sometimes = {
-        "label": str, "rank": int | None, "trainer_pid": int, "state": str | None, "starving": bool | None,
-        "state_fractions": dict[str, float] | None, "state_inferred": bool | None, "identity": dict[str, str | dict[str, str] | None],
-    }  # fmt: skip
-    return _shape("Snapshot", shape.__doc__, {
-        "schema": int, "unix_s": float, "t_ns": int, "host": str, "hardware": hardware, "sources": dict[str, dict[str, str | None]],
-        "gpus": _many(_shape("Gpu", "One GPU; null is what was not measured, and ``missing`` says why.", gpu)),
-        "procs": _many(_shape("Process", "One process, as far as its fields apply to it.", proc, sometimes)), "incidents": list[Episode],
-    })  # fmt: skip
-
-
-def _like(struct: type, sometimes: tuple[str, ...] = (), *, name: str = "", **instead: Any) -> Any:
-    """The shape of a struct as an object with ``missing``; ``instead``: other types, and more fields."""
-    kinds = get_type_hints(struct) | instead | {"missing": dict[str, str]}
-    always = {field: kind for field, kind in kinds.items() if field not in sometimes}
-    return _shape(name or struct.__name__, struct.__doc__, always, {field: kinds[field] for field in sometimes})
-
-
-def _many(kind: Any) -> Any:
-    return list.__class_getitem__(kind)
-
-
-def _shape(name: str, about: str | None, always: dict[str, Any], sometimes: dict[str, Any] | None = None) -> Any:
-    fields: list[Any] = [*always.items(), *((field, kind | UnsetType, UNSET) for field, kind in (sometimes or {}).items())]
-    return defstruct(name, fields, namespace={"__doc__": (about or "").partition("\n\n")[0]}, module=__name__, kw_only=True)
+    return reasons | ({"disk_pct": clean(no_delays)} if no_delays else {})

@@ -27,12 +27,14 @@ from gputop.findings.path import sentence, tree, without
 from gputop.findings.verdict import PathStep, Verdict
 from gputop.model.fields import FIELDS
 from gputop.model.frame import SECOND_NS, Frame, Header
+from gputop.model.identity import Identity
 from gputop.recording.reader import Recording
 from gputop.stacks.group import group
 from gputop.stacks.lines import text_lines
 from gputop.stream import snapshot
 from gputop.stream.judged import LEAD_NS, SELDOM_FROM_NS, SELDOM_NS, tier_words
 from gputop.stream.session import STATE_WORDS, Session, code_of
+from gputop.stream.snapshot import ProcessNow
 from gputop.system.output import create, whole_or_gone
 from gputop.system.program import __version__
 from gputop.system.text import clean
@@ -220,25 +222,25 @@ class _Scribe:
         """Take the rows of the screen's tables; rates are over the last second."""
         session = self.session
         older, newer = session.boards_around(None, SECOND_NS)
-        taken: dict[str, Any] = snapshot.take(older, newer, session.feeders_at(newer) | session.engine.roles, session.engine.states)
-        for gpu in taken["gpus"][:MOST_GPUS]:
-            _put(self.gpus.setdefault(gpu["index"], _ProcessCells({})), steps, gpu, _GPU_COLUMNS)
-            row = self.gpus[gpu["index"]]
-            words = ", ".join(gpu["limits"] or []) if gpu["limits"] is not None else "–"
+        taken = snapshot.take(older, newer, session.feeders_at(newer) | session.engine.roles, session.engine.states)
+        for gpu in taken.gpus[:MOST_GPUS]:
+            row = self.gpus.setdefault(gpu.index, _ProcessCells({}))
+            _put(row, steps, {name: getattr(gpu, name) for name, _ in _GPU_COLUMNS}, _GPU_COLUMNS)
+            words = ", ".join(gpu.limits) if gpu.limits is not None else "–"
             row.words |= dict.fromkeys(steps, words)
             row.told = {
-                "index": gpu["index"], "name": gpu["name"],
-                "mem_mib": _in(gpu["mem_total_bytes"], MIB), "limit_w": _in(gpu["power_limit_w"], 1),
-                "missing": {name: gpu["missing"][name] for name, _ in _GPU_COLUMNS if name in gpu["missing"]},
+                "index": gpu.index, "name": gpu.name,
+                "mem_mib": _in(gpu.mem_total_bytes, MIB), "limit_w": _in(gpu.power_limit_w, 1),
+                "missing": {name: gpu.missing[name] for name, _ in _GPU_COLUMNS if name in gpu.missing},
             }  # fmt: skip
-        for one in taken["procs"]:
-            proc = self.procs.get((one["pid"], one["start_ticks"])) or self._proc(one["pid"], one["start_ticks"])
-            held = [entry["mem_bytes"] for entry in one["gpus"]]
-            one["gpu_bytes"] = sum(held) if held and None not in held else None
-            _put(proc, steps, one, _PROC_COLUMNS)
-            proc.words |= dict.fromkeys(steps, one.get("state") or one["kernel_state"])
-            proc.weight += (one["cpu_pct"] or 0.0) + 1e6 * (one["role"] != "bystander") + 1e4 * bool(one["gpus"])
-            proc.told = _who(one) | {"place": ",".join(str(entry["gpu"]) for entry in one["gpus"])}
+        for one in taken.procs:
+            proc = self.procs.get((one.pid, one.start_ticks)) or self._proc(one.pid, one.start_ticks)
+            held = [entry.mem_bytes for entry in one.gpus if entry.mem_bytes is not None]
+            gpu_bytes = sum(held) if held and len(held) == len(one.gpus) else None
+            _put(proc, steps, {name: getattr(one, name, gpu_bytes) for name, _ in _PROC_COLUMNS}, _PROC_COLUMNS)
+            proc.words |= dict.fromkeys(steps, one.state or one.kernel_state)
+            proc.weight += (one.cpu_pct or 0.0) + 1e6 * (one.role != "bystander") + 1e4 * bool(one.gpus)
+            proc.told = _who(one) | {"place": ",".join(str(entry.gpu) for entry in one.gpus)}
 
     # the end
 
@@ -324,23 +326,23 @@ def _runs(words: dict[int, str], steps: int) -> list[tuple[int, str]]:
     return out
 
 
-def _put(row: _ProcessCells, steps: range, told: dict[str, Any], columns: Iterable[tuple[str, int]]) -> None:
+def _put(row: _ProcessCells, steps: range, told: dict[str, float | None], columns: Iterable[tuple[str, int]]) -> None:
     for name, unit in columns:
-        if told[name] is not None:
-            row.numbers.setdefault(name, {}).update(dict.fromkeys(steps, told[name] / unit))
+        if (value := told[name]) is not None:
+            row.numbers.setdefault(name, {}).update(dict.fromkeys(steps, value / unit))
 
 
 def _in(value: float | None, unit: int) -> int | None:
     return None if value is None else _whole(value / unit)
 
 
-def _who(one: dict[str, Any]) -> dict[str, Any]:
+def _who(one: ProcessNow) -> dict[str, Any]:
     """A process by name."""
-    identity = one.get("identity") or {}
-    job = identity.get("pod") or (f"slurm {identity['slurm_job_id']}" if identity.get("slurm_job_id") else identity.get("container"))
+    found = one.identity or Identity()
+    job = found.pod or (f"slurm {found.slurm_job_id}" if found.slurm_job_id else found.container)
     return {
-        "pid": one["pid"], "who": one.get("label") or one["name"] or "?", "role": one["role"], "trainer": one.get("trainer_pid"),
-        "user": one["user"] or "", "job": job or "", "command": " ".join(one["cmdline"] or [])[:MOST_COMMAND],
+        "pid": one.pid, "who": one.label or one.name or "?", "role": one.role, "trainer": one.trainer_pid or None,
+        "user": one.user or "", "job": job or "", "command": " ".join(one.cmdline or [])[:MOST_COMMAND],
     }  # fmt: skip
 
 

@@ -136,7 +136,7 @@ def test_the_screen_and_scripts_show_thousands(shape: str) -> None:
         assert len(rows(session, View(tree=tree, sort=sort))) > 1
     older, newer = session.boards_around(None, 10**9)
     taken = snapshot.take(older, newer, session.engine.roles, session.engine.states)
-    assert any(proc["pid"] == TRAINER for proc in taken["procs"])
+    assert any(proc.pid == TRAINER for proc in taken.procs)
     assert time.monotonic() - began < AT_MOST_S
 
 

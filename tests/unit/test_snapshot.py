@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from gputop.findings.verdict import ProcState
@@ -12,13 +15,19 @@ from gputop.stream import snapshot
 from gputop.tui.draw.table import gpus_by_pid
 
 
+def shown_of(*asked: Any) -> dict[str, Any]:
+    """The snapshot as whoever reads its JSON has it."""
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(snapshot.take(*asked), enc_hook=str))
+    return found
+
+
 def taken(*gpus: Gpu, detail: dict[str, str] | None = None) -> dict:
     """What is printed of these samples, and of a process with a GPU beside them."""
     board = Board()
     procs = [ProcSample(7, 1, 5, "S", 0, 0, 0, 1)]
     sources = [SourceState("procfs", "ok", detail=detail or {})]
     board.fold(Frame(0, 9, key=True, gpus=list(gpus), infos=[ProcInfo(7, 1)], procs=procs, sources=sources))
-    return snapshot.take(board, board, {}, {}, frozenset((7,)))
+    return shown_of(board, board, {}, {}, frozenset((7,)))
 
 
 def test_a_gpu_without_utilization_was_read_when_the_rest_was() -> None:
@@ -65,7 +74,7 @@ def test_what_does_not_apply_to_a_process_is_left_out_and_what_is_not_known_has_
         6: Role("worker", 7, index=0, label="worker 0"), 9: Role("worker", label="orphaned worker"),
     }  # fmt: skip
     states = {6: ProcState(6, "runnable", starving=None)}
-    shown = snapshot.take(board, board, roles, states, frozenset(pids))
+    shown = shown_of(board, board, roles, states, frozenset(pids))
     assert unexplained({name: shown[name] for name in ("gpus", "procs")}) == []
     bystander, worker, hidden, rank, orphan = shown["procs"]
     applies = {"label", "rank", "trainer_pid", "state", "starving", "state_fractions", "state_inferred"}
@@ -98,7 +107,7 @@ def test_what_another_namespaces_process_holds_is_not_that_of_ours_with_its_numb
     board = Board()
     gpu = Gpu(0, 3, procs=[GpuProc(pid, mem_bytes=5) for pid in listed])
     board.fold(Frame(0, 9, key=True, gpus=[gpu], infos=[ProcInfo(7, 1, uses_cuda=False)], procs=[ProcSample(7, 1, 5, "S", 0, 0, 0, 1)]))
-    shown = snapshot.take(board, board, {}, {}, frozenset((7,)))
+    shown = shown_of(board, board, {}, {}, frozenset((7,)))
     assert [place["gpu"] for place in shown["procs"][0]["gpus"]] == places
     assert [proc["pid"] for proc in shown["gpus"][0]["procs"]] == listed
     assert list(gpus_by_pid(board).get(7, {})) == places
@@ -116,7 +125,7 @@ def test_who_is_read_seldom_has_the_rates_of_his_last_two_readings_in_between() 
     for frame in frames:
         snapshot.keep(older, board, frame)
         board.fold(frame)
-        one = snapshot.take(older, board, {}, {})
+        one = shown_of(older, board, {}, {})
         shown.append(([proc["cpu_pct"] for proc in one["procs"]], one["gpus"][0]["pcie_rx_bytes_per_s"]))
     assert shown == [([], None)] * 10 + [([25.0], 10**6)] * 15
 
@@ -127,7 +136,7 @@ def test_rates_are_of_all_threads_or_by_their_name_the_main_ones() -> None:
         for seq, board in enumerate((older, newer)):
             proc = ProcSample(7, 1, (seq + 1) * 10**9, "S", 0, 0, 0, threads, 0, 10**8 * seq, vol=70 * seq, invol=3 * seq)
             board.fold(Frame(seq, proc.t_ns, key=True, infos=[ProcInfo(7, 1)], procs=[proc]))
-        return snapshot.take(older, newer, {}, {}, frozenset((7,)))["procs"][0]
+        return shown_of(older, newer, {}, {}, frozenset((7,)))["procs"][0]
 
     many, one = shown(4), shown(1)
     assert (many["switches_per_s"], many["main_switches_per_s"], many["main_invol_per_s"]) == (None, 73.0, 3.0)
@@ -169,7 +178,7 @@ def test_a_trainer_has_its_identity_and_each_part_that_is_not_known_its_reason()
     ]  # fmt: skip
     board = Board()
     board.fold(Frame(0, 9, key=True, infos=infos, procs=[ProcSample(pid, 1, 5, "S", 0, 0, 0, 1) for pid in (7, 8)]))
-    trainer, bystander = snapshot.take(board, board, {7: Role("trainer", 7, 1)}, {}, frozenset((7, 8)))["procs"]
+    trainer, bystander = shown_of(board, board, {7: Role("trainer", 7, 1)}, {}, frozenset((7, 8)))["procs"]
     found = trainer["identity"]
     assert (found["user"], found["container_runtime"], found["container"]) == ("ana", "Docker", "train·[2J")
     assert (found["slurm_job_id"], found["training"], found["pod"]) == ("4711", "slurm 4711 × 2", None)
