@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from math import inf
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from gputop.findings.verdict import GPU_LOST, GROWTHS, Incident, Verdict
 
-HUNG, PAUSE = "hung-worker", "pause"
+HUNG, PAUSE, STRAGGLER = "hung-worker", "pause", "straggler-rank"
 
 
 class Trouble(Enum):
@@ -26,13 +26,20 @@ class Trouble(Enum):
 
 
 class Classified(Protocol):
-    """An incident in any shape."""
+    """An incident in any shape, or a job or a rank with what is wrong with it."""
 
     @property
     def cause(self) -> str: ...
 
     @property
     def trainer_pid(self) -> int | None: ...
+
+
+class TableIncident(NamedTuple):
+    """An incident as far as the row of a table has what its kind is told by."""
+
+    cause: str
+    trainer_pid: int | None
 
 
 def kind_of(one: Classified) -> Trouble:
@@ -64,13 +71,49 @@ def costs_time(one: Classified) -> bool:
 
 
 def is_fault(one: Classified) -> bool:
-    """Whether somebody should be alerted."""
+    """Whether something is wrong: somebody should be alerted."""
     kind = kind_of(one)
     match kind:
         case Trouble.LOSS | Trouble.LOST_GPU | Trouble.GROWTH | Trouble.ORPHAN:
             return True
         case Trouble.PAUSED:
             return False
+        case _:
+            unknown(kind)
+
+
+def stops_job(one: Classified) -> bool:
+    """Whether a job that has it cannot go on, whatever else is wrong with the job."""
+    kind = kind_of(one)
+    match kind:
+        case Trouble.LOST_GPU:
+            return True
+        case Trouble.LOSS | Trouble.PAUSED | Trouble.GROWTH | Trouble.ORPHAN:
+            return False
+        case _:
+            unknown(kind)
+
+
+def grows(one: Classified) -> bool:
+    """Whether a lane of memory shows it."""
+    kind = kind_of(one)
+    match kind:
+        case Trouble.GROWTH:
+            return True
+        case Trouble.LOSS | Trouble.PAUSED | Trouble.LOST_GPU | Trouble.ORPHAN:
+            return False
+        case _:
+            unknown(kind)
+
+
+def gpu_about(one: Classified, gpu: int | None) -> int | None:
+    """The GPU that an incident with this ``gpu`` is about, whoever uses that; None for one about a trainer, a worker or the host."""
+    kind = kind_of(one)
+    match kind:
+        case Trouble.LOST_GPU | Trouble.GROWTH:
+            return gpu
+        case Trouble.LOSS | Trouble.PAUSED | Trouble.ORPHAN:
+            return None
         case _:
             unknown(kind)
 
@@ -112,7 +155,7 @@ def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
 
 def growing(incidents: Iterable[Incident]) -> tuple[str, str]:
     """(short text, severity) of the most urgent lasting growth; empty if there is none. See `notice`."""
-    lasting = [one for one in incidents if one.cause in GROWTHS and one.end_ns is None and one.evidence]
+    lasting = [one for one in incidents if grows(one) and one.end_ns is None and one.evidence]
     if not lasting:
         return "", ""
     first = min(lasting, key=lambda one: one.evidence[0].value or 0.0)

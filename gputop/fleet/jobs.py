@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from gputop.findings import policy
 from gputop.findings.policy import WINDOW_NS
 from gputop.findings.ranks import find_slowest, waited_share
-from gputop.findings.verdict import ENDING, GPU_LOST, IDLE, LOOKING, PAUSING, STARTING, Culprit, Ledger
+from gputop.findings.trouble import HUNG, PAUSE, STRAGGLER, is_fault, stops_job
+from gputop.findings.verdict import ENDING, IDLE, LOOKING, PAUSING, STARTING, Culprit, Ledger
 from gputop.fleet.summary import Rank, Summary
 from gputop.stacks.nccl import NcclReport
 from gputop.system.text import counted
@@ -29,7 +30,7 @@ NAMED = 8  # ranks, and hosts, that are told one by one
 WORKS, WAITS, LATE, TROUBLED, UNKNOWN = "works", "waits", "late", "troubled", "unknown"
 """States of a rank. ``troubled``: it loses GPU time by itself, and no other rank is known to wait for it."""
 _STARTS_OR_ENDS = (STARTING, ENDING, IDLE)
-_NOT_ITS_OWN = ("none", "unexplained", "straggler-rank", "pause")  # causes that do not say why a straggler is late
+_NOT_ITS_OWN = ("none", "unexplained", STRAGGLER, PAUSE)  # causes that do not say why a straggler is late
 
 
 Suspects = Mapping[str, tuple[str, int] | None]  # key of a job -> `Job.suspect`
@@ -112,6 +113,11 @@ class Job(Struct, frozen=True):
     def identity(self) -> dict[str, str]:
         """User, Slurm job and so on, of its first rank."""
         return self.members[0].rank.identity
+
+    @property
+    def trainer_pid(self) -> int:
+        """A trainer that its cause is about (see `gputop.findings.trouble`): that of its first rank."""
+        return self.members[0].rank.pid
 
     @property
     def is_partial(self) -> bool:
@@ -202,7 +208,7 @@ def _differs(steps_per_s: float | None, pace: float) -> bool:
 
 def _bereft(job: Job) -> Job | None:
     """A GPU of one of its ranks is lost, and the others cannot go on without that."""
-    without = [member for member in job.members if member.rank.cause == GPU_LOST]
+    without = [member for member in job.members if stops_job(member.rank)]
     if not without:
         return None
     late = [replace(member, does=LATE if len(job.members) > 1 else TROUBLED, lost=_all_of(member)) for member in without]
@@ -211,8 +217,9 @@ def _bereft(job: Job) -> Job | None:
     places = ", ".join(dict.fromkeys(member.place for member in late[:NAMED]))
     which = f"{_ranks(_spans(member.number for member in late))} ({places}): " if job.size > 1 else ""
     return _with_loss(replace(
-        job, members=members, symptom=late[0].rank.symptom or "idle", cause=GPU_LOST, severity="high", detail=f"{which}{late[0].rank.why}",
-        late=tuple(late) if len(job.members) > 1 else (), headline=f"{job.name} cannot go on: a GPU of it is lost",
+        job, members=members, symptom=late[0].rank.symptom or "idle", cause=late[0].rank.cause, severity="high",
+        detail=f"{which}{late[0].rank.why}", late=tuple(late) if len(job.members) > 1 else (),
+        headline=f"{job.name} cannot go on: a GPU of it is lost",
     ))  # fmt: skip
 
 
@@ -227,7 +234,7 @@ def _hang(job: Job) -> Job | None:
     seconds = min(member.rank.still_s for member in job.members)
     others = [replace(member, does=WAITS, lost=_all_of(member)) for member in job.members if member not in late]
     stuck = [replace(member, does=LATE, lost=_all_of(member)) for member in late]
-    cause = "hung-worker" if any(member.rank.cause == "hung-worker" for member in stuck) else "straggler-rank"
+    cause = HUNG if any(member.rank.cause == HUNG for member in stuck) else STRAGGLER
     if stuck:
         which = f"{_ranks(_spans(m.number for m in stuck))} ({', '.join(dict.fromkeys(m.place for m in stuck[:NAMED]))}) "
         detail = f"{which}{'is' if len(stuck) == 1 else 'are'} not in the collective{_because(stuck[0])}"
@@ -296,11 +303,11 @@ def _straggler(job: Job) -> Job | None:
             waited = waited_share(pace, slowest)
             members.append(replace(member, does=WAITS, lost=min(1.0, max(member.lost or 0.0, pace.idle + waited))))
     job = _with_loss(replace(job, members=_merged(job, members), late=(late,), suspect=(late.host, late.rank.pid)))
-    if late.number == 0 and (late.rank.phase == PAUSING or late.rank.cause == "pause"):
+    if late.number == 0 and (late.rank.phase == PAUSING or not is_fault(late.rank)):
         head = f"rank {late.number} saves or evaluates, and {counted(len(members) - 1, 'other')} wait{_s(len(members) - 1)}"
-        return replace(job, symptom="idle", cause="pause", headline=head)
+        return replace(job, symptom="idle", cause=PAUSE, headline=head)
     own = late.rank.cause
-    cause = "straggler-rank" if own in _NOT_ITS_OWN else own
+    cause = STRAGGLER if own in _NOT_ITS_OWN else own
     share = "" if job.lost is None else f"the job loses {100 * job.lost:.0f}% of its GPUs"
     holds = f"rank {late.number} ({late.place}) holds {counted(len(members) - 1, 'other')}"
     return replace(
@@ -324,7 +331,7 @@ def _looking(job: Job) -> Job | None:
         gone = _spans(absent)
         detail = f"{_ranks(gone)} {'has' if len(absent) == 1 else 'have'} no process any more, and {counted(len(waiting), 'other')} wait"
         return replace(
-            job, missing=job.missing or tuple(gone), symptom="straggler", cause="straggler-rank", severity=_severity(job.lost),
+            job, missing=job.missing or tuple(gone), symptom="straggler", cause=STRAGGLER, severity=_severity(job.lost),
             headline=_seen(job), detail=f"{detail}{_s(len(waiting))}",
         )  # fmt: skip
     where = f"no answer from {', '.join(job.silent[:NAMED])}" if job.silent else "on none of these hosts"
@@ -336,7 +343,7 @@ def _own(job: Job) -> Job | None:
     troubled = [member for member in job.members if member.rank.cause != "none" and not _at_others(job, member)]
     if not troubled:
         return None
-    members = _merged(job, [replace(member, does=TROUBLED) for member in troubled if member.rank.cause != "pause"])
+    members = _merged(job, [replace(member, does=TROUBLED) for member in troubled if is_fault(member.rank)])
     job = _with_loss(replace(job, members=members))
     weights: Counter[str] = Counter()
     for member in troubled:
@@ -345,9 +352,9 @@ def _own(job: Job) -> Job | None:
     alike = [member for member in troubled if member.rank.cause == cause]
     worst = max(alike, key=lambda member: member.lost or 0.0)
     whom = "" if len(job.members) == 1 else f"{len(alike)} of {len(job.members)} ranks: "
-    share = "" if job.lost is None or cause == "pause" else f"the job loses {100 * job.lost:.0f}% of its GPUs"
+    share = "" if job.lost is None or not is_fault(worst.rank) else f"the job loses {100 * job.lost:.0f}% of its GPUs"
     return replace(
-        job, symptom=worst.rank.symptom or "wait-heavy", cause=cause, severity="info" if cause == "pause" else _severity(job.lost),
+        job, symptom=worst.rank.symptom or "wait-heavy", cause=cause, severity=_severity(job.lost) if is_fault(worst.rank) else "info",
         culprits=tuple(worst.rank.culprits), headline=share or f"{whom}{worst.rank.why or cause}",
         detail=f"{whom}{worst.rank.why or cause}{_takers(worst)}",
     )  # fmt: skip
@@ -355,7 +362,7 @@ def _own(job: Job) -> Job | None:
 
 def _at_others(job: Job, member: JobRank) -> bool:
     """Whether to ignore a node's own straggler verdict: it is a guess about ranks on other hosts, which are seen here and are not late."""
-    return len(job.members) > 1 and member.rank.cause == "straggler-rank" and len({one.host for one in job.members}) > 1
+    return len(job.members) > 1 and member.rank.cause == STRAGGLER and len({one.host for one in job.members}) > 1
 
 
 def _with_loss(job: Job) -> Job:
@@ -379,7 +386,7 @@ def _is_unknown(rank: Rank) -> bool:
 def _waits(rank: Rank) -> bool:
     """Whether the rank seems to wait for other ranks: it sleeps in a collective, or its GPU spins with little work."""
     used = rank.pace.used if rank.pace is not None else None
-    return _sleeps(rank) or (used is not None and used <= policy.LIGHT_SM) or rank.cause == "straggler-rank"
+    return _sleeps(rank) or (used is not None and used <= policy.LIGHT_SM) or rank.cause == STRAGGLER
 
 
 def _sleeps(rank: Rank) -> bool:
@@ -400,8 +407,8 @@ def _severity(lost: float | None) -> str:
 
 def _weight(job: Job) -> tuple[bool, bool, float, int]:
     """Sort key, largest for the worst job: one that cannot go on, then a fault, then the number of GPUs lost."""
-    is_fault = job.cause not in ("none", "pause") or (job.symptom == LOOKING and bool(job.missing))
-    return job.cause == GPU_LOST, is_fault, (job.lost or 0.0) * max(1, job.gpus), len(job.members)
+    is_troubled = (job.cause != "none" and is_fault(job)) or (job.symptom == LOOKING and bool(job.missing))
+    return stops_job(job), is_troubled, (job.lost or 0.0) * max(1, job.gpus), len(job.members)
 
 
 # words

@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputop.findings.explanation import Episode
-from gputop.findings.trouble import Trouble, kind_of, unknown
-from gputop.findings.verdict import GPU_LOST, LOOKING
+from gputop.findings.trouble import Trouble, is_fault, kind_of, stops_job, unknown
+from gputop.findings.verdict import LOOKING
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, JobRank, Sight, find_jobs, with_report
 from gputop.fleet.link import CONNECTING, UP, NodeState
 from gputop.stacks.nccl import NcclReport
@@ -212,9 +212,9 @@ def _row(sight: Sight, members: list[tuple[JobRank, Job]]) -> NodeRow:
     if not sight.is_seen or sight.summary is None:
         return NodeRow(sight, SILENT, sight.problem or ("no answer" if sight.summary else "connecting …"))
     gone = [one for one in sight.summary.incidents if one.end_unix_s is None and _is_the_nodes(one)]
-    if gone and all(job.cause != GPU_LOST for _, job in members):
+    if gone and not any(stops_job(job) for _, job in members):
         row = _row_of(sight, members) if members else NodeRow(sight, TROUBLED, "")
-        return replace(row, does=TROUBLED, says=f"{GPU_LOST}: {gone[0].headline}")
+        return replace(row, does=TROUBLED, says=f"{gone[0].cause}: {gone[0].headline}")
     if not members:
         return NodeRow(sight, IDLE, sight.summary.verdict.headline or "nothing measured yet")
     return _row_of(sight, members)
@@ -249,8 +249,8 @@ def _says(member: JobRank, job: Job) -> str:
         return member.rank.cause
     if member.does == WAITS:
         return f"waits for rank {job.late[0].number}" if job.late else "waits for ranks not seen" if job.missing else "waits"
-    if job.cause == "pause":
-        return "pause"
+    if not is_fault(job):
+        return job.cause
     return LOOKING if member.does == UNKNOWN else member.rank.symptom or "healthy"
 
 

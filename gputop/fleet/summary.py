@@ -24,7 +24,8 @@ from gputop.diagnosis.symptoms import Standing
 from gputop.findings import sentence
 from gputop.findings.explanation import Episode, episode, in_general
 from gputop.findings.ranks import RankPace
-from gputop.findings.verdict import GPU_LOST, Culprit, Incident, Ledger, Verdict, Word
+from gputop.findings.trouble import stops_job
+from gputop.findings.verdict import Culprit, Incident, Ledger, Verdict, Word
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import Header, ProcInfo
 from gputop.model.identity import SHORT_ID, job_key, known_of
@@ -122,6 +123,11 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     waits_for: Pid | None = None  # pid of the straggler of its training, where that is on this node; itself where it is the one
     absent: Annotated[list[Ranks], Meta(max_length=MOST_RANKS)] = []  # ranks that should be on this node and are not
     identity: _Names = {}  # ``user``, ``slurm_job``, ``namespace``, ``pod``, ``container``, those that are known
+
+    @property
+    def trainer_pid(self) -> int:
+        """The trainer that its cause is about: it is the trainer itself (see `gputop.findings.trouble`)."""
+        return self.pid
 
 
 class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -280,7 +286,7 @@ def _node(facts: Facts | None, ranks: list[Rank], board: Board) -> Node:
 
 def _incidents(found: list[Incident], header: Header) -> list[Episode]:
     """The newest, and before these GPUs that are still lost, however long."""
-    lost = [one for one in found if one.cause == GPU_LOST and one.end_ns is None]
+    lost = [one for one in found if stops_job(one) and one.end_ns is None]
     newest = [one for one in found[: -NEWEST - 1 : -1] if one not in lost]
     told = (episode(one, header).brief() for one in [*lost, *newest][:NEWEST])
     return [replace(one, culprits=_takers(one.culprits)) for one in told]

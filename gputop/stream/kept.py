@@ -18,8 +18,9 @@ from gputop import diagnosis, findings
 from gputop.diagnosis import Engine
 from gputop.findings.explanation import MOST_TRAINED, Booked, Episode, Explanation, Trained, booked, from_elsewhere
 from gputop.findings.sentence import pack, unpack
+from gputop.findings.trouble import gpu_about
 from gputop.findings.verdict import CAUSES as KNOWN_CAUSES
-from gputop.findings.verdict import GPU_LOST, SEVERITIES, SYMPTOMS, Ledger, total
+from gputop.findings.verdict import SEVERITIES, SYMPTOMS, Ledger, total
 from gputop.model import roles
 from gputop.model.ranges import Ns
 from gputop.recording.reader import Recording
@@ -141,8 +142,8 @@ def _with_rest(found: FindingsBlock, recording: Recording) -> Explanation:
 
 
 def _whose(one: Episode) -> tuple[str, int | None]:
-    """Key of an incident that continues in the next part: its cause, and for a lost GPU the GPU."""
-    return one.cause, one.gpu if one.cause == GPU_LOST else None
+    """Key of an incident that continues in the next part: its cause, and the GPU that it is about."""
+    return one.cause, gpu_about(one, one.gpu)
 
 
 def _unrounded(told: Booked) -> Ledger:

@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from gputop.diagnosis import Engine
-from gputop.findings.verdict import GPU_LOST, GROWTHS
+from gputop.findings.trouble import TableIncident, gpu_about
 from gputop.model.board import Board
 from gputop.model.frame import CudaCall, Frame, Gpu, ProcSample
 from gputop.model.rates import proc_rates
@@ -175,8 +175,8 @@ class _PerfettoTrace:
         lanes: dict[tuple[int | None, str, int | None], int] = {}
         for t_ns, dt_s, symptom, *told in incidents:
             args = dict(zip(_INCIDENT_ARGS, told, strict=True))
-            gpu = args["gpu"] if args["cause"] in (GPU_LOST, *GROWTHS) else None
-            lane = lanes.setdefault((args["trainer_pid"], args["cause"], gpu), len(lanes) + 1)
+            one = TableIncident(args["cause"], args["trainer_pid"])
+            lane = lanes.setdefault((one.trainer_pid, one.cause, gpu_about(one, args["gpu"])), len(lanes) + 1)
             yield self.slice(HOST_PID, lane, f"{symptom}: {args['cause']}", "incident", t_ns, t_ns + round(dt_s * 1e9), args)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
 
-from gputop.findings.verdict import GROWTHS
+from gputop.findings.trouble import grows
 from gputop.model.frame import Frame, Header
 from gputop.stream.child import SHARE
 from gputop.stream.reader import Loop, Reader
@@ -279,7 +279,7 @@ class Context(Struct):
         verdict, until_ns = session.verdict_at(at_ns), session.now_ns if at_ns is None else at_ns
         ledger, incidents = self.losses_and_incidents(at_ns)
         marks = session.marks if self.replay is None else self.replay.player.marks
-        growing = (one for one in session.engine.incidents if one.cause in GROWTHS and one.start_ns <= until_ns)
+        growing = (one for one in session.engine.incidents if grows(one) and one.start_ns <= until_ns)
         return MomentFindings(
             verdict=verdict, ledger=ledger, incidents=incidents, what_if=session.engine.what_if(verdict) if what_if is None else what_if,
             growths=[one for one in growing if one.end_ns is None or one.end_ns >= until_ns],

@@ -6,9 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.findings.explanation import episode
-from gputop.findings.trouble import Trouble, costs_time, heading, is_fault, kind_of, notice
+from gputop.findings.trouble import Trouble, costs_time, gpu_about, grows, heading, is_fault, kind_of, notice, stops_job
 from gputop.findings.verdict import Evidence, Verdict
+from gputop.fleet.jobs import Job, JobRank
+from gputop.fleet.summary import Rank
 from gputop.model.frame import SECOND_NS, Header
+from gputop.stream.kept import _whose
 from tests.alerts.made import incident
 
 MADE = {
@@ -43,3 +46,21 @@ def test_nothing_is_felt_of_memory_that_grows_and_a_pause_is_no_fault() -> None:
     assert [kind for kind, one in MADE.items() if not is_fault(one)] == [Trouble.PAUSED]
     assert heading("input-bound", MADE[Trouble.LOSS], "←") == "input-bound ← cpu-contention"
     assert heading("healthy", MADE[Trouble.GROWTH], "←") == "host-memory-growth"
+
+
+def test_a_lost_gpu_stops_a_job_and_memory_that_grows_has_a_lane() -> None:
+    assert [kind for kind, one in MADE.items() if stops_job(one)] == [Trouble.LOST_GPU]
+    assert [kind for kind, one in MADE.items() if grows(one)] == [Trouble.GROWTH]
+
+
+def test_an_incident_is_about_the_gpu_itself_whoever_uses_it_or_about_who_uses_it() -> None:
+    assert [kind for kind, one in MADE.items() if gpu_about(one, 5) == 5] == [Trouble.LOST_GPU, Trouble.GROWTH]
+    two = [episode(incident(cause="gpu-memory-growth", gpu=gpu), Header()) for gpu in (0, 1)]
+    assert len({_whose(one) for one in two}) == 2, "one that grows on another GPU does not go on with the first one's"
+
+
+def test_a_rank_and_a_job_are_of_the_kind_of_their_cause() -> None:
+    hung, paused, bereft = (Rank(7, cause=cause) for cause in ("hung-worker", "pause", "gpu-lost"))
+    assert [kind_of(one) for one in (hung, paused, bereft)] == [Trouble.LOSS, Trouble.PAUSED, Trouble.LOST_GPU]
+    job = Job("k", "train", 1, (JobRank("a", hung, 0),), cause="hung-worker")
+    assert kind_of(job) is Trouble.LOSS

@@ -15,7 +15,7 @@ from operator import itemgetter
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.findings.verdict import GROWTHS
+from gputop.findings.trouble import grows
 from gputop.model.board import TICK_SLACK_NS, Board, GpuBoard
 from gputop.model.fields import FIELDS, JOBS_MEMORY, Field
 from gputop.model.frame import SECOND_NS
@@ -79,7 +79,7 @@ def all_lanes(session: Session, view: View) -> list[Lane]:
 
 def _lanes_of_growth(session: Session) -> list[Lane]:
     """The memory that grows, or has grown in the time that is remembered."""
-    grown = [one for one in session.engine.incidents if one.cause in GROWTHS and (one.end_ns is None or one.end_ns >= session.oldest_ns)]
+    grown = [one for one in session.engine.incidents if grows(one) and (one.end_ns is None or one.end_ns >= session.oldest_ns)]
     gpus = sorted({one.gpu for one in grown if one.gpu is not None})
     host = [Lane((JOBS_MEMORY, 0), FIELDS[JOBS_MEMORY].title, priority=1)] if any(one.gpu is None for one in grown) else []
     return host + [Lane(("gpu.mem_used_pct", index), f"GPU {index} memory", priority=1) for index in gpus]
