@@ -20,6 +20,8 @@ SCHEMAS = {
     "diff": "gputop diff --json",
     "prove": "gputop prove --json",
     "stacks": "gputop stacks --json",
+    "stacks-lines": "gputop stacks --duration TIME --json",
+    "stacks-off-cpu": "gputop stacks --off-cpu --json",
     "loader": "gputop loader --json",
     "doctor": "gputop doctor --json",
     "fleet": "gputop --host LIST --once --json",
@@ -36,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print one schema, or the list."""
     if args.name is None:
-        show([f"{name:<10}{about}" for name, about in SCHEMAS.items()])
+        show([f"{name:<15} {about}" for name, about in SCHEMAS.items()])
         return 0
     import json
 
@@ -80,11 +82,12 @@ def shape(name: str) -> Any:
     from gputop.fleet.summary import Summary
     from gputop.loader.sweep import Sweep
     from gputop.prove.prove import Proof
-    from gputop.stacks.document import Stacks
+    from gputop.stacks.document import OffCpuWaits, SampledLines, Stacks
     from gputop.stream.snapshot import Snapshot
 
     kinds: dict[str, Any] = {
-        "explain": Explanation, "diff": Diff, "prove": Proof, "stacks": Stacks, "loader": Sweep, "doctor": Doctor, "fleet": Fleet,
+        "explain": Explanation, "diff": Diff, "prove": Proof, "stacks": Stacks, "stacks-lines": SampledLines,
+        "stacks-off-cpu": OffCpuWaits, "loader": Sweep, "doctor": Doctor, "fleet": Fleet,
         "summary": Summary, "alert": Alert, "snapshot": Snapshot,
     }  # fmt: skip
     return kinds[name]

@@ -17,6 +17,7 @@ from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
     from gputop.model.roles import Role
+    from gputop.stacks.document import OffCpuWaits, SampledLines, Stacks
     from gputop.stacks.frames import Weighted
 
 EXAMPLES = """examples:
@@ -121,6 +122,7 @@ def _look() -> tuple[list[int], dict[int, Role], dict[int, str]]:
 
 
 def _sample(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:
+    from gputop.stacks.document import sampled_lines
     from gputop.stacks.lines import main_thread_lines, plain
     from gputop.stacks.sampling import watch_main_threads
 
@@ -128,11 +130,10 @@ def _sample(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -
     for pid, reason in failed.items():
         notify(f"process {pid}: {reason}")
     names = _names(pids, roles)
-    if found or args.folded or args.speedscope:
-        lines = [{"pid": one.pid, "shares": one.shares, "cuda": one.cuda, "no_cuda": one.no_cuda or None} for one in found]
+    if found or args.json or args.folded or args.speedscope:
         weighted = [((names[one.pid], *frames), count) for one in found for frames, count in one.stacks]
         text = "\n".join(plain(main_thread_lines(one, names[one.pid])) for one in found)
-        _write(args, text, {"schema": 1, "lines": lines}, weighted)
+        _write(args, text, sampled_lines(found, failed), weighted)
     return 0 if found else 1
 
 
@@ -153,6 +154,7 @@ def _called(pid: int) -> str:
 
 def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:
     from gputop.stacks import on_demand
+    from gputop.stacks.document import SCHEMA, OffCpuWaits
     from gputop.stacks.lines import offcpu_lines, plain
     from gputop.system.errors import Unavailable
 
@@ -161,12 +163,14 @@ def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) ->
     except Unavailable as error:
         raise UserError(f"{error.reason}; {error.remedy}" if error.remedy else error.reason) from None
     text = plain(offcpu_lines(found, _names(pids, roles)))
-    _write(args, text, {"schema": 1, "off_cpu": found}, on_demand.weigh_off_cpu(found.stacks), "nanoseconds")
+    _write(args, text, OffCpuWaits(SCHEMA, found), on_demand.weigh_off_cpu(found.stacks), "nanoseconds")
     return 0
 
 
-def _write(args: argparse.Namespace, text: str, answer: object, weighted: Sequence[Weighted], unit: str = "none") -> None:
-    """Write what was found in the form that the flags choose: as text, JSON or stacks with weights of this unit."""
+def _write(
+    args: argparse.Namespace, text: str, answer: Stacks | SampledLines | OffCpuWaits, weighted: Sequence[Weighted], unit: str = "none"
+) -> None:
+    """Write what was found as the flags ask: text, JSON, or stacks with weights of this unit."""
     import msgspec
 
     from gputop.stacks.lines import save, to_folded, to_speedscope

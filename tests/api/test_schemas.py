@@ -29,6 +29,8 @@ from gputop.loader.sweep import Point, Sweep
 from gputop.model.ranges import MOST_S
 from gputop.prove.prove import untried
 from gputop.recording.reader import Recording
+from gputop.stacks.document import OffCpuWaits
+from gputop.stacks.on_demand import OffCpu, OffCpuStack
 from gputop.stream.snapshot import Snapshots
 from tests.alerts.made import alert
 from tests.fleet.nodes import fleet
@@ -85,6 +87,8 @@ def real() -> Iterator[tuple[str, bytes]]:
     ]
     yield "doctor", Doctor(1, False, checks).json().encode()
     yield "doctor", Doctor(1, True, checks, Bundle("b.zip", [Part("doctor.txt", 7, "this")])).json().encode()
+    waits = OffCpuWaits(1, OffCpu((OffCpuStack(7, 8, "sleeping", 9, 2, ("hrtimer_nanosleep",)),), 1.0, 0))
+    yield "stacks-off-cpu", msgspec.json.encode(waits)
     yield "prove", msgspec.json.encode(untried("nothing to prove", None, None))
     yield "loader", Sweep("loader", "set", 4, 2, 8.0, (Point(0, 1.5, shares={"idle": 1.0}), Point(2, error="no")), 2, 2, ("a note",)).json()
 
@@ -119,7 +123,7 @@ def test_outputs_are_as_their_shapes_say() -> None:
     for name, data in real():
         check(name, data)
         checked.add(name)
-    assert checked == set(SCHEMAS) - {"explain", "diff", "stacks"}
+    assert checked == set(SCHEMAS) - {"explain", "diff", "stacks", "stacks-lines"}
 
 
 def test_commands_print_what_their_shapes_say(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -130,7 +134,8 @@ def test_commands_print_what_their_shapes_say(capsysbinary: pytest.CaptureFixtur
         outputs = {}
         for name, words in {
             "explain": ["explain", str(sample()), *part], "diff": ["diff", str(sample()), str(sample()), *part],
-            "stacks": ["stacks", str(child.pid), "--json"], "snapshot": ["--once", "--json", "--interval", "0.05"],
+            "stacks": ["stacks", str(child.pid), "--json"], "stacks-lines": ["stacks", str(child.pid), "--json", "--duration", "1"],
+            "snapshot": ["--once", "--json", "--interval", "0.05"],
         }.items():  # fmt: skip
             assert main(words) == 0, words
             outputs[name] = capsysbinary.readouterr().out

@@ -6,6 +6,7 @@ import json
 import linecache
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -125,6 +126,15 @@ def test_beside_the_samples_in_text_and_json(start: Start, library: str) -> None
     assert answer["no_cuda"] is None
     assert (THREE_MS, "cuStreamSynchronize") in [(one["line"], one["call"]) for one in answer["cuda"][:2]]
     assert answer["shares"][0]["line"] in (THREE_MS, ONE_MS)
+
+
+def test_of_a_process_that_cannot_be_sampled_the_object_has_the_reason() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        done = gputop(str(child.pid), "--duration", "1", "--json")
+        child.kill()
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["lines"], list(answer["unread"])) == (1, [], [str(child.pid)])
+    assert "Python" in answer["unread"][str(child.pid)]
 
 
 def test_a_process_without_cuda_says_so_and_keeps_its_samples(start: Start) -> None:
