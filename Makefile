@@ -37,7 +37,7 @@ check: ## Check style, types and import layers
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo
 
-bench: ## Measure cost, start, response, beat and accuracy of values beside nvitop (ARGS="cost --quick": a part)
+bench: ## Measure cost, start, response, beat and accuracy of values beside nvitop (ARGS="cost --quick": a part; ARGS=gate: against an older commit)
 	@scripts/setup test
 	$(PYTHON_BIN) -m tests.bench $(ARGS)
 

@@ -116,6 +116,11 @@ _PARTS |= {"net": _net, "ssh": _ssh, "slurm": _slurm}
 _PARTS |= {f"python{version}": partial(_python, version) for version in PYTHONS}
 
 
+def lacks(part: str) -> str:
+    """Why the part is missing here; empty if it is here."""
+    return _PARTS[part]()
+
+
 def require(*parts: str) -> None:
     """Skip the calling test, or fail it where GPUTOP_REQUIRE asks for the part, if one of ``parts`` is missing."""
     asked = os.environ.get("GPUTOP_REQUIRE", "").split(",")

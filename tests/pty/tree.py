@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +40,18 @@ def usage(root: int) -> Usage:
     stats = [fields for pid in pids if (fields := _stat(pid))]
     cpu = sum(int(f[i]) for f in stats for i in (11, 12, 13, 14)) * _TICK_S
     return Usage(tuple(pids), cpu, sum(_pss(pid) for pid in pids))
+
+
+def spent(pids: Iterable[int]) -> tuple[dict[int, int], int]:
+    """ns of CPU by thread id (schedstat: exact, where `Usage` has clock ticks), and the voluntary switches of them all: wake-ups."""
+    ns_by_tid, wakeups = dict[int, int](), 0
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").glob("*"):
+            with suppress(OSError):  # a thread that ends meanwhile
+                ns_by_tid[int(task.name)] = int((task / "schedstat").read_text().split()[0])
+                lines = (task / "status").read_text().splitlines()
+                wakeups += next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+    return ns_by_tid, wakeups
 
 
 def _stat(pid: int) -> list[str]:
