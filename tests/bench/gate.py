@@ -203,8 +203,8 @@ def with_table(page: str, text: str, commit: str, pairs: int, run_s: float) -> s
     said = (
         f"{machine()}, {datetime.now(timezone.utc):%Y-%m-%d}. Medians of {pairs} pairs; in brackets the smallest and the largest. Each tool"
         f" was\nstarted for each pair, and all watch the same {run_s:g} s, on a pty of 160×48. `base` is commit {commit}. gputop reads"
-        " every 100 ms,\nwithout eBPF unless it is named, nvitop 1.7.2 every 250 ms, its fastest. The crowd: a process on a GPU works 0.2 ms in"
-        " each\n100 ms, one of the others 0.02 ms in each second.\n"
+        " every 100 ms,\nwithout eBPF unless it is named, nvitop 1.7.2 every 250 ms, its fastest. The crowd: a process on a GPU works"
+        " 0.2 ms in each\n100 ms, one of the others 0.02 ms in each second.\n"
     )
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gputop.sources.procfs.ends import use_of_sockets
+from gputop.sources.procfs import ends
+from gputop.sources.procfs.ends import SocketUse
 from tests.sources.test_procfs_real import Live, child
 from tests.sources.test_procfs_real import live as live
 
@@ -61,7 +62,7 @@ def told(work: Callable[[], object]) -> Iterator[int]:
 
 
 def use(pid: int, *above: int) -> str:
-    return use_of_sockets("/proc/", pid, above)
+    return SocketUse("/proc/", pid).read(above)
 
 
 @pytest.mark.parametrize("listen", [tcp, tcp6, unix])
@@ -93,13 +94,13 @@ def test_a_login_that_listens_is_another_session(peer: tuple[str, int]) -> None:
 def test_above_one_that_listens_nobody_need_be_readable(tmp_path: Path) -> None:
     with told(tcp) as pid:
         (tmp_path / str(pid)).symlink_to(f"/proc/{pid}")
-        assert use_of_sockets(f"{tmp_path}/", pid, [os.getpid()]) == "listening"
+        assert SocketUse(f"{tmp_path}/", pid).read([os.getpid()]) == "listening"
 
 
 def test_one_that_may_be_asked_through_who_cannot_be_read_is_not_known(tmp_path: Path, peer: tuple[str, int]) -> None:
     with told(lambda: socket.create_connection(peer)) as pid:
         (tmp_path / str(pid)).symlink_to(f"/proc/{pid}")
-        assert use_of_sockets(f"{tmp_path}/", pid, [os.getpid()]) == ""
+        assert SocketUse(f"{tmp_path}/", pid).read([os.getpid()]) == ""
 
 
 def test_who_is_gone_is_not_known() -> None:
@@ -139,8 +140,8 @@ def test_one_that_listens_and_reads_from_whom_it_asked_waits_for_an_answer(peer:
         return socket.create_connection(peer)
 
     with reading(asks) as (pid, descriptor):
-        assert use_of_sockets("/proc/", pid, (), descriptor) == "connected"
-        assert use_of_sockets("/proc/", pid, ()) == "listening"
+        assert SocketUse("/proc/", pid).read((), descriptor) == "connected"
+        assert SocketUse("/proc/", pid).read(()) == "listening"
 
 
 def test_one_that_reads_from_a_client_can_be_asked() -> None:
@@ -152,7 +153,7 @@ def test_one_that_reads_from_a_client_can_be_asked() -> None:
         return kept[0].accept()[0]
 
     with reading(serves) as (pid, descriptor):
-        assert use_of_sockets("/proc/", pid, (), descriptor) == "listening"
+        assert SocketUse("/proc/", pid).read((), descriptor) == "listening"
 
 
 @pytest.mark.parametrize(
@@ -187,3 +188,47 @@ def test_a_trainer_that_sleeps_in_accept_is_told_to_listen(live: Live) -> None:
 
     with child(serve) as pid:
         live.until(lambda _: pid in live.board.infos and live.board.infos[pid].sockets == "listening", {pid})
+
+
+def test_the_tables_are_read_twice_for_the_same_sockets(peer: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    kept = ends._table
+    monkeypatch.setattr(ends, "_table", lambda path, columns, size: read.append(path) or kept(path, columns, size))
+    with told(lambda: socket.create_connection(peer)) as pid:
+        asked = SocketUse("/proc/", pid)
+        found = [(asked.read(()), len(read)) for _ in range(4)]
+    assert [use for use, _ in found] == ["connected"] * 4
+    assert 0 < found[0][1] < found[1][1] == found[2][1] == found[3][1]
+
+
+def test_one_without_sockets_reads_no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ends, "_table", lambda *_: pytest.fail("a table was read"))
+    with told(lambda: None) as pid:
+        assert SocketUse("/proc/", pid).read(()) == "none"
+
+
+def test_a_socket_that_listens_later_is_seen() -> None:
+    go_reads, go_writes = os.pipe()
+    done_reads, done_writes = os.pipe()
+    ready_reads, ready_writes = os.pipe()
+
+    def run() -> None:
+        for fd in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, ready_writes, go_reads, done_writes}:
+            with suppress(OSError):
+                os.close(fd)
+        made = socket.socket()
+        os.write(ready_writes, b"1")
+        os.read(go_reads, 1)
+        made.listen()
+        os.write(done_writes, b"1")
+        select.poll().poll(60_000)
+
+    with child(run) as pid:
+        os.read(ready_reads, 1)
+        asked = SocketUse("/proc/", pid)
+        assert asked.read(()) == "connected"  # no UNIX socket, and it takes no requests
+        os.write(go_writes, b"1")
+        os.read(done_reads, 1)
+        assert asked.read(()) == "listening"
+    for fd in (go_reads, go_writes, done_reads, done_writes, ready_reads, ready_writes):
+        os.close(fd)

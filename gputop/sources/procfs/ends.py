@@ -151,41 +151,71 @@ _LISTENS = b"0A"  # TCP_LISTEN, the state of a listening socket
 _ACCEPTS = b"00010000"  # __SO_ACCEPTCON, the flags of a listening UNIX socket
 
 
-def use_of_sockets(proc: str, pid: int, above: Iterable[int], reads: int | None = None) -> str:
-    """Use of its sockets by a sleeping process: it waits for clients, or for an answer; ``reads``: the descriptor at which it waits for
-    input.
+class SocketUse:
+    """What one sleeping process uses its sockets for: it waits for clients, or for an answer.
 
-    `CONNECTED`: it reads from a connection that it made itself, or has a socket that is no UNIX socket and takes no requests. `LISTENING`:
-    it has a listening socket, or a process ``above`` it in its session has, which may forward requests. `UNREADABLE`: its descriptors may
-    not be read, or a process above keeps its own closed and nothing else decides. Else `NONE`.
+    The kernel's tables of sockets take milliseconds where there are thousands. They are read while the sockets that decide are others than
+    before, and once more, for a socket listens a moment after it was made.
     """
-    own = _open_sockets(f"{proc}{pid}/")
-    if own is None:
-        return UNREADABLE
-    listening, local = _sockets(f"{proc}{pid}/net/")
-    if reads is not None and _has_connected(f"{proc}{pid}/", reads):
-        return CONNECTED
-    others = [_open_sockets(f"{proc}{other}/") for other in _in_session(pid, above)] if not own & listening else []
-    if own & listening or any(inodes & listening for inodes in others if inodes):
-        return LISTENING
-    if None in others:
-        return UNREADABLE
-    return CONNECTED if own - local else NONE
+
+    __slots__ = ("_folder", "_is_settled", "_pid", "_proc", "_seen", "_use")
+
+    def __init__(self, proc: str, pid: int) -> None:
+        self._proc, self._pid, self._folder = proc, pid, f"{proc}{pid}/"
+        self._seen: object = None  # the sockets that decided the last time
+        self._use = UNREADABLE
+        self._is_settled = False  # whether they were the same twice
+
+    def read(self, above: Iterable[int], reads: int | None = None) -> str:
+        """Its use. ``reads``: the descriptor at which it waits for input; ``above``: its ancestors.
+
+        `CONNECTED`: it reads from a connection that it made itself, or has a socket that is no UNIX socket and takes no requests.
+        `LISTENING`: it has a listening socket, or a process ``above`` it in its session has, which may forward requests. `UNREADABLE`: its
+        descriptors may not be read, or a process above keeps its own closed and nothing else decides. Else `NONE`.
+        """
+        own = _open_sockets(self._folder)
+        if own is None:
+            self._seen = None
+            return UNREADABLE
+        others = [_open_sockets(f"{self._proc}{other}/") for other in _in_session(self._pid, above)]
+        seen = own, others, b"" if reads is None else _socket_at(self._folder, reads)
+        if seen == self._seen and self._is_settled:
+            return self._use
+        self._is_settled, self._seen = seen == self._seen, seen
+        self._use = self._find(*seen) if own or any(others) else UNREADABLE if None in others else NONE
+        return self._use
+
+    def _find(self, own: set[bytes], others: list[set[bytes] | None], read: bytes) -> str:
+        """The use, by the kernel's tables. ``read``: the socket that it waits at for input, empty for none."""
+        if read and _is_connected(self._folder, read):
+            return CONNECTED
+        listening, local = _sockets(f"{self._folder}net/")
+        if any(inodes & listening for inodes in (own, *others) if inodes):
+            return LISTENING
+        if None in others:
+            return UNREADABLE
+        return CONNECTED if own - local else NONE
 
 
-def _has_connected(folder: str, descriptor: int) -> bool:
-    """True if ``descriptor`` is a TCP connection that this side made: no process listens here at its own port."""
+def _socket_at(folder: str, descriptor: int) -> bytes:
+    """The inode of the socket at a descriptor; empty if there is none."""
     with suppress(OSError):
-        inode = os.readlink(f"{folder}fd/{descriptor & 0xFFFFFFFF}").removeprefix("socket:[").removesuffix("]").encode()
-        for name in ("tcp", "tcp6"):
-            ports, listening = set[bytes](), set[bytes]()
-            for row in _table(f"{folder}net/{name}", 10, _TCP_BYTES):
-                if row[3] == _LISTENS:
-                    listening.add(row[1].rpartition(b":")[2])
-                elif row[9] == inode:
-                    ports.add(row[1].rpartition(b":")[2])
-            if ports:
-                return not ports & listening
+        link = os.readlink(f"{folder}fd/{descriptor & 0xFFFFFFFF}")
+        return link[8:-1].encode() if link.startswith("socket:[") else b""
+    return b""
+
+
+def _is_connected(folder: str, inode: bytes) -> bool:
+    """True if the socket is a TCP connection that this side made: no process listens here at its own port."""
+    for name in ("tcp", "tcp6"):
+        ports, listening = set[bytes](), set[bytes]()
+        for row in _table(f"{folder}net/{name}", 10, _TCP_BYTES):
+            if row[3] == _LISTENS:
+                listening.add(row[1].rpartition(b":")[2])
+            elif row[9] == inode:
+                ports.add(row[1].rpartition(b":")[2])
+        if ports:
+            return not ports & listening
     return False
 
 

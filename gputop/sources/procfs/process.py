@@ -11,7 +11,7 @@ import time
 from gputop.model.frame import ProcInfo, ProcSample, ThreadInfo, ThreadSample
 from gputop.sources import parse
 from gputop.sources.files import DescriptorBudget, KeptFile
-from gputop.sources.procfs.ends import POLLS, READS, WRITES
+from gputop.sources.procfs.ends import POLLS, READS, WRITES, SocketUse
 from gputop.sources.procfs.identity import IdentityReader, Users
 from gputop.sources.procfs.locks import CALLS, OpenFiles
 from gputop.sources.procfs.threads import Threads, Tick
@@ -45,7 +45,8 @@ class Process:
     __slots__ = (
         "_anon_bytes", "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_memory_due", "_news", "_number", "_ran", "_rested",
         "_sched", "_sched_data", "_sched_numbers", "_served", "_stat", "_stat_seen", "_status", "_switches", "_switches_due", "_threads",
-        "_total_ns", "_wait", "_waits", "folder", "identity", "pid", "sample", "shared_bytes", "since", "slot", "stat", "used_ns",
+        "_total_ns", "_wait", "_waits", "folder", "identity", "pid", "sample", "shared_bytes", "since", "slot", "sockets",
+        "stat", "used_ns",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: DescriptorBudget, users: Users) -> None:
@@ -72,6 +73,7 @@ class Process:
         self._io_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
         self._anon_bytes: int | None = None
         self._memory_due = 0
+        self.sockets: SocketUse | None = None  # while it is hot, once it was asked for
         self.shared_bytes: int | None = None  # see `gputop.sources.procfs.shared`
         self._news = _NO_NEWS
         self._threads: Threads | None = None
@@ -280,7 +282,7 @@ class Process:
         for part in (self._threads, self._waits):
             if part is not None:
                 part.close()
-        self._threads = self._waits = self._anon_bytes = self.shared_bytes = None
+        self._threads = self._waits = self._anon_bytes = self.shared_bytes = self.sockets = None
         self._rested = 0
 
     def close(self) -> None:

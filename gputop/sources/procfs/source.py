@@ -17,7 +17,7 @@ from gputop.model.frame import Frame, SourceState
 from gputop.model.stream import CAPABILITY, HIDDEN, HIDEPID, NAMESPACE, OTHERS
 from gputop.sources import FEW, Beat, Settings, Unavailable, parse
 from gputop.sources.files import DescriptorBudget, KeptFile, read_once
-from gputop.sources.procfs.ends import LISTENING, Ends, use_of_sockets
+from gputop.sources.procfs.ends import LISTENING, Ends, SocketUse
 from gputop.sources.procfs.identity import Users
 from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.locks import Locks
@@ -132,8 +132,10 @@ class ProcfsSource:
         known = self._asked is not None and beat.hot == self._asked[0]
         if self._everyone or not beat.hot or not known or self._number < self._per_second:
             return False
-        following, crowded = self._number + 1, len(self._hot) > FEW
-        return beat.key or crowded or any(not (following + one.slot) % self._looks_every for one in self._hot.values())
+        following = self._number + 1
+        if len(self._hot) > FEW:
+            return beat.key or bool(self._shifts[following % len(self._shifts)])
+        return beat.key or any(not (following + one.slot) % self._looks_every for one in self._hot.values())
 
     def read(self, beat: Beat, frame: Frame) -> None:
         """Add this tick's readings to ``frame``."""
@@ -378,7 +380,9 @@ class ProcfsSource:
         titled = not hot or self._passes(process, tick, TITLE_REFRESH_S)
         changed = process.refresh(titled)
         if hot and process.stat.ppid not in self._hot and self._is_asked_for_sockets(process, tick):
-            use = use_of_sockets(self._proc, process.pid, self._above(process), process.reads)
+            if process.sockets is None:
+                process.sockets = SocketUse(self._proc, process.pid)
+            use = process.sockets.read(self._above(process), process.reads)
             changed = process.identity.change(sockets=use) or changed
         return changed
 
