@@ -5,13 +5,17 @@ when that is so (`switched`). Each pair has an arm ``off`` (all as it was) and a
 
 The order within a pair is drawn by lot, and the next pair has the other order, so that what drifts steadily cancels out in two pairs and
 never looks like a gain. After each switch the job has `TrialSettings.settle_s` to use up what was prepared before.
+
+An arm whose steps were not counted is no arm: its GPU did as much as in the other arms of its side, and its clock made hardly a step. Its
+pair is dropped, and another one is measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import log
+from math import inf, log
 from random import Random
+from statistics import median
 
 from msgspec import Struct, field
 
@@ -23,6 +27,7 @@ from gputop.prove.statistics import LEAST_PAIRS, Estimate, estimate
 LEAST_STEPS = 4  # steps for which an arm is made longer; with fewer on the faster side the GPU's work is compared instead (guess)
 SAME_RATE = 0.05  # relative distance within which a call sets the pace that the step clock found (`stepclock.WHOLE`)
 HALF_STEP, HALF_PCT = 0.5, 0.5  # steps and % of GPU work that a side of a ratio has at least: a job that stands still has one, too
+UNCOUNTED = 0.25  # of the steps that the GPU's work amounts to, below which an arm's steps were not counted (guess)
 PAUSED_SHARE = 0.25  # of an arm's samples in which the job paused, from which the pause is told (guess)
 PULSE_SETTLE_S, PULSE_END_S = 0.2, 0.15  # s of a pulse that are not measured: its beginning, and its end before the next sample comes
 LONGER = 2  # times as many pairs as asked for, where it is not clear before and the time is left
@@ -116,6 +121,7 @@ class Outcome(Struct):
     clock: str = ""  # the CUDA call that comes once a step
     estimate: Estimate | None = None
     seconds: float = 0.0
+    dropped: int = 0  # pairs with an arm whose steps were not counted
 
     def mean(self, on: bool, steps: bool) -> float | None:
         """Steps a minute, or % of GPU work, of all arms of a side; None if it was not measured."""
@@ -136,6 +142,7 @@ class Trial:
     def __init__(self, settings: TrialSettings, cause: str, lot: Random | None = None) -> None:
         self.on = False
         self.pairs: list[Pair] = []
+        self.dropped = 0  # pairs with an arm whose steps were not counted
         self.outcome: Outcome | None = None
         self.settings, self._cause = settings, cause
         self._plan = _segments(lot or Random(), settings)
@@ -208,6 +215,10 @@ class Trial:
     def _look(self, t_ns: int) -> None:
         """Decide, if it is time to look, and clear by now."""
         looks = self.settings.looks
+        if len(self.pairs) >= LEAST_PAIRS:
+            counted = _counted(self.pairs, self.clock)
+            self.dropped += len(self.pairs) - len(counted)
+            self.pairs = counted
         if len(self.pairs) not in looks:
             return
         metric, _clock, found = judged = self._judged()
@@ -232,6 +243,8 @@ class Trial:
             return f"another cause came up meanwhile: {self._others[-1]}"
         if not metric:
             return "neither steps nor the GPU's work could be measured"
+        if self.dropped > len(self.pairs):
+            return "its steps were not counted most of the time: try again"
         if found is None or len(self.pairs) < LEAST_PAIRS:
             return f"fewer than {LEAST_PAIRS} pairs: ask for --pairs {LEAST_PAIRS} or more"
         steps = max((arm.pace or 0.0) * arm.counted_s for pair in self.pairs for arm in (pair.off, pair.on))
@@ -242,7 +255,7 @@ class Trial:
     def _finish(self, result: str, reason: str, t_ns: int, judged: tuple[str, str, Estimate | None]) -> None:
         metric, clock, found = judged
         self.on = False
-        self.outcome = Outcome(result, reason, self.pairs, metric, clock, found, (t_ns - self._began_ns) / SECOND_NS)
+        self.outcome = Outcome(result, reason, self.pairs, metric, clock, found, (t_ns - self._began_ns) / SECOND_NS, self.dropped)
 
 
 def _segments(lot: Random, settings: TrialSettings) -> Iterator[tuple[bool, bool]]:
@@ -291,6 +304,30 @@ def _steps(counted: Sequence[tuple[int, int]]) -> float:
     most = max(counted[i][1] - counted[i - 1][1] for i in changes)
     step_ns = (last_ns - first_ns) / (last - first)
     return last - first + min(most, (first_ns - counted[0][0]) / step_ns) + min(most, (counted[-1][0] - last_ns) / step_ns)
+
+
+def _counted(pairs: list[Pair], clock: str) -> list[Pair]:
+    """The pairs without those in which an arm's steps were not counted: less than `UNCOUNTED` of those that its GPU's work amounts to, at
+    what a step took in the other arms of its side."""
+    lost = {id(arm) for arms in ([pair.off for pair in pairs], [pair.on for pair in pairs]) for arm in arms if _uncounted(arm, arms, clock)}
+    return [pair for pair in pairs if not {id(pair.off), id(pair.on)} & lost]
+
+
+def _uncounted(arm: Arm, arms: Sequence[Arm], clock: str) -> bool:
+    costs = [cost for other in arms if other is not arm and (cost := _work_per_step(other, clock)) is not None]
+    made, cost = arm.steps.get(clock, 0.0), median(costs) if costs else inf
+    if not clock or arm.work_pct is None or not 0.0 < cost < inf:
+        return False
+    worth = arm.work_pct * arm.counted_s / cost
+    return worth >= LEAST_STEPS and made < UNCOUNTED * worth
+
+
+def _work_per_step(arm: Arm, clock: str) -> float | None:
+    """GPU work of a step, in % x s; infinite without steps; None if the work was not read."""
+    made = arm.steps.get(clock, 0.0)
+    if arm.work_pct is None:
+        return None
+    return arm.work_pct * arm.counted_s / made if made > 0.0 else inf
 
 
 def _clock(pairs: Sequence[Pair]) -> str:

@@ -117,6 +117,39 @@ def test_a_job_that_stands_still_without_it_has_no_finite_gain() -> None:
     assert found.missing["gain_pct"]
 
 
+class Uncounted(Job):
+    """A job whose calls are not counted for some seconds, while it works on."""
+
+    def __init__(self, lot: Random, gain: float, lost_s: tuple[float, float], still: bool = False) -> None:
+        super().__init__(lot, gain, noise=autocorrelated(0.03, 0.3), still=still)
+        self._lost_s = lost_s
+
+    def samples(self, seconds: float = 300.0) -> Iterator[JobSample]:
+        missed = kept = before = 0
+        for sample in super().samples(seconds):
+            made = sample.calls["cuStreamSynchronize"].count
+            if self._lost_s[0] <= sample.t_ns / SECOND_NS < self._lost_s[1]:
+                missed += made - before
+            before, kept = made, made - missed
+            yield JobSample(
+                sample.t_ns, {name: CudaCall(1, name, kept, 0, 0) for name in sample.calls}, sample.calls_ns, sample.work_pct, cause=sample.cause
+            )
+
+
+@pytest.mark.parametrize("lost_s", [(0.0, 3.4), (6.5, 10.0), (12.4, 15.7)])
+def test_an_arm_without_steps_while_the_gpu_works_as_before_is_no_arm(lost_s: tuple[float, float]) -> None:
+    outcome = tried(Uncounted(Random(5), 1.5, lost_s), Random(5))
+    assert (outcome.result, outcome.metric) == ("proved", "steps")
+    assert outcome.dropped
+    assert outcome.estimate is not None
+    assert outcome.estimate.high < log(2.0)
+
+
+def test_the_arms_of_a_job_that_stands_still_are_arms() -> None:
+    outcome = tried(Job(Random(3), 1.0, still=True), Random(3))
+    assert (outcome.result, outcome.dropped) == ("proved", 0)
+
+
 def test_without_probes_the_work_of_the_gpu_is_compared() -> None:
     outcome = tried(Job(Random(4), 1.6, per_s=8.0, noise=autocorrelated(0.05, 0.5), probed=False), Random(4))
     assert (outcome.result, outcome.metric) == ("proved", "gpu_work")
