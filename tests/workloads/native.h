@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -15,7 +16,9 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -113,6 +116,24 @@ static inline const char *in_folder(const char *name) {
 }
 
 static inline int raised(const char *flag) { return access(in_folder(flag), F_OK) == 0; }
+
+/* A UNIX socket of `type` in the workload's folder: bound to NAME there, or connected to who is (as soon as that is there). */
+static inline int bound_at(const char *name, int type) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, type, 0);
+    strcpy(address.sun_path, in_folder(name));
+    require(!bind(fd, (struct sockaddr *)&address, sizeof address), name);
+    require(type == SOCK_DGRAM || !listen(fd, 64), name);
+    return fd;
+}
+
+static inline int connected_to(const char *name, int type) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, type, 0);
+    strcpy(address.sun_path, in_folder(name));
+    while (connect(fd, (struct sockaddr *)&address, sizeof address)) sleep_ms(20);
+    return fd;
+}
 
 /* As every process of a workload ends: with its parent. */
 static inline void end_with_parent(void) { prctl(PR_SET_PDEATHSIG, SIGKILL); }
