@@ -82,7 +82,7 @@ class _Roles:
         self.alone: frozenset[int] = frozenset()
         self.trainers: frozenset[int] = frozenset()
         self.programs: frozenset[int] = frozenset()
-        self.writers: frozenset[int] = frozenset()  # processes that write what trainers without workers read
+        self.writers: frozenset[int] = frozenset()  # processes that write what trainers without workers read, or what such writers read
         self._infos: dict[int, ProcInfo] = {}
         self._is_due = True
         self._due_ns = 0
@@ -100,8 +100,12 @@ class _Roles:
             self._assign(frame.t_ns)
             changed = True
         if changed:
-            read = (self._infos[pid].other_ends for pid in self.alone if pid in self._infos)
-            self.writers = frozenset[int]().union(*read)
+            self.writers = self._ends_of(self.alone)
+            self.writers |= self._ends_of(self.writers)
+
+    def _ends_of(self, pids: frozenset[int]) -> frozenset[int]:
+        """Processes at the other ends of what these processes read."""
+        return frozenset[int]().union(*(self._infos[pid].other_ends for pid in pids if pid in self._infos)) - self.hot
 
     def _assign(self, t_ns: int) -> None:
         self._is_due, started = False, time.thread_time_ns()

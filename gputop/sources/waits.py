@@ -11,7 +11,7 @@ import struct
 from zlib import crc32
 
 from gputop.model.syscalls import syscall_names
-from gputop.sources.files import DescriptorBudget, KeptFile, read_list
+from gputop.sources.files import DescriptorBudget, KeptFile, read_list, read_once
 
 RUNNING = -1  # the system call of a thread that is in none
 FOR_EVER = -1  # the argument of a call without a time limit, as in poll(2)
@@ -28,6 +28,9 @@ FUTEX = next((call for call, timeout in TIMEOUTS.items() if timeout[1] == _LIMIT
 
 _PRIVATE = 0x80  # FUTEX_PRIVATE_FLAG of linux/futex.h: only threads of one process sleep there
 _MAPS_BYTES = 8 << 20  # most bytes read of a process's maps
+MOST_POLLED = 32  # descriptors read of one poll, select or epoll (guess)
+_FDINFO_BYTES = 1 << 13  # most bytes read of the descriptor of an epoll: a line of 60 for each descriptor in it
+_POLLIN = 1  # of poll.h: the caller waits to read
 _MOST_KNOWN = 16  # futexes of one process whose place is remembered (guess)
 
 Wait = tuple[int | None, int | None, str | None]  # (system call, argument, wchan), each None if it cannot be read
@@ -37,7 +40,7 @@ UNKNOWN: Wait = (None, None, None)
 class Waits:
     """The waits of one thread, or of a process's main thread, by its folder in /proc."""
 
-    __slots__ = ("_call", "_folder", "_kept", "_name", "_places", "_shared_at", "_syscall", "_wchan")
+    __slots__ = ("_arguments", "_call", "_folder", "_kept", "_name", "_places", "_shared_at", "_syscall", "_wchan")
 
     def __init__(self, folder: str, pool: DescriptorBudget) -> None:
         self._folder = folder
@@ -48,6 +51,7 @@ class Waits:
         self._kept = 0
         self._shared_at = 0  # address of the futex between processes in which it sleeps; 0: in none
         self._places: dict[int, int | None] = {}
+        self._arguments = (0, 0)  # the first two of its system call
 
     def read(self, state: str) -> Wait:
         """Ask the kernel. If the thread no longer sleeps, the call is `RUNNING`.
@@ -83,13 +87,18 @@ class Waits:
             self._places[address] = _place(address, read_list(self._folder + "maps", _MAPS_BYTES) or b"")
         return self._places[address]
 
+    @property
+    def polled(self) -> list[int]:
+        """The descriptors from which its poll, select or epoll waits to read, at most `MOST_POLLED`; empty in any other system call."""
+        return polled(self._folder, self._call[0], *self._arguments)
+
     def _parse(self, data: bytes) -> tuple[int | None, int | None]:
         fields, self._shared_at = data.split(), 0
         if not fields:
             return None, None
         if fields[0] in (b"running", b"-1") or len(fields) < 7:
             return RUNNING, None
-        call = int(fields[0])
+        call, self._arguments = int(fields[0]), (int(fields[1], 16), int(fields[2], 16))
         if call == FUTEX and not int(fields[2], 16) & _PRIVATE:
             self._shared_at = int(fields[1], 16)
         where, unit = TIMEOUTS.get(call, (0, 0))
@@ -117,6 +126,21 @@ def _place(address: int, maps: bytes) -> int | None:
     return None
 
 
+def polled(folder: str, call: int | None, first: int, second: int) -> list[int]:
+    """See `Waits.polled`. ``first``, ``second``: the system call's arguments."""
+    name = syscall_names().get(-1 if call is None else call, "")
+    if name.startswith("epoll_"):
+        lines = (read_once(f"{folder}fdinfo/{first & 0xFFFFFFFF}", _FDINFO_BYTES) or b"").splitlines()
+        return [int(line.split()[1]) for line in lines if line.startswith(b"tfd:")][:MOST_POLLED]
+    if name in ("poll", "ppoll"):
+        pairs = struct.iter_unpack("=iHH", _bytes_at(first, 8 * min(second, MOST_POLLED), folder))
+        return [descriptor for descriptor, events, _ in pairs if descriptor >= 0 and events & _POLLIN]
+    if name in ("select", "pselect6"):
+        bits = int.from_bytes(_bytes_at(second, min(first, 1024) + 7 >> 3, folder), "little")
+        return [descriptor for descriptor in range(min(first, 1024)) if bits >> descriptor & 1][:MOST_POLLED]
+    return []
+
+
 def timeout_ms(argument: int, unit: int, folder: str) -> int | None:
     """A call's time limit in ms; `FOR_EVER` if it has none, None if it cannot be read, 0 for a futex with a limit. ``unit``: see `MS`."""
     if unit == MS:
@@ -130,17 +154,24 @@ def timeout_ms(argument: int, unit: int, folder: str) -> int | None:
 
 
 def _memory(address: int, folder: str) -> tuple[int, int] | None:
-    """Two longs of the process's memory; the right to read its system calls is enough."""
+    """Two longs of the process's memory."""
+    data = _bytes_at(address, 16, folder)
+    return struct.unpack("@2q", data) if data else None
+
+
+def _bytes_at(address: int, count: int, folder: str) -> bytes:
+    """So many bytes of the process's memory, all or none; the right to read its system calls is enough."""
     try:
         fd = os.open(folder + "mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return None
+        return b""
     try:
-        return struct.unpack("@2q", os.pread(fd, 16, address))
-    except (OSError, OverflowError, struct.error):
-        return None
+        data = os.pread(fd, count, address)
+    except (OSError, OverflowError):
+        return b""
     finally:
         os.close(fd)
+    return data if len(data) == count else b""
 
 
 def _signed(value: int, bits: int) -> int:

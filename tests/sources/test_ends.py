@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from gputop.sources.files import DescriptorBudget
 from gputop.sources.procfs import ends
 from gputop.sources.procfs.ends import Ends
+from gputop.sources.waits import Waits
 from tests.sources.test_procfs_real import child, poll_a_minute
 from tests.wait import until
 
@@ -158,3 +161,60 @@ def test_descriptors_that_are_read_in_turn_cost_a_link_now_and_then(monkeypatch:
         for descriptor in pair:
             os.close(descriptor)
     assert len(read) == len(pipes)
+
+
+@contextmanager
+def polls(how: str) -> Iterator[tuple[int, int, int]]:
+    """(pid of a child that polls two descriptors with ``how``, those two)."""
+    ours = [socket.socketpair() for _ in range(2)]
+    polled = [theirs.fileno() for _, theirs in ours]
+
+    def wait() -> None:
+        if how == "select":
+            select.select(polled, [], [])
+        poller = select.epoll() if how == "epoll" else select.poll()
+        for descriptor in polled:
+            poller.register(descriptor, select.POLLIN)
+        poller.poll()
+
+    with child(wait) as pid:
+        try:
+            yield pid, *polled
+        finally:
+            for pair in ours:
+                for one in pair:
+                    one.close()
+
+
+@pytest.mark.parametrize("how", ["poll", "select", "epoll"])
+def test_which_descriptors_a_process_polls(how: str) -> None:
+    with polls(how) as (pid, *polled):
+        waits = Waits(f"/proc/{pid}/", DescriptorBudget())
+
+        def found() -> list[int]:
+            waits.read("S")
+            return sorted(waits.polled)
+
+        until(lambda: found() == sorted(polled))
+        waits.close()
+
+
+def test_who_polls_has_the_other_ends_of_all_that_it_polls() -> None:
+    with held_by_a_child(paired) as (one, first), held_by_a_child(connected) as (other, second):
+        found, asked = Ends("/proc/", OWN), []
+        for _ in range(2 * ends.ASK_EVERY):
+            found.add_polled(lambda: asked.append(1) or [one, other])
+        searched(found, [first, second])
+        assert found.holders == {first, second}
+        assert len(asked) == 2
+
+
+def test_who_is_likely_is_searched_first_and_everybody_if_that_was_in_vain() -> None:
+    with held_by_a_child(piped) as (descriptor, pid), child(poll_a_minute) as stranger:
+        found = Ends("/proc/", OWN)
+        found.add_descriptor(descriptor)
+        assert not found.search_processes([pid, stranger], likely=[stranger])
+        assert found.search_processes([pid, stranger], likely=[stranger])
+        assert found.holders == {pid}
+        assert not found.search_processes([pid, stranger], likely=[])
+        assert found.holders == {pid}, "one who does not wake it any more still holds the other end"

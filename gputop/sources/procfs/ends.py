@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import takewhile
 
@@ -41,8 +41,10 @@ class Ends:
         self._wanted: dict[str, str] = {}
         """Its pipe or socket -> the other end, both as links in /proc/PID/fd; empty if that is on another machine."""
         self._left: list[int] = []  # pids not searched yet
+        self._among_likely = False  # whether the search is among likely ones
         self._due_in, self._pause = 0, FIRST_PAUSE  # ticks until the next search; ticks between that one and the one after it
         self._seen: dict[int, int] = {}  # the latest descriptors, and how often each was seen
+        self._polls = 0  # how often it was seen polling
 
     def add_descriptor(self, descriptor: int, at_pipe: bool = False) -> None:
         """The process waits at ``descriptor``. ``at_pipe``: it sleeps in the kernel's pipe code, so a descriptor with a path is a FIFO."""
@@ -50,32 +52,49 @@ class Ends:
         if len(self._seen) == MOST_ENDS:
             self._seen.pop(next(iter(self._seen)))  # the one not seen for longest
         self._seen[descriptor] = seen + 1
-        if seen % ASK_EVERY:
-            return
-        with suppress(OSError):
-            link = os.readlink(f"{self._proc}{self._pid}/fd/{descriptor & 0xFFFFFFFF}")
-            kinds = ("pipe:", "socket:", "/") if at_pipe else ("pipe:", "socket:")
-            if link not in self._wanted and len(self._wanted) < MOST_ENDS and link.startswith(kinds):
-                self._wanted[link] = _other_end(self._proc, self._pid, link)
-                self._due_in, self._pause = 0, FIRST_PAUSE
+        if not seen % ASK_EVERY:
+            self._want([descriptor], at_pipe)
 
-    def search_processes(self, pids: Collection[int]) -> bool:
-        """Search some more processes; True if ``holders`` changed."""
+    def add_polled(self, find: Callable[[], Iterable[int]]) -> None:
+        """The process polls the descriptors that ``find`` returns, which is asked now and then."""
+        self._polls += 1
+        if self._polls % ASK_EVERY == 1:
+            self._want(find(), at_pipe=False)
+
+    def _want(self, descriptors: Iterable[int], at_pipe: bool) -> None:
+        """Search for who is at the other ends of these descriptors, as far as there is room."""
+        kinds = ("pipe:", "socket:", "/") if at_pipe else ("pipe:", "socket:")
+        links = list[str]()
+        for descriptor in descriptors:
+            with suppress(OSError):
+                link = os.readlink(f"{self._proc}{self._pid}/fd/{descriptor & 0xFFFFFFFF}")
+                if link not in self._wanted and len(self._wanted) + len(links) < MOST_ENDS and link.startswith(kinds):
+                    links.append(link)
+        if links:
+            self._wanted |= _other_ends(self._proc, self._pid, links)
+            self._due_in, self._pause = 0, FIRST_PAUSE
+
+    def search_processes(self, pids: Collection[int], likely: Collection[int] = ()) -> bool:
+        """Search some more of the processes ``pids``; True if ``holders`` changed. If some are ``likely``, the others are searched only
+        after these were in vain."""
         wanted = {end for end in self._wanted.values() if end}
-        if not self._left and not self._begin_search(pids, bool(wanted)):
+        if not self._left and not self._begin_search(pids, likely, bool(wanted)):
             return False
         some, self._left = self._left[:PER_TICK], self._left[PER_TICK:]
         found = {pid for pid in some if _holds(f"{self._proc}{pid}/", wanted, os.O_WRONLY if self._writes else os.O_RDONLY)}
         before, self.holders = self.holders, (self.holders - set(some) | found).intersection(pids)
+        if not self._left and not self.holders and self._among_likely:
+            self._among_likely, self._left = False, [pid for pid in pids if pid != self._pid and pid not in likely]
         return self.holders != before
 
-    def _begin_search(self, pids: Collection[int], wanted: bool) -> bool:
+    def _begin_search(self, pids: Collection[int], likely: Collection[int], wanted: bool) -> bool:
         """Begin another search if one is due. None is while all processes live that the last one found."""
         self._due_in -= 1
         found = bool(self.holders) and self.holders.issubset(pids)
         if not wanted or self._due_in > 0 or (found and self._pause > FIRST_PAUSE):
             return False
-        self._left = [pid for pid in pids if pid != self._pid]
+        self._among_likely = bool(likely)
+        self._left = [pid for pid in likely or pids if pid != self._pid]
         self._due_in, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
         return True
 
@@ -95,12 +114,17 @@ def _mode(path: str) -> int:
     return int(flags, 8) & os.O_ACCMODE
 
 
-def _other_end(proc: str, pid: int, link: str) -> str:
-    if not link.startswith("socket:"):
-        return link
-    inode = int(link[len("socket:[") : -1])
-    peer = unix_peer(inode) or _tcp_peer(f"{proc}{pid}/net/", inode)
-    return f"socket:[{peer}]" if peer else ""
+def _other_ends(proc: str, pid: int, links: Iterable[str]) -> dict[str, str]:
+    """Pipe or socket of a process -> its other end, see `Ends._wanted`. The tables of TCP connections are read once for all of them."""
+    found, asked = dict[str, str](), dict[int, str]()
+    for link in links:
+        found[link] = "" if link.startswith("socket:") else link
+        if link.startswith("socket:"):
+            asked[int(link[len("socket:[") : -1])] = link
+    peers = {inode: peer for inode in asked if (peer := unix_peer(inode))}
+    if asked.keys() - peers.keys():
+        peers |= _tcp_peers(f"{proc}{pid}/net/", asked.keys() - peers.keys())
+    return found | {asked[inode]: f"socket:[{peer}]" for inode, peer in peers.items()}
 
 
 def unix_peer(inode: int) -> int:
@@ -127,14 +151,15 @@ def _peer_in(answer: bytes) -> int:
     return 0
 
 
-def _tcp_peer(folder: str, inode: int) -> int:
-    """Inode of the peer of a TCP connection within this machine; 0 without one. Both ends stand in one table."""
+def _tcp_peers(folder: str, inodes: Collection[int]) -> dict[int, int]:
+    """Inode of a TCP connection -> inode of its peer, of those within this machine. Both ends stand in one table."""
+    found = dict[int, int]()
     for name in ("tcp", "tcp6"):
-        ends = {(row[1], row[2]): row[9] for row in _table(folder + name, 10, _TCP_BYTES)}
-        own = next((pair for pair, number in ends.items() if number == b"%d" % inode), None)
-        if own is not None:
-            return int(ends.get((own[1], own[0]), b"0"))
-    return 0
+        if len(found) == len(inodes):
+            break
+        ends = {(row[1], row[2]): int(row[9]) for row in _table(folder + name, 10, _TCP_BYTES)}
+        found |= {own: peer for pair, own in ends.items() if own in inodes and (peer := ends.get((pair[1], pair[0]), 0))}
+    return found
 
 
 def _table(path: str, columns: int, size: int) -> Iterator[list[bytes]]:

@@ -113,6 +113,10 @@ class Process:
         """True if its main thread slept in a poll at the last look."""
         return self._wait[0] in POLLS
 
+    def find_polled(self) -> list[int]:
+        """The descriptors that its main thread polled at the last look."""
+        return self._waits.polled if self._waits is not None else []
+
     def rests(self, tick: Tick) -> bool:
         """True if the process rests and is not due. All are due in the same second: recordings are smaller."""
         return self.rested and tick.number // tick.per_second % (RESTS_S if self._rested < LONG_AFTER else LONG_RESTS_S) > 0

@@ -412,25 +412,32 @@ class ProcfsSource:
         return [process for process in found if self._read(process, tick, frame)]
 
     def _find_writers(self, beat: Beat) -> None:
-        """Search for the processes that write what trainers without workers read; among a trainer's wakers, if the eBPF probe sees
-        them."""
+        """Search for the processes that write what trainers without workers read, among a trainer's wakers if the eBPF probe sees them; and
+        for those that write what these writers read."""
         alone = sorted(beat.alone & self._hot.keys(), key=lambda pid: (pid not in beat.gpu_pids, pid))[:FEW]
-        reading = {pid: self._hot[pid].all_reads for pid in alone}
-        for pid, descriptors in reading.items():
-            for descriptor in descriptors:
-                self._ends.setdefault(pid, Ends(self._proc, pid)).add_descriptor(descriptor)
+        first = {pid for trainer in alone if trainer in self._ends for pid in self._ends[trainer].holders}
+        reading = {pid: self._processes[pid] for pid in [*alone, *sorted(first - {*alone})[:FEW]] if pid in self._processes}
+        for pid, process in reading.items():
+            ends = self._ends.setdefault(pid, Ends(self._proc, pid))
+            for descriptor in process.all_reads:
+                ends.add_descriptor(descriptor)
+            if process.polls:
+                ends.add_polled(process.find_polled)
         for pid in self._ends.keys() - reading.keys():
             del self._ends[pid]
         found = frozenset[int]().union(*(ends.holders for ends in self._ends.values()))
-        until_ns = time.thread_time_ns() + ENDS_NS
-        pids = self._processes.keys() if beat.wakers <= found else beat.wakers & self._processes.keys()
+        until_ns, woken = time.thread_time_ns() + ENDS_NS, beat.wakers & self._processes.keys()
+        likely = woken - found and woken
         for pid, ends in list(self._ends.items()):
             if time.thread_time_ns() > until_ns:
                 break
             self._ends[pid] = self._ends.pop(pid)  # move it to the end
-            if ends.search_processes(pids):
-                self._hot[pid].identity.change(other_ends=sorted(ends.holders))
-                self._changed[pid] = self._hot[pid]
+            if ends.search_processes(self._processes.keys(), likely if pid in beat.alone else ()):
+                self._change_ends(reading[pid], other_ends=sorted(ends.holders))
+
+    def _change_ends(self, process: Process, **ends: list[int]) -> None:
+        process.identity.change(**ends)
+        self._changed[process.pid] = process
 
     def _find_readers(self, beat: Beat) -> None:
         """Search for the processes that read what trainers wait to write."""
@@ -442,8 +449,7 @@ class ProcfsSource:
             del self._readers[pid]
         for pid, ends in self._readers.items():
             if ends.search_processes(self._processes.keys()):
-                self._hot[pid].identity.change(read_by=sorted(ends.holders))
-                self._changed[pid] = self._hot[pid]
+                self._change_ends(self._hot[pid], read_by=sorted(ends.holders))
 
     def _update_late(self, beat: Beat, tick: Tick) -> None:
         """Read libraries that are due, and names of trainers and users that came late."""
