@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from gputop.diagnosis.causes import Finding, advice
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.facts import Facts, Hang, JobFacts
+from gputop.diagnosis.facts.family import has_thread_outside, is_left_alone
 from gputop.diagnosis.facts.feeders import LISTENING
 from gputop.diagnosis.facts.life import WATCHERS, has_peers, in_kernel, ranks, sees_gpus
 from gputop.diagnosis.facts.proc import ProcFacts
@@ -55,6 +56,8 @@ def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
     pauses = bool(job.unbegun_s) and any(_kind(worker) in _PAUSES for worker in job.workers)
     if job.still_s < (policy.FAR_S if unknown or pauses else policy.HUNG_S) or in_kernel(job):
         return None
+    if is_left_alone(job):
+        return None
     if kind == waits.LOCK:  # a rank's lock may belong to a collective
         inside = not has_peers(job) and (job.is_torchs or not _may_be_asked(job.trainer))
     elif kind == waits.PIPE:
@@ -92,9 +95,8 @@ def _kind(proc: ProcFacts) -> str:
 
 def _may_be_asked(trainer: ProcFacts) -> bool:
     """Whether another thread waits for the world outside, as in a server whose main thread waits for its end."""
-    watchers = {thread.tid for thread in trainer.info.threads if thread.comm.startswith(WATCHERS)} | {trainer.pid}
-    others = (thread for thread in trainer.newer.threads if thread.tid not in watchers)
-    return any(trainer.kind_of("S", one.syscall, one.syscall_arg, one.wchan) in _OUTSIDE for one in others)
+    watchers = {thread.tid for thread in trainer.info.threads if thread.comm.startswith(WATCHERS)}
+    return has_thread_outside(trainer, _OUTSIDE, watchers)
 
 
 def _serves(job: JobFacts) -> bool:

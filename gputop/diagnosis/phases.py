@@ -20,6 +20,7 @@ from gputop.diagnosis.causes import Judge, gpu_lost
 from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
 from gputop.diagnosis.facts import feeders, waits
 from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.facts.family import is_left_alone
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.graph.pausing import is_ahead, paused
 from gputop.diagnosis.graph.states import host_side_loss
@@ -190,6 +191,14 @@ class Seen:
         waited = sum(job.pools.get(f"main.{kind}", 0.0) for kind in (*_ANYBODY, *(["pipe"] if feeders.is_asked_by_parent(job) else [])))
         return asked and waited >= policy.MOST and 0.0 < paused(job, self.facts) < inf
 
+    def rests_unasked(self) -> bool:
+        """Whether nobody asks the trainer for work: after steady work its GPU rests, longer than within any step, while its main thread
+        waits for others, and all of these wait to be asked themselves."""
+        job = self.job
+        if job.births or job.stopped or job.mute or job.absent_ranks or job.host_only:
+            return False
+        return 0.0 < paused(job, self.facts) < inf and is_left_alone(job)
+
     def has_not_worked_yet(self) -> bool:
         return 0.0 < self.job.unbegun_s < policy.BEGINS_S and self.job.idle is not None
 
@@ -290,6 +299,7 @@ TABLE = (
     Transition(ANY, TRAINING, Seen.loses_little, BOOKED, Seen.says_working),
     Transition(ANY, IDLE, Seen.waits_to_be_asked, DROPPED, " has no work for its GPU: it waits to be asked"),
     Transition(ANY, IDLE, Seen.rests_between_bursts, DROPPED, " has no work for its GPU between bursts of requests"),
+    Transition(ANY, IDLE, Seen.rests_unasked, DROPPED, " has no work for its GPU: nobody asks it or those it works for"),
     Transition(ANY, STARTING, Seen.looks_like_a_start, DROPPED, Seen.says_starting),
     Transition(ANY, IDLE, Seen.shows_no_loss, BOOKED, Seen.says_working),
     Transition(ANY, SAME, Seen.is_watched_too_shortly, HELD, ": what its time is lost to has not shown yet"),

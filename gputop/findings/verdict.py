@@ -39,6 +39,9 @@ OWN_CAUSES = (
 CAUSES = (*OWN_CAUSES, *(one.name for one in plugins(PLUGGED) if one.name not in OWN_CAUSES))
 """All causes: gputop's own and those of plug-ins."""
 GPU_LOST = "gpu-lost"
+PARTS = COMPUTES, FEEDS, SERVES, READS, COORDINATES = "computes", "feeds", "serves", "reads", "coordinates"
+"""Parts that a process plays in a job, by what it does: it gives a GPU work, what it writes is read by who waits for it, it is asked by
+others, it reads what the job writes, or it only started the job."""
 
 
 def _one_of(words: Sequence[str]) -> Meta:

@@ -131,9 +131,8 @@ class Uncounted(Job):
             if self._lost_s[0] <= sample.t_ns / SECOND_NS < self._lost_s[1]:
                 missed += made - before
             before, kept = made, made - missed
-            yield JobSample(
-                sample.t_ns, {name: CudaCall(1, name, kept, 0, 0) for name in sample.calls}, sample.calls_ns, sample.work_pct, cause=sample.cause
-            )
+            calls = {name: CudaCall(1, name, kept, 0, 0) for name in sample.calls}
+            yield JobSample(sample.t_ns, calls, sample.calls_ns, sample.work_pct, cause=sample.cause)
 
 
 @pytest.mark.parametrize("lost_s", [(0.0, 3.4), (6.5, 10.0), (12.4, 15.7)])

@@ -166,6 +166,17 @@ class OutputReader(Struct, frozen=True):
     cores: float | None  # CPUs it ran on; None if it was read only once
 
 
+class Member(Struct, frozen=True):
+    """A process of a job's family outside its own tree, see `gputop.diagnosis.facts.family`."""
+
+    pid: int
+    name: str
+    part: str  # a word of `gputop.findings.verdict.PARTS`
+    near: bool  # the trainer itself exchanges data with it; False: one behind such a process
+    cores: float  # CPUs it ran on
+    met: Counter[str]  # samples of its main thread by kind of wait (words of `waits`); empty if there are none
+
+
 class Grower(Struct, frozen=True):
     """A process outside the jobs that holds more memory than when it was first seen."""
 
@@ -250,6 +261,7 @@ class JobFacts(Struct, frozen=True, dict=True):
     """Pid -> share of the window that the main thread slept until that process woke it (probe), else that it waited to read from that
     process. Only for a trainer without workers."""
     fed_by: frozenset[int] = frozenset()  # processes of ``woken_by`` outside all jobs that load for it, and their siblings and children
+    members: list[Member] = field(default_factory=list)  # of its family, outside its own tree
     readers: list[OutputReader] = field(default_factory=list)
     """Processes that read what the main thread waits to write, most waited for first."""
     managers: list[ProcFacts] = field(default_factory=list)  # servers with one thread per client (Manager): they load nothing

@@ -157,6 +157,17 @@ class TakerTrack:
         ns = used[-1].t_ns - used[0].t_ns if used else 0
         return (used[-1].own_ns - used[0].own_ns) / ns if ns > 0 else None
 
+    def others(self, board: Board, roles: Mapping[int, Role]) -> frozenset[int]:
+        """Pids of processes that belong to no job's surroundings: those of jobs themselves, and gputop's own."""
+        own = (pid for pid, role in roles.items() if role.trainer_pid is not None)
+        return frozenset((*own, *self._recorders, board.header.collector_pid))
+
+    def waits_of(self, pid: int, kind_of: KindOf, oldest_ns: int) -> Counter[str]:
+        """Samples in the window of a process outside the jobs, by kind of wait; the last one before it if there is none."""
+        stranger = self._strangers.get(pid)
+        asked = () if stranger is None else stranger.asked_since(oldest_ns) or stranger.asked[-1:]
+        return _kinds_of(asked, kind_of)
+
     def starters(self, roles: Mapping[int, Role]) -> dict[int, int]:
         """Pid of a program -> pid of the trainer or worker that started it, or that it feeds; only programs with samples of their waits."""
         found = {pid: self._starter(pid, roles) for pid, stranger in self._strangers.items() if stranger.asked}

@@ -9,7 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from gputop.diagnosis.facts import feeders, intensity, waits
-from gputop.diagnosis.facts.facts import Facts, GpuFacts, HostFacts, JobFacts, OutputReader, Taker, awaited_gpus, mig_parts
+from gputop.diagnosis.facts.facts import Facts, GpuFacts, HostFacts, JobFacts, Member, OutputReader, Taker, awaited_gpus, mig_parts
+from gputop.diagnosis.facts.family import Family, part_of
 from gputop.diagnosis.facts.hosts import HostTrack
 from gputop.diagnosis.facts.launches import Launches
 from gputop.diagnosis.facts.life import Pulse, absent_ranks
@@ -68,6 +69,7 @@ class Window:
         self._roles_ns = 0
         self._held_bytes: dict[int, float] = {}  # of the GPUs' memory, by pid
         self._pulses: dict[int, Pulse] = {}  # signs of life of each trainer
+        self._families: dict[int, Family] = {}
         self._seen: tuple[dict[int, ProcInfo], frozenset[int], dict[int, dict[int, int]]] = {}, frozenset(), {}
 
     def push(self, board: Board) -> bool:
@@ -156,7 +158,7 @@ class Window:
     def _forget_ended(self, board: Board) -> None:
         """Forget trainers that have ended: their pid may be reused."""
         told: tuple[dict[int, Any], ...] = self._births, self._respawns, self._first_sets, self._starts, self._named, self._turns
-        for known in (*told, self._pauses, self._rhythm_ns, self._paces, self._clocks):
+        for known in (*told, self._pauses, self._rhythm_ns, self._paces, self._clocks, self._families):
             for pid in [pid for pid in known if pid not in board.procs]:
                 del known[pid]
 
@@ -205,8 +207,8 @@ class Window:
         jobs = [self._complete(job, board, host) for job in self._jobs(board, gpus)]
         self._takers.fed = {pid: job.trainer.pid for job in jobs for pid in job.fed_by}
         starters = self._takers.starters(self.roles)
-        jobs = self._with_programs(board, jobs, starters)
-        family = _family(jobs, starters) | self._takers.fed
+        jobs = [self._with_members(job, board) for job in self._with_programs(board, jobs, starters)]
+        family = {one.pid: job.trainer.pid for job in jobs for one in job.members} | _family(jobs, starters) | self._takers.fed
         jobs = intensity.with_kin([_with_cpus(job, helpers.get(job.trainer.pid, {}), takers, family) for job in jobs])
         jobs = self._with_signs_of_life(board, jobs, len(gpus))
         late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in (*proc.kinds, *proc.threads_met)}
@@ -250,6 +252,20 @@ class Window:
                 mute={pid: name for parent in pids for pid, name in mute.get(parent, {}).items()},
             ))  # fmt: skip
         return found
+
+    def _with_members(self, job: JobFacts, board: Board) -> JobFacts:
+        """Add the job's family outside its own tree."""
+        known = self._families.setdefault(job.trainer.pid, Family())
+        known.note(job, board.infos, self._takers.others(board, self.roles))
+        kind_of, oldest_ns = waits.kinds(board.header.machine), self._points.oldest_ns
+        members = [
+            Member(
+                pid=pid, name=name_of(board, pid), part=part_of(pid, job, board.infos), near=pid in known.near,
+                cores=self._takers.cores(pid) or 0.0, met=self._takers.waits_of(pid, kind_of, oldest_ns),
+            )
+            for pid in (*known.near, *known.behind)
+        ]  # fmt: skip
+        return replace(job, members=members) if members else job
 
     def _lasting(self, board: Board, pids: set[int]) -> frozenset[int]:
         """Select the ``pids`` that began before the window."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 
 from gputop.model.frame import ProcInfo, ProcSample, ThreadInfo, ThreadSample
 from gputop.sources import parse
@@ -44,9 +45,9 @@ class Process:
 
     __slots__ = (
         "_anon_bytes", "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_memory_due", "_news", "_number", "_ran", "_rested",
-        "_sched", "_sched_data", "_sched_numbers", "_served", "_stat", "_stat_seen", "_status", "_switches", "_switches_due", "_threads",
-        "_total_ns", "_wait", "_waits", "folder", "identity", "pid", "sample", "shared_bytes", "since", "slot", "sockets",
-        "stat", "used_ns",
+        "_sched", "_sched_data", "_sched_numbers", "_served", "_sockets", "_stat", "_stat_seen", "_status", "_switches",
+        "_switches_due", "_threads", "_total_ns", "_wait", "_waits", "folder", "identity", "pid", "sample", "shared_bytes", "since",
+        "slot", "stat", "used_ns",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: DescriptorBudget, users: Users) -> None:
@@ -73,7 +74,7 @@ class Process:
         self._io_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
         self._anon_bytes: int | None = None
         self._memory_due = 0
-        self.sockets: SocketUse | None = None  # while it is hot, once it was asked for
+        self._sockets: SocketUse | None = None  # while it is hot, once it was asked for
         self.shared_bytes: int | None = None  # see `gputop.sources.procfs.shared`
         self._news = _NO_NEWS
         self._threads: Threads | None = None
@@ -112,6 +113,12 @@ class Process:
     def polls(self) -> bool:
         """True if its main thread slept in a poll at the last look."""
         return self._wait[0] in POLLS
+
+    def use_of_sockets(self, above: Iterable[int]) -> str:
+        """What it uses its sockets for: see `SocketUse.read`; its reader is kept while the process is hot."""
+        if self._sockets is None:
+            self._sockets = SocketUse(self.folder.removesuffix(f"{self.pid}/"), self.pid)
+        return self._sockets.read(above, self.reads)
 
     def find_polled(self) -> list[int]:
         """The descriptors that its main thread polled at the last look."""
@@ -286,7 +293,7 @@ class Process:
         for part in (self._threads, self._waits):
             if part is not None:
                 part.close()
-        self._threads = self._waits = self._anon_bytes = self.shared_bytes = self.sockets = None
+        self._threads = self._waits = self._anon_bytes = self.shared_bytes = self._sockets = None
         self._rested = 0
 
     def close(self) -> None:

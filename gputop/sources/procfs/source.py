@@ -17,7 +17,7 @@ from gputop.model.frame import Frame, SourceState
 from gputop.model.stream import CAPABILITY, HIDDEN, HIDEPID, NAMESPACE, OTHERS
 from gputop.sources import FEW, Beat, Settings, Unavailable, parse
 from gputop.sources.files import DescriptorBudget, KeptFile, read_once
-from gputop.sources.procfs.ends import LISTENING, Ends, SocketUse
+from gputop.sources.procfs.ends import LISTENING, Ends
 from gputop.sources.procfs.identity import Users
 from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.locks import Locks
@@ -380,10 +380,7 @@ class ProcfsSource:
         titled = not hot or self._passes(process, tick, TITLE_REFRESH_S)
         changed = process.refresh(titled)
         if hot and process.stat.ppid not in self._hot and self._is_asked_for_sockets(process, tick):
-            if process.sockets is None:
-                process.sockets = SocketUse(self._proc, process.pid)
-            use = process.sockets.read(self._above(process), process.reads)
-            changed = process.identity.change(sockets=use) or changed
+            changed = process.identity.change(sockets=process.use_of_sockets(self._above(process))) or changed
         return changed
 
     def _is_asked_for_sockets(self, process: Process, tick: Tick) -> bool:
@@ -432,11 +429,14 @@ class ProcfsSource:
             if time.thread_time_ns() > until_ns:
                 break
             self._ends[pid] = self._ends.pop(pid)  # move it to the end
+            process = reading[pid]
+            if process.pid not in self._hot and not process.info.sockets and process.stat.state == "S":
+                self._change_ends(process, sockets=process.use_of_sockets(()))
             if ends.search_processes(self._processes.keys(), likely if pid in beat.alone else ()):
-                self._change_ends(reading[pid], other_ends=sorted(ends.holders))
+                self._change_ends(process, other_ends=sorted(ends.holders))
 
-    def _change_ends(self, process: Process, **ends: list[int]) -> None:
-        process.identity.change(**ends)
+    def _change_ends(self, process: Process, **found: object) -> None:
+        process.identity.change(**found)
         self._changed[process.pid] = process
 
     def _find_readers(self, beat: Beat) -> None:

@@ -1,0 +1,110 @@
+"""A job's family: the processes outside its own tree that it exchanges data with, and the part that each plays.
+
+Members are found by what they do to each other, not by who started whom: whoever is at the other end of a pipe or socket that the trainer
+reads, polls or waits to write to, whoever wakes it with its input, and whoever is behind these: at the other ends of what they read, or
+started by them. A member stays one as long as it lives, for one that nobody asks is silent. Who is in no family is a stranger.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+from msgspec import Struct, field
+
+from gputop.diagnosis.facts import waits
+from gputop.diagnosis.facts.facts import JobFacts, Member
+from gputop.diagnosis.facts.feeders import LISTENING
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.findings import policy
+from gputop.findings.verdict import COORDINATES, FEEDS, READS, SERVES
+from gputop.model.frame import ProcInfo
+
+MOST_MEMBERS = 64  # of one job: the ends that the collector follows, twice (guess)
+_INPUT = (waits.POLL, waits.NETWORK, waits.PIPE)  # kinds of sleep of one that waits for what another process sends
+_INIT = 1  # pid of init, which starts services and adopts orphans
+
+
+class Family(Struct):
+    """The members of one job, by pid, with the tick in which each started."""
+
+    near: dict[int, int] = field(default_factory=dict)  # the trainer reads or writes at the other end, or is woken by them
+    behind: dict[int, int] = field(default_factory=dict)  # behind those
+
+    def note(self, job: JobFacts, infos: Mapping[int, ProcInfo], others: Collection[int]) -> None:
+        """Take in who is at the job's ends in this window. ``others``: pids that cannot be members: they are of jobs, or gputop's own."""
+        info = job.trainer.info
+        ends = {*info.other_ends, *info.read_by, *job.fed_by, *(reader.pid for reader in job.readers)}
+        near = {pid for pid in self._living(self.near, infos) | ends if _may_be(pid, infos, others)}
+        read = {pid for one in near for pid in infos[one].other_ends}
+        starters = {pid for pid in near if pid not in info.read_by and (pid != info.ppid or infos[pid].sockets == LISTENING)}
+        started = {pid for pid, one in infos.items() if one.ppid in starters} if starters else set[int]()
+        behind = {pid for pid in self._living(self.behind, infos) | read | started if pid not in near and _may_be(pid, infos, others)}
+        self.near = {pid: infos[pid].start_ticks for pid in sorted(near)[:MOST_MEMBERS]}
+        self.behind = {pid: infos[pid].start_ticks for pid in sorted(behind)[:MOST_MEMBERS]}
+
+    @staticmethod
+    def _living(known: Mapping[int, int], infos: Mapping[int, ProcInfo]) -> set[int]:
+        return {pid for pid, ticks in known.items() if pid in infos and infos[pid].start_ticks == ticks}
+
+
+def _may_be(pid: int, infos: Mapping[int, ProcInfo], others: Collection[int]) -> bool:
+    return pid > _INIT and pid not in others and pid in infos and bool(infos[pid].cmdline)  # a thread of the kernel has none
+
+
+def part_of(pid: int, job: JobFacts, infos: Mapping[int, ProcInfo]) -> str:
+    """The part that a member plays: a word of `gputop.findings.verdict.PARTS`."""
+    info = job.trainer.info
+    if pid in info.read_by or any(reader.pid == pid for reader in job.readers):
+        return READS
+    if infos[pid].sockets == LISTENING:
+        return SERVES
+    above, seen = info.ppid, set[int]()
+    while above in infos and above not in seen:
+        if above == pid and pid not in info.other_ends and pid not in job.fed_by:
+            return COORDINATES
+        seen.add(above)
+        above = infos[above].ppid
+    return FEEDS
+
+
+def is_left_alone(job: JobFacts) -> bool:
+    """Whether nobody asks the job: its main thread waits for what others send, and all who could send something wait to be asked
+    themselves.
+
+    Those at its other ends wait at sockets and pipes of their own. Of those behind them none works, waits for a disk or is stopped: whoever
+    is asked by people may sleep as long as it likes.
+    """
+    near = [one for one in job.members if one.near and one.part != READS]
+    idle = job.idle or 0.0
+    most = policy.TENTH + 1.0 - idle  # what they run for the work that its GPU has had
+    return (
+        bool(near) and not job.workers and waits_for_others(job) >= policy.MOST
+        and all(one.cores <= most and not _stands(one) for one in job.members)
+        and all(_waits_to_be_asked(one) for one in near)
+    )  # fmt: skip
+
+
+def waits_for_others(job: JobFacts) -> float:
+    """Share of the loss in which the main thread waits for what other processes send: itself, or until a thread that does hands it on."""
+    kinds = (*_INPUT, *([waits.LOCK, waits.UNKNOWN] if has_thread_outside(job.trainer, _INPUT) else []))
+    return sum(job.pools.get(f"main.{kind}", 0.0) for kind in kinds)
+
+
+def has_thread_outside(trainer: ProcFacts, kinds: Iterable[str], but: Collection[int] = ()) -> bool:
+    """Whether another thread was last met at a wait of ``kinds``, without the threads ``but``."""
+    others = (thread for thread in trainer.newer.threads if thread.tid != trainer.pid and thread.tid not in but)
+    return any(trainer.kind_of("S", one.syscall, one.syscall_arg, one.wchan) in {*kinds} for one in others)
+
+
+def _waits_to_be_asked(one: Member) -> bool:
+    asleep = Counter({kind: times for kind, times in one.met.items() if kind != waits.ONCPU})
+    for_input = sum(asleep[kind] for kind in _INPUT)
+    if one.part == SERVES:  # threads of it wait for clients, and its main thread for its end
+        for_input += asleep[waits.LOCK] + asleep[waits.TIMER]
+    return for_input >= policy.MOST * asleep.total() > 0.0
+
+
+def _stands(one: Member) -> bool:
+    """Whether a member waits for a disk, or is stopped."""
+    return one.met[waits.DISK] + one.met[waits.STOPPED] >= policy.QUARTER * one.met.total() > 0.0
