@@ -78,12 +78,12 @@ class GpuBoard:
             read_ns.pop(name, None)
 
     def number(self, name: str) -> float | None:
-        """Latest value of a numeric field; None if there is none."""
+        """Latest value of a numeric field, or None."""
         value = self.values.get(name)
         return float(value) if isinstance(value, (int, float)) else None
 
     def text(self, name: str) -> str:
-        """Latest value of a text field; empty if there is none."""
+        """Latest value of a text field, or empty."""
         value = self.values.get(name)
         return value if isinstance(value, str) else ""
 

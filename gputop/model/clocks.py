@@ -1,4 +1,4 @@
-"""The clocks that date a stream, and whether one of them has jumped.
+"""Clocks that date a stream, and their jumps.
 
 Frames carry CLOCK_MONOTONIC, which knows no date and stops while the machine sleeps. When the wall clock is set (NTP after the boot,
 or by hand), it was wrong before too, so the whole stream gets the new date. After a sleep the clock was right before: the sleep is

@@ -32,7 +32,7 @@ class Field(Struct, frozen=True):
     slowest_ns: int = 0  # ns between two measurements of the slowest GPU; 0: all GPUs are alike
     spans_ns: int = 0  # ns before it that a reading is of, where that may be more than a tick: there it is drawn too
     mean_ns: int = 0
-    """ns over which the number beside a lane is a mean, because its parts are read in different ticks; 0: it is the last reading."""
+    """ns over which the number next to a lane is a mean, because its parts are read in different ticks; 0: it is the last reading."""
     source: str = ""
     help: str = ""
     lane_rank: int | None = None
@@ -164,4 +164,4 @@ def _file_system(one: FileSystem) -> str:
 
 
 LANES = {"cpu.busy_pct": cpu_words, "disk.read_mb_per_s": file_system_words, "net.rx_mb_per_s": nic_words}
-"""Series of the host -> the facts shown beside it."""
+"""Series of the host -> the facts shown next to it."""

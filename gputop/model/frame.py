@@ -76,7 +76,7 @@ class Frame(msgspec.Struct, omit_defaults=True, dict=True):
 
     @property
     def packed(self) -> bytes:
-        """The msgpack that this frame was decoded from, so that a recorder need not encode it again; empty if there is none."""
+        """The msgpack that this frame was decoded from, so that a recorder need not encode it again; empty without one."""
         packed: bytes = vars(self).get("packed", b"")
         return packed
 

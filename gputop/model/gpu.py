@@ -21,9 +21,8 @@ ENDING_XIDS = {
     140: "an unrecovered ECC error",
     143: "the GPU cannot be initialized",
 }
-"""Xid -> its meaning, for those after which a GPU works only once it was reset or the machine rebooted. Source: the immediate action in
-NVIDIA's Xid catalog; without those of a link (74, 136, 155), of one process or channel (48, 94, 109), of spare memory rows (63, 64,
-156)."""
+"""Xid -> meaning, for Xids after which a GPU works only after a reset or a reboot. Source: the immediate action in NVIDIA's Xid catalog.
+Left out: Xids of a link (74, 136, 155), of one process or channel (48, 94, 109) and of spare memory rows (63, 64, 156)."""
 PART = "procs."  # prefix of a name in `Gpu.missing`: a field of the processes (``sm_pct``, ``mem_bytes``) or a list (``mps``, ``graphics``)
 _SECONDS = re.compile(r"\d{1,9}(\.\d{1,3})?", re.ASCII)
 _LANE_BYTES_PER_S = (0.25e9, 0.5e9, 0.985e9, 1.97e9, 3.94e9, 7.56e9)  # PCIe 1 to 6, per lane, one way, without the line code

@@ -1,7 +1,7 @@
 """Owner of a process: its container, pod, Slurm job and user; and the training that it is a rank of. Pure.
 
-A container's runtime and id, a pod's uid and a Slurm job stand in the path of a control group (`told_by`). Names that only files of the
-machine tell (`gputop.model.frame.Names`) are read by `gputop.sources.procfs.names`.
+A container's runtime and id, a pod's uid and a Slurm job stand in the path of a control group (`told_by`). Names that stand only in files
+of the machine (`gputop.model.frame.Names`) are read by `gputop.sources.procfs.names`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class CgroupIdentity(Struct, frozen=True):
 
 
 class Identity(Struct, frozen=True):
-    """Owner of a process: user, container, pod, Slurm job, training. A field that is None has its reason in ``missing``."""
+    """Owner of a process: user, container, pod, Slurm job, training. ``missing`` has the reason of each field that is None."""
 
     user: str | None = None
     container_runtime: str | None = None  # ``Docker``, ``containerd``, ``CRI-O``, ``Podman``, ``LXC``, ``Apptainer`` …
@@ -257,7 +257,7 @@ def job_key(info: ProcInfo, host: str = "") -> JobKey | None:
 
 
 def _rendezvous(info: ProcInfo, host: str) -> str:
-    """``run@address:port``, or what there is of it."""
+    """``run@address:port``, as far as known."""
     run = _env(info, "TORCHELASTIC_RUN_ID")
     address, port = _env(info, "MASTER_ADDR").lower(), _env(info, "MASTER_PORT")
     if not (address and port):

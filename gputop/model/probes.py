@@ -47,7 +47,7 @@ class Preempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     culprit_tid: int
     culprit_pid: int
     ns: int
-    times: int  # number of times that the culprit ran meanwhile
+    times: int  # number of times that the culprit ran while the victim waited
 
 
 WAKEUP_KEY = ("wakee_tid", "waker_tid", "call", "kind", "address", "timed", "uninterruptible", "shared", "inherits")
@@ -91,15 +91,15 @@ class CudaCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     hist: dict[int, int] = {}  # bucket (`gputop.model.histogram`) -> calls, cumulative
     bytes: int | None = None  # sum of the byte counts among the arguments; None for functions without one
     sums: dict[int, int] = {}  # bucket -> ns of its calls, cumulative: a quantile is then the mean of its bucket
-    inflight_ns: int = 0  # length so far of the longest call that has not returned; 0 if there is none
+    inflight_ns: int = 0  # length so far of the longest call that has not returned; 0 without one
     share: float = 1.0  # share of the time in which the function is counted; below 1 the sums are estimated from that part
 
 
 class ThreadCalls(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The calls of one CUDA function by one thread (uprobes; cumulative).
 
-    They are part of the process's `CudaCall`, but for those that it estimates: only calls that were seen. With thousands of threads, those
-    that called longest ago are forgotten, and begin at 0.
+    They are the part of the process's `CudaCall` that was seen, without estimates. With thousands of threads, the ones with the oldest
+    calls are forgotten and begin at 0.
     """
 
     tid: int

@@ -46,7 +46,7 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cpus_allowed: str = ""  # cpus_allowed_list of /proc/PID/status: ``0-3,8``
     env: dict[str, str] = {}  # its variables among `gputop.model.roles.ENV_OF_INTEREST`; empty if environ cannot be read
     uses_cuda: bool | None = None  # maps libcuda or holds /dev/nvidia*; None if that cannot be read
-    libs: Annotated[list[str], BOUNDED] = []  # libraries that it maps and that tell its kind: ``torch``, ``jax``, ``dali``, ``mpi`` …
+    libs: Annotated[list[str], BOUNDED] = []  # mapped libraries that show its kind: ``torch``, ``jax``, ``dali``, ``mpi`` …
     threads: Annotated[list[ThreadInfo], BOUNDED] = []  # its threads' names; for trainers and workers only
     wait_unreadable: str = ""  # why its syscall and wchan cannot be read; empty if they can
     sockets: str = ""
@@ -79,7 +79,7 @@ class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     vol: int | None = None
     invol: int | None = None
     syscall: int | None = None
-    """Call, argument and wchan as in `ProcSample`, for a few working threads: the main thread may wait for one of them."""
+    """Call, argument and wchan as in `ProcSample`, for a few working threads for which the main thread may wait."""
     syscall_arg: int | None = None
     wchan: str | None = None
 

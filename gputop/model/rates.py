@@ -67,7 +67,7 @@ class ProbedSwitches:
 def proc_rates(older: ProcSample, newer: ProcSample, probed: ProbedSwitches | None = None) -> ProcRates | None:
     """Rates of one process; None if the samples are of two processes, or not in order.
 
-    ``probed`` gives the switches of a process whose threads are not all read: a bystander, or one with very many threads.
+    ``probed`` gives the switches of a process with unread threads: a bystander, or one with very many threads.
     """
     ns = newer.t_ns - older.t_ns
     utime, stime = newer.utime_ns - older.utime_ns, newer.stime_ns - older.stime_ns
@@ -150,7 +150,7 @@ def pair_growth(older: int, newer: int) -> int:
 
 
 def cpu_deltas(older: Sequence[CpuSample], newer: Sequence[CpuSample]) -> dict[int, tuple[int, int]]:
-    """CPU -> (ns in which it worked, ns in which it was idle or waited for I/O), for CPUs in both readings whose time advanced."""
+    """CPU -> (ns in which it worked, ns in which it was idle or waited for I/O), for CPUs in both readings if their time advanced."""
     before = {sample.cpu: sample for sample in older}
     found = {}
     for now in newer:

@@ -312,7 +312,7 @@ class _Assignment:
         return own + [grandchild for child in own if self._is_forkserver(child) for grandchild in self.children.get(child.pid, ())]
 
     def _loader_of(self, child: ProcInfo, trainer: ProcInfo, births: Sequence[int]) -> str:
-        """Name of the loader whose worker the child is; empty if it is no worker.
+        """Name of the loader that the child works for; empty if it is no worker.
 
         ``births``: start times (clock ticks, sorted) of the trainer's named torch workers. If there are any, an unnamed child is a helper,
         unless it is a torch worker that still starts.
@@ -356,7 +356,7 @@ def _called(info: ProcInfo) -> str:
 
 def _title(info: ProcInfo, called: str) -> str:
     """The title that a Python process gave itself, in place of its command line (setproctitle) or as its comm (prctl); empty without one.
-    Names of PyTorch's threads and those that the kernel gives are none."""
+    Names given by PyTorch to its threads, or by the kernel, are no titles."""
     if called and not called.startswith(_INTERPRETERS):
         return called
     given = (*_INTERPRETERS, TORCH_PREFIX, called[:COMM_BYTES], info.exe.rpartition("/")[2][:COMM_BYTES])
@@ -385,7 +385,7 @@ def is_spawned_child(info: ProcInfo) -> bool:
 
 
 def rank_of(info: ProcInfo) -> int | None:
-    """Rank in the process's environment; None if there is none."""
+    """Rank in the process's environment, or None."""
     return number_in(info.env, RANK_VARIABLES)
 
 
@@ -396,7 +396,7 @@ def number_in(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
 
 
 def is_python(info: ProcInfo) -> bool:
-    """Whether its program is a Python interpreter."""
+    """True if the process's program is a Python interpreter."""
     name = (info.exe or (info.cmdline[0] if info.cmdline else "")).rpartition("/")[2]
     return name.startswith(_INTERPRETERS)
 

@@ -97,7 +97,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @classmethod
     def of_gap(cls, since_ns: int, t_ns: int, reason: str) -> Mark:
-        """The marker at the frame of ``t_ns`` whose previous frame is that of ``since_ns``."""
+        """The marker at the frame of ``t_ns``, which follows the frame of ``since_ns``."""
         return cls(t_ns, f"{NO_DATA}{(t_ns - since_ns) / 1e9:.1f} s: {reason}")
 
     @property
