@@ -124,7 +124,7 @@ class Cgroup(Struct):
 class CgroupSource:
     """Fills ``frame.host.cgroups`` five times a second; memory, cpuset, quota and pressure are read once a second and restated in between.
 
-    It reads the cgroups of ``beat.hot``, ``beat.wakers`` and ``beat.programs``, after the host source, to whose `Host` it adds.
+    It reads the cgroups of ``beat.hot``, ``beat.wakers`` and ``beat.programs`` after the host source, and adds to that source's `Host`.
     """
 
     name = "cgroup"

@@ -133,8 +133,8 @@ def opened(path: str) -> FileIO:
 def facts(file: FileIO) -> tuple[int, int, int, int, int]:
     """Device, inode, size and times of change: while they stay the same, so do the contents.
 
-    One change is missed: a write through a mapping that was written through before. Only users who may write the file can do that, and they
-    decide what runs in the processes that map it anyway.
+    One change is missed: a write through a mapping that was written through before. Only users with write access to the file can do that,
+    and they decide what runs in the processes that map it anyway.
     """
     status = os.fstat(file.fileno())
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

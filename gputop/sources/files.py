@@ -1,7 +1,7 @@
 """Files of /proc that are read again and again: opened once, read in place.
 
-`os.pread` on a kept descriptor costs half to a tenth of open, read and close. It fails with ESRCH once the process is gone, even if
-its pid belongs to another process by then.
+`os.pread` on a kept descriptor costs half to a tenth of open, read and close. It fails with ESRCH once the process has ended, even if its
+pid belongs to another process now.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class KeptFile:
         return b""
 
     def retry(self) -> None:
-        """Forget a refusal: an exec may have changed who may read the file."""
+        """Forget a refusal: an exec may have changed the right to read the file."""
         self.reason = ""
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Markers: `gputop mark` sends them to the collectors of one user, each of which listens at a socket in a directory of that user.
+"""Markers: `gputop mark` sends them to all collectors of one user; each listens at a socket in a directory of that user.
 
 A socket's name proves nothing, since any user may bind one that fits. What counts is the kernel's answer about the connection
 (SO_PEERCRED); both ends check it before they send or take anything.
@@ -262,7 +262,7 @@ def _is_name(name: str) -> bool:
 def sockets(owners: frozenset[int]) -> list[tuple[str, int]]:
     """(path, O_PATH descriptor) of each socket that may be a collector's and belongs to one of ``owners``.
 
-    Connect through the descriptor: the path may lead to another file by then. The caller closes it.
+    Connect through the descriptor, for the path may lead to another file later. The caller closes it.
     """
     own = [path for uid in owners for place in places(uid) for path in glob.glob(os.path.join(glob.escape(place), "marks-*.sock"))]
     found: dict[tuple[int, int], tuple[str, int]] = {}
@@ -293,7 +293,7 @@ def _open_socket(path: str, owners: frozenset[int]) -> tuple[tuple[int, int], in
 def bound(pid: str = "self") -> list[str]:
     """Paths of collectors' sockets in the network namespace of ``pid`` (/proc/PID/net/unix).
 
-    It finds collectors whose XDG_RUNTIME_DIR or TMPDIR differ from ours, such as a job's and a shell's.
+    It finds collectors with another XDG_RUNTIME_DIR or TMPDIR than ours, such as a job's and a shell's.
     """
     try:
         with open(f"/proc/{pid}/net/unix", encoding="utf-8", errors="surrogateescape") as file:

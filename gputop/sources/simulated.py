@@ -1,7 +1,7 @@
 """The simulated GPU of `gputop demo`, in NVML's place: fills ``frame.gpus`` as NVML would, from work that was really booked.
 
 The environment variable ``GPUTOP_SIMULATED`` names its memory: a file of 64-bit words that the demo's trainers write and the source reads,
-mapped shared. The stream's header then says ``simulated``, and the screen shows SIM beside each such number. Fields that the demo does not
+mapped shared. The stream's header then has ``simulated``, and the screen shows SIM next to each such number. Fields that the demo does not
 simulate are missing, with that reason.
 
     word 0..2    MAGIC, VERSION, number of devices

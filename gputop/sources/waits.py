@@ -76,8 +76,8 @@ class Waits:
 
     @property
     def shared_futex(self) -> int | None:
-        """Which futex between processes (a semaphore, `multiprocessing.Lock`) it sleeps in: the same number for all who sleep there, though
-        each may have it at another address. None: in none."""
+        """The futex shared by processes (semaphore, `multiprocessing.Lock`) that it sleeps in, as a number that is the same for all its
+        sleepers, though each may map it elsewhere; None if it sleeps in none."""
         address = self._shared_at
         if not address:
             return None

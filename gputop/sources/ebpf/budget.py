@@ -1,11 +1,11 @@
 """Bounds the cost of watching CUDA calls, and estimates the counts that are not watched.
 
-A call of a probed function costs its process a microsecond, or ten where the kernel single-steps the function's first instruction. So each
-library has two kinds of functions:
+A call of a probed function costs its process a microsecond, or ten where the kernel single-steps the function's first instruction. So a
+library's functions are of two kinds:
 
 - Most are attached all the time and counted exactly. The probe adds up what their calls cost (probes/cuda.c). A process that loses
-  `ALWAYS_SHARE` of a second raises an alarm, and the function whose call did that becomes a sampled one.
-- Sampled functions, and those that launch kernels, are attached together for a few milliseconds at random times. A window cannot cost more
+  `ALWAYS_SHARE` of a second raises an alarm, and the function that it called becomes a sampled one.
+- Sampled functions and launches of kernels are attached together for a few milliseconds at random times. A window cannot cost more
   than it lasts, whatever the calls cost, and the pause after it is as long as `WINDOWS_SHARE` demands. What a window counts stands for
   the time up to the next one.
 

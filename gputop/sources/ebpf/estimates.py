@@ -29,7 +29,7 @@ class _CallEstimate:
             self.unseen[position] = self.unseen.get(position, 0.0) + per_ns * ns
 
     def add_window(self, begin_ns: int, ns: int, counted: dict[int, float], missing: dict[int, int]) -> None:
-        """Add a window with calls ``counted``; the record lacks ``missing`` calls of them."""
+        """Add a window with calls ``counted``; the record lacks ``missing`` calls."""
         first = not self.windows
         if not first:
             self.advance(begin_ns)

@@ -64,7 +64,7 @@ def import_bcc() -> Any:
 
 
 def import_beside(name: str) -> Any:
-    """A module beside this file. With its folder in sys.path, sched.py there would hide the standard library's."""
+    """A module in this file's folder. With its folder in sys.path, sched.py there would hide the standard library's."""
     spec: Any = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py"))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -1,6 +1,6 @@
 """The scheduler probe's maps -> SchedThread, Preempt and Wakeup (probes/sched.c describes what it counts).
 
-Each drain reads the maps whole, as one batch per map, and sends what has changed. Threads of hot processes, and those that preempted or
+Each drain reads the maps whole, as one batch per map, and sends what has changed. Threads of hot processes, and threads that preempted or
 woke them, are sent each time, other threads about once a second, spread by their position in the map.
 """
 
@@ -205,7 +205,7 @@ class SchedReader:
 
     def _take_dead(self, drain: Drain) -> list[SchedThread]:
         """Take the threads that ended since the last drain out of the maps, with their final sums."""
-        deaths = self._deaths.get(0)  # first: a thread that ends meanwhile is taken next time
+        deaths = self._deaths.get(0)  # first: a thread that ends from here on is taken next time
         if deaths == self._dead_before:
             self._dead.used = 0
             return []

@@ -3,8 +3,8 @@
 The programs cost a switch with its wake-up about 0.9 µs, and even empty ones cost 150 ns, so only detaching them saves anything. It takes
 half a millisecond, attaching as long. While they are attached for `WINDOW_S` at random moments,
 
-- wake-ups, preemptions, switches, sleep and the histograms are estimated from what these windows counted (`unseen`). How often a thread
-  of a trainer or worker got a CPU meanwhile is the kernel's own count, so its counts follow its pace.
+- wake-ups, preemptions, switches, sleep and the histograms are estimated from what these windows counted (`unseen`). How often a thread of
+  a trainer or worker got a CPU between them is the kernel's own count, so its counts follow its pace.
 - time on a CPU and runnable stays exact: the kernel's own sums, read from /proc while the programs are detached.
 """
 

@@ -16,7 +16,7 @@ from gputop.sources.nvml.groups import FieldGroup, Missing, Values, Way, made, o
 from gputop.sources.nvml.numbers import NoValue, count, link, megahertz, memory, part_of, percent, watts
 
 MEMINFO = "/proc/meminfo"
-STANDING_NS = SECOND_NS // 5  # ns between two readings of memory and clock, whose steps a user would not notice
+STANDING_NS = SECOND_NS // 5  # ns between two readings of memory and clock; a user would not notice finer steps
 _MEMORY = ("mem_used_bytes", "mem_total_bytes", "mem_reserved_bytes")
 _POWER_INSTANT, _PCIE_TX, _PCIE_RX = 186, 197, 198  # NVML_FI_DEV_POWER_INSTANT, …_PCIE_COUNT_TX_BYTES, …_PCIE_COUNT_RX_BYTES
 

@@ -39,7 +39,7 @@ FIRST = "not yet: GPM compares two samples, 0.1 s apart"
 
 
 class _MetricsGet(Structure):
-    """nvmlGpmMetricsGet_t with room for our metrics: the library uses numMetrics of them, and the binding has room for hundreds."""
+    """nvmlGpmMetricsGet_t with room for our metrics: the library uses numMetrics entries, and the binding has room for hundreds."""
 
     _fields_ = [*pynvml.c_nvmlGpmMetricsGet_t._fields_[:-1], ("metrics", pynvml.c_nvmlGpmMetric_t * len(_METRICS))]
 
@@ -179,7 +179,7 @@ class _Kernels:
     another share of time than at the last reading, and now and then.
 
     A driver may know the metric's number only, or be wrong once. After a value below the SMs' share the metric is not read for a while, and
-    twice as long each time. Then it is believed again once it agrees with SMs at work: beside idle ones a 0 proves nothing.
+    twice as long each time. Then it is believed again once it agrees with SMs at work; with idle SMs a 0 proves nothing.
     """
 
     __slots__ = ("_again_ns", "_asked_ns", "_get", "_pause_ns", "_sms", "_value")

@@ -37,7 +37,7 @@ class Lost(Exception):
 
 
 class FieldGroup:
-    """``fields`` of `gputop.model.frame.Gpu`, due every ``period_ns``, read by the first of ``ways`` that gives a value.
+    """``fields`` of `gputop.model.frame.Gpu`, due every ``period_ns``, read by the first in ``ways`` that gives a value.
 
     ``counts``: the fields are counters that the last call of a way gives; rates are made of these counters.
     """
@@ -163,7 +163,7 @@ def read_due(groups: list[FieldGroup], now_ns: int, mig: bool) -> Iterator[Poll]
     before_ns = monotonic_ns()
     poll = Poll(before_ns, {}, {})
     for group in groups:
-        # What was refused may be given, or refused for another reason, since MIG was switched.
+        # A refused field may be given, or refused for another reason, since MIG was switched.
         if now_ns < group.due_ns and (mig == group.mig or not group.reason):
             continue
         if group.took_ns >= _LONG_NS and poll.values:

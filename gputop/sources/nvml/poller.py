@@ -15,7 +15,7 @@ from gputop.model.frame import SECOND_NS
 from gputop.sources.nvml.driver import Device, Meter
 from gputop.sources.nvml.groups import HANG_NS, FieldGroup
 
-QUICK_NS = 2_000_000  # ns that the poll of a GPU takes at most that shares a thread: eight of them move each other's time by little
+QUICK_NS = 2_000_000  # ns, longest poll of a GPU that shares a thread: eight such polls hardly delay each other
 _SLOW_AT = 1.5  # slow polls at which a GPU gets a thread of its own: two in a row, or one in ten for some seconds
 _QUICK_STEP = 1 / 16  # of a slow poll that each quick one makes up for, so that one in sixteen may be slow by accident
 _FIRST_ANSWER_NS = SECOND_NS // 10  # ns after which a call of the first poll hangs, unless all its calls take long

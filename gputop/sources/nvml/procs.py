@@ -134,7 +134,7 @@ class _List:
                 row.mem_bytes = max(row.mem_bytes or 0, mem_bytes)
 
     def _find(self, name: str) -> tuple[Callable[..., int] | None, tuple[type[Structure], ...]]:
-        """The newest version of the call, and its layouts. Without any, a list beside the main one stays silent."""
+        """The newest version of the call, and its layouts. Without any, a list other than the main one stays silent."""
         for suffix, layouts in _LAYOUTS.items():
             if hasattr(pynvml.nvmlLib, name + suffix):
                 return library_function(name + suffix), layouts

@@ -96,7 +96,7 @@ class Sampler:
             self._thread = start_thread(self._work, "gputop-perf")
 
     def take(self, everybody: bool) -> list[MainSamples]:
-        """Sums of the processes sampled since the last call; with ``everybody`` of all processes."""
+        """Sums of the processes sampled since the last call; with ``everybody``, of all."""
         with self._lock:
             known = self._counts.keys() & self._wanted if everybody else self._unsent & self._wanted
             self._unsent.clear()

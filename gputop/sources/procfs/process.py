@@ -95,7 +95,7 @@ class Process:
 
     @property
     def all_reads(self) -> list[int]:
-        """The descriptor that its main thread read from at the last look; if there is none, those that its other threads did."""
+        """The descriptor that its main thread read from at the last look, else the descriptors that its other threads read from."""
         own = self.reads
         return [own] if own is not None else self._threads.reads[:MOST_READS] if self._threads is not None else []
 

@@ -36,12 +36,12 @@ HOT_REFRESH_S, CROWD_REFRESH_S = 3, 6  # s between two readings of a trainer's o
 TITLE_REFRESH_S = 12  # s between two readings of its command line, a multiple of both
 SOCKETS_REFRESH_S = 24  # s between two readings of a sleeping process's use of sockets, some ms for thousands; as above
 COLD_REFRESH_S = 60  # s between two readings of other processes' identity
-SETTLED_S = 2  # s of age at which it is read once more: by then a process is in its final cgroup
+SETTLED_S = 2  # s of age at which a process is read once more: it is in its final cgroup now
 
-READ_SHARE = 0.2  # of one CPU, most that reading processes takes; 100 of them, 20 hot, take 0.01 (measured: tests.bench.tick_cost)
+READ_SHARE = 0.2  # of one CPU, most that reading processes takes; 100 processes, 20 hot, take 0.01 (measured: tests.bench.tick_cost)
 FIRST_NS = 30_000_000  # ns of CPU time that the first tick may take beyond processes on GPUs: a screen waits for its frame
-EARLY_S, EARLY_NS = 2, 60_000_000  # s from the start in which each tick may take so many ns of CPU time: thousands are read meanwhile
-HOT_PART = 0.75  # of that time, most that trainers and workers get if it does not suffice for all (guess)
+EARLY_S, EARLY_NS = 2, 60_000_000  # s from the start in which each tick may take so many ns of CPU time, to read thousands of processes
+HOT_PART = 0.75  # most of that time that trainers and workers get if it does not suffice for all (guess)
 CHEAP = 16  # other processes between two readings of the clock: a process takes 10 us, the clock 0.3 (measured)
 ENDS_NS = 2_000_000  # ns of CPU time in a tick after which no other search for the writers of a trainer's input begins
 ABOVE = 32  # most ancestors of a process that have their sockets read: a shell, a launcher, a container's init (guess)
@@ -96,7 +96,7 @@ class ProcfsSource:
         self._loadavg = KeptFile(self._proc, "loadavg", 128, self._pool)
         self._stat = KeptFile(self._proc, "stat", STAT_BYTES, self._pool)
         self._busy_ns: int | None = None  # of all CPUs, a second ago
-        self._explained_ns = self._usual_ns = 0  # of it, what read processes used since; what is usually left
+        self._explained_ns = self._usual_ns = 0  # part of it that the read processes used; part that is usually unexplained
         self._woken = False  # whether all were read since
         self._locks = Locks(self._proc, self._pool)
         self._delays = self._accounts_delays()
@@ -191,13 +191,14 @@ class ProcfsSource:
         return {pid: process for pid, process in others.items() if pid not in self._hot and not self._rests(process, tick)} | hot
 
     def _rests(self, process: Process, tick: Tick) -> bool:
-        """Whether a process that is not hot need not be read now. What a trainer may wait for never rests."""
+        """True if a process that is not hot need not be read now. A process that a trainer may wait for never rests."""
         return process.rests(tick) and process.pid not in self._gpu_pids and not self._is_near(process)
 
     def _wake(self, tick: Tick) -> None:
         """Have all that rest read at once if, in the second that ends, the CPUs did more than the processes that were read.
 
-        What stays unexplained even so, such as processes that live for less than a second, wakes nobody again until half as much is added.
+        Work that stays unexplained even so, such as that of processes that live for less than a second, wakes none again until half as much
+        is added.
         """
         if tick.number % self._per_second or self._everyone:
             return

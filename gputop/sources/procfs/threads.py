@@ -168,8 +168,8 @@ class Threads:
     def read(self, tick: Tick, count: int, look: bool, since: int = 1, locked: bool = False) -> list[ThreadSample]:
         """Samples of the threads read in this tick, ``since`` ticks after the last reading.
 
-        ``count``: threads by the process's stat; a change of it lists them again. Waits of working threads are read too, of more threads if
-        the main thread is ``locked``.
+        ``count``: threads by the process's stat; a change lists the threads again. Waits of working threads are read too, of more threads
+        if the main thread is ``locked``.
         """
         self._readings += 1
         self._list_if_due(tick, count)
