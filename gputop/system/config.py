@@ -91,10 +91,10 @@ def paths() -> list[str]:
 
 
 def apply(parser: argparse.ArgumentParser, strict: bool, mistakes: list[str] | None = None, found: Settings | None = None) -> None:
-    """Make the settings, ``found`` or those of the files, the defaults of the parser's flags.
+    """Make the settings, ``found`` or read from the files, the defaults of the parser's flags.
 
-    With ``strict``, a key of a file that is no flag of the parser raises UserError, as does a wrong value; ``mistakes`` collects the texts
-    of these errors instead.
+    With ``strict``, a key of a file that is no flag of the parser raises UserError, as does a wrong value; ``mistakes`` collects the
+    errors' texts instead.
     """
     known = flags(parser)
     for name, setting in in_force(parser, found).items():
@@ -201,7 +201,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _check_depth(text: str) -> None:
-    """Raise ValueError for a key of so many parts that tomllib, whose time grows with the square of them, would not finish."""
+    """Raise ValueError for a key of so many parts that tomllib, which takes quadratic time, would not finish."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.count(".") > _MOST_DOTS and any(part.count(".") > _MOST_DOTS for part in _BETWEEN_KEYS.split(line)):
             raise ValueError(f"more than {_MOST_DOTS} dots in a key (at line {number})")

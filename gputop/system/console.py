@@ -64,7 +64,7 @@ def takes_unicode() -> bool:
 
 
 def charset() -> str:
-    """The charset of the user's locale if that is not UTF-8, else that of standard output.
+    """Charset of the user's locale if that is not UTF-8, else of standard output.
 
     Under LC_ALL=C gputop draws ASCII, as htop and other programs do that ask the C library. Without any locale these draw ASCII too; but
     that is cron, `docker exec` or an ssh that passes no variables on, mostly with a UTF-8 terminal, so gputop draws everything there,

@@ -37,7 +37,7 @@ def end_with(error: BaseException) -> None:
 
 
 def watch_threads(say: Callable[[str], None]) -> None:
-    """Make an uncaught error of any thread end the program. ``say`` prints a line for the user."""
+    """Make an uncaught error of any thread end the program. ``say`` prints a line to the user."""
     threading.excepthook = partial(_end, say)
 
 
@@ -72,7 +72,7 @@ def _end_at_once(say: Callable[[str], None]) -> None:
 
 
 def log_path() -> str:
-    """Path of errors.log, beside screen.json."""
+    """Path of errors.log, in the folder of screen.json."""
     return os.path.join(os.path.dirname(config.state_path()), "errors.log")
 
 

@@ -52,7 +52,7 @@ def missing(command: str, extra: str) -> UserError:
 
 
 def how_to_add(extra: str, prefix: str = sys.prefix) -> str:
-    """The line for a shell that installs the packages of an extra beside this gputop."""
+    """Shell command that installs the packages of an extra into this gputop's environment."""
     packages = _packages(extra)
     quoted = shlex.join(packages)
     if os.path.exists(os.path.join(prefix, "pipx_metadata.json")):

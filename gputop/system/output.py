@@ -46,7 +46,7 @@ def create_file(path: str) -> None:
 
 @contextmanager
 def whole_or_gone(path: str, make: Make = create_file, remove: Make = os.unlink) -> Iterator[str]:
-    """Yield a temporary path beside ``path`` (suffix `UNFINISHED`) that is renamed to ``path`` when the block ends without an error.
+    """Yield a temporary path next to ``path`` (suffix `UNFINISHED`) that is renamed to ``path`` when the block ends without an error.
 
     After an error or Ctrl-C the temporary file is removed; only `kill -9` leaves it. ``make`` creates ``path`` as a test before the
     work, and again before the rename; it raises UserError if it cannot.

@@ -30,7 +30,7 @@ def raise_priority(rank: int) -> str:
 
 
 MOST_SHARE = 0.3  # of one CPU: a beat that takes more gives its priority up (guess; it takes 0.01 to 0.07, measured: make bench)
-MOST_WATCHING = 0.6  # of one CPU, for the screen and the recorder, whose start takes a second of CPU time (guess)
+MOST_WATCHING = 0.6  # of one CPU, for the screen and the recorder: their start takes a second of CPU time (guess)
 SPAN_NS = 5_000_000_000  # ns over which the share is measured
 CALM_NS = 60_000_000_000  # ns after which it asks for the priority again, if its share is under half of the limit
 _STEP_NS = SPAN_NS // 10  # ns between two readings of the CPU time

@@ -149,7 +149,7 @@ def start_as(user: tuple[int, int], keep: int, start: Callable[..., _T]) -> _T:
 
 
 def _prepare(kept: int, meanwhile: int) -> None:
-    """Leave this thread the capabilities ``kept`` to pass on to programs, and ``meanwhile`` for itself."""
+    """Leave this thread the capabilities ``kept`` to pass on to programs, and ``meanwhile`` for its own use."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0) != 0:
         kept = 0  # without CAP_SETPCAP capabilities end with root; the program runs without them

@@ -10,13 +10,13 @@ import os
 import sys
 from functools import cache
 
-TYPE_CHECKING = False  # typing's name for it, whose import takes longer than all of this
+TYPE_CHECKING = False  # typing's name for it; importing typing takes longer than all of this module
 if TYPE_CHECKING:
     from typing import Any
 
 __version__ = "0.1.0"
 FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # of the package gputop, with data/ and probes/
-_PACKAGES = ("textual", "nvidia-ml-py", "msgspec", "zstandard", "py-spy", "psutil")  # those whose versions a bug report needs
+_PACKAGES = ("textual", "nvidia-ml-py", "msgspec", "zstandard", "py-spy", "psutil")  # packages with versions that a bug report needs
 _RUN_MODULE = "import sys; del sys.path[0]; from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # parameters of mallopt (malloc.h)

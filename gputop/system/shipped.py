@@ -64,8 +64,7 @@ def _startable() -> str:
 
 
 def who_may_change(command: str) -> str:
-    """Name of the user, other than root, who owns what a unit starts or one of its folders, and so can change it; empty if there is
-    none."""
+    """Name of the user other than root who owns a program that a unit starts, or one of its folders, and so can change it; else empty."""
     for path in {command, os.path.realpath(command), FOLDER}:
         while True:
             try:

@@ -62,7 +62,7 @@ def is_narrow(text: str) -> bool:
     return _MAYBE_ODD.search(text) is None
 
 
-# Characters whose width Unicode changed recently, invisible letters, composed musical notes: terminals disagree about their width.
+# Characters of a width that Unicode changed recently, invisible letters, composed musical notes: terminals disagree about their width.
 _DISPUTED = re.compile(
     "[\u2630-\u2637\u268a-\u268f\u3164\u3248-\u324f\u4dc0-\u4dff\uffa0\U00016fe4\U0001d15e-\U0001d1c0\U0001d300-\U0001d37f]"
 )
