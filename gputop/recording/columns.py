@@ -1,6 +1,6 @@
 """Frames as columns, which compress to a fifth of their msgpack: the content of a piece before zstd.
 
-Lists of structs are tables. The rows of a table are sorted by subject (a pid, a GPU, a thread), so that a counter stands beside its own
+Lists of structs are tables. The rows of a table are sorted by subject (a pid, a GPU, a thread), so that a counter stands next to its own
 next reading, and integers are kept as steps from the reading before, also from that in an earlier piece of the chunk.
 
     table   = {"": [rows, key column, …], field: column, …}; a field that is missing has its default in every row
@@ -10,10 +10,10 @@ next reading, and integers are kept as steps from the reading before, also from 
               [3, absent, steps]            floats, as multiples of 1/1000 (or 1/10, see `TENTHS`)
               [4, lengths, table]           lists of structs, or structs (length 1); -1 is None. By row, not by subject
               [5, lengths, buckets, growths]  dicts of counts: how many have grown since the subject's row before, which, and by how much;
-                                            one that is gone shrinks by all of it
+                                            one that is gone shrinks by its whole count
     integers (steps, lengths, keys) = width u8 (0, 1, 2, 4, 8), then little-endian numbers: all lowest bytes, then all second ones, …
 
-A thread whose ``timeslices`` is -1 and whose tid is its process's pid repeats the process's own sample.
+A thread with ``timeslices`` -1 and its process's pid as tid repeats the process's own sample.
 
 A recording keeps no more digits than any screen, table or verdict shows (`UNITS`). Counters lose nothing by it in the long run: only their
 readings are rounded down.

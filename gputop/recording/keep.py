@@ -1,8 +1,8 @@
-"""A month in a gigabyte: recordings of one name whose older ticks, and then seconds, go as they grow.
+"""A month in a gigabyte: recordings of one name lose their older ticks, and then seconds, as they grow.
 
-A *pass* rewrites the files that are to lose chunks. A thread copies what stays of each into a file beside it, which then takes its name.
-Ticks away from incidents and markers go first, then seconds away from them, then ticks and seconds near them, each the oldest first;
-those of the last hour go late, and minutes last. What no coarser tier covers goes last of all.
+A *pass* rewrites the files that are to lose chunks. A thread copies the rest of each into a file next to it, which then takes its name.
+Ticks away from incidents and markers go first, then seconds away from them, then ticks and seconds near them, each the oldest first; the
+last hour goes late, and minutes last. What no coarser tier covers goes last of all.
 
 Space needs no clock: files go in the order of their numbers. What is too old goes by the files' own clocks, never on one reading of the
 wall clock (a wrong one at boot): *now* is at most as long after the end of the earlier files as this start has run, a pass takes

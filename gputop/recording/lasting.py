@@ -26,7 +26,7 @@ MOST_MARKS = 1000  # markers that are kept while nothing can be written; a choic
 
 
 class Lasting:
-    """Writes frames into a `Rotation`, whenever that takes them. ``tell`` gets a line as a pause begins, and one as it ends."""
+    """Writes frames into a `Rotation`, whenever that takes them. ``tell`` prints a line as a pause begins, and one as it ends."""
 
     def __init__(self, rotation: Rotation, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self.rotation = rotation

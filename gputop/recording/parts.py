@@ -90,7 +90,7 @@ class Parts(Recording):
 
     @property
     def problem(self) -> str:
-        """Losses of these recordings, as far as they have been read; empty if nothing is lost."""
+        """Losses of the recordings, as far as they have been read; empty if nothing is lost."""
         lost = [f"{clean(part.path)}: {problem}" for part in self._parts if (problem := part.problem)]
         missing = [missing_words(self.missing)] if self.missing else []
         return "; ".join([*lost, *missing, *(f"{clean(path)} is empty and left out" for path in self._empty)])

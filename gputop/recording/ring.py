@@ -1,8 +1,8 @@
 """The last ten minutes, always at hand: what `R` writes after the event, and what the cursor goes back into.
 
-Frames are packed into the very blocks that a file holds; the newest are kept in memory as msgpack until there are enough of them, the
-others lie on a `Shelf`. The more seconds lie together, the less they take: ten of them a quarter less than one by one. All is bounded
-by ``max_bytes``: a machine with more to record keeps fewer minutes.
+Frames are packed into the very blocks that a file holds; the newest are kept in memory as msgpack until they fill a block, the others lie
+on a `Shelf`. The more seconds lie together, the less they take: ten a quarter less than one by one. All is bounded by ``max_bytes``: a
+machine with more to record keeps fewer minutes.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Writer:
     """
 
     def __init__(self, path: str, header: Header, tell: Tell | None = None, minutes: bool = False) -> None:
-        """``tell`` gives the findings, as the recording ends. ``minutes``: with a tier of minutes."""
+        """``tell`` returns the findings, as the recording ends. ``minutes``: with a tier of minutes."""
         self.path = path
         self.header = header
         self.size = 0
@@ -204,7 +204,7 @@ class Writer:
     def settle(self) -> int:
         """Write what is pending, findings and an index, and no further findings or index until `move` or `unsettle`.
 
-        Returns the size: the part before it may be copied meanwhile.
+        Returns the size: the file up to there may be copied until then.
         """
         self.flush()
         self._write_index(with_findings=True)
@@ -319,7 +319,7 @@ class Rotation:
         self.writer.restate(header)
 
     def resume(self, anew: bool) -> None:
-        """Go on after an error, in the next file where the last one cannot grow or ``anew`` is asked for. A key frame must come next."""
+        """Go on after an error, in the next file if the last one cannot grow or with ``anew``. A key frame must come next."""
         if anew or not self.writer.may_grow:
             self._turn()
         else:
