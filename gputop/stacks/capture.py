@@ -31,7 +31,7 @@ _PTHREAD_BYTES = 2048  # of ``struct pthread``: glibc and musl keep the thread i
 
 
 class StackSet(Struct, frozen=True):
-    """Stacks taken together. ``paused``: pids that were stopped meanwhile, for 1 ms, or about 20 ms with ``native``."""
+    """Stacks taken together. ``paused``: pids that were stopped for it, for 1 ms, or about 20 ms with ``native``."""
 
     t_ns: int
     took_ns: int
@@ -85,7 +85,7 @@ def _side_by_side(pids: list[int], order: _Order) -> dict[int, list[Stack]]:
                 return
             try:
                 stacks = _process(pid, order)
-            except Exception as error:  # noqa: BLE001 - its text stands beside the others' stacks
+            except Exception as error:  # noqa: BLE001 - its text stands next to the others' stacks
                 stacks = [_failed(pid, f"could not be read: {crash.reason(error)}", order)]
             done.put((pid, stacks))
 

@@ -79,7 +79,7 @@ Weighted = tuple[tuple[str, ...], int]
 class Unreadable(Exception):
     """Raised for a stack that cannot be read.
 
-    ``kind``: permission, not-python, unsupported (version), gone (ended), timeout, torn (it changed meanwhile), missing (py-spy), hidden
+    ``kind``: permission, not-python, unsupported (version), gone (ended), timeout, torn (it changed while read), missing (py-spy), hidden
     (its program's files), no-cuda.
     """
 

@@ -5,8 +5,8 @@ read: free-threaded builds, and processes with several interpreters (PEP 684, PE
 only the newest, and gives its frames to the main thread.
 
 A set of stacks of one trainer and 8 torch workers takes 0.11 to 0.16 s and 115 ms of CPU by py-spy, and 0.04 to 0.09 s and 40 ms by this
-reader (2026-11-28, 2 vCPUs under other load, Python 3.11, py-spy 0.4.3). py-spy still comes first: it names threads, knows which of them
-holds the GIL, and reads native frames. Neither can replace the other.
+reader (2026-11-28, 2 vCPUs under other load, Python 3.11, py-spy 0.4.3). py-spy still comes first: it names threads, knows which one holds
+the GIL, and reads native frames. Neither can replace the other.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Interpreter:
             raise Unreadable("torn", "no Python thread runs in it yet") from None
 
     def frames(self, thread: InterpreterThread) -> list[Line]:
-        """The thread's Python frames in its interpreter, innermost first. Raises Torn if it ran on meanwhile."""
+        """The thread's Python frames in its interpreter, innermost first. Raises Torn if it ran on while read."""
         at = thread.runtime.layout
         found: list[tuple[int, int]] = []
         try:
@@ -154,12 +154,12 @@ class Interpreter:
     def stacks(self) -> list[PythonThread]:
         """All OS threads with their frames, the main thread first. If one interpreter runs another, the inner one's frames come first.
 
-        Raises Torn, OSError or struct.error if the process ran on meanwhile.
+        Raises Torn, OSError or struct.error if the process ran on while read.
         """
         return list(self._stacks())
 
     def main_frames(self) -> list[Line]:
-        """The main thread's frames, as in `stacks`. Raises Torn if it ran on meanwhile."""
+        """The main thread's frames, as in `stacks`. Raises Torn if it ran on while read."""
         try:
             return next((thread.frames for thread in self._stacks()), [])
         except (OSError, struct.error) as error:

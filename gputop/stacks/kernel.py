@@ -24,7 +24,7 @@ MAX_KERNEL_FRAMES = 64  # of a thread, the innermost
 STATES = {"T": "stopped (SIGSTOP or job control): `kill -CONT {pid}` lets it go on", "t": "stopped by a debugger",
           "Z": "zombie: it ended and its parent has not reaped it", "X": "dead"}  # fmt: skip
 
-# System calls whose first argument is the descriptor that they wait on.
+# System calls that wait on the descriptor in their first argument.
 _ON_DESCRIPTOR = frozenset({
     "read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2", "fsync", "fdatasync",
     "sync_file_range", "ioctl", "flock", "fcntl", "fallocate", "ftruncate", "getdents64", "recvfrom", "recvmsg", "recvmmsg", "sendto",
@@ -149,7 +149,7 @@ def _call_words(pid: int, view: KernelView, root: str) -> str:
 
 
 def _poll_words(pid: int, view: KernelView, root: str) -> str:
-    """The call and its timeout. aarch64 has only ppoll, whose timeout lies in the process's memory."""
+    """The call and its timeout. aarch64 has only ppoll, with its timeout in the process's memory."""
     unit = waits.MS if view.syscall == "poll" else waits.NANO
     limit_ms = waits.timeout_ms(view.args[2], unit, os.path.join(root, "proc", str(pid), ""))
     return view.syscall if limit_ms is None or limit_ms < 0 else f"{view.syscall}, at most {limit_ms} ms"

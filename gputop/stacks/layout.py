@@ -53,7 +53,7 @@ class Layout(Struct, frozen=True):
 
     @property
     def free_threaded(self) -> bool:
-        """True if the layout is that of a build without GIL, whose object header is longer."""
+        """True if the layout belongs to a build without GIL, with its longer object header."""
         return self.ob_type > 8
 
     @property
@@ -115,7 +115,7 @@ _MOST_BITS = 36  # of a number in a line table: CPython's lines have 32
 
 
 class Torn(Exception):
-    """The memory that was read is no code object: it changed meanwhile, or the layout differs."""
+    """Raised for memory that holds no code object: it changed while read, or the layout differs."""
 
 
 class Codes:
@@ -220,7 +220,7 @@ def _spans_of_pairs(table: bytes, first: int) -> Iterator[tuple[int, int | None]
 
 
 def _spans_of_locations(table: bytes, first: int) -> Iterator[tuple[int, int | None]]:
-    """3.11 on: entries whose first byte, the only one with its highest bit set, holds a form and a length in instructions."""
+    """3.11 on: entries with a first byte, the only one with its highest bit set, that holds a form and a length in instructions."""
     end, line, at = 0, first, 0
     while at < len(table):
         form, length = table[at] >> 3 & 15, (table[at] & 7) + 1

@@ -61,7 +61,7 @@ def _overview(groups: Sequence[Group]) -> list[TextLine]:
 
 
 def summary(taken: StackSet) -> str:
-    """One line about the set: ``37 stacks of 9 processes in 57 ms, none of them paused; 1 process could not be read``."""
+    """One line about the set: ``37 stacks of 9 processes in 57 ms, none paused; 1 process could not be read``."""
     asked = {stack.pid for stack in taken.stacks}
     found = [stack.pid for stack in taken.stacks if stack.python or stack.kernel]
     unread = len(asked) - len(set(found))

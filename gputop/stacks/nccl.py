@@ -1,6 +1,6 @@
 """NCCL's own report on a job that hangs: the ranks that have not launched the collective in which the others are.
 
-Since NCCL 2.24 each process has a RAS thread, and each of them knows the whole job. They listen on port 28028 of the loopback interface
+Since NCCL 2.24 each process has a RAS thread that knows the whole job. It listens on port 28028 of the loopback interface
 (NCCL_RAS_ADDR; off with NCCL_RAS_ENABLE=0). The protocol is text, a line a command (``src/ras/client.cc`` of NCCL):
 
     CLIENT PROTOCOL 2   answered by SERVER PROTOCOL and a number
@@ -132,7 +132,7 @@ def told(found: NcclReport | None) -> list[TextLine]:
 
 
 def ask(pids: Iterable[int], timeout_s: float = TIMEOUT_S) -> NcclReport | None:
-    """NCCL's report on the job of these processes of this machine; takes up to ``timeout_s``. None if none of them is one of several
+    """NCCL's report on the job of these processes of this machine; takes up to ``timeout_s``. None if no process is one of several
     ranks."""
     deadline = time.monotonic() + timeout_s
     found: NcclReport | None = None
@@ -318,7 +318,7 @@ class _CommunicatorReport:
 
     def __init__(self, name: str = "", size: int = 0, kind: str = "") -> None:
         self._name, self._size, self._kind = name, size, kind
-        self._operation: str | None = None  # whose counts follow
+        self._operation: str | None = None  # their counts follow
         self._count = 0  # that the ranks in the next lines have launched
         self._status = ""
         self._most = 0

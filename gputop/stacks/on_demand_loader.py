@@ -4,7 +4,7 @@ Run as a script by the system's own Python (3.8 or later), with the standard lib
 
     python3 -I on_demand_loader.py REQUEST
 
-REQUEST is a JSON object: ``probe`` (offcpu or callers), ``probes`` (folder of the C files), ``ebpf`` (folder of gputop.sources.ebpf, whose
+REQUEST is a JSON object: ``probe`` (offcpu or callers), ``probes`` (folder of the C files), ``ebpf`` (folder of gputop.sources.ebpf: its
 loader finds bcc and the kernel's layout), ``btf``, ``seconds``, and the probe's own fields. The answer is a JSON object: ``rows``,
 ``seconds`` measured, ``lost`` (updates of full maps); or ``error`` and ``remedy``.
 

@@ -35,7 +35,7 @@ _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "RUST_BACKTRACE": "0"}
 
 
 def binary() -> str | None:
-    """Path of py-spy: beside the running interpreter, else on PATH; None if it is not installed."""
+    """Path of py-spy: in the running interpreter's folder, else on PATH; None if it is not installed."""
     beside = os.path.join(os.path.dirname(sys.executable or ""), "py-spy")
     if os.access(beside, os.X_OK):
         return beside

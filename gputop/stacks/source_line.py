@@ -21,7 +21,7 @@ from gputop.system.errors import start_thread
 from gputop.system.privilege import take_file_rights
 
 TIMEOUT_S = 0.15  # s for all lines of a set of stacks
-MAX_LINES = 8  # frames of one stack whose source is read, innermost first
+MAX_LINES = 8  # frames of one stack with read source, innermost first
 _MAX_FILE_BYTES, _MOST_BYTES = 4 << 20, 32 << 20  # bytes of one file, and of all files of a set
 _MAX_TEXT = 200  # characters of a line
 _SLACK_S = 1.0  # s by which a file may be newer than its process: scripts are written just before they run, starts come in clock ticks
