@@ -50,7 +50,7 @@ class LoaderUsage(Struct):
     oncpu_s: float = 0.0  # main threads, exact (schedstat)
     runnable_s: float = 0.0
     cpu_s: float = 0.0  # all threads, and programs that have ended (stat)
-    consumer_s: float = 0.0  # CPU time of this process beside its workers
+    consumer_s: float = 0.0  # CPU time of this process without its workers
     storage_bytes: int = 0  # read from storage (io)
     read_bytes: int = 0  # read by system calls
     quota_cpus: float | None = None  # None without a quota

@@ -263,7 +263,7 @@ def end_workers(iterator: Any, workers: list[Any]) -> None:
 
 def _remove_memory(pid: int) -> None:
     """Remove files in /dev/shm that an ended worker made and this process has not fetched: queued batches under torch's sharing strategy
-    ``file_system``, and those of a worker killed before it removed the name. Fetched ones are mapped, and torch removes them."""
+    ``file_system``, and files of a worker killed before it removed the name. Fetched ones are mapped, and torch removes them."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
         mapped = file.read()
     for path in glob.glob(f"/dev/shm/torch_{pid}_*"):

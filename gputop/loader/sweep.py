@@ -1,4 +1,4 @@
-"""Finds how many workers a DataLoader needs: each number is tried, and what limits it is measured meanwhile.
+"""Finds how many workers a DataLoader needs: tries each number, and measures what limits it.
 
 A point is read as fast as it delivers, after its start and a warm-up, for a bounded time. Points read on where the last one stopped, so
 that none finds in the page cache what another has read. Points that read from storage while others did not are measured once more.
