@@ -16,7 +16,7 @@ from gputop.stream.stalled import Unwatched
 from gputop.system import crash
 from gputop.system.text import clean
 
-SILENT_S = 15.0  # s (and two intervals) without a frame, after which only the node's own metrics are told (guess)
+SILENT_S = 15.0  # s (and two intervals) without a frame, after which only the node's own metrics are exported (guess)
 
 GOES_ON = "the GPUs' metrics go on without trainers"
 
@@ -24,7 +24,7 @@ Family = tuple[Metric, list[Sample]]
 
 
 class Metered(Reader, Followed):
-    """Counters of one stream, beside the board and the diagnosis of ``judging``, a reader before this one."""
+    """Counters of one stream, in addition to the board and diagnosis of ``judging``, a reader before this one."""
 
     def __init__(
         self, level: str = TRAINER, *, judging: Unwatched | None = None, with_users: bool = True, with_dcgm: bool = False,
@@ -67,7 +67,7 @@ class Metered(Reader, Followed):
 
     @property
     def is_silent(self) -> bool:
-        """Whether the collector gives nothing."""
+        """True if the collector sends nothing."""
         return self.silent_s > SILENT_S + 2e-9 * self.board.header.interval_ns
 
     @property

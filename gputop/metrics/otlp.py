@@ -1,7 +1,7 @@
 """Metrics and incidents to an OpenTelemetry collector, by OTLP over HTTP.
 
 GPUs go by the names of OpenTelemetry's conventions for hardware (``hw.gpu.utilization``), the rest is ``gputop.…``; a Prometheus that takes
-OTLP in makes the exporter's own names of these. https://opentelemetry.io/docs/specs/semconv/hardware/gpu/
+OTLP in turns these into the exporter's own names. https://opentelemetry.io/docs/specs/semconv/hardware/gpu/
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Otlp:
         self._why = _LastWords()
         self._metrics = OTLPMetricExporter(endpoint=f"{base}/v1/metrics", timeout=TIMEOUT_S)
         self._logs = OTLPLogExporter(endpoint=f"{base}/v1/logs", timeout=TIMEOUT_S)
-        self._told: dict[tuple[int, int], bool] = {}  # (id, start) of an incident -> whether its end was told
+        self._told: dict[tuple[int, int], bool] = {}  # (id, start) of an incident -> whether its end was sent
         self._takes_logs = True
 
     def push(self) -> None:

@@ -20,7 +20,7 @@ from gputop.system.errors import UserError
 from gputop.system.text import clean
 
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-_BEGINS = ("trainer",)  # labels of the counter that tells since when a trainer's counters count, for all of them: one series is enough
+_BEGINS = ("trainer",)  # labels of the one series with the start of all of a trainer's counters
 
 
 class _Families(Collector):
@@ -69,9 +69,9 @@ class Pages:
 
 
 def _asks_openmetrics(accept: str) -> bool:
-    """Whether the header Accept takes OpenMetrics 1.0.
+    """True if the header Accept takes OpenMetrics 1.0.
 
-    `choose_encoder` raises TypeError for a version that is no number, and would make a text for each version that a client thinks of.
+    `choose_encoder` raises TypeError for a version that is no number, and would make a text for each version that a client invents.
     """
     for one in accept.split(","):
         kind, *parameters = (part.strip() for part in one.split(";"))

@@ -12,7 +12,7 @@ LAST_S = 3.0  # s that the last time may take
 
 
 class Pushing:
-    """Calls ``push`` every ``every_s``, and once more at the end. ``tell`` gets a line when pushing begins to fail, and when it works
+    """Calls ``push`` every ``every_s``, and once more at the end. ``tell`` prints a line when pushing begins to fail, and when it works
     again."""
 
     def __init__(self, push: Callable[[], None], every_s: float, tell: Callable[[str], None]) -> None:

@@ -32,7 +32,7 @@ class Sample(NamedTuple):
 
     labels: tuple[str, ...]  # values, in the order of `Metric.labels`
     value: float
-    created_s: float | None = None  # of a counter that may begin anew: Unix time of its begin
+    created_s: float | None = None  # of a counter that may restart: Unix time of its begin
 
 
 class Moment(Struct):
@@ -41,7 +41,7 @@ class Moment(Struct):
     board: Board
     engine: Engine
     totals: Totals
-    silent: bool = False  # the collector has given nothing for a while: what it said last is not told as now
+    silent: bool = False  # the collector has sent nothing for a while: its last values are not exported as current
     with_users: bool = True
     dropped: int = 0  # series beyond `MOST_SERIES`
 
@@ -65,7 +65,7 @@ class Metric(Struct, frozen=True):
 
     @property
     def otel_name(self) -> str:
-        """The name in OpenTelemetry: Prometheus' rules make `full_name` of it."""
+        """The name in OpenTelemetry, which Prometheus' rules turn into `full_name`."""
         stem = self.name.removesuffix("_total").removesuffix(f"_{SUFFIXES.get(self.unit, '')}")
         return self.otel or PREFIX.replace("_", ".") + stem.replace("_", ".", 1)
 
@@ -257,7 +257,7 @@ METRICS = (
 
 def collect(at: Moment, level: str = TRAINER, room: int = MOST_SERIES) -> Iterator[tuple[Metric, list[Sample]]]:
     """All families up to a level that have samples; at most ``room`` samples in all."""
-    room = max(0, room - 1)  # the last tells how many are left out
+    room = max(0, room - 1)  # the last counts those left out
     levels = LEVELS[: LEVELS.index(level) + 1]
     for metric in METRICS:
         if metric.level not in levels or (at.silent and metric.level != NODE):

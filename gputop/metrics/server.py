@@ -2,8 +2,8 @@
 
 It is Python's http.server, as the server of prometheus_client is, with the bounds that both lack: that one takes any number of threads, 100
 headers of 64 KiB from each client, and shakes hands for TLS in the thread that accepts, where one silent client keeps out all others.
-Each connection has one request, one thread, `HEAD_BYTES` and `DEADLINE_S`. Where there are too many connections the oldest must go, so that
-slow clients, or those that never read, keep nobody out.
+Each connection has one request, one thread, `HEAD_BYTES` and `DEADLINE_S`. With too many connections the oldest is closed, so that slow
+clients, or clients that never read, keep no others out.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class _Request(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - http.server's own
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002 - http.server's own
-        """Refuse a request in a line that repeats nothing of it."""
+        """Refuse a request in a line that repeats no part of the request."""
         self._send(HTTPStatus(code), f"{HTTPStatus(code).phrase}\n".encode())
         socket.socket.shutdown(self.connection, socket.SHUT_WR)
         for _ in range(_LINGERS):  # a client that still sends would meet a reset, and not read why
@@ -220,7 +220,7 @@ class _Request(BaseHTTPRequestHandler):
         return "gputop"
 
     def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
+        """Log nothing: there is no reader."""
 
     def _send(self, status: HTTPStatus, text: bytes, content_type: str = _PLAIN, *, zipped: bool = False) -> None:
         if self.request_version == "HTTP/0.9":  # a line may end in that, too; http.server would leave out the head

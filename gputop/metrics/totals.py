@@ -24,11 +24,11 @@ from gputop.system.text import clean
 LOST_TO = tuple(cause for cause in CAUSES if cause != "none" and cause not in GROWTHS)  # what a GPU second can be lost to
 MOST_TRAINERS = 32  # names of their own: 50 series each are 1,600 of a node's 2,500
 OTHER = "other"  # the name of all trainers beyond those
-MOST_CULPRITS = 10  # names that are told, those that took most
+MOST_CULPRITS = 10  # most names exported, by CPU time taken
 MOST_NAMES = 200  # culprits' names that are counted; what more there are is counted as `OTHER`
-KEPT_NS = 3600 * SECOND_NS  # after a trainer has ended its counters are told so long: a job that is started again goes on with them
+KEPT_NS = 3600 * SECOND_NS  # for which a trainer's counters are exported after its end: a job that is started again goes on with them
 UNNAMED_NS = 5 * SECOND_NS  # so long a trainer without rank is not named while its GPU is not known: NVML lists processes each 1 to 2 s
-LATE_NS = 15 * SECOND_NS  # the longest delay of the beat is told for one to two of these: Prometheus' usual interval
+LATE_NS = 15 * SECOND_NS  # the beat's longest delay is exported for one to two such spans: Prometheus' usual interval
 LONGEST_NAME = 80  # characters
 _MARKUP = str.maketrans(dict.fromkeys("<>{}`", "·"))  # HTML, templates, Slack: a label may be drawn anywhere
 
@@ -45,7 +45,7 @@ class Trainer(Struct):
     workers_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WORKER_STATES, 0.0))
     seen_ns: int = 0  # CLOCK_MONOTONIC
     gpus: frozenset[str] = frozenset()
-    unsure_s: float = 0.0  # seconds lost that are not counted yet: nothing of it moves, and what they are lost to is not known for sure
+    unsure_s: float = 0.0  # lost seconds not counted yet: the job stands still, and their cause is not certain
     standing: Standing | None = None  # of the process that is newest; None while none lives
 
 
@@ -77,7 +77,7 @@ class Totals:
         self.xids: Counter[int] = Counter()  # GPU -> how often its latest Xid error was another than before
         self._booked: dict[TrainerKey, _CountedLedger] = {}
         self._first_ns: dict[TrainerKey, int] = {}  # trainers that have no name yet -> when they were first seen
-        self._incidents = 0  # those of the engine's list that have been seen
+        self._incidents = 0  # seen incidents of the engine's list
         self._open: list[Incident] = []
         self._taken: dict[tuple[int, int], float] = {}  # (incident, pid) -> CPU seconds that are counted
         self._late: deque[tuple[int, int]] = deque(maxlen=2)  # (begin of a stretch of `LATE_NS`, longest delay in it)
@@ -111,7 +111,7 @@ class Totals:
         self._last_ns = board.t_ns
         for trainer in self.trainers.values():
             trainer.standing, trainer.unsure_s = None, 0.0
-        for _, standing in sorted(engine.standing.items()):  # who comes first has the plain name
+        for _, standing in sorted(engine.standing.items()):  # the first has the plain name
             its = self._trainer_of(standing, board)
             if its is not None:
                 its.seen_ns, its.standing = board.t_ns, standing
