@@ -1,6 +1,6 @@
 """Keeps a slow HTTP answer alive: after a second it begins as a stream of events, and sends a comment each second.
 
-Clients give up when nothing comes for some seconds, whatever the server does meanwhile; five are a common default.
+Clients give up when nothing comes for some seconds, even if the server is at work; five are a common default.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Answers for programs: bounded in bytes, with text from elsewhere marked as such.
 
 Names, command lines, stacks and markers come from other people's processes, and any program may have written a recording: a model must not
-take such text for instructions. It stands in fields whose names end in ``_untrusted``, without characters that hide, reorder or command.
+take such text for instructions. It stands in fields with names that end in ``_untrusted``, without characters that hide, reorder or
+command.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def untrusted(text: object, limit: int = TEXT) -> str:
 
 
 def all_untrusted(value: Any) -> Any:
-    """A JSON value whose every text, keys included, is made harmless by `untrusted`; floats have six digits."""
+    """The JSON value with each text, keys included, made harmless by `untrusted`, and floats of six digits."""
     if isinstance(value, str):
         return untrusted(value)
     if isinstance(value, dict):

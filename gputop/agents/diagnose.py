@@ -21,7 +21,7 @@ LOOKED_INTO = (
     "hung-worker", "lock-contention", "gil-contention", "main-thread-preprocessing", "slow-transform", "unexplained", "pause", "network-io",
     "output-blocked",
 )  # fmt: skip
-"""Causes inside a process: its stacks say where."""
+"""Causes inside a process: its stacks show where."""
 
 
 class DiagnoseQuestion(Asked):

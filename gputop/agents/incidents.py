@@ -1,4 +1,4 @@
-"""Tool `incidents`: what went wrong, one row each; one of them in full."""
+"""Tool `incidents`: what went wrong, a row each; one in full by its number."""
 
 from __future__ import annotations
 

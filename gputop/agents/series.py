@@ -21,7 +21,7 @@ SAYS = (
     f"{' '.join(FIELDS)}. subject: a GPU's index, 0 of the host."
 )
 MOST_SUBJECTS = 8  # of a field: GPUs
-FINE_NS = 16_666_667  # ns between ticks of a history that holds 36,000 of them, its most
+FINE_NS = 16_666_667  # ns between ticks of a history that holds its most, 36,000 ticks
 
 
 class SeriesQuestion(Asked):

@@ -164,7 +164,7 @@ def _failed(text: str) -> types.CallToolResult:
 
 
 def serve_stdio(desk: Desk, names: Sequence[str]) -> int:
-    """Serve until standard input ends, the client has left, or a signal comes, whose number is returned (0: none)."""
+    """Serve until standard input ends, the client has left, or a signal comes; returns the signal's number (0: no signal)."""
     ending = Ending()
     try:
         anyio.run(_stdio, make(desk, names), desk, ending)
@@ -192,8 +192,8 @@ def _is_gone(error: BaseException) -> bool:
 
 
 def serve_http(desk: Desk, names: Sequence[str], host: str, port: int, token: str) -> int:
-    """Serve until a signal comes, whose number is returned. ``token``: the bearer token that the header Authorization must carry; empty:
-    none is required."""
+    """Serve until a signal comes; returns its number. ``token``: the bearer token that the header Authorization must carry; empty: no token
+    is required."""
     import uvicorn
 
     ending = Ending()
