@@ -1,4 +1,4 @@
-"""The process beside a program that calls `gputop.watch`: it follows a collector, so that the program itself judges nothing.
+"""The companion process of a program that calls `gputop.watch`: it follows a collector, so that the program itself judges nothing.
 
 Its arguments are the collector's command. Each second it writes a line of JSON (`gputop.api.objects.CompanionLine`). It answers the lines
 ``snapshot``, ``explain`` and ``end`` on standard input, and ends with its parent.
@@ -37,7 +37,7 @@ class Companion(Reader):
         self._line = b""
         self._told_ns = 0
         self._told_problem = ""
-        self._ended: set[int] = set()  # incidents whose end was told
+        self._ended: set[int] = set()  # incidents with a reported end
         self._has_asked_end = False
 
     def begin(self, header: Header) -> None:
@@ -56,7 +56,7 @@ class Companion(Reader):
         return 0.0
 
     def is_over(self) -> bool:
-        """Whether the parent asked for the end, or has ended."""
+        """True if the parent asked for the end, or has ended."""
         return self._has_asked_end or os.getppid() != self._parent
 
     def _tell_news(self) -> None:

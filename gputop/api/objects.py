@@ -1,4 +1,4 @@
-"""Objects of the API: those of `gputop explain --json`, which `gputop.findings.explanation` defines. None: not measured."""
+"""Objects of the API, as in `gputop explain --json`; `gputop.findings.explanation` defines them. None: not measured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Snapshot(Struct, frozen=True):
     sources: dict[str, dict[str, Any]]
     gpus: tuple[dict[str, Any], ...]
     procs: tuple[dict[str, Any], ...]
-    incidents: tuple[Incident, ...] = ()  # those that last
+    incidents: tuple[Incident, ...] = ()  # incidents that last
 
 
 class CompanionLine(Struct, frozen=True):
@@ -38,7 +38,7 @@ class CompanionLine(Struct, frozen=True):
 
     verdict: Verdict | None = None
     ledger: Ledger | None = None
-    incidents: tuple[Incident, ...] = ()  # those that began or changed since the line before
+    incidents: tuple[Incident, ...] = ()  # incidents that began or changed since the line before
     problem: str = ""  # why there are no readings; empty while they come
     snapshot: Snapshot | None = None
     explanation: Explanation | None = None

@@ -93,11 +93,11 @@ class OpenRecording:
 
     @property
     def problem(self) -> str:
-        """Damage or missing parts of the recording, as far as it has been read; empty if there is none."""
+        """Damage or missing parts of the recording, as far as it has been read; else empty."""
         return self._reader.problem
 
     def explain(self, start: Moment = None, end: Moment = None, *, fine: bool = False) -> Explanation:
-        """The verdict, lost GPU time by cause, and incidents, as `gputop explain` says."""
+        """The verdict, lost GPU time by cause, and incidents, as `gputop explain` prints them."""
         start_ns, end_ns = self._stretch(start, end)
         return explain(self._reader, start_ns, end_ns, fine=fine).explanation
 
@@ -113,14 +113,14 @@ class OpenRecording:
         return [dict(zip(keys, row, strict=True)) for row in rows]
 
     def frames(self, start: Moment = None, end: Moment = None, *, fine: bool = False) -> Iterator[Frame]:
-        """The frames, whose counters are cumulative. See `gputop.model.frame`."""
+        """The frames, with cumulative counters. See `gputop.model.frame`."""
         stretch = self._stretch(start, end)
         return self._reader.frames(*stretch, tier=tier_for(*stretch, fine))
 
     def series(self, name: str, gpu: int = 0, start: Moment = None, end: Moment = None, *, fine: bool = False) -> Series:
         """Fresh readings of a series such as ``gpu.util_pct`` or ``psi.io_pct``; ``gpu``: the index, for series of GPUs.
 
-        ``ValueError`` for an unknown name says which there are. Nothing is interpolated: what was not measured has no reading.
+        ``ValueError`` for an unknown name lists the known ones. Nothing is interpolated: what was not measured has no reading.
         """
         if name not in FIELDS:
             raise ValueError(f"there is no series {name!r}: there are {', '.join(FIELDS)}")
@@ -154,7 +154,7 @@ class OpenRecording:
 
 
 class _Kept(History):
-    """The columns that the observers need, and one of them whole."""
+    """The columns that the observers need, and one column whole."""
 
     def __init__(self, interval_ns: int, key: tuple[str, int]) -> None:
         super().__init__(interval_ns)

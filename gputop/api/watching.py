@@ -24,7 +24,7 @@ from gputop.system.program import argv_of
 from gputop.system.text import clean
 
 ANSWER_S = 5.0  # s for the companion to answer: it looks at its questions five times a second
-END_S = 3.0  # s for it to say its last words and end, before SIGKILL
+END_S = 3.0  # s for the companion to write its last lines and end, before SIGKILL
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 60.0  # s, as of --interval
 Answer = TypeVar("Answer", Explanation, Snapshot)
 
@@ -72,7 +72,7 @@ class Watching:
         self._answers: dict[type, object] = {}
         self._child: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
-        self._pid = 0  # of the process that started it: a fork of that has no thread
+        self._pid = 0  # of the process that started it: a fork has no thread
         self._is_closing = self._is_over = False
 
     def start(self) -> Watching:
@@ -181,7 +181,7 @@ class Watching:
             raise UserError("this watch has not been started, or belongs to another process")
 
     def _listen(self, pipe: IO[bytes]) -> None:
-        """Take in what the companion says, until it ends."""
+        """Take in the companion's lines until it ends."""
         words = ""  # of the interpreter, where the companion could not even begin
         with pipe:
             for line in pipe:
