@@ -17,7 +17,7 @@ GRAVE = ("medium", "high")  # severities that are logged as warnings, others as 
 
 
 class Logged:
-    """A watch of this machine, and what a training logs of it."""
+    """A watch of this machine, and the metrics that a training logs from it."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         """``options``: the arguments of `gputop.watch`."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from gputop.integrations import Logged
 
-if "pytorch_lightning" in sys.modules:  # two packages, whose classes are not each other's: the one that is used
+if "pytorch_lightning" in sys.modules:  # two packages with different classes: the one that is used
     from pytorch_lightning import Callback
 else:
     from lightning.pytorch import Callback
@@ -33,7 +33,7 @@ class GputopCallback(Callback):
             self._log(trainer)
 
     def on_train_end(self, trainer: Any, *_: Any) -> None:
-        """Log the last of it."""
+        """Log the last metrics."""
         self._log(trainer)
         self._logged.close()
 
