@@ -35,7 +35,7 @@ ROLES_EVERY_NS = 1_000_000_000  # ns between two assignments of roles; each beat
 ROLES_SHARE = 0.02  # of one CPU, most that assigning roles takes: 20,000 processes cost 60 ms (measured)
 LOOK_EVERY_NS = 1_000_000_000  # ns between two looks whether a missing source can be opened
 STOPS_WITHIN_S = 0.5  # s, the longest sleep: `stop` is noticed within it, however long the interval
-BEHIND_DRIVER_NS = 8_000_000  # ns from NVML's ticks to the beat: by then most of its threads are done and leave the GIL alone
+BEHIND_DRIVER_NS = 8_000_000  # ns from NVML's ticks to the beat: most of its threads are done after that and leave the GIL alone
 AHEAD_MOST_NS = 200_000_000  # ns, most that a source is read ahead of its beat: with long intervals its readings would be old
 AHEAD_ROOM = 2  # times what the source lately took: reading ahead begins that long before NVML's next tick, so no beat is late for it
 
@@ -202,7 +202,7 @@ class Collector:
         """Read the sources that ask for it into the next frame, at a random moment before its beat (``frame.t_ns``).
 
         At a fixed phase of the beat, a job whose steps keep time with it would always be seen in the same part of its step. The frame
-        itself stays on the beat. The reading ends before NVML's next tick, whose threads need the GIL.
+        itself stays on the beat. The reading ends before NVML's next tick: its threads need the GIL.
         """
         beat = self._beat_of(frame)
         names = [name for name, source in self._sources.items() if (asks := getattr(source, "is_read_ahead", None)) and asks(beat)]
@@ -350,7 +350,7 @@ class Collector:
 
 
 def next_deadline(deadline: int, began: int, ended: int, interval: int) -> int:
-    """The deadline after ``deadline``, whose tick ``began`` and ``ended`` then; all in ns.
+    """The deadline after ``deadline``; that one's tick ``began`` and ``ended``. All in ns.
 
     A deadline that passed less than half an interval ago is run late; an older one is skipped, and so is one within half an
     interval of when this tick began (after a stop or a suspend). Two frames closer than that give rates that are noise.
