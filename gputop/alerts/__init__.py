@@ -1,1 +1,1 @@
-"""Alerts: incidents reported to somebody who is not at the screen, once when one begins and once when it ends."""
+"""Alerts: incidents reported to people away from the screen, once at the begin and once at the end."""

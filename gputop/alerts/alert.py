@@ -36,7 +36,7 @@ class Alert(Struct, frozen=True):
 
     @property
     def key(self) -> tuple[int, float]:
-        """(id, begin) of the incident: ids begin anew with another boot."""
+        """(id, begin) of the incident: ids start again with another boot."""
         return self.incident.id, self.incident.start_unix_s
 
     @property
@@ -52,12 +52,12 @@ class Alert(Struct, frozen=True):
 
 
 class Teller:
-    """Decides which incidents are reported: those of at least a severity, once they have reached it and again when they have ended; never a
+    """Decides which incidents are reported: of at least a severity, once when they have reached it and once when they have ended; never a
     pause."""
 
     def __init__(self, severity: str) -> None:
         self._least = SEVERITIES.index(severity)
-        self._told: dict[tuple[int, int], Incident] = {}  # (id, start_ns) -> told and not over: ids begin anew with another boot
+        self._told: dict[tuple[int, int], Incident] = {}  # (id, start_ns) -> reported and not over: ids start again with another boot
 
     def news(self, incidents: list[Incident]) -> list[tuple[str, Incident]]:
         """(`BEGIN` or `END`, incident) since the last call."""
@@ -77,10 +77,10 @@ class Damper:
 
     def __init__(self) -> None:
         self._known: dict[_Kind, _Sent] = {}
-        self._begun: set[tuple[int, int]] = set()  # of which it was sent that they began
+        self._begun: set[tuple[int, int]] = set()  # incidents with a sent begin
 
     def sent(self, news: list[tuple[str, Incident]], now_ns: int) -> list[tuple[str, Incident, int]]:
-        """(`BEGIN` or `END`, incident, how often such a one has come since the last was sent)."""
+        """(`BEGIN` or `END`, incident, number of times it has come since the last alert about it)."""
         if any(now_ns < one.t_ns for one in self._known.values()):
             self._known.clear()  # another boot's clock
         found = [(event, one, times) for event, one in news if (times := (self._begins if event == BEGIN else self._ends)(one, now_ns))]
@@ -118,7 +118,7 @@ class Damper:
             yield BEGIN if lasts else END, one, known.held
 
 
-_Kind = tuple[str, int | None, int | None]  # cause, trainer, GPU where there is none: what makes two incidents the same one again
+_Kind = tuple[str, int | None, int | None]  # cause, trainer, and GPU without a trainer: two incidents with the same are one that recurs
 
 
 def _kind(one: Incident) -> _Kind:

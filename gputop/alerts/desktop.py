@@ -1,7 +1,7 @@
 """``desktop``: a notification of the desktop, by the terminal: OSC 9, 99 or 777. It reaches the desktop over ssh and through tmux.
 
-OSC 99 is kitty's, OSC 777 rxvt-unicode's (foot, VTE, WezTerm and Ghostty know it), OSC 9 iTerm2's. A terminal that knows none of them shows
-nothing. tmux passes it on with ``set -g allow-passthrough on``.
+OSC 99 is kitty's, OSC 777 rxvt-unicode's (foot, VTE, WezTerm and Ghostty know it), OSC 9 iTerm2's. A terminal without any shows nothing.
+tmux passes it on with ``set -g allow-passthrough on``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Alerts of a stream on their way: a queue and a thread for each sink, so that a dead one delays neither the stream nor the others.
+"""Sends a stream's alerts: a queue and a thread for each sink, so that a dead one delays neither the stream nor the others.
 
-What fails is tried again for `TRIED_S`, one at a time, in the order in which it was told. The newest alert about an incident takes the
-place of an older one that has not been sent: nobody hears that something has begun once it is over.
+A failed alert is tried again for `TRIED_S`, one at a time, in the order of their events. The newest alert about an incident replaces an
+older one that has not been sent: no begin is reported after the end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALERT_EVERY_S = 0.5  # s between looks for what to report: an alert is sent with
 MOST_WAITING = 64  # alerts in a sink's queue; more are dropped and counted (a choice; all-smi has the same)
 PAUSES_S = (1.0, 5.0, 25.0, 60.0)  # s before each further try; the last one repeats (a choice)
 TRIED_S = 600.0  # s for which an alert is tried (a choice)
-LEAST_S = 1.0  # s before a further try, whatever the other side says
+LEAST_S = 1.0  # s before a further try, whatever the other side asks for
 LEAVE_S = 3.5  # s that the end waits for what is on its way: an attempt at a webhook takes 3 (`gputop.alerts.webhook.WHOLE_S`)
 
 
@@ -75,7 +75,7 @@ class Sender:
         return len(self._queue)
 
     def close(self) -> bool:
-        """Try what waits once more without a pause, unless the other side has said when; whether that is worth waiting for."""
+        """Try waiting alerts once more without a pause, unless the other side has set a time. True if that is worth waiting for."""
         with self._changed:
             if not self._is_closing:
                 self._is_closing = True
@@ -95,7 +95,7 @@ class Sender:
                 self._succeed(waiting, alert)
 
     def _next(self) -> _Waiting:
-        """The alert whose turn it is, once it is time."""
+        """The next alert, once it is due."""
         with self._changed:
             while not self._queue or (left_s := self._due_s - time.monotonic()) > 0.0:
                 self._changed.wait(left_s if self._queue else None)
@@ -105,7 +105,7 @@ class Sender:
         with self._changed:
             self.sent += 1
             self._tries, self._due_s, self._is_set, self._told_lost = 0, 0.0, False, False
-            if waiting.alert is alert:  # no newer one has come meanwhile
+            if waiting.alert is alert:  # no newer one has replaced it
                 del self._queue[alert.key]
 
     def _fail(self, waiting: _Waiting, alert: Alert, error: Exception) -> None:
@@ -132,7 +132,7 @@ class Sender:
 
 
 class Alerts:
-    """Tells the incidents of one stream to all sinks; ``said`` gets the line of each."""
+    """Reports the incidents of one stream to all sinks; ``said`` gets the line of each."""
 
     def __init__(
         self, sinks: Sequence[Sink], severity: str, notify: Callable[[str], None], said: Callable[[str], None] | None = None
@@ -143,7 +143,8 @@ class Alerts:
         self._seen_ns = 0
 
     def look(self, following: Following, is_about: Callable[[int | None], bool] | None = None) -> None:
-        """Tell what is new since the last feed of the engine; quick, and again without effect. ``is_about``: the trainers that count."""
+        """Report what is new since the engine's last feed; quick, and a second call has no effect. ``is_about``: the trainers that
+        count."""
         if following.engine.fed_ns == self._seen_ns:
             return
         self._seen_ns = following.engine.fed_ns

@@ -57,7 +57,7 @@ def sink_of(text: str) -> Sink:
 
 
 def sinks_of(texts: Iterable[str]) -> list[Sink]:
-    """The sinks of `texts`, each once. Those of one name are numbered: more of an address would be its secret."""
+    """The sinks of `texts`, each once. Equal names are numbered: more of an address would reveal its secret."""
     sinks = [sink_of(text) for text in dict.fromkeys(texts) if text != NO_SINK]
     count, seen = Counter(sink.name for sink in sinks), Counter[str]()
     for sink in sinks:

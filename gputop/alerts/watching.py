@@ -53,7 +53,7 @@ class Watching(Reader):
         return bool(self._judging.problem) or (self.has_starved and not self._command.pid)
 
     def is_about(self, trainer_pid: int | None) -> bool:
-        """Whether a trainer counts: with a command, only those that it started."""
+        """True if a trainer counts: with a command, only the trainers that it started."""
         return not self._command.pid or self._family.has(self._judging.board, trainer_pid, self._command.pid)
 
     def end(self) -> None:
@@ -69,31 +69,30 @@ class Starving:
     def __init__(self, severity: str, for_ns: int) -> None:
         self._bad = frozenset(SEVERITIES[SEVERITIES.index(severity) :])
         self._for_ns = for_ns
-        self._since_ns: dict[int, int] = {}  # trainer, or what `_whose` says -> since when
+        self._since_ns: dict[int, int] = {}  # `_subject` of the incident -> its start
 
     def begin(self) -> None:
         """Forget all start times: after a reboot the monotonic clock starts over."""
         self._since_ns.clear()
 
     def look(self, incidents: list[Incident]) -> Incident | None:
-        """The incident with which a job, or a lost GPU, has starved for the time; None while none has. A job whose cause changes starves
-        on.
+        """The incident with which a job, or a lost GPU, has starved for the time, or None. A job starves on when its cause changes.
 
-        What counts is until when the cause was last seen: an incident lasts some seconds longer, for it may come back.
+        The time ends when the cause was last seen: the incident itself lasts some seconds longer, for the cause may come back.
         """
-        counted = [(_whose(one), one) for one in incidents if one.end_ns is None and self._counts(one)]
-        open_ones = [(whose, one) for whose, one in counted if whose is not None]
-        since = {whose: one.start_ns for whose, one in reversed(open_ones)}
-        self._since_ns = {whose: min(start, self._since_ns.get(whose, start)) for whose, start in since.items()}
-        starved = (one for whose, one in open_ones if one.last_ns - self._since_ns[whose] >= self._for_ns)
+        counted = [(_subject(one), one) for one in incidents if one.end_ns is None and self._counts(one)]
+        open_ones = [(subject, one) for subject, one in counted if subject is not None]
+        since = {subject: one.start_ns for subject, one in reversed(open_ones)}
+        self._since_ns = {subject: min(start, self._since_ns.get(subject, start)) for subject, start in since.items()}
+        starved = (one for subject, one in open_ones if one.last_ns - self._since_ns[subject] >= self._for_ns)
         return next(starved, None)
 
     def _counts(self, one: Incident) -> bool:
         return is_fault(one) and one.severity in self._bad and one.last_ns > 0
 
 
-def _whose(one: Incident) -> int | None:
-    """The trainer that an incident is about; of a lost GPU that none has, a negative number; None where no job can starve."""
+def _subject(one: Incident) -> int | None:
+    """Pid of the trainer that an incident is about; a negative number for a lost GPU without a trainer; None if no job can starve by it."""
     kind = kind_of(one)
     match kind:
         case Trouble.LOST_GPU:
@@ -105,13 +104,13 @@ def _whose(one: Incident) -> int | None:
 
 
 class Family:
-    """Processes that a command started, also those whose parents have ended."""
+    """Processes that a command started, also after their parents have ended."""
 
     def __init__(self) -> None:
         self._known: set[tuple[int, int]] = set()  # (pid, start in clock ticks)
 
     def has(self, board: Board, pid: int | None, ancestor_pid: int) -> bool:
-        """Whether the process is the command or comes from it. Ask while its parents live: afterwards the answer is remembered."""
+        """True if the process is the command or comes from it. Ask while its parents live: afterwards the answer is remembered."""
         info = board.infos.get(pid or 0)
         if info is None:
             return any(known == pid for known, _ in self._known)  # it has ended

@@ -1,6 +1,7 @@
-"""``https://…``: the alert as JSON by POST. For Slack, and what takes Slack's messages (Mattermost, Rocket.Chat, Discord): ``slack:https://…``.
+"""``https://…``: the alert as JSON by POST. For Slack and services that take its messages (Mattermost, Rocket.Chat, Discord):
+``slack:https://…``.
 
-Proxies are those of the environment (https_proxy, no_proxy). Redirects are not followed. Plain http goes to this machine only.
+Proxies are taken from the environment (https_proxy, no_proxy). Redirects are not followed. Plain http goes to this machine only.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class _Exchange:
         try:
             with opener.open(self._request, timeout=WHOLE_S):
                 pass
-        except Exception as error:  # noqa: BLE001 - told by `end`, in the sender's thread
+        except Exception as error:  # noqa: BLE001 - raised by `end`, in the sender's thread
             self._failure = error
         finally:
             self._is_over = True
@@ -173,7 +174,7 @@ def make(text: str) -> Webhook:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name is this machine's own."""
+    """True if a name is this machine's own."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -181,7 +182,7 @@ def is_loopback(host: str) -> bool:
 
 
 def slack_message(alert: Alert) -> dict[str, Any]:
-    """The message, without Slack's markup in names: ``<!channel>`` of a process's name must call nobody."""
+    """The message, without Slack's markup in names: ``<!channel>`` in a process's name must notify no one."""
     colour = _COLOURS.get(alert.incident.severity, "") if alert.event == BEGIN else "good"
     fields = [{"title": name, "value": _plain(value), "short": len(value) < _SHORT} for name, value in alert.facts.items()]
     return {"text": _plain(alert.text), "attachments": [{"color": colour, "fallback": _plain(alert.text), "fields": fields}]}
