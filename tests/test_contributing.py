@@ -244,7 +244,7 @@ print("answer" in CAUSES, [judge.rows for judge in judges() if judge.cause == "a
 
 def test_an_intervention(tree: Tree) -> None:
     body = '''
-"""What it changes: nobody. Whether it may be kept: no. What right it needs: none. How it is undone: it is not."""
+"""Change: nothing. May be kept: no. Right needed: none. Undo: none."""
 
 from gputop.prove.change import Case, Refusal
 from gputop.prove.interventions import Intervention

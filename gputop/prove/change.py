@@ -1,6 +1,6 @@
 """Changes of an experiment: one setting of one thread, process or control group file, with its value before.
 
-Nothing is changed of a process whose pid was reused: a pidfd is opened first, then its start time is compared. The kernel has no call
+A process that reuses a pid is not changed: a pidfd is opened first, then its start time is compared. The kernel has no call
 that takes a pidfd for priorities and masks, so for the few microseconds up to the call by pid a reuse cannot be excluded.
 Imports little, for the guardian does all its work with this module.
 """
@@ -27,7 +27,7 @@ AGAIN_S, ASK_S = 1.0, 0.05  # s that a write to autogroup is repeated, and betwe
 NAMED = 3  # processes that are named in a line, the others are counted
 FILE_BYTES = 4096  # most bytes of a control group's file: one line, or one for each device
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
-CONTROL_GROUPS = (0x27E0EB, 0x63677270)  # CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC (linux/magic.h), as statfs(2) tells
+CONTROL_GROUPS = (0x27E0EB, 0x63677270)  # CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC (linux/magic.h), as from statfs(2)
 PROC = (0x9FA0,)  # PROC_SUPER_MAGIC
 FILES = frozenset({
     "cpu.max", "cpu.weight", "cpu.cfs_quota_us", "cpu.shares", "memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "memory.max",
@@ -81,7 +81,7 @@ class Reached(Struct, frozen=True):
     reason: str  # ``idle priority``, ``in cgroup /a/b: cpu.max``
     is_other: bool  # of another user
     is_job: bool  # of the job that is tried
-    cpu: float | None = None  # CPUs that it used while it was looked at; None: it began or ended meanwhile
+    cpu: float | None = None  # CPUs that it used while it was observed; None: it began or ended then
 
 
 class Plan(Struct, frozen=True):
@@ -93,7 +93,7 @@ class Plan(Struct, frozen=True):
     may_keep: bool
     pulse_s: float | None = None  # s that it may be on at a stretch; None: as long as it takes
     others: tuple[TargetProcess, ...] = ()  # processes of other users in it: ask, and name them, before it begins
-    reached: tuple[Reached, ...] = ()  # all processes that the changes reach, those of other users first
+    reached: tuple[Reached, ...] = ()  # all processes that the changes reach, other users' first
 
 
 class Refusal(Struct, frozen=True):
@@ -115,7 +115,7 @@ class Record(Struct, frozen=True):
     group: int = 0
     session: int = 0
     path: str = ""
-    inode: int = 0  # of the file's folder: a control group made anew under the same name is another one
+    inode: int = 0  # of the file's folder: a control group made again under the same name is another one
 
     @property
     def subject(self) -> tuple[str, int, int, str]:
@@ -299,7 +299,7 @@ def write_value(record: Record, value: str) -> None:
 
 
 def is_new(record: Record, value: str) -> bool:
-    """Whether a value is the one that the experiment sets, as the kernel reports it; a thread may have it from its parent."""
+    """True if the kernel reports the experiment's value; a thread may have it from its parent."""
     if record.setting == "policy":
         policy, priority = value.split()
         return f"{int(policy) & ~os.SCHED_RESET_ON_FORK} {priority}" == record.new
@@ -307,7 +307,7 @@ def is_new(record: Record, value: str) -> bool:
 
 
 def _is_told_as(record: Record, value: str) -> bool:
-    """Whether the kernel writes a file's new text as ``value``: limits in whole pages, all limits of a disk."""
+    """True if the kernel writes a file's new text as ``value``: limits in whole pages, all limits of a disk."""
     if record.setting == DEVICE:
         return set(record.new.split()) <= set(value.split())
     if record.setting == FILE and os.path.basename(record.path).startswith("memory.") and value.isdecimal() and record.new.isdecimal():
@@ -331,7 +331,7 @@ def restore(record: Record) -> str:
     """Put the old value back, and read it. Raises OSError if that fails, also if another value is read afterwards.
 
     `BACK`: the subject has the old value. `GONE_BY_NOW`: the subject has ended. `THEIRS`: the value is neither the old one nor the
-    experiment's, so somebody else has changed it since, and it is left as it is.
+    experiment's, so another program has changed it since, and it is left as it is.
     """
     try:
         value = read_value(record)
@@ -344,7 +344,7 @@ def restore(record: Record) -> str:
     except (ProcessLookupError, FileNotFoundError):
         return _restore_session(record) if record.setting == "autogroup" else GONE_BY_NOW
     except OSError as error:
-        if error.errno == errno.ENODEV:  # a control group that was removed meanwhile
+        if error.errno == errno.ENODEV:  # a control group that was removed since
             return GONE_BY_NOW
         raise
     if value != record.old:
@@ -428,7 +428,7 @@ def _held_bytes(record: Record) -> int:
 
 @contextmanager
 def _opened(record: Record, name: str, flags: int) -> Iterator[int]:
-    """A file of that very control group: no link leads out of its file system, and no other file than `FILES` is named."""
+    """Open a file of exactly this control group: no link leads out of its file system, and only `FILES` are allowed."""
     if os.path.basename(record.path) not in FILES:
         raise OSError(errno.EPERM, "no setting that an experiment changes")
     folder = os.open(os.path.dirname(record.path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

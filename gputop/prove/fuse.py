@@ -1,8 +1,8 @@
 """The fuse: a process of its own that lets stopped processes go on 1.5 s after it was armed, whatever happens to gputop and the guardian.
 
-It is armed before anybody is stopped. `Fuse` talks to it by lines: the processes (``pid start_ticks``, comma between two), or an empty one
-to let them go on now. It answers each with a byte, another one if it cannot hold them all. At the end of its input it lets them go on, too,
-and ends. It imports little.
+It is armed before a process is stopped. `Fuse` talks to it by lines: the processes (``pid start_ticks``, comma between two), or an empty
+one to let them go on now. It answers each with a byte, another one if it cannot hold them all. At the end of its input it lets them go on,
+too, and ends. It imports little.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from gputop.system.text import clean
 
 CPUSETS = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")  # of v2, v1, old v1
 MOST_MEMBERS = 4096  # processes of a group, and groups below it, that are looked at: a larger one is shared by many
-_LIST_BYTES = 1 << 17  # of cgroup.procs: more than so many of them
+_LIST_BYTES = 1 << 17  # of cgroup.procs: more than `MOST_MEMBERS`
 _TGID = b"Tgid:"  # line of /proc/TID/status: the process of a thread
 
 
@@ -77,7 +77,7 @@ class Groups:
 
 
 def is_apart(one: ControllerPath | None, job: ControllerPath | None) -> bool:
-    """Whether a process is in a group that the job is not below: its own priority counts only inside that."""
+    """True if a process is in a group that the job is not below: its own priority counts only inside that."""
     return one is not None and job is not None and one.folders[0] not in job.folders
 
 
@@ -98,7 +98,7 @@ def members(folder: str) -> set[int]:
 
 
 def _refuse(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):  # removed meanwhile
+    if not isinstance(error, FileNotFoundError):  # removed since
         raise ReachUnknown(f"cgroup {clean(str(error.filename))} cannot be looked at: {error.strerror}")
 
 
@@ -133,5 +133,5 @@ def content(folder: str, name: str) -> str:
 
 
 def may_write(path: str) -> bool:
-    """Whether this process has the right to write a group's file."""
+    """True if this process has the right to write a group's file."""
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)

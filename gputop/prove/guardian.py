@@ -1,7 +1,7 @@
 """`Guard`, around one experiment, and the guardian process that undoes it when gputop dies.
 
 The guardian has a session of its own and ignores the signals that end a terminal's programs. It holds the journal, with its lock, and the
-read end of a pipe: at its end gputop is gone, and unless gputop had said that all is over, the guardian undoes what the journal names.
+read end of a pipe. When the pipe ends gputop has ended, and unless it sent `OVER` before, the guardian undoes what the journal names.
 gputop in turn watches the guardian, and undoes at once when that one dies. If both die the journal remains
 (`gputop.prove.journal.leftovers`).
 """
@@ -36,9 +36,9 @@ SPEAK_S = 15.0  # s between two words of gputop, as long as its experiment goes 
 UNDO_S = 60.0  # s that the guardian tries to undo what the kernel refuses at first (a choice)
 END_S, ASK_S = 2.0, 0.05  # s that is waited for a guardian's end, for it holds the lock, too; and between two tries (guess)
 READY_S = 20.0  # s that the guardian may take to start: a loaded machine (guess)
-PASSES = 5  # rounds in which threads and children are looked for that began meanwhile (guess)
-ON, OFF, OVER = b"1", b"0", b"2"  # what gputop tells the guardian
-ALL_BACK, FAILED, BUT_THEIRS = 0, 1, 3  # exit codes of the guardian: all was put back; not all; all but what somebody else has changed
+PASSES = 5  # rounds that look for new threads and children (guess)
+ON, OFF, OVER = b"1", b"0", b"2"  # what gputop sends to the guardian
+ALL_BACK, FAILED, BUT_THEIRS = 0, 1, 3  # exit codes of the guardian: all was put back; not all; all but what another program has changed
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGQUIT, signal.SIGTSTP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -47,11 +47,11 @@ class ExperimentEnding(Struct):
 
     is_kept: bool = False  # whether the changes stay, for good
     is_put_back: bool = False  # whether all reads as before, but for `theirs`
-    theirs: list[str] = []  # what somebody else has changed meanwhile, in words: it is left as it is
+    theirs: list[str] = []  # what another program has changed since, in words: it is left as it is
 
     @property
     def told(self) -> str:
-        """A line for the user: whether all is put back, and what somebody else has changed meanwhile."""
+        """A line for the user: whether all is put back, and what another program has changed since."""
         left = f"; {journals.told_theirs(self.theirs)}" if self.theirs else ""
         return ("all is put back" if self.is_put_back else "its guardian process puts everything back") + left
 
@@ -60,7 +60,7 @@ class Guard:
     """A context manager around one `Plan`. All methods raise OSError with one line; then all is put back."""
 
     def __init__(self, plan: Plan, *, agreed: bool = False, ending: ExperimentEnding | None = None) -> None:
-        """``agreed``: the user was asked about ``plan.others`` and said yes."""
+        """``agreed``: the user was asked about ``plan.others`` and agreed."""
         self.plan = plan
         self.ending = ending if ending is not None else ExperimentEnding()
         self.is_on = False
@@ -70,7 +70,7 @@ class Guard:
         self._since_ticks = 0  # start of the experiment, in clock ticks since boot
         self._known: dict[journals.Subject, Record] = {}  # what the journal holds
         self._others = frozenset(one.pid for one in plan.others)
-        self._theirs: dict[journals.Subject, str] = {}  # what somebody else has changed while it was on, in words
+        self._theirs: dict[journals.Subject, str] = {}  # what another program has changed while it was on, in words
         self._read = set[tuple[str, str]]()  # (setting, value) that is read after it was set, where it is another one
         self._is_heard = True  # whether the experiment has gone on since gputop last spoke
         self._journal: journals.Journal | None = None
@@ -165,7 +165,7 @@ class Guard:
                 self._release()
 
     def _apply(self) -> None:
-        """Write the old values of all that is new, then change it; again, for what began meanwhile."""
+        """Write the old values of new subjects, then change them; again for the ones that began since."""
         assert self._journal is not None
         applied = set[journals.Subject]()
         for _pass in range(PASSES):
@@ -209,17 +209,18 @@ class Guard:
         self._known.update((record.subject, record) for record in others)
 
     def _is_heir(self, record: Record) -> bool:
-        """Whether a thread has the value from a parent that has just been changed: `journals.undo` finds it."""
+        """True if a thread has the value from a parent that has just been changed: `journals.undo` finds it."""
         has_it = is_new(record, record.old) or (record.setting, record.old) in self._read
         return has_it and record.subject not in self._known and record.tid_ticks >= self._since_ticks
 
     def _is_news(self, record: Record) -> bool:
-        """Whether a record's old value is not in the journal yet, or was changed by somebody else while the experiment was off."""
+        """True if a record's old value is not in the journal yet, or another program changed it while the experiment was off."""
         known = self._known.get(record.subject)
         return known is None or (known.old != record.old and not is_new(known, record.old))
 
     def _undo(self, try_s: float = journals.TRY_S) -> list[str]:
-        """Undo the changes; returns a line about each that could not be put back. Values that somebody else has changed are left alone."""
+        """Undo the changes; returns a line about each that could not be put back. Values that another program has changed are left
+        alone."""
         was_on, self.is_on = self.is_on, False
         if not self._known or self._journal is None:
             return []
@@ -277,7 +278,7 @@ class Guard:
             raise OSError("no experiment: no more threads are allowed here")
 
     def _watch(self) -> None:
-        """Wait for the end of the guardian, and undo at once if the experiment was not over. Tell the guardian that gputop is at work."""
+        """Wait for the end of the guardian, and undo at once if the experiment was not over. Send the guardian signs of life."""
         assert self._guardian is not None
         assert self._guardian.stdout is not None
         with self._guardian.stdout as answers:
@@ -360,7 +361,7 @@ def _refuse_leftovers() -> None:
 
 
 def wake_guardians() -> list[int]:
-    """Continue stopped guardians whose journals this user may undo: they then undo them. Returns their pids."""
+    """Continue stopped guardians if this user may undo their journals: they then undo them. Returns their pids."""
     woken, folders = [], {folder.path: folder.uid for folder in host.folders()}
     for proc in read_processes().values():
         with suppress(ProcessLookupError, PermissionError):
@@ -377,7 +378,7 @@ def main(arguments: list[str]) -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     pipe, journal = int(arguments[0]), journals.Journal(arguments[2], int(arguments[1]))
-    os.write(1, ON)  # standard output stays open: its end tells gputop that the guardian has died
+    os.write(1, ON)  # standard output stays open: gputop learns by its end that the guardian has died
     until, said = None, b""
     while True:
         left_s = None if until is None else max(0.0, until - time.monotonic())

@@ -1,8 +1,8 @@
 """Lock and journals that all experiments of a host share: one lock for all users and containers, a folder of journals for each user.
 
 Neither depends on $TMPDIR, $XDG_STATE_HOME or a home. The lock is the namespace of clocks that nearly all processes of a host share, as a
-file of /proc: nobody can remove it or put another in its place. A folder lies in the first of `PLACES` where its user may make one, all are
-searched, and what others could have made or changed is no folder of ours. It imports little.
+file of /proc, which cannot be removed or replaced. A folder lies in the first of `PLACES` where its user may make one; all are searched,
+and a folder that others could have made or changed is ignored. It imports little.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 LOCKS = ("/proc/self/ns/time", "/proc/self/ns/user")  # the first that is there: since Linux 5.6; the namespace of users
-PLACES = ("/run", "/run/lock", "/var/tmp", "/tmp", "/dev/shm")  # folders of root's: those that root alone writes, or with the sticky bit
+PLACES = ("/run", "/run/lock", "/var/tmp", "/tmp", "/dev/shm")  # folders of root: written by root alone, or with the sticky bit
 PREFIX = "gputop-experiments-"  # name of a user's folder, before the uid
 
 
@@ -60,7 +60,7 @@ def folder_of(uid: int) -> list[JournalFolder]:
 
 
 def folders() -> list[JournalFolder]:
-    """Journal folders that this user may undo: the user's own; for root those of all users, root's first."""
+    """Journal folders that this user may undo: the user's own; for root all users', root's first."""
     own = folder_of(os.geteuid())
     if os.geteuid() != 0:
         return own
@@ -68,7 +68,7 @@ def folders() -> list[JournalFolder]:
 
 
 def everybodys() -> list[JournalFolder]:
-    """Journal folders of all users, without those that cannot be trusted."""
+    """Trusted journal folders of all users."""
     found = []
     for place in PLACES:
         with suppress(OSError):
@@ -97,7 +97,7 @@ def make_folder() -> JournalFolder:
         try:
             with suppress(FileExistsError):
                 os.mkdir(folder.path, 0o755)
-                os.chmod(folder.path, 0o755)  # whatever the umask: its names are everybody's to see
+                os.chmod(folder.path, 0o755)  # whatever the umask: all users may see its names
             if not (why := why_not(folder)):
                 return folder
             problems.append(why)

@@ -2,11 +2,11 @@
 
 One file (0600) for each experiment in the folder of its user (`gputop.prove.host`): a header, then a line for each `Record`, of which
 the last of a subject is in force. Each line begins with its checksum. A last line without its end was being written when the writer died,
-so its change was not made. Whoever works with a journal holds an flock on it: the experiment and its guardian together; without one it is a
-leftover. It is removed once all is undone. Settings of processes and control groups do not outlast a boot, so a journal of an earlier boot
-has nothing to undo.
+so its change was not made. A process that works with a journal holds an flock on it: the experiment and its guardian together; without a
+lock it is a leftover. It is removed once all is undone. Settings of processes and control groups do not outlast a boot, so a journal of an
+earlier boot has nothing to undo.
 
-Root undoes what other users' experiments left behind as those users (`_as`): a journal that somebody else could write does nothing that its
+Root undoes what other users' experiments left behind as those users (`_as`): a journal that another user could write does nothing that its
 user could not.
 """
 
@@ -36,10 +36,10 @@ VERSION = 1  # of what is written
 MOST_BYTES = 1 << 26  # of a journal: 300,000 threads
 TRY_S, PAUSE_S = 2.0, 0.1  # s that undoing is tried again where the kernel refuses (a memory limit below what is in use), and between tries
 
-_LINE, _LINES, _ANSWER_BYTES = 1000, 60, 1 << 16  # characters, lines, bytes of what a child says: what fits into a pipe
+_LINE, _LINES, _ANSWER_BYTES = 1000, 60, 1 << 16  # characters, lines, bytes of a child's answer: what fits into a pipe
 UNWRITTEN_S = 60.0  # s after which a journal without a header has no writer any more (guess)
-PASSES = 8  # at most, after that time, while more are found who inherited a setting (guess)
-CLEAR = 4  # passes in a row that find nobody: each may miss the child of a process that ended while /proc was listed (guess)
+PASSES = 8  # passes at most after that time, while more heirs of a setting are found (guess)
+CLEAR = 4  # passes in a row that find no process: each may miss the child of a process that ended while /proc was listed (guess)
 
 
 class JournalHeader(Struct, frozen=True):
@@ -49,13 +49,13 @@ class JournalHeader(Struct, frozen=True):
     boot: str  # /proc/sys/kernel/random/boot_id
     host: str
     pid_namespace: int  # inode: pids mean nothing in another one
-    since_ticks: int  # clock ticks since boot: who was born later may have inherited a setting
+    since_ticks: int  # clock ticks since boot: a process born later may have inherited a setting
     unix_s: float
     version: int = VERSION
 
 
 class Damaged(OSError):
-    """Raised for a journal that was altered, or is not ours: nothing of it is applied."""
+    """Raised for a journal that was altered, or is not ours: it is not applied."""
 
 
 class Leftover(Struct, frozen=True):
@@ -75,7 +75,7 @@ class Undone(Struct):
     """Result of undoing, in words; what is in neither list reads as it did before the experiment."""
 
     failed: list[str] = []
-    theirs: dict[Subject, str] = {}  # what somebody else has changed since the experiment did: it is left as it is
+    theirs: dict[Subject, str] = {}  # what another program has changed since the experiment did: it is left as it is
 
     @property
     def told(self) -> str:
@@ -113,12 +113,12 @@ class Journal:
 
     @property
     def removed(self) -> bool:
-        """Whether all was undone or kept: the file has no name any more."""
+        """True if all was undone or kept: the file has no name any more."""
         return os.fstat(self.fd).st_nlink == 0
 
     @property
     def is_unwritten(self) -> bool:
-        """Whether it was being made when its writer died, or still is: without a whole header, so before any change."""
+        """True without a whole header: its writer died before any change, or is still at it."""
         return b"\n" not in os.pread(self.fd, MOST_BYTES, 0)
 
     def remove(self) -> None:
@@ -171,8 +171,8 @@ def create(says: str) -> Journal:
 def leftovers() -> list[Leftover]:
     """Journals of this machine that no process works with and that this user may undo: the experiment and its guardian were both killed.
 
-    Those of an earlier boot, and those of experiments that had not changed anything yet, are removed. Other users' are only looked at, and
-    count if they can be undone.
+    Journals of an earlier boot, and of experiments that had not changed anything yet, are removed. Other users' are only looked at, and count
+    if they can be undone.
     """
     found = [left for folder in host.folders() for left in _leftovers_in(folder)]
     return [left for left in found if not left.problem or left.uid == os.geteuid()]
@@ -210,7 +210,7 @@ def _leftovers_in(folder: host.JournalFolder) -> list[Leftover]:
 
 
 def in_use() -> bool:
-    """Whether an experiment whose journal this user may undo is under way, or being undone."""
+    """True if an experiment is under way, or being undone, with a journal that this user may undo."""
     return any(_is_in_use(path, folder.uid) for folder in host.folders() for path in _paths(folder))
 
 
@@ -223,7 +223,7 @@ def _is_in_use(path: str, uid: int) -> bool:
 
 
 def of_others() -> list[int]:
-    """Uids of the users whose journals this one may not read, so that it is not known whether these are in use."""
+    """Uids of the users with journals that this one may not read, so that it is not known whether these are in use."""
     own = {folder.path for folder in host.folders()}
     return sorted({folder.uid for folder in host.everybodys() if folder.path not in own and _paths(folder)})
 
@@ -248,7 +248,7 @@ def _undo_in(folder: host.JournalFolder) -> list[str]:
         try:
             journal = _open(left.path, folder.uid)
         except OSError:
-            continue  # somebody else is at it
+            continue  # another process is at it
         try:
             undone = journal.undo(TRY_S)
             if not undone.failed:
@@ -316,7 +316,7 @@ def _heirs(records: list[Record], since_ticks: int) -> tuple[list[Record], list[
 
 
 def _why_not_restored(record: Record, theirs: dict[Subject, str]) -> str:
-    """Put one back; empty if that is done, there is nothing any more to put it back to, or somebody else has changed it: ``theirs``."""
+    """Put a record's value back; empty if that is done, its subject has ended, or another program has changed it (``theirs``)."""
     try:
         if restore(record) == THEIRS:
             theirs[record.subject] = f"{_named(record)} ({_now(record)})"
@@ -372,7 +372,7 @@ def _paths(folder: host.JournalFolder) -> list[str]:
 
 
 def _open(path: str, uid: int) -> Journal:
-    """Lock an existing journal of that user. Raises BlockingIOError if a process works with it, Damaged if it is not as it should be."""
+    """Lock an existing journal of that user. Raises BlockingIOError if a process works with it, Damaged if it is not ours."""
     with _folder(os.path.dirname(path), uid) as folder:
         try:
             fd = os.open(os.path.basename(path), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -395,7 +395,7 @@ def _open(path: str, uid: int) -> Journal:
 
 @contextmanager
 def _folder(path: str, uid: int) -> Iterator[int]:
-    """The folder's descriptor, whatever takes its name meanwhile. Raises Damaged if it is not its user's alone."""
+    """The folder's descriptor, even if its name is taken by another. Raises Damaged if it is not its user's alone."""
     if why := host.why_not(host.JournalFolder(path, uid)):
         raise Damaged(why)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

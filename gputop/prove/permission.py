@@ -1,8 +1,8 @@
 """Rules for which processes an experiment may touch.
 
-Own processes may be; those of others only as root, after a question that names them. Never PID 1, kernel threads, sshd, systemd's own,
-gputop's own, or an ancestor of this process (its shell, terminal multiplexer, ssh session). Nothing with ``--readonly``. Where the GPU is
-that of `gputop demo`, the demo's own processes alone.
+Own processes are allowed; other users' only as root, after a question that names them. Never PID 1, kernel threads, sshd, systemd's own,
+gputop's own, or an ancestor of this process (its shell, terminal multiplexer, ssh session). Nothing with ``--readonly``. With the GPU of
+`gputop demo`, the demo's own processes alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MODULE_AFTER = {"-m": 1, "-c": 2}  # option -> how many words later its module 
 
 
 def why_never(proc: Proc, table: Table) -> str:
-    """The reason why no experiment may touch a process, as a predicate: ``is a kernel thread``; empty if there is none."""
+    """The reason why no experiment may touch a process, as a predicate: ``is a kernel thread``; else empty."""
     if proc.pid == 1:
         return "is the first process"
     if proc.kthread or (proc.pid == KTHREADD and proc.ppid == 0):
@@ -37,9 +37,9 @@ def why_never(proc: Proc, table: Table) -> str:
 
 
 def stage(table: Table | None = None) -> frozenset[int] | None:
-    """Pids of the demo whose GPU is looked at: its trainers, and the processes that disturb them; None if there is no demo.
+    """Pids of the observed demo: its trainers, and the processes that disturb them; None without a demo.
 
-    Other processes are not the demo's, not even those that its terminal or script has started as well. ``table``: the processes now.
+    Other processes are not the demo's, even if its terminal or script has started them as well. ``table``: the processes now.
     """
     path = os.environ.get(simulated.VARIABLE)
     if not path:
@@ -64,7 +64,7 @@ def why_off_stage(pid: int, own: frozenset[int] | None) -> str:
 
 
 def is_own(proc: Proc) -> bool:
-    """Whether a process runs as this user, or as the user who typed sudo, and with no other user's rights. Raises ProcessLookupError."""
+    """True if a process runs as this user, or as the user who typed sudo, and without another user's rights. Raises ProcessLookupError."""
     sudo = os.environ.get("SUDO_UID", "")
     mine = {int(sudo)} if os.geteuid() == 0 and sudo.isascii() and sudo.isdecimal() else {os.geteuid()}
     return uids_of(proc.pid) <= mine

@@ -52,7 +52,7 @@ def parse(pid: int, data: bytes) -> Proc:
 
 
 def why_no_pids() -> str:
-    """The reason why the pids in /proc are not those of system calls: another pid namespace's /proc is mounted. Empty if they are."""
+    """The reason why pids in /proc differ from system calls' pids: another pid namespace's /proc is mounted. Else empty."""
     try:
         is_own = os.readlink("/proc/self") == str(os.getpid())
     except OSError:
@@ -61,7 +61,7 @@ def why_no_pids() -> str:
 
 
 def read_process(pid: int) -> Proc:
-    """Read one process. Raises ProcessLookupError if there is none, OSError if no more files can be opened."""
+    """Read one process. Raises ProcessLookupError if it does not exist, OSError if no more files can be opened."""
     return _read(pid, f"/proc/{pid}/stat")
 
 

@@ -21,7 +21,7 @@ from gputop.prove.trial import HALF_PCT, JobSample, Outcome, Pair, Trial, arm_of
 from gputop.system.text import figure
 
 FOLLOW_S = 60.0  # s that a kept fix is followed, as is promised to users
-LEAST_FOLLOWED_S = 5.0  # s without which nothing is said of it
+LEAST_FOLLOWED_S = 5.0  # s without which the gain is not reported
 GONE = "all that was to be changed has ended meanwhile: try again"
 UNMEASURED, STANDSTILL = "not measured", "from a standstill"  # in place of a gain
 
@@ -75,7 +75,7 @@ class Proof(Struct, frozen=True, kw_only=True):
     """Output of `gputop prove --json`. Where nothing was tried, what was not measured stays None."""
 
     schema: int = 1
-    result: str | None = None  # ``proved``, ``disproved`` or ``undecided``; None: nothing was tried, and ``reason`` says why
+    result: str | None = None  # ``proved``, ``disproved`` or ``undecided``; None: nothing was tried, for ``reason``
     reason: str | None = None
     cause: Cause | None = None
     trainer_pid: Pid | None = None
@@ -91,7 +91,7 @@ class Proof(Struct, frozen=True, kw_only=True):
     gpu_work_on: float | None = None
     metric: str | None = None  # ``steps`` or ``gpu_work``
     seconds: float = 0.0
-    missing: dict[str, str] = {}  # figure -> why it is None
+    missing: dict[str, str] = {}  # figure -> why it has no value
     kept: bool = False
     kept_s: float | None = None
     kept_gain_pct: float | None = None
@@ -210,7 +210,7 @@ def told(says: str, outcome: Outcome) -> str:
 
 
 def _ended(outcome: Outcome) -> str:
-    """The result for a marker, whose end may be cut: ``proved, 182 → 311 steps/min, +71 % ± 6``."""
+    """The result for a marker, which may be cut at its end: ``proved, 182 → 311 steps/min, +71 % ± 6``."""
     if outcome.estimate is None:
         return f"{outcome.result} ({outcome.reason})"
     return f"{outcome.result}, {_moved(outcome)}, {_gain(outcome)}"
@@ -283,12 +283,12 @@ def _pair_gain(pair: Pair, clock: str) -> float | None:
 
 
 def _stands(pair: Pair, clock: str) -> bool:
-    """Whether no step was made without the change, or no GPU worked: there is no finite gain over nothing."""
+    """True if no step was made, or no GPU worked, without the change: a gain over nothing is not finite."""
     return not pair.off.counts.get(clock) if clock else pair.off.work_pct is not None and pair.off.work_pct < HALF_PCT
 
 
 def _stood(outcome: Outcome) -> bool:
-    """Whether the job stood still without the change, in the mean of all pairs."""
+    """True if the job stood still without the change, in the mean of all pairs."""
     before = outcome.mean(on=False, steps=outcome.metric == "steps")
     return not before if outcome.metric == "steps" else before is not None and before < HALF_PCT
 

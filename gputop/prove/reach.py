@@ -1,7 +1,7 @@
-"""Every process that changes reach, with its user, its CPU time and the reason: the user is asked about these, a line each.
+"""Finds every process that changes reach, with its user, its CPU time and the reason: the user is asked about each in a line.
 
-A change of a process reaches its descendants with the same rights, one of a session's weight all that are in the session, one of a control
-group's file all members of the group and of those below it, whoever's they are.
+A change of a process reaches its descendants with the same rights, a change of a session's weight all processes in the session, a change of
+a control group's file all members of the group and of the groups below it, of any user.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gputop.prove.permission import is_own, stage, touchable, why_off_stage
 from gputop.prove.processes import CLOCK_TICK_HZ, GONE, Proc, Table, cpu_ticks_of, read_process, uids_of
 from gputop.system.text import clean, counted
 
-LOOK_S = 0.3  # s over which the CPU time of those reached is measured (guess)
+LOOK_S = 0.3  # s over which the CPU time of reached processes is measured (guess)
 _REASONS = {"policy": "idle priority", "io-priority": "idle I/O priority", "autogroup": "the least weight for its session"}
 
 
@@ -55,7 +55,7 @@ def _member(pid: int, table: Table) -> Proc | None:
 
 
 def is_hidden(pid: int) -> bool:
-    """Whether there is such a process of another user."""
+    """True if the process exists but is another user's."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -27,7 +27,7 @@ class Scene:
         self.groups = Groups()
         self.stage = stage(self.table)
         self.refused: list[str] = []  # why culprits are left out, one line each
-        self.others: list[TargetProcess] = []  # those of other users in `culprits`
+        self.others: list[TargetProcess] = []  # other users' processes in `culprits`
         self._kin = {one.pid for one in (case.trainer, *case.family, *case.victims)}
         self._above = {above for pid in self._kin for above in ancestors(self.table, pid)}
         self.culprits = self._roots(case.culprits)
@@ -38,7 +38,7 @@ class Scene:
         return proc if proc is not None and proc.start_ticks == target.start_ticks and not proc.ended else None
 
     def job(self) -> list[TargetProcess] | Refusal:
-        """The job's processes that are no descendants of others of it; `Refusal` if one may not be touched."""
+        """The job's processes without the descendants of others; `Refusal` if one may not be touched."""
         family = {one.pid: one for one in (self.case.trainer, *self.case.family, *self.case.victims) if self.living(one)}
         tops = [one for pid, one in family.items() if not family.keys() & set(ancestors(self.table, pid))]
         for one in tops:
@@ -49,8 +49,7 @@ class Scene:
         return tops or Refusal("the job has ended")
 
     def rest_of_session(self, target: TargetProcess) -> list[TargetProcess] | Refusal:
-        """Processes other than the culprits in the target's session, which has one weight for all; `Refusal` if one of them may not be
-        touched."""
+        """Processes other than the culprits in the target's session, which has one weight for all; `Refusal` if one may not be touched."""
         session, inside = self.table[target.pid].session, self.pids_of(self.culprits)
         rest = [proc for proc in self.table.values() if proc.session == session and proc.pid not in inside and not proc.ended]
         for proc in rest:
@@ -60,7 +59,7 @@ class Scene:
         return [self.target(proc) for proc in rest]
 
     def pids_of(self, targets: Iterable[TargetProcess]) -> set[int]:
-        """Pids of these processes and of their descendants, as far as they may be touched."""
+        """Pids of the targets and their descendants, as far as they may be touched."""
         roots = [proc for one in targets if (proc := self.living(one)) is not None]
         return {proc.pid for root in roots for proc in touchable(self.table, root)}
 
@@ -116,7 +115,7 @@ class Scene:
         return proc
 
     def _is_alike(self, parent: Proc, proc: Proc) -> bool:
-        """Whether a process may be touched and runs with its parent's rights: only then is it touched along with the parent."""
+        """True if a process may be touched and has its parent's rights: only then it is touched along with the parent."""
         try:
             return not self._why_not(parent) and uids_of(parent.pid) == uids_of(proc.pid)
         except ProcessLookupError:
@@ -149,7 +148,7 @@ class Scene:
 
 
 def may_raise(pid: int, nice: int) -> bool:
-    """Whether this process has the right to set the niceness of ``pid`` back to ``nice``: CAP_SYS_NICE, or the process's own
+    """True if this process has the right to set the niceness of ``pid`` back to ``nice``: CAP_SYS_NICE, or the process's own
     RLIMIT_NICE."""
     if capabilities() >> CAP_SYS_NICE & 1:
         return True

@@ -8,7 +8,7 @@ from math import atan, cos, exp, log, pi, sin, sqrt
 from msgspec import Struct
 
 FALSE_POSITIVE = 0.05  # chance of *proved* without a gain, over all looks of a trial; the usual bound
-FIRST_LOOK = 0.5  # part of it that the first look may use: most gains are clear by then, and each pair takes six seconds (a choice)
+FIRST_LOOK = 0.5  # part of that chance that the first look may use: most gains are clear there, and each pair takes six seconds (a choice)
 LEAST_PAIRS = 3  # pairs before the first look: two leave one degree of freedom, and no noise passes its t of 12
 LEAST_GAIN = 0.05  # relative gain from which a cause is one; less is within the work of any other process (guess)
 

@@ -1,8 +1,8 @@
-"""Finds the threads, processes and files that a change touches, and those that have inherited a changed setting since.
+"""Finds the threads, processes and files that a change touches, and the heirs of a changed setting.
 
-Threads and processes that begin during an experiment inherit what it has set, and get what their parent had before. Found are new threads
-of processes in the journal, descendants of those, and orphans that share a process group or session with them; of these, who has the very
-value that the experiment sets. A process that asked for that value itself meanwhile cannot be told from these.
+Threads and processes that begin during an experiment inherit what it has set, and get what their parent had before. Heirs are new threads
+of processes in the journal, their descendants, and orphans that share a process group or session with them, if they have the very value
+that the experiment sets. A process that asked for that value itself since cannot be distinguished from an heir.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from gputop.prove.processes import GONE, Proc, Table, ancestors, read_processes,
 
 
 def find(changes: tuple[Change, ...], others: frozenset[int] = frozenset()) -> list[Record]:
-    """Records of what the changes touch now, with the present values; subjects that end meanwhile or cannot be read are left out. Raises
+    """Records of what the changes touch now, with the present values; subjects that end or cannot be read are left out. Raises
     OSError for a file.
 
-    ``others``: processes of other users that the user agreed to; who has become another user's since is left out.
+    ``others``: processes of other users that the user agreed to; a process that has become another user's since is left out.
     """
     found: list[Record] = []
     table = read_processes() if any(change.target is not None for change in changes) else {}
@@ -96,7 +96,7 @@ def _of_heir(parent: Record, proc: Proc) -> list[Record]:
 
 
 def _parent(proc: Proc, parents: dict[int, Record], table: Table, since_ticks: int) -> Record | None:
-    """The record whose value a process has, or inherited; None if it has nothing to do with the experiment."""
+    """The record of the value that a process has or inherited; None if it has nothing to do with the experiment."""
     own = parents.get(proc.pid)
     if own is not None and own.start_ticks == proc.start_ticks:
         return own
@@ -110,6 +110,6 @@ def _parent(proc: Proc, parents: dict[int, Record], table: Table, since_ticks: i
 
 
 def _is_unusual(record: Record) -> bool:
-    """Whether the new value is rare, so that an orphan with it must have inherited it. Of masks only a narrower one is."""
+    """True if the new value is rare, so that an orphan with it must have inherited it. Only a narrower mask is rare."""
     narrower = record.setting == "cpu-mask" and set(record.new.split(",")) < set(record.old.split(","))
     return narrower or record.setting in ("policy", "nice", "io-priority")

@@ -22,10 +22,10 @@ NAMED_NS = 6 * SECOND_NS  # ns that a cause asked for by --cause has to be found
 LOOK_NS = 20 * SECOND_NS  # ns for a verdict; a window of the diagnosis is a few seconds
 BUSY_SHARE = 0.1  # of one CPU, from which a process may be a culprit that only --cause names (guess)
 BUSY_BYTES_PER_S = 1 << 20  # bytes a second to and from disks, likewise (guess)
-MOST_CULPRITS = 4  # of those
+MOST_CULPRITS = 4  # busiest processes that are culprits
 LEAST_TAKEN = 0.1  # of what all culprits take, below which one is not touched: it would gain nothing (a choice)
 PREFETCH = 2  # batches that each worker prepares ahead (PyTorch's default prefetch_factor; it cannot be seen from outside)
-DRAIN = 2.0  # times as long as a queue of batches lasts, until it is empty: it is filled meanwhile, and may be longer (guess)
+DRAIN = 2.0  # times as long as a queue of batches lasts, until it is empty: it is still being filled, and may be longer (guess)
 LEAST_SETTLE_S, MOST_SETTLE_S = 0.5, 2.0  # s; bounds for the time after a switch: two readings of NVML's utilization, half an arm
 MOST_ARM_S = 8.0  # s of an arm at most: three pairs in a minute
 WORK = ("sm_active_pct", "gr_active_pct", "util_pct")  # readings of a GPU's work, the best first
@@ -36,7 +36,7 @@ class Suspicion(Struct, frozen=True):
     """A case to be tried, and how."""
 
     case: Case
-    settings: TrialSettings  # of the trial, unless the user says how long
+    settings: TrialSettings  # of the trial, unless the user sets its times
     named: bool  # whether the diagnosis named the culprits; False: they are the busiest processes
 
 
@@ -60,7 +60,7 @@ class SuspectWatch(Followed):
         return self._decide() if self.following.take(item) else None
 
     def suspicion_now(self) -> Suspicion | str:
-        """Suspicion by the diagnosis at this moment, without waiting for more; else the reason why there is none."""
+        """Suspicion by the diagnosis at this moment, without waiting for more, else the reason why there is no case."""
         verdict = self.engine.verdict
         if verdict.trainer_pid is None or verdict.cause in ("none", "unexplained"):
             return "nothing to prove: the diagnosis names no cause at this moment"
@@ -158,7 +158,7 @@ class SuspectWatch(Followed):
         return self._large({pid: grown[pid] for pid in sorted(busy, key=lambda pid: -grown[pid])[:MOST_CULPRITS]})
 
     def _notable(self, verdict: Verdict) -> list[int]:
-        """Pids of the culprits without those that take hardly anything; of all, if what they take is not measured."""
+        """Pids of the culprits that take a notable share; all pids if what they take is not measured."""
         kind = _BUSY_CAUSES.get(verdict.cause)
         taken = {one.pid: one.cpu_s if kind == "cpu" else self._moved(one.pid) if kind == "disk" else None for one in verdict.culprits}
         known = {pid: amount for pid, amount in taken.items() if amount is not None}
@@ -195,7 +195,7 @@ class SuspectWatch(Followed):
         ]  # fmt: skip
 
     def _has_program(self, pid: int) -> bool:
-        """Whether the process is neither a kernel thread nor gputop's own."""
+        """True if the process is neither a kernel thread nor gputop's own."""
         info = self.board.infos.get(pid)
         return info is not None and bool(info.cmdline) and program_name(info, titled=False) != "gputop"
 
@@ -221,7 +221,7 @@ def settings_of(workers: int, per_s: float | None) -> TrialSettings:
 
     After a switch it still uses up what was prepared before: the queue of a loader holds `PREFETCH` batches a worker, and one is on its
     way. They last so many steps, and `DRAIN` times as long while new ones come. What lasts longer than the bound makes the gain look
-    smaller, never greater. Arms of a slow job are longer, so that the number of its steps says something.
+    smaller, never greater. Arms of a slow job are longer, so that the number of its steps means something.
     """
     queue = PREFETCH * workers + 1
     drained = DRAIN * queue / per_s if per_s else MOST_SETTLE_S if workers else LEAST_SETTLE_S

@@ -1,7 +1,7 @@
 """A trial: a cause is switched off and on in turn, and the job's pace is compared pair by pair.
 
-A state machine without a clock or a thread of its own. Samples come in, `Trial.on` says what has to be in force, and whoever drives it says
-when that is so (`switched`). Each pair has an arm ``off`` (all as it was) and an arm ``on`` (the intervention in force).
+A state machine without a clock or a thread of its own. Samples come in, `Trial.on` is what has to be in force, and its driver calls
+`switched` when it is. Each pair has an arm ``off`` (all as it was) and an arm ``on`` (the intervention in force).
 
 The order within a pair is drawn by lot, and the next pair has the other order, so that what drifts steadily cancels out in two pairs and
 never looks like a gain. After each switch the job has `TrialSettings.settle_s` to use up what was prepared before.
@@ -38,7 +38,7 @@ PAIRS, SECONDS = 4, 3.0  # of a trial; s of an arm: 20 s for three pairs, and a 
 class TrialSettings(Struct, frozen=True):
     """Durations of a trial."""
 
-    pairs: int = PAIRS  # `LONGER` times as many where these are too noisy to tell
+    pairs: int = PAIRS  # `LONGER` times as many if these are too noisy
     seconds: float = SECONDS  # of an arm, settling included
     settle_s: float = 0.5
     limit_s: float = 60.0
@@ -54,7 +54,7 @@ class TrialSettings(Struct, frozen=True):
 
     @property
     def measured_s(self) -> float:
-        """Seconds of an arm that count, at least half of it."""
+        """Seconds of an arm that count, at least half."""
         if self.pulse_s is not None:
             return self.pulse_s - PULSE_SETTLE_S - PULSE_END_S
         return max(self.seconds - self.settle_s, self.seconds / 2)
@@ -207,8 +207,8 @@ class Trial:
             self._next_segment(sample.t_ns)
 
     def _has_few_steps(self) -> bool:
-        """Whether the segment has too few steps, counted by the clock, or by the most frequent call while no clock is known. False for a
-        job that stands still: nobody waits for that."""
+        """True if the segment has too few steps, counted by the clock, or by the most frequent call while no clock is known. False for a
+        job that stands still: its steps would not come."""
         counts = _counts(self._samples)
         return 0 < counts.get(self.clock, max(counts.values(), default=0)) < LEAST_STEPS
 

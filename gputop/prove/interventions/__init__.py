@@ -1,5 +1,5 @@
-"""Interventions, which can be tried against a cause. Each file has an `INTERVENTION`; its docstring has four parts: what it changes and for
-which causes, whether it may be kept, what right it needs, how it is undone."""
+"""Interventions, which can be tried against a cause. Each file has an `INTERVENTION`; its docstring has four parts: Change (and the causes
+it serves), May be kept, Right needed, Undo."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Intervention(Struct, frozen=True):
 
     name: str
     causes: tuple[str, ...]  # words of `gputop.findings.verdict.CAUSES`
-    make: Callable[[Case, Scene], Plan | Refusal | None]  # None: not for this case, and no reason worth telling
+    make: Callable[[Case, Scene], Plan | Refusal | None]  # None: not for this case, and no reason worth a line
 
 
 NONE = {
@@ -82,7 +82,7 @@ def plan(case: Case, *, allow_stop: bool = False, allow_others: bool = True, rea
                 made = one.make(case, scene)
             except ReachUnknown as error:
                 made = Refusal(f"{case.cause}: {error}")
-            except OSError as error:  # a process or group that ended meanwhile, or no more open files
+            except OSError as error:  # a process or group that has ended, or no more open files
                 made = Refusal(f"{case.cause}: what is there could not be looked at ({error.strerror or error}): try again")
             if isinstance(made, Plan):
                 return made

@@ -1,8 +1,8 @@
-"""What it changes: all threads of the job may run on all CPUs of its cpuset (affinity).
+"""Change: all threads of the job may run on all CPUs of its cpuset (affinity).
 
-Whether it may be kept: yes.
-What right it needs: the same user.
-How it is undone: each thread gets its old mask; who began meanwhile gets that of its parent.
+May be kept: yes.
+Right needed: the same user.
+Undo: each thread gets its old mask; one that began since gets its parent's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What it changes: the CPU quota of the job's control group, and of those above it that have less, is raised to all CPUs
+"""Change: the CPU quota of the job's control group, and of lower quotas above it, is raised to all CPUs
 (cgroup-throttle): v1 cpu.cfs_quota_us, v2 cpu.max.
 
-Whether it may be kept: yes.
-What right it needs: to write the groups' files, so root, or groups that were delegated to this user.
-How it is undone: each file gets its old text, the lowest group first: in v1 none may have more than the one above it.
+May be kept: yes.
+Right needed: to write the groups' files, so root, or groups that were delegated to this user.
+Undo: each file gets its old text, the lowest group first: in v1 a group may not have more than the one above it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What it changes: culprits that fill a control group of their own get its least weight (v1 cpu.shares, v2 cpu.weight), for priorities
+"""Change: culprits that fill a control group of their own get its least weight (v1 cpu.shares, v2 cpu.weight), for priorities
 count only inside of a group; where the group is no neighbour of the job's, a quota of 1 % of a CPU (cpu-contention, straggler-rank).
 
-Whether it may be kept: the weight may, the quota may not.
-What right it needs: to write the group's file, so root, or a group that was delegated to this user.
-How it is undone: the file gets its old text.
+May be kept: the weight may, the quota may not.
+Right needed: to write the group's file, so root, or a group that was delegated to this user.
+Undo: the file gets its old text.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What it changes: culprits, with their threads and descendants, get SCHED_IDLE: they run where nobody else wants the CPU (cpu-contention,
-straggler-rank). Where autogroup gives their session CPU time of its own it gets the least weight: policies count only inside of it. All
-that is in the session is named then. Those of several culprits who cannot give way like that are held to one CPU, see `one_cpu`.
+"""Change: culprits, with their threads and descendants, get SCHED_IDLE: they run where no other task wants the CPU (cpu-contention,
+straggler-rank). Where autogroup gives their session CPU time of its own the session gets the least weight: policies count only inside it.
+All processes in the session are named then. If some of several culprits cannot give way like that, they are held to one CPU, see `one_cpu`.
 
-Whether it may be kept: yes.
-What right it needs: to give it, the same user; to take SCHED_IDLE back, CAP_SYS_NICE or RLIMIT_NICE, so it is not begun without.
-How it is undone: policy, priority and SCHED_RESET_ON_FORK of each thread are put back, and the session's weight; who began meanwhile gets
-what its parent had.
+May be kept: yes.
+Right needed: to give it, the same user; to take SCHED_IDLE back, CAP_SYS_NICE or RLIMIT_NICE, so it is not begun without.
+Undo: policy, priority and SCHED_RESET_ON_FORK of each thread are put back, and the session's weight; a thread that began since gets what
+its parent had.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _of_process(scene: Scene, target: TargetProcess) -> tuple[list[Change], list
 
 
 def _first_nice(scene: Scene, target: TargetProcess) -> int:
-    """The lowest niceness of its threads and descendants; -20 where one of them has a real-time policy."""
+    """The lowest niceness of its threads and descendants; -20 if one has a real-time policy."""
     lowest = 19
     for pid in scene.pids_of([target]):
         for thread in read_threads(pid):
@@ -100,7 +100,7 @@ def _first_nice(scene: Scene, target: TargetProcess) -> int:
 
 
 def session_apart(scene: Scene, target: TargetProcess) -> bool:
-    """Whether its session shares CPU time with the job as one group with others: autogroup, which counts in the root group alone."""
+    """True if autogroup, which counts in the root group alone, gives the process's session CPU time as one group."""
     if read_text("/", "proc/sys/kernel/sched_autogroup_enabled").strip() != "1" or not _in_root(scene, target.pid):
         return False
     name, trainer = autogroup_of(target.pid)[0], scene.case.trainer.pid

@@ -1,9 +1,9 @@
-"""What it changes: the read limits of the job's control group, and of those above it, are lifted (disk-io): v1
+"""Change: the read limits of the job's control group, and of the groups above it, are lifted (disk-io): v1
 blkio.throttle.read_bps_device and read_iops_device, v2 io.max.
 
-Whether it may be kept: yes.
-What right it needs: to write the groups' files, so root, or groups that were delegated to this user.
-How it is undone: each disk gets its old line.
+May be kept: yes.
+Right needed: to write the groups' files, so root, or groups that were delegated to this user.
+Undo: each disk gets its old line.
 """
 
 from __future__ import annotations

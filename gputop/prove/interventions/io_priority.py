@@ -1,9 +1,8 @@
-"""What it changes: culprits, with their threads and descendants, get the I/O class idle: the disk serves them when nobody else wants it
-(disk-io).
+"""Change: culprits, with their threads and descendants, get the I/O class idle: the disk serves them when no other task wants it (disk-io).
 
-Whether it may be kept: yes.
-What right it needs: the same user, and root to give the class realtime back. Only the schedulers bfq and mq-deadline heed it.
-How it is undone: each thread gets its old class and level; who began meanwhile gets those of its parent.
+May be kept: yes.
+Right needed: the same user, and root to give the class realtime back. Only the schedulers bfq and mq-deadline heed it.
+Undo: each thread gets its old class and level; one that began since gets its parent's.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def _disks_of(scene: Scene) -> set[str]:
 
 
 def _schedulers(disks: set[str]) -> set[str]:
-    """Schedulers of these disks (queue/scheduler); of all disks, if one of these is no disk itself (overlay, btrfs, LVM, RAID)."""
+    """Schedulers of these disks (queue/scheduler); of all disks, if one is no disk itself (overlay, btrfs, LVM, RAID)."""
     found = set()
     for disk in disks:
         folder = os.path.realpath(f"/sys/dev/block/{disk}")

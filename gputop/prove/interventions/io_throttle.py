@@ -1,9 +1,9 @@
-"""What it changes: culprits that fill a control group of their own are held to 1 MB/s of each disk that the group has used (disk-io): v1
+"""Change: culprits that fill a control group of their own are held to 1 MB/s of each disk that the group has used (disk-io): v1
 blkio.throttle, v2 io.max, which every scheduler heeds; io.weight needs bfq or a cost model.
 
-Whether it may be kept: no, a weight or the I/O class idle is for that.
-What right it needs: to write the group's file, so root, or a group that was delegated to this user.
-How it is undone: each disk gets its old line.
+May be kept: no, a weight or the I/O class idle is for that.
+Right needed: to write the group's file, so root, or a group that was delegated to this user.
+Undo: each disk gets its old line.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What it changes: the memory limit of the job's control group, and of those above it that have less, is raised, at most twofold and by
+"""Change: the memory limit of the job's control group, and of lower limits above it, is raised, at most twofold and by
 half of what the host has available (memory-pressure): v1 memory.limit_in_bytes and memory.memsw, v2 memory.high and memory.max.
 
-Whether it may be kept: yes.
-What right it needs: to write the groups' files, so root, or groups that were delegated to this user.
-How it is undone: each file gets its old text, the last change first. Where the job holds more by then the kernel first has to take pages
-from it: v1 refuses until it has, and memory.max of v2 is set only once the group fits, for it would kill. It is tried again for a minute,
-and told if it does not succeed.
+May be kept: yes.
+Right needed: to write the groups' files, so root, or groups that were delegated to this user.
+Undo: each file gets its old text, the last change first. If the job holds more now, the kernel first has to take pages from it: v1 refuses
+until it has, and memory.max of v2 is set only once the group fits, for it would kill. It is tried again for a minute, and a failure is
+reported.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _make(case: Case, scene: Scene) -> Plan | Refusal | None:
 
 
 def _bytes(folder: str, name: str) -> int | None:
-    """A cgroup's memory limit in bytes; None if there is none."""
+    """A cgroup's memory limit in bytes, or None."""
     text = content(folder, name)
     return int(text) if text.isdecimal() and int(text) < _NO_LIMIT else None
 

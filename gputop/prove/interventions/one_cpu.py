@@ -1,9 +1,9 @@
-"""What it changes: culprits, with their threads and descendants, may only run on CPUs that the job may not use, or else on one CPU
+"""Change: culprits, with their threads and descendants, may only run on CPUs that the job may not use, or else on one CPU
 (cpu-contention, straggler-rank): what is left without the right to take a priority back, so it shows a part of the gain.
 
-Whether it may be kept: yes.
-What right it needs: the same user.
-How it is undone: each thread gets its old mask; who began meanwhile gets that of its parent.
+May be kept: yes.
+Right needed: the same user.
+Undo: each thread gets its old mask; one that began since gets its parent's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What it changes: stopped processes of the job, or of those that feed it, go on (SIGCONT; hung-worker, pause).
+"""Change: stopped processes of the job, or of its feeders, go on (SIGCONT; hung-worker, pause).
 
-Whether it may be kept: yes.
-What right it needs: the same user.
-How it is undone: they are stopped again, as they were found.
+May be kept: yes.
+Right needed: the same user.
+Undo: they are stopped again, as they were found.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What it changes: culprits, with their descendants, are stopped for a second at a time (SIGSTOP; cpu-contention, disk-io, straggler-rank).
+"""Change: culprits, with their descendants, are stopped for a second at a time (SIGSTOP; cpu-contention, disk-io, straggler-rank).
 Only where the user allowed it (`gputop prove --stop`).
 
-Whether it may be kept: no.
-What right it needs: the same user.
-How it is undone: SIGCONT, for those that were not stopped before. A third process, the fuse, sends it after 1.5 s whatever happens.
+May be kept: no.
+Right needed: the same user.
+Undo: SIGCONT, for processes that were not stopped before. A third process, the fuse, sends it after 1.5 s whatever happens.
 """
 
 from __future__ import annotations
