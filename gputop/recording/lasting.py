@@ -38,7 +38,7 @@ class Lasting:
         self._marks: deque[Mark] = deque(maxlen=MOST_MARKS)  # of the frames that were not written
         self._try_s = 0.0  # when it may be tried to go on
         self._tries = 0
-        self._anew = False  # whether only the next file can take more
+        self._next_file = False  # whether only the next file can take more
         self._missing_s = 0.0
         self._reasons: dict[str, None] = {}
         self._heard_s = self._looked_s = clock()  # when a frame came last, and when it was looked what is free
@@ -68,7 +68,7 @@ class Lasting:
         if header.boot_id != self.rotation.header.boot_id:  # its clock is another: a file has one
             self._try(self.rotation.flush)
             self.miss(self._clock() - self._heard_s, "the machine was restarted")
-            self.rotation.header, self._anew, self._since_ns = header, True, 0
+            self.rotation.header, self._next_file, self._since_ns = header, True, 0
             self._pause("the machine was restarted")
         elif self.paused:
             self.rotation.header = known.dated(header)
@@ -97,14 +97,14 @@ class Lasting:
         try:
             write()
         except UserError as error:
-            self._anew = isinstance(error, DiskError) and error.ends_file
+            self._next_file = isinstance(error, DiskError) and error.ends_file
             self._pause(error.reason if isinstance(error, DiskError) else str(error))
         self._since_ns = max(self._since_ns, self.rotation.end_ns)
 
     def _pause(self, reason: str) -> None:
         if not self.paused:
             self.paused, self._tries, self._try_s = reason, 0, self._clock()
-            if not self._anew and self.rotation.writer.may_grow:
+            if not self._next_file and self.rotation.writer.may_grow:
                 self._wait()
             self._tell(f"recording to {clean(self.rotation.writer.path)} pauses: {reason}; it goes on when it can")
 
@@ -117,12 +117,12 @@ class Lasting:
         since_ns = self._since_ns or frame.t_ns
         gap = Mark.of_gap(since_ns, frame.t_ns, self.paused)
         try:
-            self.rotation.resume(self._anew)
-            self._anew = False
+            self.rotation.resume(self._next_file)
+            self._next_file = False
             self.rotation.add(replace(key_frame(board, frame), marks=[gap, *self._marks]))
             self.rotation.flush()
         except UserError as error:
-            self._anew |= isinstance(error, DiskError) and error.ends_file
+            self._next_file |= isinstance(error, DiskError) and error.ends_file
             self._wait()
             return
         self.miss((frame.t_ns - since_ns) / 1e9, self.paused)

@@ -318,9 +318,9 @@ class Rotation:
         """Restate the header, as `Writer.restate`; later files begin with it."""
         self.writer.restate(header)
 
-    def resume(self, anew: bool) -> None:
-        """Go on after an error, in the next file if the last one cannot grow or with ``anew``. A key frame must come next."""
-        if anew or not self.writer.may_grow:
+    def resume(self, next_file: bool) -> None:
+        """Go on after an error, in the next file if the last one cannot grow, or with ``next_file``. A key frame must come next."""
+        if next_file or not self.writer.may_grow:
             self._turn()
         else:
             self.writer.resume()

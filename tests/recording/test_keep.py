@@ -312,7 +312,7 @@ def test_a_copy_that_cannot_be_written_changes_nothing(tmp_path: Path, monkeypat
         assert len(list(recording.frames())) == files.frames
         assert not recording.missing
     monkeypatch.setattr(keep, "copied", real)
-    files.resume(anew=False)
+    files.resume(next_file=False)
     next(frame for frame in frames if frame.key)
     for frame in frames:
         files.add(frame)
