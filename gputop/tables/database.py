@@ -60,7 +60,7 @@ _CATALOGUE = ("sqlite_master", "sqlite_schema", "sqlite_temp_master", "sqlite_te
 
 
 class Database:
-    """A recording, or the part of it from ``start_ns`` up to ``end_ns``, to be asked in SQL. Everything raises UserError."""
+    """A recording, or its part from ``start_ns`` up to ``end_ns``, to be queried in SQL. All methods raise UserError."""
 
     def __init__(
         self, recording: Recording, start_ns: int = 0, end_ns: int = 1 << 62, timeout_s: float = TIMEOUT_S, *, is_alone: bool = True

@@ -22,7 +22,7 @@ TALLIED = {
     "procs.pid", "procs.oncpu_ns", "procs.vol", "procs.invol", "probes.calls.pid", "probes.calls.call", "probes.calls.count",
     "probes.calls.total_ns", "probes.calls.max_ns",
 }  # fmt: skip
-"""Fields of frames that `Tally` reads, in addition to those of `ProbedThreads`."""
+"""Fields of frames that `Tally` reads, in addition to `ProbedThreads`' own."""
 SWITCH = "sched_switch"
 DIGITS = 4096  # rows of the table of numbers; an event's number within its tick has two such digits
 MOST_DIGITS = 1 << 20

@@ -1,4 +1,4 @@
-"""A recording as one page for a browser: the screen at any moment of it, incidents, ledger and stacks. It needs no network.
+"""A recording as one page for a browser: the screen at any moment, incidents, ledger and stacks. It needs no network.
 
 The page is the template ``gputop/data/page.html`` with its style, its script and the data in it. Time is divided into at most `MOST_CELLS`
 cells, as on the screen; tables have a moment at most each second. A column is a list of whole numbers: differences, null where nothing

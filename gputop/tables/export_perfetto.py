@@ -1,7 +1,7 @@
 """A recording as a Chrome trace (Trace Event Format, JSON), which Perfetto and chrome://tracing open.
 
-GPUs and the host are processes of their own with a counter per reading; processes keep their pids, so that counters of a trainer stand
-beside its slices of torch.profiler. Times are microseconds of wall-clock time since ``base_ns``, as in torch's traces.
+GPUs and the host are processes of their own with a counter per reading; processes keep their pids, so that counters of a trainer stand next
+to its slices of torch.profiler. Times are microseconds of wall-clock time since ``base_ns``, as in torch's traces.
 """
 
 from __future__ import annotations
@@ -193,7 +193,8 @@ def events(recording: Recording, start_ns: int, end_ns: int, base_ns: int) -> It
 
 
 def write(recording: Recording, output: str, start_ns: int, end_ns: int, beside: ProfilerTrace | None = None) -> None:
-    """Write the trace (see `gputop.tables.exports`). ``beside``: another for the same file, on its clock; UserError without overlap."""
+    """Write the trace (see `gputop.tables.exports`). ``beside``: another trace for the same file, on its clock; UserError without
+    overlap."""
     if beside is not None:
         beside.check_overlap(recording.unix_ns_of(start_ns), recording.unix_ns_of(min(end_ns, recording.end_ns)))
     base_ns, others = (beside.base_ns, beside.events) if beside is not None else (0, [])

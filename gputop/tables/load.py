@@ -27,7 +27,7 @@ from gputop.tables.threads import COUNTED
 
 Wanted = Mapping[str, Sequence[str]]  # table -> its columns, in the order of the rows' values
 Batch = tuple[str, Iterable[tuple[Any, ...]]]  # rows of a table, maybe none
-SETTLED_NS = 2_000_000_000  # bystanders are read and reported once a second, so by then both have happened
+SETTLED_NS = 2_000_000_000  # bystanders are read and reported once a second, so both have happened after that
 KNOWN_BEFORE_NS = 60_000_000_000  # threads report when they run; most run within a minute
 SKIPPED, UNREAD = "the beat was skipped", "not in the file"
 MOST_TOGETHER = 100  # frames that become rows at once: more take less time a row, and more memory

@@ -137,7 +137,7 @@ class Rows:
         return self.once(f"+{items}.{name}", lambda: self._growth_of_list(items, name))
 
     def total(self, *names: str) -> Sequence[Any]:
-        """The sum of increments, None if one increment is None."""
+        """The sum of increments; None if any is None."""
         return [None if None in values else sum(values) for values in zip(*map(self.increment, names), strict=True)]
 
     def per_tick(self, name: str, of: Callable[[int], Any]) -> Sequence[Any]:
@@ -174,7 +174,7 @@ class Rows:
         keys, stood = self.keys(), self.known.stood[self.path, name]
         resumes = isinstance(self.samples[0], _RESUMING)
         if self.known.key_ns and self.path.startswith("probes"):
-            # What a key frame leaves out was forgotten, and begins again.
+            # Counters that a key frame leaves out were forgotten, and begin again.
             restated = {key for key, tick in zip(keys, self.ticks, strict=True) if tick == self.known.key_ns}
             for key in stood.keys() - restated if restated else ():
                 del stood[key]

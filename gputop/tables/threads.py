@@ -19,7 +19,7 @@ COUNTED = {f"probes.threads.{name}" for name in (
 )}  # fmt: skip
 """Fields of frames that `ProbedThreads` reads."""
 _Report = list[Any]
-"""[from, until (ns), longest wait (ns), switches, ns off a CPU in that time]; the last two are None in a thread's first report."""
+"""[from, until (ns), longest wait (ns), switches, ns off a CPU in that time]; a thread's first report has None for the last two."""
 Columns = tuple[list[Any], list[Any], list[Any]]  # longest wait (ns), switches and ns off a CPU of each row; None is not known
 
 
@@ -47,8 +47,8 @@ class _ThreadRows:
         self.reports.append([since_ns, until_ns, wait_ns, switches, offcpu_ns])
 
     def take(self, until_ns: int, complete_ns: int) -> tuple[int | None, int | None, int | None]:
-        """Values of a row that ends at ``until_ns``. Counts are spread evenly over the time of their report; they are None before the probe
-        knew the process, and if it may not have met it again."""
+        """Values of a row that ends at ``until_ns``. Counts are spread evenly over the time of their report; None before the probe knew the
+        process, and if it may not have met it again."""
         current, self.under_way = self.under_way, []
         while self.reports and self.reports[0][0] < until_ns:
             current.append(self.reports.popleft())
@@ -112,7 +112,7 @@ class ProbedThreads:
                 offcpu = offcpu_before
             process = self._processes[thread.pid]
             if reported_ns >= begun_ns:
-                # What changed longer ago than a second has been reported by now.
+                # A change longer ago than a second has been reported by now.
                 since_ns = reported_ns if reported_ns > second_before else second_before
                 # Waits for a CPU are counted from a thread's birth, all else from when the probe first saw it.
                 grown = min(offcpu - offcpu_before, tick - reported_ns + slack_ns)
