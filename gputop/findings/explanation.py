@@ -65,7 +65,7 @@ class StepMs(Struct, frozen=True):
 class Said(Struct, frozen=True):
     """The verdict on the whole stretch, in words of `gputop.findings.verdict`; the step is the mean of all that was looked at."""
 
-    symptom: Symptom | None  # None: nothing could be judged; the headline says why
+    symptom: Symptom | None  # None: nothing could be judged; the headline has the reason
     cause: Cause
     headline: str
     detail: str
@@ -83,8 +83,8 @@ class Booked(Struct, frozen=True):
     gpu_lost_s: Seconds | None
     by_cause: Annotated[dict[Cause, Seconds], _FEW]
     regain: Annotated[list[Regain], _FEW]  # each cause but ``unexplained``, most first
-    speedup_max: Times | None  # without all of these: their seconds add up, their factors must not be multiplied
-    gpu_idle_s: Seconds | None = None  # besides the total: GPUs were not meant to work, as in a start or while nobody asks
+    speedup_max: Times | None  # without all of them: their seconds add up, their factors must not be multiplied
+    gpu_idle_s: Seconds | None = None  # besides the total: GPUs were not meant to work, as in a start or without requests
 
     @property
     def lost_share(self) -> float | None:
@@ -112,7 +112,7 @@ class Episode(Struct, frozen=True):
     gpu: Gpus | None
     gpu_lost_s: Seconds
     regain_gpu_s: Seconds | None  # like ``gpu_lost_s``, but a shared GPU's are divided; None: no GPU measured, or unexplained
-    speedup_max: Times | None  # as in `Said`, over the incident's own time
+    speedup_max: Times | None  # as in the verdict, over the incident's own time
     headline: str
     detail: str
     victims: Annotated[list[Victim], _MANY]
@@ -135,18 +135,18 @@ class Trained(Struct, frozen=True):
     rank: Ranks | None
     identity: Annotated[dict[str, str | Annotated[dict[str, str], _FEW] | None], _FEW]
     """Fields of `gputop.model.identity.Identity`: container, pod, Slurm job, training …"""
-    ledger: Ledger | UnsetType | None = UNSET  # those of all sum to `Booked`; None: no GPU is measured; unset: a part is unknown
+    ledger: Ledger | UnsetType | None = UNSET  # all trainers' sum to `Booked`; None: no GPU is measured; unset: a part is unknown
 
 
 class Dated(Struct, frozen=True):
-    """A marker of a recording: how an experiment ended, or what NCCL said of ranks that hung."""
+    """A marker of a recording: an experiment's end, or NCCL's report on ranks that hung."""
 
     unix_s: UnixSeconds
     text: str
 
 
 class Explanation(Struct, frozen=True):
-    """All that was found: what `gputop explain --json` prints."""
+    """The findings on a stretch, which `gputop explain --json` prints."""
 
     schema: int
     verdict: Said
@@ -157,7 +157,7 @@ class Explanation(Struct, frozen=True):
     what_if: Annotated[list[WhatIf], _FEW]  # for the verdict's trainer, most gain first; empty if it was not seen to train
     trainers: Annotated[list[Trained], _FEW]  # the last `MOST_TRAINED` trainers seen, in order
     judged_by: str | UnsetType = UNSET  # of a recording that is explained: ``recorder`` or ``explain``
-    read_at: str | UnsetType = UNSET  # by which tier of it
+    read_at: str | UnsetType = UNSET  # tier that was judged
     nccl: list[Dated] | UnsetType = UNSET  # in it; unset: nothing
 
 
@@ -231,7 +231,7 @@ def _dearest(incidents: list[Incident], ledger: Ledger, now_ns: int) -> Incident
 
 
 def _lasts(incidents: list[Incident], ledger: Ledger, now_ns: int) -> bool:
-    """Whether the incidents were felt for a window and a good part of the time, however little the GPU lost before and after: a screen
+    """True if the incidents were felt for a window and a good part of the time, however little the GPU lost before and after: a screen
     would have shown them."""
     span_s = sum(_span_s(incident, now_ns) for incident in incidents)
     cost_s = sum(incident.lost_s for incident in incidents)
@@ -239,7 +239,7 @@ def _lasts(incidents: list[Incident], ledger: Ledger, now_ns: int) -> bool:
 
 
 def _is_little(cost_s: float, ledger: Ledger) -> bool:
-    """Whether a cause is not worth naming: neither it nor all losses are much, nor is it most of a loss that is felt."""
+    """True if a cause is not worth naming: neither it nor all losses are much, nor is it most of a loss that is felt."""
     total_s, lost_s = ledger.gpu_total_s, ledger.gpu_lost_s
     most_of_it = lost_s >= policy.LOST * total_s and cost_s >= policy.HALF * lost_s
     return cost_s < policy.LOST * total_s and lost_s < 2 * policy.LOST * total_s and not most_of_it
@@ -266,7 +266,7 @@ def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
 
 
 def _has_ended(verdict: Verdict) -> bool:
-    """Whether no trainer runs any more, and nothing is wrong with that: such a verdict does not describe the trainers that ended."""
+    """True if no trainer runs any more, and nothing is wrong with that: such a verdict does not describe the trainers that ended."""
     return verdict.symptom == "idle" and verdict.trainer_pid is None and verdict.severity == "info"
 
 
@@ -346,7 +346,7 @@ def in_general(cause: str) -> str:
         return f"{cause}: memory that grows until there is none left"
     if cause not in CAUSES:
         return "What was found is not told in words of this gputop"
-    try:  # by name, for causes are in a room above this one, and a reader of findings may have loaded none of them
+    try:  # by name, for causes are in a room above this one, and a reader of findings may not have loaded any
         document = importlib.import_module(f"gputop.diagnosis.causes.{cause.replace('-', '_')}").__doc__ if cause in OWN_CAUSES else None
     except ModuleNotFoundError:
         document = None

@@ -21,6 +21,6 @@ def told(one: WhatIf, closely: bool = False) -> str:
 
 
 def sentence(found: Sequence[WhatIf]) -> str:
-    """All predictions in one line, except those that would make a step slower; empty without any."""
+    """All predictions in one line, except of changes that make a step slower; empty without any."""
     kept = [one for one in found if one.factor is None or one.factor >= 1.0 - NOTHING]
     return f"What if: {' · '.join(map(told, kept))}" if kept else ""

@@ -8,7 +8,7 @@ from gputop.findings import policy
 from gputop.findings.verdict import PathStep
 
 INFERRED = 0.5  # weight of an inferred step in `confidence`, where a measured one has 1 (guess)
-_OF_ITS_OWN = ("straggler-rank", "hung-worker")  # causes whose culprits are parts of the job itself
+_OF_ITS_OWN = ("straggler-rank", "hung-worker")  # causes with culprits that are parts of the job itself
 _VERBS = {  # state -> (present, infinitive after "seems to", past)
     "waits": ("waits", "wait", "waited"),
     "runs": ("runs", "run", "ran"),
@@ -44,7 +44,7 @@ def confidence(path: Sequence[PathStep]) -> float:
 
 
 def certainty(margin: float) -> float:
-    """How often a cause is right that holds ``margin`` more of the loss than whatever else holds most of it, unexplained loss included
+    """Share of right causes that hold ``margin`` more of the loss than the next one, unexplained loss included
     (measured on the learn half of the corpus, with margins of 0, 0.2, 0.4 and above: 0.35, 0.65, 0.9, 0.97)."""
     return min(1.0, max(0.0, 0.4 + 1.2 * margin))
 

@@ -13,17 +13,17 @@ EARLIER: TrainerKey = (0, 0)  # key of the ledger that is the sum of trainers th
 NOBODY: TrainerKey = (0, 1)  # key of the ledger with the seconds of lost GPUs that no trainer has
 
 TRIFLE = 0.005  # of the window: less is no edge (samples of 100 ms over 2.5 s resolve 4 %, counters much less)
-HALF = 0.5  # of a whole: most of it
+HALF = 0.5  # of a whole: the greater part
 HARDLY, LITTLE, TENTH, FIFTH, QUARTER, SOME, MOST = 0.02, 0.05, 0.1, 0.2, 0.25, 0.3, 0.7  # of a whole or of a CPU: words for shares
 NEARLY_ALL = 0.9  # of a whole: a process that waits, is ahead, polls or spins for so much does nothing else
-SEVERAL = 2  # processes that do the same, from which it is no accident of one of them
+SEVERAL = 2  # processes that do the same, from which it is no accident
 OFTEN = 4  # looks, samples, steps or pauses in a row that are no coincidence (guess)
 FAULTS_PER_S = 100  # major faults a second from which pages come back from swap, or are read again (guess)
 TOLD_FAULTS_PER_S = 10  # major faults a second that are worth reporting
 REFAULTS_PER_S = 500.0  # pages a second of the host's workingset, or a full cgroup's, read again soon after they were dropped (guess)
 LOST = 0.12  # of the window, or of the job's CPUs: less is no loss, no wait, no rest (TraceML: input wait warns at 10 %, critical at 20 %)
-NEAR = 0.2  # of the loss, by which a cause must hold more than the next one; nearer, both stand (a third of these is right, learn half)
-UNLEARNT = 0.75  # confidence at most in a job whose kind the corpus has few of (0.6 to 0.7 of its unknown programs were right)
+NEAR = 0.2  # of the loss, by which a cause must hold more than the next one; nearer, both stand (a third is right, learn half)
+UNLEARNT = 0.75  # most confidence in a job of a kind that is rare in the corpus (0.6 to 0.7 of its unknown programs were right)
 NAMED = 0.35  # of the loss that a cause must hold to be named (guess)
 YOUNG_NS = 2_000_000_000  # ns that a worker or program starts for (interpreter, imports: torch takes 1 to 2 s, measured), or ends
 DEEP = 4  # threads of one process that a walk follows one after the other
@@ -33,7 +33,7 @@ GIL_CPUS = 1.15  # CPUs used together by threads or workers that take turns: at 
 
 # Workers that hang, or are replaced
 NAPPED_S = 4.0  # s without a move of a pool that naps, of ranks in a collective, or at a prompt: no transform sleeps so long (guess)
-FORMER_NS = 5_000_000_000  # ns since the last birth, and a window (2.5 s): until then a loss belongs to the start
+FORMER_NS = 5_000_000_000  # ns since the last birth, and a window (2.5 s), in which a loss belongs to the start
 
 # pause
 PAUSE_S = 0.7  # s that GPUs rest, or have little work, at one go after steady work (guess: longer than a step that waits)
@@ -59,7 +59,7 @@ ASKS_PER_S = 3.0  # wakes a second above any heartbeat's, also of threads that p
 FAULT_S, COPIED_BYTES_PER_S = 1e-6, 2e9  # s in the kernel for a minor fault, and B/s that it copies, about (guess: a fast and a slow CPU)
 GIL_HELD_S = 0.002  # s, the shortest mean sleep until the GIL is handed on: a holder that waits itself hands it on sooner (guess)
 GIL_S = 0.007  # s, the longest mean sleep in a wait for Python's GIL: its 5 ms (`sys.getswitchinterval`), and the time to wake up
-AT_WORK = 0.25  # CPUs from which threads or programs beside the main thread are at work
+AT_WORK = 0.25  # CPUs from which threads or programs other than the main thread are at work
 READ_BYTES = 1 << 20  # bytes from storage in a window, from which sleeps too short to be met were at the disk (guess)
 GROWN_BYTES, MOVED_BYTES_PER_S = 64 << 20, 2e6  # bytes of memory, grown or free to swap, and B/s of a disk or network, worth naming
 LEAD_NS = 5_000_000_000  # ns for which prefetched batches and idle CPUs hide the effect of a process that has begun to run
@@ -78,7 +78,7 @@ STEADY_NS = 1_000_000_000  # ns that a GPU works or rests, or that workers work 
 READING_NS = 1_000_000_000  # ns that NVML's utilization may cover, and without a reading, after which the GPU's state is unknown
 RATES_NS = 9_000_000_000  # ns for which the driver's PCIe rates, of 20 ms each and two seconds apart, are looked at together
 LAUNCH_S = 4e-6  # s of CPU that a launch takes, about, where it is not counted but its share of the time is known
-BURST_SPAN_NS = 200_000_000  # ns of a burst of launches, at most: launches before the first look are none
+BURST_SPAN_NS = 200_000_000  # ns of a burst of launches, at most: launches before the first look do not count
 LEAST_SAMPLED_NS = 100_000_000  # ns sampled in the window, at least; with fewer all samples so far count
 SLOWEST_NS_PER_BYTE, SLOWEST_NS = 10.0, 50_000  # ns of a copy, a byte (100 MB/s: under a lane of PCIe 1) and besides; more is a wait
 LEAST_POINTS = 80  # readings of 100 ms for a rhythm
@@ -95,16 +95,16 @@ ALONE_PER_S = 5.0, 150.0  # synchronizes a second without copies: fewer are log 
 WARM_UP_NS = 30_000_000_000  # ns that a start, or loading after a rest, takes at most: until its GPU works, and from then on
 BEGINS_S = 300.0  # s that the longest start may take: imports, weights, compiling (guess)
 LOADS_NS = 5_000_000_000  # ns that a start may wait for a disk before it counts as lost: 15 GB (7e9 weights of 2 bytes) at 3 GB/s
-BATCH_NS = 500_000  # ns of CPU that a worker takes for a batch, at least; a look at its queue takes a tenth of that
+BATCH_NS = 500_000  # ns of CPU, least that a worker takes for a batch; a look at its queue takes a tenth
 STEPS_NS = 30_000_000_000  # ns in which a GPU that begins to work `OFTEN` times makes steps, and not only occasional work (guess)
 LOST_NS, STILL_NS = 300_000_000, 150_000_000  # ns lost, or without a CUDA call, in a break at least; ns among these without any work
-REMEMBERED_NS = 600_000_000_000  # ns for which pauses are remembered, to find those that repeat
+REMEMBERED_NS = 600_000_000_000  # ns for which pauses are remembered, to find repeated ones
 BURST_NS = 10_000_000  # ns of CPU of a main thread from one look to the next that no heartbeat takes (torch's takes 0.2 ms)
 OTHERS_BURST_NS = 100_000_000  # ns of CPU of other threads and of programs, counted in ticks of 10 ms, that no heartbeat takes
 IO_BYTES_PER_S = 1_000.0  # B/s: reads and writes beyond that are work; watchdogs move a few bytes
 
 # Incidents
-HUNG_S = 5.0  # s without a sign of life of a job, or of a pool of which some were born late: torch's queues look every 5 s for their loader
+HUNG_S = 5.0  # s without a sign of life of a job, or of a pool with late births: torch's queues look every 5 s for their loader
 FAR_S = 30.0  # s, like `HUNG_S`, if something unseen may be at work: ranks on other hosts, a GPU without readings (guess)
 AT_END = 0.98  # lost share of a trainer's GPU seconds from which nothing ran: it ends, or makes no steps yet
 AWAY_NS = 4_000_000_000  # ns that a cause may be absent (a checkpoint, an epoch's end), and unexplained loss must last: windows overlap

@@ -22,7 +22,7 @@ class RankPace(Struct, frozen=True):
 
 
 def find_slowest(ranks: Sequence[RankPace]) -> int | None:
-    """Index of the rank that the others wait for; None if there is none.
+    """Index of the rank that the others wait for, or None.
 
     Either its GPU idles while the others' spin, or the others sleep while it does not; or all are busy, and its GPU is the one that really
     works; or the others' GPUs idle and it works on, while they sleep in a collective on the host (gloo).
@@ -38,7 +38,7 @@ def find_slowest(ranks: Sequence[RankPace]) -> int | None:
 
 
 def all_are_late(ranks: Sequence[RankPace]) -> bool:
-    """Whether the last rank's delay hits the others nearly as much: they wait for it only because delays come now to one, now to
+    """True if the last rank's delay hits the others nearly as much: they wait for it only because delays come now to one, now to
     another."""
     delays = sorted(map(_own_delay, ranks))
     return delays[(len(delays) - 1) // 2] > policy.HALF * delays[-1]

@@ -5,13 +5,13 @@ A recording keeps, and a node sends, templates and facts. A reader accepts only 
     {}                       a number, a name (cleaned and cut), or another such text
     {:.0f}, {:d}             a number
     {:pid}                   a process
-    {:pids}, {:pids,}        processes, with spaces or commas between them; {:targets}: none of them is 1
+    {:pids}, {:pids,}        processes, with spaces or commas between them; {:targets}: without pid 1
     {:cpus}                  a list of CPUs as the kernel writes it
     {:word}, {:operand}      any text, as one word to a shell, which is no option of the program that gets it
-    {:file}                  a file of a control group, whose own template has the group at {:group}; as one word
+    {:file}                  a file of a control group: its own template has the group at {:group}; as one word
     {:command}, {:quoted}    another command, and one as one word
     {:own}                   a word that is a literal of our own code
-A command is a literal, or has no other holes than these, the first excepted: no fact becomes a second command.
+A command is a literal, or has no other holes than the listed ones without the first: no fact becomes a second command.
 """
 
 from __future__ import annotations
@@ -214,23 +214,23 @@ def _literals_of(value: object) -> Iterator[str]:
 
 
 def is_own(text: str) -> bool:
-    """Whether the text is gputop's own, with words of its own, whatever facts fill it."""
+    """True if the text is gputop's own, with words of its own, whatever facts fill it."""
     return (not isinstance(text, Sentence) or _is_sound(text.template, text.args)) and _has_words(text)
 
 
 def is_command(text: object) -> bool:
-    """Whether the value is a command of gputop's own."""
+    """True if the value is a command of gputop's own."""
     if not isinstance(text, Sentence):
         return isinstance(text, str) and text in literals()
     if not _is_sound(text.template, text.args):
         return False
     if not (holes := _holes(text.template)):
-        return not text.args  # none is joined of parts: of so many literals of ours anybody could make others
+        return not text.args  # a command is not joined of parts: anyone could make others from so many literals
     return all(spec not in _KINDS or _KINDS[spec].safe for spec in holes)
 
 
 def _is_sound(template: str, args: Sequence[Any]) -> bool:
-    """Whether the template is gputop's own and the facts fit its holes."""
+    """True if the template is gputop's own and the facts fit its holes."""
     if template not in literals():
         return False
     if not (holes := _holes(template)):
@@ -241,7 +241,7 @@ def _is_sound(template: str, args: Sequence[Any]) -> bool:
 
 
 def _has_words(text: str) -> bool:
-    """Whether the text has words of gputop's own, not only names."""
+    """True if the text has words of gputop's own, not only names."""
     if not isinstance(text, Sentence):
         return text in literals() and _WORDS.search(text) is not None
     own = "".join(literal for literal, _ in _parsed(text.template)) or text.template
@@ -263,7 +263,7 @@ def pack(value: object) -> bytes:
 
 
 def unpack(data: bytes, kind: type[_T]) -> _T:
-    """The struct from msgpack. Gputop's own texts are `Sentence`; `said` and `commanded` reject others. Raises what msgspec raises."""
+    """The struct from msgpack. Gputop's own texts are `Sentence`; `said` and `commanded` reject all others. Raises what msgspec raises."""
     return msgspec.convert(_DECODER.decode(data), kind)
 
 

@@ -21,7 +21,7 @@ from gputop.system.text import clean, figure
 WIDTH = 100
 LEAST_SHARE = 0.005  # least share of the workers' time that is printed
 _NAMED = 8  # culprits of an incident that are named; on a large host dozens share the blame
-NAMED = 8  # trainers whose container, pod or job is printed; a choice
+NAMED = 8  # trainers with a printed container, pod or job; a choice
 LEAST_BOOKED_S = 0.05  # least GPU seconds of a cause that are printed: less is 0.0 s
 LEAST_LOST = 0.0005  # least share of the GPUs' time that is printed: less is 0.0 %
 
@@ -119,7 +119,7 @@ def _incident(incident: Episode, unended: str) -> Iterator[str]:
 
 
 def _culprits(ranked: Sequence[Culprit]) -> Iterator[str]:
-    """Lines of the culprits: those that took most by name, the others as a number."""
+    """Lines of the culprits: the biggest takers by name, the others as a number."""
     named = ranked if len(ranked) <= _NAMED + 1 else ranked[:_NAMED]
     for one in named:
         yield f"   by {clean(who(one.pid, one.name))}{_cpu_s(one.cpu_s)}"

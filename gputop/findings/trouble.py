@@ -1,4 +1,4 @@
-"""Kinds of trouble: a closed list, so that each surface that treats them differently names each of them.
+"""Kinds of trouble: a closed list, so that a surface that distinguishes kinds names every one.
 
 A surface matches on `kind_of` and ends with `unknown`: mypy then reports the surfaces that forget a kind which is added here.
 """
@@ -16,7 +16,7 @@ HUNG, PAUSE, STRAGGLER = "hung-worker", "pause", "straggler-rank"
 
 
 class Trouble(Enum):
-    """What an incident is about."""
+    """Kind of an incident."""
 
     LOSS = "a job loses GPU time"
     PAUSED = "a job pauses, which is no fault"
@@ -59,7 +59,7 @@ def unknown(kind: NoReturn) -> NoReturn:
 
 
 def costs_time(one: Classified) -> bool:
-    """Whether a job, or a GPU that nobody can use, loses time by the incident: only such a one is a verdict."""
+    """True if a job, or a GPU that cannot be used, loses time by the incident: only such an incident is a verdict."""
     kind = kind_of(one)
     match kind:
         case Trouble.LOSS | Trouble.PAUSED | Trouble.LOST_GPU | Trouble.ORPHAN:
@@ -124,8 +124,8 @@ def heading(symptom: str, one: Classified, arrow: str) -> str:
 
 
 def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
-    """(short text, severity) of other troubles to show beside a verdict: lost GPUs, growing memory, workers that outlived their trainer;
-    empty if none."""
+    """(short text, severity) of other troubles to show next to a verdict: lost GPUs, growing memory, workers that outlived their trainer;
+    else empty."""
     lost, grows, orphans = list[Incident](), list[Incident](), list[Incident]()
     for one in incidents:
         if one.end_ns is not None:
@@ -140,7 +140,7 @@ def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
                 if one.headline != verdict.headline:
                     orphans.append(one)
             case Trouble.LOSS | Trouble.PAUSED:
-                pass  # the verdict is about the worst of them
+                pass  # the verdict is about the worst
             case _:
                 unknown(kind)
     if lost and verdict.cause != GPU_LOST:

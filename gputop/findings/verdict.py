@@ -37,7 +37,7 @@ OWN_CAUSES = (
     "gpu-throttle", "undersized-work", "unexplained", "host-memory-growth", "gpu-memory-growth", "gpu-lost",
 )  # fmt: skip
 CAUSES = (*OWN_CAUSES, *(one.name for one in plugins(PLUGGED) if one.name not in OWN_CAUSES))
-"""All causes: gputop's own and those of plug-ins."""
+"""All causes: gputop's own and plug-ins'."""
 GPU_LOST = "gpu-lost"
 PARTS = COMPUTES, FEEDS, SERVES, READS, COORDINATES = "computes", "feeds", "serves", "reads", "coordinates"
 """Parts that a process plays in a job, by what it does: it gives a GPU work, what it writes is read by who waits for it, it is asked by
@@ -54,7 +54,7 @@ Symptom = Annotated[str, _one_of(SYMPTOMS)]
 Cause = Annotated[str, _one_of(CAUSES)]
 _WORD = r"\A[\w-]{0,64}\Z"
 Word = Annotated[str, Meta(pattern=_WORD)]
-"""A word of a list like these, never a sentence: another node may have a newer gputop, which knows more of them."""
+"""A word of a list like these, never a sentence. Unknown words are accepted: another node may have a newer gputop."""
 SeverityWord = Annotated[str, Meta(pattern=_WORD, examples=[*SEVERITIES])]
 SymptomWord = Annotated[str, Meta(pattern=_WORD, examples=[*SYMPTOMS])]
 CauseWord = Annotated[str, Meta(pattern=_WORD, examples=[*CAUSES])]
@@ -67,13 +67,13 @@ class ProcState(Struct, frozen=True):
     pid: int
     state: str  # the state that took most of the window: a word of `WORKER_STATES` or `TRAINER_STATES`
     starving: bool | None = False
-    """Whether a worker's trainer waits for data while the worker is neither ahead nor running freely; None if it was seen too shortly."""
+    """True if a worker's trainer waits for data while the worker is neither ahead nor running freely; None if it was seen too shortly."""
     fractions: dict[str, float] = field(default_factory=dict)  # state -> share of the window, summing to 1
     confidence: float = 0.0  # 0 to 1: 1 where every part was measured, less where a wait had to be guessed from samples or from the GPU
     waits: dict[str, float] = field(default_factory=dict)
     """Parts of ``blocked``: ``lock``, ``network``, ``pipe``, ``timer``, ``queue``, ``child``, ``unknown``; shares of the window."""
     inferred: bool = False
-    """Whether the object of its wait is unreadable (another user's process): then the word is inferred from the GPU and from what else is
+    """True if the object of its wait is unreadable (another user's process): then the word is inferred from the GPU and from what else is
     at work."""
 
 
@@ -87,7 +87,7 @@ class Evidence(Struct, frozen=True):
 
 
 class Fix(Struct, frozen=True):
-    """What to do. ``command`` is what to type or write, made from observed facts; empty where only a person can do it."""
+    """Advice. ``command``: text to type or write, made from observed facts; empty if only a person can do it."""
 
     text: str
     command: str = ""
@@ -163,7 +163,7 @@ def speedup_max(lost_s: float, total_s: float) -> float | None:
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
-    """What the window says about the GPU that lost most."""
+    """Finding of the window about the GPU that lost most."""
 
     symptom: SymptomWord = LOOKING  # a word of `SYMPTOMS`, or `LOOKING`
     cause: CauseWord = "none"
@@ -173,8 +173,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     detail: str = ""
     severity: SeverityWord = "info"
     confidence: Share = 0.0
-    """Measured part of the path (`gputop.findings.path.confidence`), less where another cause holds nearly as much (`certainty`), of
-    a program whose kind was hardly learnt from (`policy.UNLEARNT`), and in a window under 2 s; 0.3 if ``unexplained``."""
+    """Measured part of the path (`gputop.findings.path.confidence`), less if another cause holds nearly as much (`certainty`), if the
+    corpus hardly has programs of this kind (`policy.UNLEARNT`), and in a window under 2 s; 0.3 if ``unexplained``."""
     evidence: tuple[Evidence, ...] = ()
     fixes: tuple[Fix, ...] = ()
     culprits: tuple[Culprit, ...] = ()
@@ -218,7 +218,7 @@ class Incident(Struct):
     fixes: list[Fix]
     path: tuple[PathStep, ...] = ()  # of the moment that headline and evidence describe
     regain_gpu_s: float | None = None
-    """GPU seconds that would come back without the cause; those of a shared GPU are divided among its trainers, so these add up. None: no
+    """GPU seconds that would come back without the cause; a shared GPU's are divided among its trainers, so that they add up. None: no
     GPU is measured, or the cause is ``unexplained``."""
     speedup_max: float | None = None  # the function `speedup_max`, of the episode, with unexplained loss counted as the cause's
     last_ns: int = 0  # when its cause was last present; 0 if it loses no GPU time
@@ -226,7 +226,7 @@ class Incident(Struct):
 
 
 class Regain(Struct, frozen=True):
-    """What would come back without a cause."""
+    """GPU time that would come back without a cause."""
 
     cause: Cause
     regain_gpu_s: Seconds
@@ -237,7 +237,7 @@ class WhatIf(Struct, frozen=True):
     """A prediction: how many times as fast steps come after a change, all else as it is."""
 
     change: str  # ready to print: ``8 workers``
-    factor: Times | None  # the likeliest; None: not known, and ``assumes`` says why
+    factor: Times | None  # the likeliest; None: not known, for the reason in ``assumes``
     low: Times | None
     high: Times | None  # it lies between these
     assumes: str  # in a line
@@ -250,7 +250,7 @@ class Ledger(Struct):
     gpu_lost_s: Seconds = 0.0
     by_cause: Annotated[dict[Word, Seconds], Meta(max_length=64)] = field(default_factory=dict)
     gpu_idle_s: Seconds = 0.0
-    """Seconds besides ``gpu_total_s`` in which these GPUs were not meant to work: a start, a server that nobody asks, an end. The two are
+    """Seconds besides ``gpu_total_s`` in which these GPUs were not meant to work: a start, a server without requests, an end. The two are
     all the time for which trainers had GPUs that can be read."""
 
     def add(self, total_s: float, lost_s: float, shares: dict[str, float]) -> None:
@@ -282,7 +282,7 @@ class Ledger(Struct):
         return speedup_max(sum(one.regain_gpu_s for one in self.regains()), self.gpu_total_s)
 
     def rounded(self) -> Ledger:
-        """The ledger in whole ms, as it is told."""
+        """The ledger in whole ms, as it is reported."""
         by_cause = {cause: round(lost_s, 3) for cause, lost_s in self.by_cause.items()}
         return Ledger(round(self.gpu_total_s, 3), round(self.gpu_lost_s, 3), by_cause, round(self.gpu_idle_s, 3))
 
