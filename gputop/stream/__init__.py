@@ -1,1 +1,1 @@
-"""One stream of frames: its origin, its restarts, its state and history, and what was kept of it."""
+"""One stream of frames: its origin, restarts, state and history, and the findings kept with it."""

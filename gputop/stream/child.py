@@ -1,4 +1,4 @@
-"""Frames from a pipe: of a child (the collector beside us, or one at the other end of ssh), or of standard input (`gputop replay -`)."""
+"""Frames from a pipe: of a child (the collector here, or at the other end of ssh), or of standard input (`gputop replay -`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHARE = 0.75  # CPU seconds per second that taking a stream in may cost the scre
 class ChildStream:
     """Starts ``argv`` and reads the header and frames that it writes to its standard output. Raises UserError if it cannot start.
 
-    ``most``: items that are handed out together, or those of one block if that has more. 1 holds least in memory.
+    ``most``: items that are handed out together, or one block's if that has more. 1 holds least in memory.
     """
 
     def __init__(self, argv: list[str], most: int = MOST_ITEMS) -> None:
@@ -101,7 +101,7 @@ class ChildStream:
 
     @property
     def waits(self) -> bool:
-        """Whether there is something to read."""
+        """True if there is something to read."""
         return self.is_behind or bool(select.select([self._fd], [], [], 0.0)[0])
 
     def ending(self) -> str:
@@ -186,7 +186,7 @@ class PipeStream:
 
     @property
     def waits(self) -> bool:
-        """Whether there is something to read."""
+        """True if there is something to read."""
         return self._is_behind or self._waits(0.0)
 
     def fileno(self) -> int:

@@ -35,7 +35,7 @@ class Command(Reader):
 
     @property
     def runs(self) -> bool:
-        """Whether the command was started and has not ended."""
+        """True if the command was started and has not ended."""
         return self._child is not None and self._child.poll() is None
 
     def listen(self) -> None:
@@ -91,7 +91,7 @@ class Command(Reader):
         return 128 - code if code < 0 else code
 
     def _on_signal(self, number: int) -> None:
-        """Stop, or pass the signal to the command, whose end stops the loop."""
+        """Stop, or pass the signal to the command: its end stops the loop."""
         if self._child is None or self._child.poll() is not None:
             self.loop.ending.take(number)
         elif number != signal.SIGINT or not _is_in_foreground(self._child.pid):
@@ -99,7 +99,7 @@ class Command(Reader):
 
 
 def _is_in_foreground(pid: int) -> bool:
-    """Whether the terminal's Ctrl-C reaches the process anyway: many programs take a second SIGINT as "quit without saving"."""
+    """True if the terminal's Ctrl-C reaches the process anyway: many programs take a second SIGINT as "quit without saving"."""
     try:
         with open("/dev/tty", "rb", buffering=0) as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgid(pid)

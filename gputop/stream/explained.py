@@ -1,4 +1,4 @@
-"""The explanation of a stretch: of a recording the recorder's findings where they hold for it, else its frames judged anew."""
+"""Explanation of a stretch: the recorder's findings where they hold for it, else a new judgement of its frames."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def explain_files(paths: Sequence[str], span: Span, with_points: bool = False) -
     """Explain a stretch of a recording or of the files of a rotation. Raises UserError if it cannot be read."""
     with open_recording(paths) as recording:
         start_ns, end_ns = span.of(recording)
-        found = explain(recording, start_ns, end_ns, fine=span.fine, anew=with_points)
+        found = explain(recording, start_ns, end_ns, fine=span.fine, again=with_points)
         if found.board is None:
             found.explanation = replace(found.explanation, judged_by="recorder")
             found.problems.append("these are the recorder's findings; --fine judges every tick again")
@@ -50,9 +50,9 @@ def explain_files(paths: Sequence[str], span: Span, with_points: bool = False) -
         return found
 
 
-def explain(recording: Recording, start_ns: int, end_ns: int, *, fine: bool = False, anew: bool = False) -> ExplainedStretch:
-    """Explain the frames with ``start_ns <= t_ns < end_ns``. ``fine``: judge every tick; ``anew``: judge even what the recorder judged."""
-    kept = None if fine or anew else explanation(recording, start_ns, end_ns, with_rest=True)
+def explain(recording: Recording, start_ns: int, end_ns: int, *, fine: bool = False, again: bool = False) -> ExplainedStretch:
+    """Explain the frames with ``start_ns <= t_ns < end_ns``. ``fine``: judge every tick; ``again``: judge even what the recorder judged."""
+    kept = None if fine or again else explanation(recording, start_ns, end_ns, with_rest=True)
     following = Following()
     return judge(following, judged(following, recording, start_ns, end_ns, fine)) if kept is None else ExplainedStretch(kept)
 

@@ -97,7 +97,7 @@ class StateRuns:
 
     @property
     def known(self) -> bool:
-        """Whether any tick has a state."""
+        """True if any tick has a state."""
         return any(self._codes)
 
     def most(self, first: int, last: int) -> int:
@@ -183,7 +183,7 @@ class History:
         return bisect_left(self.times, start_ns), bisect_left(self.times, end_ns)
 
     def cell(self, key: SeriesKey, start_ns: int, end_ns: int, peak: bool = False) -> float:
-        """Mean, or with ``peak`` the maximum, of the fresh readings from ``start_ns`` to ``end_ns``; NaN if there are none."""
+        """Mean, or with ``peak`` the maximum, of the fresh readings from ``start_ns`` to ``end_ns``; NaN without any."""
         column = self.series.get(key)
         if column is None:
             return nan
@@ -199,7 +199,7 @@ class History:
         return most if peak else total / count
 
     def state_cell(self, pid: int, start_ns: int, end_ns: int) -> int:
-        """The code that a process was in for most of the ticks from ``start_ns`` to ``end_ns``; 0 if none is known.
+        """The code that a process was in for most of the ticks from ``start_ns`` to ``end_ns``; 0 if unknown.
 
         Between two ticks that of the later one holds, where it comes as soon as it should.
         """
@@ -212,11 +212,11 @@ class History:
         return states.most(first, last)
 
     def at(self, key: SeriesKey, t_ns: int, back_ns: int) -> float:
-        """The newest reading at ``t_ns`` that is at most ``back_ns`` old; NaN if there is none."""
+        """The newest reading at ``t_ns`` that is at most ``back_ns`` old, or NaN."""
         return self._newest(key, t_ns, back_ns)[1]
 
     def standing(self, key: SeriesKey, t_ns: int, refresh_ns: int, slowest_ns: int) -> float:
-        """The reading that still stands at ``t_ns``, NaN if none does.
+        """The reading that still stands at ``t_ns``, or NaN.
 
         A reading stands for twice the time that its source takes for one: the distance to the reading before it, bounded by
         ``refresh_ns`` and ``slowest_ns``.
@@ -229,7 +229,7 @@ class History:
         return value if t_ns - read_ns <= 2 * took_ns else nan
 
     def _newest(self, key: SeriesKey, t_ns: int, back_ns: int) -> tuple[int | None, float]:
-        """Time and value of the newest reading at ``t_ns`` that is at most ``back_ns`` old; None and NaN if there is none."""
+        """Time and value of the newest reading at ``t_ns`` that is at most ``back_ns`` old; else None and NaN."""
         column = self.series.get(key)
         if column is None:
             return None, nan

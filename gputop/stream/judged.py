@@ -1,4 +1,4 @@
-"""Diagnosis of a recording, or of a stretch of it: frame by frame as live, or by its tier of seconds if it is long."""
+"""Diagnosis of a recording or a stretch: frame by frame as live, or by its tier of seconds if it is long."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tier_words(recording: Recording, start_ns: int, end_ns: int) -> str:
 def judged(following: Following, recording: Recording, start_ns: int, end_ns: int, fine: bool = False) -> Iterator[Board]:
     """Follow the frames with ``start_ns <= t_ns < end_ns``, from the first to the last; yields the board after each feed of the engine.
 
-    The engine also sees the time before, to tell a pause and a start from the rest, but its findings are about these frames alone.
+    The engine also sees the time before, to distinguish a pause and a start, but its findings are about these frames alone.
     """
     tier = tier_for(start_ns, min(end_ns, recording.end_ns), fine)
     board = following.board = recording.board_at(max(recording.start_ns, start_ns - LEAD_NS), tier)

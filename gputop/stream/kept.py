@@ -32,14 +32,14 @@ from gputop.system.program import __version__
 
 LATE_NS = 12_000_000_000
 """A recording that is begun from the screen begins with the last key frame: so much, at most, before it is judged for it."""
-SHORT_NS = 30_000_000_000  # a shorter recording is judged anew in a second
+SHORT_NS = 30_000_000_000  # a shorter recording is judged again in a second
 REST_SHARE = 1 / 2  # of the judged time: a longer rest is judged together with it
 SAME_S = 15.0  # after the findings, in which an incident of the same cause goes on: an engine takes so long to see it again
 UNJUDGED_NS = 3_000_000_000  # its last frames may come after the engine's last feed
 
 
 class FindingsBlock(msgspec.Struct, frozen=True):
-    """The payload of a findings block: msgpack whose texts are templates of ours and facts (`gputop.findings.sentence`)."""
+    """The payload of a findings block: msgpack with texts as own templates and facts (`gputop.findings.sentence`)."""
 
     rules: int  # by which it was judged
     start_ns: Ns
@@ -78,7 +78,7 @@ def rules() -> int:
 
 
 def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, with_rest: bool = False) -> Explanation | None:
-    """Findings about all of a long ``recording`` by today's rules; None if they are not known, or less of it is asked for.
+    """Findings about a whole long ``recording`` by today's rules; None if they are not known, or only a part is asked for.
 
     ``with_rest``: if the findings lack the last part, as while the recording grows or after a kill, that part is judged now.
     """
@@ -99,29 +99,29 @@ def explanation(recording: Recording, start_ns: int = 0, end_ns: int = 1 << 63, 
     rest_ns = recording.end_ns - found.end_ns
     if rest_ns > (REST_SHARE * (found.end_ns - recording.start_ns) if with_rest else UNJUDGED_NS):
         return None
-    recording.verify()  # what has been lost since is said all the same
+    recording.verify()  # losses since then are reported all the same
     return found.explanation if rest_ns <= UNJUDGED_NS else _with_rest(found, recording)
 
 
 def _has_known_words(found: Explanation) -> bool:
-    """Whether incidents and trainers' ledgers have words of this gputop: a file that it wrote by these rules has no others."""
+    """True if incidents and trainers' ledgers have only known words, as in a file written by these rules."""
     causes = {cause for one in found.trainers if one.ledger for cause in one.ledger.by_cause} | {one.cause for one in found.incidents}
     known = all(one.symptom in SYMPTOMS and one.severity in SEVERITIES for one in found.incidents)
     return known and causes <= set(KNOWN_CAUSES)
 
 
 def _with_rest(found: FindingsBlock, recording: Recording) -> Explanation:
-    """Findings, followed by those of the rest. The verdict is that of the part that lost more."""
+    """The findings, followed by findings about the rest; with the verdict of the part that lost more."""
     following = Following()
     deque(judged(following, recording, found.end_ns + 1, recording.end_ns + 1), maxlen=0)
     before, after = found.explanation, following.engine.explain()
     incidents, first_id = list(before.incidents), max((one.id for one in before.incidents), default=0) + 1
     until_s = recording.unix_ns_of(found.end_ns) / 1e9
-    opened = {_whose(one): i for i, one in enumerate(incidents) if one.end_unix_s is None}
+    opened = {_incident_key(one): i for i, one in enumerate(incidents) if one.end_unix_s is None}
     for i in opened.values():
         incidents[i] = replace(incidents[i], end_unix_s=round(until_s, 3))
     for number, one in enumerate(after.incidents):
-        i = opened.pop(_whose(one), -1) if one.start_unix_s - until_s < SAME_S else -1
+        i = opened.pop(_incident_key(one), -1) if one.start_unix_s - until_s < SAME_S else -1
         if i >= 0:
             incidents[i] = _joined(incidents[i], one)
         else:

@@ -17,7 +17,7 @@ _LEAST_S = 0.001  # s for each collector even if `PATIENCE_S` is used up: the ke
 
 
 def send_mark(text: str) -> tuple[int, list[str]]:
-    """Send a marker to all collectors; returns how many took it, and the sockets of those that had no room."""
+    """Send a marker to all collectors; returns the number that took it, and the sockets that had no room."""
     message = pack_mark(Mark(time.monotonic_ns(), text))
     sudo = invoking_user()
     owners = frozenset({os.geteuid(), sudo[0] if sudo is not None else os.geteuid()})
@@ -33,7 +33,8 @@ def send_mark(text: str) -> tuple[int, list[str]]:
 
 
 def _send_to(path: str, descriptor: int, owners: frozenset[int], message: bytes, wait_s: float) -> bool | None:
-    """Whether the collector took the marker; None if no collector of ``owners`` listens. A socket without a collector is removed."""
+    """True if the collector took the marker, False if it had no room; None if no collector of ``owners`` listens. A socket without a
+    collector is removed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sending:
         sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(wait_s), int(wait_s % 1 * 1e6)))
         try:

@@ -29,7 +29,7 @@ _NAMED, _NAMED_CHARS = 5, 40  # markers that a message names, and characters of 
 
 
 class Span(Struct, frozen=True):
-    """A stretch of a recording as a user asks for it: texts of `moment`, the last seconds, whether every tick of it is read."""
+    """A stretch of a recording as a user asks for it: texts of `moment`, the last seconds, whether every tick is read."""
 
     start: str | None = None
     end: str | None = None

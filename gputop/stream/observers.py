@@ -62,10 +62,10 @@ def observe_gpus(board: Board, frame: Frame, history: History) -> None:
 
 
 def _is_new(older: GpuBoard, gpu: Gpu, field_id: str, name: str, value: float, history: History) -> bool:
-    """Whether the driver has measured again since the reading before.
+    """True if the driver has measured again since the reading before.
 
-    The driver says when (`Gpu.util_t_ns`), or the value changed. An unchanged value without a time counts once per refresh interval of the
-    field: a steady load is measured too.
+    Its own time of measurement (`Gpu.util_t_ns`) shows it, or a changed value. An unchanged value without a time counts once per refresh
+    interval of the field: a steady load is measured too.
     """
     if gpu.util_t_ns is not None:
         return gpu.util_t_ns != older.values.get("util_t_ns")
@@ -165,7 +165,7 @@ def observe_probes(board: Board, frame: Frame, history: History) -> None:
 def histogram(field_id: str, older: Board, newer: Board, pids: frozenset[int]) -> dict[int, int]:
     """Bucket (see `gputop.model.histogram`) -> number of waits that ended between two boards; empty for fields without a histogram.
 
-    ``pids`` bounds the run-queue delays; synchronize calls are those of all processes.
+    ``pids`` bounds the run-queue delays; synchronize calls are counted over all processes.
     """
     if field_id == "runq.p99_ms":
         threads = [thread for thread in newer.threads.values() if thread.pid in pids]

@@ -61,7 +61,7 @@ class PlayedStream:
 
     @property
     def waits(self) -> bool:
-        """Whether there is something to read."""
+        """True if there is something to read."""
         return bool(self._ready)
 
     def read(self, wait_s: float) -> list[Header | Frame] | None:
@@ -96,7 +96,7 @@ class PlayedStream:
                 self._ready.append(frame)
                 self._rouse()
         finally:
-            os.close(self._writes)  # who waits for more learns that there is none
+            os.close(self._writes)  # a reader that waits for more learns of the end
 
     def _rouse(self) -> None:
         try:

@@ -53,7 +53,7 @@ class Readable(Protocol):
 
 
 class Reader:
-    """Takes a stream in, beside other readers. What one has no use for it leaves out."""
+    """Takes a stream in, along with other readers, and leaves out items that it has no use for."""
 
     loop: Loop  # set by the loop
 
@@ -71,7 +71,7 @@ class Reader:
         return NEVER_S
 
     def is_over(self) -> bool:
-        """Whether this reader has no use for more of the stream; that ends the loop."""
+        """True if this reader has no use for more of the stream; that ends the loop."""
         return False
 
     def descriptors(self) -> tuple[Sequence[int], Sequence[int]]:
@@ -125,7 +125,7 @@ class Loop:
         self.add(*readers)
 
     def add(self, *readers: Reader) -> None:
-        """Add readers behind those that there are."""
+        """Add readers behind the present ones."""
         for reader in readers:
             reader.loop = self
         self.readers += readers
@@ -210,7 +210,7 @@ class Loop:
         return is_late or self._has_ended or bool(self.ending.asked) or any(reader.is_over() for reader in self.readers)
 
     def _ends(self) -> bool:
-        """Whether the stream is ending. The first True gives the collector `drain_s` more for its last frames."""
+        """True if the stream is ending. The first True gives the collector `drain_s` more for its last frames."""
         if self._last_s == NEVER_S and self._is_over():
             self._last_s = time.monotonic() + self._drain_s
         return self._last_s < NEVER_S
@@ -251,7 +251,7 @@ class Loop:
         return True
 
     def _rest(self) -> None:
-        """Let the readers rest, and then sleep until one of them needs more, or a signal comes."""
+        """Let the readers rest, then sleep until a reader needs more or a signal comes."""
         now_s, is_behind = time.monotonic(), self.stream.waits
         rest_s = 0.0
         if not is_behind or now_s - self._caught_up_s >= BEHIND_S:

@@ -29,8 +29,8 @@ class Recorder(Reader):
         self, judging: Unwatched, command: Command, *, path: str | None = None, max_bytes: int | None = None, max_files: int = 0,
         keep_s: float | None = None,
     ) -> None:  # fmt: skip
-        """``path`` None: a name of the host and the time. ``max_bytes`` of a file, ``max_files`` that are kept (0: all), or ``keep_s``: for
-        how long all of it is held, in ``max_bytes``."""
+        """``path`` None: a name of the host and the time. ``max_bytes`` of a file, ``max_files`` that are kept (0: all), or ``keep_s``:
+        time that the whole recording covers, in ``max_bytes``."""
         self.problem = ""  # why the recording is incomplete
         self._judging, self._command = judging, command
         self._path, self._max_bytes, self._max_files, self._keep_s = path, max_bytes, max_files, keep_s

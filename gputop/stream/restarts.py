@@ -39,12 +39,12 @@ class Restarts:
 
     @property
     def at_slowest(self) -> bool:
-        """Whether the pauses have reached the longest."""
+        """True if the pauses have reached the longest."""
         return self.failures > len(RESTART_S)
 
     @property
     def is_steady(self) -> bool:
-        """Whether the collector has run for `STEADY_S`."""
+        """True if the collector has run for `STEADY_S`."""
         return time.monotonic() - self._began_s > STEADY_S
 
     def begin(self) -> None:
@@ -89,7 +89,7 @@ class LastingStream:
 
     @property
     def waits(self) -> bool:
-        """Whether data is ready to be read."""
+        """True if data is ready to be read."""
         return self._stream is not None and self._stream.waits
 
     @property

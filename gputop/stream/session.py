@@ -43,7 +43,7 @@ class Session(Followed):
         self.following = Following(keeps_past=True)
         self.history = History(100_000_000)
         self.ring = Ring(Header())
-        self.ledgers: deque[tuple[int, Ledger]] = deque()  # (t_ns, lost GPU time until then), every few seconds, back to `oldest_ns`
+        self.ledgers: deque[tuple[int, Ledger]] = deque()  # (t_ns, lost GPU time up to t_ns), every few seconds, back to `oldest_ns`
         self.verdicts: deque[tuple[int, Verdict]] = deque()  # (since when it was shown, verdict), back to `oldest_ns`
         self._last_kept: dict[tuple[object, ...], tuple[int, Verdict]] = {}  # (symptom, cause, GPU, trainer) -> newest in `verdicts`
         self.marks: deque[Mark] = deque()
@@ -53,7 +53,7 @@ class Session(Followed):
 
     @property
     def header(self) -> Header | None:
-        """The newest header, with all that is known of its machine's clocks; None before the first."""
+        """The newest header, with all known facts about its machine's clocks; None before the first."""
         return self.following.header
 
     def ingest(self, item: Header | Frame) -> None:

@@ -1,6 +1,6 @@
 """One moment, which `gputop --json` prints; its structs are what `gputop schema snapshot` describes. Units are in the names.
 
-Values that were not measured are null, with the reason in ``missing`` beside them. Fields that do not apply to a process (a rank, the
+Values that were not measured are null, with the reason in ``missing`` next to them. Fields that do not apply to a process (a rank, the
 state of a bystander, a GPU instance outside MIG, ``identity`` of all but trainers) are left out. ``oncpu_ns``, ``run_delay_ns``,
 ``runq_pct``, ``vol_switches`` and
 ``invol_switches`` are the main thread's; ``runq_pct`` is null if other threads were not read.
@@ -238,7 +238,7 @@ def take(
 
 
 class Snapshots:
-    """Follows a stream for snapshots of it at any moment, see `keep`."""
+    """Follows a stream for snapshots at any moment, see `keep`."""
 
     def __init__(self) -> None:
         self.following = Following(keeps_past=True)

@@ -96,7 +96,7 @@ class AutoStacks:
         self._least_gap_ns = least_gap_ns
         self._taken: deque[int] = deque(maxlen=most_per_hour)
         self._not_before_ns = 0
-        self._done: set[tuple[int, int]] = set()  # (id, start_ns): ids begin anew when the collector is restarted
+        self._done: set[tuple[int, int]] = set()  # (id, start_ns): ids start again when the collector is restarted
 
     def due(self, incidents: Iterable[Incident], now_ns: int) -> Incident | None:
         """The newest incident that is due at ``now_ns``; None if none is. Call `taken` once its set is taken."""
@@ -114,7 +114,7 @@ class AutoStacks:
 
 
 class AutoCapture:
-    """Takes the sets that the policy asks for, in a thread of its own, and passes their stacks to ``deliver``. What NCCL says of a job that
+    """Takes the sets that the policy asks for, in a thread of its own, and passes their stacks to ``deliver``. NCCL's report on a job that
     hangs goes to ``say``, as the text of a marker."""
 
     def __init__(self, policy: AutoStacks, deliver: Callable[[list[Stack]], None], say: Callable[[str], None] | None = None) -> None:

@@ -30,7 +30,7 @@ from gputop.system.program import argv_of
 
 TELL_EVERY_S = 0.2  # between two lines about the progress
 GROWS_EVERY_S = 0.5  # between two looks at a growing file
-LEDGER_EVERY_NS = 5_000_000_000  # of recorded time between two ledgers; those of a day take some megabytes
+LEDGER_EVERY_NS = 5_000_000_000  # of recorded time between two ledgers; a day's ledgers take some megabytes
 
 
 class IncidentSpan(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class News(msgspec.Struct, frozen=True):
 
     until_ns: int
     episodes: list[IncidentSpan] = []
-    ledger: Ledger | None = None  # lost GPU time until then; every `LEDGER_EVERY_NS`
+    ledger: Ledger | None = None  # lost GPU time up to ``until_ns``; every `LEDGER_EVERY_NS`
     problem: str = ""  # what of the recording is damaged or missing; in the last line
 
 
@@ -59,7 +59,7 @@ class Survey:
     def __init__(self, paths: Sequence[str]) -> None:
         self.until_ns = 0  # up to here the recording was judged
         self.episodes: dict[int, IncidentSpan] = {}
-        self.ledgers: list[tuple[int, Ledger]] = []  # (t_ns, what was lost by then)
+        self.ledgers: list[tuple[int, Ledger]] = []  # (t_ns, lost GPU time up to t_ns)
         self.problem = ""  # as in `News`
         self.done = False  # whether the process has ended, for any reason
         with starting():
@@ -91,7 +91,7 @@ class Survey:
                 for line in pipe:
                     self._take(decode(line))
         except (OSError, msgspec.MsgspecError):
-            pass  # killed within a line; its findings until then stay
+            pass  # killed within a line; its findings before that stay
         finally:
             self.done = True
 

@@ -1,6 +1,6 @@
 """Ways to a machine, one file each. A way makes the command that runs gputop there; it talks over its standard input and output.
 
-To add one: a module with ``argv``, and a line in `WAYS`. A way whose ``LINES`` is true carries lines of text only (`gputop.fleet.lines`).
+To add one: a module with ``argv``, and a line in `WAYS`. A way with a true ``LINES`` carries lines of text only (`gputop.fleet.lines`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Target(Struct, frozen=True):
     within: str = ""  # what else the way must know: a Slurm job, a namespace, a file
 
     def argv(self, *words: str) -> list[str]:
-        """The command that runs ``gputop`` with these words on the machine. UserError if its name is none of a machine."""
+        """The command that runs ``gputop`` with these words on the machine. UserError if the name cannot be a machine's."""
         return self._way.argv(self.host, self.within, words)
 
     @property
     def is_lines(self) -> bool:
-        """Whether the way carries lines of text only."""
+        """True if the way carries lines of text only."""
         return self._way.LINES
 
     @property
@@ -47,7 +47,7 @@ class Way(Protocol):
         """See `Target.argv`."""
 
 
-ASKED_S = 20.0  # s for squeue or kubectl to say which nodes or pods there are (a choice)
+ASKED_S = 20.0  # s for squeue or kubectl to list nodes or pods (a choice)
 
 
 def asked(argv: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""A recording in place of a machine: it is played from its beginning, as if all of it happened now."""
+"""A recording in place of a machine: it is played from its beginning, as if it happened now."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Lists of hosts, as Slurm, pdsh and ClusterShell write them: ``node[01-16,18],gpu7``. Read, written as short as they came, and checked.
 
-Shells take brackets for themselves (zsh: "no matches found"), so a list that is typed may say ``node01-16`` as well: see `expand`.
+Shells take brackets for themselves (zsh: "no matches found"), so a typed list may also be ``node01-16``: see `expand`.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def read(path: str) -> list[str]:
 
 
 def fold(hosts: Iterable[str]) -> str:
-    """The shortest list of these hosts, folded at the last number of their names: ``node[01,02,04-06],gpu7``."""
+    """The shortest list of the hosts, folded at the last number of their names: ``node[01,02,04-06],gpu7``."""
     groups: dict[tuple[str, str], dict[str, None]] = {}
     for host in hosts:
         match = _LAST_NUMBER.fullmatch(host)

@@ -20,7 +20,7 @@ def argv(host: str, within: str, words: tuple[str, ...]) -> list[str]:
 
 
 def pods(selector: str, namespace: str) -> list[str]:
-    """Names of the running pods with these labels. UserError if there are none, or kubectl refuses."""
+    """Names of the running pods with these labels. UserError without any, or if kubectl refuses."""
     if not _SELECTOR.fullmatch(selector) or selector.startswith("-"):
         raise UserError(f"--pods {selector[:60]!r}: no selector of labels, such as app=train", code=2)
     _check("pod", namespace)

@@ -9,7 +9,7 @@ from gputop.stream.reach import asked
 from gputop.stream.reach.hosts import check, expand
 from gputop.system.errors import UserError
 
-LINES = True  # its steps write line by line, and --label, of who adds it, cuts long ones
+LINES = True  # its steps write line by line, and a user's --label cuts long lines
 _JOB = re.compile(r"\d+(?:_\d+|\+\d+)?")  # also of an array, and of a heterogeneous job
 
 

@@ -9,13 +9,13 @@ from gputop.stream.reach.hosts import check
 
 LINES = False
 OPTIONS = (
-    "-oBatchMode=yes",  # it asks nobody for a password: there may be no terminal
-    "-oConnectTimeout=5",  # s; a dead host is told after that
-    "-oServerAliveInterval=2", "-oServerAliveCountMax=3",  # s, and so many in a row: a host that vanishes is told after 6 to 8 s
+    "-oBatchMode=yes",  # never ask for a password: there may be no terminal
+    "-oConnectTimeout=5",  # s after which a dead host is reported
+    "-oServerAliveInterval=2", "-oServerAliveCountMax=3",  # s, and so many in a row: a host that vanishes is reported after 6 to 8 s
     "-T",  # no terminal there, which would change the bytes (RequestTTY)
     "-oRemoteCommand=none",  # such as tmux; ssh knows the option since 7.6 (2017)
     "-oClearAllForwardings=yes", "-x",  # ports that another ssh has already, and an X server that is not there (ExitOnForwardFailure)
-    "-oPermitLocalCommand=no", "-oVisualHostKey=no",  # they print beside the stream, or in place of the reason
+    "-oPermitLocalCommand=no", "-oVisualHostKey=no",  # they print into the stream, or in place of the reason
 )  # fmt: skip
 
 
