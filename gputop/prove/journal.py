@@ -171,7 +171,7 @@ def create(says: str) -> Journal:
 def leftovers() -> list[Leftover]:
     """Journals of this machine that no process works with and that this user may undo: the experiment and its guardian were both killed.
 
-    Journals of an earlier boot, and of experiments that had not changed anything yet, are removed. Other users' are only looked at, and count
+    Journals of an earlier boot, and of experiments that had not changed anything yet, are removed. Other users' are only checked, and count
     if they can be undone.
     """
     found = [left for folder in host.folders() for left in _leftovers_in(folder)]
