@@ -1,9 +1,9 @@
-"""What a node may be asked for, on its standard input, a line of JSON each; and its answers, blocks of kind 10 in its stream.
+"""Questions to a node, on its standard input, a line of JSON each; and its answers, blocks of kind 10 in its stream.
 
     summary   one at once
-    frames    every frame from now on; with ``back_s`` those of so many seconds before, too. ``back_s`` below 0: no more
+    frames    every frame from now on; with ``back_s`` also frames of so many seconds before. ``back_s`` below 0: no more
     stacks    of ``pids``, at the moment ``at_unix_s`` of its clock: the answer's data is msgpack, a list of `gputop.model.frame.Stack`
-    nccl      of ``pids``: what NCCL says of their job, as `gputop.stacks.nccl.pack_report`
+    nccl      of ``pids``: NCCL's report on their job, as `gputop.stacks.nccl.pack_report`
     save      the last ten minutes: the answers' data joined are a recording
 """
 
@@ -97,7 +97,7 @@ def pack_answer(answer: NodeAnswer, t_ns: int = 0) -> bytes:
 
 
 def read_answer(payload: bytes) -> NodeAnswer:
-    """Decode an answer. ValueError if it is none."""
+    """Decode an answer. ValueError if it is not one."""
     try:
         answer = _answer_decoder.decode(payload)
     except BROKEN as error:

@@ -1,8 +1,8 @@
-"""Jobs over many nodes: whose ranks belong together, which rank the others wait for, and what that costs all of them.
+"""Jobs over many nodes: ranks that belong together, the rank that the others wait for, and the cost for all.
 
-Each node says how its ranks stand (`gputop.fleet.summary`). Here they are joined by the key of their training, and the rule that names the
-slowest rank of one host (`gputop.findings.ranks`) is asked about all of them. What it finds overrules what the waiting nodes say of
-themselves: alone, a node whose GPU spins in a collective looks healthy. Pure functions, but for `Books`, which add up.
+Each node reports the state of its ranks (`gputop.fleet.summary`). Here they are joined by the key of their training, and the rule that
+names the slowest rank of one host (`gputop.findings.ranks`) is applied to all. Its result overrules the waiting nodes' own verdicts: alone,
+a node with a GPU that spins in a collective looks healthy. Pure functions, but for `Books`, which add up.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gputop.fleet.summary import Rank, Summary
 from gputop.stacks.nccl import NcclReport
 from gputop.system.text import counted
 
-STALE_S = 3.0  # s without a summary, from which a node's last one says nothing of now: three were missed
+STALE_S = 3.0  # s without a summary, after which a node's last one is out of date: three were missed
 MOST_SKEW_S = 2.0  # s between clocks of a job's nodes, from which a verdict over them is marked (windows are 2.5 s; measured: 3 s smear)
-MOST_SIZE = 1 << 16  # ranks of a job; a larger number in an environment is none
-NAMED = 8  # ranks, and hosts, that are told one by one
+MOST_SIZE = 1 << 16  # ranks of a job; a larger number in an environment is ignored
+NAMED = 8  # ranks, and hosts, that are listed one by one
 WORKS, WAITS, LATE, TROUBLED, UNKNOWN = "works", "waits", "late", "troubled", "unknown"
 """States of a rank. ``troubled``: it loses GPU time by itself, and no other rank is known to wait for it."""
 _STARTS_OR_ENDS = (STARTING, ENDING, IDLE)
@@ -50,7 +50,7 @@ class Sight(Struct, frozen=True):
 
     @property
     def is_seen(self) -> bool:
-        """Whether its summary says how it stands now."""
+        """True if the node's summary is up to date."""
         return self.summary is not None and self.age_s <= STALE_S
 
 
@@ -59,7 +59,7 @@ class JobRank(Struct, frozen=True):
 
     host: str
     rank: Rank
-    cpus: int  # of that host
+    cpus: int  # of the host
     does: str = WORKS
     lost: float | None = None  # share of its GPUs' time, with what it spins for another rank; None: not measured
 
@@ -88,16 +88,16 @@ class Job(Struct, frozen=True):
     headline: str = ""
     detail: str = ""
     late: tuple[JobRank, ...] = ()  # the rank that the others wait for; where a job hangs, all that are not in its collective
-    culprits: tuple[Culprit, ...] = ()  # who took what the late rank lacks, on its host
+    culprits: tuple[Culprit, ...] = ()  # processes that took what the late rank lacks, on its host
     lost: float | None = None  # mean share of its GPUs' time that is lost now
     missing: tuple[tuple[int, int], ...] = ()  # (first, last) of the ranks that no node shows
     silent: tuple[str, ...] = ()  # hosts that do not answer: the missing may be there
     steps_per_s: float | None = None  # the median of its ranks
     apart: tuple[int, ...] = ()  # numbers of ranks that make more or fewer steps than that
     skewed: bool = False  # its nodes' clocks are more than `MOST_SKEW_S` apart
-    hangs: bool = False  # none of its ranks moves
-    report: NcclReport | None = None  # of one that hangs: what NCCL says of it
-    suspect: tuple[str, int] | None = None  # host and pid of the rank that the rule names, whether that is told yet or not
+    hangs: bool = False  # no rank moves
+    report: NcclReport | None = None  # NCCL's report, if the job hangs
+    suspect: tuple[str, int] | None = None  # host and pid of the rank that the rule names, reported yet or not
 
     @property
     def hosts(self) -> list[str]:
@@ -121,7 +121,7 @@ class Job(Struct, frozen=True):
 
     @property
     def is_partial(self) -> bool:
-        """Whether some of its ranks are not seen."""
+        """True if some ranks of the job are not seen."""
         return bool(self.missing)
 
 
@@ -129,7 +129,7 @@ def find_jobs(sights: Sequence[Sight], before: Sequence[Job] | None = None) -> l
     """The jobs on all nodes, each with its verdict; the worst first.
 
     ``before``: the jobs of a second ago. Summaries of different nodes are up to a second apart, so as a straggler begins, the rule may name
-    another rank for a moment: with ``before`` a rank is told once it is named twice in a row.
+    another rank for a moment: with ``before`` a rank is reported once it is named twice in a row.
     """
     silent = tuple(sight.host for sight in sights if not sight.is_seen)
     skews = {sight.host: sight.skew_s for sight in sights}
@@ -225,12 +225,12 @@ def _bereft(job: Job) -> Job | None:
 
 def _hang(job: Job) -> Job | None:
     """The job as hung, if none of its ranks moves: the ranks outside the collective hold it up. None if it does not hang."""
-    least_s = policy.FAR_S if job.missing else policy.HUNG_S  # somebody who is not seen may be at work
+    least_s = policy.FAR_S if job.missing else policy.HUNG_S  # a rank that is not seen may be at work
     if len(job.members) < 2 or any(member.rank.still_s < least_s for member in job.members):
         return None
     late = [member for member in job.members if _in_collective(member) < policy.HALF]
     if len(late) == len(job.members):
-        return None  # it is none in which they meet
+        return None  # they meet in no collective
     seconds = min(member.rank.still_s for member in job.members)
     others = [replace(member, does=WAITS, lost=_all_of(member)) for member in job.members if member not in late]
     stuck = [replace(member, does=LATE, lost=_all_of(member)) for member in late]
@@ -279,7 +279,7 @@ def _apart(job: Job, report: NcclReport) -> Iterator[tuple[JobRank | None, str]]
 
 
 def _all_of(member: JobRank) -> float | None:
-    """Share of its GPUs' time that a hanging rank loses: all of it; None without a GPU."""
+    """Share of its GPUs' time that a hanging rank loses: 1; None without a GPU."""
     return 1.0 if member.rank.gpus else None
 
 
@@ -339,7 +339,7 @@ def _looking(job: Job) -> Job | None:
 
 
 def _own(job: Job) -> Job | None:
-    """The job whose ranks lose time by themselves; None if none does."""
+    """The job, if its ranks lose time by themselves, else None."""
     troubled = [member for member in job.members if member.rank.cause != "none" and not _at_others(job, member)]
     if not troubled:
         return None
@@ -384,13 +384,13 @@ def _is_unknown(rank: Rank) -> bool:
 
 
 def _waits(rank: Rank) -> bool:
-    """Whether the rank seems to wait for other ranks: it sleeps in a collective, or its GPU spins with little work."""
+    """True if the rank seems to wait for other ranks: it sleeps in a collective, or its GPU spins with little work."""
     used = rank.pace.used if rank.pace is not None else None
     return _sleeps(rank) or (used is not None and used <= policy.LIGHT_SM) or rank.cause == STRAGGLER
 
 
 def _sleeps(rank: Rank) -> bool:
-    """Whether the rank sleeps on a lock or a socket while its GPU is idle, as in a collective on the host (Gloo)."""
+    """True if the rank sleeps on a lock or a socket while its GPU is idle, as in a collective on the host (Gloo)."""
     awaited = rank.pace.awaited if rank.pace is not None else None
     return awaited is not None and 1.0 - awaited >= policy.FIFTH
 

@@ -1,7 +1,7 @@
-"""A stream as lines of text, for ways that cut what is longer or no text (srun --label, pdsh, clush).
+"""A stream as lines of text, for ways that cut long lines or carry only text (srun --label, pdsh, clush).
 
-srun cuts lines of 5 kB to pieces and leaves those of 900 bytes whole (measured). A line is ``gp `` and base64; all other lines are passed
-over, and a line that is lost damages a block, which its checksum tells.
+srun cuts lines of 5 kB to pieces and leaves lines of 900 bytes whole (measured). A line is ``gp `` and base64; all other lines are passed
+over, and a lost line damages a block, which its checksum shows.
 """
 
 from __future__ import annotations

@@ -34,21 +34,21 @@ REFUSED, MISSING, NEWER = "refused", "missing", "newer"
 """A node's states. ``silent``: the link stands and nothing comes. ``refused``: sshd, or a jump host, took no more connections.
 ``missing``: no gputop is found there. ``newer``: the gputop there speaks a newer format. All but the first two have a reason."""
 RECORDED = "recorded"  # the note of a node that is a recording
-TRIES = 3  # in a row that sshd may refuse before it is told
+TRIES = 3  # in a row that sshd may refuse before it is reported
 SILENT_S = 3.0  # s without a summary; they come each second
-HUNG_S = 20.0  # s without a summary, after which the link is made anew: ssh itself gives up after 6 to 8 s (a choice)
+HUNG_S = 20.0  # s without a summary, after which the link is made again: ssh itself gives up after 6 to 8 s (a choice)
 ANSWER_S = 15.0  # s for a new link to bring its header: ssh gives up after 5 s, gputop starts in 1 s, on a busy node in 5 (guess)
 LATELY_S = 600.0  # s since a node was up, during which it is tried every `RETURN_S` (a choice)
 RETURN_S = 3.0  # s; with ssh's 5 s for a try, and 1 s to begin, it is seen within 10 s of its return
 SKEW_NS = 60 * SECOND_NS  # over which the least difference of clocks is looked for
-SKEW_TOLD_S = 1.0  # s of skew, from which it is told
+SKEW_TOLD_S = 1.0  # s of skew, from which it is reported
 MOST_ANSWERED_BYTES = 64 << 20  # of all pieces of an answer; ten minutes are 40 MiB at most (`gputop.recording.ring`)
 LINK_SHARE = 0.25  # CPU seconds per second that one node's stream may cost here; beyond, it is left unread for a while
-FULL_S = 0.05  # s until somebody who had no room for more frames is asked again
+FULL_S = 0.05  # s until a reader that had no room for more frames is asked again
 _UNKNOWN_OPTION = "unrecognized arguments: --summary"  # argparse, of a gputop that has no summaries; its exit code is 2
-_CHATTER = "Warning: Permanently added"  # what ssh says beside the reason
+_CHATTER = "Warning: Permanently added"  # what ssh prints besides the reason
 _NOT_REACHED = re.compile(r"^(?:channel \d+: open failed|Stdio forwarding request failed): (.+)$", re.MULTILINE)
-"""What ssh prints where a jump host does not reach the node: over a connection of its own, or over a shared one (ControlMaster)."""
+"""Lines of ssh if a jump host does not reach the node: over a connection of its own, or over a shared one (ControlMaster)."""
 _AT_LIMIT = ("kex_exchange_identification", "ssh_exchange_identification", "Connection closed by UNKNOWN", "exceeded MaxStartups")
 
 
@@ -74,7 +74,7 @@ class Link:
     """One node's process, and what came over it."""
 
     def __init__(self, target: Target, flags: tuple[str, ...]) -> None:
-        target.argv()  # a wrong name is told before anything starts
+        target.argv()  # a wrong name is reported before anything starts
         self.target = target
         self._flags = flags
         self.child: subprocess.Popen[bytes] | None = None
@@ -82,7 +82,7 @@ class Link:
         self.last_words = b""
         self.is_old = False  # its gputop has no summaries
         self.is_fresh = False  # its first summary has just come
-        self.is_tapped = False  # whether somebody takes its frames
+        self.is_tapped = False  # whether its frames are taken
         self.is_full = False  # whether that one has no room now
         self.ended_s: float | None = None  # when it closed its output
         self.budget = Budget(LINK_SHARE)
@@ -178,7 +178,7 @@ class Link:
                 yield summarize(board, self._judge.engine)
 
     def newest_summary(self) -> Summary | None:
-        """The newest summary that arrived since the last call; older ones are skipped. ValueError if it is none."""
+        """The newest summary that arrived since the last call; older ones are skipped. ValueError if it is not one."""
         payload, self._newest = self._newest, b""
         return read_summary(payload) if payload else None
 
@@ -188,7 +188,7 @@ class Link:
         return answers
 
     def _wants(self, head: BlockHead) -> bool:
-        """Whether a block is anything that it was asked for. Frames that nobody takes are not even inflated."""
+        """True if a block was asked for. Frames without a reader are not even inflated."""
         if head.kind == KIND_FRAMES:
             return self.is_old or self.is_tapped
         if head.kind == KIND_ANSWER:
@@ -248,7 +248,7 @@ class Link:
             self.stop(DOWN, words or self._odd_beginning() or _ended(code), self.pause_s())
 
     def _odd_beginning(self) -> str:
-        """Text that the process wrote instead of a stream; empty if there is none."""
+        """Text that the process wrote instead of a stream, or empty."""
         try:
             if self._decoder.header is None:
                 self._decoder.finish()
@@ -266,7 +266,7 @@ class Link:
             self.stop(REFUSED, f"refused by sshd, or by the jump host, which takes few connections at once: {words}", self.pause_s())
 
     def refuse(self, error: Exception) -> None:
-        """Stop a link whose stream no node would send."""
+        """Stop a link with a stream that no node would send."""
         if isinstance(error, VersionError):
             self.stop(NEWER if "newer" in str(error) else DOWN, f"its stream was {error}", RESTART_S[-1])
         else:
@@ -300,7 +300,7 @@ class Link:
         self.due_s = now + pause_s if pause_s is not None else inf
 
     def kill(self) -> None:
-        """End its process; nobody waits for one that does not."""
+        """End the link's process, without waiting for it."""
         child, self.child = self.child, None
         if child is None:
             return

@@ -52,7 +52,7 @@ class Links:
         self._lock = threading.Lock()
         self._asked: deque[tuple[Link, Ask]] = deque()
         self._answers: queue.SimpleQueue[tuple[str, NodeAnswer]] = queue.SimpleQueue()
-        self._frames: dict[str, tuple[Callable[[Header | Frame], None], Callable[[], bool]]] = {}  # host -> who takes frames, and has room
+        self._frames: dict[str, tuple[Callable[[Header | Frame], None], Callable[[], bool]]] = {}  # host -> (take, has room)
         self._behind: set[Link] = set()  # links with bytes that have not been taken in
         self._selector = selectors.DefaultSelector()
         self._wakes, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -127,7 +127,7 @@ class Links:
             while not self._closing:
                 self._step(self._wait_s)
                 time.sleep(GATHER_S)
-        except Exception as error:  # noqa: BLE001 - told on every row instead of a screen that stands still
+        except Exception as error:  # noqa: BLE001 - shown on every row instead of a screen that stands still
             why = crash.reason(error)
             with self._lock:
                 for link in self._links.values():
@@ -147,7 +147,7 @@ class Links:
         return sum(link.is_connecting for link in self._links.values()) < self._fan_out
 
     def _begin_due(self) -> None:
-        """Start the links whose time has come; the one that has waited longest goes first."""
+        """Start the links that are due, the longest waiting first."""
         now = time.monotonic()
         for link in sorted((one for one in self._links.values() if one.child is None and one.due_s <= now), key=lambda one: one.due_s):
             if not self._has_room():
@@ -179,7 +179,7 @@ class Links:
     def _read(self, key: selectors.SelectorKey) -> None:
         link: Link = key.data
         if link.child is None or key.fileobj not in link.pipes:
-            return  # it was ended meanwhile
+            return  # it was ended since
         try:
             data = os.read(key.fd, PIPE_BYTES)
         except BlockingIOError:
@@ -198,8 +198,8 @@ class Links:
             self._selector.unregister(key.fileobj)
 
     def _take_in(self, link: Link) -> None:
-        """Take in what came over a link, block by block and outside of the lock: for `SLICE_S` at most, and within its budget. It is read
-        again once all of that is taken in."""
+        """Take in what came over a link, block by block and outside of the lock: for `SLICE_S` at most, and within its budget. The link is
+        read again once all is taken in."""
         take, has_room = self._frames.get(link.target.host, (None, _has_always_room))
         link.is_tapped, link.is_full = take is not None, False
         began_s = now_s = time.thread_time()

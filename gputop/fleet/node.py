@@ -1,6 +1,8 @@
-"""The node's side: follows the collector of this machine, says a summary each second on standard output, answers on standard input.
+"""The node's side: follows this machine's collector, writes a summary each second to standard output, answers questions from standard
+input.
 
-The collector stays a process of its own, whose beat no diagnosis delays. A slow reader gets the newest summary, never a row of old ones.
+The collector stays a process of its own, so that no diagnosis delays its beat. A slow reader gets the newest summary, never a row of old
+ones.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Out:
 
     @property
     def waits(self) -> bool:
-        """Whether something is to be written."""
+        """True if data is to be written."""
         return bool(self._writing or self._first or self._summary or self._rest)
 
     def put_header(self, block: bytes) -> None:
@@ -95,7 +97,7 @@ class Out:
 
 
 def moves(before: Mapping[int, RankPace], now: Mapping[int, RankPace]) -> bool:
-    """Whether some rank does other than it did: what holds a training is sought twice a second then. Costs nothing while all is steady."""
+    """True if a rank's pace has changed: the cause is then sought twice a second. Costs nothing while all is steady."""
     pairs = ((before.get(pid), pace) for pid, pace in now.items())
     return any(was is None or max(abs(is_.idle - was.idle), abs(is_.own_delay - was.own_delay)) >= policy.LITTLE for was, is_ in pairs)
 
@@ -124,11 +126,11 @@ class NodeServer(Reader):
         self._lines = AskLines()
         self._is_asked = True  # until the end of the questions
         self._following = Following(every_ns=SECOND_NS)
-        self._paces: dict[int, RankPace] = {}  # pid of a rank -> what the last summary said of it
+        self._paces: dict[int, RankPace] = {}  # pid of a rank -> its pace in the last summary
         self._ring: Ring | None = None
         self._rules = rules()
         self._said_ns = 0
-        self._spent_s = 0.0  # CPU seconds of this process, of which it has told
+        self._spent_s = 0.0  # CPU seconds of this process that are reported
         self._sends_frames = False
         self._done: deque[NodeAnswer] = deque()  # by threads
         self._done_r, self._done_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -53,7 +53,7 @@ class NodeRow(Struct, frozen=True):
     says: str  # what is wrong with it, or that nothing is
     lost: float | None = None  # share of its trainers' GPU time, with what they spin for other ranks
     worst: JobRank | None = None  # the rank that the row is about
-    job: Job | None = None  # of that rank
+    job: Job | None = None  # of the worst rank
 
     @property
     def host(self) -> str:
@@ -61,7 +61,7 @@ class NodeRow(Struct, frozen=True):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What a filter looks for its words in."""
+        """Texts that a filter searches."""
         return self.host, self.does, self.says, *((self.job.name, *self.job.identity.values()) if self.job else ())
 
 
@@ -85,13 +85,13 @@ class Overview:
         self.sights: list[Sight] = []
         self.jobs: list[Job] = []
         self.rows: list[NodeRow] = []  # in the order of the targets
-        self.reports: dict[str, NcclReport] = {}  # key of a job that hangs -> what NCCL says of it
+        self.reports: dict[str, NcclReport] = {}  # key of a job that hangs -> NCCL's report
         self.books = Books()
         self.past: dict[str, deque[Second]] = {}
         self.seconds = 0  # that were taken
         self.shift_s = 0.0  # s from the clocks of recorded nodes to ours
         self._whole: list[Job] | None = None  # as judged at the last second
-        self._half: list[Job] | None = None  # as judged in the middle of it
+        self._half: list[Job] | None = None  # as judged half a second later
         self._faults: dict[str, tuple[float, str]] = {}  # host that is left out -> (until when, why)
 
     def take(self, sights: Sequence[Sight]) -> None:
@@ -147,9 +147,9 @@ class Overview:
         return [replace(one, summary=None, problem=self._faults[one.host][1]) if one.host in self._faults else one for one in sights]
 
     def _leave_out(self, use: Callable[[Overview], object]) -> bool:
-        """Leave out the nodes with which jobs cannot be judged, or ``use`` fails. False if it fails without any of them as well.
+        """Leave out the nodes with which jobs cannot be judged, or ``use`` fails. False if it fails without any node as well.
 
-        Groups of nodes are tried beside those that are sound, and halved where that fails: few faults among many nodes take few tries.
+        Groups of nodes are tried together with the sound ones, and halved if that fails: few faults among many nodes take few tries.
         """
         if self._fault_with([], use) is not None:
             return False
@@ -221,7 +221,7 @@ def _row(sight: Sight, members: list[tuple[JobRank, Job]]) -> NodeRow:
 
 
 def _is_the_nodes(one: Episode) -> bool:
-    """Whether the row names such an incident, whatever the node's jobs do."""
+    """True if the node's row names the incident, whatever its jobs do."""
     kind = kind_of(one)
     match kind:
         case Trouble.LOST_GPU:
@@ -255,7 +255,7 @@ def _says(member: JobRank, job: Job) -> str:
 
 
 def worst_first(rows: Sequence[NodeRow]) -> list[NodeRow]:
-    """The nodes that somebody should look at first."""
+    """The nodes, the most urgent first."""
     return sorted(rows, key=lambda row: (_WORST_FIRST.index(row.does), -round(row.lost or 0.0, 1)))
 
 

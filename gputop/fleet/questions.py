@@ -14,7 +14,7 @@ from gputop.fleet.overview import Overview
 from gputop.model.frame import Frame, Header
 from gputop.stacks.nccl import NcclReport, unpack_report
 
-NCCL_HOSTS = 3  # of a job that are asked in turn: each rank's NCCL knows all of them
+NCCL_HOSTS = 3  # hosts of a job that are asked in turn: each rank's NCCL knows all ranks
 NCCL_EVERY_S = 30.0  # s until a job that still hangs is asked about again
 
 
@@ -62,7 +62,7 @@ class Questions:
 
 
 def ask_nccl(questions: Questions, job: Job, take: Callable[[NcclReport], None]) -> None:
-    """Call ``take`` with NCCL's report on a job, from the first of its hosts that has one, else with the reason why there is none."""
+    """Call ``take`` with NCCL's report on a job from its first host that has one, else with the reason why no host has."""
     left = job.hosts[:NCCL_HOSTS]
 
     def ask_next() -> None:

@@ -1,11 +1,11 @@
 """The summary that a node sends once a second, of a few kilobytes.
 
-The node diagnoses itself, for it alone has the threads' samples; who looks at many nodes judges the jobs that run on several. Counters are
-cumulative since the node's stream began, so that a lost second costs nothing.
+The node diagnoses itself, for it alone has the threads' samples; the observer of many nodes judges the jobs that run on several. Counters
+are cumulative since the node's stream began, so that a lost second costs nothing.
 
-On the wire it is a block of kind 9 in the node's stream (`gputop.recording.format`): msgpack in one zstd frame that says its size. It grows
-like a frame (`gputop.model.frame`): `Summary`, `Node` and `Rank` are maps, whose unknown fields are skipped; rows are arrays that grow at
-their end.
+On the wire it is a block of kind 9 in the node's stream (`gputop.recording.format`): msgpack in one zstd frame that states its size. It
+grows like a frame (`gputop.model.frame`): `Summary`, `Node` and `Rank` are maps, whose unknown fields are skipped; rows are arrays that
+grow at their end.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ VERSION = 1  # of the summary; a newer one may mean something else by the same f
 MOST_BYTES = 256 << 10  # of a summary's msgpack; eight ranks in trouble take 5 kB, and 1.5 on the wire
 LEVEL = 1  # of zstd; 3 takes twice the CPU for 3 % fewer bytes
 MOST_RANKS, MOST_GPUS, MOST_CAUSES, MOST_NAMES = 256, 1024, 64, 64  # in a summary; see MOST_TRAINERS of `gputop.model.roles`
-NEWEST = 8  # incidents that are told
+NEWEST = 8  # incidents that are sent
 NAMED = 3  # culprits of a rank, and of an incident
 TEXT, NAME = 300, 80  # characters of a source's reason, and of a name
-LEAST_SHARE = 0.005  # of the window, to be told
+LEAST_SHARE = 0.005  # of the window, to be sent
 
 _Shares = Annotated[dict[Word, Share], Meta(max_length=MOST_CAUSES)]
 _Names = Annotated[dict[str, str], Meta(max_length=MOST_NAMES)]
@@ -80,7 +80,7 @@ class GpuRow(Struct, frozen=True, array_like=True, gc=False):
     power_limit_w: Watts | None = None
     temp_c: Celsius | None = None
     throttle_mask: Bits | None = None  # as `gputop.model.gpu.Gpu.throttle_mask`
-    lost: bool | None = None  # the driver has lost it; None: it does not say
+    lost: bool | None = None  # the driver has lost it; None: it does not report that
 
 
 class Node(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -94,7 +94,7 @@ class Node(Struct, frozen=True, omit_defaults=True, gc=False):
     psi_memory: Share | None = None
     net_rx_bytes_per_s: BytesPerSecond | None = None
     workers: Count = 0
-    starving: Count = 0  # of these
+    starving: Count = 0  # workers that starve
 
 
 class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
@@ -103,12 +103,12 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     pid: Pid
     job: str = ""  # key of the training that it is a rank of, equal on all its nodes; ``~`` first: two trainings alike look the same
     rank: Ranks | None = None
-    size: Ranks | None = None  # ranks of that training
+    size: Ranks | None = None  # ranks of its training
     program: str = ""
     gpus: Annotated[list[Gpus], Meta(max_length=MOST_GPUS)] = []
     phase: Word = ""  # a word of `gputop.findings.verdict.ANY`
     states: _Shares = {}  # of its main thread
-    pace: RankPace | None = None  # what tells the rank that the others wait for; None: it is not known whether its GPUs work
+    pace: RankPace | None = None  # shows whether the others wait for it; None: it is not known whether its GPUs work
     steps_per_s: PerSecond | None = None
     symptom: Word = ""
     cause: Word = "none"  # of one that the others of its training wait for: why it is late, where that is known
@@ -119,10 +119,10 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     ledger: Ledger = field(default_factory=Ledger)  # since the node's stream began
     workers: Count = 0
     starving: Count = 0
-    still_s: Seconds = 0.0  # for how long nothing of it has moved
+    still_s: Seconds = 0.0  # time without a move of any of its processes
     waits_for: Pid | None = None  # pid of the straggler of its training, where that is on this node; itself where it is the one
     absent: Annotated[list[Ranks], Meta(max_length=MOST_RANKS)] = []  # ranks that should be on this node and are not
-    identity: _Names = {}  # ``user``, ``slurm_job``, ``namespace``, ``pod``, ``container``, those that are known
+    identity: _Names = {}  # ``user``, ``slurm_job``, ``namespace``, ``pod``, ``container``, if known
 
     @property
     def trainer_pid(self) -> int:
@@ -151,7 +151,7 @@ class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
     cpu_ns: Ns = 0  # CPU time of gputop on the node since it started
     rss_bytes: Bytes = 0
     dropped: Count = 0  # frames that did not fit into the pipe
-    took_s: Seconds = 0.0  # what this summary took the node to make, diagnosis included; 0: not told
+    took_s: Seconds = 0.0  # time to make this summary on the node, diagnosis included; 0: unknown
 
 
 def pack_summary(summary: Summary) -> bytes:
@@ -165,7 +165,7 @@ def summary_payload(summary: Summary) -> bytes:
 
 
 def read_summary(payload: bytes) -> Summary:
-    """The summary in a block. Anybody may have written it: names are cleaned and cut, and sentences are made of templates of ours
+    """The summary in a block. It may come from anyone: names are cleaned and cut, and sentences are made of templates of ours
     (`gputop.findings.sentence`). ValueError if it is too large, a number is out of its range, or it is no summary."""
     try:
         size = zstandard.get_frame_parameters(payload).content_size  # the decompressor allocates so much

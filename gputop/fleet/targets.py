@@ -1,4 +1,4 @@
-"""Machines to look at: those of a list, of a Slurm job, or the pods of a selector."""
+"""Machines to watch: a list's, a Slurm job's, or the pods of a selector."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ STARTS_S = 1.0  # s until the players run: nothing of the beginning is played in
 
 
 def by_names(text: str | None, path: str | None) -> list[Target]:
-    """The machines of a list of hosts that somebody typed, and of a file of hosts, each once, over ssh. UserError if one cannot be
-    read."""
+    """The machines of a typed list of hosts and of a file of hosts, each once, over ssh. UserError if a list cannot be read."""
     named = (hosts.expand(text, typed=True) if text is not None else []) + (hosts.read(path) if path is not None else [])
     return [Target(name) for name in dict.fromkeys(named)]
 
 
 class RecordingsFolder:
-    """Recordings of a folder as machines, all with the same shift of their clocks: the past is played as if it happened now. UserError if
-    there are none, or one cannot be read."""
+    """Recordings of a folder as machines, all with the same shift of their clocks: the past is played as if it happened now. UserError
+    without any, or if one cannot be read."""
 
     def __init__(self, folder: str, at: str | None = None) -> None:
         """``at``: the moment to begin with, as `gputop.stream.moment` reads it; without it the earliest beginning."""
@@ -82,7 +81,7 @@ def _name(path: str) -> str:
 def targets(
     *, job: str | None = None, pods: str | None = None, namespace: str = "", way: str = "srun"
 ) -> list[Target]:
-    """Nodes of a Slurm job, or the pods with these labels. UserError if there are none.
+    """Nodes of a Slurm job, or the pods with these labels. UserError without any.
 
     ``job``: its number, empty for the one that this runs in. ``way``: ``srun`` or ``ssh`` to its nodes.
     """
